@@ -18,13 +18,13 @@ ASAN_RUNTIME = $(shell $(CXX) -print-file-name=libasan.so) $(shell $(CXX) -print
 FUZZ_TARGETS := $(patsubst fuzz/%.cpp,build/fuzz/%,$(filter-out fuzz/driver.cpp,$(wildcard fuzz/*.cpp)))
 
 # A change to one of these needs the extension built and the package installed anew; a change to a
-# Python file never does.
+# Python file does not, but a new or moved one does: the editable install lists the modules (see .modules).
 BUILD_INPUTS := $(shell find native -name '*.[ch]pp') CMakeLists.txt pyproject.toml src/batchplant/_version.py
 
 # Reads the build requirements from pyproject.toml, so that they are written down once.
 BUILD_REQUIRES := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"])
 
-.PHONY: help setup demo test test-all test-gpu check asan fuzz bench stubs docs clean
+.PHONY: FORCE help setup demo test test-all test-gpu check asan fuzz bench stubs docs clean
 .DELETE_ON_ERROR:
 
 help:
@@ -115,7 +115,13 @@ $(ASAN_VENV)/.created:
 	@$*/bin/$(PIP) install cmake ninja $$($*/bin/python -c '$(BUILD_REQUIRES)')
 	@touch $@
 
-$(VENV)/.installed: $(BUILD_INPUTS) | $(VENV)/.tools
+# Changes only if modules were added, moved or removed.
+$(VENV)/.modules: FORCE | $(VENV)/.created
+	@find src -name '*.py' | LC_ALL=C sort | cmp -s - $@ || find src -name '*.py' | LC_ALL=C sort > $@
+
+FORCE:
+
+$(VENV)/.installed: $(BUILD_INPUTS) $(VENV)/.modules | $(VENV)/.tools
 	@echo 'Building batchplant …'
 	@$(VENV)/bin/$(PIP) install --no-build-isolation -e '.[images,remote,figures]'
 	@touch $@

@@ -33,8 +33,8 @@ from _common import RESULTS, others, save, workplace
 from _servers import KEY, SECRET, serving
 
 import batchplant as bp
-from batchplant import advise, measure
-from batchplant.advise.trial import FIGURES, ORDERS
+from batchplant.tools import advise, measure
+from batchplant.tools.advise.trial import FIGURES, ORDERS
 
 NEAR = 0.10
 # More than `bench formats` has by itself, and so the time is longer.

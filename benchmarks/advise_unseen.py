@@ -32,13 +32,13 @@ from _advise_unseen import UNSEEN
 from _common import RESULTS, ROOT, others, save, workplace
 
 import batchplant as bp
-from batchplant import advise, measure
-from batchplant.advise.rules import Case
-from batchplant.advise.trial import FIGURES, ORDERS, Way, way_of
-from batchplant.measure import timing
-from batchplant.measure.machine import busy, core_seconds, core_share
-from batchplant.measure.pipelines import column_of
-from batchplant.registry import get_format
+from batchplant.formats.registry import get_format
+from batchplant.tools import advise, measure
+from batchplant.tools.advise.rules import Case
+from batchplant.tools.advise.trial import FIGURES, ORDERS, Way, way_of
+from batchplant.tools.measure import timing
+from batchplant.tools.measure.machine import busy, core_seconds, core_share
+from batchplant.tools.measure.pipelines import column_of
 
 NEAR = 0.10
 ROUNDS = 6

@@ -43,8 +43,8 @@ from _cold_sides import cached, drop, files_of
 from _common import HERE, arguments, ffcv_python, machine, others, photos, save
 
 import batchplant
-from batchplant.columns import Columns, Ragged
 from batchplant.loading.loader import Loader
+from batchplant.schema.columns import Columns, Ragged
 
 KINDS = {"jpeg20": "JPEG, 20 KB", "jpeg75": "JPEG, 75 KB", "raw": "raw 256×256"}
 # Pixels of the longer side, and the quality that makes files of about that size.

@@ -33,8 +33,9 @@ import numpy as np
 from _common import interleaved, others, part_arguments, photos, save, timed, workplace
 
 import batchplant
-from batchplant import engines, registry
 from batchplant import order as orders
+from batchplant.formats import registry
+from batchplant.jobs import engines
 from batchplant.storage import index as indexes
 from batchplant.storage.index import sets
 
@@ -281,7 +282,7 @@ def convert(source: Path, target: Path, engine: engines.Engine, shards: int, cou
 
     engine.start = started  # type: ignore[method-assign]
     images = batchplant.ImageOptions(write_mode="jpg", reencode=True, max_resolution=SIDE * 4 // 5)
-    batchplant.convert(
+    batchplant.jobs.convert(
         source,
         target / "out.beton",
         images=images,

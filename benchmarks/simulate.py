@@ -23,7 +23,7 @@ from _common import others, part_arguments, save, workplace
 from _throttled import Served, serving
 
 import batchplant
-from batchplant.simulation import Plan, simulate
+from batchplant.tools.simulation import Plan, simulate
 
 # Sizes vary so little that every page has 20 samples, here and in the plan: lanes are then the same, and not
 # another draw of few pages.

@@ -20,11 +20,11 @@ from pathlib import Path
 import diagram
 
 from batchplant import formats, ops
-from batchplant.capabilities import CLAIMS, groups
-from batchplant.format import Format, Outline
-from batchplant.options import own_options
-from batchplant.reader import Reader
-from batchplant.writer import Writer
+from batchplant.data.reader import Reader
+from batchplant.data.writer import Writer
+from batchplant.formats.base.capabilities import CLAIMS, groups
+from batchplant.formats.base.format import Format, Outline
+from batchplant.formats.base.options import own_options
 
 ROOT = Path(__file__).resolve().parent.parent
 README, PAGE, OPS = ROOT / "README.md", ROOT / "docs" / "formats.md", ROOT / "docs" / "reference" / "ops.md"
@@ -38,7 +38,7 @@ TABLE_TEXT = '''\
 Written by docs/generate.py (make docs) from the formats themselves: edit those, not this file.
 """
 
-from ..format import Outline
+from .base.format import Outline
 
 # fmt: off
 # ruff: noqa: E501
@@ -210,7 +210,8 @@ def pages() -> Iterator[tuple[Path, str]]:
 
 def own_formats() -> list[Format]:
     """The formats that come with batchplant, found by their modules: the registry's table is made here."""
-    names = [module.name for module in pkgutil.iter_modules(formats.__path__)]
+    shared = ("base", "registry")
+    names = [module.name for module in pkgutil.iter_modules(formats.__path__) if module.name not in shared]
     found = {
         name: importlib.import_module(f"{formats.__name__}.{name}").FORMAT
         for name in sorted(names)

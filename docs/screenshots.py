@@ -25,7 +25,7 @@ import photos  # noqa: E402
 
 import batchplant  # noqa: E402
 from batchplant import ops  # noqa: E402
-from batchplant.viewer.pipelines import arguments  # noqa: E402
+from batchplant.tools.viewer.pipelines import arguments  # noqa: E402
 from browser import browser, viewed  # noqa: E402
 
 FIGURES = ROOT / "docs" / "figures"
@@ -111,7 +111,7 @@ def converted(folder: Path) -> Path:
     """The photos again, smaller and of lower quality."""
     path = folder / "small.beton"
     options = batchplant.ImageOptions(write_mode="jpg", reencode=True, quality=50)
-    batchplant.convert(once(folder_of_photos, folder), path, images=options)
+    batchplant.jobs.convert(once(folder_of_photos, folder), path, images=options)
     return path
 
 

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 import batchplant as bp
-from batchplant.families.tensors import TENSORS, from_array
-from batchplant.registry import all_formats, find_format
+from batchplant.formats.base.tensors import TENSORS, from_array
+from batchplant.formats.registry import all_formats, find_format
 
 GOLDEN = Path(__file__).parent.parent / "tests" / "golden"
 # Larger files would mostly be data.

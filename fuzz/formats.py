@@ -36,7 +36,7 @@ from mutations import mutate
 
 import batchplant as bp
 from batchplant import ops
-from batchplant.registry import all_formats
+from batchplant.formats.registry import all_formats
 
 # What a cell may unpack to while we fuzz, and what the process may take beyond what its libraries need.
 CELL, ROOM = 32 << 20, 1 << 30

@@ -22,10 +22,10 @@ import numpy as np
 from cases import Case
 
 import batchplant as bp
-from batchplant.registry.creating import create_with
+from batchplant.data.write_options import WriteOptions
+from batchplant.formats.registry.creating import create_with
 from batchplant.storage import commit as commits
 from batchplant.storage.remote.disk import DiskCache
-from batchplant.write_options import WriteOptions
 
 ROWS = 6
 KINDS = {"number": bp.Int(), "text": bp.Text(), "array": bp.Tensor("float32", (2,))}

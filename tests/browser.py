@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from batchplant.reader import Reader
+from batchplant.data.reader import Reader
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 # Nothing that asks servers elsewhere; without a GPU; root cannot have a sandbox.
@@ -103,8 +103,8 @@ def viewed(
 
     ``width``, ``height`` and ``scheme`` are the window's; what else is given goes to the session.
     """
-    from batchplant.viewer.serve import serving
-    from batchplant.viewer.session import Session
+    from batchplant.tools.viewer.serve import serving
+    from batchplant.tools.viewer.session import Session
 
     size = {"width": options.pop("width", 1280), "height": options.pop("height", 800)}
     scheme = options.pop("scheme", "light")

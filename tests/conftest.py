@@ -48,7 +48,7 @@ if hypothesis:
 @pytest.fixture(scope="session", autouse=True)
 def _imported() -> None:
     """Tests change constants; a module that is imported meanwhile would keep what they were changed to."""
-    for package in ("storage", "loading", "conversion", "verification", "simulation"):
+    for package in ("storage", "loading", "jobs", "tools.simulation"):
         found = importlib.import_module(f"batchplant.{package}")
         for module in pkgutil.walk_packages(found.__path__, f"{found.__name__}."):
             # One may need a library that is not here.

@@ -16,9 +16,9 @@ import numpy as np
 import batchplant as bp
 from batchplant.codecs.cells import encode_samples
 from batchplant.codecs.media import image
-from batchplant.columns import I64
 from batchplant.loading import readahead
 from batchplant.loading.loader import Loader
+from batchplant.schema.columns import I64
 from batchplant.storage.local import MappedSource
 from batchplant.storage.together import read_together
 from processes import PATIENCE

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import batchplant as bp
-from batchplant import engines
 from batchplant.formats.npz import NpzReader
+from batchplant.jobs import engines
 
 # Beside the dataset: how many samples come; the others do when the file is gone.
 HOLD = "hold"

@@ -22,8 +22,13 @@ import numpy as np
 import pytest
 
 import batchplant as bp
-from batchplant import advise
-from batchplant.advise import (
+from batchplant.cli import main
+from batchplant.errors import OptionError
+from batchplant.formats.base.format import Format
+from batchplant.formats.registry import all_formats, get_format
+from batchplant.schema import Field, Float, Image, Int, Schema, Tensor, Text
+from batchplant.tools import advise
+from batchplant.tools.advise import (
     GOALS,
     QUESTIONS,
     RULES,
@@ -35,24 +40,19 @@ from batchplant.advise import (
     commands,
     prove,
 )
-from batchplant.advise import rules as data_rules
-from batchplant.advise.choice import Choice, choose, eligible
-from batchplant.advise.contest import OVER, SUITED, Contest, Tried, preference, tried_of, tries
-from batchplant.advise.rules import Must
-from batchplant.advise.trial import FIGURES, Prediction, Trial, Way, pilot_rows, predict, raw_of, way_of
-from batchplant.cli import main
-from batchplant.errors import OptionError
-from batchplant.format import Format
-from batchplant.measure import Measured, choice
-from batchplant.measure.machine import busy
-from batchplant.registry import all_formats, get_format
-from batchplant.schema import Field, Float, Image, Int, Schema, Tensor, Text
+from batchplant.tools.advise import rules as data_rules
+from batchplant.tools.advise.choice import Choice, choose, eligible
+from batchplant.tools.advise.contest import OVER, SUITED, Contest, Tried, preference, tried_of, tries
+from batchplant.tools.advise.rules import Must
+from batchplant.tools.advise.trial import FIGURES, Prediction, Trial, Way, pilot_rows, predict, raw_of, way_of
+from batchplant.tools.measure import Measured, choice
+from batchplant.tools.measure.machine import busy
 
 if TYPE_CHECKING:
     from servers import Bucket
 
 # The package has a function of that name.
-machine_module = sys.modules["batchplant.advise.machine"]
+machine_module = sys.modules["batchplant.tools.advise.machine"]
 ROOT = Path(__file__).parent.parent
 HERE = Machine(cores=8, memory=32 << 30)
 
@@ -580,7 +580,7 @@ def test_ways() -> None:
 
 
 class GivenBench:
-    """In place of :class:`batchplant.advise.trial.Bench`: nothing is written, and speeds are given.
+    """In place of :class:`batchplant.tools.advise.trial.Bench`: nothing is written, and speeds are given.
 
     rates: samples/s by format, "now" for the dataset as it lies; sizes: bytes of a sample. noise: rounds are
     slower by up to this fraction. A conversion and a round take ``costs`` seconds of ``clock``.
@@ -984,7 +984,7 @@ def test_other_goals_for_real(goal: str) -> None:
 
 
 def test_what_will_lie_in_a_bucket_is_tried_over_a_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    trials = sys.modules["batchplant.advise.trial"]
+    trials = sys.modules["batchplant.tools.advise.trial"]
     opened: list[str] = []
 
     def noted(where: Any, **options: Any) -> bp.Reader:
@@ -1055,7 +1055,7 @@ def test_proof(monkeypatch: pytest.MonkeyPatch, made: Callable[[str], str]) -> N
         )
         return [first, Measured(ways[1].format, error="it failed")]
 
-    monkeypatch.setattr("batchplant.measure.formats", measured)
+    monkeypatch.setattr("batchplant.tools.measure.formats", measured)
     proofs = prove.prove(bp.open(made("token files")), found, seconds=1)
     assert [one.format for one in asked] == [found.format, found.alternatives[0].way.format]
     errors = {one.what: one.error for one in proofs[0].figures}

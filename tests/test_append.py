@@ -16,7 +16,7 @@ import pytest
 
 import batchplant as bp
 from batchplant.cli import main
-from batchplant.registry import all_formats
+from batchplant.formats.registry import all_formats
 from batchplant.storage import checksums, commit, index, patches
 from batchplant.storage.index import container
 from batchplant.storage.partial import Spool
@@ -515,7 +515,7 @@ def test_a_conversion_appends(tmp_path, capsys):
 def test_a_stopped_append_is_resumed(tmp_path, monkeypatch):
     import sys
 
-    convert = sys.modules["batchplant.conversion.task"]
+    convert = sys.modules["batchplant.jobs.conversion.task"]
     monkeypatch.setattr(convert, "CHECKPOINT_SECONDS", 0.0)
     monkeypatch.setattr(convert, "BATCH_BYTES", 64)
     schema = {"n": bp.Int(), "t": bp.Text()}

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import batchplant as bp
-from batchplant.arrays import RunArray, each
+from batchplant.data.arrays import RunArray, each
 from batchplant.formats.hdf5 import stored as hdf5_stored
 from batchplant.formats.zarr import codecs as zarr_codecs
 

@@ -26,9 +26,9 @@ from batchplant.codecs.arrow import (
 )
 from batchplant.codecs.arrow.buffers import flags_of, valid_of
 from batchplant.codecs.cells import decode_cell, encode_samples
-from batchplant.columns import Columns, Ragged
 from batchplant.errors import DecodeError
 from batchplant.schema import Schema
+from batchplant.schema.columns import Columns, Ragged
 from batchplant.testing.cases import all_cases, equal, jpeg, png
 
 pa = pytest.importorskip("pyarrow")

@@ -22,9 +22,10 @@ from hypothesis import strategies as st
 
 import batchplant as bp
 import processes
-from batchplant import ops, registry
+from batchplant import ops
 from batchplant.codecs.media import audio, mp3, sndfile, wav
 from batchplant.codecs.media.audio import Header, Sound
+from batchplant.formats import registry
 
 soundfile = pytest.importorskip("soundfile")
 soxr = pytest.importorskip("soxr")

@@ -17,8 +17,8 @@ import pytest
 import batchplant as bp
 from batchplant.cli import build_parser, main
 from batchplant.cli.bench import chunks
-from batchplant.measure import chunks as measuring
-from batchplant.measure.serving import serving
+from batchplant.tools.measure import chunks as measuring
+from batchplant.tools.measure.serving import serving
 from processes import PATIENCE
 
 COUNT, WIDTH = 512, 256

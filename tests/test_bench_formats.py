@@ -19,14 +19,14 @@ from rich.console import Console
 
 import batchplant as bp
 import processes
-from batchplant import measure
 from batchplant.cli import main
 from batchplant.cli.bench import formats
 from batchplant.cli.terminal import human_size
-from batchplant.engines.inline import Inline
-from batchplant.measure import Measured, figures, report, spread
-from batchplant.measure.measured import caveats
-from batchplant.measure.pipelines import PIPELINES
+from batchplant.jobs.engines.inline import Inline
+from batchplant.tools import measure
+from batchplant.tools.measure import Measured, figures, report, spread
+from batchplant.tools.measure.measured import caveats
+from batchplant.tools.measure.pipelines import PIPELINES
 
 N = 40
 TINY = ["--seconds", "0.3", "--rounds", "1", "--sample", str(N), "--quiet"]

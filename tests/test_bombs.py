@@ -15,8 +15,8 @@ import pytest
 
 import batchplant as bp
 import processes
-from batchplant import limits
-from batchplant.limits import VARIABLE
+from batchplant.storage import limits
+from batchplant.storage.limits import VARIABLE
 
 MIB = 1 << 20
 # MiB that a bomb unpacks to.
@@ -92,7 +92,7 @@ def test_a_row_of_text_in_zstandard(kind, tmp_path, low_limit):
 def test_very_many_rows_in_gzip(tmp_path, low_limit, monkeypatch):
     """The list of where rows begin is longer than the rows."""
     pytest.importorskip("indexed_gzip")
-    monkeypatch.setattr("batchplant.families.textscan.COUNTED", MIB)
+    monkeypatch.setattr("batchplant.formats.base.textscan.COUNTED", MIB)
     for name, before, row in (("a.csv.gz", b"a\n", b"1\n"), ("a.jsonl.gz", b"", b"1\n")):
         (tmp_path / name).write_bytes(gzip.compress(before + row * (2 * MIB)))
         assert "rows" in str(refused(tmp_path / name))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import batchplant as bp
 from batchplant import ops
-from batchplant.columns import Ragged
+from batchplant.schema.columns import Ragged
 
 DRAWS = ops.Draws(0, 0, np.arange(0), "x")
 COLORS = ["red", "green", "", "red", "grün", "red\0", "blue" * 9]

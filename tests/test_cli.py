@@ -22,8 +22,8 @@ from batchplant.cli import build_parser, main
 from batchplant.cli.draw import colour_of, picture
 from batchplant.cli.terminal import parse_options
 from batchplant.codecs.media import audio
-from batchplant.options import Typed, accept, own_options
-from batchplant.registry import all_formats, get_format
+from batchplant.formats.base.options import Typed, accept, own_options
+from batchplant.formats.registry import all_formats, get_format
 from batchplant.storage import partial_folder
 from batchplant.storage.work import STATE
 
@@ -103,7 +103,13 @@ def test_every_example_in_the_help_parses() -> None:
 def test_a_command_brings_only_what_it_needs() -> None:
     script = "import sys; from batchplant.cli import build_parser; build_parser('view'); print(*sys.modules)"
     loaded = processes.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout
-    for other in ("rich", "starlette", "batchplant.doctor", "batchplant.measure", "batchplant.cli.bench"):
+    for other in (
+        "rich",
+        "starlette",
+        "batchplant.tools.doctor",
+        "batchplant.tools.measure",
+        "batchplant.cli.bench",
+    ):
         assert other not in loaded.split()
 
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchplant import Bytes, Columns, DecodeError, Image, Int, Ragged, Schema, SchemaError, Spans, Tensor
-from batchplant.columns import Masked, as_bytes, column_runs, concat_columns
+from batchplant.schema.columns import Masked, as_bytes, column_runs, concat_columns
 
 CELLS = st.lists(st.none() | st.binary(max_size=6), max_size=12)
 

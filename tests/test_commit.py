@@ -341,7 +341,7 @@ def test_a_folder_named_like_a_side_car(tmp_path, suffix):
 def test_ctrl_c_while_the_writer_closes_keeps_the_state(tmp_path, monkeypatch, suffix, sharded):
     import sys
 
-    module = sys.modules["batchplant.conversion.task"]
+    module = sys.modules["batchplant.jobs.conversion.task"]
     monkeypatch.setattr(module, "CHECKPOINT_SECONDS", 0.0)
     monkeypatch.setattr(module, "BATCH_BYTES", 200)
     source = tmp_path / "source.npz"

@@ -10,15 +10,15 @@ import pytest
 
 import batchplant as bp
 import processes
-from batchplant import engines
 from batchplant.cli import main
 from batchplant.codecs.media import image
-from batchplant.limits import human_size
-from batchplant.registry import create_with
+from batchplant.data.write_options import WriteOptions
+from batchplant.formats.registry import create_with
+from batchplant.jobs import engines
+from batchplant.storage.limits import human_size
 from batchplant.testing.cases import cells, jpeg, pixels, png
-from batchplant.write_options import WriteOptions
 
-convert_module = importlib.import_module("batchplant.conversion.task")
+convert_module = importlib.import_module("batchplant.jobs.conversion.task")
 
 
 def save(path, schema, samples, **options):
@@ -260,7 +260,7 @@ def test_nothing_to_resume_is_no_error(source, tmp_path):
 KILLED = """
 import importlib, os, signal, sys
 import batchplant as bp
-module = importlib.import_module("batchplant.conversion.task")
+module = importlib.import_module("batchplant.jobs.conversion.task")
 module.CHECKPOINT_SECONDS, module.BATCH_ROWS = 0, 10
 calls = []
 def progress(now, _):

@@ -9,9 +9,10 @@ import pytest
 from PIL import Image
 
 import batchplant as bp
-from batchplant import limits, ops
+from batchplant import ops
 from batchplant.codecs.media import image as pictures
 from batchplant.loading import decoded
+from batchplant.storage import limits
 from loading import Memory, checksum, leaves_nothing, smooth, write, write_jpeg
 from test_picture_loading import ENCODINGS, photo, saved
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import batchplant as bp
+from batchplant.formats.base.options import own_options
+from batchplant.formats.registry import all_formats
 from batchplant.ops import Letterbox, Pad
-from batchplant.options import own_options
-from batchplant.registry import all_formats
 from batchplant.schema import EVERY_KIND
 from batchplant.testing.cases import jpeg
 

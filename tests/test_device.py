@@ -12,10 +12,10 @@ import batchplant as bp
 import processes
 from batchplant import ops
 from batchplant.codecs.media.image_rules import ImageOptions
+from batchplant.data.reader import Spans
 from batchplant.errors import DecodeError, OptionError
 from batchplant.interop.gpu.split import FIRST, Split
 from batchplant.loading.loader import Loader
-from batchplant.reader import Spans
 from loading import assert_no_producers
 
 torch = pytest.importorskip("torch")
@@ -167,7 +167,7 @@ def test_pictures_of_too_many_pixels_are_refused_as_anywhere(tmp_path, device, m
     with bp.create(path, {"image": bp.Image()}) as out:
         for side in (64, 65, 66):
             out.append({"image": picture(rng, side, side)})
-    monkeypatch.setattr("batchplant.limits._most_pixels", 65 * 65)
+    monkeypatch.setattr("batchplant.storage.limits._most_pixels", 65 * 65)
     how = {"pipelines": {"image": [ops.Resize(16)]}, "device": device, "decode": "gpu"}
     loader = Loader(path, 3, on_error="skip", ids=True, **how)
     [batch] = loader

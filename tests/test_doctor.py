@@ -22,13 +22,13 @@ import pytest
 
 import batchplant as bp
 import processes
-from batchplant import doctor
 from batchplant.cli import build_parser, main
 from batchplant.codecs.media import exif, image, rle
-from batchplant.doctor import sampling
-from batchplant.doctor.checks import storage
-from batchplant.doctor.checks.duplicates import Hashes
 from batchplant.testing.damage import flip
+from batchplant.tools import doctor
+from batchplant.tools.doctor import sampling
+from batchplant.tools.doctor.checks import storage
+from batchplant.tools.doctor.checks.duplicates import Hashes
 
 GUIDE = Path(__file__).parent.parent / "docs" / "guides" / "doctor.md"
 

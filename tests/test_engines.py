@@ -24,17 +24,17 @@ from hypothesis import strategies as st
 
 import batchplant as bp
 import processes
-from batchplant import engines, lake
 from batchplant import order as orders
 from batchplant.cli import main
-from batchplant.columns import I64, Spans
-from batchplant.conversion import plan as planning
-from batchplant.conversion import run, spills, task
-from batchplant.conversion.job import Job
-from batchplant.conversion.plan import _filled
-from batchplant.engines.base import TRIES
+from batchplant.data.reader import Reader
 from batchplant.errors import DamagedError, OptionError, WorkerError
-from batchplant.reader import Reader
+from batchplant.jobs import engines, lake
+from batchplant.jobs.conversion import plan as planning
+from batchplant.jobs.conversion import run, spills, task
+from batchplant.jobs.conversion.job import Job
+from batchplant.jobs.conversion.plan import _filled
+from batchplant.jobs.engines.base import TRIES
+from batchplant.schema.columns import I64, Spans
 from batchplant.storage import Partial
 from batchplant.testing.cases import jpeg
 from processes import PATIENCE, run_together, start
@@ -265,7 +265,7 @@ def test_tables_get_all_rows_in_one_transaction(kind: str, source: Path, tmp_pat
 def test_killed_while_parts_are_put_together(source: Path, tmp_path: Path) -> None:
     script = (
         "import os, sys, batchplant as bp\n"
-        "from batchplant.conversion.job import Job\n"
+        "from batchplant.jobs.conversion.job import Job\n"
         "Job.joining = lambda self, paths: os.kill(os.getpid(), 9)\n"
         "bp.convert(sys.argv[1], sys.argv[2], engine='processes')\n"
     )
@@ -437,7 +437,7 @@ def test_two_passes_by_ranks(
     source: Path, wanted: dict[str, bytes], tmp_path: Path, small_runs: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each waits for what the others spill."""
-    monkeypatch.setattr("batchplant.conversion.run.WAIT", 0.01)
+    monkeypatch.setattr("batchplant.jobs.conversion.run.WAIT", 0.01)
 
     def rank(number: int) -> int:
         by = engines.make("ranks", rank=number, world=3)

@@ -29,8 +29,8 @@ from batchplant import (
     col,
 )
 from batchplant.codecs.cells import encode_samples
-from batchplant.expressions import Bounds, as_condition, bind, can_match, fields_of, matching, parse
-from batchplant.expressions.like import pattern_of
+from batchplant.data.expressions import Bounds, as_condition, bind, can_match, fields_of, matching, parse
+from batchplant.data.expressions.like import pattern_of
 from batchplant.schema import Decimal, Time, Uuid
 
 # --- text -----------------------------------------------------------------------------------------------

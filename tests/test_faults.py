@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import processes
-from batchplant.registry import all_formats
+from batchplant.formats.registry import all_formats
 
 HERE = Path(__file__).parent / "faults"
 # Side-cars; a folder; rows in a database; a table; a library that dies of full disks; many files; a log.

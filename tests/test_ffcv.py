@@ -24,7 +24,6 @@ import processes
 
 torch = pytest.importorskip("torch")
 
-from batchplant.errors import DecodeError, EncodeError, MissingLibraryError, OptionError, SchemaError  # noqa: E402
 from batchplant.ffcv.__main__ import main as run_as_script  # noqa: E402
 from batchplant.ffcv.fields import (  # noqa: E402
     BytesField,
@@ -75,6 +74,8 @@ from batchplant.ffcv.transforms import (  # noqa: E402
 )
 from batchplant.ffcv.traversal_order.base import TraversalOrder  # noqa: E402
 from batchplant.ffcv.writer import DatasetWriter  # noqa: E402
+
+from batchplant.errors import DecodeError, EncodeError, MissingLibraryError, OptionError, SchemaError  # noqa: E402
 
 GOLDEN = Path(__file__).parent / "golden" / "beton"
 FFCV = os.environ.get("BATCHPLANT_FFCV_PYTHON")
@@ -1482,8 +1483,8 @@ def test_what_does_not_exist_is_told(tmp_path: Path) -> None:
                 traceback.print_exc()
     """
     done = run_script(tmp_path, script)
-    assert "batchplant.ffcv, which stands in for FFCV here, has no module 'ffcv.magic'" in done.stderr
-    assert "cannot import name 'Magic' from 'batchplant.ffcv.transforms'" in done.stderr
+    assert "batchplant.compat.ffcv, which stands in for ffcv here, has no module 'ffcv.magic'" in done.stderr
+    assert "cannot import name 'Magic' from 'batchplant.compat.ffcv.transforms'" in done.stderr
 
 
 @pytest.mark.parametrize(

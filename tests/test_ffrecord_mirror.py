@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from batchplant.ffrecord import FileReader, FileWriter
 
 import batchplant as bp
 import processes
-from batchplant.ffrecord import FileReader, FileWriter
 
 GOLDEN = Path(__file__).parent / "golden" / "ffrecord"
 FFRECORD = os.environ.get("BATCHPLANT_FFRECORD_PYTHON")

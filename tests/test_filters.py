@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 import batchplant as bp
-from batchplant import col, filters
+from batchplant import col
+from batchplant.data import filters
 from batchplant.storage import index
 
 pa = pytest.importorskip("pyarrow", reason="pip install 'batchplant[arrow]'")
@@ -172,7 +173,7 @@ def test_convert_keeps_only_the_samples_that_are_left(tmp_path):
 
 
 def test_resuming_a_conversion_with_another_filter_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(importlib.import_module("batchplant.conversion.task"), "CHECKPOINT_SECONDS", 0)
+    monkeypatch.setattr(importlib.import_module("batchplant.jobs.conversion.task"), "CHECKPOINT_SECONDS", 0)
     path = save(tmp_path / "a.jsonl", 2000)
 
     def stop(done, total):

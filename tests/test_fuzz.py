@@ -14,7 +14,7 @@ import pytest
 
 import batchplant as bp
 import processes
-from batchplant.registry import all_formats
+from batchplant.formats.registry import all_formats
 from processes import PATIENCE
 
 FOLDER = Path(__file__).parent.parent / "fuzz"

@@ -526,8 +526,8 @@ def test_pictures_that_would_be_too_long(tmp_path):
 
 
 def test_padding_does_not_take_more_memory_than_data_may(path, monkeypatch):
-    monkeypatch.setattr("batchplant.limits._most", 1 << 16)
-    monkeypatch.setattr("batchplant.limits.PLAUSIBLE", 1)
+    monkeypatch.setattr("batchplant.storage.limits._most", 1 << 16)
+    monkeypatch.setattr("batchplant.storage.limits.PLAUSIBLE", 1)
     with pytest.raises(DecodeError, match=r"to pad the others of its batch to that would take .* GiB"):
         load(path, [ops.Collate("pad", multiple_of=64)])
 

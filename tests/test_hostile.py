@@ -17,7 +17,7 @@ from PIL import Image
 
 import batchplant as bp
 from batchplant import _native, storage
-from batchplant.registry import all_formats
+from batchplant.formats.registry import all_formats
 from proxy import Fault, answers, ignored_range, truncated
 
 HALF = "\ud800"
@@ -75,7 +75,7 @@ def small(folder, name):
         "x": 1,
     }
     if one.tensors:
-        from batchplant.families.tensors import TENSORS, from_array
+        from batchplant.formats.base.tensors import TENSORS, from_array
 
         kinds, values = dict(TENSORS), from_array("a", np.zeros(3, np.float32))
     elif "image" in one.fields:

@@ -17,11 +17,11 @@ from rich.console import Console
 
 import batchplant as bp
 import processes
-from batchplant import limits
 from batchplant.cli import main
 from batchplant.cli.draw import picture
 from batchplant.codecs.infer import infer_image
 from batchplant.codecs.media import exif, ifd, image, pillow, tiff
+from batchplant.storage import limits
 from batchplant.testing.cases import cells, pixels
 
 Pillow = pytest.importorskip("PIL.Image")

@@ -28,10 +28,10 @@ from hypothesis import strategies as st
 
 import batchplant
 import processes
-from batchplant import registry
 from batchplant.errors import BatchplantError, DamagedError, MissingLibraryError, NotFoundError, OptionError
-from batchplant.options import own_options
-from batchplant.registry import known
+from batchplant.formats import registry
+from batchplant.formats.base.options import own_options
+from batchplant.formats.registry import known
 from batchplant.storage import RemoteSource, Source, index, open_source
 from batchplant.storage.index import container, progress, sets, sidecar
 from batchplant.testing.damage import EXHAUSTIVE

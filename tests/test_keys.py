@@ -9,9 +9,9 @@ import pytest
 
 import batchplant as bp
 from batchplant import Int, Schema, Text
-from batchplant.columns import Ragged, column_runs
-from batchplant.keys import table
-from batchplant.keys.table import Table, hash_cells, same_cells
+from batchplant.data.keys import table
+from batchplant.data.keys.table import Table, hash_cells, same_cells
+from batchplant.schema.columns import Ragged, column_runs
 from batchplant.storage import index
 
 PIXELS = np.arange(12, dtype=np.uint8).reshape(2, 2, 3)
@@ -85,7 +85,7 @@ def test_a_miss_is_named_with_keys_like_it(people: str) -> None:
 
 def test_a_miss_among_many_keys_finds_the_slip(monkeypatch: pytest.MonkeyPatch) -> None:
     # Those that are looked through one by one do not have it.
-    monkeypatch.setattr("batchplant.keys.lookup.LOOKED_AT", 3)
+    monkeypatch.setattr("batchplant.data.keys.lookup.LOOKED_AT", 3)
     reader = bp.open({"name": [f"picture-{n}" for n in range(500)]})
     with pytest.raises(bp.SampleKeyError, match="did you mean picture-437"):
         reader.by_key("pcture-437", field="name")
@@ -118,7 +118,7 @@ def test_missing_values_are_no_keys() -> None:
 
 def test_equal_hashes_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table, "_hash_short", lambda data, starts, sizes: np.zeros(len(sizes), np.uint64))
-    monkeypatch.setattr("batchplant.keys.lookup.ROWS", 3)
+    monkeypatch.setattr("batchplant.data.keys.lookup.ROWS", 3)
     reader = bp.open({"name": [f"n{n}" for n in range(10)]})
     assert reader.keys("name").indices(["n9", "n0", "n5"]).tolist() == [9, 0, 5]
     assert "n10" not in reader.keys("name")
@@ -283,7 +283,7 @@ def test_a_name_without_suffix_that_two_files_have(tmp_path: Path) -> None:
 
 
 def test_models(tmp_path: Path) -> None:
-    from batchplant.tensors import TENSORS, from_array
+    from batchplant.data.tensors import TENSORS, from_array
 
     with bp.create(tmp_path / "m.safetensors", TENSORS) as out:
         for name in ("layer.weight", "layer.bias"):

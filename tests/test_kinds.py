@@ -14,7 +14,6 @@ import pytest
 import batchplant as bp
 from batchplant.codecs import text, times
 from batchplant.codecs.cells import cell_bytes, decode_cell, encode_samples
-from batchplant.columns import Columns, Ragged, column_runs
 from batchplant.errors import DecodeError, SchemaError
 from batchplant.schema import (
     Bool,
@@ -33,6 +32,7 @@ from batchplant.schema import (
     Time,
     Uuid,
 )
+from batchplant.schema.columns import Columns, Ragged, column_runs
 from batchplant.testing.cases import equal, jpeg, pixels
 
 UTC = datetime.UTC

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import batchplant as bp
-from batchplant import lake
 from batchplant.cli import main
+from batchplant.jobs import lake
 
 deltalake = pytest.importorskip("deltalake")
 pytest.importorskip("pyiceberg")

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchplant.codecs.media import image
-from batchplant.doctor import likeness
-from batchplant.doctor.checks.duplicates import Hashes
+from batchplant.tools.doctor import likeness
+from batchplant.tools.doctor.checks.duplicates import Hashes
 from test_doctor import photo
 
 SEEDS = st.integers(0, 10_000)

@@ -27,7 +27,6 @@ import batchplant as bp
 import processes
 from batchplant import ops
 from batchplant.codecs.media import image
-from batchplant.columns import Ragged
 from batchplant.errors import DamagedError, DecodeError, OptionError, SampleIndexError
 from batchplant.loading import batch as batch_module
 from batchplant.loading.advice import ADVICE, advise
@@ -37,6 +36,7 @@ from batchplant.loading.loader import Loader
 from batchplant.loading.locate import Locator
 from batchplant.loading.pipes import Pipe
 from batchplant.ops import Draws
+from batchplant.schema.columns import Ragged
 from batchplant.testing.cases import ORDINARY, equal
 from loading import (
     PATIENCE,

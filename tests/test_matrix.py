@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 import batchplant as bp
-from batchplant import registry
+from batchplant.formats import registry
 from batchplant.testing.cases import Case, all_cases, cells, check_samples
 
 ROWS = 9

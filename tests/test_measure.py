@@ -1,4 +1,4 @@
-"""`batchplant.measure`: a dataset in candidate formats; rows are complete, and nothing is left behind."""
+"""`tools.measure`: a dataset in candidate formats; rows are complete, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import batchplant as bp
-from batchplant import measure
-from batchplant.measure import Candidate, Measured, choice, labels, scratch, staging, timing
-from batchplant.measure.measured import pareto
-from batchplant.registry import all_formats, known
+from batchplant.formats.registry import all_formats, known
+from batchplant.tools import measure
+from batchplant.tools.measure import Candidate, Measured, choice, labels, scratch, staging, timing
+from batchplant.tools.measure.measured import pareto
 
 N = 48
 ALWAYS = ("samples", "data", "bytes", "files", "write_seconds", "write_rate", "open_seconds", "memory")
@@ -62,7 +62,7 @@ def place(tmp_path: Path) -> Iterator[str]:
 
 def _measures(process: psutil.Process) -> bool:
     try:
-        return any("batchplant.measure" in part for part in process.cmdline())
+        return any("batchplant.tools.measure" in part for part in process.cmdline())
     except psutil.NoSuchProcess:
         return False
 
@@ -365,7 +365,7 @@ def test_a_candidate_is_written_with_its_own_suffix(
         names.append(job.name)
         raise bp.errors.WorkerError("enough")
 
-    monkeypatch.setattr("batchplant.measure.process.Process.begin", begin)
+    monkeypatch.setattr("batchplant.tools.measure.process.Process.begin", begin)
     with bp.open(dataset) as reader:
         measure.formats(
             reader, [Candidate("webdataset", {}, ".tar.gz"), "webdataset"], scratch=place, **QUICK

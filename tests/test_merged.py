@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 import batchplant as bp
 from batchplant.cli import main
-from batchplant.joined import Concat, Unopened
-from batchplant.reader import Reader
-from batchplant.registry import merged
+from batchplant.data.concat import Concat, Unopened
+from batchplant.data.reader import Reader
+from batchplant.formats.registry import merged
 from batchplant.storage.index import sets
 from batchplant.storage.patterns import natural, naturally
 
@@ -255,7 +255,7 @@ def test_records_of_which_some_lack_a_feature(tmp_path: Path) -> None:
 
 
 def test_only_so_many_are_kept_open(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("batchplant.joined.OPEN_MOST", 2)
+    monkeypatch.setattr("batchplant.data.concat.OPEN_MOST", 2)
     with opened(folder) as reader:
         assert labels(reader) == list(range(FILES * EACH))
         assert len(reader.readers._opened) == 2  # type: ignore[attr-defined]

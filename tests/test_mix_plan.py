@@ -13,9 +13,9 @@ import pytest
 import batchplant
 import servers
 from batchplant import Loader, Mix, Pack, cli
+from batchplant.data.config import parse_yaml
 from batchplant.errors import BatchplantError, OptionError
-from batchplant.measure.mixing import dry_run
-from batchplant.plans import parse_yaml
+from batchplant.tools.measure.mixing import dry_run
 
 PLAN = """
 sources:
@@ -189,7 +189,7 @@ def test_lengths_that_nothing_tells_are_estimated_from_some(
 ) -> None:
     mix = Mix([(folder / "code.parquet", 1)])
     exact = dry_run(mix, batch_size=4, pack=Pack(96))
-    monkeypatch.setattr("batchplant.measure.mixing.READ", 10)
+    monkeypatch.setattr("batchplant.tools.measure.mixing.READ", 10)
     about = dry_run(mix, batch_size=4, pack=Pack(96))
     assert len(about.estimated) == 1
     assert about.tokens == pytest.approx(exact.tokens, rel=0.4)
@@ -200,8 +200,8 @@ def test_a_long_run_is_estimated_and_says_so(folder: Path, monkeypatch: pytest.M
     mix = Mix([(folder / "web.idx", 2), (folder / "books.idx", 1)], stop=40_000)
     pack = Pack(96, window=64)
     exact = dry_run(mix, batch_size=4, pack=pack)
-    monkeypatch.setattr("batchplant.measure.mixing.MOST", 10_000)
-    monkeypatch.setattr("batchplant.measure.mixing.WINDOWS", 100)
+    monkeypatch.setattr("batchplant.tools.measure.mixing.MOST", 10_000)
+    monkeypatch.setattr("batchplant.tools.measure.mixing.WINDOWS", 100)
     about = dry_run(mix, batch_size=4, pack=pack)
     assert exact.estimated == []
     assert about.estimated == ["100 windows of 64 samples stand for all"]

@@ -12,13 +12,13 @@ import pytest
 from PIL import Image, ImageEnhance, ImageOps
 
 from batchplant import ops
-from batchplant.columns import Ragged
 from batchplant.errors import OptionError
 from batchplant.ops import Draws, Spec
 from batchplant.ops.base import check_probability
 from batchplant.ops.colour import luma
 from batchplant.ops.decode import random_boxes
 from batchplant.ops.values import ragged_values
+from batchplant.schema.columns import Ragged
 from loading import pixels
 
 PICTURES = Spec(np.dtype(np.uint8), (12, 16, 3))

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import batchplant
-from batchplant import registry
+from batchplant.formats import registry
 
 SOURCE = Path(batchplant.__file__).parent
 ROOT = SOURCE.parent.parent
@@ -55,7 +55,7 @@ def run(code):
 def test_importing_it_imports_no_heavy_library():
     heavy = ["torch", "PIL", "pyarrow", "rich", "fsspec", "pytest"]
     found = json.loads(run("import json, sys, batchplant; print(json.dumps(list(sys.modules)))"))
-    assert "batchplant.registry" in found
+    assert "batchplant.formats.registry" in found
     assert [name for name in heavy if name in found] == []
 
 
@@ -66,14 +66,14 @@ def test_exports_are_sorted_complete_and_there():
     imported = {
         alias.asname or alias.name
         for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and node.level and node.module not in ("viewer", "interop")
+        if isinstance(node, ast.ImportFrom) and node.level and node.module not in ("tools.viewer", "interop")
         for alias in node.names
         if not (alias.asname or alias.name).startswith("_") or alias.name == "__version__"
     }
     assert imported == set(batchplant.__all__)
     # What is imported later is there, too, and found under its own name.
-    assert {name for name in batchplant._LATER if not hasattr(batchplant, name)} == set()
-    assert set(batchplant._LATER) <= set(batchplant.__all__) <= set(dir(batchplant))
+    assert {name for name in batchplant._LAZY_NAMES if not hasattr(batchplant, name)} == set()
+    assert set(batchplant._LAZY_NAMES) <= set(batchplant.__all__) <= set(dir(batchplant))
     with pytest.raises(AttributeError, match="no attribute 'Loadre'"):
         _ = batchplant.Loadre
 

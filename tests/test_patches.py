@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import batchplant as bp
+from batchplant.data.patches import reader as patches_reader
 from batchplant.formats.zarr import codecs as zarr_codecs
-from batchplant.patches import reader as patches_reader
 
 SHAPE, CHUNKS = (23, 18, 15), (8, 6, 5)
 RNG = np.random.default_rng(5)

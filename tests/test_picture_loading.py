@@ -13,8 +13,9 @@ from PIL import Image
 
 import batchplant as bp
 import processes
-from batchplant import _native, limits, ops
+from batchplant import _native, ops
 from batchplant.codecs.media import image as pictures
+from batchplant.storage import limits
 from processes import PATIENCE
 
 WITHOUT = "none" in (_native.features()["png"], _native.features()["webp"])

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import batchplant as bp
-from batchplant import engines
-from batchplant.conversion import job, run, task
-from batchplant.families.arrays import pieces
+from batchplant.formats.base.arrays import pieces
+from batchplant.jobs import engines
+from batchplant.jobs.conversion import job, run, task
 from batchplant.testing.cases import jpeg
 from processes import PATIENCE, start
 
@@ -206,8 +206,8 @@ def test_a_stopped_piece_goes_on(source: Path, tmp_path: Path, monkeypatch: pyte
 def test_killed_while_pieces_are_put_together(source: Path, tmp_path: Path) -> None:
     script = (
         "import os, sys, batchplant as bp\n"
-        "from batchplant.conversion import job\n"
-        "from batchplant.families.arrays import pieces\n"
+        "from batchplant.jobs.conversion import job\n"
+        "from batchplant.formats.base.arrays import pieces\n"
         "from batchplant.storage import Partial\n"
         "real, calls = Partial.adopt, []\n"
         "def adopt(self, files):\n"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hn
 
 import batchplant as bp
-from batchplant.registry import all_formats
+from batchplant.formats.registry import all_formats
 from batchplant.testing.cases import FLOATS, INTS, check_samples, film, jpeg, sound
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)

@@ -175,7 +175,9 @@ def column_of(path):
 def test_row_groups_past_the_page_cache(order, tmp_path, monkeypatch, cold):
     """Where pictures have to be found in row groups, those are read, and pictures used out of them."""
     path = write_row_groups(tmp_path / "data.parquet")
-    monkeypatch.setattr("batchplant.families.tables.picked.WINDOW_BYTES", 2 * column_of(path)[0][1] + 1000)
+    monkeypatch.setattr(
+        "batchplant.formats.base.tables.picked.WINDOW_BYTES", 2 * column_of(path)[0][1] + 1000
+    )
     options = {"order": order, "size": 20}
     want = batches(path, page_cache=True, **options)
     assert not cold

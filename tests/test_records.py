@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import batchplant as bp
-from batchplant.columns import starts_of
-from batchplant.families import records
+from batchplant.data.writer import WriteOptions
+from batchplant.formats.base import records
+from batchplant.schema.columns import starts_of
 from batchplant.storage import Source, open_source
 from batchplant.testing.cases import cells, jpeg
-from batchplant.writer import WriteOptions
 
 
 class Reader(records.RecordReader):

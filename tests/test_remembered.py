@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 import batchplant as bp
-from batchplant import Int, Schema, Text, filters
+from batchplant import Int, Schema, Text
 from batchplant.cli import main
-from batchplant.keys import table
+from batchplant.data import filters
+from batchplant.data.keys import table
 from batchplant.storage import index
 
 SCHEMA = Schema(id=Int(), name=Text())

@@ -17,7 +17,7 @@ pytest.importorskip("obstore")
 
 import batchplant as bp
 from batchplant.cli import main
-from batchplant.families import records
+from batchplant.formats.base import records
 from batchplant.loading import locate
 from batchplant.storage.remote import opened
 from batchplant.storage.remote.cells import PART

@@ -22,8 +22,9 @@ import pytest
 
 import batchplant as bp
 import processes
-from batchplant import engines, registry
-from batchplant.families.tensors import TENSORS
+from batchplant.formats import registry
+from batchplant.formats.base.tensors import TENSORS
+from batchplant.jobs import engines
 from batchplant.storage import Url, targets, uploads, work
 from batchplant.testing.cases import ORDINARY, check_samples, ordinary
 from batchplant.testing.damage import EXHAUSTIVE
@@ -265,7 +266,7 @@ def test_bucket_to_bucket_holds_little_on_the_disk(shelf: Shelf, monkeypatch: py
 
 def test_ranks_of_a_bucket(shelf: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They send their shards by themselves, from work folders of their own; the first one waits for all."""
-    monkeypatch.setattr("batchplant.conversion.run.WAIT", 0.05)
+    monkeypatch.setattr("batchplant.jobs.conversion.run.WAIT", 0.05)
     shelf.write("source.tfrecord", numbers(24))
     source = f"{shelf.root}/source.tfrecord"
 
@@ -290,9 +291,9 @@ def test_pieces_in_a_bucket(
 ) -> None:
     """Chunks that workers have sent are copied by the server; the dataset is the one that threads make."""
     pytest.importorskip("numcodecs")
-    monkeypatch.setattr("batchplant.conversion.run.WAIT", 0.05)
-    monkeypatch.setattr("batchplant.conversion.job.PARTS", 2)
-    monkeypatch.setattr("batchplant.families.arrays.pieces.OTHERS", 2)
+    monkeypatch.setattr("batchplant.jobs.conversion.run.WAIT", 0.05)
+    monkeypatch.setattr("batchplant.jobs.conversion.job.PARTS", 2)
+    monkeypatch.setattr("batchplant.formats.base.arrays.pieces.OTHERS", 2)
     source = tmp_path / "source.tfrecord"
     bp.convert(numbers(8), source)
     copied: list[str] = []
@@ -350,8 +351,8 @@ KILLED = """
 import importlib, json, os, sys, threading
 import batchplant as bp
 from batchplant.storage.remote.obstores import ObstoreClient
-importlib.import_module("batchplant.conversion.task").CHECKPOINT_SECONDS = 0
-importlib.import_module("batchplant.conversion.task").BATCH_BYTES = 100
+importlib.import_module("batchplant.jobs.conversion.task").CHECKPOINT_SECONDS = 0
+importlib.import_module("batchplant.jobs.conversion.task").BATCH_BYTES = 100
 target, point, after, given = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "after", json.loads(sys.argv[4])
 change, calls, under_way = threading.Condition(), 0, 0
 
@@ -750,7 +751,7 @@ def test_the_work_folder_is_bounded(shelf: Shelf, monkeypatch: pytest.MonkeyPatc
 def test_secrets_are_written_nowhere(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
     from servers import SECRET
 
-    monkeypatch.setattr(importlib.import_module("batchplant.conversion.task"), "CHECKPOINT_SECONDS", 0)
+    monkeypatch.setattr(importlib.import_module("batchplant.jobs.conversion.task"), "CHECKPOINT_SECONDS", 0)
     target = Url(f"s3://user:hidden-word@{shelf.url.partition('//')[2]}/a.tfrecord")
     source = bp.open(numbers(100))
     source.path = "https://example.org/a.tfrecord?X-Amz-Signature=hidden-word"
@@ -761,7 +762,7 @@ def test_secrets_are_written_nowhere(shelf: Shelf, monkeypatch: pytest.MonkeyPat
             raise KeyboardInterrupt
         stop.set()
 
-    monkeypatch.setattr(importlib.import_module("batchplant.conversion.task"), "BATCH_BYTES", 20)
+    monkeypatch.setattr(importlib.import_module("batchplant.jobs.conversion.task"), "BATCH_BYTES", 20)
     with pytest.raises(KeyboardInterrupt):
         shelf.write("a.tfrecord", source, progress=progress)
     work.write_note(shelf.work, target)

@@ -12,7 +12,7 @@ from hypothesis import given
 import batchplant as bp
 from batchplant.codecs import sample
 from batchplant.codecs.cells import cell_bytes, encode_samples
-from batchplant.columns import Ragged
+from batchplant.schema.columns import Ragged
 from batchplant.testing.cases import all_cases, jpeg, pixels
 
 EVERY = {

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import batchplant as bp
-from batchplant import engines, scans
 from batchplant.cli import main
+from batchplant.jobs import engines, scans
 from batchplant.testing.damage import flip
 
 SCHEMA = {"n": bp.Int(), "text": bp.Text(), "blob": bp.Bytes()}

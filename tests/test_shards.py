@@ -10,7 +10,7 @@ import pytest
 import batchplant as bp
 from batchplant.testing.cases import cells, jpeg, pixels
 
-convert_module = importlib.import_module("batchplant.conversion.task")
+convert_module = importlib.import_module("batchplant.jobs.conversion.task")
 
 
 def save(path, schema, values, **options):

@@ -17,16 +17,16 @@ from hypothesis import strategies as st
 import batchplant as bp
 from batchplant import order as orders
 from batchplant.cli import main
+from batchplant.data.config import parse_yaml
 from batchplant.errors import BatchplantError
 from batchplant.loading.cells import Use
-from batchplant.plans import parse_yaml
-from batchplant.simulation import Plan, example, read_plan, simulate
-from batchplant.simulation.cache import hit_rates
-from batchplant.simulation.data import Dataset, Orders
-from batchplant.simulation.network import Clock, Link, Way
-from batchplant.simulation.ranks import Loops, Rank
 from batchplant.storage.remote import fetch
 from batchplant.storage.remote.cells import PART
+from batchplant.tools.simulation import Plan, example, read_plan, simulate
+from batchplant.tools.simulation.cache import hit_rates
+from batchplant.tools.simulation.data import Dataset, Orders
+from batchplant.tools.simulation.network import Clock, Link, Way
+from batchplant.tools.simulation.ranks import Loops, Rank
 from processes import PATIENCE
 
 # Two whole epochs of it are simulated in a moment.

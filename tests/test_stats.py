@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import batchplant as bp
-from batchplant import engines, scans, stats
 from batchplant.cli import main
-from batchplant.stats import collecting
-from batchplant.stats.numbers import Sums
-from batchplant.stats.sketch import WIDTH, Sketch
-from batchplant.stats.values import Hashes, Tally
+from batchplant.jobs import engines, scans, stats
+from batchplant.jobs.stats import collecting
+from batchplant.jobs.stats.numbers import Sums
+from batchplant.jobs.stats.sketch import WIDTH, Sketch
+from batchplant.jobs.stats.values import Hashes, Tally
 from batchplant.testing.cases import jpeg
 from batchplant.testing.damage import flip
 

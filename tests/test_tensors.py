@@ -10,8 +10,7 @@ import pytest
 
 import batchplant as bp
 from batchplant.cli import main
-from batchplant.columns import end_within
-from batchplant.families.tensors import (
+from batchplant.formats.base.tensors import (
     BITS,
     TENSORS,
     TensorReader,
@@ -20,6 +19,7 @@ from batchplant.families.tensors import (
     size_of,
     statistics,
 )
+from batchplant.schema.columns import end_within
 from batchplant.storage import Partial, open_source
 from batchplant.storage.zips import ZipMembers, ZipSpool
 from batchplant.testing.models import tensor
@@ -173,7 +173,7 @@ def test_a_large_model_is_not_in_memory_at_once(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(TensorReader, "_data", spy)
     for module, name in (("conversion.task", "BATCH_BYTES"), ("verification.task", "STEP_BYTES")):
         monkeypatch.setattr(importlib.import_module(f"batchplant.{module}"), name, 2 << 20)
-    monkeypatch.setattr("batchplant.checks.VERIFY_BYTES", 2 << 20)
+    monkeypatch.setattr("batchplant.data.checks.VERIFY_BYTES", 2 << 20)
     bp.convert(tmp_path / "a.safetensors", tmp_path / "b.pt")
     assert bp.verify(tmp_path / "b.pt").ok
     with bp.open(tmp_path / "b.pt") as reader:

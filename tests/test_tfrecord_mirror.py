@@ -19,19 +19,19 @@ import time
 from pathlib import Path
 from typing import Any
 
+import batchplant.tfrecord as tf
 import numpy as np
 import pytest
+from batchplant.tfrecord import parsing, wire
+from batchplant.tfrecord.data import threads
+from batchplant.tfrecord.values import String
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
 import batchplant as bp
-import batchplant.tfrecord as tf
 import processes
 from batchplant import _native
-from batchplant.tfrecord import parsing, wire
-from batchplant.tfrecord.data import threads
-from batchplant.tfrecord.values import String
 
 HERE = Path(__file__).parent
 SCRIPT = HERE / "tfrecord_script.py"

@@ -7,12 +7,12 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import batchplant.tfrecord as tf
 import numpy as np
 import pytest
+from batchplant.tfrecord import wire
 
 import batchplant as bp
-import batchplant.tfrecord as tf
-from batchplant.tfrecord import wire
 
 GOLDEN = Path(__file__).parent / "golden" / "tfrecord_mirror"
 D = tf.data.Dataset

@@ -18,10 +18,10 @@ import numpy as np
 import pytest
 
 import batchplant as bp
-from batchplant import registry
+from batchplant.formats import registry
+from batchplant.jobs.summary import summarize
 from batchplant.ops import CenterCrop
 from batchplant.storage.remote import opened
-from batchplant.summary import summarize
 from batchplant.testing import base, models
 from batchplant.testing.cases import cells, film, jpeg, pixels, sound
 from proxy import Proxy

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import batchplant as bp
-from batchplant.families.tensors import TENSORS
-from batchplant.reader import Reader
+from batchplant.data.reader import Reader
+from batchplant.formats.base.tensors import TENSORS
 from batchplant.storage import checksums, partial_folder
 from batchplant.storage.cache import ChunkCache
 from batchplant.testing.cases import jpeg, pixels

@@ -21,10 +21,10 @@ import pytest
 
 import batchplant as bp
 import processes
-from batchplant import registry
 from batchplant.cli import main
 from batchplant.codecs.media import video
 from batchplant.codecs.media.video import Clip, index, scheduling
+from batchplant.formats import registry
 from batchplant.ops import DecodeVideo
 from batchplant.testing.cases import film
 

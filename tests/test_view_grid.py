@@ -20,9 +20,9 @@ from PIL import Image
 
 import batchplant as bp
 from batchplant.codecs import image
+from batchplant.data.filters import watching
+from batchplant.data.reader import Reader
 from batchplant.errors import OptionError
-from batchplant.filters import watching
-from batchplant.reader import Reader
 from browser import viewed
 
 pytest.importorskip("starlette", reason="pip install 'batchplant[view]'")
@@ -31,10 +31,10 @@ pytest.importorskip("httpx", reason="starlette's test client")
 
 from starlette.testclient import TestClient
 
-from batchplant.viewer import jobs, rows
-from batchplant.viewer.app import application
-from batchplant.viewer.serve import serving
-from batchplant.viewer.session import Session
+from batchplant.tools.viewer import jobs, rows
+from batchplant.tools.viewer.app import application
+from batchplant.tools.viewer.serve import serving
+from batchplant.tools.viewer.session import Session
 from processes import PATIENCE
 
 COUNT = 60
@@ -271,7 +271,7 @@ def test_who_asks_too_early_is_told_to_wait(reader: Reader, monkeypatch: pytest.
 
 
 def test_a_filter_tells_how_far_it_is_and_can_be_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("batchplant.filters.ROWS", 100)
+    monkeypatch.setattr("batchplant.data.filters.ROWS", 100)
     reader = bp.open({"x": np.arange(1000)})
     told: list[tuple[int, int]] = []
     with watching(lambda done, of: told.append((done, of))):

@@ -32,11 +32,11 @@ pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
 from starlette.testclient import TestClient
 
-from batchplant.viewer import attach, dashboard, pipelines
-from batchplant.viewer.app import application
-from batchplant.viewer.augment import augmented
-from batchplant.viewer.dashboard import COLUMNS, Ring
-from batchplant.viewer.session import Session
+from batchplant.tools.viewer import attach, dashboard, pipelines
+from batchplant.tools.viewer.app import application
+from batchplant.tools.viewer.augment import augmented
+from batchplant.tools.viewer.dashboard import COLUMNS, Ring
+from batchplant.tools.viewer.session import Session
 from browser import viewed
 
 AUGMENT = [ops.RandomResizedCrop(16), ops.RandomHorizontalFlip(), ops.RandomBrightness(0.5)]
@@ -593,7 +593,7 @@ def in_notebook(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def test_view_embeds_the_page(pictures: str, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[str] = []
-    monkeypatch.setattr("batchplant.viewer.serve.show", opened.append)
+    monkeypatch.setattr("batchplant.tools.viewer.serve.show", opened.append)
     before = set(threading.enumerate())
     with bp.view(pictures, pipeline={"image": AUGMENT}) as seen:
         assert opened == [seen.url]

@@ -14,16 +14,25 @@ import pytest
 import batchplant as bp
 from batchplant import schema
 from batchplant.codecs import audio, image, rle, video
+from batchplant.data.tensors import TENSORS, from_array
 from batchplant.errors import NotFoundError, OptionError
-from batchplant.tensors import TENSORS, from_array
 from browser import viewed
 
 pytest.importorskip("starlette")
 from starlette.testclient import TestClient
 
-from batchplant.viewer.app import application
-from batchplant.viewer.media import annotations, colours, masks, overlays, slices, statistics, tokens, tree
-from batchplant.viewer.session import Session
+from batchplant.tools.viewer.app import application
+from batchplant.tools.viewer.media import (
+    annotations,
+    colours,
+    masks,
+    overlays,
+    slices,
+    statistics,
+    tokens,
+    tree,
+)
+from batchplant.tools.viewer.session import Session
 
 RATE = 8000
 

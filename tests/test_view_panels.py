@@ -13,8 +13,8 @@ import pytest
 import batchplant as bp
 from batchplant import schema
 from batchplant.codecs import image
-from batchplant.viewer import comparing, epochs, overview
-from batchplant.viewer.epochs import Epoch, Wish
+from batchplant.tools.viewer import comparing, epochs, overview
+from batchplant.tools.viewer.epochs import Epoch, Wish
 from browser import viewed
 from processes import PATIENCE
 from viewing import asked, working
@@ -247,7 +247,7 @@ def test_findings_name_the_samples(damaged: Any) -> None:
 def test_work_that_nobody_wants_ends(pictures: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The page is closed while all samples are counted."""
     begun, ended = threading.Event(), threading.Event()
-    from batchplant.viewer.session import Session
+    from batchplant.tools.viewer.session import Session
 
     session = Session(pictures)
     real = overview.stats.collect

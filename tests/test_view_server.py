@@ -24,9 +24,9 @@ from batchplant.cli import main
 pytest.importorskip("starlette", reason="pip install 'batchplant[view]'")
 pytest.importorskip("uvicorn", reason="pip install 'batchplant[view]'")
 
-from batchplant.viewer.security import LONGEST_QUERY
-from batchplant.viewer.serve import serving
-from batchplant.viewer.session import Session
+from batchplant.tools.viewer.security import LONGEST_QUERY
+from batchplant.tools.viewer.serve import serving
+from batchplant.tools.viewer.session import Session
 from viewing import working
 
 

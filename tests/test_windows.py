@@ -89,7 +89,7 @@ def test_a_group_of_several_fields() -> None:
 
 def test_groups_over_the_ends_of_pieces(monkeypatch: pytest.MonkeyPatch, series) -> None:
     for size in range(1, 17):
-        monkeypatch.setattr("batchplant.windows.ROWS", size)
+        monkeypatch.setattr("batchplant.data.windows.ROWS", size)
         assert starts(Windows(series, 3, 2, group="episode")) == [0, 2, 4, 7, 10, 12]
 
 

@@ -12,7 +12,7 @@ import pytest
 
 import batchplant as bp
 import processes
-from batchplant.registry.creating import create_with
+from batchplant.formats.registry.creating import create_with
 from batchplant.testing.cases import jpeg, pixels
 
 SCHEMA = {"image": bp.Image(), "n": bp.Int()}

@@ -11,8 +11,8 @@ import pytest
 pytest.importorskip("starlette")
 from starlette.testclient import TestClient
 
-from batchplant.viewer.app import application
-from batchplant.viewer.session import Session
+from batchplant.tools.viewer.app import application
+from batchplant.tools.viewer.session import Session
 
 
 @contextlib.contextmanager

@@ -6,13 +6,15 @@ import importlib as _importlib
 from typing import TYPE_CHECKING
 from typing import Any as _Any
 
-from . import engines
-from . import frameworks as _frameworks
 from ._version import __version__
-from .capabilities import Capabilities
 from .codecs.media.image_rules import ImageOptions
-from .columns import Columns, Masked, Ragged, Spans
-from .convert import convert
+from .compat import install_aliases as _install_aliases
+from .data import hooks as _hooks
+from .data.concat import concat
+from .data.interleave import interleave
+from .data.reader import Reader
+from .data.split import split
+from .data.writer import WriteOptions, Writer
 from .errors import (
     AccessError,
     BatchplantError,
@@ -35,12 +37,12 @@ from .errors import (
     WorkerError,
     WriteError,
 )
-from .format import Format, Probe
-from .interleave import interleave
-from .joined import concat
-from .limits import max_bytes, max_pixels
-from .reader import Reader
-from .registry import create, open
+from .formats.base.capabilities import Capabilities
+from .formats.base.format import Format, Probe
+from .formats.registry import create, open
+from .jobs import engines
+from .jobs.convert import convert
+from .jobs.verify import verify
 from .schema import (
     Audio,
     Bool,
@@ -65,85 +67,102 @@ from .schema import (
     Uuid,
     Video,
 )
-from .split import split
+from .schema.columns import Columns, Masked, Ragged, Spans
 from .storage import index
-from .verify import verify
-from .writer import WriteOptions, Writer
+from .storage.limits import max_bytes, max_pixels
 
 if TYPE_CHECKING:
-    from .expressions import col
-    from .joining import join
+    from .data.expressions import col
+    from .data.join import join
+    from .data.mix import Mix
+    from .data.patches import Patches, VideoClips, VolumePatches
+    from .data.windows import Windows
     from .loading.loader import Loader
     from .loading.packing import Pack
     from .loading.pictures import PictureOptions
     from .loading.pipes import Pipe
-    from .mix import Mix
-    from .patches import Patches, VideoClips, VolumePatches
-    from .viewer.notebook import view
-    from .windows import Windows
+    from .tools.viewer.notebook import view
 
-# Names that take long to import, and where they stand; modules that are there without an import of their own.
-_LATER = {
-    "col": "expressions",
-    "join": "joining",
+# Names that take long to import, and their modules.
+_LAZY_NAMES = {
+    "col": "data.expressions",
+    "join": "data.join",
     "Loader": "loading.loader",
+    "Mix": "data.mix",
     "Pack": "loading.packing",
+    "Patches": "data.patches",
     "PictureOptions": "loading.pictures",
     "Pipe": "loading.pipes",
-    "Mix": "mix",
-    "Patches": "patches",
-    "VideoClips": "patches",
-    "view": "viewer.notebook",
-    "VolumePatches": "patches",
-    "Windows": "windows",
+    "VideoClips": "data.patches",
+    "view": "tools.viewer.notebook",
+    "VolumePatches": "data.patches",
+    "Windows": "data.windows",
 }
-_MODULES = ("expressions", "loading", "mix", "ops", "patches", "viewer", "windows")
+# Modules that are attributes of the package without an import of their own.
+_LAZY_MODULES = {
+    "ffcv": "compat.ffcv",
+    "ffrecord": "compat.ffrecord",
+    "loading": "loading",
+    "ops": "ops",
+    "order": "order",
+    "tfrecord": "compat.tfrecord",
+}
 
 
 def __getattr__(name: str) -> _Any:
-    if name in _MODULES:
-        return _importlib.import_module(f"batchplant.{name}")
-    if name not in _LATER:
+    if name in _LAZY_MODULES:
+        value = _importlib.import_module(f"batchplant.{_LAZY_MODULES[name]}")
+    elif name in _LAZY_NAMES:
+        value = getattr(_importlib.import_module(f"batchplant.{_LAZY_NAMES[name]}"), name)
+    else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = getattr(_importlib.import_module(f"batchplant.{_LATER[name]}"), name)
-    return found
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LATER})
+    return sorted({*globals(), *_LAZY_NAMES})
 
 
-@_frameworks.register("torch")
+_install_aliases()
+
+
+@_hooks.register("open")
+def _open_part() -> object:
+    return open
+
+
+@_hooks.register("torch")
 def _torch_part() -> object:
     from .interop import torch
 
     return torch
 
 
-@_frameworks.register("map_dataset")
+@_hooks.register("map_dataset")
 def _map_dataset_part() -> object:
     from .interop import map_dataset
 
     return map_dataset
 
 
-@_frameworks.register("keras")
+@_hooks.register("keras")
 def _keras_part() -> object:
     from .interop import keras
 
     return keras
 
 
-@_frameworks.register("dashboard")
+@_hooks.register("dashboard")
 def _dashboard_part() -> object:
-    from .viewer import dashboard
+    from .tools.viewer import dashboard
 
     return dashboard
 
 
-@_frameworks.register("notebook")
+@_hooks.register("notebook")
 def _notebook_part() -> object:
-    from .viewer import notebook
+    from .tools.viewer import notebook
 
     return notebook
 

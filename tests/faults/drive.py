@@ -28,15 +28,15 @@ warnings.simplefilter("ignore")
 import numpy as np  # noqa: E402
 
 import batchplant as bp  # noqa: E402
-from batchplant.conversion.files import Files  # noqa: E402
-from batchplant.families.tensors import TENSORS, from_array  # noqa: E402
-from batchplant.registry import all_formats  # noqa: E402
+from batchplant.data.writer import Writer  # noqa: E402
+from batchplant.formats.base.tensors import TENSORS, from_array  # noqa: E402
+from batchplant.formats.registry import all_formats  # noqa: E402
+from batchplant.jobs.conversion.files import Files  # noqa: E402
 from batchplant.testing.cases import cells, film, jpeg, sound  # noqa: E402
-from batchplant.writer import Writer  # noqa: E402
 
 SHIM = ctypes.CDLL(None)
 MODES = {"kill": (1, 0), "EIO": (2, errno.EIO), "ENOSPC": (2, errno.ENOSPC), "interrupt": (3, 0)}
-CONVERT = sys.modules["batchplant.conversion.task"]
+CONVERT = sys.modules["batchplant.jobs.conversion.task"]
 
 
 def in_child(function: Callable[[], Any]) -> Any:

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import batchplant as bp
-from batchplant.columns import Columns, Ragged
-from batchplant.families.ipc import layout
+from batchplant.formats.base.ipc import layout
+from batchplant.schema.columns import Columns, Ragged
 from batchplant.testing import FormatSuite
 from batchplant.testing.cases import cells, check_samples, equal, jpeg
 from batchplant.testing.damage import cuts, flips, survive

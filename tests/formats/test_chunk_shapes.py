@@ -125,9 +125,9 @@ def test_more_is_appended(how, tmp_path):
 
 @pytest.mark.parametrize(("suffix", "options"), [("zarr", {}), ("zarr", {"chunks_per_shard": 2}), ("n5", {})])
 def test_a_conversion_resumes(suffix, options, tmp_path, monkeypatch):
-    monkeypatch.setattr(importlib.import_module("batchplant.conversion.task"), "CHECKPOINT_SECONDS", 0)
+    monkeypatch.setattr(importlib.import_module("batchplant.jobs.conversion.task"), "CHECKPOINT_SECONDS", 0)
     # One sample at a time, so that it stops in the middle of a chunk.
-    monkeypatch.setattr(importlib.import_module("batchplant.conversion.task"), "BATCH_BYTES", 1)
+    monkeypatch.setattr(importlib.import_module("batchplant.jobs.conversion.task"), "BATCH_BYTES", 1)
     source = write(tmp_path / "s.npz", values(40))
     target = str(tmp_path / f"a.{suffix}")
 

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 import batchplant as bp
 from batchplant.cli import main
-from batchplant.families import textscan
-from batchplant.registry import get_format
+from batchplant.formats.base import textscan
+from batchplant.formats.registry import get_format
 from batchplant.schema import KINDS
 from batchplant.storage.compressed import zstd_compress
 from batchplant.testing import FormatSuite

@@ -6,7 +6,7 @@ import os
 import pytest
 
 import batchplant as bp
-from batchplant.families import folders
+from batchplant.formats.base import folders
 from batchplant.testing.cases import cells, film, jpeg, sound
 
 # format → (field, suffix, three files)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import batchplant as bp
-from batchplant import registry
 from batchplant.cli import main
+from batchplant.formats import registry
 from batchplant.testing import FormatSuite
 
 joblib = pytest.importorskip("joblib")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import batchplant as bp
 import processes
-from batchplant.families import textscan
+from batchplant.formats.base import textscan
 from batchplant.formats.json import append
 from batchplant.testing import FormatSuite
 from batchplant.testing.cases import cells, jpeg

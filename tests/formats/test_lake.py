@@ -15,7 +15,7 @@ import pytest
 import batchplant as bp
 import processes
 from batchplant.cli import main
-from batchplant.convert import convert
+from batchplant.jobs.convert import convert
 from batchplant.testing.cases import cells, jpeg
 
 pytest.importorskip("deltalake")
@@ -201,7 +201,7 @@ def test_an_append_beside_an_append(path):
 
 @pytest.mark.parametrize("happened", [False, True])
 def test_an_append_that_another_came_before_is_tried_again(happened, path, monkeypatch):
-    from batchplant.families.lake import writer
+    from batchplant.formats.base.lake import writer
 
     write(path, [1])
     monkeypatch.setattr(writer, "WAIT_SECONDS", 0)
@@ -224,7 +224,7 @@ def test_an_append_that_another_came_before_is_tried_again(happened, path, monke
 
 
 def test_an_append_is_not_tried_for_ever(path, monkeypatch):
-    from batchplant.families.lake import writer
+    from batchplant.formats.base.lake import writer
 
     write(path, [1])
     monkeypatch.setattr(writer, "WAIT_SECONDS", 0)
@@ -282,7 +282,7 @@ def test_processes_append_at_a_time(path):
 def test_a_stopped_append_resumes(path, tmp_path, monkeypatch):
     import importlib
 
-    monkeypatch.setattr(importlib.import_module("batchplant.conversion.task"), "CHECKPOINT_SECONDS", 0)
+    monkeypatch.setattr(importlib.import_module("batchplant.jobs.conversion.task"), "CHECKPOINT_SECONDS", 0)
     write(path, [250])
     write(str(tmp_path / "s.npz"), range(200))
 

@@ -19,7 +19,7 @@ import pytest
 
 import batchplant as bp
 import shard_folders
-from batchplant.families.shards import runs
+from batchplant.formats.base.shards import runs
 from batchplant.formats.litdata import nested, spec
 from batchplant.testing import FormatSuite
 from batchplant.testing.cases import cells, jpeg, pixels, png

@@ -399,8 +399,8 @@ def test_the_map_grows_by_itself(tmp_path, monkeypatch):
 
 def test_a_resumed_writer_forgets_what_came_after_the_checkpoint(tmp_path, monkeypatch):
     monkeypatch.setattr(lmdb_writer, "BATCH_BYTES", 1)
-    from batchplant.registry import create_with
-    from batchplant.writer import WriteOptions
+    from batchplant.data.writer import WriteOptions
+    from batchplant.formats.registry import create_with
 
     schema = bp.Schema({"data": bp.Bytes()})
     out = create_with(str(tmp_path / "a.lmdb"), schema, WriteOptions())

@@ -18,7 +18,7 @@ import pytest
 import batchplant as bp
 import shard_folders
 from batchplant.codecs.media import image
-from batchplant.families.shards import runs
+from batchplant.formats.base.shards import runs
 from batchplant.formats.mds import packing
 from batchplant.testing import FormatSuite
 from batchplant.testing.cases import cells, jpeg, pixels, png

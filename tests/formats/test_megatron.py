@@ -15,7 +15,7 @@ import pytest
 
 import batchplant as bp
 from batchplant.cli import main
-from batchplant.conversion.sizes import are_known, sizes_of
+from batchplant.data.sizes import are_known, sizes_of
 from batchplant.formats.megatron import layout, writer
 from batchplant.loading.packing import Pack
 from batchplant.storage import files, local

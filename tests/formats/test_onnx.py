@@ -21,7 +21,7 @@ import batchplant as bp
 import processes
 from batchplant.codecs import protobuf
 from batchplant.codecs.protobuf import block, number
-from batchplant.families.tensors import BITS, TENSORS, from_array
+from batchplant.formats.base.tensors import BITS, TENSORS, from_array
 from batchplant.formats.onnx import writer as onnx_writer
 from batchplant.testing.cases import cells
 from batchplant.testing.damage import cuts, flips, memory_bounded, survive

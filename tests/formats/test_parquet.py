@@ -13,10 +13,10 @@ import pytest
 
 import batchplant as bp
 import processes
-from batchplant.columns import Columns, Ragged
-from batchplant.families.tables.footer import footer_bytes
-from batchplant.families.tables.thrift import read_struct
+from batchplant.formats.base.tables.footer import footer_bytes
+from batchplant.formats.base.tables.thrift import read_struct
 from batchplant.formats.parquet import footer
+from batchplant.schema.columns import Columns, Ragged
 from batchplant.testing import FormatSuite
 from batchplant.testing.cases import cells, equal, jpeg
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 import batchplant as bp
 from batchplant import _native, ops
 from batchplant.errors import BatchplantError
-from batchplant.families.tables import places
-from batchplant.families.tables.part import ParquetPart
+from batchplant.formats.base.tables import places
+from batchplant.formats.base.tables.part import ParquetPart
 from batchplant.loading.loader import Loader
 from batchplant.storage import MappedSource, index
 from batchplant.testing.cases import jpeg
@@ -346,9 +346,9 @@ def test_large_row_groups_are_shuffled_few_at_a_time(tmp_path, monkeypatch):
     path = written(tmp_path / "x.parquet", compression="snappy")
     assert bp.open(path).window is None
     size = pq.read_metadata(path).row_group(0).total_byte_size
-    monkeypatch.setattr("batchplant.families.tables.picked.WINDOW_BYTES", 3 * size)
+    monkeypatch.setattr("batchplant.formats.base.tables.picked.WINDOW_BYTES", 3 * size)
     assert bp.open(path).window in (2, 3)
-    monkeypatch.setattr("batchplant.families.tables.picked.WINDOW_BYTES", 1)
+    monkeypatch.setattr("batchplant.formats.base.tables.picked.WINDOW_BYTES", 1)
     reader = bp.open(path, where="label >= 0", fields=["label"])
     assert reader.window == 1
     ids = [batch["ids"] for batch in Loader(reader, 7, order="quasi_random", seed=2, ids=True)]

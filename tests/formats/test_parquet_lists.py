@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 import batchplant as bp
 from batchplant import _native
-from batchplant.families.tables import excerpt, lists, part
-from batchplant.families.tables.footer import Footer
+from batchplant.formats.base.tables import excerpt, lists, part
+from batchplant.formats.base.tables.footer import Footer
 from batchplant.storage import open_source
 
 pa = pytest.importorskip("pyarrow")

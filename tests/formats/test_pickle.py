@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import batchplant as bp
-from batchplant import registry
 from batchplant.cli import main
-from batchplant.columns import Ragged
-from batchplant.families.objects import pack_note
+from batchplant.formats import registry
+from batchplant.formats.base.objects import pack_note
+from batchplant.schema.columns import Ragged
 from batchplant.testing import FormatSuite
 from batchplant.testing.cases import jpeg, pixels
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import batchplant as bp
 import processes
-from batchplant.families.tensors import TENSORS
+from batchplant.formats.base.tensors import TENSORS
 from batchplant.formats.pytorch.objects import STORAGES
 from batchplant.formats.pytorch.unpickle import Unpickler
 from batchplant.formats.pytorch.writer import PytorchWriter

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import batchplant as bp
-from batchplant.families.tensors import TENSORS, from_array
 from batchplant.formats import safetensors as ours
+from batchplant.formats.base.tensors import TENSORS, from_array
 from batchplant.testing import ModelSuite
 from batchplant.testing.damage import memory_bounded
 from batchplant.testing.models import tensor

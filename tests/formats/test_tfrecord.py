@@ -15,13 +15,13 @@ import pytest
 import batchplant as bp
 import processes
 from batchplant import _native
+from batchplant.data.interleave import interleave, interleaved
 from batchplant.formats.tfrecord import FixedLen, FixedLenSequence, VarLen
-from batchplant.interleave import interleave, interleaved
+from batchplant.jobs.verify import verify
 from batchplant.ops import CenterCrop
 from batchplant.testing import FormatSuite
 from batchplant.testing.cases import cells, jpeg
 from batchplant.testing.damage import flip, memory_bounded
-from batchplant.verify import verify
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 FILES = GOLDEN / "tfrecord"

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import batchplant as bp
-from batchplant.conversion.sizes import sizes_of
+from batchplant.data.sizes import sizes_of
 from batchplant.loading.packing import Pack
 from batchplant.storage import index
 from batchplant.testing import FormatSuite

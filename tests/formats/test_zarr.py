@@ -97,7 +97,7 @@ def test_pictures_lie_plain_and_the_rest_is_packed(tmp_path):
 
 
 def test_pictures_over_the_border_of_chunks(tmp_path, monkeypatch):
-    monkeypatch.setattr("batchplant.families.arrays.parts.PLAIN_BYTES", 1000)
+    monkeypatch.setattr("batchplant.formats.base.arrays.parts.PLAIN_BYTES", 1000)
     schema, samples = ordinary(20)
     path = write(tmp_path / "a.zarr", schema, samples)
     assert len(list((path / "image" / "values" / "c").iterdir())) > 10
@@ -336,7 +336,7 @@ def test_an_epoch_unpacks_each_chunk_once(tmp_path):
 
 @pytest.mark.parametrize("options", [{}, {"chunks_per_shard": 2}, {"compression": "none"}], ids=str)
 def test_a_conversion_resumes_in_the_middle_of_chunks(options, tmp_path, monkeypatch):
-    monkeypatch.setattr(importlib.import_module("batchplant.conversion.task"), "CHECKPOINT_SECONDS", 0)
+    monkeypatch.setattr(importlib.import_module("batchplant.jobs.conversion.task"), "CHECKPOINT_SECONDS", 0)
     schema, samples = ordinary(300)
     write(tmp_path / "a.npz", schema, samples)
     how = {"target_options": {"chunk_samples": 7, **options}}

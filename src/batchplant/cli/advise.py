@@ -22,13 +22,13 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..advise import GOALS, QUESTIONS, STORAGES, Advice, Answers
-from ..advise.advice import SECONDS, advise
-from ..advise.contest import Tried
-from ..advise.prove import Proof, prove
-from ..advise.trial import FIGURES
 from ..errors import OptionError
-from ..measure.machine import busy
+from ..tools.advise import GOALS, QUESTIONS, STORAGES, Advice, Answers
+from ..tools.advise.advice import SECONDS, advise
+from ..tools.advise.contest import Tried
+from ..tools.advise.prove import Proof, prove
+from ..tools.advise.trial import FIGURES
+from ..tools.measure.machine import busy
 from .terminal import (
     add_source,
     console,

@@ -16,7 +16,7 @@ import shlex
 from collections.abc import Iterator
 from typing import Any
 
-from ..registry import all_formats
+from ..formats.registry import all_formats
 from .terminal import print_json
 
 SHELLS = ("bash", "zsh", "fish")

@@ -26,10 +26,10 @@ import sys
 from typing import Any
 
 from ..codecs.media.image_rules import IMAGE_FORMATS, WRITE_MODES, ImageOptions
-from ..conversion.run import Conversion
-from ..convert import convert
 from ..errors import DataError, OptionError
-from ..registry import create_with
+from ..formats.registry import create_with
+from ..jobs.conversion.run import Conversion
+from ..jobs.convert import convert
 from ..storage import Url, is_remote, partial_folder, split_options
 from ..storage.work import STATE
 from .engines import add_engine, engine_of

@@ -23,9 +23,10 @@ from collections.abc import Iterator
 from rich.console import Console
 from rich.text import Text
 
-from .. import doctor, quarantine
+from ..data import quarantine
 from ..errors import OptionError, Problem
-from ..registry import open as open_reader
+from ..formats.registry import open as open_reader
+from ..tools import doctor
 from .terminal import (
     UNLIMITED,
     add_reading,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from .. import engines
+from ..jobs import engines
 
 # What results come back from.
 RETURNING = tuple(name for name in engines.NAMES if name != "ranks")

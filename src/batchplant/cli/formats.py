@@ -18,11 +18,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ..capabilities import CLAIMS, groups
 from ..errors import OptionError
-from ..format import Format
-from ..options import expected, own_options
-from ..registry import all_formats, get_format
+from ..formats.base.capabilities import CLAIMS, groups
+from ..formats.base.format import Format
+from ..formats.base.options import expected, own_options
+from ..formats.registry import all_formats, get_format
 from .terminal import console, print_json
 
 # Terminals of less have no room for the table, and for those that compare.

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..measure import figures
+from ..tools.measure import figures
 from .terminal import print_json
 
 

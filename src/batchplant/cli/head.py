@@ -23,9 +23,9 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
+from ..data.reader import Reader
 from ..errors import BatchplantError, OptionError, SampleIndexError
-from ..families.tensors import Tensors, is_tensors, statistics
-from ..reader import Reader
+from ..formats.base.tensors import Tensors, is_tensors, statistics
 from ..schema import Field, Image
 from .draw import picture
 from .show import as_cell, as_json, as_text, fit_widths, is_number, is_tabular, row_text

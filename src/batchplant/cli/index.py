@@ -28,11 +28,11 @@ import os
 import time
 from typing import Any, NamedTuple
 
-from .. import indexing
-from ..engines import Engine
-from ..engines.inline import Inline
-from ..options import accept
-from ..registry import AT_ONCE, Found, files_of
+from ..formats.base.options import accept
+from ..formats.registry import AT_ONCE, Found, files_of
+from ..jobs import indexing
+from ..jobs.engines import Engine
+from ..jobs.engines.inline import Inline
 from ..storage import absolute, index, is_remote, noting, parent, reached, split_options, tree
 from ..storage.index.progress import in_parallel
 from .engines import add_engine, engine_of

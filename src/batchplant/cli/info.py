@@ -14,8 +14,8 @@ import argparse
 from collections.abc import Iterator
 from typing import Any
 
-from ..summary import LOOK_AT, summarize
-from ..tensors import is_tensors
+from ..data.tensors import is_tensors
+from ..jobs.summary import LOOK_AT, summarize
 from .show import duration, moment
 from .terminal import add_source, human_size, open_source, print_json, printable, say
 

@@ -14,8 +14,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from ..convert import convert
-from ..registry import create_with
+from ..formats.registry import create_with
+from ..jobs.convert import convert
 from .terminal import (
     add_reading,
     counted,

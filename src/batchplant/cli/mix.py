@@ -26,13 +26,13 @@ import textwrap
 from collections.abc import Mapping
 from typing import Any
 
-from .. import mixplan
+from ..data import mix_config as mixplan
+from ..data.mix import Mix
 from ..errors import OptionError
 from ..loading.planned import pack_of
-from ..measure import figures
-from ..measure.mixing import DryRun, dry_run
-from ..measure.mixing_figure import draw
-from ..mix import Mix
+from ..tools.measure import figures
+from ..tools.measure.mixing import DryRun, dry_run
+from ..tools.measure.mixing_figure import draw
 from .found import show
 from .terminal import console, counted, progress_bar
 

@@ -18,9 +18,9 @@ import argparse
 import textwrap
 
 from ..errors import OptionError
-from ..measure import figures
-from ..simulation import Epoch, Plan, Simulation, example, hints, read_plan, simulate
-from ..simulation.drawing import draw
+from ..tools.measure import figures
+from ..tools.simulation import Epoch, Plan, Simulation, example, hints, read_plan, simulate
+from ..tools.simulation.drawing import draw
 from .found import show
 from .terminal import console, counted, human_size, progress_bar
 

@@ -16,11 +16,11 @@ import argparse
 import os
 from typing import Any
 
-from ..convert import convert
+from ..data.reader import Reader
+from ..data.split import check_name, split
 from ..errors import ExistsError, OptionError
-from ..reader import Reader
-from ..registry import by_suffix, create_with, get_format
-from ..split import check_name, split
+from ..formats.registry import by_suffix, create_with, get_format
+from ..jobs.convert import convert
 from .terminal import (
     add_source,
     counted,

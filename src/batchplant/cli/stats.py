@@ -22,8 +22,8 @@ from typing import Any
 
 from rich.table import Table
 
-from .. import stats
-from ..measure import figures
+from ..jobs import stats
+from ..tools.measure import figures
 from . import stats_figure
 from .engines import add_engine, engine_of
 from .found import show

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from .. import stats
 from ..errors import brief, printable, shortened
-from ..measure import figures
+from ..jobs import stats
+from ..tools.measure import figures
 
 COLUMNS = 3
 # Panels that are drawn, and the bars of one.

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..data.reader import Reader
 from ..errors import OptionError
 from ..errors import printable as printable
-from ..limits import human_size as human_size
-from ..options import Typed
-from ..reader import Reader
-from ..registry import open as open_reader
-from ..registry import size_of as bytes_of
+from ..formats.base.options import Typed
+from ..formats.registry import open as open_reader
+from ..formats.registry import size_of as bytes_of
 from ..storage import is_remote
+from ..storage.limits import human_size as human_size
 
 if TYPE_CHECKING:
     from rich.console import Console

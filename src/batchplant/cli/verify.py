@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import argparse
 
-from ..verify import MOST, verify
+from ..jobs.verify import MOST, verify
 from .engines import add_engine, engine_of
 from .terminal import add_source, parse_options, print_json, progress_bar
 

@@ -21,9 +21,9 @@ import json
 import sys
 from typing import Any
 
+from ..data.reader import Reader
 from ..errors import AccessError, OptionError, shown
-from ..reader import Reader
-from ..registry import open as open_reader
+from ..formats.registry import open as open_reader
 from ..storage.commit import put_file
 from .terminal import add_reading, human_size, parse_options, plain, print_json, progress_bar, say
 
@@ -109,17 +109,17 @@ def _second(args: argparse.Namespace) -> Reader:
 
 def _serve(args: argparse.Namespace, reader: Reader, other: Reader | None) -> int:
     # A server brings much, and no other command needs it.
-    from ..viewer.serve import Server, show
-    from ..viewer.session import Session
+    from ..tools.viewer.serve import Server, show
+    from ..tools.viewer.session import Session
 
     pipeline = None
     if args.pipeline is not None:
-        from ..viewer.pipelines import arguments, load
+        from ..tools.viewer.pipelines import arguments, load
 
         pipeline = arguments(load(args.pipeline), reader)
     tokenizer = None
     if args.tokenizer is not None:
-        from ..viewer.media.tokens import Tokenizer
+        from ..tools.viewer.media.tokens import Tokenizer
 
         tokenizer = Tokenizer(args.tokenizer)
     session = Session(reader, other, pipeline=pipeline, tokenizer=tokenizer)
@@ -140,8 +140,8 @@ def _serve(args: argparse.Namespace, reader: Reader, other: Reader | None) -> in
 
 def _attach(args: argparse.Namespace) -> int:
     """The page of a loader that runs in another process."""
-    from ..viewer import attach
-    from ..viewer.serve import show
+    from ..tools.viewer import attach
+    from ..tools.viewer.serve import show
 
     if args.source is not None or args.export is not None:
         args.parser.error("--attach shows a running Loader; it goes with no PATH and no --export")
@@ -159,9 +159,9 @@ def _attach(args: argparse.Namespace) -> int:
 
 
 def _export(args: argparse.Namespace, reader: Reader) -> int:
-    from ..viewer.export import html
-    from ..viewer.report import report
-    from ..viewer.session import Side
+    from ..tools.viewer.export import html
+    from ..tools.viewer.report import report
+    from ..tools.viewer.session import Side
 
     name = args.export
     if args.samples < 0:

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..columns import I64, U8, dense_of
 from ..errors import DecodeError
 from ..schema import Field, Tensor
+from ..schema.columns import I64, U8, dense_of
 from . import npy
 
 

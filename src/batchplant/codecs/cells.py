@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from .. import schema as kinds
-from ..columns import U8, Column, Columns, Ragged, as_bytes
 from ..errors import BatchplantError, DamagedError, DecodeError, EncodeError, SchemaError, near
 from ..schema import Field, Schema
+from ..schema.columns import U8, Column, Columns, Ragged, as_bytes
 from ..storage import open_local
 from . import nested, polygons, scalars, times
 from .arrays import pack_tensor, unpack_tensor

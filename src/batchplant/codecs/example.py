@@ -18,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _native
-from ..columns import I64, U8, Column, Columns, Ragged, as_bytes, column_runs, starts_of
 from ..errors import DecodeError, SchemaError
 from ..schema import Bool, Field, Schema, Tensor
+from ..schema.columns import I64, U8, Column, Columns, Ragged, as_bytes, column_runs, starts_of
 from .arrays import check_bytes
 
 BYTES, FLOAT, INT64 = 1, 2, 3

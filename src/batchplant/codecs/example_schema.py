@@ -20,9 +20,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from .. import _native
-from ..columns import I64, U8, Ragged
 from ..errors import OptionError, SchemaError
 from ..schema import Bytes, Field, Float, Image, Int, Json, Tensor
+from ..schema.columns import I64, U8, Ragged
 from .example import (
     BYTES,
     FLOAT,

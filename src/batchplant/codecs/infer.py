@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from ..columns import Ragged
 from ..errors import SchemaError
 from ..schema import Bool, Bytes, Decimal, Duration, Field, Float, Image, Int, Json, Tensor, Text, Time, Uuid
+from ..schema.columns import Ragged
 from .media import image
 
 

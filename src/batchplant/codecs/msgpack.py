@@ -17,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _native
-from ..columns import I32, I64, U8, Column, Ragged, as_bytes, starts_of
 from ..errors import BatchplantError, DecodeError
 from ..schema import Bool, Bytes, Field, Float, Image, Int, Json, Tensor, Text
+from ..schema.columns import I32, I64, U8, Column, Ragged, as_bytes, starts_of
 from . import npy
 from .arrays import check_bytes, pack_tensor
 

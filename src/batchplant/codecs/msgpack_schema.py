@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ..columns import Ragged
 from ..schema import Bool, Bytes, Field, Float, Int, Json, Schema, Tensor, Text
+from ..schema.columns import Ragged
 from .infer import infer_image
 from .msgpack import as_array
 

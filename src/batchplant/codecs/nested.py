@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from ..columns import Column, Masked, Ragged, as_bytes, dense_of
 from ..errors import BatchplantError, DecodeError, SchemaError
 from ..schema import (
     Bool,
@@ -34,6 +33,7 @@ from ..schema import (
     Time,
     Uuid,
 )
+from ..schema.columns import Column, Masked, Ragged, as_bytes, dense_of
 from . import arrays, scalars, times
 from .media import image
 

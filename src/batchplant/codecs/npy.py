@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _native
-from ..columns import I64, U8, Column, Ragged, as_bytes
 from ..errors import DamagedError, FieldNameError, SchemaError, no_such
 from ..schema import Bool, Bytes, Field, Float, Int, Tensor, Text
+from ..schema.columns import I64, U8, Column, Ragged, as_bytes
 from ..storage import Source
 
 MAGIC = b"\x93NUMPY"

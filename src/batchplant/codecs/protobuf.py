@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..columns import I64, U8
 from ..errors import DamagedError
+from ..schema.columns import I64, U8
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 _MASK = (1 << 64) - 1

@@ -30,9 +30,9 @@ from typing import Any
 import numpy as np
 
 from .. import _native
-from ..columns import I64, U8, Column, Columns, Ragged, as_bytes, column_runs
 from ..errors import BatchplantError, DamagedError, EncodeError, SchemaError
 from ..schema import Bool, Field, Float, Image, Int, Json, Schema, Tensor, Text
+from ..schema.columns import I64, U8, Column, Columns, Ragged, as_bytes, column_runs
 from . import msgpack, npy
 from .msgpack import PIXELS, Runs, Values
 

@@ -25,10 +25,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import _native, limits
-from ..columns import I64, U8, Column, Columns, Flags, Ragged, as_bytes, column_runs, starts_of
+from .. import _native
 from ..errors import BatchplantError, DamagedError, DecodeError, EncodeError
 from ..schema import Bool, Bytes, Duration, Field, Float, Int, Json, List, Schema, Tensor, Text, Time
+from ..schema.columns import I64, U8, Column, Columns, Flags, Ragged, as_bytes, column_runs, starts_of
+from ..storage import limits
 from . import nested, times
 from .arrays import array_of, lists_of, pack_tensor
 from .cells import decode_bytes

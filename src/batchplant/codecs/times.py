@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..columns import I64, Column, Ragged
 from ..errors import DecodeError, EncodeError, SchemaError
 from ..schema import Duration, Field, Time
+from ..schema.columns import I64, Column, Ragged
 
 Counted = Time | Duration
 

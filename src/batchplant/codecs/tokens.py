@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ..columns import I64, Ragged, starts_of
 from ..errors import BatchplantError, DecodeError, OptionError
+from ..schema.columns import I64, Ragged, starts_of
 from ..storage import NOTE_ERRORS, absolute, beside, parse_object, read_whole
 from .tokenizers import Batches, Function, HuggingFace, Library, Tiktoken, file_of, load
 

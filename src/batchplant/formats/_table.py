@@ -3,7 +3,7 @@
 Written by docs/generate.py (make docs) from the formats themselves: edit those, not this file.
 """
 
-from ..format import Outline
+from .base.format import Outline
 
 # fmt: off
 # ruff: noqa: E501

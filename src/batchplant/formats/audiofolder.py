@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..capabilities import Capabilities
 from ..codecs.media import audio
 from ..errors import BatchplantError
-from ..families.folders import BESIDE, SOUNDS, FolderReader, FolderWriter, media_in, mixed, shared
-from ..format import Format, Probe
 from ..schema import Audio
+from .base.capabilities import Capabilities
+from .base.folders import BESIDE, SOUNDS, FolderReader, FolderWriter, media_in, mixed, shared
+from .base.format import Format, Probe
 
 
 class AudioFolderReader(FolderReader):

@@ -17,18 +17,18 @@ from typing import Any
 import numpy as np
 
 from .. import _native
-from ..capabilities import Capabilities
 from ..codecs import text
 from ..codecs.media import encodings
-from ..columns import I64, U8, Columns
+from ..data.writer import WriteOptions
 from ..errors import BatchplantError, DamagedError, FieldNameError, OptionError, SchemaError, no_such
-from ..families.records import GivenSchema, Note
-from ..families.text import BOM, REASONS, TextReader, TextWriter
-from ..families.textscan import Content, ScanEndsError
-from ..format import Format
 from ..schema import EVERY_KIND, Bool, Decimal, Field, Float, Int, Schema, Tensor, Text, Uuid
+from ..schema.columns import I64, U8, Columns
 from ..storage import index
-from ..writer import WriteOptions
+from .base.capabilities import Capabilities
+from .base.format import Format
+from .base.records import GivenSchema, Note
+from .base.text import BOM, REASONS, TextReader, TextWriter
+from .base.textscan import Content, ScanEndsError
 
 SPEC = "https://www.rfc-editor.org/rfc/rfc4180"
 # A header that is longer is none.

@@ -20,14 +20,14 @@ from typing import Any, ClassVar
 import numpy as np
 
 from .. import _native
-from ..capabilities import Capabilities
-from ..columns import I64, U8, Ragged, as_bytes
+from ..data.writer import WriteOptions
 from ..errors import BatchplantError, DamagedError, Problem
-from ..families.records import GivenSchema, RecordReader, RecordWriter
-from ..format import Format, Probe
 from ..schema import EVERY_KIND, Schema
+from ..schema.columns import I64, U8, Ragged, as_bytes
 from ..storage import Spool, open_source
-from ..writer import WriteOptions
+from .base.capabilities import Capabilities
+from .base.format import Format, Probe
+from .base.records import GivenSchema, RecordReader, RecordWriter
 
 # A header of more bytes than this is not summed to recognise a file.
 SNIFF_BYTES = 1 << 20

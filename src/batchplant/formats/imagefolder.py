@@ -14,12 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..capabilities import Capabilities
 from ..codecs.media import image
-from ..families.folders import BESIDE, PICTURES, FolderReader, FolderWriter, media_in, mixed, shared
-from ..families.folders.pairs import Asked
-from ..format import Format, Probe
 from ..schema import Image, Schema
+from .base.capabilities import Capabilities
+from .base.folders import BESIDE, PICTURES, FolderReader, FolderWriter, media_in, mixed, shared
+from .base.folders.pairs import Asked
+from .base.format import Format, Probe
 
 # Where the size and the mode of a picture stand, unless there is a thumbnail before them.
 HEAD = 1 << 16

@@ -18,16 +18,15 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from .. import limits
-from ..capabilities import Capabilities
-from ..columns import I64, Spans
+from ..data.writer import WriteOptions
 from ..errors import DamagedError, MissingLibraryError, OptionError
-from ..families.objects import ObjectReader, ObjectWriter, read_note
-from ..families.records import Note
-from ..format import Format, Probe
 from ..schema import EVERY_KIND, Schema
-from ..storage import MappedSource
-from ..writer import WriteOptions
+from ..schema.columns import I64, Spans
+from ..storage import MappedSource, limits
+from .base.capabilities import Capabilities
+from .base.format import Format, Probe
+from .base.objects import ObjectReader, ObjectWriter, read_note
+from .base.records import Note
 
 MARK = b"joblib.numpy_pickle"
 # What our files begin with: PROTO 4, the mark as a text, POP.

@@ -17,19 +17,19 @@ from typing import Any
 import numpy as np
 
 from .. import _native
-from ..capabilities import Capabilities
 from ..codecs import text
 from ..codecs.cells import encode_samples
 from ..codecs.nested import json_text
-from ..columns import I64, U8, Columns
+from ..data.writer import WriteOptions
 from ..errors import BatchplantError, DamagedError, DecodeError, EncodeError, OptionError
-from ..families.records import SCHEMA_SIDE_CAR, GivenSchema, Note, given_schema, note_of
-from ..families.text import BOM, TextReader, TextWriter
-from ..families.textscan import Content, joined
-from ..format import Format
 from ..schema import EVERY_KIND, Bool, Decimal, Duration, Field, Float, Int, Json, Schema, Tensor, Text, Time
+from ..schema.columns import I64, U8, Columns
 from ..storage import check_regular, index, put_file, side_car
-from ..writer import WriteOptions
+from .base.capabilities import Capabilities
+from .base.format import Format
+from .base.records import SCHEMA_SIDE_CAR, GivenSchema, Note, given_schema, note_of
+from .base.text import BOM, TextReader, TextWriter
+from .base.textscan import Content, joined
 
 __all__ = ["FORMAT", "JsonReader", "JsonWriter", "append"]
 

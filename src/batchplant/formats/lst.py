@@ -10,15 +10,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..capabilities import Capabilities
 from ..codecs.infer import infer_image
-from ..columns import I64, Column, Columns, Ragged, Spans
+from ..data.reader import Reader
 from ..errors import DamagedError
-from ..families.folders.files import open_files, placed
-from ..format import Format
-from ..reader import Reader
 from ..schema import Field, Float, Image, Int, Schema, Tensor
+from ..schema.columns import I64, Column, Columns, Ragged, Spans
 from ..storage import absolute, is_below, like, parent, read_text
+from .base.capabilities import Capabilities
+from .base.folders.files import open_files, placed
+from .base.format import Format
 
 # As many pictures are looked at to tell what they are.
 PROBED_SAMPLES = 48

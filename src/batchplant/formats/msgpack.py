@@ -19,20 +19,20 @@ from typing import Any
 
 import numpy as np
 
-from .. import _native, limits
-from ..capabilities import Capabilities
+from .. import _native
 from ..codecs.msgpack import BOOLEAN, extension_of
 from ..codecs.msgpack_schema import field_of, infer, is_sample
 from ..codecs.sample import key_of, pack
-from ..columns import I64, U8, Columns, Ragged
+from ..data.writer import WriteOptions
 from ..errors import BatchplantError, DamagedError, DecodeError, OptionError, Problem, SchemaError
-from ..families.records import GivenSchema, Note, RecordReader, RecordWriter, given_schema
-from ..format import Format
 from ..schema import EVERY_KIND, Schema
-from ..storage import Source, open_source
+from ..schema.columns import I64, U8, Columns, Ragged
+from ..storage import Source, limits, open_source
 from ..storage import index as index_of
 from ..storage.compressed import CHECKED, GzipSource, check_gzip, inflate, kind_of
-from ..writer import WriteOptions
+from .base.capabilities import Capabilities
+from .base.format import Format
+from .base.records import GivenSchema, Note, RecordReader, RecordWriter, given_schema
 
 SPEC = "https://github.com/msgpack/msgpack/blob/master/spec.md"
 PLAIN = "data"

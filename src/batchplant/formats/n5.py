@@ -26,10 +26,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..capabilities import Capabilities
-from ..columns import U8, Column, as_bytes
+from ..data.writer import WriteOptions
 from ..errors import BatchplantError, DamagedError, NotFoundError, SchemaError
-from ..families.arrays import (
+from ..schema import EVERY_KIND, Field, Schema
+from ..schema.columns import U8, Column, as_bytes
+from ..storage import join, parse_object, read_beside, tree
+from ..storage.zips import ZIP_ERRORS
+from .base.arrays import (
     NOTE,
     Attributes,
     Chunks,
@@ -48,13 +51,10 @@ from ..families.arrays import (
     regions,
     zip_top,
 )
-from ..families.arrays.compression import numcodecs, pack, unpack
-from ..families.arrays.layout import parts_of
-from ..format import Format, Probe
-from ..schema import EVERY_KIND, Field, Schema
-from ..storage import join, parse_object, read_beside, tree
-from ..storage.zips import ZIP_ERRORS
-from ..writer import WriteOptions
+from .base.arrays.compression import numcodecs, pack, unpack
+from .base.arrays.layout import parts_of
+from .base.capabilities import Capabilities
+from .base.format import Format, Probe
 
 __all__ = ["FORMAT", "N5Reader", "N5Writer", "allocate", "range_unit", "write_range"]
 

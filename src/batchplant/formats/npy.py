@@ -13,18 +13,18 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays import Array, MemoryArray, RunArray
-from ..capabilities import Capabilities
 from ..codecs import npy
 from ..codecs.cells import encode_samples
 from ..codecs.infer import infer_field
-from ..columns import I64, Columns, Spans, as_bytes
+from ..data.arrays import Array, MemoryArray, RunArray
+from ..data.reader import Reader
+from ..data.writer import Writer
 from ..errors import BatchplantError, DamagedError, SchemaError, UnsafeError
-from ..format import Format, Probe
-from ..reader import Reader
 from ..schema import Bool, Field, Float, Int, Schema, Tensor
+from ..schema.columns import I64, Columns, Spans, as_bytes
 from ..storage import MappedSource, Patch, open_source
-from ..writer import Writer
+from .base.capabilities import Capabilities
+from .base.format import Format, Probe
 
 PLAIN = "data"
 SPEC = "https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html"

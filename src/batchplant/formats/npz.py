@@ -24,22 +24,22 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..arrays import Array, MemoryArray
-from ..capabilities import Capabilities
 from ..codecs import npy
 from ..codecs.cells import encode_samples
 from ..codecs.infer import infer_field
 from ..codecs.media.image_rules import ANY_ENCODED, ImageTarget
-from ..columns import I64, U8, Column, Columns, Ragged, Spans, as_bytes, column_runs
+from ..data.arrays import Array, MemoryArray
+from ..data.reader import Reader
+from ..data.tensors import NUMPY
+from ..data.writer import WriteOptions
 from ..errors import BatchplantError, DamagedError, OptionError, Problem, SchemaError, UnsafeError
-from ..families.tensors import BITS, Entry, TensorReader, TensorWriter, is_tensors
-from ..format import Format, Probe
-from ..reader import Reader
 from ..schema import EVERY_KIND, Field, Image, Schema
+from ..schema.columns import I64, U8, Column, Columns, Ragged, Spans, as_bytes, column_runs
 from ..storage import NOTE_ERRORS, MappedSource, open_source, parse
 from ..storage.zips import CHECKED, ZipMembers, ZipSpool
-from ..tensors import NUMPY
-from ..writer import WriteOptions
+from .base.capabilities import Capabilities
+from .base.format import Format, Probe
+from .base.tensors import BITS, Entry, TensorReader, TensorWriter, is_tensors
 
 SCHEMA = "batchplant.json"
 # The members of cells of differing length.

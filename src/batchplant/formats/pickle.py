@@ -19,12 +19,12 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from ..capabilities import Capabilities
 from ..errors import DamagedError
-from ..families.objects import Inline, ObjectReader, ObjectWriter, read_note
-from ..families.records import Note
-from ..format import Format, Probe
 from ..schema import EVERY_KIND
+from .base.capabilities import Capabilities
+from .base.format import Format, Probe
+from .base.objects import Inline, ObjectReader, ObjectWriter, read_note
+from .base.records import Note
 
 PROTO, STOP = 0x80, ord(".")
 # A file of joblib begins like a pickle, but is none.

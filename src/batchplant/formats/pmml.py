@@ -16,14 +16,14 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ..capabilities import Capabilities
 from ..codecs.xml import Parser
-from ..columns import I64, Columns, Ragged
+from ..data.reader import Reader
 from ..errors import BatchplantError, DamagedError, OptionError, Problem
-from ..format import Format, Probe
-from ..reader import Reader
 from ..schema import Json, Schema, Text
+from ..schema.columns import I64, Columns, Ragged
 from ..storage import open_source
+from .base.capabilities import Capabilities
+from .base.format import Format, Probe
 
 SCHEMA = Schema(name=Text(), dtype=Text(), optype=Text(), usage=Text(), values=Json())
 CHUNK = 1 << 16

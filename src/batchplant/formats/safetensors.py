@@ -17,14 +17,14 @@ import re
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from ..capabilities import Capabilities
+from ..data.tensors import TENSORS
+from ..data.writer import WriteOptions
 from ..errors import BatchplantError, DamagedError, OptionError, SchemaError
-from ..families.tensors import BITS, Entry, TensorReader, TensorWriter, indexed, read_index
-from ..format import Format, Probe
 from ..schema import Schema
 from ..storage import Source, open_source
-from ..tensors import TENSORS
-from ..writer import WriteOptions
+from .base.capabilities import Capabilities
+from .base.format import Format, Probe
+from .base.tensors import BITS, Entry, TensorReader, TensorWriter, indexed, read_index
 
 INDEX = ".safetensors.index.json"
 METADATA = "__metadata__"

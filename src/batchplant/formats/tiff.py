@@ -18,18 +18,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .. import _native, limits
-from ..arrays import Array, ChunkedArray, Index
-from ..capabilities import Capabilities
+from .. import _native
 from ..codecs import npy
 from ..codecs.media import tiff
-from ..columns import I64, U8, Columns, Spans
+from ..data.arrays import Array, ChunkedArray, Index
+from ..data.reader import Reader
 from ..errors import BatchplantError, DamagedError, OptionError, SchemaError
-from ..format import Format, Probe
-from ..reader import Reader
 from ..schema import Bool, Float, Int, Schema, Tensor
-from ..storage import MappedSource, Source, open_source
+from ..schema.columns import I64, U8, Columns, Spans
+from ..storage import MappedSource, Source, limits, open_source
 from ..storage.cache import ChunkCache
+from .base.capabilities import Capabilities
+from .base.format import Format, Probe
 
 DATA = "data"
 MAGIC = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")

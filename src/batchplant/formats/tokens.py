@@ -16,14 +16,12 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from ..capabilities import Capabilities
 from ..codecs import npy
-from ..columns import I64, Columns, Ragged, Spans, as_bytes
+from ..data.reader import Reader
+from ..data.writer import WriteOptions
 from ..errors import BatchplantError, DamagedError, EncodeError, OptionError, Problem
-from ..families.tokens import TOKENS, TokenWriter, check_runs, checked_dtype
-from ..format import Format, Probe
-from ..reader import Reader
 from ..schema import Field, Schema, Tensor
+from ..schema.columns import I64, Columns, Ragged, Spans, as_bytes
 from ..storage import (
     NOTE_ERRORS,
     RANGE_MOST,
@@ -37,7 +35,9 @@ from ..storage import (
     tree,
 )
 from ..storage import index as indexes
-from ..writer import WriteOptions
+from .base.capabilities import Capabilities
+from .base.format import Format, Probe
+from .base.tokens import TOKENS, TokenWriter, check_runs, checked_dtype
 
 NOTE = "{name}.tokens.json"
 DTYPES = ("uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64")

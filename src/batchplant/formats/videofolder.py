@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..capabilities import Capabilities
 from ..codecs.media import video
 from ..codecs.media.video.header import Header, header
 from ..errors import BatchplantError
-from ..families.folders import BESIDE, VIDEOS, FolderReader, FolderWriter, media_in, mixed, shared
-from ..format import Format, Probe
 from ..schema import Video
+from .base.capabilities import Capabilities
+from .base.folders import BESIDE, VIDEOS, FolderReader, FolderWriter, media_in, mixed, shared
+from .base.format import Format, Probe
 
 
 class VideoFolderReader(FolderReader):

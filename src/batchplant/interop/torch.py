@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..codecs.cells import decode_sample
-from ..columns import I64, U8, Columns, Masked
+from ..data.reader import Reader
 from ..errors import BatchplantError, MissingLibraryError, OptionError
 from ..loading.on_cpu import OnCpu
 from ..ops.base import Draws, Op, Spec, Tensors
 from ..ops.dtypes import numpy_dtype, torch_dtype
 from ..ops.values import Convert, View
 from ..order.place import of_group
-from ..reader import Reader
 from ..schema import Bool, Duration, Float, Int, Tensor, Time
+from ..schema.columns import I64, U8, Columns, Masked
 from .gpu.split import Split
 
 try:

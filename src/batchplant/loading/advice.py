@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .. import order as orders
-from ..reader import Reader
+from ..data.reader import Reader
 from ..storage import is_remote
 from ..storage.cache import MOST_BYTES
 from ..storage.remote import RANGE_GAP, fetcher, opened, totals

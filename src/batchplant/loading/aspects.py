@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..columns import I64
+from ..data.mix import Mix
+from ..data.reader import Reader
 from ..errors import DataError, OptionError
-from ..mix import Mix
-from ..reader import Reader
 from ..schema import Image
+from ..schema.columns import I64
 from .locate import Locator, sizes_of, turns_of
 from .plan import Plan
 

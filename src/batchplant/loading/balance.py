@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..columns import I64, Masked, Ragged, dense_of
-from ..conversion.sizes import are_known, sizes_of
+from ..data.mix import Mix
+from ..data.reader import Reader
+from ..data.sizes import are_known, sizes_of
 from ..errors import OptionError
-from ..mix import Mix
-from ..reader import Reader
+from ..schema.columns import I64, Masked, Ragged, dense_of
 
 Numbers = npt.NDArray[Any]
 

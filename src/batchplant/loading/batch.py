@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..columns import I64, Column, Spans, concat_spans
+from ..data.reader import Reader
 from ..errors import AccessError, DataError, Problem
 from ..ops.base import CellErrors, CellOp
 from ..ops.cutting import sizes_of as picture_sizes
 from ..ops.values import Pad
-from ..reader import Reader
+from ..schema.columns import I64, Column, Spans, concat_spans
 from ..storage.remote.cells import PART
 from .decoded import Decoded
 from .following import Following

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .. import _native
-from ..columns import U8
+from ..schema.columns import U8
 
 
 class Buffers:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..columns import I64, Spans
+from ..schema.columns import I64, Spans
 from ..storage import RemoteSource, plan_ranges
 from ..storage.remote.cells import PART
 

@@ -11,7 +11,7 @@ import threading
 import time
 from typing import Any
 
-from ..columns import I64
+from ..schema.columns import I64
 from .batch import Batch
 
 # A convoy is what is taken in this time, in seconds; but not more samples, nor more bytes.

@@ -20,12 +20,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ..columns import I32, I64, U8
 from ..errors import AccessError, DecodeError, OptionError
 from ..ops.cutting import Cuts
 from ..ops.decode import CenterCrop, Decode, Resize, whole_boxes
 from ..ops.each import Threads
 from ..order.place import local_world
+from ..schema.columns import I32, I64, U8
 from ..storage.settings import DEFAULT_CACHE_BYTES, bytes_of
 from .locate import Located
 from .on_cpu import OnCpu

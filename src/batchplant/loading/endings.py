@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ..codecs.cells import decode_cell
-from ..columns import I64, Columns, Ragged
+from ..data.mix import Mix
+from ..data.reader import Reader
 from ..errors import DataError
-from ..mix import Mix
-from ..reader import Reader
 from ..schema import Tensor
+from ..schema.columns import I64, Columns, Ragged
 
 # Documents of a source whose last tokens tell how it was made.
 PROBED_DOCUMENTS = 64

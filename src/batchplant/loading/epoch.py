@@ -13,8 +13,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from .. import order as orders
-from ..columns import I64
 from ..errors import OptionError, Problem
+from ..schema.columns import I64
 from ..storage.remote import waiting_until
 from . import threads
 from .batch import Batch, Executor, Prepared

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _native
-from ..columns import I32, I64, U8, Spans, as_bytes, starts_of
 from ..errors import AccessError, DataError
+from ..schema.columns import I32, I64, U8, Spans, as_bytes, starts_of
 from ..storage import mapped, mapped_source
 from .batch import Batch, Executor
 from .buffers import Buffers

@@ -7,7 +7,7 @@ import os
 
 import numpy as np
 
-from ..columns import I64, Spans
+from ..schema.columns import I64, Spans
 from .batch import Executor
 
 # Bytes from cell to cell, at least, of those that are read by themselves: less is a table.

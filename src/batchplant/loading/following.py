@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..columns import I32, I64
 from ..errors import DataError, OptionError, listed, near
 from ..ops.base import CellErrors, CellOp, Op, Spec
 from ..ops.moving import AREA, MOVERS, RLE, MoveBoxes, MoveMask, MovePolygons, Mover, MoveRle
 from ..ops.positions import rows_taken
 from ..schema import Boxes, Image, Schema, Tensor
+from ..schema.columns import I32, I64
 from .geometry import Moves
 from .pictures import Failures, Request
 from .pipes import Pipe, as_op

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..columns import I32, I64
 from ..ops.base import Draws
 from ..ops.geometry import Motion, still
 from ..ops.positions import positions
 from ..ops.warping import Warp
+from ..schema.columns import I32, I64
 from .plan import Output
 
 

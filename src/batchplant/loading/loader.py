@@ -11,14 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from .. import _native, frameworks
+from .. import _native
 from .. import order as orders
 from ..codecs.tokenizers import limit_threads
-from ..columns import I64
+from ..data import hooks
+from ..data.mix import Mix
+from ..data.reader import Reader
 from ..errors import OptionError, Problem
-from ..mix import Mix
-from ..reader import Reader
-from ..registry import open as open_reader
+from ..formats.registry import open as open_reader
+from ..schema.columns import I64
 from .advice import Traffic, warn_of_obstacles
 from .balance import make_sizes
 from .batch import Executor
@@ -150,7 +151,7 @@ class Loader(Bridges, Planned, Replaying, Stats):
         self._delivery: Delivery | None = None
         if device is not None:
             # The loader knows no framework; a device names one.
-            self._delivery = frameworks.part("torch").Delivery(device)
+            self._delivery = hooks.part("torch").Delivery(device)
         pictures.check(device)
         buckets = make_buckets(self.reader, self.plan, self.indices, bucket_by_length, bucket_by)
         self._ordering = Ordering(self.reader, order, order_options, self.indices, seed, buckets)

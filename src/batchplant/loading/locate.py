@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from .. import _native
 from ..codecs.media import image
-from ..columns import I32, I64, U8, Ragged, Spans
-from ..reader import Reader
+from ..data.reader import Reader
+from ..schema.columns import I32, I64, U8, Ragged, Spans
 from ..storage import MappedSource, is_remote, mapped
 from ..storage.local import mapped_source
 from ..storage.remote import opened

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..columns import I64, starts_of
 from ..errors import OptionError, Problem
+from ..schema.columns import I64, starts_of
 from .batch import Batch
 
 # Tokens that are kept, of two windows at least.

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ..codecs.cells import decode_cell
-from ..columns import I64
+from ..data.reader import Reader
 from ..errors import BatchplantError
-from ..reader import Reader
+from ..schema.columns import I64
 
 # Samples that are read at a time.
 STEP = 1024

@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from .. import _native, limits
-from ..columns import I32
+from .. import _native
 from ..errors import DecodeError
 from ..ops.base import CellErrors
 from ..ops.cutting import Cuts
 from ..ops.each import Threads
+from ..schema.columns import I32
+from ..storage import limits
 from .buffers import Buffers
 from .locate import Located
 from .pictures import Failures, Request, Result, as_raw, misfit

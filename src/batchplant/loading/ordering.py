@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import order as orders
-from ..columns import I64
+from ..data.reader import Reader
 from ..errors import OptionError
 from ..order import buckets
-from ..reader import Reader
 from ..schema import Bytes, List, Tensor, Text
+from ..schema.columns import I64
 from .aspects import find_aspects
 from .balance import find_sizes
 from .plan import Plan

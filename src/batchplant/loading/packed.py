@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from .. import order as orders
-from ..columns import I64, Spans, dense_of
-from ..conversion.sizes import sizes_of
+from ..data.reader import Reader
+from ..data.sizes import sizes_of
 from ..errors import DataError, OptionError, near
-from ..reader import Reader
 from ..schema import Tensor
+from ..schema.columns import I64, Spans, dense_of
 from .balance import find_sizes
 from .batch import Executor
 from .buffers import Buffers

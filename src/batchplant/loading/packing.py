@@ -20,9 +20,9 @@ import numpy.typing as npt
 
 from .. import _native
 from .. import order as orders
-from ..columns import I64, Spans, concat_spans
 from ..errors import OptionError, no_such
 from ..order.keyed import LONGEST, whole
+from ..schema.columns import I64, Spans, concat_spans
 from .batch import Batch, Executor
 
 if TYPE_CHECKING:

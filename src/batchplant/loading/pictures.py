@@ -11,13 +11,13 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from .. import limits
 from ..codecs.media import image
-from ..columns import I32, I64, U8, as_bytes
 from ..errors import DataError, DecodeError, OptionError
 from ..ops.base import F64, Draws, Op
 from ..ops.cutting import Cuts
 from ..ops.decode import whole_boxes
+from ..schema.columns import I32, I64, U8, as_bytes
+from ..storage import limits
 from .arguments import unexpected
 from .locate import Located
 from .stage import LONGEST_SIDE, PROBED_SAMPLES, ImageStage, Target

@@ -7,14 +7,14 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from .. import frameworks
-from ..columns import dense_of
+from ..data import hooks
 from ..errors import OptionError
 from ..ops.base import Op
 from ..ops.framing import Collate
 from ..ops.function import Function
 from ..ops.values import Pad
 from ..schema import Field, Schema
+from ..schema.columns import dense_of
 
 MASK = "_mask"
 # Of pictures that were padded.
@@ -55,7 +55,7 @@ def as_op(one: Any) -> Op:
         raise OptionError(f"write {one.__name__}() with parentheses")
     if torch is not None and isinstance(one, torch.nn.Module):
         # The plan knows no framework; the module is of one.
-        wrapped: Op = frameworks.part("torch").ModuleWrapper(one)
+        wrapped: Op = hooks.part("torch").ModuleWrapper(one)
         return wrapped
     if callable(one):
         return Function(one)

@@ -6,9 +6,9 @@ import dataclasses
 import os
 from typing import TYPE_CHECKING, Any, Self
 
-from .. import mixplan
+from ..data import mix_config as mixplan
+from ..data.mix import Mix
 from ..errors import OptionError, listed, near
-from ..mix import Mix
 from .packing import Pack
 
 if TYPE_CHECKING:

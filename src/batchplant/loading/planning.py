@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from ..columns import dense_of
+from ..data.reader import Reader
 from ..errors import OptionError, listed, near, no_such
 from ..ops.base import CellOp, Op, Spec
 from ..ops.clips import fitted
@@ -24,8 +24,8 @@ from ..ops.moving import MoveMask, Mover
 from ..ops.values import Present
 from ..ops.video import joined
 from ..ops.volumes import CenterCrop3d
-from ..reader import Reader
 from ..schema import Bool, Field, Float, Image, Int, List, Schema, Tensor
+from ..schema.columns import dense_of
 from .following import Follows, follows, rowless
 from .joining import Joint, joint_steps
 from .pipes import MASK, Pipe, Pipelines, as_op, masked_by, may_miss, padding_name, pipes_of

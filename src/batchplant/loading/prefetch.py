@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 
 from .. import order as orders
-from ..columns import I64, Spans
+from ..data.reader import Reader
 from ..errors import BatchplantError, DataError
-from ..reader import Reader
+from ..schema.columns import I64, Spans
 from ..storage import RemoteSource, is_remote, plan_ranges
 from ..storage.remote import NEVER, Pool, fetcher, opened
 from ..storage.remote.cells import PART

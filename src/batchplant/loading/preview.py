@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..columns import I64
 from ..errors import DataError, OptionError
+from ..schema.columns import I64
 from .batch import Executor
 from .loader import Loader
 from .plan import Output

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from .. import order as orders
-from ..columns import I64, U8, Spans, concat_spans
 from ..errors import BatchplantError
+from ..schema.columns import I64, U8, Spans, concat_spans
 from ..storage import is_remote
 from ..storage.local import MappedSource, mapped_source
 from ..storage.together import Read, aligned_memory, read_together

@@ -6,8 +6,8 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from .. import order as orders
-from ..columns import I64
-from ..mix import Mix
+from ..data.mix import Mix
+from ..schema.columns import I64
 from .filling import lay_out
 from .packing import PackedShard
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from ..columns import I64
+from ..data.reader import Reader
 from ..errors import BatchplantError, with_place
 from ..ops.base import CellErrors, Draws, RowError
 from ..ops.function import Function
 from ..ops.joint import Map
-from ..reader import Reader
+from ..schema.columns import I64
 from .pictures import Device, Failures
 from .plan import Plan
 from .stage import Step

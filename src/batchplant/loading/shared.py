@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..columns import Flags, Spans
+from ..schema.columns import Flags, Spans
 from ..storage.local import MappedSource, mapped_source
 from ..storage.staged import Staged
 from ..storage.together import Read

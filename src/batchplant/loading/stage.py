@@ -15,7 +15,7 @@ import numpy as np
 
 from ..codecs.cells import decode_cell
 from ..codecs.media import image as pictures
-from ..columns import I32, I64, Ragged
+from ..data.reader import Reader
 from ..errors import DataError, DecodeError, OptionError
 from ..ops.base import Draws, Op, Spec
 from ..ops.cutting import Cuts, Cutting, colour, cuts_of
@@ -24,8 +24,8 @@ from ..ops.framing import Collate
 from ..ops.planes import NormalizedPlanes
 from ..ops.policies import Policy
 from ..ops.warping import Warp
-from ..reader import Reader
 from ..schema import Image
+from ..schema.columns import I32, I64, Ragged
 
 CHANNELS = {"L": 1, "P": 1, "LA": 2, "RGB": 3, "RGBA": 4, "CMYK": 4}
 # How many samples may be damaged before the size of pictures cannot be told.

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from .. import order as orders
+from ..data.mix import Mix
 from ..errors import OptionError
-from ..mix import Mix
 
 STATE_VERSION = 1
 

@@ -8,10 +8,10 @@ import numpy as np
 
 from ..codecs.cells import decode_cell
 from ..codecs.text import numbers_of
-from ..columns import Column, Masked, Ragged
 from ..errors import DataError, DecodeError
 from ..ops.values import ragged_values
 from ..schema import Field, List
+from ..schema.columns import Column, Masked, Ragged
 from .pictures import Failures
 from .planning import spec_of
 

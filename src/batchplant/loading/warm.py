@@ -10,8 +10,8 @@ from concurrent.futures import Future
 
 import numpy as np
 
+from ..data.reader import Reader
 from ..errors import OptionError
-from ..reader import Reader
 from ..storage import RemoteSource, is_remote, open_source
 from ..storage.remote import fetcher, opened
 from ..storage.remote.cells import PART, Loaded

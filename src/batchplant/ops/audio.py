@@ -9,9 +9,9 @@ import numpy as np
 
 from ..codecs.media import audio
 from ..codecs.media.wav import Samples
-from ..columns import I64, Column, Ragged, starts_of
 from ..errors import DecodeError, OptionError
 from ..schema import Audio, Bytes, Field
+from ..schema.columns import I64, Column, Ragged, starts_of
 from .base import CellOp, Draws, Spec
 from .each import Threads
 

@@ -17,10 +17,10 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from ..columns import I64, Column
 from ..errors import DataError, OptionError
 from ..order.keyed import U64, derive, key_of
 from ..schema import Field
+from ..schema.columns import I64, Column
 from .geometry import I32, Motion
 
 F64 = npt.NDArray[np.float64]

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ..columns import I64
 from ..errors import OptionError
+from ..schema.columns import I64
 from .augment import check_alpha
 from .base import Draws, Spec, Tensors, check_probability, per_sample
 from .dtypes import choose, signed

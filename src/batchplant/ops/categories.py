@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _native
-from ..columns import I64, Column, Ragged
+from ..data.reader import Reader
 from ..errors import DamagedError, DecodeError, OptionError
-from ..reader import Reader
 from ..schema import Field, Int, Text
+from ..schema.columns import I64, Column, Ragged
 from ..storage import NOTE_ERRORS, parse_object, put_file, read_whole
 from .base import CellOp, Draws, Spec
 

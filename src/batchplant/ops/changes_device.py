@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..columns import I64
+from ..schema.columns import I64
 from .base import Tensors, per_sample
 from .changes import Change, Changes
 from .colour import luma

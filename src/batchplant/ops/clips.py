@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ..columns import I32, I64
 from ..errors import OptionError
+from ..schema.columns import I32, I64
 from .base import Draws, Op, Spec, Tensors
 from .geometry import Motion
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..columns import I64
 from ..errors import OptionError
+from ..schema.columns import I64
 from .augment import PictureOp
 from .base import Draws, Op, Spec, Tensors, check_probability, per_sample
 from .cutting import engine

@@ -17,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _native
-from ..columns import I32, I64
 from ..errors import OptionError
 from ..order import default_threads
+from ..schema.columns import I32, I64
 from .base import F64, Draws, Op, Spec, Tensors
 from .cutting_device import cut_tensor
 from .geometry import Motion

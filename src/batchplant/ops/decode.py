@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from .. import _native
-from ..columns import I32, I64
 from ..errors import OptionError
+from ..schema.columns import I32, I64
 from .base import F64, Draws, Op, Spec, Tensors, check_probability, per_sample
 from .cutting import Cutting
 from .dtypes import choose, signed

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ..columns import I64
 from ..errors import OptionError
+from ..schema.columns import I64
 from .base import Draws, Op, Spec, Tensors, check_probability, per_sample
 from .cutting import check_fill
 from .dtypes import choose

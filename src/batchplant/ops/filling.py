@@ -8,10 +8,10 @@ from typing import Any, Self
 
 import numpy as np
 
-from ..columns import I64, Column, Masked, Ragged, dense_of
+from ..data.reader import Reader
 from ..errors import DamagedError, OptionError
-from ..reader import Reader
 from ..schema import Field, Text
+from ..schema.columns import I64, Column, Masked, Ragged, dense_of
 from ..storage import NOTE_ERRORS, parse_object, put_file, read_whole
 from .base import CellOp, Draws, Spec
 from .fitting import typical

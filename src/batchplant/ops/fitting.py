@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ..codecs.cells import decode_cell
-from ..columns import Column, Masked, Ragged, dense_of
+from ..data.reader import Reader
 from ..errors import OptionError, no_such
-from ..reader import Reader
 from ..schema import Field, Image, Text
+from ..schema.columns import Column, Masked, Ragged, dense_of
 from .each import Threads
 
 # So many pictures tell their mean.

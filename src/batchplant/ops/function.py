@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from ..columns import I64
 from ..errors import DataError, OptionError, WorkerError
 from ..order import default_threads
+from ..schema.columns import I64
 from . import processes
 from .base import CellErrors, Draws, Op, RowError, Spec
 from .each import Threads

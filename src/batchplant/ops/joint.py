@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..columns import I64
 from ..errors import OptionError, listed, near
+from ..schema.columns import I64
 from .base import CellOp, Draws, Op, RowError, Spec
 from .clips import fitted
 from .function import Function

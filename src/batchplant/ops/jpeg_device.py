@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..columns import I64
+from ..schema.columns import I64
 from .base import Tensors
 
 # The cosine transform times 2**13, in the whole numbers that libjpeg's accurate one works with; its transpose

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from ..columns import I64
 from ..order.keyed import U64, derive
+from ..schema.columns import I64
 from .base import Tensors
 
 # Of 12 bits, in each word of 64.

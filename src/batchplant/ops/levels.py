@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _native
-from ..columns import I64
 from ..errors import OptionError
+from ..schema.columns import I64
 from .augment import PictureOp
 from .base import F64, Draws, Spec, Tensors, check_probability, per_sample
 from .changes import Change, Changes, change

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from ..columns import I64
 from ..errors import OptionError
 from ..schema import Boxes
+from ..schema.columns import I64
 from .base import Draws, Spec, check_probability
 from .geometry import Motion, shifted
 from .joint import JointOp, Known

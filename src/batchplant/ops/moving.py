@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from ..codecs.media import rle
-from ..columns import I64
 from ..errors import BatchplantError, DecodeError, OptionError
-from ..kinds.places import check_box_format, swap_pairs
 from ..schema import Boxes, Field, Keypoints, List, Polygons, Tensor, Text
+from ..schema.columns import I64
+from ..schema.kinds.places import check_box_format, swap_pairs
 from .base import CellErrors, Draws, Op, Spec, check_probability
 from .cutting import colour, engine
 from .geometry import F64, I32, Motion

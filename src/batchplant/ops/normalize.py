@@ -11,9 +11,9 @@ from typing import Any, Self
 import numpy as np
 
 from .. import _native
-from ..columns import I64
+from ..data.reader import Reader
 from ..errors import DamagedError, OptionError
-from ..reader import Reader
+from ..schema.columns import I64
 from ..storage import NOTE_ERRORS, parse_object, put_file, read_whole
 from .base import Draws, Op, Spec, Tensors
 from .cutting import engine

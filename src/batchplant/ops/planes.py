@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..columns import I64
+from ..schema.columns import I64
 from .base import Draws, Op, Spec, Tensors
 from .decode import ChannelsFirst
 from .normalize import Normalize

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..columns import I64
 from ..errors import OptionError
 from ..order.keyed import whole
+from ..schema.columns import I64
 from .augment import FillOp
 from .base import F64, Draws, Spec, Tensors
 from .changes import AMOUNTS, Change, Changes, change, mix_changed

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ..columns import I64
 from ..errors import DecodeError
+from ..schema.columns import I64
 from .base import CellErrors
 from .geometry import F64
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from ..columns import I64
 from ..errors import DecodeError, OptionError
+from ..schema.columns import I64
 from .base import CellErrors, Draws, Op, Spec, Tensors, check_probability, per_sample
 from .dtypes import signed
 

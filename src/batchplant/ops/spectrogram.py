@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _native
-from ..columns import I64, starts_of
 from ..errors import DecodeError, OptionError
+from ..schema.columns import I64, starts_of
 from .base import F64, CellErrors, Draws, Op, Spec, Tensors, check_probability
 from .each import Threads
 from .sound import check_sound, time_axis

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from ..codecs.tokens import Tokenizer, texts_of
-from ..columns import I64, Ragged
 from ..errors import DataError, OptionError
 from ..schema import Bytes, Field, Text
+from ..schema.columns import I64, Ragged
 from .base import CellErrors, CellOp, Draws, RowError, Spec
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from .. import _native
-from ..columns import I64, Column, Ragged, as_bytes
 from ..errors import OptionError, listed, near
 from ..schema import Field
+from ..schema.columns import I64, Column, Ragged, as_bytes
 from .augment import check_alpha, mixup_parts
 from .base import CellOp, Draws, Op, Spec, Tensors, per_sample
 from .dtypes import is_torch_dtype, numpy_dtype, torch_dtype

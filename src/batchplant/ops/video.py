@@ -11,10 +11,10 @@ import numpy as np
 
 from ..codecs.media.video import index_of
 from ..codecs.media.video.frames import check_clip, each_frame, read_frames
-from ..columns import I64, U8, Column, Ragged
 from ..errors import DataError, DecodeError, OptionError
 from ..order import default_threads
 from ..schema import Bytes, Field, Video
+from ..schema.columns import I64, U8, Column, Ragged
 from .base import CellErrors, CellOp, Draws, Op, Spec
 from .cutting import Cuts, Cutting, cuts_of, part, resample
 from .decode import CenterCrop, pair_of

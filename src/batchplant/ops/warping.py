@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from ..columns import I32, I64
 from ..errors import OptionError
+from ..schema.columns import I32, I64
 from .base import F64, Draws, Op, Spec, Tensors, check_probability
 from .cutting import check_fill, colour, engine, sizes_of
 from .geometry import Motion

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..columns import I32
+from ..schema.columns import I32
 from .base import F64, Tensors
 
 

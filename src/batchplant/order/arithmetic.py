@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from .. import _native
-from ..columns import I64
+from ..schema.columns import I64
 
 
 def shuffle(count: int, key: int, at: Any) -> Any:

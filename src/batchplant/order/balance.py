@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..columns import I64
+from ..schema.columns import I64
 
 # The sizes of samples: bytes, tokens, or anything else that adds up.
 Sizes = Callable[[I64], npt.NDArray[Any]]

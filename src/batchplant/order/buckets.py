@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ..columns import I64
 from ..errors import OptionError
+from ..schema.columns import I64
 from .balance import Sizes
 from .keyed import key_of, whole
 from .orders import Order, random

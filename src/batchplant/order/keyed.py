@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _native
-from ..columns import I64
 from ..errors import OptionError
+from ..schema.columns import I64
 
 U64 = npt.NDArray[np.uint64]
 

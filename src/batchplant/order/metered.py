@@ -20,8 +20,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from ..columns import I64, starts_of
 from ..errors import OptionError
+from ..schema.columns import I64, starts_of
 from .mixture import ENDLESS, checked_plan, shares_of
 
 # About how many documents a block has; of many sources, so many of each.

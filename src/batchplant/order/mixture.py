@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _native
-from ..columns import I64, starts_of
 from ..errors import OptionError
+from ..schema.columns import I64, starts_of
 from .keyed import LONGEST, derive, key_of, permute, whole
 from .orders import Order
 

@@ -11,8 +11,8 @@ from typing import Any, overload
 import numpy as np
 import numpy.typing as npt
 
-from ..columns import I64, starts_of
 from ..errors import OptionError, SampleIndexError, no_such
+from ..schema.columns import I64, starts_of
 from . import arithmetic
 from .keyed import CHUNK, LONGEST, U64, derive, key_of, permute, uniform, whole
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..columns import I64
+from ..schema.columns import I64
 
 F64 = npt.NDArray[np.float64]
 

@@ -8,8 +8,8 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from ..columns import I64
 from ..errors import OptionError, SampleIndexError
+from ..schema.columns import I64
 from .balance import Sizes, deal
 from .keyed import whole
 from .orders import Order

@@ -24,9 +24,9 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _native
-from ..columns import Columns, Ragged, column_runs
 from ..errors import DamagedError, SchemaError
 from ..schema import Schema
+from ..schema.columns import Columns, Ragged, column_runs
 from . import NOTE_ERRORS, like, open_source, parse_object, tree
 
 SUFFIX = ".crc"

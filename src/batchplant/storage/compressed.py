@@ -20,10 +20,10 @@ from typing import Any
 
 import numpy as np
 
-from .. import _native, limits
-from ..columns import I64, U8, Ragged, as_bytes
+from .. import _native
 from ..errors import BatchplantError, DamagedError, MissingLibraryError, OptionError
-from . import Source, open_source, plan_ranges
+from ..schema.columns import I64, U8, Ragged, as_bytes
+from . import Source, limits, open_source, plan_ranges
 from .cache import ChunkCache
 
 # How zlib is told what it is to expect.

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from .. import _native
-from ..columns import I64
 from ..errors import DamagedError
 from ..schema import is_text
+from ..schema.columns import I64
 
 OTHERS = {
     stat.S_IFIFO: "a named pipe",

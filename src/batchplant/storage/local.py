@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _native
-from ..columns import I64, U8, Ragged
 from ..errors import AccessError, DamagedError
+from ..schema.columns import I64, U8, Ragged
 from .files import open_known, tag_of
 from .source import Source
 from .staged import Shelf

@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from .. import limits
 from ..schema import is_text
+from . import limits
 
 # What comes of following a document that is not what it should be.
 NOTE_ERRORS = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)

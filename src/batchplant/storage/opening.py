@@ -7,9 +7,8 @@ import os
 import threading
 from collections.abc import Iterator
 
-from .. import limits
 from ..errors import AccessError, BatchplantError, DamagedError, NotFoundError
-from . import tree
+from . import limits, tree
 from .local import MappedSource
 from .remote import RefusedError, RemoteSource
 from .source import Source

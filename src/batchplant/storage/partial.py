@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from .. import _native
-from ..columns import as_bytes
 from ..errors import BatchplantError, BusyError, ExistsError, WriteError
+from ..schema.columns import as_bytes
 from .commit import WRITABLE_BY_OTHERS, put_file
 from .patches import Patch
 from .targets import LocalTarget, target_of

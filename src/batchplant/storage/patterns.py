@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ..columns import I64
 from ..errors import OptionError
+from ..schema.columns import I64
 
 # Names that only shards have: NAME-00000-of-00003.SUFFIX, and part-00000-UUID.SUFFIX as Spark writes it.
 _SHARD = re.compile(

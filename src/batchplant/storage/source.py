@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _native
-from ..columns import I64, U8, Ragged, starts_of
 from ..errors import AccessError, DamagedError, OptionError
+from ..schema.columns import I64, U8, Ragged, starts_of
 
 
 class Source:

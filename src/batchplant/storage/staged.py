@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterator
 import numpy as np
 
 from .. import _native
-from ..columns import I64, U8
+from ..schema.columns import I64, U8
 
 
 class Staged:

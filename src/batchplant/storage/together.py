@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .. import _native
-from ..columns import I64, U8, Spans
+from ..schema.columns import I64, U8, Spans
 from .files import open_known
 from .local import is_still
 from .staged import Staged

@@ -15,10 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from .. import limits
-from ..columns import U8
 from ..errors import BatchplantError, DamagedError, Problem
-from . import MappedSource, Source, Spool
+from ..schema.columns import U8
+from . import MappedSource, Source, Spool, limits
 
 # What may stand before the bytes of a member, its name among it.
 HEADER_MOST = 512

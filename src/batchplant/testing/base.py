@@ -11,17 +11,17 @@ from typing import Any, ClassVar
 
 import pytest
 
-from .. import registry
-from ..conversion.run import Conversion
-from ..convert import convert
+from ..data.reader import Reader
+from ..data.shards import ShardWriter
+from ..data.writer import Writer
 from ..errors import BatchplantError
-from ..format import Format
-from ..reader import Reader
+from ..formats import registry
+from ..formats.base.format import Format
+from ..jobs.conversion.run import Conversion
+from ..jobs.convert import convert
+from ..jobs.verify import verify
 from ..schema import Field
-from ..shards import ShardWriter
 from ..storage import side_car
-from ..verify import verify
-from ..writer import Writer
 from .cases import ORDINARY, SOME, Case, Sample, all_cases, ordinary, sequences
 from .damage import EXHAUSTIVE
 

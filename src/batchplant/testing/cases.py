@@ -15,7 +15,7 @@ import numpy as np
 
 from ..codecs.cells import cell_bytes
 from ..codecs.media import image, wav
-from ..reader import Reader
+from ..data.reader import Reader
 from ..schema import (
     Audio,
     Bool,

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from ..reader import Reader
+from ..data.reader import Reader
 
 # Whatever is wrong is told, and ends nothing but this one question.
 _READS = """

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ..families.tensors import BITS, TENSORS, size_of
+from ..formats.base.tensors import BITS, TENSORS, size_of
 from ..schema import Field
 from .cases import Case, Sample
 from .suite import FormatSuite

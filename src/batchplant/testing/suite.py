@@ -19,16 +19,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from .. import registry
 from ..codecs.cells import cell_bytes
 from ..codecs.media import image
-from ..columns import Columns, Ragged
-from ..conversion import task
+from ..data.concat import concat
 from ..errors import ExistsError, FieldNameError, MissingLibraryError, SampleIndexError, SchemaError
-from ..format import Probe, never
-from ..joined import concat
+from ..formats import registry
+from ..formats.base.format import Probe, never
+from ..jobs.conversion import task
+from ..jobs.verify import verify
 from ..schema import Audio, Field, Image, Int, Video
-from ..verify import verify
+from ..schema.columns import Columns, Ragged
 from .base import Bench
 from .cases import Sample, cells, check_samples, equal, film, jpeg, pixels, sound
 from .damage import EXHAUSTIVE, cuts, flip, flips, memory_bounded, survive

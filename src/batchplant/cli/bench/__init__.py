@@ -15,11 +15,7 @@ from __future__ import annotations
 import argparse
 
 from ..terminal import add_commands
-from . import chunks as chunks
-from . import codecs as codecs
-from . import formats as formats
-from . import loader as loader
-from . import shuffle as shuffle
+from . import chunks, codecs, formats, loader, shuffle
 
 # A further bench is a module here, with a docstring, add_args and run.
 BENCHES = (loader, formats, codecs, chunks, shuffle)

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from ...errors import Problem
-from ...measure import figures
+from ...tools.measure import figures
 from ..terminal import console, human_size
 from ._coding import BY_PILLOW
 

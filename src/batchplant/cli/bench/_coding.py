@@ -13,13 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from ... import _native, limits
+from ... import _native
 from ...codecs.cells import decode_cell
 from ...codecs.media import image, pillow
-from ...columns import Ragged, as_bytes
+from ...data.reader import Reader
 from ...errors import DataError, DecodeError, EncodeError, MissingLibraryError
-from ...reader import Reader
 from ...schema import Image
+from ...schema.columns import Ragged, as_bytes
+from ...storage import limits
 
 RAW = "raw"
 # What Pillow may know and the Loader does not, by the name that Pillow has for it.

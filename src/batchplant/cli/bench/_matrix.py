@@ -15,16 +15,16 @@ import numpy as np
 
 from ...codecs.media import image
 from ...codecs.media.image_rules import ImageOptions
-from ...columns import Ragged
-from ...convert import convert
+from ...data.reader import Reader
 from ...errors import DecodeError, OptionError
+from ...formats.registry import open as open_reader
+from ...jobs.convert import convert
 from ...loading.loader import Loader
-from ...measure import figures
-from ...measure.pipelines import image_fields, pipelines
-from ...measure.scratch import cool, scratch_folder
-from ...measure.watching import rows
-from ...reader import Reader
-from ...registry import open as open_reader
+from ...schema.columns import Ragged
+from ...tools.measure import figures
+from ...tools.measure.pipelines import image_fields, pipelines
+from ...tools.measure.scratch import cool, scratch_folder
+from ...tools.measure.watching import rows
 from ..found import show
 from ..terminal import console, counted, human_size, open_source, progress_bar
 from . import _way

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from ...columns import I64
+from ...data.mix import Mix
 from ...errors import OptionError
-from ...measure import figures
-from ...mix import Mix
 from ...order import quality
+from ...schema.columns import I64
+from ...tools.measure import figures
 from ..found import show
 from ..terminal import console, open_source
 

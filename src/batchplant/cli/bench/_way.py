@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...measure import figures
+from ...tools.measure import figures
 
 # In the order in which they happen, each with what it is drawn with in a terminal.
 PARTS = {

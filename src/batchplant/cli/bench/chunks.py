@@ -21,8 +21,8 @@ import dataclasses
 from typing import Any
 
 from ...errors import OptionError
-from ...measure import chunks as measuring
-from ...measure import figures
+from ...tools.measure import chunks as measuring
+from ...tools.measure import figures
 from ..found import show
 from ..terminal import (
     add_source,

@@ -29,11 +29,11 @@ import numpy as np
 
 from ... import _native
 from ...codecs.media import image
+from ...data.reader import Reader
 from ...errors import DataError, DecodeError, OptionError, Problem
 from ...loading.stage import LONGEST_SIDE
-from ...measure import figures
-from ...reader import Reader
 from ...schema import Image
+from ...tools.measure import figures
 from ..found import show
 from ..terminal import add_source, human_size, open_source, progress_bar
 from ._codec_tables import STORED, draw, print_found

@@ -36,16 +36,16 @@ from typing import Any
 
 from rich.text import Text
 
-from ... import measure
-from ...engines.inline import Inline
-from ...engines.sources import for_others
 from ...errors import NotFoundError, OptionError, shown
-from ...measure import Measured, figures, report
-from ...measure.machine import describe
-from ...measure.measured import caveats
-from ...measure.pipelines import PIPELINES, image_fields
-from ...measure.running import QUICK
+from ...jobs.engines.inline import Inline
+from ...jobs.engines.sources import for_others
 from ...storage import put_file
+from ...tools import measure
+from ...tools.measure import Measured, figures, report
+from ...tools.measure.machine import describe
+from ...tools.measure.measured import caveats
+from ...tools.measure.pipelines import PIPELINES, image_fields
+from ...tools.measure.running import QUICK
 from ..engines import add_engine, engine_of
 from ..terminal import (
     add_source,

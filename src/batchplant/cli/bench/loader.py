@@ -34,13 +34,13 @@ from typing import Any
 
 import numpy as np
 
-from ...columns import column_runs
 from ...errors import OptionError, Problem
+from ...jobs.summary import LOOK_AT
 from ...loading.loader import Loader
-from ...measure import figures
-from ...measure.pipelines import PIPELINES, Undecoded, image_fields, pipelines
-from ...measure.watching import own_memory, rows
-from ...summary import LOOK_AT
+from ...schema.columns import column_runs
+from ...tools.measure import figures
+from ...tools.measure.pipelines import PIPELINES, Undecoded, image_fields, pipelines
+from ...tools.measure.watching import own_memory, rows
 from ..found import show
 from ..terminal import add_source, human_size, open_source, progress_bar
 from . import _matrix, _way

@@ -42,13 +42,13 @@ from typing import Any
 import numpy as np
 
 from ... import order as orders
-from ...columns import I64, Ragged, column_runs
+from ...data.reader import Reader
 from ...errors import OptionError
-from ...measure import figures
+from ...jobs.summary import LOOK_AT
 from ...order import quality
-from ...reader import Reader
 from ...schema import Bool, Int, Text
-from ...summary import LOOK_AT
+from ...schema.columns import I64, Ragged, column_runs
+from ...tools.measure import figures
 from ..found import show
 from ..terminal import add_source, console, human_size, open_source, progress_bar
 from ._mixture import compare, mixture_of

@@ -13,9 +13,7 @@ from __future__ import annotations
 import argparse
 
 from ..terminal import add_commands
-from . import clear as clear
-from . import info as info
-from . import warm as warm
+from . import clear, info, warm
 
 COMMANDS = (info, clear, warm)
 

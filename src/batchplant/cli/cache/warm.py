@@ -14,8 +14,8 @@ from __future__ import annotations
 import argparse
 import dataclasses
 
+from ...formats.registry import open as open_reader
 from ...loading.warm import warm
-from ...registry import open as open_reader
 from ..terminal import (
     add_source,
     counted,

@@ -13,10 +13,7 @@ from __future__ import annotations
 import argparse
 
 from ..terminal import add_commands
-from . import compact as compact
-from . import history as history
-from . import rollback as rollback
-from . import vacuum as vacuum
+from . import compact, history, rollback, vacuum
 
 COMMANDS = (history, vacuum, rollback, compact)
 

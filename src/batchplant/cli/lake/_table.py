@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 from ...errors import OptionError
-from ...families.lake.upkeep import State
+from ...formats.base.lake.upkeep import State
 from ..terminal import parse_options
 
 UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import argparse
 
-from ... import lake
-from ...families.lake.upkeep import State
+from ...formats.base.lake.upkeep import State
+from ...jobs import lake
 from ..terminal import print_json, printable
 from ._table import add_table, described, options_of
 

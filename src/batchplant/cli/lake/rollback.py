@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 
-from ... import lake
+from ...jobs import lake
 from ..terminal import print_json, say
 from ._table import add_change, add_table, consents, described, options_of
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import argparse
 
-from ... import lake
+from ...jobs import lake
 from ..terminal import counted, human_size, print_json, say
 from ._table import add_change, add_table, consents, options_of, parse_age
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...columns import U8, Flags
+from ...schema.columns import U8, Flags
 from .types import pyarrow
 
 

@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ... import limits
-from ...columns import I64, Column, Columns, Flags, Ragged, as_bytes, concat_columns, starts_of
 from ...errors import BatchplantError, DecodeError
 from ...schema import (
     Audio,
@@ -34,6 +32,8 @@ from ...schema import (
     Uuid,
     Video,
 )
+from ...schema.columns import I64, Column, Columns, Flags, Ragged, as_bytes, concat_columns, starts_of
+from ...storage import limits
 from ..scalars import decimal_text
 from .buffers import bitmap, flags_of, valid_of, view_of
 from .hexes import hexed

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...columns import Column, Columns, Flags, Ragged, as_bytes, starts_of
 from ...errors import BatchplantError, EncodeError
 from ...schema import (
     Bool,
@@ -27,6 +26,7 @@ from ...schema import (
     Time,
     Uuid,
 )
+from ...schema.columns import Column, Columns, Flags, Ragged, as_bytes, starts_of
 from .. import times
 from ..media.image_rules import ImageOptions, ImageTarget, conform
 from . import nested

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...columns import U8, Ragged, starts_of
 from ...errors import DecodeError, EncodeError
+from ...schema.columns import U8, Ragged, starts_of
 
 # Where the two letters of each byte stand, and the dashes.
 _PLACES = np.array([n for n in range(36) if n not in (8, 13, 18, 23)])

@@ -29,7 +29,6 @@ from typing import Any
 
 import numpy as np
 
-from ...columns import Ragged
 from ...errors import SchemaError
 from ...schema import (
     Audio,
@@ -52,6 +51,7 @@ from ...schema import (
     Video,
     field_from_json,
 )
+from ...schema.columns import Ragged
 from ...storage import NOTE_ERRORS, parse
 from ..infer import infer_image
 from .decode import column_of

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from ... import limits
-from ...columns import Column, Ragged, starts_of
 from ...errors import BatchplantError, DecodeError, EncodeError
 from ...schema import Field, Json, List, Struct
+from ...schema.columns import Column, Ragged, starts_of
+from ...storage import limits
 from .. import nested
 from .buffers import bitmap, valid_of, view_of
 from .sizes import plain_size

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ...columns import I64
+from ...schema.columns import I64
 from .buffers import valid_of
 from .types import is_binary, is_text, pyarrow
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from ...columns import U8
 from ...errors import DamagedError, OptionError
+from ...schema.columns import U8
 
 # The longer ones first: that of UTF-32 begins like that of UTF-16.
 MARKS = (

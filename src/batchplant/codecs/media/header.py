@@ -7,9 +7,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ... import _native, limits
-from ...columns import U8, Ragged, column_runs
+from ... import _native
 from ...errors import DecodeError
+from ...schema.columns import U8, Ragged, column_runs
+from ...storage import limits
 from . import tiff
 from .pixels import mode_name
 

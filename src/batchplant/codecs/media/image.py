@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from ... import _native, limits
-from ...columns import U8
+from ... import _native
 from ...errors import DecodeError, EncodeError, MissingLibraryError
+from ...schema.columns import U8
+from ...storage import limits
 from . import exif, pillow, tiff
 from .header import ENCODINGS as ENCODINGS
 from .header import MODES as MODES

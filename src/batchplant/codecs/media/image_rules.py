@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...columns import I64, Flags, Ragged
 from ...errors import BatchplantError, EncodeError, OptionError
-from ...limits import human_size
 from ...schema import Field, Image
+from ...schema.columns import I64, Flags, Ragged
+from ...storage.limits import human_size
 from . import exif, image, pillow
 
 WRITE_MODES = ("jpg", "raw", "smart", "proportion")

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ... import limits
-from ...columns import U8
 from ...errors import DecodeError, EncodeError, MissingLibraryError
+from ...schema.columns import U8
+from ...storage import limits
 from . import exif
 
 PLUGINS = {"jpeg": "Jpeg", "png": "Png", "webp": "WebP", "gif": "Gif", "bmp": "Bmp", "tiff": "Tiff"}

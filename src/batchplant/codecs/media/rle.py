@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ... import _native, limits
-from ...columns import I64, U8
+from ... import _native
 from ...errors import DamagedError, EncodeError
+from ...schema.columns import I64, U8
+from ...storage import limits
 
 Rings = Sequence[Sequence[float]]
 

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ...columns import U8
 from ...errors import DecodeError, EncodeError, MissingLibraryError
+from ...schema.columns import U8
 from . import ifd
 
 # A chain of directories may be as long as the file; nobody stores a picture of so many pages.

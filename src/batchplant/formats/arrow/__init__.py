@@ -11,9 +11,9 @@ What a field is stands in the metadata of its column, as in Parquet.
 
 from __future__ import annotations
 
-from ...capabilities import Capabilities
-from ...format import Format
 from ...schema import EVERY_KIND
+from ..base.capabilities import Capabilities
+from ..base.format import Format
 from .reader import ArrowReader, sniff
 from .writer import ArrowWriter
 

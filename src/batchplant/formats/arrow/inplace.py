@@ -11,9 +11,9 @@ import numpy as np
 
 from ...codecs.arrow import pyarrow, storage
 from ...codecs.arrow.types import is_file_struct, is_list
-from ...columns import I64
-from ...families.ipc.layout import Batch, tree_size
 from ...schema import Audio, Bool, Bytes, Field, Float, Image, Int, Json, Tensor, Text, Video
+from ...schema.columns import I64
+from ..base.ipc.layout import Batch, tree_size
 
 
 @dataclasses.dataclass(frozen=True)

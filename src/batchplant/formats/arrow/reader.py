@@ -11,15 +11,15 @@ import numpy as np
 from ... import _native
 from ...codecs.arrow import KEY, from_arrow, schema_of
 from ...codecs.arrow.files import path_structs, with_files
-from ...columns import I64, Column, Columns, Ragged, Spans, concat_spans, spans_of, starts_of
 from ...errors import BatchplantError, DamagedError, Problem, SchemaError
-from ...families.ipc import Part
-from ...families.ipc.layout import FEATHER_1, MAGIC, SCHEMA, read_message
-from ...families.records import GivenSchema, given_schema
-from ...families.tables import TableReader
-from ...format import Probe
 from ...schema import Field, Schema
+from ...schema.columns import I64, Column, Columns, Ragged, Spans, concat_spans, spans_of, starts_of
 from ...storage import MappedSource
+from ..base.format import Probe
+from ..base.ipc import Part
+from ..base.ipc.layout import FEATHER_1, MAGIC, SCHEMA, read_message
+from ..base.records import GivenSchema, given_schema
+from ..base.tables import TableReader
 from .inplace import Places, places_of, shape_of
 from .saved import SPLITS, STATE, saved_files
 

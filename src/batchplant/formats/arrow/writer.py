@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from ...codecs.arrow import arrow_schema, featured_schema, pyarrow, refuses, to_arrow, unfit
-from ...columns import Columns
+from ...data.writer import WriteOptions, Writer
 from ...errors import BatchplantError, OptionError
-from ...families.ipc.layout import BLOCK, END, MAGIC, make_footer
-from ...families.tables.buffered import RowBuffer, SavedRows, row_sizes
 from ...schema import Field, Schema
-from ...writer import WriteOptions, Writer
+from ...schema.columns import Columns
+from ..base.ipc.layout import BLOCK, END, MAGIC, make_footer
+from ..base.tables.buffered import RowBuffer, SavedRows, row_sizes
 
 BATCH_BYTES = 4 << 20
 STREAM_SUFFIX = ".arrows"

@@ -20,9 +20,9 @@ A uint64 is stored as the int64 of the same bits: FFCV sees those from 2**63 on 
 
 from __future__ import annotations
 
-from ...capabilities import Capabilities
-from ...format import Format
 from ...schema import EVERY_KIND
+from ..base.capabilities import Capabilities
+from ..base.format import Format
 from .layout import sniff
 from .reader import BetonReader
 from .writer import BetonWriter

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ...format import Probe
 from ...schema import Field, Image, Tensor
+from ..base.format import Probe
 
 FLOAT, INT, RGB, BYTES, ARRAY, JSON, TORCH, CUSTOM = 0, 1, 2, 3, 4, 5, 6, 255
 HEADER = np.dtype(

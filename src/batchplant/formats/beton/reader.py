@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ... import _native
-from ...columns import I32, I64, Column, Columns, Ragged, Spans
+from ...data.reader import Reader
 from ...errors import DamagedError, Problem, SchemaError
-from ...reader import Reader
 from ...schema import Bytes, Field, Float, Image, Int, Json, Schema, Tensor, as_field
+from ...schema.columns import I32, I64, Column, Columns, Ragged, Spans
 from ...storage import NOTE_ERRORS, is_remote, open_source, parse
 from .layout import (
     ALLOCATING,

@@ -11,11 +11,11 @@ import numpy.typing as npt
 from ... import _native
 from ...codecs.media.image import probe
 from ...codecs.media.image_rules import ImageTarget
-from ...columns import I64, Column, Columns, Ragged, column_runs
+from ...data.writer import WriteOptions, Writer
 from ...errors import BatchplantError, EncodeError, OptionError
 from ...schema import Field, Float, Image, Schema
+from ...schema.columns import I64, Column, Columns, Ragged, column_runs
 from ...storage import Spool
-from ...writer import WriteOptions, Writer
 from .layout import (
     ALLOCATING,
     ALLOCATION,

@@ -9,10 +9,10 @@ boxes, outlines, keypoints, captions, panoptic segments. A class is its place am
 
 from __future__ import annotations
 
-from ...capabilities import Capabilities
-from ...families.detection import COCO, FIELDS, annotated, is_coco, left_out
-from ...format import Format, Probe
 from ...schema import Boxes, Image, Int, Json, Keypoints, Labels, List, Polygons, Tensor, Text
+from ..base.capabilities import Capabilities
+from ..base.detection import COCO, FIELDS, annotated, is_coco, left_out
+from ..base.format import Format, Probe
 from .reader import CocoReader
 from .writer import CocoWriter
 

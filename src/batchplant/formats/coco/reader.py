@@ -14,13 +14,13 @@ import numpy.typing as npt
 
 from ...codecs.media import image, rle
 from ...codecs.nested import json_text
-from ...columns import I64, Columns, Ragged, starts_of
 from ...errors import BatchplantError, DamagedError, NotFoundError, OptionError, Problem, SchemaError
-from ...families.detection import DetectionReader, coco_files, ragged, with_boxes
-from ...families.folders.files import Files, open_files
-from ...format import Probe
 from ...schema import Boxes, Field, Image, Int, Json, Keypoints, Labels, List, Polygons, Schema, Tensor, Text
+from ...schema.columns import I64, Columns, Ragged, starts_of
 from ...storage import absolute, index, is_below, join, like, open_source, parent, tree
+from ..base.detection import DetectionReader, coco_files, ragged, with_boxes
+from ..base.folders.files import Files, open_files
+from ..base.format import Probe
 from .scan import IMAGE_KEYS, LIST, OBJECT, OBJECT_KEYS, REALS, fits, scan
 
 MASKS = ("classes", "instances")

@@ -16,11 +16,11 @@ import numpy.typing as npt
 
 from ... import _native
 from ...codecs import text
-from ...columns import I64, U8, starts_of
 from ...errors import BatchplantError, DamagedError
-from ...families.detection.boxes import narrowed
 from ...schema import Bool, Field, Float, Int, Tensor
+from ...schema.columns import I64, U8, starts_of
 from ...storage import Source, index, parse
+from ..base.detection.boxes import narrowed
 
 # Objects that are looked at at once.
 ROWS = 1 << 16

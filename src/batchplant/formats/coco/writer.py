@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from ...codecs.nested import json_text
+from ...data.write_options import WriteOptions
 from ...errors import OptionError
-from ...families.detection import DetectionWriter
-from ...families.detection.writer import Entry
 from ...schema import Boxes, Keypoints, Schema
-from ...write_options import WriteOptions
+from ..base.detection import DetectionWriter
+from ..base.detection.writer import Entry
 from .reader import NOTE
 from .scan import TOP
 

@@ -6,9 +6,9 @@ by row group. What our fields are stands in the metadata of the table's columns.
 
 from __future__ import annotations
 
-from ...capabilities import Capabilities
-from ...format import Format, Probe
 from ...schema import EVERY_KIND
+from ..base.capabilities import Capabilities
+from ..base.format import Format, Probe
 from .reader import DeltaReader
 from .table import LOG
 from .upkeep import DeltaUpkeep

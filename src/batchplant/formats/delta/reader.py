@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from ...codecs import arrow
+from ...data.expressions import Condition
 from ...errors import DamagedError, OptionError, UnknownFormatError, UnsafeError
-from ...expressions import Condition
-from ...families.lake import LakeReader, Part, as_time, wrapped
 from ...schema import Field
 from ...storage import absolute, is_remote, join, like
+from ..base.lake import LakeReader, Part, as_time, wrapped
 from .table import open_table
 
 # What a reader has to understand about a table, and this one does.

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...errors import DamagedError, MissingLibraryError, NotFoundError, OptionError
-from ...families.lake import first_line, wrapped
 from ...storage import check_regular, is_remote, join, tree
 from ...storage.remote.libraries import options_for
+from ..base.lake import first_line, wrapped
 
 LOG = "_delta_log"
 

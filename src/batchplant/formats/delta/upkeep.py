@@ -10,9 +10,9 @@ from typing import Any
 
 from ...codecs import arrow
 from ...errors import BatchplantError, DamagedError
-from ...families.lake import conflict, first_line, wrapped
-from ...families.lake.upkeep import Compacted, Progress, State, Upkeep, Vacuumed, count, utc
 from ...storage import join, tree
+from ..base.lake import conflict, first_line, wrapped
+from ..base.lake.upkeep import Compacted, Progress, State, Upkeep, Vacuumed, count, utc
 from .table import library, open_table
 
 # What a table's own files end with.

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from ...codecs import arrow
-from ...families.lake import LakeWriter, check_same_fields, conflict, stored_schema, wrapped
 from ...schema import Schema
 from ...storage import is_remote, join, tree
 from ...storage.remote.libraries import options_for
+from ..base.lake import LakeWriter, check_same_fields, conflict, stored_schema, wrapped
 from .stats import stats_of
 from .table import LOG, library, open_table
 

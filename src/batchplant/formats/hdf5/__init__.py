@@ -15,9 +15,9 @@ What we write, all of which h5py reads:
 
 from __future__ import annotations
 
-from ...capabilities import Capabilities
-from ...format import Format, Probe
 from ...schema import EVERY_KIND
+from ..base.capabilities import Capabilities
+from ..base.format import Format, Probe
 from .reader import Hdf5Reader
 from .writer import Hdf5Writer
 

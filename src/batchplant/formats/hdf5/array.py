@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...arrays import Array, ChunkedArray, Index, RunArray
-from ...columns import I64, U8, dense_of
+from ...data.arrays import Array, ChunkedArray, Index, RunArray
 from ...errors import BatchplantError
 from ...schema import Field
+from ...schema.columns import I64, U8, dense_of
 from ...storage import MappedSource
 from .stored import Chunks, Run, Stored
 from .types import Part

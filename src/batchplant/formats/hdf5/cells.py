@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ... import _native
-from ...columns import I64, U8, Column, Ragged, Spans, dense_of, starts_of
 from ...errors import DamagedError
 from ...schema import Field
+from ...schema.columns import I64, U8, Column, Ragged, Spans, dense_of, starts_of
 from ...storage import Source
 from ...storage.cache import ChunkCache
 from . import heap

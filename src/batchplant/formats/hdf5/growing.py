@@ -16,11 +16,11 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from ...columns import dense_of
-from ...reader import Reader
+from ...data.reader import Reader
+from ...data.writer import Writer
 from ...schema import Field, Image, Json, Tensor, Text
+from ...schema.columns import dense_of
 from ...storage import Patch
-from ...writer import Writer
 from .sink import Overlay, Sink
 
 RESERVED = "batchplant"

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...columns import I64
 from ...errors import DamagedError
+from ...schema.columns import I64
 from ...storage import Source
 from ...storage.cache import ChunkCache
 

@@ -18,11 +18,10 @@ from typing import Any, TypeVar
 import h5py
 import numpy as np
 
-from ... import limits
-from ...columns import I64
 from ...errors import BatchplantError, DamagedError, MissingLibraryError, OptionError, SchemaError
 from ...schema import MOST_BYTES
-from ...storage import Source, StorageOptions, Url, is_remote, open_source
+from ...schema.columns import I64
+from ...storage import Source, StorageOptions, Url, is_remote, limits, open_source
 from ...storage.cache import ChunkCache
 from ...storage.patterns import natural
 from ...storage.urls import options_at

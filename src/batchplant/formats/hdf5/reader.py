@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from ...arrays import Array
 from ...codecs.infer import infer_image
-from ...columns import I64, Columns, Ragged, Spans, dense_of
+from ...data.arrays import Array
+from ...data.concat import Concat
 from ...errors import (
     BatchplantError,
     DamagedError,
@@ -20,12 +20,12 @@ from ...errors import (
     SchemaError,
     no_such,
 )
-from ...families.arrays.packed import PackedReader
-from ...families.records import Note
-from ...joined import Concat
 from ...schema import Bytes, Field, Schema, Tensor, Text
+from ...schema.columns import I64, Columns, Ragged, Spans, dense_of
 from ...storage import Source, open_source, parse_object
 from ...storage.cache import ChunkCache
+from ..base.arrays.packed import PackedReader
+from ..base.records import Note
 from .cells import Cells, Numbers, Packed, Strings, Varying
 from .stored import Chunks, Run, Stored
 

@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ... import _native, limits
-from ...arrays import each
-from ...columns import I64, U8
+from ... import _native
+from ...data.arrays import each
 from ...errors import DamagedError
-from ...storage import MappedSource, Source
+from ...schema.columns import I64, U8
+from ...storage import MappedSource, Source, limits
 from ...storage.cache import ChunkCache
 
 SHUFFLE, FLETCHER, DEFLATE = 2, 3, 1

@@ -20,13 +20,13 @@ import numpy as np
 import numpy.typing as npt
 
 from ...codecs.media.image_rules import ANY_ENCODED, ImageTarget
-from ...columns import Columns, Ragged, dense_of
+from ...data.writer import WriteOptions
 from ...errors import BatchplantError, EncodeError, MissingLibraryError, OptionError
-from ...families.arrays.parts import Chunks, chunk_shapes
-from ...families.records import note_of
 from ...schema import Field, Image, Json, Schema, Text
+from ...schema.columns import Columns, Ragged, dense_of
 from ...storage import open_source
-from ...writer import WriteOptions
+from ..base.arrays.parts import Chunks, chunk_shapes
+from ..base.records import note_of
 from .attributes import attach_axes, write_attributes
 from .growing import RESERVED, GrowingWriter, grow, varying_kind
 from .sink import Sink

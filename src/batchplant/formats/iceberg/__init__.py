@@ -6,10 +6,10 @@ row group. A table that we write has its catalog, an SQLite file, in its own fol
 
 from __future__ import annotations
 
-from ...capabilities import Capabilities
-from ...format import Format, Probe
 from ...schema import EVERY_KIND
 from ...storage import join, tree
+from ..base.capabilities import Capabilities
+from ..base.format import Format, Probe
 from .reader import IcebergReader
 from .table import METADATA, SCHEME
 from .upkeep import IcebergUpkeep

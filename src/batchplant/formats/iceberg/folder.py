@@ -22,8 +22,8 @@ from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import Table
 
 from ...errors import OptionError, UnsafeError
-from ...families.lake import wrapped
 from ...storage import absolute, check_regular, is_remote, like, open_source, tree
+from ..base.lake import wrapped
 from .table import CATALOG, CATALOG_NAME, NAME, local, newest, transaction
 
 # Properties that name code to be run.

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ...errors import DamagedError
-from ...families.lake import wrapped
+from ..base.lake import wrapped
 
 SYNC_BYTES = 16
 

@@ -9,12 +9,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ...codecs import arrow
+from ...data.expressions import Condition
 from ...errors import DamagedError, NotFoundError, OptionError, UnknownFormatError
-from ...expressions import Condition
-from ...families.lake import LakeReader, Part, as_time, first_line, wrapped
 from ...schema import Field
 from ...storage import like, parse
 from ...storage.urls import options_at
+from ..base.lake import LakeReader, Part, as_time, first_line, wrapped
 from .manifests import files_of
 from .table import FIELDS, has_keys, library, local, named, open_catalog, reached_by
 

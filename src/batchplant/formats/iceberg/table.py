@@ -18,9 +18,9 @@ from ...errors import (
     NotFoundError,
     OptionError,
 )
-from ...families.lake import conflict, first_line, wrapped
 from ...storage import Url, check_regular, is_remote, join, like, read_beside, read_whole, tree
 from ...storage.settings import PLAIN, StorageOptions
+from ..base.lake import conflict, first_line, wrapped
 
 METADATA = "metadata"
 CATALOG = "catalog.db"

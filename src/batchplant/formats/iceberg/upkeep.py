@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ...errors import BatchplantError, OptionError
-from ...families.lake import wrapped
-from ...families.lake.upkeep import Compacted, Progress, State, Upkeep, Vacuumed, count, utc
 from ...storage import is_remote, tree
 from ...storage.uploads import remove_all
+from ..base.lake import wrapped
+from ..base.lake.upkeep import Compacted, Progress, State, Upkeep, Vacuumed, count, utc
 from .manifests import files_of, names_of
 from .table import METADATA, has_keys, library, local, named, open_catalog, reached_by
 

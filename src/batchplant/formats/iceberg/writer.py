@@ -11,12 +11,12 @@ from typing import Any
 
 from ...codecs import arrow
 from ...codecs.times import unfit_rows
-from ...columns import Columns
+from ...data.writer import WriteOptions
 from ...errors import BatchplantError, EncodeError, ExistsError, OptionError
-from ...families.lake import LakeWriter, check_same_fields, conflict, stored_schema, wrapped
 from ...schema import Schema
+from ...schema.columns import Columns
 from ...storage import Partial, is_remote
-from ...writer import WriteOptions
+from ..base.lake import LakeWriter, check_same_fields, conflict, stored_schema, wrapped
 from .reader import IcebergReader
 from .table import CATALOG, FIELDS, METADATA, NAME, library, named, open_catalog, transaction
 

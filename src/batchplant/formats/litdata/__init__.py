@@ -15,9 +15,9 @@ and the value, ``__missing__``, whose bytes say which of the optional fields a s
 
 from __future__ import annotations
 
-from ...capabilities import Capabilities
-from ...format import Format
 from ...schema import EVERY_KIND
+from ..base.capabilities import Capabilities
+from ..base.format import Format
 from .index import sniff
 from .reader import LitDataReader
 from .writer import LitDataWriter

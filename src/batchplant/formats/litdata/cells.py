@@ -9,10 +9,10 @@ import numpy.typing as npt
 
 from ...codecs import npy
 from ...codecs.arrays import check_bytes
-from ...columns import I64, U8, Column, Ragged, as_bytes, dense_of
 from ...errors import DecodeError
-from ...families.shards import Inner, numbers_at, pil, wrong
 from ...schema import Field, Tensor
+from ...schema.columns import I64, U8, Column, Ragged, as_bytes, dense_of
+from ..base.shards import Inner, numbers_at, pil, wrong
 from . import nested
 from .encodings import NUMBERS, Encoding, stored_dtype
 

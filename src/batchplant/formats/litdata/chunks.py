@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ... import limits
 from ...errors import BatchplantError, DamagedError, NotFoundError
-from ...families.shards import Opened, table_of
-from ...storage import Source, is_remote, join, open_source, tree
+from ...storage import Source, is_remote, join, limits, open_source, tree
+from ..base.shards import Opened, table_of
 from . import tables
 from .index import Chunk, Index
 from .packing import unpack

@@ -30,8 +30,6 @@ from typing import Any
 import numpy as np
 
 from ...codecs.infer import infer_image
-from ...columns import Ragged, dense_of
-from ...families.shards import pil
 from ...schema import (
     Audio,
     Bool,
@@ -49,6 +47,8 @@ from ...schema import (
     Uuid,
     Video,
 )
+from ...schema.columns import Ragged, dense_of
+from ..base.shards import pil
 
 NUMPY = (
     "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64",

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from ...errors import DamagedError, SchemaError
-from ...families.shards import MOST, NOTE, OTHERS, Note, index_head, optional_fields, read_index
-from ...format import Probe
 from ...schema import Schema
 from ...storage import is_below
+from ..base.format import Probe
+from ..base.shards import MOST, NOTE, OTHERS, Note, index_head, optional_fields, read_index
 from . import encodings, spec
 from .encodings import Encoding
 

@@ -15,9 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from ... import limits
 from ...errors import DecodeError
-from ...storage import NOTE_ERRORS, parse
+from ...storage import NOTE_ERRORS, limits, parse
 
 # A byte up to this is a tag; JSON text begins with another.
 TAGS = 0x20

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from ...columns import I64, U8, as_bytes, starts_of
 from ...errors import BatchplantError, DamagedError, OptionError
+from ...schema.columns import I64, U8, as_bytes, starts_of
 from ...storage import Source
 from ...storage.compressed import UnpackedSource, kept, limited, unzstd, zstd_compress
 

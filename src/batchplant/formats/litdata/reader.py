@@ -7,13 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from ... import limits
-from ...columns import I64, U8, Columns, Ragged, Spans
 from ...errors import BatchplantError, DamagedError, NotFoundError, OptionError, Problem, UnsafeError
-from ...families.records import GivenSchema, given_schema
-from ...families.shards import Inner, Opened, Shards, ShardsReader
 from ...schema import Field, Schema, Tensor
-from ...storage import Source, is_remote, join, open_source
+from ...schema.columns import I64, U8, Columns, Ragged, Spans
+from ...storage import Source, is_remote, join, limits, open_source
+from ..base.records import GivenSchema, given_schema
+from ..base.shards import Inner, Opened, Shards, ShardsReader
 from . import cells, chunks, encodings, index, tables
 
 

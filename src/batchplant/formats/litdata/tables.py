@@ -9,13 +9,13 @@ from __future__ import annotations
 import numpy as np
 
 from ...codecs.arrow import column_of
-from ...columns import Columns, Flags, Ragged, as_bytes, concat_columns
 from ...errors import BatchplantError, DamagedError, SchemaError
-from ...families.ipc import Part
-from ...families.shards import Opened, records_of
 from ...schema import Bool, Bytes, Field, Float, Int, Json, Text
+from ...schema.columns import Columns, Flags, Ragged, as_bytes, concat_columns
 from ...storage import Source
 from ...storage.compressed import UnpackedSource
+from ..base.ipc import Part
+from ..base.shards import Opened, records_of
 from . import cells
 from .encodings import Encoding
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from ...columns import I64, U8, Columns, Ragged
+from ...data.writer import WriteOptions
 from ...errors import OptionError, SchemaError
-from ...families.shards import MOST, NOTE, Note, ShardsWriter, records_of
 from ...schema import Schema, Tensor
-from ...writer import WriteOptions
+from ...schema.columns import I64, U8, Columns, Ragged
+from ..base.shards import MOST, NOTE, Note, ShardsWriter, records_of
 from . import cells, index, spec
 from .index import LEVELS, TOKENS, TREES
 from .packing import BATCH, pack, packed_chunk

@@ -11,9 +11,9 @@ which is the last. Writing needs the package lmdb.
 
 from __future__ import annotations
 
-from ...capabilities import Capabilities
-from ...format import Format, Probe
 from ...schema import EVERY_KIND
+from ..base.capabilities import Capabilities
+from ..base.format import Format, Probe
 from .pages import DATA, is_meta
 from .reader import LmdbReader
 from .writer import LmdbWriter

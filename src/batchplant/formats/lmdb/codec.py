@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ...codecs.msgpack import Runs
-from ...columns import I64, U8, Columns
 from ...schema import Field
+from ...schema.columns import I64, U8, Columns
 
 
 class Codec:

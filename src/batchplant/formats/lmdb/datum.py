@@ -13,9 +13,9 @@ from ... import _native
 from ...codecs.arrays import pack_tensor
 from ...codecs.infer import infer_image
 from ...codecs.msgpack import Runs, gathered
-from ...columns import I64, U8, Column, Columns, Ragged
 from ...errors import DecodeError
 from ...schema import Field, Image, Int, Tensor
+from ...schema.columns import I64, U8, Column, Columns, Ragged
 from .codec import Codec
 
 # The columns of what _native.datum_scan gives.

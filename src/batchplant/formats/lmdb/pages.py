@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from ... import _native
 from ...codecs.msgpack import gathered
-from ...columns import U8, Flags, Ragged
 from ...errors import BusyError, DamagedError, OptionError, SchemaError, no_such
+from ...schema.columns import U8, Flags, Ragged
 from ...storage import MappedSource, Source, index, join, open_source, tree
 from . import remote
 

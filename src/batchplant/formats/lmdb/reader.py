@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from ...columns import I64, Columns, Ragged, Spans
+from ...data.keys import same_cells
 from ...errors import BatchplantError, BusyError, DamagedError, Problem
-from ...families.records import GivenSchema, Note, RecordReader, given_schema
-from ...keys import same_cells
 from ...schema import Bytes, Schema, Text
+from ...schema.columns import I64, Columns, Ragged, Spans
 from ...storage import Entry, MappedSource
 from ...storage.index import Whole
+from ..base.records import GivenSchema, Note, RecordReader, given_schema
 from . import pages
 from .codec import Codec
 from .values import PROBED_SAMPLES, codec_of

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ...codecs.msgpack import gathered
-from ...columns import I64, U8, Ragged
 from ...errors import DamagedError, SchemaError
+from ...schema.columns import I64, U8, Ragged
 from ...storage import Source
 
 HEAD, NODE, TREE = 16, 8, 48

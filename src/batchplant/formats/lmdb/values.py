@@ -11,9 +11,9 @@ from ...codecs import sample
 from ...codecs.cells import encode_samples
 from ...codecs.infer import infer_field, infer_image
 from ...codecs.msgpack import Runs, as_array, extension_of, gathered
-from ...columns import I64, U8, Columns, Ragged
 from ...errors import BatchplantError, DecodeError, OptionError, SchemaError, UnsafeError
 from ...schema import Bytes, Field, Image, Json, Schema, Text
+from ...schema.columns import I64, U8, Columns, Ragged
 from .codec import Codec
 from .datum import DatumCodec
 

@@ -11,12 +11,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ...columns import Ragged, starts_of
+from ...data.writer import WriteOptions
 from ...errors import DamagedError, MissingLibraryError, OptionError
-from ...families.records import RecordWriter, note_of
 from ...schema import Schema
+from ...schema.columns import Ragged, starts_of
 from ...storage import checksums, open_source, side_car
-from ...writer import WriteOptions
+from ..base.records import RecordWriter, note_of
 from .pages import DATA, NOTE
 from .reader import LmdbReader
 

@@ -14,9 +14,9 @@ and the column, ``__missing__``, whose bytes say which of the optional fields a 
 
 from __future__ import annotations
 
-from ...capabilities import Capabilities
-from ...format import Format
 from ...schema import EVERY_KIND
+from ..base.capabilities import Capabilities
+from ..base.format import Format
 from .index import sniff
 from .reader import MdsReader
 from .writer import MdsWriter

@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ...codecs import npy
-from ...columns import I64, U8, Column, Ragged, as_bytes, dense_of
 from ...errors import DecodeError, EncodeError
-from ...families.shards import Inner, numbers_at, pil, wrong
 from ...schema import Field, Float, Int, Tensor
+from ...schema.columns import I64, U8, Column, Ragged, as_bytes, dense_of
+from ..base.shards import Inner, numbers_at, pil, wrong
 from .encodings import DIGITS, DTYPES, MOST_DIGITS, MOST_SIZE, Encoding, stored_dtype
 
 

@@ -30,10 +30,10 @@ from typing import Any
 import numpy as np
 
 from ...codecs.infer import infer_image
-from ...columns import Ragged, dense_of
 from ...errors import DamagedError
-from ...families.shards import pil
 from ...schema import Bytes, Decimal, Field, Float, Image, Int, Json, Tensor, Text
+from ...schema.columns import Ragged, dense_of
+from ..base.shards import pil
 
 INTS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 FLOATS = ("float16", "float32", "float64")

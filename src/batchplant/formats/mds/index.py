@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...columns import Ragged
 from ...errors import DamagedError, SchemaError
-from ...families.shards import MOST, NOTE, OTHERS, Note, index_head, optional_fields, read_index
-from ...format import Probe
 from ...schema import Field, Schema
+from ...schema.columns import Ragged
 from ...storage import is_below
+from ..base.format import Probe
+from ..base.shards import MOST, NOTE, OTHERS, Note, index_head, optional_fields, read_index
 from . import encodings
 from .encodings import Encoding
 from .packing import ALGORITHMS

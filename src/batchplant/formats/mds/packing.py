@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from ...columns import U8
 from ...errors import BatchplantError, DamagedError, MissingLibraryError, OptionError
+from ...schema.columns import U8
 from ...storage import Source
 from ...storage.compressed import UnpackedSource, inflate, kept
 

@@ -7,14 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from ... import limits
 from ...codecs.arrays import check_bytes
-from ...columns import I64, U8, Ragged
 from ...errors import BatchplantError, Problem
-from ...families.records import GivenSchema
-from ...families.shards import Inner, Shards, ShardsReader
 from ...schema import Field, Schema, Text
-from ...storage import is_remote, open_source
+from ...schema.columns import I64, U8, Ragged
+from ...storage import is_remote, limits, open_source
+from ..base.records import GivenSchema
+from ..base.shards import Inner, Shards, ShardsReader
 from . import cells, index, shards
 from .encodings import DIGITS, PICTURES, holds
 from .index import Shard

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ... import limits
 from ...errors import BatchplantError, DamagedError, NotFoundError
-from ...families.shards import Opened, table_of
-from ...storage import Source, is_remote, join, open_source, tree
+from ...storage import Source, is_remote, join, limits, open_source, tree
 from ...storage.files import stat_files
+from ..base.shards import Opened, table_of
 from .index import Shard
 from .packing import unpack
 

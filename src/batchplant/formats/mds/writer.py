@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from ...columns import I64, U8, Columns, Ragged, as_bytes
+from ...data.writer import WriteOptions
 from ...errors import OptionError
-from ...families.shards import MOST, Note, ShardsWriter, records_of
 from ...schema import Schema
-from ...writer import WriteOptions
+from ...schema.columns import I64, U8, Columns, Ragged, as_bytes
+from ..base.shards import MOST, Note, ShardsWriter, records_of
 from . import cells, index
 from .packing import check_hashes, digest, pack
 from .reader import MdsReader

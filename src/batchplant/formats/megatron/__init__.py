@@ -11,12 +11,12 @@ part.
 
 from __future__ import annotations
 
-from ...capabilities import Capabilities
 from ...errors import BatchplantError
-from ...families.tokens import TOKENS
-from ...format import Format, Probe
 from ...schema import Int, Tensor
 from ...storage import beside, open_source, tree
+from ..base.capabilities import Capabilities
+from ..base.format import Format, Probe
+from ..base.tokens import TOKENS
 from .layout import BIN, DOCUMENT, IDX, MAGIC, MODE
 from .reader import MegatronReader
 from .writer import MegatronWriter

@@ -7,8 +7,8 @@ import struct
 
 import numpy as np
 
-from ...columns import I64, U8
 from ...errors import DamagedError
+from ...schema.columns import I64, U8
 from ...storage import MappedSource, Source
 
 MAGIC = b"MMIDIDX\0\0"

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from ...columns import I64, Columns, Spans
+from ...data.reader import Reader
 from ...errors import BatchplantError, DamagedError, NotFoundError, Problem
-from ...families.records import BLOCK_BYTES
-from ...families.tokens import TOKENS, check_runs
-from ...reader import Reader
 from ...schema import Field, Int, Schema, Tensor
+from ...schema.columns import I64, Columns, Spans
 from ...storage import beside, open_source, tree
+from ..base.records import BLOCK_BYTES
+from ..base.tokens import TOKENS, check_runs
 from .layout import BIN, DOCUMENT, IDX, MODE, Index
 
 # Entries that are verified at a time.

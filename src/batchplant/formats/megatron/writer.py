@@ -7,12 +7,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ...columns import I64, Columns, Ragged, as_bytes
+from ...data.writer import WriteOptions
 from ...errors import BatchplantError, EncodeError, ExistsError, OptionError
-from ...families.tokens import TOKENS, TokenWriter, checked_dtype
 from ...schema import Field, Int, Schema, Tensor
+from ...schema.columns import I64, Columns, Ragged, as_bytes
 from ...storage import Partial, Patch, Spool, beside, tree
-from ...writer import WriteOptions
+from ..base.tokens import TOKENS, TokenWriter, checked_dtype
 from .layout import BIN, CODES, DOCUMENT, MAGIC, MODE, VERSION
 from .reader import MegatronReader
 

@@ -12,11 +12,11 @@ the ``onnx`` library.
 
 from __future__ import annotations
 
-from ...capabilities import Capabilities
 from ...codecs.protobuf import BYTES, VARINT, parts
+from ...data.tensors import TENSORS
 from ...errors import BatchplantError
-from ...format import Format, Probe
-from ...tensors import TENSORS
+from ..base.capabilities import Capabilities
+from ..base.format import Format, Probe
 from .reader import OnnxReader
 from .writer import OnnxWriter
 

@@ -15,9 +15,9 @@ import numpy as np
 
 from ...codecs import protobuf
 from ...codecs.protobuf import BYTES, VARINT, Part, messages, name, parts, text
-from ...columns import U8, as_bytes
 from ...errors import DamagedError
-from ...families.tensors import BITS
+from ...schema.columns import U8, as_bytes
+from ..base.tensors import BITS
 
 DTYPES = {
     **{1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64", 9: "bool"},

@@ -11,10 +11,10 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from ...columns import U8
 from ...errors import BatchplantError, DamagedError, MissingLibraryError, Problem, SchemaError, UnsafeError
-from ...families.tensors import Entry, TensorReader, size_of
+from ...schema.columns import U8
 from ...storage import is_remote, join, open_source, parent
+from ..base.tensors import Entry, TensorReader, size_of
 from .model import DTYPES, STRING, Model, Tensor, values_of
 
 STEP = 16 << 20

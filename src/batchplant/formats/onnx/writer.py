@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 
 from ..._version import __version__
 from ...codecs.protobuf import block, head, number, varint
-from ...columns import U8
+from ...data.writer import WriteOptions
 from ...errors import OptionError, SchemaError
-from ...families.tensors import TensorWriter
 from ...schema import Schema
-from ...writer import WriteOptions
+from ...schema.columns import U8
+from ..base.tensors import TensorWriter
 from .model import DTYPES
 
 CODES = {name: code for code, name in DTYPES.items()}

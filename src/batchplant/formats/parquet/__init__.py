@@ -11,9 +11,9 @@ the types of other programs become. Pictures are bytes, or Hugging Face's struct
 
 from __future__ import annotations
 
-from ...capabilities import Capabilities
-from ...format import Format
 from ...schema import EVERY_KIND
+from ..base.capabilities import Capabilities
+from ..base.format import Format
 from .reader import ParquetReader, sniff
 from .writer import ParquetWriter
 

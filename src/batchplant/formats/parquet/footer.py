@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ...families.tables.footer import footer_bytes
-from ...families.tables.thrift import STRUCT, Struct, read_struct, struct_bytes
+from ..base.tables.footer import footer_bytes
+from ..base.tables.thrift import STRUCT, Struct, read_struct, struct_bytes
 
 # FileMetaData
 _ROWS, _ROW_GROUPS = 3, 4

@@ -11,15 +11,15 @@ from urllib.parse import unquote
 import numpy as np
 
 from ...codecs.arrow import KEY
-from ...columns import I64
 from ...errors import BatchplantError, DamagedError, SchemaError
-from ...families.records import GivenSchema, given_schema
-from ...families.tables import ParquetPart, PartsReader, open_parts
-from ...families.tables.footer import ENCRYPTED, MAGIC
-from ...format import Probe
 from ...schema import Bool, Duration, Field, Int, Schema, Text, Time
+from ...schema.columns import I64
 from ...storage import NOTE_ERRORS, is_remote, join, parse, tree
 from ...storage.patterns import independent
+from ..base.format import Probe
+from ..base.records import GivenSchema, given_schema
+from ..base.tables import ParquetPart, PartsReader, open_parts
+from ..base.tables.footer import ENCRYPTED, MAGIC
 
 # What Hive, and everybody after it, calls a folder of which the value is missing.
 MISSING = "__HIVE_DEFAULT_PARTITION__"

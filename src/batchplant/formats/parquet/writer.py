@@ -15,12 +15,12 @@ from ...codecs import times
 from ...codecs.arrow import KEY, arrow_schema, featured_schema, pyarrow, refuses, to_arrow, unfit
 from ...codecs.arrow.types import is_any_list
 from ...codecs.cells import decode_cell
-from ...columns import I64, Column, Columns
+from ...data.writer import WriteOptions, Writer
 from ...errors import BatchplantError, EncodeError, OptionError
-from ...families.tables.buffered import RowBuffer, SavedRows, row_sizes
 from ...schema import Audio, Bool, Duration, Field, Float, Image, Int, Schema, Tensor, Text, Time, Video
+from ...schema.columns import I64, Column, Columns
 from ...storage import Partial, Spool
-from ...writer import WriteOptions, Writer
+from ..base.tables.buffered import RowBuffer, SavedRows, row_sizes
 from .footer import merge
 from .reader import MISSING
 

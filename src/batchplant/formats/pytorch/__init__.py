@@ -14,12 +14,12 @@ beside them; open that one.
 
 from __future__ import annotations
 
-from ...capabilities import Capabilities
+from ...data.tensors import TENSORS
 from ...errors import BatchplantError
-from ...families.tensors import indexed
-from ...format import Format, Probe
 from ...storage.zips import ZipMembers
-from ...tensors import TENSORS
+from ..base.capabilities import Capabilities
+from ..base.format import Format, Probe
+from ..base.tensors import indexed
 from .reader import INDEX, LEGACY, PytorchReader
 from .writer import PytorchWriter
 

@@ -10,12 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from ... import limits
-from ...columns import U8
 from ...errors import BatchplantError, DamagedError, Problem, SchemaError
-from ...families.tensors import BITS, Entry, TensorReader, read_index, size_of
-from ...storage import open_source
+from ...schema.columns import U8
+from ...storage import limits, open_source
 from ...storage.zips import CHECKED, ZipMembers
+from ..base.tensors import BITS, Entry, TensorReader, read_index, size_of
 from .objects import OtherTensor, Record, Storage, TensorView
 from .unpickle import Unpickler
 

@@ -6,9 +6,9 @@ import math
 import struct
 from typing import Any
 
-from ...columns import U8
-from ...families.tensors import TensorWriter
+from ...schema.columns import U8
 from ...storage.zips import ZipSpool
+from ..base.tensors import TensorWriter
 from .objects import DTYPES, STORAGES
 
 ROOT = "archive/"

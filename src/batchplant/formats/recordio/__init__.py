@@ -14,9 +14,9 @@ of bytes as it is; every other sample as a MessagePack map. ``NAME.rec.schema.js
 
 from __future__ import annotations
 
-from ...capabilities import Capabilities
-from ...format import Format, Probe
 from ...schema import EVERY_KIND
+from ..base.capabilities import Capabilities
+from ..base.format import Format, Probe
 from .layout import FRAME, MAGIC
 from .reader import RecordIOReader
 from .writer import RecordIOWriter

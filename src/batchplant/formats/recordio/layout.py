@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ... import _native
-from ...columns import I64
 from ...errors import DamagedError
 from ...schema import Field, Float, Image, Int, Schema, Tensor
+from ...schema.columns import I64
 from ...storage import RANGE_MOST, MappedSource, Source, index
 
 MAGIC = 0xCED7230A

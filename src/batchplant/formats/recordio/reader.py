@@ -11,11 +11,11 @@ import numpy.typing as npt
 from ... import _native
 from ...codecs.infer import infer_image
 from ...codecs.msgpack import gathered
-from ...columns import I64, U8, Column, Columns, Ragged, Spans, starts_of
 from ...errors import BatchplantError, DamagedError, OptionError, Problem, SchemaError
-from ...families.records import BLOCK_BYTES, RAW, GivenSchema, Note, RecordReader
 from ...schema import Bytes, Field, Float, Image, Int, Schema, Tensor, Text
+from ...schema.columns import I64, U8, Column, Columns, Ragged, Spans, starts_of
 from ...storage import beside, open_source, read_text, tree
+from ..base.records import BLOCK_BYTES, RAW, GivenSchema, Note, RecordReader
 from .layout import FRAME, HEADER, KEYS, LABEL_AT, NUMBERS, image_field, is_label, load_index, scan
 
 # As many records are looked at to tell what they are.

@@ -9,11 +9,11 @@ import numpy as np
 from ... import _native
 from ...codecs.media.image_rules import ImageTarget
 from ...codecs.msgpack import gathered
-from ...columns import Columns, Ragged, column_runs, starts_of
+from ...data.writer import WriteOptions
 from ...errors import BatchplantError, EncodeError, OptionError, SchemaError
-from ...families.records import SCHEMA_SIDE_CAR, RecordWriter
 from ...schema import Image, Int, Schema, Tensor
-from ...writer import WriteOptions
+from ...schema.columns import Columns, Ragged, column_runs, starts_of
+from ..base.records import SCHEMA_SIDE_CAR, RecordWriter
 from .layout import HEADER, KEYS, MOST_BYTES, NUMBERS, image_field
 from .reader import RecordIOReader
 

@@ -20,14 +20,14 @@ from typing import Any
 import numpy as np
 
 from ... import _native
-from ...capabilities import Capabilities
 from ...codecs.protobuf import read_varint
-from ...columns import U8, as_bytes
+from ...data.tensors import TENSORS
 from ...errors import BatchplantError, DamagedError, NotFoundError, Problem
-from ...families.tensors import BITS, Entry, TensorReader, size_of
-from ...format import Format, Probe
+from ...schema.columns import U8, as_bytes
 from ...storage import Source, join, like, open_source, parent, tree
-from ...tensors import TENSORS
+from ..base.capabilities import Capabilities
+from ..base.format import Format, Probe
+from ..base.tensors import BITS, Entry, TensorReader, size_of
 from .bundle import DTYPES, OTHER_DTYPES, STRING, Bundle, Stored
 from .graph import read_graphs
 from .table import FOOTER, MAGIC, masked

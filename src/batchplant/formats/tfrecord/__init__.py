@@ -18,11 +18,11 @@ from __future__ import annotations
 
 import zlib
 
-from ...capabilities import Capabilities
 from ...codecs.example_schema import FixedLen, FixedLenSequence, VarLen
-from ...format import Format, Probe
 from ...schema import EVERY_KIND
 from ...storage.compressed import WBITS, kind_of
+from ..base.capabilities import Capabilities
+from ..base.format import Format, Probe
 from .reader import TfRecordReader
 from .scan import is_head
 from .writer import TfRecordWriter

@@ -14,13 +14,13 @@ from ... import _native
 from ...codecs import example, example_schema, sample
 from ...codecs.example import BYTES, Feature, RecordError
 from ...codecs.msgpack import gathered
-from ...columns import I64, U8, Columns, Ragged, Spans
+from ...data.reader import Reader
 from ...errors import BatchplantError, DamagedError, OptionError, Problem, SchemaError
-from ...families.records import RAW, GivenSchema, Note, RecordReader, given_schema
-from ...reader import Reader
 from ...schema import Json, Schema, Tensor
+from ...schema.columns import I64, U8, Columns, Ragged, Spans
 from ...storage import MappedSource, index, open_source
 from ...storage.compressed import open_gzip
+from ..base.records import RAW, GivenSchema, Note, RecordReader, given_schema
 from .scan import FAULTS, HEAD, TAIL, Findings, build, build_rest, compression_of, makes_sense
 
 RECORDS = ("auto", "example", "sequence", "raw")

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from ... import _native, limits
+from ... import _native
 from ...codecs import example_schema
 from ...codecs.example import RecordError
 from ...codecs.example_schema import Seen
-from ...columns import I64, U8
 from ...errors import DamagedError
 from ...schema import Field, Image, field_from_json
-from ...storage import RANGE_MOST, MappedSource, Source
+from ...schema.columns import I64, U8
+from ...storage import RANGE_MOST, MappedSource, Source, limits
 from ...storage.compressed import GzipSource, inflate, kind_of
 from ...storage.index import Index
 from ...storage.index.progress import Report

@@ -11,13 +11,13 @@ from ... import _native
 from ...codecs import example
 from ...codecs.example import BYTES
 from ...codecs.media.image_rules import ImageTarget
-from ...columns import Columns, Ragged
+from ...data.writer import WriteOptions
 from ...errors import BatchplantError, OptionError
-from ...families.records import RAW, SCHEMA_SIDE_CAR, RecordWriter
 from ...schema import Float, Image, Schema, Tensor
+from ...schema.columns import Columns, Ragged
 from ...storage import side_car
 from ...storage.compressed import WBITS
-from ...writer import WriteOptions
+from ..base.records import RAW, SCHEMA_SIDE_CAR, RecordWriter
 from .reader import TfRecordReader
 from .scan import HEAD, TAIL
 

@@ -8,10 +8,10 @@ read by a parser that refuses document types: there are no entities to expand an
 
 from __future__ import annotations
 
-from ...capabilities import Capabilities
-from ...families.detection import FIELDS, VOC, annotated, left_out
-from ...format import Format, Probe
 from ...schema import Boxes, Image, Int, Json, Labels, List, Tensor, Text
+from ..base.capabilities import Capabilities
+from ..base.detection import FIELDS, VOC, annotated, left_out
+from ..base.format import Format, Probe
 from .reader import VocReader
 from .writer import VocWriter
 

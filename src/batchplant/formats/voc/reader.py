@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 
 from ...codecs.nested import json_text
-from ...columns import Columns, Ragged
 from ...errors import BatchplantError, DamagedError, OptionError, Problem
-from ...families.detection import DetectionReader, boxes_field, narrowed, ragged
-from ...families.detection.notes import read_classes, read_float64, read_note
-from ...families.folders import PICTURES
-from ...families.folders.files import open_files
 from ...schema import Field, Int, Json, Labels, List, Tensor, Text
+from ...schema.columns import Columns, Ragged
 from ...storage import is_below, is_plain, join, read_text, tree
+from ..base.detection import DetectionReader, boxes_field, narrowed, ragged
+from ..base.detection.notes import read_classes, read_float64, read_note
+from ..base.folders import PICTURES
+from ..base.folders.files import open_files
 from .annotation import FLAGS, Annotation, parse
 
 _CLASS_LIST = re.compile(r"\s+(-1|0|1)$")

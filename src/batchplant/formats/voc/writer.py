@@ -8,12 +8,12 @@ import os
 from typing import Any
 
 from ...codecs.nested import json_text
-from ...columns import Columns
 from ...errors import BatchplantError, EncodeError, SchemaError, shown
-from ...families.detection import DetectionWriter
-from ...families.detection.writer import Entry
 from ...schema import Boxes, Int
+from ...schema.columns import Columns
 from ...storage import is_plain
+from ..base.detection import DetectionWriter
+from ..base.detection.writer import Entry
 from .annotation import FLAGS, SIDES, write
 from .reader import ALL, ANNOTATIONS, IMAGES, MASKS, ORDER, SETS
 

@@ -13,9 +13,9 @@ that a sample does not have is missing. Names are data: nothing is ever unpacked
 
 from __future__ import annotations
 
-from ...capabilities import Capabilities
-from ...format import Format
 from ...schema import EVERY_KIND
+from ..base.capabilities import Capabilities
+from ..base.format import Format
 from .reader import WebDatasetReader, sniff
 from .writer import WebDatasetWriter
 

@@ -10,9 +10,9 @@ import numpy.typing as npt
 from ... import _native
 from ...codecs import npy
 from ...codecs.arrays import check_bytes
-from ...columns import Column, Ragged, as_bytes, starts_of
 from ...errors import BatchplantError, DamagedError, DecodeError
 from ...schema import Bool, Field, Float, Int, Tensor
+from ...schema.columns import Column, Ragged, as_bytes, starts_of
 
 # No number is longer: uint64 has 20 digits, and there may be blanks around it; reals have more.
 TEXT_MOST = 64

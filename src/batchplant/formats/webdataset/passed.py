@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 
 from ... import _native
-from ...columns import I64, U8, starts_of
 from ...schema import Int, Tensor
+from ...schema.columns import I64, U8, starts_of
 from ...storage import Source
 from .layout import kind_of
 

@@ -12,15 +12,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ... import _native
-from ...columns import I64, Column, Columns, Ragged, Spans
+from ...data.reader import Reader
 from ...errors import BatchplantError, DamagedError, OptionError, Problem, SchemaError
-from ...families.records import given_schema
-from ...format import Probe
-from ...reader import Reader
 from ...schema import Bool, Field, Float, Int, Schema, Tensor, field_from_json
+from ...schema.columns import I64, Column, Columns, Ragged, Spans
 from ...storage import RemoteSource, Source, index, like, open_source
 from ...storage.compressed import CHECKED, GzipSource, check_gzip, open_gzip
 from ...storage.index import Report
+from ..base.format import Probe
+from ..base.records import given_schema
 from . import dali, members, scan
 from .layout import BLOCK, KEY, Note
 

@@ -12,9 +12,9 @@ import numpy.typing as npt
 from ... import _native
 from ...codecs import npy
 from ...codecs.media import image
-from ...columns import I64, Ragged
 from ...errors import BatchplantError, DamagedError
 from ...schema import Audio, Bytes, Field, Image, Int, Tensor, Text, Video
+from ...schema.columns import I64, Ragged
 from ...storage import RANGE_MOST, RemoteSource, Source
 from . import members
 from .layout import IMAGES, KEY, Note, kind_of

@@ -13,11 +13,11 @@ import numpy.typing as npt
 
 from ... import _native
 from ...codecs.media import image
-from ...columns import I64, Columns, Ragged, as_bytes, starts_of
+from ...data.writer import WriteOptions, Writer
 from ...errors import BatchplantError, EncodeError, SchemaError
 from ...schema import Schema, Text
+from ...schema.columns import I64, Columns, Ragged, as_bytes, starts_of
 from ...storage import Patch, side_car
-from ...writer import WriteOptions, Writer
 from . import dali, members
 from .layout import BLOCK, KEY, NOTHING, Note, extensions_of
 from .reader import WebDatasetReader

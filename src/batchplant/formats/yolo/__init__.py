@@ -13,10 +13,10 @@ picture's width and height:
 
 from __future__ import annotations
 
-from ...capabilities import Capabilities
-from ...families.detection import FIELDS, YOLO, annotated, is_yaml, left_out
-from ...format import Format, Probe
 from ...schema import Boxes, Image, Int, Keypoints, Labels, Polygons, Tensor, Text
+from ..base.capabilities import Capabilities
+from ..base.detection import FIELDS, YOLO, annotated, is_yaml, left_out
+from ..base.format import Format, Probe
 from .reader import YoloReader
 from .writer import YoloWriter
 

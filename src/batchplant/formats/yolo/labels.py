@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ... import _native
-from ...columns import I64, Ragged, as_bytes
 from ...errors import DamagedError
+from ...schema.columns import I64, Ragged, as_bytes
 
 F64 = npt.NDArray[np.float64]
 # A class and a box.

@@ -7,11 +7,11 @@ import posixpath
 import re
 from typing import Any, NamedTuple
 
+from ...data.config import parse_yaml
 from ...errors import DamagedError, NotFoundError
-from ...families.folders import PICTURES
-from ...families.folders.files import Files
-from ...plans import parse_yaml
 from ...storage import is_below, join, open_source, read_text, tree
+from ..base.folders import PICTURES
+from ..base.folders.files import Files
 
 SPLITS = ("train", "val", "valid", "test")
 WANTED = ("path", *SPLITS, "names", "nc", "kpt_shape", "kpt_names", "flip_idx")

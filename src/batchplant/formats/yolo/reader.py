@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from ...codecs.nested import json_text
-from ...columns import I64, Columns, Ragged, starts_of
 from ...errors import BatchplantError, DamagedError, OptionError, Problem
-from ...families.detection import DetectionReader, boxes_field, ragged
-from ...families.detection.notes import read_note
-from ...families.folders.files import open_files
 from ...schema import Field, Int, Keypoints, Labels, Polygons, Text
+from ...schema.columns import I64, Columns, Ragged, starts_of
 from ...storage import absolute, join, parent, tree
+from ..base.detection import DetectionReader, boxes_field, ragged
+from ..base.detection.notes import read_note
+from ..base.folders.files import open_files
 from . import labels
 from .layout import class_names, find, label_of, read_yaml, yaml_of
 

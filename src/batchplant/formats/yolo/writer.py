@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from ...codecs.nested import json_text
-from ...columns import Columns, Ragged
+from ...data.write_options import WriteOptions
 from ...errors import OptionError, SchemaError
-from ...families.detection import DetectionWriter, ragged, spread
-from ...families.detection.writer import Entry
 from ...schema import Boxes, Int, Keypoints, Schema
+from ...schema.columns import Columns, Ragged
 from ...storage import is_plain
-from ...write_options import WriteOptions
+from ..base.detection import DetectionWriter, ragged, spread
+from ..base.detection.writer import Entry
 from .labels import bounds, joined
 
 

@@ -20,15 +20,15 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ...capabilities import Capabilities
-from ...columns import Column
+from ...data.writer import WriteOptions
 from ...errors import BatchplantError, OptionError, Problem
-from ...families.arrays import Attributes, Chunks, GridReader, Grids, GridWriter, Store, regions, zip_top
-from ...format import Format, Probe
 from ...schema import EVERY_KIND, Field, Schema
+from ...schema.columns import Column
 from ...storage import join, tree
 from ...storage.zips import ZIP_ERRORS
-from ...writer import WriteOptions
+from ..base.arrays import Attributes, Chunks, GridReader, Grids, GridWriter, Store, regions, zip_top
+from ..base.capabilities import Capabilities
+from ..base.format import Format, Probe
 from .attributes import attributes_v2, attributes_v3
 from .metadata import ARRAY, ATTRIBUTES, ROOTS, V3, find
 from .style import ZarrStyle

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from ...families.arrays import Part
-from ...families.arrays.packed import from_text
+from ..base.arrays import Part
+from ..base.arrays.packed import from_text
 
 AXES, MISSING = "_ARRAY_DIMENSIONS", "_FillValue"
 

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ... import _native
-from ...columns import Ragged, as_bytes
 from ...errors import DamagedError, SchemaError, UnsafeError
-from ...families.arrays import Index, Place, Store
-from ...families.arrays.compression import numcodecs, unpack
+from ...schema.columns import Ragged, as_bytes
+from ..base.arrays import Index, Place, Store
+from ..base.arrays.compression import numcodecs, unpack
 
 # Their name in numcodecs and Zarr → ours.
 COMPRESSIONS = {

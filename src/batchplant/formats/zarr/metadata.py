@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...errors import DamagedError, NotFoundError, SchemaError
-from ...families.arrays import (
+from ...storage import NOTE_ERRORS
+from ..base.arrays import (
     Grid,
     Grids,
     Index,
@@ -19,7 +20,6 @@ from ...families.arrays import (
     each_grid,
     good_name,
 )
-from ...storage import NOTE_ERRORS
 from .codecs import Shards, chain_v2, chain_v3
 
 V3, GROUP, ARRAY, ATTRIBUTES, TOGETHER = "zarr.json", ".zgroup", ".zarray", ".zattrs", ".zmetadata"

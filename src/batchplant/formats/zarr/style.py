@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...columns import as_bytes
 from ...errors import OptionError
-from ...families.arrays import NOTE, Note, Part, Style
-from ...families.arrays.compression import pack
+from ...schema.columns import as_bytes
+from ..base.arrays import NOTE, Note, Part, Style
+from ..base.arrays.compression import pack
 from .attributes import written_v2, written_v3
 from .codecs import pack_shard
 from .metadata import ARRAY, ATTRIBUTES, GROUP, TOGETHER, V3, Document

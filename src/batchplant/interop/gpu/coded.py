@@ -15,8 +15,8 @@ import numpy as np
 import torch
 
 from ... import _native
-from ...columns import I32, I64, U8
 from ...loading.pictures import Request
+from ...schema.columns import I32, I64, U8
 from .colour import Planes, kernels, rgb_facts, shared_by, to_rgb
 from .parts import Part, cut
 from .resample import SUPPORT

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from ...columns import I64, U8
+from ...schema.columns import I64, U8
 
 # As fractions of 65,536: what red gets of Cr, blue of Cb, and green loses of both.
 RED_CR, BLUE_CB, GREEN_CB, GREEN_CR = 91881, 116130, 22554, 46802

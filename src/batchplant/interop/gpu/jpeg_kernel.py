@@ -11,7 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
-from ...columns import I64
+from ...schema.columns import I64
 from . import scan_kernel
 from .kernel import LAUNCHING
 

@@ -22,14 +22,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from ... import _native, limits
-from ...columns import I64, U8
+from ... import _native
 from ...errors import OptionError
 from ...loading.on_cpu import OnCpu
 from ...loading.pictures import Failures, Request, Result
 from ...loading.stage import Target
 from ...ops.base import Draws, Op
 from ...ops.dtypes import torch_dtype
+from ...schema.columns import I64, U8
+from ...storage import limits
 from .coded import Coded, Jpegs, Scans
 from .colour import has_kernels
 from .ops import DeviceTensors, sent

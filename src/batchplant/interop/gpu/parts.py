@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ... import _native
-from ...columns import I64, U8
 from ...loading.pictures import Request
+from ...schema.columns import I64, U8
 from .resample import SUPPORT, Sources
 
 

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import torch
 
-from ...columns import I64
 from ...ops.base import F64
+from ...schema.columns import I64
 
 # Thinner parts of a pixel come from rounding, as the engine has it.
 SLIVER = 1e-3

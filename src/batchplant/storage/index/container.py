@@ -25,8 +25,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ... import _native
-from ...columns import U8, as_bytes
 from ...schema import MOST_BYTES
+from ...schema.columns import U8, as_bytes
 from .. import parse_object
 from ..files import open_known
 

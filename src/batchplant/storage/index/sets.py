@@ -27,9 +27,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...columns import I64, U8, as_bytes
 from ...errors import BatchplantError
 from ...schema import Schema
+from ...schema.columns import I64, U8, as_bytes
 from .. import NOTE_ERRORS, absolute, is_remote, join, like, parent, parse_object, tree
 from ..remote import Got
 from . import container, sidecar

@@ -31,8 +31,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ...columns import U8
 from ...errors import BatchplantError
+from ...schema.columns import U8
 from .. import NOTE_ERRORS, RemoteSource, Source, sync, tree
 from ..remote import Got, client_of, fetcher, trying
 from ..remote.blocks import NOW

@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from ... import _native
-from ...columns import I32, I64, U8, starts_of
 from ...errors import BatchplantError
+from ...schema.columns import I32, I64, U8, starts_of
 from .cells import PART, Cells, Loaded, Range
 from .client import Client
 from .disk import DiskCache

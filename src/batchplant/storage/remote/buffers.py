@@ -14,8 +14,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from ...columns import U8
 from ...errors import AccessError
+from ...schema.columns import U8
 from .client import TransientError
 
 # Less than this is no trouble.

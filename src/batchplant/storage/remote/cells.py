@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...columns import U8
 from ...errors import AccessError, NotFoundError
+from ...schema.columns import U8
 from .client import BeyondError, Client, TransientError
 from .disk import DiskCache
 from .fetch import STALLED_LEAST

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple, SupportsInt
 
 import numpy as np
 
-from ...columns import U8
 from ...errors import AccessError, BatchplantError
+from ...schema.columns import U8
 from ..files import is_below
 from ..settings import DEFAULT_RETRY_SECONDS, StorageOptions
 from .outage import Outage

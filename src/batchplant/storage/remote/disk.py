@@ -24,8 +24,8 @@ from typing import Any
 import numpy as np
 
 from ... import _native
-from ...columns import U8
 from ...errors import AccessError, BusyError, OptionError, shown
+from ...schema.columns import U8
 from ..notes import NOTE_ERRORS, parse_object
 from .room import Block, Draft, Room, block_name
 

@@ -8,8 +8,8 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 
-from ...columns import U8
 from ...errors import NotFoundError
+from ...schema.columns import U8
 from .blocks import NEVER, NOW
 from .cells import PART
 from .client import Entry, Got

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from ...columns import U8
 from ...errors import AccessError, BatchplantError, NotFoundError, OptionError
+from ...schema.columns import U8
 from ..settings import StorageOptions
 from ..urls import Place
 from . import buffers, client, profiles

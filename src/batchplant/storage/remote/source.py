@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ... import _native
-from ...columns import I32, I64, U8
 from ...errors import AccessError, NotFoundError
+from ...schema.columns import I32, I64, U8
 from ..settings import DEFAULT_CACHE_BYTES, DEFAULT_FETCH_BYTES
 from ..source import Source
 from ..urls import place_of

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ....columns import I64, U8
 from ....errors import BatchplantError, OptionError
+from ....schema.columns import I64, U8
 from .container import ENCODINGS, SUFFIXES, encoding_of
 from .encode import encode
 from .frames import check_frames, read_frames, rotation_of

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from ....columns import I64, U8
 from ....errors import DecodeError, OptionError
+from ....schema.columns import I64, U8
 from .container import CLIP_VARIABLE, clip_limit, frame_limit, guarded, opened, pyav, video_of
 from .index import UNKNOWN, Index
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from .... import _native
-from ....columns import I64
 from ....errors import DecodeError
+from ....schema.columns import I64
 from ....storage.cache import ChunkCache
 from .container import encoding_of, guarded, opened, video_of
 

@@ -1,0 +1,95 @@
+"""Arrays and tensors of one shape."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ....errors import OptionError
+from ....interop.torch import numpy_dtype
+from ....ops.base import Draws, Op
+from ....schema.columns import I64
+from ..pipeline.allocation_query import AllocationQuery
+from ..pipeline.operation import Operation
+from ..pipeline.state import State
+from .base import ARG_TYPE, Field
+from .basics import Decoder
+
+NDArrayArgsType = np.dtype([("shape", "<u8", 32), ("type_length", "<u8")])
+
+
+class NDArrayDecoder(Decoder):
+    """Arrays as they are, one behind another."""
+
+    def as_op(self, tensors: bool) -> Op:
+        return _Same()
+
+    def fill(self, destination: Any, rows: Any, indices: Any, read: Callable[[Any], Any]) -> None:
+        for place, ptr in zip(destination, rows, strict=True):
+            place[...] = read(ptr).view(self.field.dtype).reshape(self.field.shape)
+
+    def declare_state_and_memory(self, previous_state: State) -> tuple[State, Any]:
+        shape, dtype = self.field.shape, self.field.dtype
+        return State(True, previous_state.device, shape, dtype), AllocationQuery(shape, dtype)
+
+
+class _Same(Op):
+    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+        return batch
+
+
+class NDArrayField(Field):
+    """Arrays of one dtype and shape."""
+
+    def __init__(self, dtype: Any, shape: tuple[int, ...]) -> None:
+        self.dtype = np.dtype(dtype)
+        self.shape = tuple(int(size) for size in shape)
+        self.element_size = self.dtype.itemsize * int(np.prod(self.shape))
+
+    @property
+    def metadata_type(self) -> np.dtype[Any]:
+        return np.dtype("<u8")
+
+    @staticmethod
+    def from_binary(binary: Any) -> Field:
+        head = binary[: NDArrayArgsType.itemsize].view(NDArrayArgsType)[0]
+        text = binary[NDArrayArgsType.itemsize :][: int(head["type_length"])].tobytes()
+        [(_, dtype)] = json.loads(text)
+        return NDArrayField(np.dtype(dtype), tuple(np.trim_zeros(head["shape"], "b").tolist()))
+
+    def to_binary(self) -> Any:
+        text = json.dumps(self.dtype.descr).encode()
+        head = np.zeros(1, dtype=NDArrayArgsType)
+        head["shape"][0, : len(self.shape)], head["type_length"] = self.shape, len(text)
+        made = np.zeros(1, dtype=ARG_TYPE)[0]
+        made[0][: head.nbytes + len(text)] = np.frombuffer(head.tobytes() + text, dtype=np.uint8)
+        return made
+
+    def fit(self, value: Any) -> Any:
+        """The value as an array of this field; FFCV looks at the number of bytes alone."""
+        found = np.asarray(value)
+        if found.dtype != self.dtype or found.size != np.prod(self.shape):
+            raise OptionError(
+                f"the field holds {self.dtype} {self.shape}, and this is {found.dtype} {found.shape}"
+            )
+        return found.reshape(self.shape)
+
+    def encode(self, destination: Any, field: Any, malloc: Any) -> None:
+        destination[0], memory = malloc(self.element_size)
+        memory[:] = np.ascontiguousarray(self.fit(field)).reshape(-1).view(np.uint8)
+
+    def get_decoder_class(self) -> type[Operation]:
+        return NDArrayDecoder
+
+
+class TorchTensorField(NDArrayField):
+    """Tensors of one dtype and shape."""
+
+    def __init__(self, dtype: Any, shape: tuple[int, ...]) -> None:
+        found = numpy_dtype(dtype)
+        if found is None:
+            raise OptionError(f"NumPy has no {dtype}, so the file cannot hold it; view it as another dtype")
+        super().__init__(found, shape)

@@ -1,0 +1,41 @@
+"""The functions of FFCV's native library that operations of users call."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+
+from ... import _native
+
+
+def read(fileno: int, destination: Any, offset: int) -> int:
+    """Fill the destination from a place of a file; returns the bytes that were there."""
+    return os.preadv(fileno, [memoryview(destination).cast("B")], int(offset))
+
+
+def memcpy(source: Any, dest: Any) -> None:
+    """Copy the bytes of one array to the start of another. It compiles."""
+    data = source.reshape(-1).view(np.uint8)
+    dest.reshape(-1).view(np.uint8)[: data.size] = data
+
+
+def resize_crop(
+    source: Any, start_row: int, end_row: int, start_col: int, end_col: int, destination: Any
+) -> None:
+    """Resize a part of a picture into the destination; each pixel is the mean of what it covers."""
+    part = np.ascontiguousarray(source[start_row:end_row, start_col:end_col])
+    high, wide = destination.shape[:2]
+    # Where it has to grow, pixels repeat first, so that there is something to take the mean of.
+    part = part.repeat(-(-high // part.shape[0]), axis=0).repeat(-(-wide // part.shape[1]), axis=1)
+    destination[...] = _native.resize_area(part, wide, high)
+
+
+def imdecode(source: Any, dst: Any, source_height: int, source_width: int, *_: Any) -> int:
+    """Decode a whole JPEG to the start of the destination."""
+    pixels = _native.jpeg_decode(np.ascontiguousarray(source).data, "RGB")
+    if pixels.shape[:2] != (source_height, source_width):
+        raise ValueError(f"the JPEG is {pixels.shape[1]}×{pixels.shape[0]}")
+    memcpy(pixels, dst)
+    return 0

@@ -1,0 +1,22 @@
+"""Cutout."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .... import ops
+from ....ops.base import Op
+from ..builtin import Builtin
+
+
+class Cutout(Builtin):
+    """Fill a random square of every picture with a colour."""
+
+    def __init__(self, crop_size: int, fill: Any = (0, 0, 0)) -> None:
+        super().__init__()
+        self.crop_size, self.fill = crop_size, np.array(fill)
+
+    def as_op(self, tensors: bool) -> Op:
+        return ops.Cutout(self.crop_size, self.fill.tolist())

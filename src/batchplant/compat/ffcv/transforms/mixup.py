@@ -1,0 +1,56 @@
+"""Mixup of pictures and of their labels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from .... import ops
+from ....ops.base import Draws, Op, Spec
+from ....schema.columns import I64
+from ..builtin import Builtin
+
+
+class ImageMixup(Builtin):
+    """Mix every picture with the one before it in the batch; LabelMixup with the same arguments fits."""
+
+    def __init__(self, alpha: float, same_lambda: bool) -> None:
+        super().__init__()
+        self.alpha, self.same_lambda = alpha, same_lambda
+
+    def as_op(self, tensors: bool) -> Op:
+        return ops.ImageMixup(self.alpha, self.same_lambda)
+
+
+class LabelMixup(Builtin):
+    """(own label, the other's, how much of its own) for every sample."""
+
+    def __init__(self, alpha: float, same_lambda: bool) -> None:
+        super().__init__()
+        self.alpha, self.same_lambda = alpha, same_lambda
+
+    def as_op(self, tensors: bool) -> Op:
+        return ops.LabelMixup(self.alpha, self.same_lambda)
+
+
+class MixupToOneHot(Builtin):
+    """What LabelMixup gave, as one row of class weights for every sample."""
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        self.num_classes = num_classes
+
+    def as_op(self, tensors: bool) -> Op:
+        return _OneHotTensor(self.num_classes) if tensors else ops.MixupToOneHot(self.num_classes)
+
+
+class _OneHotTensor(ops.MixupToOneHot):
+    def infer(self, spec: Spec) -> Spec:
+        return spec.but(shape=super().infer(spec).shape)
+
+    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+        own, other, part = batch[:, 0].long(), batch[:, 1].long(), batch[:, 2]
+        out = torch.zeros((len(batch), self.num_classes), dtype=batch.dtype, device=batch.device)
+        out.scatter_add_(1, own[:, None], part[:, None])
+        return out.scatter_add_(1, other[:, None], 1 - part[:, None])

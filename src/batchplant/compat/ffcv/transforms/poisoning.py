@@ -1,0 +1,22 @@
+"""Poisoning."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .... import ops
+from ....ops.base import Op
+from ..builtin import Builtin
+
+
+class Poison(Builtin):
+    """Lay a mask of opacity ``alpha`` over the pictures of some samples."""
+
+    def __init__(self, mask: Any, alpha: Any, indices: Any, clamp: tuple[int, int] = (0, 255)) -> None:
+        super().__init__()
+        self.mask, self.alpha, self.indices, self.clamp = mask, alpha, np.sort(indices), clamp
+
+    def as_op(self, tensors: bool) -> Op:
+        return ops.Poison(self.mask, self.alpha, self.indices.tolist(), self.clamp)

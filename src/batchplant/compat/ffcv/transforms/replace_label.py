@@ -1,0 +1,22 @@
+"""Replacing labels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .... import ops
+from ....ops.base import Op
+from ..builtin import Builtin
+
+
+class ReplaceLabel(Builtin):
+    """Give some samples another label."""
+
+    def __init__(self, indices: Any, new_label: int) -> None:
+        super().__init__()
+        self.indices, self.new_label = np.sort(indices), new_label
+
+    def as_op(self, tensors: bool) -> Op:
+        return ops.ReplaceLabel(self.indices.tolist(), self.new_label)

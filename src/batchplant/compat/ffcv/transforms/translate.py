@@ -1,0 +1,22 @@
+"""Shifting."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .... import ops
+from ....ops.base import Op
+from ..builtin import Builtin
+
+
+class RandomTranslate(Builtin):
+    """Shift every picture by up to ``padding`` pixels each way, and fill what comes free with a colour."""
+
+    def __init__(self, padding: int, fill: Any = (0, 0, 0)) -> None:
+        super().__init__()
+        self.padding, self.fill = padding, np.array(fill)
+
+    def as_op(self, tensors: bool) -> Op:
+        return ops.RandomTranslate(self.padding, self.fill.tolist())

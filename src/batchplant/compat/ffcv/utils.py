@@ -1,0 +1,59 @@
+"""Small helpers with FFCV's names."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from ...errors import MissingLibraryError
+from .pipeline.compiler import numba
+
+s_print_lock = threading.Lock()
+
+
+def chunks(lst: Any, n: int) -> Iterator[Any]:
+    """Pieces of ``n`` items; the last may be shorter."""
+    return (lst[start : start + n] for start in range(0, len(lst), n))
+
+
+def is_power_of_2(n: int) -> bool:
+    return n > 0 and n & (n - 1) == 0
+
+
+def align_to_page(ptr: int, page_size: int) -> int:
+    """The first multiple of the page size that is not before ``ptr``."""
+    return -(-ptr // page_size) * page_size
+
+
+def decode_null_terminated_string(bytes: Any) -> str:
+    """ASCII up to the first NUL."""
+    text: str = bytes.tobytes().partition(b"\0")[0].decode("ascii")
+    return text
+
+
+def s_print(*a: Any, **b: Any) -> None:
+    """``print``, one thread at a time."""
+    with s_print_lock:
+        print(*a, **b)
+
+
+def cast_int_to_byte_ptr(typingctx: Any, src: Any) -> Any:
+    """For compiled code: a number as a pointer to bytes."""
+    raise MissingLibraryError("cast_int_to_byte_ptr works in compiled code alone: pip install numba")
+
+
+if (_numba := numba()) is not None:
+    from numba.extending import intrinsic as _intrinsic
+
+    @_intrinsic  # type: ignore[untyped-decorator]
+    def cast_int_to_byte_ptr(typingctx: Any, src: Any) -> Any:
+        """For compiled code: a number as a pointer to bytes."""
+        if not isinstance(src, _numba.types.Integer):
+            return None
+        pointer = _numba.types.CPointer(_numba.types.uint8)
+
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            return builder.inttoptr(args[0], context.get_value_type(signature.return_type))
+
+        return pointer(_numba.types.uintp), codegen

@@ -1,0 +1,176 @@
+"""FileReader and FileWriter, on top of the format's own reader and writer."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from ...data.writer import WriteOptions
+from ...errors import NotFoundError, OptionError, SampleIndexError
+from ...formats.base.records import RAW
+from ...formats.ffrecord import FFRecordReader, FFRecordWriter
+from ...schema.columns import I64, U8, Columns, Ragged, as_bytes
+
+Name = str | os.PathLike[str]
+# A writer hands on this much at once.
+PENDING_BYTES, PENDING_SAMPLES = 4 << 20, 4096
+
+
+def _names(fname: Name | Sequence[Name]) -> list[str]:
+    if isinstance(fname, str | os.PathLike):
+        folder = Path(fname)
+        return sorted(map(str, folder.glob("*.ffr"))) if folder.is_dir() else [os.fspath(fname)]
+    if isinstance(fname, list | tuple):
+        return [os.fspath(one) for one in fname]
+    raise TypeError(f"fname is a path or a list of paths, not {type(fname).__name__}")
+
+
+class FileReader:
+    """One file, or the files of a list or a folder one after another. May be read from many threads.
+
+    ``check_data``: compare the checksums of headers and samples.
+    """
+
+    def __init__(self, fname: Name | Sequence[Name], check_data: bool = True) -> None:
+        self.fnames = _names(fname)
+        if not self.fnames:
+            raise NotFoundError("at least one .ffr file is needed", path=fname)
+        self.check_data = bool(check_data)
+        # What the bytes mean is the caller's affair, whatever lies beside the file.
+        self._readers = [FFRecordReader(name, check=self.check_data, schema=RAW) for name in self.fnames]
+        self._ends: I64 = np.cumsum([len(reader) for reader in self._readers])
+        self.n = int(self._ends[-1])
+
+    def __len__(self) -> int:
+        return self.n
+
+    def read(self, indices: Sequence[int] | I64) -> list[U8]:
+        """The bytes of these samples, each an array of uint8; all that were read together share memory.
+
+        Negative numbers count from the end.
+        """
+        rows = self._rows(indices)
+        if len(self._readers) == 1:
+            return _cells(self._readers[0], rows)
+        files = np.searchsorted(self._ends, rows, side="right")
+        found: list[Any] = [None] * len(rows)
+        for file in np.unique(files):
+            where = np.flatnonzero(files == file)
+            reader = self._readers[file]
+            cells = _cells(reader, rows[where] - (self._ends[file] - len(reader)))
+            for place, cell in zip(where.tolist(), cells, strict=True):
+                found[place] = cell
+        return found
+
+    def read_one(self, index: int) -> U8:
+        """The bytes of one sample."""
+        return self.read([index])[0]
+
+    def _rows(self, indices: Sequence[int] | I64) -> I64:
+        found: npt.NDArray[Any] = np.asarray(indices)
+        if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
+            raise TypeError("indices is a list of integers")
+        rows = found.astype(np.int64)
+        if rows.size and (rows.min() < 0 or rows.max() >= self.n or found.dtype == np.uint64):
+            bad = (found >= self.n) | (rows < -self.n)
+            if bad.any():
+                wrong = int(found[int(np.argmax(bad))])
+                raise SampleIndexError(f"there is no sample {wrong}; there are {self.n}", path=self.fnames[0])
+            rows = np.where(rows < 0, rows + self.n, rows)
+        return rows
+
+    def validate(self) -> None:
+        """Compare the checksums of the headers, whatever ``check_data`` is; a wrong one is a DamagedError."""
+        for reader in self._readers:
+            reader.check_header()
+
+    def get_offsets(self, file_index: int) -> I64:
+        """Where the samples of a file begin, and behind them where the last one ends."""
+        return self._readers[file_index].offsets
+
+    def get_checksums(self, file_index: int) -> npt.NDArray[np.uint32]:
+        """The CRC-32 of each sample of a file."""
+        return self._readers[file_index].sums
+
+    def close(self) -> None:
+        for reader in self._readers:
+            reader.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[Callable[..., FileReader], tuple[list[str], bool]]:
+        return FileReader, (self.fnames, self.check_data)
+
+
+def _cells(reader: FFRecordReader, rows: I64) -> list[U8]:
+    records = reader.gather(rows)
+    data = records.data
+    return [data[start:end] for start, end in pairwise(records.offsets.tolist())]
+
+
+class FileWriter:
+    """Writes a file of exactly ``n`` samples. It appears under its name when it is closed, complete."""
+
+    def __init__(self, fname: Name, n: int) -> None:
+        if not isinstance(fname, str | os.PathLike):
+            raise TypeError(f"fname is a path, not {type(fname).__name__}")
+        if n < 0:
+            raise OptionError(f"n is the number of samples, not {n}", path=fname)
+        self.n = int(n)
+        self.count = 0
+        self._waiting: list[bytes] = []
+        self._size = 0
+        options = WriteOptions(overwrite=True, length=self.n, workers=1)
+        self._writer = FFRecordWriter(os.fspath(fname), RAW, options)
+
+    def write_one(self, data: Any) -> None:
+        """Append a sample: bytes, or anything that holds contiguous bytes."""
+        if self.count >= self.n:
+            raise OptionError(f"there are {self.n} samples already", path=self._writer.path)
+        self._waiting.append(data if isinstance(data, bytes) else as_bytes(data).tobytes())
+        self.count += 1
+        self._size += len(self._waiting[-1])
+        if self._size >= PENDING_BYTES or len(self._waiting) >= PENDING_SAMPLES:
+            self._hand_on()
+
+    def _hand_on(self) -> None:
+        if self._waiting:
+            self._writer.append(Columns(data=Ragged.from_cells(self._waiting)))
+            self._waiting, self._size = [], 0
+
+    def close(self) -> None:
+        """Complete the file. With fewer than ``n`` samples that is an error, and there is no file."""
+        if self._writer._closed:
+            return
+        if self.count != self.n:
+            self._writer.abort()
+            raise OptionError(f"{self.count} samples came, {self.n} were promised", path=self._writer.path)
+        self._hand_on()
+        self._writer.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self._writer.abort()
+
+    def __del__(self) -> None:
+        writer = getattr(self, "_writer", None)
+        if writer is not None and not writer._closed:
+            if self.count == self.n:
+                self.close()
+            else:
+                writer.abort()

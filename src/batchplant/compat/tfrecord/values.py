@@ -1,0 +1,380 @@
+"""The values that pipelines hand around: NumPy arrays with the few methods that TensorFlow's tensors have.
+
+``Tensor`` is an ndarray, ``String`` is bytes, so everything that takes NumPy takes them. Many strings are an
+object array of bytes, as they are in TensorFlow's ``.numpy()``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...errors import OptionError, SchemaError
+
+
+class DType:
+    """A type of values; everywhere where NumPy wants a dtype it can stand too."""
+
+    __slots__ = ("dtype", "name")
+
+    def __init__(self, name: str, dtype: Any) -> None:
+        self.name = name
+        self.dtype = np.dtype(dtype)
+
+    @property
+    def as_numpy_dtype(self) -> Any:
+        return self.dtype.type
+
+    @property
+    def size(self) -> int:
+        return int(self.dtype.itemsize)
+
+    @property
+    def max(self) -> Any:
+        return (np.finfo if self.is_floating else np.iinfo)(self.dtype).max
+
+    @property
+    def min(self) -> Any:
+        return (np.finfo if self.is_floating else np.iinfo)(self.dtype).min
+
+    @property
+    def is_floating(self) -> bool:
+        return bool(self.dtype.kind == "f")
+
+    @property
+    def is_integer(self) -> bool:
+        return bool(self.dtype.kind in "iu")
+
+    def __eq__(self, other: object) -> bool:
+        try:
+            return as_dtype(other).name == self.name
+        except OptionError:
+            return False
+
+    def __hash__(self) -> int:
+        return hash(self.dtype)
+
+    def __repr__(self) -> str:
+        return f"tf.{self.name}"
+
+
+string = DType("string", object)
+_KNOWN = {
+    name: DType(name, name)
+    for name in (
+        "bool",
+        *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+        *("float16", "float32", "float64", "complex64", "complex128"),
+    )
+}
+_BY_DTYPE = {one.dtype: one for one in (*_KNOWN.values(), string)}
+bool_ = _KNOWN["bool"]
+int8, int16, int32, int64 = (_KNOWN[f"int{bits}"] for bits in (8, 16, 32, 64))
+uint8, uint16, uint32, uint64 = (_KNOWN[f"uint{bits}"] for bits in (8, 16, 32, 64))
+float16, float32, float64 = (_KNOWN[f"float{bits}"] for bits in (16, 32, 64))
+complex64, complex128 = _KNOWN["complex64"], _KNOWN["complex128"]
+
+
+def as_dtype(kind: Any) -> DType:
+    """The DType that a name, a NumPy dtype, a Python type or a DType stands for."""
+    if isinstance(kind, DType):
+        return kind
+    # Parsing asks for every value.
+    known = _BY_DTYPE.get(kind) if isinstance(kind, np.dtype) else None
+    if known is not None:
+        return known
+    if kind in ("string", str, bytes):
+        return string
+    try:
+        dtype = np.dtype(kind)
+    except TypeError:
+        raise OptionError(f"{kind!r} is no type of values") from None
+    if dtype.kind in "OSU":
+        return string
+    if dtype.name not in _KNOWN:
+        raise OptionError(f"values of {dtype} are not mirrored")
+    return _KNOWN[dtype.name]
+
+
+class TensorShape(tuple[int | None, ...]):
+    """A shape; None is a size that is not known."""
+
+    def as_list(self) -> list[int | None]:
+        return list(self)
+
+    @property
+    def rank(self) -> int:
+        return len(self)
+
+    ndims = rank
+
+    def num_elements(self) -> int | None:
+        return None if None in self else int(np.prod([size or 0 for size in self], dtype=np.int64))
+
+
+def check_shape(value: Any, shape: Iterable[Any] | None) -> None:
+    """SchemaError unless the value has this shape; None fits everything."""
+    if shape is None:
+        return
+    wanted = tuple(None if size is None or size < 0 else int(size) for size in shape)
+    found = value.shape
+    if len(wanted) != len(found) or any(a not in (None, b) for a, b in zip(wanted, found, strict=True)):
+        raise SchemaError(f"the value has the shape {tuple(found)}, not {wanted}")
+
+
+class Tensor(np.ndarray[Any, Any]):
+    """An ndarray with ``numpy()``, ``set_shape()`` and the like; single items stay tensors."""
+
+    def numpy(self) -> Any:
+        plain = self.view(np.ndarray)
+        return plain if plain.ndim else plain[()]
+
+    def __getitem__(self, key: Any) -> Any:
+        found = super().__getitem__(key)
+        return found if isinstance(found, np.ndarray) else tensor(found)
+
+    def __array_wrap__(self, array: Any, context: Any = None, return_scalar: bool = False) -> Any:
+        # Without this a sum over everything would be a NumPy scalar, which has no numpy().
+        return np.asarray(array).view(Tensor)
+
+    def get_shape(self) -> TensorShape:
+        return TensorShape(self.shape)
+
+    def set_shape(self, shape: Iterable[Any] | None) -> None:
+        check_shape(self, shape)
+
+    def __repr__(self) -> str:
+        return f"<tf.Tensor: shape={self.shape}, dtype={as_dtype(self.dtype).name}, numpy={self.numpy()!r}>"
+
+
+class String(bytes):
+    """The bytes of one string."""
+
+    shape: tuple[int, ...] = ()
+    ndim = 0
+    dtype = string
+
+    def numpy(self) -> bytes:
+        return bytes(self)
+
+    def get_shape(self) -> TensorShape:
+        return TensorShape()
+
+    def set_shape(self, shape: Iterable[Any] | None) -> None:
+        check_shape(self, shape)
+
+    def __eq__(self, other: object) -> bool:
+        return bytes.__eq__(self, other.encode() if isinstance(other, str) else other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = bytes.__hash__
+
+    def __add__(self, other: Any) -> String:
+        return String(bytes(self) + as_bytes(other))
+
+    def __repr__(self) -> str:
+        return f"<tf.Tensor: shape=(), dtype=string, numpy={bytes(self)!r}>"
+
+
+def as_bytes(value: Any) -> bytes:
+    """The bytes of a string in any of its forms: bytes, text, a path, an array of one."""
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, bytearray | memoryview):
+        return bytes(value)
+    if hasattr(value, "__fspath__"):
+        return as_bytes(value.__fspath__())
+    if isinstance(value, np.ndarray) and value.ndim == 0:
+        return as_bytes(value.item())
+    if isinstance(value, np.ndarray) and value.dtype == np.uint8 and value.ndim == 1:
+        return value.tobytes()
+    raise SchemaError(f"a string is needed here, not {type(value).__name__} {value!r:.80}")
+
+
+def as_text(value: Any) -> str:
+    try:
+        return as_bytes(value).decode()
+    except UnicodeDecodeError as error:
+        raise SchemaError(f"these bytes are not UTF-8 text: {error}") from None
+
+
+def strings(values: Sequence[Any], shape: tuple[int, ...] | None = None) -> Any:
+    """An array of strings."""
+    array = np.empty(len(values), dtype=object)
+    array[:] = values
+    return array.reshape(shape if shape is not None else (len(values),)).view(Tensor)
+
+
+def tensor(value: Any, dtype: Any = None) -> Any:
+    """Anything as a Tensor, String, or one of the sparse and ragged ones, which stay as they are.
+
+    As in TensorFlow, Python's integers become int32 and its floats float32; arrays keep their dtype.
+    """
+    if dtype is not None:
+        return _with_dtype(value, as_dtype(dtype))
+    if isinstance(value, Tensor | String | SparseTensor | RaggedTensor):
+        return value
+    if isinstance(value, bytes | bytearray | memoryview):
+        return String(value)
+    if isinstance(value, str):
+        return String(value.encode())
+    array = np.asarray(value) if isinstance(value, np.ndarray | np.generic) else _from_python(value)
+    if array.dtype.kind in "SUO":
+        flat = [String(as_bytes(item)) for item in array.reshape(-1).tolist()]
+        return flat[0] if array.ndim == 0 else strings(flat, array.shape)
+    as_dtype(array.dtype)
+    return array.view(Tensor)
+
+
+def _from_python(value: Any) -> Any:
+    """An array of Python numbers, strings, or lists of them or of arrays."""
+    if value is None:
+        raise SchemaError("None is no value of a tensor")
+    try:
+        shape = np.shape(value)
+        flat = _leaves(value, len(shape))
+        if flat and isinstance(flat[0], bytes | str):
+            return strings([as_bytes(item) for item in flat], shape).view(np.ndarray)
+        array = np.asarray(value)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise SchemaError(f"{type(value).__name__} {value!r:.80} makes no tensor: {error}") from None
+    if flat and all(type(item) in (int, float, bool) for item in flat):
+        kind = array.dtype.kind
+        if kind == "i" and array.size and not -(2**31) <= array.min() <= array.max() < 2**31:
+            raise SchemaError(f"{value!r:.80} does not fit int32; name a dtype, such as tf.int64")
+        return array.astype({"i": np.int32, "f": np.float32}.get(kind, array.dtype))
+    # An empty list says nothing of its type.
+    return array.astype(np.float32) if not array.size and array.dtype == np.float64 else array
+
+
+def _leaves(value: Any, depth: int) -> list[Any]:
+    if depth == 0 or not isinstance(value, list | tuple):
+        return [value]
+    return [leaf for item in value for leaf in _leaves(item, depth - 1)]
+
+
+def _with_dtype(value: Any, dtype: DType) -> Any:
+    if isinstance(value, SparseTensor | RaggedTensor):
+        if value.dtype != dtype:
+            raise SchemaError(f"the value is of {value.dtype}, not {dtype}; use tf.cast")
+        return value
+    if dtype == string:
+        made = tensor(value)
+        if as_dtype(made.dtype) != string:
+            raise SchemaError(f"{value!r:.80} is no string")
+        return made
+    if isinstance(value, str | bytes):
+        raise SchemaError(f"the string {value!r:.80} is no {dtype.name}; use tf.strings.to_number")
+    try:
+        array = np.asarray(value)
+        if array.dtype.kind not in "biufc":
+            raise SchemaError(f"{value!r:.80} is no {dtype.name}")
+        if dtype.is_integer and array.size and array.dtype.kind in "iuf":
+            low, high = np.iinfo(dtype.dtype).min, np.iinfo(dtype.dtype).max
+            if array.dtype.kind == "f" or not low <= int(array.min()) <= int(array.max()) <= high:
+                raise SchemaError(f"{value!r:.80} does not fit {dtype.name}; use tf.cast")
+        return array.astype(dtype.dtype, copy=False).view(Tensor)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise SchemaError(f"{value!r:.80} makes no tensor of {dtype.name}: {error}") from None
+
+
+class SparseTensor:
+    """Values at some places of a larger shape: ``values`` (n) at ``indices`` (n, dimensions)."""
+
+    def __init__(self, indices: Any, values: Any, dense_shape: Any) -> None:
+        self.indices = np.asarray(indices, dtype=np.int64).view(Tensor)
+        self.values = tensor(values)
+        self.dense_shape = np.asarray(dense_shape, dtype=np.int64).view(Tensor)
+        if self.indices.ndim != 2 or self.indices.shape != (len(self.values), len(self.dense_shape)):
+            raise SchemaError(
+                f"indices of shape {self.indices.shape} do not fit {len(self.values)} values "
+                f"in {len(self.dense_shape)} dimensions"
+            )
+
+    @property
+    def shape(self) -> TensorShape:
+        return TensorShape(self.dense_shape.tolist())
+
+    @property
+    def dtype(self) -> DType:
+        return as_dtype(self.values.dtype)
+
+    def get_shape(self) -> TensorShape:
+        return self.shape
+
+    def __repr__(self) -> str:
+        return (
+            f"SparseTensor(indices={self.indices.numpy()!r}, values={self.values.numpy()!r}, "
+            f"dense_shape={self.dense_shape.numpy()!r})"
+        )
+
+
+class RaggedTensor:
+    """Rows of differing length: ``values``, and ``row_splits`` where each row begins and ends."""
+
+    def __init__(self, values: Any, row_splits: Any) -> None:
+        self.values: Any = tensor(values)
+        self.row_splits = np.asarray(row_splits).view(Tensor)
+
+    @property
+    def flat_values(self) -> Any:
+        return self.values.flat_values if isinstance(self.values, RaggedTensor) else self.values
+
+    @property
+    def dtype(self) -> DType:
+        return as_dtype(self.values.dtype)
+
+    @property
+    def shape(self) -> TensorShape:
+        return TensorShape((len(self), None, *self.values.shape[1:]))
+
+    def __len__(self) -> int:
+        return len(self.row_splits) - 1
+
+    def __getitem__(self, row: int) -> Any:
+        if not -len(self) <= row < len(self):
+            raise IndexError(f"row {row} of {len(self)}")
+        row %= len(self)
+        return self.values[int(self.row_splits[row]) : int(self.row_splits[row + 1])]
+
+    def row_lengths(self) -> Any:
+        return np.diff(self.row_splits).view(Tensor)
+
+    def to_list(self) -> list[Any]:
+        return [self[row].tolist() for row in range(len(self))]
+
+    def to_tensor(self, default_value: Any = None) -> Any:
+        """One row below the other, filled up to the longest."""
+        lengths = np.diff(self.row_splits.numpy())
+        flat = self.values.numpy()
+        empty: Any = b"" if self.dtype == string else 0
+        longest = int(lengths.max(initial=0))
+        out = np.full((len(self), longest, *flat.shape[1:]), empty, dtype=flat.dtype)
+        if default_value is not None:
+            out[...] = default_value
+        out[np.arange(longest) < lengths[:, None]] = flat[: int(self.row_splits[-1])]
+        return out.view(Tensor)
+
+    def __repr__(self) -> str:
+        return f"<tf.RaggedTensor {self.to_list()!r}>"
+
+
+@dataclasses.dataclass(frozen=True)
+class TensorSpec:
+    """What a value of a dataset looks like."""
+
+    shape: Any = None
+    dtype: Any = float32
+    name: str | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dtype", as_dtype(self.dtype))
+        if self.shape is not None:
+            object.__setattr__(self, "shape", TensorShape(self.shape))

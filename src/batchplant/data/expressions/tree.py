@@ -1,0 +1,319 @@
+"""The tree of a condition. Every node is frozen, and ``str`` of it is text that parses to the same tree."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import decimal
+import re
+import uuid
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from ...errors import OptionError
+
+Literal = bool | int | float | decimal.Decimal | str | bytes
+
+# How tightly a node binds, so that text has no parentheses that nobody needs.
+OR, AND, NOT, LEAF = range(4)
+PLAIN_NAME = re.compile(r"[^\W\d]\w*(\.\w+)*")
+KEYWORDS = ("and", "or", "not", "in", "is", "null", "none", "true", "false")
+# Levels of conditions within conditions.
+MAX_DEPTH = 100
+# Digits of a decimal number without a fraction that becomes an int.
+MAX_WHOLE_DIGITS = 100
+TURNED = {"==": "==", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+
+
+class Condition:
+    """Something that is true of a sample, false, or (where a cell is missing) neither.
+
+    ``&``, ``|`` and ``~`` join conditions; put each in parentheses: ``(col("x") > 3) & ~col("bad")``.
+    """
+
+    binds = LEAF
+
+    def __and__(self, other: Any) -> Condition:
+        return And((*_parts(And, as_condition(self)), *_parts(And, as_condition(other))))
+
+    def __rand__(self, other: Any) -> Condition:
+        return as_condition(other) & self
+
+    def __or__(self, other: Any) -> Condition:
+        return Or((*_parts(Or, as_condition(self)), *_parts(Or, as_condition(other))))
+
+    def __ror__(self, other: Any) -> Condition:
+        return as_condition(other) | self
+
+    def __invert__(self) -> Condition:
+        return Not(as_condition(self))
+
+    def __bool__(self) -> bool:
+        raise OptionError(
+            "a condition has no truth of its own: join conditions with & | ~, each in parentheses, "
+            "and write (col('x') > 3) & (col('x') < 5) for 3 < x < 5"
+        )
+
+
+def _parts(kind: type[And | Or], one: Condition) -> tuple[Condition, ...]:
+    return one.parts if isinstance(one, kind) else (one,)
+
+
+@dataclasses.dataclass(frozen=True)
+class Compare(Condition):
+    """A field against a value. ``at``: where it stands in the text, None where there was none."""
+
+    field: str
+    op: str
+    value: Literal
+    at: int | None = dataclasses.field(default=None, compare=False, repr=False)
+
+    def __str__(self) -> str:
+        if self.op == "==" and self.value is True:
+            return name_text(self.field)
+        return f"{name_text(self.field)} {self.op} {literal_text(self.value)}"
+
+
+@dataclasses.dataclass(frozen=True)
+class CompareFields(Condition):
+    """Two fields of one sample against each other."""
+
+    left: str
+    op: str
+    right: str
+    at: int | None = dataclasses.field(default=None, compare=False, repr=False)
+
+    def __str__(self) -> str:
+        return f"{name_text(self.left)} {self.op} {name_text(self.right)}"
+
+
+@dataclasses.dataclass(frozen=True)
+class In(Condition):
+    """A field that has one of some values."""
+
+    field: str
+    values: tuple[Literal, ...]
+    at: int | None = dataclasses.field(default=None, compare=False, repr=False)
+
+    def __str__(self) -> str:
+        return f"{name_text(self.field)} in ({', '.join(map(literal_text, self.values))})"
+
+
+@dataclasses.dataclass(frozen=True)
+class Like(Condition):
+    """A field whose text is like a pattern: ``%`` any letters, ``_`` one."""
+
+    field: str
+    pattern: str
+    at: int | None = dataclasses.field(default=None, compare=False, repr=False)
+
+    def __str__(self) -> str:
+        return f"{name_text(self.field)} like {literal_text(self.pattern)}"
+
+
+@dataclasses.dataclass(frozen=True)
+class IsNull(Condition):
+    """A field whose cell is missing."""
+
+    field: str
+    at: int | None = dataclasses.field(default=None, compare=False, repr=False)
+
+    def __str__(self) -> str:
+        return f"{name_text(self.field)} is null"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Joined(Condition):
+    parts: tuple[Condition, ...]
+
+    word = ""
+
+    def __str__(self) -> str:
+        return f" {self.word} ".join(_inside(part, self.binds + 1) for part in self.parts)
+
+
+@dataclasses.dataclass(frozen=True)
+class And(_Joined):
+    """All of them."""
+
+    binds, word = AND, "and"
+    __str__ = _Joined.__str__
+
+
+@dataclasses.dataclass(frozen=True)
+class Or(_Joined):
+    """At least one of them."""
+
+    binds, word = OR, "or"
+    __str__ = _Joined.__str__
+
+
+@dataclasses.dataclass(frozen=True)
+class Not(Condition):
+    """What is false becomes true; what is neither stays so."""
+
+    part: Condition
+
+    binds = NOT
+
+    def __str__(self) -> str:
+        return f"not {_inside(self.part, NOT)}"
+
+
+def _inside(part: Condition, least: int) -> str:
+    return f"({part})" if part.binds < least else str(part)
+
+
+class FieldRef(Condition):
+    """A field, to be compared: ``col("label") == "cat"``. By itself the condition that it is true."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        if not isinstance(name, str) or not name:
+            raise OptionError(f"col needs the name of a field, not {name!r}")
+        self.name = name
+
+    def _against(self, op: str, other: Any) -> Condition:
+        if isinstance(other, FieldRef):
+            return CompareFields(self.name, op, other.name)
+        return Compare(self.name, op, literal(other))
+
+    def __eq__(self, other: object) -> Condition:  # type: ignore[override]
+        return self._against("==", other)
+
+    def __ne__(self, other: object) -> Condition:  # type: ignore[override]
+        return self._against("!=", other)
+
+    def __lt__(self, other: Any) -> Condition:
+        return self._against("<", other)
+
+    def __le__(self, other: Any) -> Condition:
+        return self._against("<=", other)
+
+    def __gt__(self, other: Any) -> Condition:
+        return self._against(">", other)
+
+    def __ge__(self, other: Any) -> Condition:
+        return self._against(">=", other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def is_in(self, values: Iterable[Any]) -> Condition:
+        """The cell is one of these."""
+        if isinstance(values, str | bytes):
+            raise OptionError(f"is_in needs a list of values, not {values!r}")
+        return In(self.name, tuple(map(literal, values)))
+
+    def between(self, low: Any, high: Any) -> Condition:
+        """The cell is neither less than the one nor greater than the other."""
+        return self._against(">=", low) & self._against("<=", high)
+
+    def like(self, pattern: str) -> Condition:
+        """The text is like a pattern: ``%`` stands for any letters, ``_`` for one."""
+        if not isinstance(pattern, str):
+            raise OptionError(f"like needs a pattern as 'cat%', not {_short(pattern)}")
+        return Like(self.name, pattern)
+
+    def is_null(self) -> Condition:
+        """The cell is missing."""
+        return IsNull(self.name)
+
+    def __str__(self) -> str:
+        return name_text(self.name)
+
+    def __repr__(self) -> str:
+        return f"col({self.name!r})"
+
+
+def col(name: str) -> FieldRef:
+    """A field in a condition: ``reader.filter((col("width") > 224) & col("label").is_in(["cat"]))``."""
+    return FieldRef(name)
+
+
+def as_condition(given: Any) -> Condition:
+    """A condition; a field by itself is one that it is true."""
+    if isinstance(given, FieldRef):
+        return Compare(given.name, "==", True)
+    if isinstance(given, Condition):
+        return given
+    raise OptionError(
+        f"a condition is needed, as \"label == 'cat'\" or col('x') > 3, not {_short(given)}; "
+        "behind & and | put it in parentheses"
+    )
+
+
+def literal(given: Any) -> Literal:
+    """A value that can stand in a condition: times and UUIDs as their text."""
+    if isinstance(given, np.ndarray) and given.ndim == 0:
+        given = given[()]
+    # As text, for Python's own times know no nanoseconds.
+    if isinstance(given, np.datetime64):
+        return str(given)
+    if isinstance(given, np.generic):
+        given = given.item()
+    if isinstance(given, bool | int | float | str | bytes):
+        return given
+    if isinstance(given, bytearray | memoryview):
+        return bytes(given)
+    if isinstance(given, datetime.datetime | datetime.date | datetime.time):
+        return given.isoformat()
+    if isinstance(given, decimal.Decimal):
+        if not given.is_finite():
+            raise OptionError(f"a field is compared with finite numbers, not {given}")
+        whole = given == given.to_integral_value() and given.copy_abs() < 10**MAX_WHOLE_DIGITS
+        return int(given) if whole else number_of(given)
+    if isinstance(given, uuid.UUID):
+        return str(given)
+    if given is None:
+        raise OptionError("nothing equals a missing cell: write `x is null`, or col('x').is_null()")
+    raise OptionError(f"a field is compared with a number, a text, bytes or a time, not {_short(given)}")
+
+
+def number_of(given: decimal.Decimal) -> float | decimal.Decimal:
+    """Return the float that is written with the same digits, else the decimal number itself."""
+    near = float(given)
+    return near if decimal.Decimal(repr(near)) == given else given
+
+
+def check_depth(condition: Condition) -> Condition:
+    """Return the condition; an OptionError where it is nested so deep that no reader of it could recurse."""
+    rest: list[tuple[Condition, int]] = [(condition, 1)]
+    while rest:
+        node, depth = rest.pop()
+        if depth > MAX_DEPTH:
+            raise OptionError(f"the filter is nested deeper than {MAX_DEPTH} conditions")
+        if isinstance(node, Not):
+            rest.append((node.part, depth + 1))
+        elif isinstance(node, And | Or):
+            rest.extend((part, depth + 1) for part in node.parts)
+    return condition
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:80] + " …"
+
+
+def name_text(name: str) -> str:
+    plain = PLAIN_NAME.fullmatch(name) and name.lower() not in KEYWORDS
+    return name if plain else "`" + name.replace("`", "``") + "`"
+
+
+def literal_text(value: Literal) -> str:
+    """A value as it stands in text."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, bytes):
+        return "b'" + "".join(_escaped(byte) for byte in value) + "'"
+    if isinstance(value, str):
+        return (
+            "'" + "".join(_escaped(ord(one)) if one < " " or one in "'\\\x7f" else one for one in value) + "'"
+        )
+    return str(value) if isinstance(value, decimal.Decimal) else repr(value)
+
+
+def _escaped(code: int) -> str:
+    return chr(code) if 32 <= code < 127 and code not in b"'\\" else f"\\x{code:02x}"

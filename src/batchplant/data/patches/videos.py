@@ -1,0 +1,283 @@
+"""Clips of videos: each sample of a dataset is a video, and every run of frames of it is a sample here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from ...codecs.media.video import Index, index_of
+from ...codecs.media.video.frames import check_clip, each_frame, rotation_of
+from ...errors import BatchplantError, DataError, DecodeError, OptionError, Problem, SchemaError
+from ...order import default_threads
+from ...order.keyed import whole
+from ...schema import Bytes, Field, Int, Schema, Tensor, Video
+from ...schema.columns import I64, U8, Columns, Ragged, Spans, starts_of
+from ...storage import index
+from ..hooks import open_reader
+from ..origin import remembered
+from ..reader import Reader
+
+START, VIDEO_ID = "start", "video_id"
+MAX_FRAMES, MAX_SIDE_PIXELS = 1 << 30, 1 << 26
+# Number of frames that marks a video whose container cannot be read.
+UNREADABLE = -1
+VERSION = 1
+
+
+class VideoClips(Reader):
+    """All clips of the videos of a dataset: ``frames`` frames, ``step`` apart, from every ``stride``-th on.
+
+    source: a reader, or the path of one. stride: by default, a clip begins where the one before it ends.
+    field: that of the videos (default: the only Video field). size: (height, width) of the frames, or one
+    number for both; without it, all videos must have one size. upright: turned as a player does.
+
+    pad: without it, clips lie inside of their video: frames at its end that fill none, and videos shorter
+    than a clip, are left out. With ``"last"``, the last frame is repeated, and every video is covered to its
+    end. on_error: ``raise``, or ``skip`` to leave out videos whose container cannot be read; ``skipped``
+    lists them. Damage between the frames is found when a clip is decoded, and is up to the Loader's on_error.
+
+    A sample has the clip, uint8 (frames, height, width, 3), in the place of the video; ``start``, its first
+    frame; ``video_id``, the number of the sample that it is cut from; and the other fields of that sample.
+    Decoding starts at the keyframe before a clip. The clips of a video are a block: in a batch that has
+    several, frames they share are decoded once.
+    """
+
+    format = "clips"
+
+    def __init__(
+        self,
+        source: Reader | str | os.PathLike[str],
+        frames: int = 16,
+        stride: int | None = None,
+        *,
+        step: int = 1,
+        field: str | None = None,
+        size: int | Sequence[int] | None = None,
+        pad: str | None = None,
+        upright: bool = False,
+        on_error: str = "raise",
+    ) -> None:
+        self.base = base = source if isinstance(source, Reader) else open_reader(source)
+        self.path = base.path
+        # Videos that have no clips here, because their containers cannot be read.
+        self.skipped: list[Problem] = []
+        try:
+            self._frames = whole("frames", frames, 1, MAX_FRAMES)
+            self._step = whole("step", step, 1, MAX_FRAMES)
+            # Frames from the first of a clip to its last.
+            self._span = (self._frames - 1) * self._step + 1
+            self._stride = self._span if stride is None else whole("stride", stride, 1, MAX_FRAMES)
+            if pad not in (None, "last"):
+                raise OptionError(f"pad is 'last' or None, not {pad!r}")
+            if on_error not in ("raise", "skip"):
+                raise OptionError(f"on_error is raise or skip, not {on_error!r}")
+            self._size, self._upright = _pair(size), bool(upright)
+            self._field = self._video_field(field)
+            self._facts = self._facts_of_all(skip=on_error == "skip")
+            self.schema = self._schema()
+        except BatchplantError as error:
+            raise error.at(path=self.path) from None
+        totals = np.maximum(self._facts[:, 0], 0)
+        over = totals - self._span
+        if pad is None:
+            counts = np.maximum(over // self._stride + 1, 0)
+        else:
+            # No clip begins behind the last frame.
+            counts = 1 + np.minimum(-(-np.maximum(over, 0) // self._stride), (totals - 1) // self._stride)
+        # The number of the first clip of every video.
+        self._firsts = starts_of(np.where(totals > 0, counts, 0))
+        self.length = int(self._firsts[-1])
+
+    def _video_field(self, given: str | None) -> str:
+        if given is None:
+            videos = [name for name, field in self.base.schema.items() if isinstance(field, Video)]
+            if len(videos) != 1:
+                listed = ", ".join(map(repr, videos)) or "none"
+                raise OptionError(f"clips are cut from one field of videos, and there are {listed}: name it")
+            return videos[0]
+        (name,) = self.base._names([given])
+        if not isinstance(self.base.schema[name], Video | Bytes):
+            raise OptionError(f"clips are cut from videos, not from {self.base.schema[name]}", field=name)
+        return name
+
+    def _schema(self) -> Schema:
+        fields: dict[str, Field] = dict(self.base.schema)
+        for name in (START, VIDEO_ID):
+            if name in fields:
+                raise SchemaError(
+                    f"a field cannot be called {name!r}: clips have one of their own; rename() it first"
+                )
+        fields[self._field] = Tensor("uint8", (self._frames, *self._frame_size(), 3))
+        fields[START], fields[VIDEO_ID] = Int(), Int()
+        return Schema(fields)
+
+    def _frame_size(self) -> tuple[int, int]:
+        """Height and width of all frames."""
+        if self._size is not None:
+            height, width = self._size
+        else:
+            readable = np.flatnonzero(self._facts[:, 0] > 0)
+            if not len(readable):
+                raise SchemaError("there is no video to tell the size by; give size=(height, width)")
+            sizes = self._facts[readable, 1:]
+            others = np.flatnonzero((sizes != sizes[0]).any(axis=1))
+            height, width = sizes[0].tolist()
+            if len(others):
+                high, wide = sizes[others[0]].tolist()
+                raise OptionError(
+                    f"the video is {wide}×{high}, and that of sample {readable[0]} is {width}×{height}; "
+                    "size=(height, width) resizes the frames of all",
+                    sample=int(readable[others[0]]),
+                    field=self._field,
+                )
+        check_clip(self._frames, height, width)
+        return height, width
+
+    # -- what the containers tell ----------------------------------------------------------------------
+
+    def _facts_of_all(self, *, skip: bool) -> I64:
+        """Frames, height and width of every video: the containers are read once, and remembered.
+
+        Zero frames: the video is missing.
+        """
+
+        def make(reader: Reader) -> tuple[index.Arrays, index.Facts]:
+            facts = np.zeros((len(reader), 3), dtype=np.int64)
+            for number in range(len(reader)):
+                try:
+                    facts[number] = self._video_facts(reader, number)
+                except DataError:
+                    facts[number] = UNREADABLE
+            return {"facts": facts}, {}
+
+        def check(kept: index.Index) -> bool:
+            facts = kept.arrays["facts"]
+            return facts.dtype == np.int64 and facts.shape == (len(self.base), 3)
+
+        about = "upright" if self._upright else ""
+        kept = remembered(self.base, (self._field,), "video-facts", about, make, version=VERSION, check=check)
+        facts: I64 = np.array((make(self.base)[0] if kept is None else kept.arrays)["facts"])
+        for number in np.flatnonzero(facts[:, 0] == UNREADABLE).tolist():
+            # Read again for the reason; a limit may also have been raised since.
+            try:
+                facts[number] = self._video_facts(self.base, number)
+            except DataError as error:
+                error.sample = number
+                error.at(path=self.base.where(number), field=self._field)
+                if not skip:
+                    raise
+                self.skipped.append(Problem.of(error))
+        return facts
+
+    def _video_facts(self, reader: Reader, number: int) -> tuple[int, int, int]:
+        """Frames, height and width of a video."""
+        data = self._data(reader._read(np.array([number]), (self._field,)), 0)
+        if data is None:
+            return 0, 0, 0
+        facts = index_of(data)
+        height, width = self._size_of(data, facts)
+        return len(facts.times), height, width
+
+    def _size_of(self, data: memoryview, facts: Index) -> tuple[int, int]:
+        turned = self._upright and round(rotation_of(data, facts) / 90) % 2
+        return (facts.width, facts.height) if turned else (facts.height, facts.width)
+
+    def _data(self, columns: Columns, row: int) -> memoryview | None:
+        """The bytes of a video; None where it is missing."""
+        column = columns[self._field]
+        assert isinstance(column, Ragged)
+        cell = column[row]
+        return None if cell is None else np.ascontiguousarray(cell).data
+
+    # -- reading ---------------------------------------------------------------------------------------
+
+    def _places(self, indices: I64) -> tuple[I64, I64]:
+        """The video of each clip, and its first frame."""
+        videos = np.searchsorted(self._firsts, indices, side="right") - 1
+        return videos, (indices - self._firsts[videos]) * self._stride
+
+    def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
+        videos, starts = self._places(indices)
+        used, back = np.unique(videos, return_inverse=True)
+        own = {START: starts, VIDEO_ID: videos}
+        base = self.base._read(used, tuple(name for name in fields if name not in own))
+        columns = Columns()
+        for name in fields:
+            if name in own:
+                columns[name] = own[name]
+            elif name == self._field:
+                columns[name] = self._clips(base, indices, used, back, starts)
+            else:
+                column = base[name]
+                columns[name] = column.take(back) if isinstance(column, Ragged) else column[back]
+        return columns
+
+    def _clips(self, base: Columns, indices: I64, used: I64, back: I64, starts: I64) -> U8:
+        cell = self.schema[self._field].cell
+        assert cell is not None
+        clips: U8 = np.empty((len(indices), *cell[1]), dtype=np.uint8)
+
+        def decode(number: int) -> None:
+            rows = np.flatnonzero(back == number)
+            try:
+                data = self._data(base, number)
+                if data is None:
+                    raise DecodeError("the video is missing")
+                for row, place, frame in self._decoded(data, int(used[number]), starts[rows]):
+                    clips[rows[row], place] = frame
+            except BatchplantError as error:
+                error.sample = int(indices[rows[0]])
+                raise error.at(path=self.base.where(int(used[number])), field=self._field) from None
+
+        # FFmpeg runs without the GIL. No thread outlives the call, so that none is lost by a fork.
+        with ThreadPoolExecutor(min(len(used), default_threads()) or 1) as pool:
+            list(pool.map(decode, range(len(used))))
+        return clips
+
+    def _decoded(self, data: memoryview, video: int, starts: I64) -> Iterator[tuple[I64, I64, U8]]:
+        """Each frame of the clips that begin there: the clips that show it, its places there, its image."""
+        facts, total = index_of(data), int(self._facts[video, 0])
+        if len(facts.times) != total:
+            raise DecodeError(f"the video has {len(facts.times)} frames, and had {total} when it was opened")
+        height, width = self.schema[self._field].shape[1:3]  # type: ignore[attr-defined]
+        numbers = np.minimum(starts[:, None] + np.arange(self._frames) * self._step, total - 1)
+        frames = each_frame(data, facts, numbers.reshape(-1), size=self._size, upright=self._upright)
+        for places, frame in frames:
+            if frame.shape != (height, width, 3):
+                raise DecodeError(f"its frames are {frame.shape[1]}×{frame.shape[0]}, not {width}×{height}")
+            yield *np.divmod(places, self._frames), frame
+
+    def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
+        own = [name for name in fields if name in self.base.schema]
+        return self.base._ranges(own, np.unique(self._places(indices)[0]))
+
+    def blocks(self) -> I64 | None:
+        """The video of each clip."""
+        return np.repeat(np.arange(len(self._firsts) - 1), np.diff(self._firsts))
+
+    def boundaries(self) -> I64:
+        """The first clips of videos."""
+        firsts = np.unique(self._firsts)
+        return firsts[(firsts > 0) & (firsts < self.length)]
+
+    def where(self, sample: int) -> str:
+        return self.base.where(int(self._places(np.array([sample]))[0][0]))
+
+    def facts(self) -> dict[str, Any]:
+        return {"videos": len(self.base), "frames": self._frames, "stride": self._stride, "step": self._step}
+
+    def close(self) -> None:
+        self.base.close()
+
+
+def _pair(size: int | Sequence[int] | None) -> tuple[int, int] | None:
+    if size is None:
+        return None
+    sides = tuple(size) if isinstance(size, Sequence) else (size, size)
+    if len(sides) != 2:
+        raise OptionError(f"size is (height, width), or one number for both, not {size!r}")
+    return whole("height", sides[0], 1, MAX_SIDE_PIXELS), whole("width", sides[1], 1, MAX_SIDE_PIXELS)

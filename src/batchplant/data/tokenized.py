@@ -1,0 +1,121 @@
+"""Text as token ids, as a Reader: what ``convert(tokenize=…)`` writes."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..codecs.tokens import Tokenizer, texts_of
+from ..errors import BatchplantError, DecodeError, OptionError, no_such
+from ..schema import Bytes, Schema, Tensor, Text
+from ..schema.columns import I64, Columns, Ragged, Spans
+from .reader import Over, Reader
+
+TOKENS = "tokens"
+
+
+class Tokenized(Over):
+    """The samples of a reader, with ids in the place of some texts.
+
+    The ids of one field are called ``tokens``, those of several ``NAME_tokens``.
+    """
+
+    def __init__(self, base: Reader, tokenizers: Mapping[str, Tokenizer]) -> None:
+        super().__init__(base)
+        self._tokenizers = dict(tokenizers)
+        # From the names of texts to those of their ids, and back.
+        self.names = {name: TOKENS if len(tokenizers) == 1 else f"{name}_{TOKENS}" for name in tokenizers}
+        self._texts = {ids: name for name, ids in self.names.items()}
+        fields = {}
+        for name, field in base.schema.items():
+            if name not in tokenizers:
+                fields[name] = field
+                continue
+            ids = self.names[name]
+            if not isinstance(field, Text | Bytes):
+                raise OptionError(f"only text is tokenized, and this is {field}", path=self.path, field=name)
+            if ids in base.schema and ids not in tokenizers:
+                raise OptionError(
+                    f"the ids of {name!r} would be called {ids!r}, as another field is", path=self.path
+                )
+            fields[ids] = Tensor(tokenizers[name].dtype.name, (None,))
+        self.schema = Schema(fields)
+
+    def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
+        texts = [self._texts.get(name, name) for name in fields]
+        columns = self.base._read(indices, tuple(dict.fromkeys(texts)))
+        return Columns(
+            (name, self._ids(text, columns[text], indices) if name in self._texts else columns[text])
+            for name, text in zip(fields, texts, strict=True)
+        )
+
+    def _ids(self, name: str, column: Any, indices: I64) -> Ragged:
+        texts, failures = texts_of(column)
+        made = self._tokenizers[name].encode(texts)
+        failures |= made.failures
+        if failures:
+            row = min(failures)
+            error = failures[row]
+            if not isinstance(error, BatchplantError):
+                said = f"the tokenizer raised {type(error).__name__}: {error}"
+                raise DecodeError(said, sample=int(indices[row]), field=name) from error
+            raise error.at(sample=int(indices[row]), field=name)
+        values = np.ascontiguousarray(made.values).view(np.uint8)
+        return Ragged(values, made.offsets * made.values.dtype.itemsize)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What the ids depend on besides the text, as JSON."""
+        return {name: one.identity for name, one in self._tokenizers.items()}
+
+    def tokens_in(self, columns: Columns, names: Mapping[str, str]) -> int:
+        """How many ids these columns hold, whose fields have new names."""
+        count = 0
+        for ids, text in self._texts.items():
+            column = columns.get(names.get(ids, ids))
+            if isinstance(column, Ragged):
+                width = self._tokenizers[text].dtype.itemsize
+                count += int(column.offsets[-1] - column.offsets[0]) // width
+        return count
+
+    def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
+        return self.base._ranges([self._texts.get(name, name) for name in fields], indices)
+
+
+def tokenizers_of(asked: Any, schema: Schema) -> dict[str, Tokenizer]:
+    """What ``tokenize=`` says: tokenizers by field, or one for the field ``text`` or the only one of text."""
+    if isinstance(asked, Mapping):
+        for name in asked:
+            if name not in schema:
+                raise OptionError(no_such("field", name, schema))
+        return {name: as_tokenizer(one) for name, one in asked.items()}
+    texts = [name for name, field in schema.items() if type(field) is Text]
+    name = "text" if "text" in texts else texts[0] if len(texts) == 1 else None
+    if name is None:
+        what = f"it has {', '.join(texts)}" if texts else "it has no field of text"
+        raise OptionError(f'which field is tokenized? {what}; name it: tokenize={{"NAME": …}}, --field NAME')
+    return {name: as_tokenizer(asked)}
+
+
+def check_portable(tokenizer: Tokenizer) -> None:
+    """OptionError where processes that do not run this script cannot load a tokenizer."""
+    why = None
+    if getattr(tokenizer.tokenizer, "__module__", None) == "__main__":
+        why = "it stands in the script that runs"
+    elif tokenizer.path is None:
+        try:
+            pickle.dumps(tokenizer)
+        except Exception as error:
+            why = str(error)
+    if why is not None:
+        raise OptionError(
+            f"other processes cannot load this tokenizer: {why}; give a tokenizer.json, or a function of a "
+            "module"
+        )
+
+
+def as_tokenizer(asked: Any) -> Tokenizer:
+    return asked if isinstance(asked, Tokenizer) else Tokenizer(asked)

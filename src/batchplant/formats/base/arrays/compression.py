@@ -1,0 +1,173 @@
+"""Packing and unpacking of chunks, with a bound: what comes out is never more than the chunk can hold.
+
+GZIP, bzip2 and xz are Python's own. Zstandard, Blosc and LZ4 come from numcodecs, the codecs of the Zarr
+project. It trusts the sizes in their headers (a Blosc chunk that was cut is read beyond its end), so they
+are checked here first.
+"""
+
+from __future__ import annotations
+
+import bz2
+import functools
+import lzma
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ....errors import DamagedError, MissingLibraryError, OptionError
+from ....storage import limits
+
+ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+BLOSC_HEADER = 16
+# What xz may take for its dictionary; its highest preset takes a quarter of this.
+XZ_MEMORY = 256 << 20
+
+
+def numcodecs(extra: str = "zarr") -> Any:
+    """The library, imported when it is needed; ``extra``: what a user installs to have it."""
+    try:
+        import numcodecs as found
+        import numcodecs.blosc
+        import numcodecs.lz4
+        import numcodecs.zstd
+    except ImportError:
+        raise MissingLibraryError(
+            f'Zstandard, Blosc and the filters of Zarr need numcodecs: pip install "batchplant[{extra}]"'
+        ) from None
+    return found
+
+
+class _TooMuchError(ValueError):
+    """More than was asked for."""
+
+
+def unpack(kind: str, data: Any, most: int) -> Any:
+    """At most ``most`` bytes out of these; DamagedError for more, and for what is no such data.
+
+    0: as many as the limit allows.
+    """
+    limit = limits.allowed(len(data))
+    try:
+        return _UNPACK[kind](data, min(most or limit, limit))
+    except _TooMuchError as error:
+        if not 0 < most <= limit:
+            raise DamagedError(limits.too_large("the chunk", None, len(data))) from None
+        raise DamagedError(f"the chunk is damaged ({kind}): {error}") from None
+    # numcodecs raises RuntimeError, and others for strange arguments.
+    except (ValueError, RuntimeError, TypeError, EOFError, OSError, zlib.error, lzma.LZMAError) as error:
+        raise DamagedError(f"the chunk is damaged ({kind}): {error}") from None
+
+
+def _stream(make: Callable[[], Any], data: Any, most: int) -> bytes:
+    """One stream after another."""
+    parts: list[bytes] = []
+    left, data = most, memoryview(data)
+    while len(data) or not parts:
+        stream = make()
+        part = stream.decompress(data, left + 1)
+        left -= len(part)
+        if left < 0:
+            raise _TooMuchError(f"it holds more than the {most} bytes of its chunk")
+        if not stream.eof:
+            raise ValueError("it is cut short")
+        parts.append(part)
+        data = memoryview(stream.unused_data)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _zstd(data: Any, most: int) -> Any:
+    head = bytes(data[:18])
+    if head[:4] != ZSTD_MAGIC or len(head) < 6:
+        raise ValueError("it is no Zstandard frame")
+    flags = head[4]
+    single = flags >> 5 & 1
+    width = (single, 2, 4, 8)[flags >> 6]
+    if not width:
+        # The header does not say the size; the library wants the very size then.
+        out = np.empty(most, dtype=np.uint8)
+        return numcodecs().zstd.decompress(data, out)
+    at = 5 + (1 - single) + (0, 1, 2, 4)[flags & 3]
+    size = int.from_bytes(head[at : at + width], "little") + (256 if width == 2 else 0)
+    if size > most:
+        raise _TooMuchError(f"it claims {size} bytes, and its chunk has {most}")
+    return numcodecs().zstd.decompress(data) if size else b""
+
+
+def _blosc(data: Any, most: int) -> Any:
+    head = bytes(data[:BLOSC_HEADER])
+    size, packed = (int.from_bytes(head[at : at + 4], "little") for at in (4, 12))
+    if len(head) < BLOSC_HEADER or packed != len(data):
+        raise ValueError(f"{len(data)} bytes, and its header says {packed}")
+    if not head[3]:
+        raise ValueError("it has values of no size")
+    if size > most:
+        raise _TooMuchError(f"it claims {size} bytes, and its chunk has {most}")
+    return numcodecs().blosc.decompress(data) if size else b""
+
+
+def _lz4(data: Any, most: int) -> Any:
+    size = int.from_bytes(bytes(data[:4]), "little")
+    if len(data) < 5:
+        raise ValueError("it is cut short")
+    if size > most:
+        raise _TooMuchError(f"it claims {size} bytes, and its chunk has {most}")
+    return numcodecs().lz4.decompress(data)
+
+
+_UNPACK: dict[str, Callable[[Any, int], Any]] = {
+    # GZIP or zlib, as the header says.
+    "gzip": functools.partial(_stream, functools.partial(zlib.decompressobj, 47)),
+    "bzip2": functools.partial(_stream, bz2.BZ2Decompressor),
+    "xz": functools.partial(_stream, functools.partial(lzma.LZMADecompressor, memlimit=XZ_MEMORY)),
+    "zstd": _zstd,
+    "blosc": _blosc,
+    "lz4": _lz4,
+}
+
+# Packings that keep a checksum.
+SUMS = {
+    "crc32c": "CRC", "crc32": "CRC", "gzip": "CRC", "bzip2": "CRC", "bz2": "CRC", "zlib": "Adler-32",
+    "adler32": "Adler-32", "fletcher32": "Fletcher-32", "jenkins_lookup3": "checksum",
+}  # fmt: skip
+
+
+def sums_of(packing: str) -> list[str]:
+    """The checksums that chunks packed so have, as `verify` names them."""
+    words = packing.replace("numcodecs.", "").split()
+    return [f"{said} of every chunk" for word, said in SUMS.items() if word in words]
+
+
+# The level where none is given, and the highest.
+LEVELS = {"zstd": (3, 22), "gzip": (6, 9), "bzip2": (9, 9), "xz": (6, 9), "blosc": (5, 9)}
+KINDS = ("none", *LEVELS)
+
+
+def level_of(kind: str, level: int | None, known: tuple[str, ...]) -> int:
+    """The level to pack with; OptionError where there is no such compression or level."""
+    if kind not in known:
+        raise OptionError(f"compression is one of {', '.join(known)}; not {kind!r}")
+    default, most = LEVELS.get(kind, (0, 0))
+    if level is None:
+        return default
+    if not isinstance(level, int) or not 0 <= level <= most:
+        raise OptionError(f"the level of {kind} is 0 to {most}, not {level!r}")
+    return level
+
+
+def pack(kind: str, level: int, data: Any, itemsize: int = 1, checksum: bool = False) -> Any:
+    """These bytes, compressed; ``itemsize``: of the values, for Blosc's shuffle; ``checksum``: for
+    Zstandard."""
+    if kind == "gzip":
+        stream = zlib.compressobj(level, wbits=31)
+        return stream.compress(data) + stream.flush()
+    if kind == "bzip2":
+        return bz2.compress(data, max(1, level))
+    if kind == "xz":
+        return lzma.compress(data, preset=level)
+    if kind == "zstd":
+        return numcodecs().zstd.compress(data, level, checksum)
+    if kind == "blosc":
+        return numcodecs().blosc.compress(data, b"zstd", level, 1, typesize=itemsize)
+    return data

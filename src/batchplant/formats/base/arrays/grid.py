@@ -1,0 +1,485 @@
+"""Grid: one array that is stored in chunks, and how rows of it are read."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .... import _native
+from ....codecs import npy
+from ....data.arrays import each
+from ....errors import BatchplantError, DamagedError, SchemaError
+from ....schema import Bytes, Field, Text
+from ....schema.columns import I32, I64, U8, Column, Ragged, as_bytes, starts_of
+from ....storage import limits
+from ....storage.cache import ChunkCache
+from .compression import sums_of
+from .store import Blob, Part, Place, Store, human
+
+Index = tuple[int, ...]
+# What an open mapping is charged with in the cache: it holds no memory, but a process may have only so many.
+MAPPING_COST = 64 << 10
+CHUNK_MOST = 1 << 40
+# NumPy's own limit.
+MAX_DIMENSIONS = 64 if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else 32
+# Files of an array that are kept mapped.
+FILES_MOST = 4096
+# Chunks, as they are when unpacked, that are fetched side by side.
+AHEAD_BYTES = 64 << 20
+# Larger chunks of plain values on a server are not fetched whole: rows are read by ranges.
+MAX_WHOLE_CHUNK_BYTES = 1 << 20
+
+
+@dataclasses.dataclass
+class Grid:
+    """An array of ``shape`` in ``chunks``.
+
+    ``locate`` says where a chunk is (None: it is missing), ``decode`` makes an array (or Ragged, of text
+    and bytes) of its bytes. ``plain``: these bytes are the values themselves, in C order, behind a header
+    whose size ``header`` says. ``cropped``: the last chunk holds only the rows that there are. ``fill``
+    makes the value of a missing chunk. ``packing`` is for people.
+    """
+
+    store: Store
+    name: str
+    shape: tuple[int, ...]
+    chunks: tuple[int, ...]
+    dtype: np.dtype[Any]
+    locate: Callable[[Index], Place | None]
+    decode: Callable[[U8], Any]
+    fill: Callable[[], Any]
+    plain: bool = False
+    packing: str = "none"
+    header: Callable[[U8], int] | None = None
+    cropped: bool = False
+    # Chunks of samples in one file.
+    per_file: int = 1
+    # Whether the table of a file of several chunks has a checksum.
+    summed: bool = False
+    # Whether a missing chunk is one of fill values, or damage.
+    may_miss: bool = True
+
+    def __post_init__(self) -> None:
+        if len(self.shape) > MAX_DIMENSIONS:
+            said = f"arrays of {len(self.shape)} dimensions are not read; NumPy has at most {MAX_DIMENSIONS}"
+            raise SchemaError(said, path=self._path)
+        sizes = [*self.shape, *self.chunks]
+        good = len(self.shape) == len(self.chunks) and all(type(size) is int for size in sizes)
+        if not good or min(self.shape, default=0) < 0 or min(self.chunks, default=1) < 1:
+            raise DamagedError(f"an array of shape {self.shape} in chunks {self.chunks}", path=self._path)
+        if self.chunk_bytes > CHUNK_MOST or max(self.shape, default=0) > 2**60:
+            raise DamagedError(f"it claims chunks of {self.chunk_bytes} bytes", path=self._path)
+
+    @property
+    def _path(self) -> str:
+        return self.store.full(self.name)
+
+    @property
+    def row(self) -> tuple[int, ...]:
+        return self.shape[1:]
+
+    @property
+    def width(self) -> int:
+        """Bytes of a row."""
+        return self.dtype.itemsize * math.prod(self.row)
+
+    @property
+    def chunk_bytes(self) -> int:
+        return self.dtype.itemsize * math.prod(self.chunks)
+
+    @property
+    def whole_rows(self) -> bool:
+        """Whether a chunk holds rows one after another, nothing between."""
+        return self.chunks[1:] == self.row and not self.dtype.hasobject
+
+    @property
+    def by_range(self) -> bool:
+        """Whether rows are read out of chunks on a server without the rest of the chunks."""
+        large = self.chunk_bytes > MAX_WHOLE_CHUNK_BYTES
+        return self.store.slow and self.plain and self.header is None and self.whole_rows and large
+
+    @functools.cached_property
+    def _stored(self) -> int | None:
+        """The bytes of all chunks; asked for only where something large is claimed."""
+        return self.store.size(self.name)
+
+    def check(self, what: str, size: int) -> None:
+        """DamagedError where the array claims more than its stored bytes may unpack to, or fill values be."""
+        if size > limits.max_bytes() and self._stored is not None:
+            try:
+                limits.check(what, size, self._stored)
+            except DamagedError as error:
+                raise error.at(path=self._path) from None
+
+    def as_one(self) -> Grid:
+        """A single value as an array of one."""
+        locate, decode = self.locate, self.decode
+        return dataclasses.replace(
+            self, shape=(1,), chunks=(1,), locate=lambda _: locate(()), decode=lambda data: _one(decode(data))
+        )
+
+    # -- chunks ----------------------------------------------------------------------------------------
+
+    def chunk(self, cache: ChunkCache, index: Index) -> Any:
+        """One chunk: an array of the chunk's shape, or of what the array has left there; or Ragged."""
+        if self.plain:
+            blob = self.blob(cache, index)
+            if blob is None:
+                return self._filled(index)
+            return blob.data.view(self.dtype).reshape(-1, *self.chunks[1:])
+        return cache.get((self.name, index), functools.partial(self._load, index), _size)
+
+    def _load(self, index: Index) -> Any:
+        place = self.locate(index)
+        data = None if place is None else self.store.read(*place)
+        if place is None or data is None:
+            return self._filled(index)
+        try:
+            found = self.decode(data)
+            if not isinstance(found, Ragged):
+                self._check(found, index)
+        except BatchplantError as error:
+            raise error.at(path=self.store.full(place.name), offset=place.start or None) from None
+        # Filters of numcodecs raise what they like.
+        except Exception as error:
+            message = f"the chunk is damaged: {type(error).__name__}: {error}"
+            raise DamagedError(message, path=self.store.full(place.name)) from None
+        return found
+
+    def _check(self, found: npt.NDArray[Any], index: Index) -> None:
+        """A chunk at the edge may be cut to what is left; rows may have been appended since."""
+        left = [min(c, s - i * c) for i, c, s in zip(index, self.chunks, self.shape, strict=True)]
+        grown = self.cropped and found.ndim and left[0] < found.shape[0] < self.chunks[0]
+        sizes = list(zip(found.shape, left, self.chunks, strict=False))[bool(grown) :]
+        if found.ndim != len(left) or any(have not in (least, most) for have, least, most in sizes):
+            raise DamagedError(f"the chunk has the shape {found.shape}, and {tuple(left)} is needed")
+
+    def _filled(self, index: Index) -> Any:
+        if not self.may_miss:
+            name = ".".join(map(str, index))
+            message = f"chunk {name} is missing; missing='fill' reads it as fill values"
+            raise DamagedError(message, path=self._path)
+        value = self.fill()
+        if self.dtype.hasobject:
+            self.check("a chunk", 8 * self.chunks[0])
+            return Ragged.from_cells([value] * self.chunks[0])
+        return np.broadcast_to(np.asarray(value, dtype=self.dtype), self.chunks)
+
+    def blob(self, cache: ChunkCache, index: Index) -> Blob | None:
+        """Where a chunk of plain values lies; None where it is missing."""
+        return cache.get((self.name, "place", index), functools.partial(self._place, index), _blob_size)
+
+    def _place(self, index: Index) -> Blob | None:
+        place = self.locate(index)
+        blob = None if place is None else self.store.place(*place)
+        if place is None or blob is None:
+            return None
+        data, before = blob.data, 0
+        try:
+            if self.header is not None:
+                before = self.header(data)
+                data = data[before:]
+            self._check_size(len(data), index)
+        except DamagedError as error:
+            offset = place.start + before or None
+            raise error.at(path=self.store.full(place.name), offset=offset) from None
+        return Blob(data, blob.file, blob.start + before, blob.keep)
+
+    def _check_size(self, size: int, index: Index) -> None:
+        """DamagedError where a chunk of plain values has fewer or more bytes than it may."""
+        least = self.chunk_bytes
+        if self.cropped:
+            least = min(least, (self.shape[0] - index[0] * self.chunks[0]) * self.width)
+        if not least <= size <= self.chunk_bytes or size * self.chunks[0] % self.chunk_bytes:
+            raise DamagedError(f"the chunk has {size} bytes, and {least} are needed")
+
+    def _part(self, number: int, sample: Any) -> Part | None:
+        """The file that a chunk of whole rows lies in, and where; None where it is missing."""
+        index = (number, *(0,) * len(self.row))
+        place = self.locate(index)
+        found = None if place is None else self.store.part(place.name)
+        if place is None or found is None:
+            return None
+        try:
+            size = found.size - place.start if place.size is None else place.size
+            found.source.check_bounds(found.start + place.start, size)
+            self._check_size(size, index)
+        except BatchplantError as error:
+            raise error.at(path=self.store.full(place.name), sample=int(sample)) from None
+        return Part(found.source, found.start + place.start, size)
+
+    # -- rows ------------------------------------------------------------------------------------------
+
+    def rows(self, cache: ChunkCache, indices: I64, field: Field | None = None) -> Column:
+        """These rows; text and bytes ragged, where ``field`` says that they are."""
+        if self.dtype.hasobject:
+            return self._ragged_rows(cache, indices)
+        found = self._number_rows(cache, indices)
+        if isinstance(field, Text | Bytes):
+            return npy.rows(found, np.arange(len(found)), field)
+        return found
+
+    def _number_rows(self, cache: ChunkCache, indices: I64) -> npt.NDArray[Any]:
+        if not len(indices) or not self.width:
+            return np.empty((len(indices), *self.row), dtype=self.dtype)
+        numbers = indices // self.chunks[0]
+        inside = indices - numbers * self.chunks[0]
+        if self._files is not None and self._know(cache, numbers, indices):
+            values = self._files.rows(self.width, numbers, inside)
+            return values.view(self.dtype).reshape(len(indices), *self.row)
+        if self.whole_rows and (numbers == numbers[0]).all() and not self.by_range:
+            chunk = self._named(cache, (int(numbers[0]), *(0,) * len(self.row)), indices[0])
+            return np.ascontiguousarray(chunk[inside])
+        out: npt.NDArray[Any] = np.empty((len(indices), *self.row), dtype=self.dtype)
+        if self.whole_rows:
+            ones = np.ones(len(indices), dtype=np.int64)
+            self._copy(cache, numbers, inside, ones, as_bytes(out), np.arange(len(indices)), indices)
+        else:
+            self._assemble(cache, numbers, inside, out, indices)
+        return out
+
+    @functools.cached_property
+    def _files(self) -> _native.Pieces | None:
+        """The files of an array whose chunks are plain rows, as they become known; else None."""
+        count = -(-self.shape[0] // self.chunks[0])
+        good = self.plain and self.whole_rows and count <= FILES_MOST and not self.store.slow
+        return _native.Pieces(count) if good else None
+
+    def forget(self) -> None:
+        """Let go of the files."""
+        self.__dict__.pop("_files", None)
+
+    def _know(self, cache: ChunkCache, numbers: I64, samples: I64) -> bool:
+        """Whether the chunks of these numbers all lie in mapped files; those are known from now on."""
+        assert self._files is not None
+        for number in self._files.missing(numbers):
+            try:
+                blob = self.blob(cache, (number, *(0,) * len(self.row)))
+            except BatchplantError as error:
+                sample = samples[int(np.argmax(numbers == number))]
+                raise error.at(sample=int(sample)) from None
+            if blob is None or blob.file is None:
+                return False
+            # Another thread may have been quicker.
+            with contextlib.suppress(ValueError):
+                self._files.put(number, np.ascontiguousarray(blob.data))
+        return True
+
+    def _copy(
+        self, cache: ChunkCache, numbers: I64, starts: I64, counts: I64, out: U8, places: I64, samples: I64
+    ) -> None:
+        """Runs of rows inside of chunks to their places; ``samples`` are for errors."""
+        if self.by_range:
+            self._copy_ranges(numbers, starts, counts, out, places, samples)
+            return
+        width, rest = self.width, (0,) * len(self.row)
+        for number, members in self._soon(cache, _groups(numbers)):
+            data = self._named(cache, (number, *rest), samples[members[0]])
+            begin, size = starts[members], counts[members]
+            if data.strides[0] == 0 < len(data):
+                # Fill values, which are not made for a whole chunk.
+                data, begin = data[: int(size.max())], np.zeros_like(begin)
+            _native.copy_runs(as_bytes(data), begin * width, size * width, out, places[members] * width)
+
+    def _copy_ranges(
+        self, numbers: I64, starts: I64, counts: I64, out: U8, places: I64, samples: I64
+    ) -> None:
+        """The same without reading whole chunks."""
+        width, found = self.width, []
+        for number, members in _groups(numbers):
+            part = self._part(number, samples[members[0]])
+            begin, size = starts[members] * width, counts[members] * width
+            if part is not None:
+                found.append((part.source, part.start + begin, size, places[members] * width))
+                continue
+            rows = self._filled((number, *(0,) * len(self.row)))[: int(counts[members].max())]
+            filled, zeros = as_bytes(np.ascontiguousarray(rows)), np.zeros_like(begin)
+            _native.copy_runs(filled, zeros, size, out, places[members] * width)
+        if len(found) > 1:
+            for source, begin, size, _ in found:
+                source.will_need(begin, size)
+        for source, begin, size, where in found:
+            source.gather_into(begin, size, out, where)
+
+    def _named(self, cache: ChunkCache, index: Index, sample: Any) -> Any:
+        try:
+            return self.chunk(cache, index)
+        except BatchplantError as error:
+            raise error.at(sample=int(sample)) from None
+
+    def _assemble(
+        self, cache: ChunkCache, numbers: I64, inside: I64, out: npt.NDArray[Any], samples: I64
+    ) -> None:
+        """Rows that several chunks share, which are unpacked side by side."""
+
+        def put(number: int, members: I64, rest: Index) -> None:
+            chunk = self._named(cache, (number, *rest), samples[members[0]])
+            where: Any = [
+                slice(at * size, min((at + 1) * size, most))
+                for at, size, most in zip(rest, self.chunks[1:], self.row, strict=True)
+            ]
+            crop = tuple(slice(0, one.stop - one.start) for one in where)
+            out[(members, *where)] = chunk[(inside[members], *crop)]
+
+        across = list(self._across())
+        for number, members in self._soon(cache, _groups(numbers)):
+            each(functools.partial(put, number, members), across, self.chunk_bytes * len(across))
+
+    def _across(self) -> Iterator[Index]:
+        """The numbers of the chunks beside each other that hold a row."""
+        counts = [-(-size // chunk) for size, chunk in zip(self.row, self.chunks[1:], strict=True)]
+        return itertools.product(*map(range, counts))
+
+    def _soon(self, cache: ChunkCache, groups: Iterator[tuple[int, I64]]) -> Iterator[tuple[int, I64]]:
+        """These groups of chunks, those that have to be fetched side by side."""
+        if not self.store.slow:
+            yield from groups
+            return
+        every, across = list(groups), list(self._across())
+        step = max(1, AHEAD_BYTES // max(1, self.chunk_bytes * len(across)))
+        for at in range(0, len(every), step):
+            self.ahead(cache, [(number, *rest) for number, _ in every[at : at + step] for rest in across])
+            yield from every[at : at + step]
+
+    def ahead(self, cache: ChunkCache, chunks: Sequence[Index]) -> None:
+        """These chunks will be read now: begin to fetch those that are not in the cache, side by side."""
+        if self.store.slow:
+            self.store.ahead(self.located(one for one in chunks if not self._is_held(cache, one)))
+
+    def _is_held(self, cache: ChunkCache, index: Index) -> bool:
+        key = (self.name, "place", index) if self.plain else (self.name, index)
+        return cache.all_of([key]) is not None
+
+    @property
+    def unpacked_bytes(self) -> int:
+        """The bytes of all chunks in memory."""
+        counts = (-(-size // chunk) for size, chunk in zip(self.shape, self.chunks, strict=True))
+        return self.chunk_bytes * math.prod(counts)
+
+    def chunks_of(self, starts: I64, counts: I64, held: ChunkCache | None = None) -> list[Place]:
+        """Where the chunks of runs of rows lie, but for those that are in a cache."""
+        first, last = starts // self.chunks[0], (starts + counts - 1) // self.chunks[0]
+        runs = zip(first[counts > 0].tolist(), last[counts > 0].tolist(), strict=True)
+        numbers = sorted({number for begin, end in runs for number in range(begin, end + 1)})
+        chunks: Iterable[Index] = ((number, *rest) for number in numbers for rest in self._across())
+        return self.located(one for one in chunks if held is None or not self._is_held(held, one))
+
+    def runs_of(self, starts: I64, counts: I64, held: ChunkCache | None = None) -> list[Place]:
+        """Where reading runs of rows reads: these rows, or the chunks that they are in and no cache has."""
+        if not self.by_range:
+            return self.chunks_of(starts, counts, held)
+        size, found = self.chunks[0], []
+        known: dict[int, Place | None] = {}
+        for start, count in zip(starts.tolist(), counts.tolist(), strict=True):
+            at = start
+            while at < start + count:
+                number = at // size
+                if number not in known:
+                    known[number] = self.locate((number, *(0,) * len(self.row)))
+                end, place = min(start + count, (number + 1) * size), known[number]
+                if place is not None:
+                    first = place.start + (at - number * size) * self.width
+                    found.append(Place(place.name, first, (end - at) * self.width))
+                at = end
+        return found
+
+    def located(self, chunks: Iterable[Index]) -> list[Place]:
+        """Where these chunks lie, as far as there are any."""
+        return [place for place in map(self.locate, chunks) if place is not None]
+
+    def _ragged_rows(self, cache: ChunkCache, indices: I64) -> Ragged:
+        parts, order = [], []
+        for number, members in self._soon(cache, _groups(indices // self.chunks[0])):
+            chunk = self._named(cache, (number,), indices[members[0]])
+            parts.append(chunk.take(indices[members] - number * self.chunks[0]))
+            order.append(members)
+        if not parts:
+            return Ragged.from_cells([])
+        return Ragged.concat(parts).take(np.argsort(np.concatenate(order)))
+
+    def runs(self, cache: ChunkCache, starts: I64, counts: I64, samples: I64) -> U8:
+        """Runs of rows, one after another; a run may go over the border of chunks. Bounds are checked."""
+        if not self.whole_rows:
+            raise DamagedError(
+                f"chunks of {self.chunks} do not hold whole rows of {self.row}", path=self._path
+            )
+        self.check("a cell", int(counts.max(initial=0)) * self.width)
+        offsets = starts_of(counts)
+        out = np.empty(int(offsets[-1]) * self.width, dtype=np.uint8)
+        size = self.chunks[0]
+        first = starts // size
+        pieces = np.where(counts > 0, (starts + counts - 1) // size - first + 1, 0)
+        run = np.repeat(np.arange(len(starts)), pieces)
+        number = first[run] + np.arange(len(run)) - np.repeat(starts_of(pieces)[:-1], pieces)
+        begin = np.maximum(starts[run], number * size)
+        end = np.minimum((starts + counts)[run], (number + 1) * size)
+        places = offsets[:-1][run] + begin - starts[run]
+        self._copy(cache, number, begin - number * size, end - begin, out, places, samples[run])
+        return out
+
+    def places(self, cache: ChunkCache, starts: I64, counts: I64) -> tuple[list[str], I32, I64, I64] | None:
+        """Files, and file, start and size of each run; None where some run is no plain run of bytes."""
+        if not self.plain or not self.whole_rows or not self.width or self.store.slow:
+            return None
+        size = self.chunks[0]
+        number = starts // size
+        if ((starts + counts - 1) // size > number)[counts > 0].any():
+            return None
+        files: dict[str, int] = {}
+        file, begin = np.zeros(len(starts), dtype=np.int32), (starts - number * size) * self.width
+        for one, members in _groups(np.where(counts > 0, number, -1)):
+            blob = self.blob(cache, (one, *(0,) * len(self.row))) if one >= 0 else None
+            if one >= 0 and (blob is None or blob.file is None):
+                return None
+            if blob is not None and blob.file is not None:
+                file[members] = files.setdefault(blob.file, len(files))
+                begin[members] += blob.start
+        begin[counts <= 0] = 0
+        return list(files), file, begin, counts * self.width
+
+    def own_checks(self) -> list[str]:
+        """The checksums that its chunks have, as `verify` names them."""
+        found = sums_of(self.packing)
+        return [*found, "CRC of every shard's table"] if self.summed else found
+
+    def said(self) -> str:
+        """For `info`."""
+        shape = "×".join(map(str, self.chunks))
+        return f"{shape} {self.dtype} ({human(self.chunk_bytes)}), {self.packing}"
+
+
+def _groups(numbers: I64) -> Iterator[tuple[int, I64]]:
+    """(number, where it occurs) of each number, in order."""
+    if not len(numbers):
+        return
+    if (numbers == numbers[0]).all():
+        yield int(numbers[0]), np.arange(len(numbers))
+        return
+    # A scan asks for one chunk after another.
+    order = np.argsort(numbers, kind="stable") if (np.diff(numbers) < 0).any() else np.arange(len(numbers))
+    ordered = numbers[order]
+    borders = np.flatnonzero(np.diff(ordered)) + 1
+    for part in np.split(order, borders):
+        yield int(numbers[part[0]]), part
+
+
+def _one(found: Any) -> Any:
+    return found if isinstance(found, Ragged) else found.reshape(1)
+
+
+def _size(found: Any) -> int:
+    if isinstance(found, Ragged):
+        return int(found.data.nbytes + found.offsets.nbytes)
+    return int(found.nbytes)
+
+
+def _blob_size(found: Blob | None) -> int:
+    return 0 if found is None else MAPPING_COST if found.file is not None else found.data.nbytes

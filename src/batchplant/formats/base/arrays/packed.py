@@ -1,0 +1,185 @@
+"""Numbers that stand for others: scale_factor, add_offset, _FillValue and missing_value, as NetCDF has them.
+
+They are read as they are stored, with a warning, unless ``decode`` says what to do: True gives the values
+that they stand for, NaN where one is missing; False leaves them as they are.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import dataclasses
+import math
+import struct
+import types
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ....data.reader import Reader
+from ....errors import BatchplantError, SchemaError
+from ....schema import Field, Float, Int, Schema, Tensor
+from ....schema.columns import Column, Columns, Ragged, as_bytes
+
+SCALE, OFFSET, FILLS, UNSIGNED = "scale_factor", "add_offset", ("_FillValue", "missing_value"), "_Unsigned"
+NAMES = (SCALE, OFFSET, *FILLS, UNSIGNED)
+# Whole numbers up to here are exact as float64.
+EXACT = 2**53
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """What stored numbers stand for: ``stored * scale + offset``, or nothing where they are in ``fills``."""
+
+    stored: np.dtype[Any]
+    dtype: np.dtype[Any]
+    scale: float | None
+    offset: float | None
+    fills: tuple[Any, ...]
+
+    def decode(self, stored: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        stored = stored.view(self.stored)
+        missing = np.isin(stored, self.fills) if self.fills else np.zeros(stored.shape, dtype=np.bool_)
+        wide = self.stored.kind in "iu" and self.stored.itemsize == 8
+        if wide and self.scale is None and self.offset is None and not missing.all():
+            kept = stored[~missing]
+            if int(kept.max()) > EXACT or int(kept.min()) < -EXACT:
+                raise SchemaError("whole numbers beyond 2**53 do not fit beside NaN; decode=False reads them")
+        found = stored.astype(self.dtype)
+        if self.scale is not None:
+            found *= self.dtype.type(self.scale)
+        if self.offset is not None:
+            found += self.dtype.type(self.offset)
+        found[missing] = np.nan
+        return found
+
+    def said(self) -> str:
+        parts = [f"{SCALE} {self.scale:g}"] if self.scale is not None else []
+        parts += [f"{OFFSET} {self.offset:g}"] if self.offset is not None else []
+        parts += [f"missing: {', '.join(map(str, self.fills))}"] if self.fills else []
+        return ", ".join(parts) or "unsigned"
+
+
+def rule_of(field: Field, attributes: Mapping[str, Any]) -> Rule | None:
+    """What the attributes of a field say about its numbers; None where they say nothing."""
+    if not isinstance(field, Int | Float | Tensor) or not any(name in attributes for name in NAMES):
+        return None
+    stored = np.dtype(field.dtype)
+    if stored.kind not in "iuf" or (isinstance(field, Int) and field.names):
+        return None
+    if stored.kind == "i" and str(attributes.get(UNSIGNED)).lower() == "true":
+        stored = np.dtype(f"u{stored.itemsize}")
+    scale, offset = (_number(attributes.get(name)) for name in (SCALE, OFFSET))
+    fills = tuple(dict.fromkeys(one for name in FILLS for one in _fills(attributes.get(name), stored)))
+    # NaN is missing as it is, and 1 and 0 change nothing.
+    scale, offset = (None if scale == 1 else scale), (None if offset == 0 else offset)
+    if scale is None and offset is None and not fills and stored == field.dtype:
+        return None
+    small = stored.itemsize <= (2 if stored.kind in "iu" else 4)
+    return Rule(stored, np.dtype(np.float32 if small else np.float64), scale, offset, fills)
+
+
+def _number(found: Any) -> float | None:
+    one = found[0] if isinstance(found, list) and len(found) == 1 else found
+    good = isinstance(one, int | float) and not isinstance(one, bool)
+    return float(one) if good and math.isfinite(one) else None
+
+
+def _fills(found: Any, stored: np.dtype[Any]) -> list[Any]:
+    """The values that mean that there is none, as stored."""
+    given = []
+    for one in found if isinstance(found, list) else [found]:
+        if isinstance(one, str):
+            one = from_text(one)
+        if one is None or isinstance(one, bool) or not isinstance(one, int | float) or one != one:
+            continue
+        if stored.kind == "u" and one < 0:
+            # Stored with a sign that it does not have.
+            one += 2 ** (8 * stored.itemsize)
+        try:
+            given.append(np.array(one).astype(stored).item() if stored.kind == "f" else _whole(one, stored))
+        except (OverflowError, ValueError):
+            continue
+    return [one for one in given if one is not None]
+
+
+def _whole(one: float, stored: np.dtype[Any]) -> int | None:
+    about = np.iinfo(stored)
+    return int(one) if float(one).is_integer() and about.min <= one <= about.max else None
+
+
+def from_text(one: str) -> float | None:
+    """A number as text, or as xarray packs it in Zarr 3."""
+    try:
+        return float(one)
+    except ValueError:
+        pass
+    try:
+        data = base64.b64decode(one, validate=True)
+        return float(struct.unpack("<d", data)[0]) if len(data) == 8 else None
+    except (binascii.Error, ValueError):
+        return None
+
+
+class PackedReader(Reader):
+    """A reader whose attributes may say what its numbers stand for; open, it calls :meth:`_unpack`."""
+
+    _rules: Mapping[str, Rule] = types.MappingProxyType({})
+
+    def _said(self) -> Mapping[str, Mapping[str, Any]]:
+        """The attributes of the fields, as far as they are known without much work."""
+        return self.attributes
+
+    def _unpack(self, decode: bool | None) -> None:
+        self._rules = {}
+        if decode is False:
+            return
+        said, fields = self._said(), dict(self.schema)
+        every = {name: rule_of(field, said.get(name, {})) for name, field in fields.items()}
+        found = {name: rule for name, rule in every.items() if rule is not None}
+        if decode:
+            self._rules = found
+            self.schema = Schema({name: _decoded(field, found.get(name)) for name, field in fields.items()})
+        elif found:
+            some = "; ".join(f"{name} ({rule.said()})" for name, rule in list(found.items())[:5])
+            warnings.warn(
+                f"{self.path}: numbers are read as stored, but stand for others: {some}; decode=True gives "
+                "those, decode=False leaves them and says nothing",
+                stacklevel=2,
+            )
+
+    def _unpacked(self, columns: Columns) -> Columns:
+        for name in self._rules.keys() & columns.keys():
+            try:
+                columns[name] = _decode(self._rules[name], columns[name])
+            except BatchplantError as error:
+                raise error.at(path=self.path, field=name) from None
+        return columns
+
+    def _without_rules(self, found: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+        """Attributes without what has been applied."""
+        left = {
+            name: {key: one for key, one in values.items() if name not in self._rules or key not in NAMES}
+            for name, values in found.items()
+        }
+        return {name: values for name, values in left.items() if values}
+
+
+def _decoded(field: Field, rule: Rule | None) -> Field:
+    if rule is None:
+        return field
+    if isinstance(field, Tensor):
+        return dataclasses.replace(field, dtype=rule.dtype.name)
+    return Float(rule.dtype.name, optional=field.optional)
+
+
+def _decode(rule: Rule, column: Column) -> Column:
+    if not isinstance(column, Ragged):
+        return rule.decode(np.ascontiguousarray(column))
+    packed = column.take(slice(None))
+    values = rule.decode(packed.data.view(rule.stored))
+    wider = rule.dtype.itemsize
+    return Ragged(as_bytes(values), packed.offsets // rule.stored.itemsize * wider, None, packed.valid)

@@ -1,0 +1,405 @@
+"""GridReader: a dataset whose fields are arrays in chunks. A format says which arrays there are."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ....codecs import npy
+from ....codecs.infer import infer_image
+from ....data.arrays import Array
+from ....errors import (
+    BatchplantError,
+    DamagedError,
+    FieldNameError,
+    OptionError,
+    Problem,
+    SchemaError,
+    UnsafeError,
+    no_such,
+)
+from ....schema import Bytes, Field, Schema, Text
+from ....schema.columns import I64, U8, Column, Columns, Ragged, Spans, as_bytes, spans_of, starts_of
+from ....storage import Source
+from ....storage.cache import ChunkCache
+from ....storage.index import Whole
+from .array import GridArray
+from .grid import Grid
+from .layout import NOTE, OFFSETS, SHAPE, VALID, VALUES, Note, fixed, parts_of
+from .packed import PackedReader
+from .store import Store, ZipStore, open_store
+
+# The field of an array that stands alone.
+PLAIN = "data"
+PROBED_SAMPLES = 16
+# Rows of plain values are read without the rest of their chunk: no more of them make a block.
+BLOCK_BYTES = 8 << 20
+
+
+# Every array by its path (the top itself: an empty path), or why it is not read.
+Grids = Mapping[str, Grid | BatchplantError]
+
+
+def each_grid(make: Callable[[str, Any], Grid], documents: Mapping[str, Any]) -> Grids:
+    """The arrays of these documents. What is wrong with one is said to who asks for it."""
+    found: dict[str, Grid | BatchplantError] = {}
+    for name, document in documents.items():
+        try:
+            found[name] = make(name, document)
+        except BatchplantError as error:
+            # Its traceback would keep alive what it leads to.
+            found[name] = error.with_traceback(None)
+    return found
+
+
+class GridReader(PackedReader):
+    """Arrays in chunks as a dataset. A format implements :meth:`_find`."""
+
+    # The names that tell the top of a dataset.
+    roots: tuple[str, ...] = ()
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        fields: Iterable[str] | None = None,
+        missing: str = "auto",
+        cache: int | None = None,
+        decode: bool | None = None,
+    ) -> None:
+        if missing not in ("auto", "fill", "error"):
+            raise OptionError(f"missing is auto, fill or error, not {missing!r}")
+        self.path = path
+        self._left_out: dict[str, str] = {}
+        self._cache = ChunkCache(cache)
+        self.store = open_store(path, self.roots)
+        try:
+            self._grids, self._top = self._find(self.store)
+            note = self._top.get(NOTE)
+            wanted = None if fields is None else list(fields)
+            self.note = None if note is None else Note.from_json(note)
+            self._open_plain(wanted) if self.note is None else self._open_noted(self.note, wanted)
+            for (name, _), grid in self.parts.items():
+                try:
+                    grid.check("a row", grid.width)
+                    grid.check(f"an array of {grid.shape[0]:,} rows", grid.shape[0])
+                except DamagedError as error:
+                    raise error.at(field=name) from None
+        except BatchplantError as error:
+            self.store.close()
+            raise error.at(path=path) from None
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError, OverflowError) as error:
+            self.store.close()
+            raise DamagedError(f"its metadata is damaged: {error}", path=path) from None
+        damage = self.note is not None if missing == "auto" else missing == "error"
+        for grid in self.parts.values():
+            grid.may_miss = not damage
+        self._unpack(decode)
+        # What it knows of the arrays is of that.
+        self._metadata = self.store.metadata
+
+    # -- what a format implements ----------------------------------------------------------------------
+
+    def _find(self, store: Store) -> tuple[Grids, dict[str, Any]]:
+        """Every array, and the attributes of the top."""
+        raise NotImplementedError
+
+    def _attributes_of(self, path: str) -> dict[str, Any]:
+        """What is said about an array, besides how it lies."""
+        return {}
+
+    @property
+    def attributes(self) -> dict[str, dict[str, Any]]:
+        """``""`` → the attributes of the top, a field → its own."""
+        found = {}
+        # Those of an array that stands alone are its field's.
+        if "" not in self._grids:
+            found[""] = {name: one for name, one in self._top.items() if name not in (NOTE, "n5")}
+        for (name, part), grid in self.parts.items():
+            if part in ("", VALUES):
+                found[name] = self._attributes_of(grid.name)
+        return self._without_rules(found)
+
+    @property
+    def arrays(self) -> Grids:
+        """Every array by its path."""
+        return self._grids
+
+    def last_rows(self, grid: Grid, count: int) -> U8:
+        """The bytes of the last rows of an array, chunk by chunk."""
+        first, last = grid.shape[0] - count, grid.shape[0]
+        size, found = grid.chunks[0], []
+        if not grid.whole_rows:
+            rows = grid.rows(self._cache, np.arange(first, last))
+            assert not isinstance(rows, Ragged)
+            return as_bytes(rows)
+        for number in range(first // size, -(-last // size)):
+            rows = grid.chunk(self._cache, (number, *(0 for _ in grid.row)))
+            found.append(as_bytes(np.ascontiguousarray(rows[max(0, first - number * size) :])))
+        return np.concatenate(found)[: count * grid.width]
+
+    def _differing(self) -> Iterator[Problem]:
+        """Metadata that contradicts itself."""
+        return iter(())
+
+    # -- opening ---------------------------------------------------------------------------------------
+
+    def _open_noted(self, note: Note, wanted: Sequence[str] | None) -> None:
+        self.schema = note.schema if wanted is None else note.schema.select(wanted)
+        self.length = note.samples
+        self.parts: dict[tuple[str, str], Grid] = {}
+        for name, field in self.schema.items():
+            for part, (dtype, row) in parts_of(field).items():
+                path = f"{note.paths[name]}/{part}" if part else note.paths[name]
+                if path not in self._grids:
+                    raise DamagedError(f"there is no array {path}", field=name)
+                grid = self._as_noted(self._grid(path, name), dtype, row)
+                if (grid.dtype, grid.row) != (dtype, row):
+                    message = f"{path} has rows of {grid.dtype} {grid.row}, and {dtype} {row} are needed"
+                    raise DamagedError(message, field=name)
+                if part != VALUES or fixed(field) is not None:
+                    need = note.samples + (part == OFFSETS)
+                    if grid.shape[0] != need:
+                        raise DamagedError(
+                            f"{path} has {grid.shape[0]} rows, and {need} are needed", field=name
+                        )
+                self.parts[name, part] = grid
+
+    def _grid(self, path: str, name: str) -> Grid:
+        grid = self._grids[path]
+        if not isinstance(grid, Grid):
+            raise copy.copy(grid).at(field=name)
+        return grid
+
+    def _as_noted(self, grid: Grid, dtype: np.dtype[Any], row: tuple[int, ...]) -> Grid:
+        """The array with this dtype and row, where the format has to store it as another."""
+        return grid
+
+    def _open_plain(self, wanted: Sequence[str] | None) -> None:
+        named: dict[str, Grid] = {}
+        fields: dict[str, Field] = {}
+        singles: set[str] = set()
+        paths = {path: path.replace("/", ".") or PLAIN for path in self._grids}
+        for path, name in paths.items():
+            if wanted is not None and name not in wanted:
+                continue
+            if name in named:
+                raise SchemaError(f"two arrays are called {name}")
+            try:
+                grid = self._grid(path, name)
+                singles |= set() if grid.shape else {name}
+                named[name] = grid if grid.shape else grid.as_one()
+                fields[name] = self._field_of(name, named[name])
+            except (SchemaError, UnsafeError) as error:
+                # One that is not read takes nothing away from the others.
+                if wanted is not None or len(paths) == 1:
+                    raise
+                named.pop(name, None)
+                self._left_out[name] = error.message
+        # A single value is no column, unless there are only such.
+        for name in singles & set(named) if wanted is None and set(named) - singles else ():
+            del named[name], fields[name]
+            self._left_out[name] = "a single value has no samples"
+        for name in wanted or ():
+            if name not in named:
+                raise FieldNameError(no_such("array", name, paths.values()))
+        if not named:
+            said = "; ".join(f"{name}: {why}" for name, why in list(self._left_out.items())[:5])
+            raise (SchemaError if said else DamagedError)(
+                f"there are no arrays in it{': ' * bool(said)}{said}"
+            )
+        if len({grid.shape[0] for grid in named.values()}) > 1:
+            said = ", ".join(f"{name} {grid.shape[0]}" for name, grid in named.items())
+            raise SchemaError(f"the arrays differ in length ({said}); choose equal ones with fields=[…]")
+        self.schema = Schema({name: fields[name] for name in (wanted or named)})
+        self.length = next(iter(named.values())).shape[0]
+        self.parts = {(name, ""): named[name] for name in self.schema}
+
+    def _field_of(self, name: str, grid: Grid) -> Field:
+        try:
+            if not grid.dtype.hasobject:
+                return npy.field_of(grid.dtype, grid.row)
+            if len(grid.shape) != 1:
+                raise SchemaError("text and bytes of more than one axis have no field kind")
+            if not grid.dtype.metadata:
+                return Text()
+            # Bytes may be pictures; the first few tell.
+            cells = grid.rows(self._cache, np.arange(min(PROBED_SAMPLES, grid.shape[0])))
+            assert isinstance(cells, Ragged)
+            return infer_image(cells) or Bytes()
+        except BatchplantError as error:
+            raise error.at(field=name) from None
+
+    # -- reading ---------------------------------------------------------------------------------------
+
+    def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
+        return self._unpacked(Columns.read(fields, lambda name: self._read_field(name, indices), self.path))
+
+    def _read_field(self, name: str, indices: I64) -> Column:
+        field = self.schema[name]
+        if self.note is None:
+            return self.parts[name, ""].rows(self._cache, indices, field)
+        if (name, "") in self.parts:
+            return self.parts[name, ""].rows(self._cache, indices)
+        valid = self._rows(name, VALID, indices)
+        values = self.parts[name, VALUES]
+        if (name, OFFSETS) not in self.parts:
+            rows = values.rows(self._cache, indices)
+            assert not isinstance(rows, Ragged)
+            return Ragged(as_bytes(rows[valid]), starts_of(valid * values.width), None, valid)
+        starts, counts = self._runs(name, indices)
+        shape = self._rows(name, SHAPE, indices)
+        if shape is not None and ((shape < 0) | (shape[:, 2:] > 4)).any():
+            raise DamagedError("the shape of a picture is damaged")
+        data = values.runs(self._cache, starts, counts, indices)
+        shape = shape if shape is not None and shape.any() else None
+        return Ragged(data, starts_of(counts * values.width), shape, valid)
+
+    def _rows(self, name: str, part: str, indices: I64) -> Any:
+        grid = self.parts.get((name, part))
+        return None if grid is None else grid.rows(self._cache, indices)
+
+    def _runs(self, name: str, indices: I64) -> tuple[I64, I64]:
+        """Where cells begin in ``values``, and how many rows of it they have."""
+        starts, ends = self._rows(name, OFFSETS, indices), self._rows(name, OFFSETS, indices + 1)
+        bad = (starts < 0) | (ends < starts) | (ends > self.parts[name, VALUES].shape[0])
+        if bad.any():
+            raise DamagedError("its offsets are damaged", sample=int(indices[int(np.argmax(bad))]))
+        return starts, ends - starts
+
+    def _spans(self, field: str, indices: I64) -> Spans | None:
+        try:
+            return self._find_spans(field, indices)
+        except BatchplantError as error:
+            raise error.at(path=self.path, field=field) from None
+
+    def _find_spans(self, field: str, indices: I64) -> Spans | None:
+        if field in self._rules:
+            return None
+        ragged = (field, OFFSETS) in self.parts
+        grid = self.parts.get((field, VALUES if ragged else ""))
+        if grid is None or not grid.plain or (not ragged and self.schema[field].cell is None):
+            return None
+        starts, counts = self._runs(field, indices) if ragged else (indices, np.ones_like(indices))
+        found = grid.places(self._cache, starts, counts)
+        if found is None:
+            return None
+        files, file, start, size = found
+        valid, shape = self._rows(field, VALID, indices), self._rows(field, SHAPE, indices)
+        if valid is not None:
+            size = np.where(valid, size, -1)
+        return Spans(files or [self.path], start, size, file, shape if shape is None or shape.any() else None)
+
+    def _array(self, field: str) -> Array | None:
+        """Also of an array that is no field, because it was not chosen or is longer than the others."""
+        grid = self.parts.get((field, ""))
+        if grid is None and field not in self.schema:
+            known = {path.replace("/", ".") or PLAIN: path for path in self._grids}
+            if field not in known:
+                raise FieldNameError(no_such("array", field, known), path=self.path)
+            grid = self._grid(known[field], field)
+            grid = grid if grid.shape else grid.as_one()
+        if grid is None or field in self._rules:
+            return None
+        return GridArray(self.path, field, grid, self._cache)
+
+    def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
+        """Rows of large plain chunks, other chunks whole; offsets of cells of differing length are read."""
+        return self._runs_of(fields, indices) if self.store.slow else super()._ranges(fields, indices)
+
+    def _unread(self, fields: Sequence[str], indices: I64) -> Spans | None:
+        if not self.store.slow:
+            return super()._unread(fields, indices)
+        chunks = [grid for (name, _), grid in self.parts.items() if name in fields and not grid.by_range]
+        # Where the cache has no room for all chunks, one that is there now may be gone when it is needed.
+        fits = sum(grid.unpacked_bytes for grid in chunks) <= self._cache.most
+        return self._runs_of(fields, indices, self._cache if fits else None)
+
+    def _runs_of(self, fields: Sequence[str], indices: I64, held: ChunkCache | None = None) -> Spans | None:
+        found: list[tuple[str, int, int]] = []
+        ones = np.ones_like(indices)
+        for (name, part), grid in self.parts.items():
+            if name not in fields:
+                continue
+            starts, counts = indices, ones + (part == OFFSETS)
+            if part == VALUES and (name, OFFSETS) in self.parts:
+                starts, counts = self._runs(name, indices)
+            runs = self.store.runs(grid.runs_of(starts, counts, held))
+            if runs is None:
+                return None
+            found += runs
+        return spans_of(found)
+
+    def _comes_from(self, fields: Sequence[str]) -> Source | None:
+        """The metadata as it was read, and the chunks of these fields as they lie there now."""
+        if isinstance(self.store, ZipStore):
+            return super()._comes_from(fields)
+        files = self.store.files({grid.name for (name, _), grid in self.parts.items() if name in fields})
+        if files is None:
+            return None
+        options = self._made_with[1]
+        return Whole(
+            self.path, files, state={"metadata": self._metadata}, options=options, fresh=self._reopened
+        )
+
+    def _reopened(self) -> GridReader:
+        """One that has no chunk in its cache; this one, where what lies there now is another dataset."""
+        args, options = self._made_with
+        with contextlib.suppress(BatchplantError):
+            # That its numbers stay as they are was said when this one was opened.
+            other = type(self)(*args, **{**options, "decode": bool(options.get("decode"))})
+            if other._metadata == self._metadata:
+                return other
+            other.close()
+        return self
+
+    def blocks(self) -> I64 | None:
+        """By the chunks of the field with the most bytes; large ones of plain values in several blocks."""
+        if not self.length:
+            return None
+        heavy = {name: self.parts.get((name, ""), self.parts.get((name, VALUES))) for name in self.schema}
+        name, grid = max(
+            heavy.items(), key=lambda one: 0 if one[1] is None else one[1].width * one[1].shape[0]
+        )
+        assert grid is not None
+        rows = np.arange(self.length, dtype=np.int64)
+        first = self._runs(name, rows)[0] if (name, OFFSETS) in self.parts else rows
+        chunk = grid.chunks[0]
+        if not (grid.plain and grid.whole_rows and grid.width):
+            return first // chunk
+        piece = min(chunk, max(1, BLOCK_BYTES // grid.width))
+        return first // chunk * -(-chunk // piece) + first % chunk // piece
+
+    def facts(self) -> dict[str, Any]:
+        found = {
+            f"chunks of {name}{'/' if part else ''}{part}": grid.said()
+            for (name, part), grid in self.parts.items()
+            if part in ("", VALUES)
+        }
+        if self._left_out:
+            found["left out"] = "; ".join(f"{name}: {why}" for name, why in self._left_out.items())
+        return found
+
+    def own_checks(self) -> tuple[str, ...]:
+        kept = [one for grid in self.parts.values() for one in grid.own_checks()]
+        return tuple(dict.fromkeys([*self.store.own_checks, *kept]))
+
+    def _verify(self) -> Iterator[Problem]:
+        yield from self.store.problems()
+        yield from self._differing()
+        for (name, part), grid in self.parts.items():
+            if part == OFFSETS:
+                ends = grid.rows(self._cache, np.array([0, self.length]))
+                assert not isinstance(ends, Ragged)
+                if ends.tolist() != [0, self.parts[name, VALUES].shape[0]]:
+                    yield Problem("its offsets do not cover its values", self.path, field=name)
+
+    def close(self) -> None:
+        self._cache.clear()
+        for grid in self.parts.values():
+            grid.forget()
+        self.store.close()

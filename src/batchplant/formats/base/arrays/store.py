@@ -1,0 +1,431 @@
+"""Where arrays in chunks live: names and the bytes behind them, in a folder, a ZIP file or below a URL."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ....errors import AccessError, BatchplantError, DamagedError, NotFoundError, Problem
+from ....schema.columns import U8
+from ....storage import (
+    Entry,
+    MappedSource,
+    Objects,
+    RemoteSource,
+    Source,
+    fetch_many,
+    is_below,
+    is_remote,
+    join,
+    open_local,
+    open_source,
+    parse_object,
+    tag_of,
+    tree,
+)
+from ....storage.remote import NEVER
+from ....storage.zips import CHECKED, ZipMembers
+
+# Objects of a store that are listed to be asked for ahead, and those of which parts are read that stay open.
+LISTED_MOST, PARTS_MOST = 50_000, 256
+# What may stand before a member of a ZIP file, besides its name.
+HEADER_MOST = 256
+
+MISSING = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
+
+
+class Place(NamedTuple):
+    """Where the bytes of a chunk are: a name in the store, and a part of what lies there."""
+
+    name: str
+    start: int = 0
+    size: int | None = None
+
+
+class Blob(NamedTuple):
+    """The bytes behind a name; where they lie as they are in a local file, that file and their start."""
+
+    data: U8
+    file: str | None = None
+    start: int = 0
+    # Holds the mapping, so that the loader does not map the file again.
+    keep: Any = None
+
+
+class Part(NamedTuple):
+    """A part of a file."""
+
+    source: Source
+    start: int
+    size: int
+
+
+class Store:
+    """Names to bytes, read only, safe from many threads."""
+
+    # Whether to read is to ask a server.
+    slow = False
+    # Checksums that the store itself keeps, as `verify` names them.
+    own_checks: tuple[str, ...] = ()
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        # Of every document that was read, by name.
+        self._hashes: dict[str, str] = {}
+
+    @property
+    def metadata(self) -> str:
+        """A hash of all documents that were read until now."""
+        return hashlib.blake2b(repr(sorted(self._hashes.items())).encode(), digest_size=16).hexdigest()
+
+    def read(self, name: str, start: int = 0, size: int | None = None) -> U8 | None:
+        """The bytes behind a name, or a part of them (a negative start counts from the end); None: not there.
+
+        Fewer come where there are fewer.
+        """
+        raise NotImplementedError
+
+    def read_json(self, name: str) -> dict[str, Any] | None:
+        """A JSON object, which may hold NaN as those of others do; None: not there."""
+        data = self.read(name)
+        if data is None:
+            return None
+        self._hashes[name] = hashlib.blake2b(data.tobytes(), digest_size=16).hexdigest()
+        try:
+            return parse_object(data.tobytes(), finite=False)
+        except ValueError as error:
+            raise DamagedError(f"the metadata is damaged: {error}", path=self.full(name)) from None
+
+    def place(self, name: str, start: int = 0, size: int | None = None) -> Blob | None:
+        """The same without a copy where they lie in a local file as they are."""
+        data = self.read(name, start, size)
+        return None if data is None else Blob(data)
+
+    def part(self, name: str) -> Part | None:
+        """The bytes behind a name as a part of a file that is read by ranges; None: not there, or packed."""
+        return None
+
+    def ahead(self, places: Sequence[Place]) -> None:
+        """These will be read now, one by one: begin to fetch them side by side, where that is of use."""
+
+    def runs(self, places: Sequence[Place]) -> list[tuple[str, int, int]] | None:
+        """File, start and size of what reading these takes; None where nobody knows."""
+        return None
+
+    def children(self, name: str) -> list[str]:
+        """The folders right below a name, sorted."""
+        raise NotImplementedError
+
+    def size(self, name: str) -> int | None:
+        """The bytes that are stored below a name; None where it would take too long to say."""
+        return None
+
+    def files(self, names: Iterable[str]) -> list[Entry] | None:
+        """Everything below these names; None where nothing tells when a file changes."""
+        return None
+
+    def full(self, name: str) -> str:
+        """What an error calls it."""
+        return f"{self.path.rstrip('/')}/{name}" if name else self.path
+
+    def problems(self) -> Iterator[Problem]:
+        """What does not have the checksum that the store itself keeps."""
+        return iter(())
+
+    def close(self) -> None:
+        """Let go of files."""
+
+
+class FolderStore(Store):
+    """A folder; the names are paths below it."""
+
+    def read(self, name: str, start: int = 0, size: int | None = None) -> U8 | None:
+        try:
+            with open_local(os.path.join(self.path, name), buffering=0) as file:
+                whole = os.fstat(file.fileno()).st_size
+                start = max(0, whole + start) if start < 0 else min(start, whole)
+                # No memory for a size that lies.
+                size = whole - start if size is None else min(size, whole - start)
+                file.seek(start)
+                return np.frombuffer(file.read(size), dtype=np.uint8)
+        except MISSING:
+            return None
+        except OSError as error:
+            raise DamagedError(f"it cannot be read: {error.strerror}", path=self.full(name)) from None
+
+    def place(self, name: str, start: int = 0, size: int | None = None) -> Blob | None:
+        file = os.path.join(self.path, name)
+        try:
+            source = MappedSource(file)
+        except MISSING:
+            return None
+        except OSError as error:
+            raise DamagedError(f"it cannot be read: {error.strerror}", path=file) from None
+        end = len(source.data) if size is None else start + size
+        return Blob(source.data[start:end], file, start, source)
+
+    def children(self, name: str) -> list[str]:
+        try:
+            with os.scandir(os.path.join(self.path, name)) as entries:
+                return sorted(one.name for one in entries if one.is_dir() and not one.name.startswith("."))
+        except OSError:
+            return []
+
+    def files(self, names: Iterable[str]) -> list[Entry] | None:
+        found: list[Entry] = []
+        waiting = list(names)
+        while waiting:
+            name = waiting.pop()
+            with os.scandir(os.path.join(self.path, name)) as entries:
+                for one in entries:
+                    inside = f"{name}/{one.name}" if name else one.name
+                    if not one.is_dir():
+                        facts = one.stat()
+                        found.append(Entry(inside, facts.st_size, tag_of(facts)))
+                    # It may lead round in a circle.
+                    elif one.is_symlink():
+                        return None
+                    else:
+                        waiting.append(inside)
+        return found
+
+    def size(self, name: str) -> int:
+        places = (os.path.join(top, one) for top, _, names in os.walk(self.full(name)) for one in names)
+        # A link that leads nowhere holds nothing.
+        return sum(os.path.getsize(one) for one in places if os.path.isfile(one))
+
+
+class ZipStore(Store):
+    """The members of a ZIP file, local or remote; nothing is ever extracted.
+
+    ``roots`` are the names that the top of a dataset has; it may lie in a folder inside.
+    """
+
+    own_checks = (CHECKED,)
+
+    def __init__(self, path: str, roots: Iterable[str]) -> None:
+        super().__init__(path)
+        self._source = open_source(path)
+        self.slow = not isinstance(self._source, MappedSource)
+        self._members = ZipMembers(self._source)
+        self._top = zip_top(self._members, roots) or ""
+        # Where members begin, of those that are read by ranges.
+        self._starts: dict[str, int] = {}
+        self._folders: dict[str, set[str]] = {}
+        for name in self._members:
+            if name.startswith(self._top):
+                parts = name[len(self._top) :].split("/")
+                for depth in range(len(parts) - 1):
+                    self._folders.setdefault("/".join(parts[:depth]), set()).add(parts[depth])
+
+    def problems(self) -> Iterator[Problem]:
+        return self._members.problems(self.path)
+
+    def place(self, name: str, start: int = 0, size: int | None = None) -> Blob | None:
+        member = self._top + name
+        if member not in self._members:
+            return None
+        try:
+            data = self._members.view(member)
+            data = data[start:] if size is None else data[start : start + size]
+            if not self._members.stored(member) or not isinstance(self._source, MappedSource):
+                return Blob(data)
+            return Blob(data, self.path, self._members.start(member) + start, self._source)
+        except DamagedError as error:
+            raise error.at(path=self.path) from None
+
+    def read(self, name: str, start: int = 0, size: int | None = None) -> U8 | None:
+        found = self.place(name)
+        if found is None:
+            return None
+        start = max(0, len(found.data) + start) if start < 0 else start
+        return found.data[start:] if size is None else found.data[start : start + size]
+
+    def part(self, name: str) -> Part | None:
+        member = self._top + name
+        if member not in self._members or not self._members.stored(member):
+            return None
+        if member not in self._starts:
+            self._starts[member] = self._members.start(member)
+        return Part(self._source, self._starts[member], self._members.size(member))
+
+    def children(self, name: str) -> list[str]:
+        return sorted(self._folders.get(name, ()))
+
+    def runs(self, places: Sequence[Place]) -> list[tuple[str, int, int]]:
+        """Members with the headers before them, of which only those who read them know the size."""
+        found, whole = [], self._source.size
+        for one in places:
+            info = self._members.infos.get(self._top + one.name)
+            if info is None:
+                continue
+            start, size = info.header_offset, HEADER_MOST + len(info.filename) + info.compress_size
+            if one.size is not None and self._members.stored(self._top + one.name):
+                start, size = start + one.start, HEADER_MOST + len(info.filename) + one.size
+            found.append((self.path, start, max(0, min(size, whole - start))))
+        return found
+
+    def size(self, name: str) -> int:
+        below = f"{self._top}{name}/" if name else self._top
+        infos = self._members.infos
+        return sum(one.compress_size for other, one in infos.items() if other.startswith(below))
+
+    def close(self) -> None:
+        self._source.close()
+
+
+def zip_top(names: Iterable[str], roots: Iterable[str]) -> str | None:
+    """The folder inside a ZIP file that holds one of these names, with a slash; None: there is none."""
+    wanted = tuple(roots)
+    found = [name for name in names if name.rsplit("/", 1)[-1] in wanted and name.count("/") <= 1]
+    if not found:
+        return None
+    return min(found, key=lambda name: (name.count("/"), name)).rpartition("/")[0].rstrip("/") + (
+        "/" if all("/" in name for name in found) else ""
+    )
+
+
+class UrlStore(Store):
+    """A folder below a URL. Chunks are objects, fetched side by side where several are needed."""
+
+    slow = True
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self._lock = threading.Lock()
+        # Whole objects that were asked for ahead, by name.
+        self._coming: dict[str, Iterator[U8 | None]] = {}
+        # Objects that hold several chunks, or whose bytes are asked for ahead of time.
+        self._parts: OrderedDict[str, Source] = OrderedDict()
+        self._objects = Objects()
+
+    def full(self, name: str) -> str:
+        return join(self.path, name)
+
+    def read(self, name: str, start: int = 0, size: int | None = None) -> U8 | None:
+        if start == 0 and size is None:
+            with self._lock:
+                coming = self._coming.pop(name, None)
+            found = coming or fetch_many([self.full(name)], [self._known.get(name)])
+            return next(found)
+        source = self._open(name)
+        if source is None:
+            return None
+        start = max(0, source.size + start) if start < 0 else min(start, source.size)
+        end = source.size if size is None else min(source.size, start + size)
+        return source.view(start, end - start)
+
+    def part(self, name: str) -> Part | None:
+        source = self._open(name)
+        return None if source is None else Part(source, 0, source.size)
+
+    def _open(self, name: str) -> Source | None:
+        with self._lock:
+            source = self._parts.get(name)
+        if source is None:
+            known = self._known.get(name)
+            try:
+                url = self.full(name)
+                source = open_source(url) if known is None else self._objects.open(url, known)
+            except NotFoundError:
+                return None
+            with self._lock:
+                self._parts[name] = source
+                while len(self._parts) > PARTS_MOST:
+                    self._parts.popitem(last=False)
+        return source
+
+    def ahead(self, places: Sequence[Place]) -> None:
+        for one in places:
+            source = self._open(one.name) if one.size else None
+            if isinstance(source, RemoteSource) and one.start + (one.size or 0) <= source.size:
+                pool, object = source.blocks
+                pool.ask(object, [(one.start, one.start + (one.size or 0))], NEVER)
+        whole = list(dict.fromkeys(one.name for one in places if one.start == 0 and one.size is None))
+        found = {name: fetch_many([self.full(name)], [self._known.get(name)]) for name in whole}
+        with self._lock:
+            # What nobody came for.
+            self._coming = found
+
+    @functools.cached_property
+    def _listed(self) -> dict[str, Entry] | None:
+        """All objects of the store; None where there are too many, or nobody tells."""
+        with contextlib.suppress(BatchplantError):
+            found = dict(tree.entries_below(self.path, LISTED_MOST))
+            return found if len(found) < LISTED_MOST else None
+        return None
+
+    @property
+    def _known(self) -> dict[str, Entry]:
+        """What was listed, if it was."""
+        return self.__dict__.get("_listed") or {}
+
+    def runs(self, places: Sequence[Place]) -> list[tuple[str, int, int]] | None:
+        known, found = self._listed, []
+        for one in places:
+            if known is None:
+                return None
+            entry = known.get(one.name)
+            if entry is not None:
+                url = self.full(one.name)
+                self._objects.open(url, entry)
+                found.append((url, one.start, entry.size if one.size is None else one.size))
+        return found
+
+    def files(self, names: Iterable[str]) -> list[Entry] | None:
+        found = [
+            one._replace(name=f"{name}/{inside}" if name else inside)
+            for name in names
+            for inside, one in tree.entries_below(self.full(name) if name else self.path)
+        ]
+        return found if found and all(one.tag for one in found) else None
+
+    def close(self) -> None:
+        with self._lock:
+            self._coming.clear()
+            self._parts.clear()
+        self._objects.close()
+
+    def children(self, name: str) -> list[str]:
+        # Not every server lists what it has.
+        try:
+            return [one.name for one in tree.entries(self.full(name)) if one.folder]
+        except (NotFoundError, AccessError):
+            return []
+
+    def size(self, name: str) -> int:
+        return sum(size for _, size in tree.walk(self.full(name)))
+
+
+def open_store(path: str, roots: Iterable[str]) -> Store:
+    """The store at a path: a folder, a ZIP file, or a URL of either."""
+    if path.rstrip("/").lower().endswith(".zip") or (not is_remote(path) and os.path.isfile(path)):
+        return ZipStore(path, roots)
+    if is_remote(path):
+        return UrlStore(path)
+    if not os.path.isdir(path):
+        raise NotFoundError("no such file or folder", path=path)
+    return FolderStore(path)
+
+
+def good_name(name: str) -> bool:
+    """Whether a name out of a file stays inside of its store."""
+    return (
+        is_below(name, is_listed=True)
+        and "\\" not in name
+        and not any(part in ("", ".") for part in name.split("/"))
+    )
+
+
+def human(size: float) -> str:
+    """A number of bytes as `info` shows it."""
+    power = next(power for power in range(5) if size < 1024 ** (power + 1) or power == 4)
+    return f"{size / 1024**power:.4g} {('bytes', 'KiB', 'MiB', 'GiB', 'TiB')[power]}"

@@ -1,0 +1,267 @@
+"""Reading pictures and what lies in them."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ....codecs.infer import infer_image, infer_mask
+from ....codecs.media import image
+from ....data.reader import Reader
+from ....errors import DamagedError, Problem
+from ....schema import Boxes, Field, Image, Keypoints, Labels, Schema, Tensor, Text
+from ....schema.columns import I64, Columns, Ragged, Spans, as_bytes, concat_spans, starts_of
+from ....storage import is_below, is_remote
+from ..folders.files import Files, placed
+from .boxes import outside
+from .fields import boxes_field
+from .notes import read_note
+
+# Pictures looked at to tell what they are, and so much of each.
+PROBED_SAMPLES, PROBED_REMOTE, HEAD = 48, 8, 1 << 16
+# Headers that are looked at at once.
+ROWS = 256
+# Those that `verify` names of one sort.
+MOST_PROBLEMS = 1000
+
+
+def ragged(values: npt.NDArray[Any], counts: I64) -> Ragged:
+    """The cells of a field with a row for each object: ``counts`` rows for each sample."""
+    width = values.dtype.itemsize * int(np.prod(values.shape[1:], dtype=np.int64))
+    return Ragged(as_bytes(values), starts_of(counts * width))
+
+
+def spread(column: Any, dtype: str, shape: tuple[int | None, ...]) -> tuple[npt.NDArray[Any], I64]:
+    """The opposite: all rows, and how many of them each sample has."""
+    inner = tuple(int(one or 1) for one in shape[1:])
+    width = np.dtype(dtype).itemsize * int(np.prod(inner, dtype=np.int64))
+    data = np.ascontiguousarray(column.data[column.offsets[0] : column.offsets[-1]])
+    return data.view(dtype).reshape(-1, *inner), column.sizes // width
+
+
+def with_boxes(fields: Mapping[str, Field]) -> Schema:
+    """These fields; boxes name those of them that have a row for each."""
+    boxes = fields.get("boxes")
+    if isinstance(boxes, Boxes):
+        found = boxes_field(boxes.format, fields, normalized=boxes.normalized, dtype=boxes.dtype)
+        return Schema({**fields, "boxes": found})
+    return Schema(fields)
+
+
+@dataclasses.dataclass(frozen=True)
+class Pictures:
+    """The files of a field, sample by sample, below a folder; None where a sample has none."""
+
+    below: Files
+    names: Sequence[str | None]
+
+    def chosen(self, indices: list[int]) -> tuple[list[int], list[str]]:
+        """Those of these samples that have a file, by their place among them, and the files."""
+        found = [(row, name) for row, index in enumerate(indices) if (name := self.names[index]) is not None]
+        return [row for row, _ in found], [name for _, name in found]
+
+
+class DetectionReader(Reader):
+    """Samples whose pictures are files, and whose other fields are in memory.
+
+    A format's reader fills ``_pictures`` and ``_columns``, and sets ``_sizes`` (width and height of every
+    picture, where something tells them) for the checks of ``verify``.
+    """
+
+    _pictures: dict[str, Pictures]
+    _columns: Columns
+    _sizes: npt.NDArray[Any] | None = None
+
+    def _set_pictures(
+        self, below: Files, names: Sequence[str], **others: tuple[Files, Sequence[str | None]]
+    ) -> None:
+        """The pictures of all samples, and those of other fields."""
+        for sample, name in enumerate(names):
+            if not is_below(name):
+                raise DamagedError(
+                    f"file_name is {name!r}, not a path below the folder of pictures",
+                    path=self.path,
+                    sample=sample,
+                )
+        below.named = len(names)
+        self._pictures = {"image": Pictures(below, names)}
+        for field, (folder, files) in others.items():
+            for sample, file in enumerate(files):
+                if file is not None and not is_below(file):
+                    raise DamagedError(
+                        f"{file!r} is no path below its folder", path=self.path, sample=sample, field=field
+                    )
+            self._pictures[field] = Pictures(folder, files)
+        self.length = len(names)
+        self._columns["file_name"] = Ragged.from_cells([os.fsencode(name) for name in names])
+
+    def _chosen(self, fields: Mapping[str, Field]) -> Schema:
+        """Those of these fields that our writer was given, in that order, where it wrote the folder."""
+        noted = read_note(self.path)
+        return with_boxes(
+            fields if noted is None else {name: fields[name] for name in noted if name in fields}
+        )
+
+    def with_schema(self, schema: Schema) -> Reader | None:
+        """The same, with float64 in the place of float32; None where other fields are asked for."""
+        if list(schema) != list(self.schema) or not self.widens_floats:
+            return None
+        wide = []
+        for name, field in schema.items():
+            have = self.schema[name]
+            if isinstance(have, Boxes | Keypoints) or type(have) is Tensor:
+                if getattr(field, "dtype", "") == "float64":
+                    wide.append(name)
+                have = dataclasses.replace(have, dtype=getattr(field, "dtype", have.dtype))
+            if have != field and not (isinstance(have, Image) and isinstance(field, Image)):
+                return None
+        args, options = self._made_with
+        return type(self)(*args, **{**options, "float64": tuple(wide)})
+
+    def _look(self, field: str = "image", *, mask: bool = False) -> Image:
+        """What the pictures of a field are, from some of them."""
+        pictures = self._pictures[field]
+        names = [name for name in pictures.names if name is not None]
+        optional = len(names) < len(pictures.names)
+        most = PROBED_REMOTE if is_remote(pictures.below.root) else PROBED_SAMPLES
+        heads = Ragged.from_cells([one[:HEAD] for one in pictures.below.some(names, most)])
+        found = (infer_image(heads) if len(heads) else None) or Image()
+        return dataclasses.replace(infer_mask(found, heads) if mask else found, optional=optional)
+
+    # -- reading ---------------------------------------------------------------------------------------
+
+    def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
+        return Columns((name, self._column(name, indices)) for name in fields)
+
+    def _column(self, name: str, indices: I64) -> Any:
+        if name not in self._pictures:
+            return Columns({name: self._columns[name]}).take(indices)[name]
+        pictures, numbers = self._pictures[name], indices.tolist()
+        rows, names = pictures.chosen(numbers)
+        with placed(self.path, name, [numbers[row] for row in rows]):
+            found = pictures.below.read(names)
+        if not self.schema[name].optional:
+            return found
+        sizes = np.zeros(len(numbers), dtype=np.int64)
+        sizes[rows] = found.sizes
+        valid = np.zeros(len(numbers), dtype=np.bool_)
+        valid[rows] = True
+        return Ragged(found.data, starts_of(sizes), valid=valid)
+
+    def _spans(self, field: str, indices: I64) -> Spans | None:
+        if field not in self._pictures:
+            return None
+        pictures, numbers = self._pictures[field], indices.tolist()
+        rows, names = pictures.chosen(numbers)
+        with placed(self.path, field, [numbers[row] for row in rows]):
+            found = pictures.below.spans(names)
+        if found is None or len(rows) == len(numbers):
+            return found
+        start, size = np.zeros(len(numbers), dtype=np.int64), np.full(len(numbers), -1, dtype=np.int64)
+        file = np.zeros(len(numbers), dtype=np.int32)
+        start[rows], size[rows], file[rows] = found.start, found.size, found.file
+        return Spans(found.files or [self.path], start, size, file)
+
+    def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
+        """Whole files; other fields are in memory."""
+        found = []
+        for name in (one for one in fields if one in self._pictures):
+            rows, names = self._pictures[name].chosen(indices.tolist())
+            with placed(self.path, name, [int(indices[row]) for row in rows]):
+                found.append(self._pictures[name].below.ahead(names))
+        return None if None in found else concat_spans([one for one in found if one is not None])
+
+    def _key_kind(self) -> Field | None:
+        return Text()
+
+    def _keys(self, indices: I64, short: bool = False) -> Ragged | None:
+        """The paths of the pictures; the short ones are without the suffix."""
+        found = Columns({"file_name": self._columns["file_name"]}).take(indices)["file_name"]
+        assert isinstance(found, Ragged)
+        names = [os.fsdecode(b"" if name is None else name.tobytes()) for name in found]
+        if short:
+            names = [os.path.splitext(name)[0] for name in names]
+        return Ragged.from_cells([os.fsencode(name.replace(os.sep, "/")) for name in names])
+
+    def where(self, sample: int) -> str:
+        pictures = self._pictures["image"]
+        return pictures.below.path(str(pictures.names[sample]))
+
+    def close(self) -> None:
+        for pictures in self._pictures.values():
+            pictures.below.close()
+
+    @property
+    def attributes(self) -> Mapping[str, Mapping[str, Any]]:
+        return {}
+
+    # -- checks ----------------------------------------------------------------------------------------
+
+    def _verify(self) -> Iterator[Problem]:
+        """Boxes that are none, or lie outside of their picture; classes that there are not; other sizes."""
+        yield from self._bad_sizes()
+        for name, field in self.schema.items():
+            column = self._columns.get(name)
+            if isinstance(field, Boxes) and isinstance(column, Ragged):
+                yield from self._bad_boxes(name, field, column)
+            if isinstance(field, Labels) and isinstance(column, Ragged) and field.names is not None:
+                yield from self._bad_labels(name, field, column)
+
+    def _bad_sizes(self) -> Iterator[Problem]:
+        """Pictures of another size than the annotations say: boxes were drawn in another one."""
+        pictures, told = self._pictures["image"], self._sizes
+        for start in range(0, len(self) if told is not None else 0, ROWS):
+            assert told is not None
+            heads = pictures.below.heads([str(name) for name in pictures.names[start : start + ROWS]], HEAD)
+            if heads is None:
+                return
+            sizes = image.probe(heads)[:, 1:3]
+            said = told[start : start + ROWS]
+            for row in np.flatnonzero(((sizes > 0) & (said > 0) & (sizes != said)).any(axis=1)).tolist():
+                have, other = ("×".join(map(str, one[row].tolist())) for one in (sizes, said))
+                message = f"the picture has {have} pixels, and its annotation says {other}"
+                yield Problem(message, self.where(start + row), start + row, "image")
+
+    def _bad_labels(self, name: str, field: Labels, column: Ragged) -> Iterator[Problem]:
+        labels, counts = spread(column, field.dtype, field.shape)
+        bad = (labels < 0) | (labels >= len(field.names or ()))
+        yield from self._problems(name, counts, bad, lambda row: self._no_class(row, int(labels[row])))
+
+    def _no_class(self, row: int, label: int) -> str:
+        """What is wrong with a class: that of the object in this row."""
+        return f"there is no class {label}"
+
+    def _bad_boxes(self, name: str, field: Boxes, column: Ragged) -> Iterator[Problem]:
+        boxes, counts = spread(column, field.dtype, field.shape)
+        if field.normalized:
+            # So much of a picture as a pixel would be, whatever its size.
+            sizes, slack = np.ones((len(boxes), 2)), 0.005
+        elif self._sizes is not None:
+            sizes, slack = np.repeat(self._sizes, counts, axis=0), 1.0
+        else:
+            return
+        # A picture whose size nobody told is not judged by it.
+        sizes = np.where(sizes > 0, sizes, np.inf)
+
+        def say(row: int) -> str:
+            shown = ", ".join(f"{value:g}" for value in boxes[row].tolist())
+            size = "" if field.normalized else f" of {sizes[row][0]:g}×{sizes[row][1]:g}"
+            return f"box [{shown}] ({field.format}) does not lie in the picture{size}"
+
+        yield from self._problems(name, counts, outside(boxes, field, sizes, slack), say)
+
+    def _problems(self, name: str, counts: I64, bad: Any, say: Any) -> Iterator[Problem]:
+        """One for each bad row of a field with ``counts`` rows for each sample."""
+        rows = np.flatnonzero(bad)
+        ends = np.cumsum(counts)
+        for row in rows[:MOST_PROBLEMS].tolist():
+            sample = int(np.searchsorted(ends, row, side="right"))
+            number = row - int(ends[sample] - counts[sample])
+            yield Problem(f"object {number}: {say(row)}", self.where(sample), sample, name)
+        if len(rows) > MOST_PROBLEMS:
+            yield Problem(f"{len(rows) - MOST_PROBLEMS:,} more such objects", self.path, None, name)

@@ -1,0 +1,300 @@
+"""Writing pictures and what lies in them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ....codecs.cells import decode_sample
+from ....codecs.media import image
+from ....codecs.nested import json_text
+from ....data.write_options import WriteOptions
+from ....data.writer import Writer
+from ....errors import BatchplantError, EncodeError, ExistsError, OptionError, SchemaError, shown
+from ....schema import Boxes, Field, Image, Keypoints, Labels, Polygons, Schema, Tensor
+from ....schema.columns import Columns, Ragged
+from ....schema.kinds import BOX_FORMATS
+from ....storage import checksums, is_below
+from ..folders.media import PICTURES
+from .boxes import boxes_as
+from .fields import FIELDS
+from .notes import write_note
+from .reader import ragged, spread
+
+
+class Entry(NamedTuple):
+    """A sample as a format writes it: its file, the picture's size, and the values of its other fields."""
+
+    number: int
+    file: str
+    width: int
+    height: int
+    values: dict[str, Any]
+
+
+class DetectionWriter(Writer):
+    """Writes a folder of pictures, and beside it what lies in each. A subclass says how that is written."""
+
+    # As which boxes are stored.
+    boxes: ClassVar[Boxes]
+    # The folder of the pictures.
+    pictures: ClassVar[str] = "images"
+    # Whether boxes that come as float64 are stored with all of their digits.
+    keeps_float64: ClassVar[bool] = True
+
+    def __init__(self, path: str, schema: Schema, options: WriteOptions, *, boxes: str | None = None) -> None:
+        self._given = boxes
+        super().__init__(path, schema, options)
+
+    def _begin(self, state: dict[str, Any] | None) -> None:
+        self._resumes = state is not None
+        self._have = {
+            name: self._boxes_of(name, field) for name, field in self.schema.items() if name == "boxes"
+        }
+        for name, field in self.schema.items():
+            self._check(name, field)
+        labels = self.schema.get("labels") if "labels" in self.schema else None
+        if ("boxes" in self.schema) > (labels is not None):
+            raise SchemaError(f"{self.format} needs labels beside boxes: the class of each", field="boxes")
+        self.classes: tuple[str, ...] | None = getattr(labels, "names", None)
+        self._folder = self.partial.folder / "folder"
+        (self._folder / self.pictures).mkdir(parents=True, exist_ok=True)
+
+    def _check(self, name: str, field: Field) -> None:
+        want = FIELDS[name]
+        if isinstance(field, Tensor) and isinstance(want, Tensor) and type(field) is Tensor:
+            fits = len(field.shape) == len(want.shape) and field.shape[0] is None
+            if not fits or (name == "boxes" and field.shape != (None, 4)):
+                raise SchemaError(
+                    f"{name} has a row for each object, as {want}, and this is {field}", field=name
+                )
+        if field.optional and not isinstance(field, Image):
+            raise SchemaError(f"{self.format} cannot leave {name} out of some samples", field=name)
+
+    def _boxes_of(self, name: str, field: Field) -> Boxes:
+        """How the boxes that come are meant."""
+        if isinstance(field, Boxes):
+            return field
+        format, _, unit = (self._given or "").partition(" ")
+        if format not in BOX_FORMATS or unit not in ("", "normalized"):
+            raise OptionError(
+                f"{name!r} is {field}, which does not tell how four numbers are a box: say so with boxes, "
+                f"{', '.join(BOX_FORMATS)} or any of them with ' normalized'; or give the field as Boxes(…)",
+                path=self.path, field=name,
+            )  # fmt: skip
+        return Boxes(format, normalized=bool(unit))
+
+    def kept_schema(self) -> Schema | None:
+        return None
+
+    def _stored(self, field: Field, name: str) -> Field:
+        """A field as it is stored."""
+        if isinstance(field, Polygons | Keypoints):
+            return dataclasses.replace(field, normalized=self.boxes.normalized)
+        if name != "boxes":
+            return field
+        beside = field.labels if isinstance(field, Boxes) else self.boxes.labels
+        wide = self.keeps_float64 and getattr(field, "dtype", "") == "float64"
+        return dataclasses.replace(self.boxes, labels=beside, dtype="float64" if wide else self.boxes.dtype)
+
+    def remarks(self) -> list[str]:
+        have = self._have.get("boxes")
+        if have is None or (have.format, have.normalized) == (self.boxes.format, self.boxes.normalized):
+            return []
+        parts = ", in parts of the picture's size" if self.boxes.normalized else ", in pixels"
+        return [f"{self.format} has boxes as {self.boxes.format}{parts}: they are converted"]
+
+    # -- in a worker -----------------------------------------------------------------------------------
+
+    def _unfit(self, columns: Columns) -> dict[int, BatchplantError]:
+        found: dict[int, BatchplantError] = {}
+        cells = columns["image"]
+        assert isinstance(cells, Ragged)
+        for row, encoding in enumerate(PICTURES.encodings(cells)):
+            if not encoding:
+                found[row] = EncodeError("these bytes are not a picture that batchplant knows", field="image")
+        if "file_name" in columns:
+            for row, name in enumerate(columns["file_name"]):
+                text = bytes(name).decode("utf-8", "replace")
+                if not is_below(text) or os.path.normpath(text) != text:
+                    found[row] = EncodeError(f"{text!r} is not a path below a folder", field="file_name")
+        counts = {name: self._counts(name, columns[name]) for name in columns if name in self.schema}
+        known = {name: one for name, one in counts.items() if one is not None}
+        first = next(iter(known), None)
+        for name, one in known.items():
+            assert first is not None
+            for row in np.flatnonzero(one != known[first]).tolist():
+                message = (
+                    f"{one[row]} rows, and {first} has {known[first][row]}: each object needs one in both"
+                )
+                found.setdefault(row, EncodeError(message, field=name))
+        for row, error in self._bad_extras(columns, None if first is None else known[first]):
+            found.setdefault(row, error)
+        if "labels" in columns and self.classes is not None:
+            field = self.schema["labels"]
+            assert isinstance(field, Tensor)
+            labels, each = spread(columns["labels"], field.dtype, field.shape)
+            bad = np.repeat(np.arange(len(each)), each)[(labels < 0) | (labels >= len(self.classes))]
+            for row in np.unique(bad).tolist():
+                found.setdefault(row, EncodeError("a label is none of the classes", field="labels"))
+        return found
+
+    @staticmethod
+    def _bad_extras(columns: Columns, counts: Any) -> Iterator[tuple[int, EncodeError]]:
+        """Samples whose image_extra is no JSON object, or whose object_extra has not one for each object."""
+        for name in ("image_extra", "object_extra"):
+            for row, cell in enumerate(columns.get(name, ())):
+                found = json.loads(bytes(cell))
+                if name == "image_extra":
+                    fits = isinstance(found, dict)
+                else:
+                    fits = isinstance(found, list) and all(isinstance(one, dict) for one in found)
+                    fits = fits and (counts is None or len(found) == counts[row])
+                if not fits:
+                    what = "a JSON object" if name == "image_extra" else "a list with a JSON object for each"
+                    yield row, EncodeError(f"{name} is {what}, not {shown(str(found)[:60])}", field=name)
+
+    def _counts(self, name: str, column: Any) -> Any:
+        """How many rows a field has in each sample, where it has one for each object."""
+        field = self.schema[name]
+        if not isinstance(field, Tensor) or not isinstance(column, Ragged) or field.shape[:1] != (None,):
+            return None
+        return spread(column, field.dtype, field.shape)[1]
+
+    def _encode(self, first: int, columns: Columns, rows: Any = None) -> Any:
+        made = super()._encode(first, columns, rows)
+        if not made.columns.rows:
+            return made
+        made.columns = self._converted(made.columns)
+        if made.sums is not None:
+            stored = Schema({name: self._stored(field, name) for name, field in self.schema.items()})
+            made.sums = checksums.of_columns(stored, made.columns)
+        return made
+
+    def _converted(self, columns: Columns) -> Columns:
+        """Boxes as they are stored, and names that tell what the files are."""
+        done, sizes = Columns(columns), self._sizes_of(columns)
+        have = self._have.get("boxes")
+        if have is not None:
+            field = self.schema["boxes"]
+            assert isinstance(field, Tensor)
+            values, counts = spread(columns["boxes"], field.dtype, field.shape)
+            want = self._stored(field, "boxes")
+            assert isinstance(want, Boxes)
+            if (have.format, have.normalized) != (want.format, want.normalized) or field.dtype != want.dtype:
+                values = boxes_as(values, have, want, np.repeat(sizes, counts, axis=0)).astype(want.dtype)
+            done["boxes"] = ragged(values, counts)
+        for name, field in self.schema.items():
+            if isinstance(field, Keypoints) and field.normalized != self.boxes.normalized:
+                points, counts = spread(columns[name], field.dtype, field.shape)
+                scale = np.repeat(sizes, counts, axis=0)[:, None].astype(np.float64)
+                moved = points.astype(np.float64)
+                moved[..., :2] *= scale if field.normalized else 1 / scale
+                done[name] = ragged(moved.astype(field.dtype), counts)
+            if isinstance(field, Polygons) and field.normalized != self.boxes.normalized:
+                done[name] = _scaled(columns[name], sizes, shrinks=self.boxes.normalized)
+        if "file_name" in columns:
+            cells = columns["image"]
+            assert isinstance(cells, Ragged)
+            names = []
+            for name, encoding in zip(columns["file_name"], PICTURES.encodings(cells), strict=True):
+                text = bytes(name).decode()
+                stem, suffix = os.path.splitext(text)
+                fits = PICTURES.suffixes.get(suffix.lower()) == encoding
+                names.append((text if fits else stem + PICTURES.suffix(encoding)).encode())
+            done["file_name"] = Ragged.from_cells(names)
+        return done
+
+    @staticmethod
+    def _sizes_of(columns: Columns) -> npt.NDArray[np.int32]:
+        cells = columns["image"]
+        assert isinstance(cells, Ragged)
+        return image.probe(cells)[:, 1:3]
+
+    # -- writing ---------------------------------------------------------------------------------------
+
+    def _write(self, columns: Columns) -> None:
+        self._put(list(self._entries(columns)))
+
+    def _put(self, entries: list[Entry]) -> None:
+        """Write what lies in pictures that are written."""
+        raise NotImplementedError
+
+    def _place(self, values: Mapping[str, Any]) -> str:
+        """The folder below that of the pictures that one goes to."""
+        return ""
+
+    def _entries(self, columns: Columns) -> Iterator[Entry]:
+        stored = Schema(
+            {
+                name: self._stored(field, name)
+                for name, field in self.schema.items()
+                if not isinstance(field, Image)
+            }
+        )
+        cells = columns["image"]
+        assert isinstance(cells, Ragged)
+        encodings, sizes = PICTURES.encodings(cells), self._sizes_of(columns).tolist()
+        others = Columns((name, columns[name]) for name in stored)
+        for row, (encoding, size) in enumerate(zip(encodings, sizes, strict=True)):
+            values = decode_sample(stored, others, row)
+            number = self.written + row
+            file = values.get("file_name") or f"{number:08d}{PICTURES.suffix(encoding)}"
+            file = os.path.join(self._place(values), file)
+            self._save(os.path.join(self.pictures, file), cells[row], number)
+            for name, field in self.schema.items():
+                if isinstance(field, Image) and name != "image":
+                    values[name] = self._save_other(name, file, columns[name], row, number)
+            yield Entry(number, file, size[0], size[1], values)
+
+    def _save_other(self, name: str, file: str, column: Any, row: int, number: int) -> str | None:
+        """Write the picture of another field; give its name."""
+        raise NotImplementedError
+
+    def _save(self, name: str, data: Any, number: int) -> None:
+        path = self._folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # A conversion that goes on writes some of them once more.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | (os.O_TRUNC if self._resumes else os.O_EXCL)
+        try:
+            fd = os.open(path, flags, 0o666)
+        except FileExistsError:
+            message = f"another sample has the file name {name}, too"
+            raise ExistsError(message, path=self.path, sample=number, field="file_name") from None
+        with open(fd, "wb", buffering=0) as file:
+            # Linux writes no more than 2 GiB at once.
+            while len(data):
+                data = data[file.write(data) :]
+
+    def _finish(self) -> str:
+        stored = {name: self._stored(field, name) for name, field in self.schema.items()}
+        wide = [name for name, field in stored.items() if getattr(field, "dtype", "") == "float64"]
+        write_note(self._folder, list(self.schema), self._names_of_classes, wide)
+        return "folder"
+
+    @property
+    def _names_of_classes(self) -> list[str]:
+        """Those of the labels; by their numbers, where the labels have no names."""
+        labels = self.schema.get("labels") if "labels" in self.schema else None
+        return list(labels.names or ()) if isinstance(labels, Labels) else []
+
+
+def _scaled(column: Any, sizes: Any, *, shrinks: bool) -> Ragged:
+    """Outlines in parts of the picture's size, or in pixels."""
+    cells = []
+    for cell, (width, height) in zip(column, sizes.tolist(), strict=True):
+        scale = np.array([1 / width, 1 / height] if shrinks else [width, height])
+        objects = [[_moved(ring, scale) for ring in rings] for rings in json.loads(bytes(cell))]
+        cells.append(json_text(objects))
+    return Ragged.from_cells(cells)
+
+
+def _moved(ring: list[float], scale: Any) -> list[float]:
+    found: list[float] = (np.array(ring, dtype=np.float64).reshape(-1, 2) * scale).reshape(-1).tolist()
+    return found

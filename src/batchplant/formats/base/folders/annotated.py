@@ -1,0 +1,106 @@
+"""What lies beside pictures and says what is on them: how the formats of detection are recognised."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator
+
+from ....codecs.media import image
+from ....errors import BatchplantError
+from ....storage import join, open_source, tree
+from ..format import Probe
+
+COCO, YOLO, VOC = "coco", "yolo", "voc"
+# Names looked at in a folder, and bytes of a file.
+NAMES, HEAD = 64, 1 << 16
+# Files of annotations lie alone, or few beside each other; many are something else.
+FILES = 8
+_LIST = re.compile(rb'"(images|annotations)"\s*:\s*\[')
+_NAMES = re.compile(rb"^\s*names\s*:", re.M)
+_PATHS = re.compile(rb"^\s*(train|val|test|nc)\s*:", re.M)
+_OBJECT = re.compile(rb"\s*\d+(\s+[-+.\deE]+){4,}\s*")
+
+
+def is_coco(head: bytes) -> bool:
+    """Whether a JSON file that begins so is one of COCO: lists of pictures and of what is on them."""
+    if head.lstrip()[:1] != b"{" or _LIST.search(head) is None:
+        return False
+    pictures = b'"file_name"' in head and b'"id"' in head
+    objects = any(key in head for key in (b'"category_id"', b'"caption"', b'"segments_info"', b'"bbox"'))
+    return pictures or (b'"image_id"' in head and objects)
+
+
+def annotated(probe: Probe) -> str | None:
+    """Which of the formats a folder of pictures is; ``probe.ask(annotated)`` looks once for all that ask."""
+    if not probe.folder:
+        return None
+    names = set(probe.names)
+    with contextlib.suppress(BatchplantError, OSError):
+        if _is_voc(probe.path, names):
+            return VOC
+        if next(coco_files(probe.path, probe.names), None) is not None:
+            return COCO
+        if _is_yolo(probe.path, names):
+            return YOLO
+    return None
+
+
+def coco_files(path: str, names: list[str]) -> Iterator[str]:
+    """The files of a folder, by their paths below it, that hold annotations as COCO has them."""
+    found = [name for name in names if name.endswith(".json")][:FILES]
+    if "annotations/" in names:
+        below = tree.some_names(join(path, "annotations"), 1000)
+        found += [f"annotations/{name}" for name in sorted(below) if name.endswith(".json")]
+    for name in found:
+        if not os.path.basename(name).startswith(".") and is_coco(_head(join(path, name))):
+            yield name
+
+
+def _is_voc(path: str, names: set[str]) -> bool:
+    if {"Annotations/", "JPEGImages/"} <= names:
+        return True
+    # What tools call the same.
+    if not {"annotations/", "images/"} <= names:
+        return False
+    return any(name.endswith(".xml") for name in tree.some_names(join(path, "annotations"), NAMES))
+
+
+def _is_yolo(path: str, names: set[str]) -> bool:
+    for name in names:
+        if name.endswith((".yaml", ".yml")) and is_yaml(_head(join(path, name))):
+            return True
+    if not {"images/", "labels/"} <= names:
+        return False
+    for folder in (join(path, "labels"), *_folders(join(path, "labels"))):
+        below = list(tree.some_names(folder, NAMES))
+        if any(os.path.splitext(name)[1].lower() in image.SUFFIXES for name in below):
+            return False
+        if any(name.endswith(".txt") and is_labels(_head(join(folder, name))) for name in below[:8]):
+            return True
+    return False
+
+
+def is_yaml(head: bytes) -> bool:
+    """Whether YAML names classes and splits."""
+    return _NAMES.search(head) is not None and _PATHS.search(head) is not None
+
+
+def is_labels(text: bytes) -> bool:
+    """Whether lines are a class and its box, polygon or keypoints; no line is no object."""
+    lines = [line for line in text.splitlines()[:8] if line.strip()]
+    # The last one may be cut.
+    kept = lines[:-1] if len(text) >= HEAD else lines
+    return all(_OBJECT.fullmatch(line) for line in kept)
+
+
+def _folders(path: str) -> list[str]:
+    found = tree.some_names(path, NAMES)
+    return [join(path, name.rstrip("/")) for name in sorted(found) if tree.is_folder(join(path, name))][:4]
+
+
+def _head(path: str) -> bytes:
+    with contextlib.suppress(BatchplantError, OSError), contextlib.closing(open_source(path)) as source:
+        return source.view(0, min(HEAD, source.size)).tobytes()
+    return b""

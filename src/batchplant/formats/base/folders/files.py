@@ -1,0 +1,272 @@
+"""The files of a folder, local or remote, each of which is a cell."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+import os
+import stat
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from ....errors import AccessError, BatchplantError, DamagedError
+from ....schema.columns import I64, U8, Ragged, Spans, starts_of
+from ....storage import Entry, Objects, fetch_many, is_remote, join, open_regular, open_source, tree
+
+# Links that lead to links, each twice, would double the folder with every one.
+MOST_VISITS = 100
+# Of a folder in which other files lie, too, so many are listed before it is given up.
+OTHERS = 20_000
+# What is fetched to see what remote files are: bytes, and files of which nobody knows how large they are.
+LOOKED_AT, FEW = 32 << 20, 8
+
+
+class Files:
+    """Files by their names below a root. What is wrong with one is a DamagedError with its row for sample."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        # How many files and hidden folders a walk passed over.
+        self.skipped = 0
+        # How many files somebody named, where there was no walk.
+        self.named = 0
+
+    def path(self, name: str) -> str:
+        return join(self.root, name)
+
+    def walk(self, wanted: Callable[[str], bool], own: str) -> Iterator[str]:
+        """All files whose last name is wanted, by their paths below the root; ``own``: not counted."""
+        raise NotImplementedError
+
+    def sizes(self, names: Sequence[str]) -> I64 | None:
+        """How large files are; None where a server would have to be asked for each."""
+        raise NotImplementedError
+
+    def read(self, names: Sequence[str]) -> Ragged:
+        """All bytes of files."""
+        raise NotImplementedError
+
+    def some(self, names: Sequence[str], most: int) -> Iterator[U8]:
+        """Some files from all over these; what cannot be had is left out, for whoever reads it is told."""
+        raise NotImplementedError
+
+    def heads(self, names: Sequence[str], most: int) -> Ragged | None:
+        """The first bytes of files, none of what cannot be had; None where a server would be asked."""
+        return None
+
+    def spans(self, names: Sequence[str]) -> Spans | None:
+        """Each file as a span."""
+        sizes = self.sizes(names)
+        if sizes is None:
+            return None
+        each = np.arange(len(names), dtype=np.int32)
+        return Spans([self.path(name) for name in names], np.zeros(len(names), dtype=np.int64), sizes, each)
+
+    def ahead(self, names: Sequence[str]) -> Spans | None:
+        """The same for one who asks for the bytes ahead."""
+        return self.spans(names)
+
+    def close(self) -> None:
+        """Let go of files."""
+
+
+def open_files(root: str) -> Files:
+    return RemoteFiles(root) if is_remote(root) else LocalFiles(root)
+
+
+def _wrong(row: int, name: str, reason: str | None) -> DamagedError:
+    return DamagedError(f"{name}: {reason}", sample=row)
+
+
+@contextlib.contextmanager
+def placed(path: str, field: str, samples: Sequence[int]) -> Iterator[None]:
+    """What is wrong with a file within it is wrong with its sample; ``samples``: those of the files."""
+    try:
+        yield
+    except BatchplantError as error:
+        error.sample = None if error.sample is None else samples[error.sample]
+        raise error.at(path=path, field=field) from None
+
+
+class LocalFiles(Files):
+    """Files of a local folder; links are followed."""
+
+    def walk(self, wanted: Callable[[str], bool], own: str) -> Iterator[str]:
+        """A link that leads back up is not followed again."""
+        visits: Counter[tuple[int, int]] = Counter()
+        waiting: list[tuple[str, frozenset[tuple[int, int]]]] = [("", frozenset())]
+        while waiting:
+            below, above = waiting.pop()
+            folder = os.path.join(self.root, below)
+            found = os.stat(folder)
+            here = (found.st_dev, found.st_ino)
+            visits[here] += 1
+            if here in above:
+                continue
+            if visits[here] > MOST_VISITS:
+                raise DamagedError(f"{below}: more than {MOST_VISITS} links lead there")
+            # Millions of files: what is the same for all of them is done once.
+            prefix = os.path.join(below, "") if below else ""
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    name = entry.name
+                    try:
+                        is_file = entry.is_file()
+                        is_folder = not is_file and entry.is_dir()
+                    # A link to itself.
+                    except OSError:
+                        is_folder = is_file = False
+                    if name.startswith("."):
+                        self.skipped += name != own
+                    elif is_folder:
+                        waiting.append((prefix + name, above | {here}))
+                    # What is neither file nor dangling link (a pipe, say) could block whoever opens it.
+                    elif wanted(name) and (is_file or not os.path.exists(entry.path)):
+                        yield prefix + name
+                    else:
+                        self.skipped += 1
+
+    def sizes(self, names: Sequence[str]) -> I64:
+        sizes = np.zeros(len(names), dtype=np.int64)
+        for row, name in enumerate(names):
+            try:
+                found = os.stat(os.path.join(self.root, name))
+            except OSError as error:
+                raise _wrong(row, name, error.strerror) from None
+            # Data may name anything; a pipe would block whoever opens it.
+            if not stat.S_ISREG(found.st_mode):
+                raise _wrong(row, name, "it is no file")
+            sizes[row] = found.st_size
+        return sizes
+
+    def read(self, names: Sequence[str]) -> Ragged:
+        sizes = self.sizes(names)
+        offsets = starts_of(sizes)
+        data = np.empty(offsets[-1], dtype=np.uint8)
+        # One byte more than was promised tells that a file has grown.
+        left, beyond = data.data, bytearray(1)
+        for row, (name, size) in enumerate(zip(names, sizes.tolist(), strict=True)):
+            try:
+                file = open_regular(os.path.join(self.root, name))
+                try:
+                    count = read = os.readv(file, [left[:size], beyond])
+                    # Linux reads no more than 2 GiB at once.
+                    while count and read < size:
+                        count = os.readv(file, [left[read:size]])
+                        read += count
+                finally:
+                    os.close(file)
+            except OSError as error:
+                raise _wrong(row, name, error.strerror) from None
+            if read != size:
+                raise _wrong(row, name, "its size changed while it was read")
+            left = left[size:]
+        return Ragged(data, offsets)
+
+    def heads(self, names: Sequence[str], most: int) -> Ragged | None:
+        found = []
+        for name in names:
+            head = b""
+            with contextlib.suppress(OSError):
+                file = open_regular(os.path.join(self.root, name))
+                try:
+                    head = os.read(file, most)
+                finally:
+                    os.close(file)
+            found.append(head)
+        return Ragged.from_cells(found)
+
+    def some(self, names: Sequence[str], most: int) -> Iterator[U8]:
+        for name in names[:: max(1, len(names) // most)][:most]:
+            path = os.path.join(self.root, name)
+            with contextlib.suppress(BatchplantError, OSError):
+                if os.path.isfile(path):
+                    source = open_source(path)
+                    yield source.view(0, source.size)
+
+
+class RemoteFiles(Files):
+    """Objects below a URL, listed once, and fetched side by side."""
+
+    def __init__(self, root: str) -> None:
+        super().__init__(root)
+        self._objects = Objects()
+        # By path below the root; None before it was listed.
+        self._known: dict[str, Entry] | None = None
+
+    def walk(self, wanted: Callable[[str], bool], own: str) -> Iterator[str]:
+        self._known = dict(tree.entries_below(self.root))
+        hidden = set()
+        for name in self._known:
+            steps = name.split("/")
+            above = next((n for n, step in enumerate(steps) if step.startswith(".")), None)
+            if above is not None:
+                hidden.add("/".join(steps[: above + 1]))
+            elif wanted(steps[-1]):
+                yield name
+            else:
+                self.skipped += 1
+        self.skipped += sum(name.rpartition("/")[2] != own for name in hidden)
+
+    def sizes(self, names: Sequence[str]) -> I64 | None:
+        found = self._entries(names)
+        return None if found is None else np.array([one.size for one in found], dtype=np.int64)
+
+    def _entries(self, names: Sequence[str]) -> list[Entry] | None:
+        known = self._listed
+        found = []
+        for row, name in enumerate(names):
+            if known is None:
+                return None
+            if name not in known:
+                raise _wrong(row, name, os.strerror(errno.ENOENT))
+            found.append(known[name])
+        return found
+
+    @functools.cached_property
+    def _listed(self) -> dict[str, Entry] | None:
+        """What lies below the root; None where nobody tells, or it is too much else."""
+        if self._known is None:
+            with contextlib.suppress(BatchplantError):
+                most = self.named + OTHERS
+                found = dict(tree.entries_below(self.root, most))
+                self._known = found if len(found) < most else None
+        return self._known
+
+    def read(self, names: Sequence[str]) -> Ragged:
+        known = self._known or {}
+        cells: list[U8] = []
+        try:
+            for data in fetch_many(list(map(self.path, names)), [known.get(name) for name in names]):
+                if data is None:
+                    raise _wrong(len(cells), names[len(cells)], os.strerror(errno.ENOENT))
+                cells.append(data)
+        except AccessError as error:
+            raise error.at(sample=len(cells)) from None
+        return Ragged.from_cells(cells)
+
+    def some(self, names: Sequence[str], most: int) -> Iterator[U8]:
+        """Where sizes are not known, a few; large ones only as far as they are no burden together."""
+        chosen, known = names[:: max(1, len(names) // most)][:most], self._known or {}
+        entries = [known.get(name) for name in chosen]
+        sizes = np.cumsum([0 if one is None else one.size for one in entries], dtype=np.int64)
+        count = max(1, int(np.searchsorted(sizes, LOOKED_AT, "right")))
+        count = min(count, len(chosen) if known else FEW)
+        found = fetch_many(list(map(self.path, chosen[:count])), entries[:count])
+        return (data for data in found if data is not None)
+
+    def ahead(self, names: Sequence[str]) -> Spans | None:
+        known = self._listed
+        if known is None:
+            return None
+        # Whoever reads a file that is not there is told.
+        there = [name for name in names if name in known]
+        for name in there:
+            self._objects.open(self.path(name), known[name])
+        return self.spans(there)
+
+    def close(self) -> None:
+        self._objects.close()

@@ -1,0 +1,153 @@
+"""Pictures and their masks in folders beside each other: ``images/001.jpg`` and ``masks/001.png``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping, Sequence
+
+from ....errors import DamagedError, OptionError, SchemaError
+from ....storage import tree
+
+# What folders are called in which pictures lie, and those in which the masks of these lie.
+IMAGES = {"images", "image", "imgs", "img"}
+MASKS = {
+    "masks", "mask", "labels", "label", "annotations", "annotation", "segmentations", "segmentation",
+    "segmentation_masks",
+}  # fmt: skip
+
+# What the names of masks may have behind those of their pictures: 001_mask.png of 001.jpg.
+BEHIND = ("", "_mask", "-mask", "_masks", "_seg", "_segmentation", "_label", "_gt")
+
+# None: found by the names; False: every folder is a class; else field → folder, or the folders.
+Asked = bool | str | Sequence[str] | Mapping[str, str] | None
+
+
+def tops_of(files: Sequence[str]) -> set[str]:
+    """The folders at the top that files lie in."""
+    return {name.partition(os.sep)[0] for name in files if os.sep in name}
+
+
+def pairs_of(
+    files: Sequence[str], tops: Collection[str], asked: Asked, path: str
+) -> dict[str, list[str]] | None:
+    """Field → its files, sample by sample, the pictures first; None where folders (tops) are classes."""
+    if asked is False:
+        return None
+    fields = _asked(asked, path) if asked is not None else None
+    if fields is None:
+        fields = _told(files, tops, path)
+    if fields is None:
+        return None
+    for folder in fields.values():
+        if folder not in tops:
+            raise OptionError(f"there are no pictures in a folder {folder!r}", path=path)
+    stems = {field: _stems(files, folder, path) for field, folder in fields.items()}
+    first = next(iter(stems.values()))
+    for field in list(stems)[1:]:
+        stems[field] = _without_ends(stems[field], first)
+    others = list(stems.values())[1:]
+    if not any(first.keys() & other.keys() for other in others) and first and all(others):
+        shown = " and ".join(next(iter(one.values())) for one in stems.values())
+        raise SchemaError(
+            f"{' and '.join(fields.values())} hold no files of one name ({shown}), so nobody can tell which "
+            "belong together; pairs=False takes the folders for classes",
+            path=path,
+        )
+    for field, found in stems.items():
+        for other in stems.values():
+            lost = next((stem for stem in found if stem not in other), None)
+            if lost is not None:
+                where = next(fields[name] for name, one in stems.items() if one is other)
+                raise SchemaError(
+                    f"{found[lost]} has no partner in {where}; pairs=False takes {fields[field]} and {where} "
+                    "for classes",
+                    path=path,
+                )
+    return {field: [found[stem] for stem in sorted(first)] for field, found in stems.items()}
+
+
+def _told(files: Sequence[str], tops: Collection[str], path: str) -> dict[str, str] | None:
+    """The folders of pictures and masks, by their names; None where folders are classes."""
+    _check_below(files, tops, path)
+    images = [name for name in tops if name.lower() in IMAGES]
+    masks = [name for name in tops if name.lower() in MASKS]
+    if len(tops) == 1 and images:
+        beside = [one.name for one in tree.entries(path) if one.folder and one.name.lower() in MASKS]
+        if beside:
+            raise SchemaError(
+                f"{beside[0]} beside {images[0]} holds neither masks (pictures) nor labels of YOLO, COCO or "
+                f"VOC; pairs=False opens the pictures of {images[0]} alone",
+                path=path,
+            )
+    if not images or not masks or any(os.sep not in name for name in files):
+        return None
+    if len(tops) == 2:
+        return {"image": images[0], "mask": masks[0]}
+    others = [name for name in sorted(tops) if name != images[0]]
+    named = ", ".join(f"{name!r}: {name!r}" for name in others if name not in masks[:1])
+    raise SchemaError(
+        f"{', '.join(others)} lie beside {images[0]}: say what is what with "
+        f"pairs={images[0]},{masks[0]} or pairs={{'image': {images[0]!r}, 'mask': {masks[0]!r}, {named}}}; "
+        "pairs=False takes every folder for a class",
+        path=path,
+    )
+
+
+def _check_below(files: Sequence[str], tops: Collection[str], path: str) -> None:
+    """Folders that each have pictures and masks are no classes, but splits."""
+    inside: dict[str, set[str]] = {top: set() for top in tops}
+    for name in files:
+        steps = name.split(os.sep)
+        if len(steps) > 2:
+            inside[steps[0]].add(steps[1].lower())
+    if inside and all(found & IMAGES and found & MASKS for found in inside.values()):
+        one = min(inside)
+        raise SchemaError(
+            f"{' and '.join(sorted(inside))} each have pictures and masks: open one of them, as "
+            f"{os.path.join(path, one)}; pairs=False takes them for classes",
+            path=path,
+        )
+
+
+def _without_ends(found: dict[str, str], first: dict[str, str]) -> dict[str, str]:
+    """Names without what masks have behind those of their pictures, where all of them have it."""
+    for end in BEHIND:
+        if found and all(stem.endswith(end) for stem in found):
+            short = {stem[: len(stem) - len(end)]: name for stem, name in found.items()}
+            if short.keys() & first.keys():
+                return short
+    return found
+
+
+def _asked(asked: bool | str | Sequence[str] | Mapping[str, str], path: str) -> dict[str, str] | None:
+    if asked is True:
+        return None
+    if isinstance(asked, str):
+        asked = [part.strip() for part in asked.split(",")]
+    if isinstance(asked, Mapping):
+        found = {str(field): str(folder) for field, folder in asked.items()}
+    elif isinstance(asked, Sequence):
+        names = ["image" if n == 0 else "mask" if n == 1 else str(one) for n, one in enumerate(asked)]
+        found = dict(zip(names, map(str, asked), strict=True))
+    else:
+        found = {}
+    if len(found) < 2:
+        raise OptionError(
+            f'pairs is {{"image": "images", "mask": "masks"}}, "images,masks", or False; not {asked!r}',
+            path=path,
+        )
+    return found
+
+
+def _stems(files: Sequence[str], folder: str, path: str) -> dict[str, str]:
+    """Path below the folder, without the suffix → file."""
+    found: dict[str, str] = {}
+    for name in files:
+        if name.startswith(folder + os.sep):
+            stem = os.path.splitext(name[len(folder) + 1 :])[0]
+            if stem in found:
+                raise DamagedError(
+                    f"{found[stem]} and {name} have one name, and each needs a partner", path=path
+                )
+            found[stem] = name
+    return found

@@ -1,0 +1,149 @@
+"""Writing a folder of media."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ....codecs.nested import plains
+from ....data.writer import Writer
+from ....errors import BatchplantError, EncodeError, SchemaError
+from ....schema import (
+    Bool,
+    Decimal,
+    Duration,
+    Field,
+    Float,
+    Int,
+    Json,
+    List,
+    Schema,
+    Struct,
+    Text,
+    Time,
+    Uuid,
+)
+from ....schema.columns import Columns, Ragged
+from ....storage import Patch, files_below, is_plain
+from .media import NOTE, Media
+from .metadata import FILE_NAME
+from .reader import FolderReader
+
+METADATA = "metadata.jsonl"
+# What stands in it.
+BESIDE = (Int, Float, Bool, Text, Json, Time, Duration, Decimal, Uuid, List, Struct)
+
+
+class FolderWriter(Writer):
+    """Writes a folder. A subclass says of which media."""
+
+    media: ClassVar[Media]
+    appends: ClassVar[bool] = True
+
+    @classmethod
+    def refuses(cls, field: Field) -> str | None:
+        if isinstance(field, cls.media.kind) and field.optional:
+            return f"a folder of {cls.media.many} cannot leave one out"
+        return None
+
+    def _begin(self, state: dict[str, Any] | None) -> None:
+        own = [name for name, field in self.schema.items() if isinstance(field, self.media.kind)]
+        if len(own) != 1:
+            message = f"a folder needs exactly one {self.media.name} field, not {len(own)}"
+            raise SchemaError(message, path=self.path)
+        self._field = own[0]
+        others = {name: field for name, field in self.schema.items() if name != self._field}
+        if FILE_NAME in others:
+            raise SchemaError("file_name is the folder's own; leave it out or rename it", field=FILE_NAME)
+        self._others = Schema(others)
+        only = next(iter(others.values())) if len(others) == 1 else None
+        names = only.names if isinstance(only, Int) and not only.optional else None
+        self._classes = tuple(names) if names else None
+        for name in self._classes or ():
+            if not is_plain(name, is_listed=True) or name.startswith("."):
+                raise SchemaError(f"the class {name!r} cannot be a folder's name", path=self.path)
+        if self._classes and len(set(self._classes)) < len(self._classes):
+            raise SchemaError("two classes have one name, and would be one folder", path=self.path)
+        self._folder = self.partial.folder / "folder"
+        self._folder.mkdir(exist_ok=True)
+        self._made: set[str] = set()
+        self._first = 0
+        if self.base is not None:
+            assert isinstance(self.base, FolderReader)
+            self._first = self._next_number(self.base)
+        else:
+            note = {self.media.name: self._field, "schema": self.schema.to_json()}
+            (self._folder / NOTE).write_text(json.dumps(note, ensure_ascii=False))
+        self._lines = None if self._classes or not others else self.partial.spool("metadata")
+
+    def _next_number(self, base: FolderReader) -> int:
+        """New files are behind those that are there, in order of name."""
+        numbers = [os.path.splitext(os.path.basename(name))[0] for name in base.files]
+        if not base.is_ours or not all(one.isdecimal() for one in numbers):
+            raise self.cannot_append(
+                "its files have names of their own, and new ones among them would shift the numbers of the "
+                "samples; convert it to a folder first"
+            )
+        return max(map(int, numbers), default=-1) + 1
+
+    def _unfit(self, columns: Columns) -> dict[int, BatchplantError]:
+        found: dict[int, BatchplantError] = {}
+        for row, encoding in enumerate(self._encodings(columns)):
+            if not encoding:
+                message = f"these bytes are not a {self.media.one} that batchplant knows"
+                found[row] = EncodeError(message, field=self._field)
+        if self._classes is not None:
+            [label] = self._others
+            column = columns[label]
+            assert not isinstance(column, Ragged)
+            for row in np.flatnonzero((column < 0) | (column >= len(self._classes))).tolist():
+                found[row] = EncodeError(f"there is no class {column[row]}", field=label)
+        return found
+
+    def _encodings(self, columns: Columns) -> list[str]:
+        cells = columns[self._field]
+        assert isinstance(cells, Ragged)
+        return self.media.encodings(cells)
+
+    def _write(self, columns: Columns) -> None:
+        cells = columns[self._field]
+        assert isinstance(cells, Ragged)
+        lines = []
+        others = {key: plains(field, columns[key]) for key, field in self._others.items()}
+        for row, encoding in enumerate(self._encodings(columns)):
+            name = f"{self._first + self.written + row:08d}{self.media.suffix(encoding)}"
+            values = {key: column[row] for key, column in others.items()}
+            if self._classes is not None:
+                name = os.path.join(self._class(next(iter(values.values()))), name)
+            data: Any = cells[row]
+            with open(os.path.join(self._folder, name), "wb", buffering=0) as file:
+                # Linux writes no more than 2 GiB at once.
+                while len(data):
+                    data = data[file.write(data) :]
+            if self._lines is not None:
+                lines.append(json.dumps({FILE_NAME: name, **values}, ensure_ascii=False) + "\n")
+        if self._lines is not None:
+            self._lines.write("".join(lines).encode())
+
+    def _class(self, label: int) -> str:
+        assert self._classes is not None
+        name = self._classes[label]
+        if name not in self._made:
+            (self._folder / name).mkdir(exist_ok=True)
+            self._made.add(name)
+        return name
+
+    def _finish(self) -> str:
+        if self._lines is not None and self.base is None:
+            self.partial.put("metadata", self._folder / METADATA)
+        return "folder"
+
+    def _changes(self, name: str) -> tuple[list[Patch], list[tuple[str, str]]]:
+        patches, target = [], self.partial.name
+        if self._lines is not None:
+            size = os.path.getsize(os.path.join(self.path, METADATA))
+            patches.append(Patch("metadata", f"{target}/{METADATA}", size))
+        return patches, [(f"{name}/{one}", f"{target}/{one}") for one in files_below(self._folder)]

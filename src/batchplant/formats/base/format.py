@@ -1,0 +1,267 @@
+"""What a format is: one :class:`Format` at the end of its file, and how a file is recognised."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import itertools
+import os
+import stat
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+from ...data.reader import Reader
+from ...data.tensors import TENSORS
+from ...data.writer import Writer
+from ...errors import NotFoundError, SchemaError
+from ...schema import EVERY_KIND, Field, Schema, Tensor
+from ...storage import RemoteSource, Source, is_remote, open_source, tree
+from .capabilities import Capabilities
+
+HEAD_SIZE = 16384
+FOLDER_ENTRIES = 2000
+
+T = TypeVar("T")
+
+
+class Probe:
+    """What a format may look at to say "this is mine": the first bytes, or the first names of a folder."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.folder = self._is_folder()
+        self._answers: dict[Callable[[Probe], Any], Any] = {}
+
+    def _is_folder(self) -> bool:
+        """Whether it is a folder; of a URL without a slash at its end, an object of that name comes first."""
+        if not is_remote(self.path):
+            with contextlib.suppress(OSError, ValueError):
+                return stat.S_ISDIR(os.stat(self.path).st_mode)
+        else:
+            if not self.path.endswith("/"):
+                with contextlib.suppress(NotFoundError):
+                    return self.source is None
+            if tree.is_folder(self.path):
+                return True
+        raise NotFoundError("no such file or folder", path=self.path)
+
+    def ask(self, question: Callable[[Probe], T]) -> T:
+        """What a function says of this file or folder, found out once: several formats may ask the same."""
+        if question not in self._answers:
+            self._answers[question] = question(self)
+        found: T = self._answers[question]
+        return found
+
+    @functools.cached_property
+    def source(self) -> Source:
+        return open_source(self.path, HEAD_SIZE)
+
+    @property
+    def opened(self) -> Source | None:
+        """The file, where somebody looked into it."""
+        return self.__dict__.get("source")
+
+    @functools.cached_property
+    def head(self) -> bytes:
+        """The first bytes of a file; empty for a folder."""
+        if self.folder:
+            return b""
+        if isinstance(self.source, RemoteSource):
+            # Whoever reads the file needs them again.
+            tree.keep_head(self.path, self.source.first())
+        return self.source.peek([(0, min(HEAD_SIZE, self.size))])
+
+    @property
+    def size(self) -> int:
+        return 0 if self.folder else self.source.size
+
+    @functools.cached_property
+    def names(self) -> list[str]:
+        """The first names in a folder, without the hidden ones; folders end with a slash."""
+        return self._listed(FOLDER_ENTRIES) if self.folder else []
+
+    @functools.cached_property
+    def all_names(self) -> list[str]:
+        """All names in a folder, however many there are."""
+        return self.names if len(self.names) < FOLDER_ENTRIES else self._listed(None)
+
+    def _listed(self, most: int | None) -> list[str]:
+        if is_remote(self.path):
+            found = [one for one in tree.entries(self.path) if not one.name.startswith(".")]
+            return [one.name + ("/" if one.folder else "") for one in found[:most]]
+        with os.scandir(self.path) as entries:
+            shown = (entry for entry in entries if not entry.name.startswith("."))
+            some = itertools.islice(shown, most)
+            return sorted(entry.name + ("/" if entry.is_dir() else "") for entry in some)
+
+
+def never(probe: Probe) -> bool:
+    """For formats that have no magic: only the suffix tells."""
+    return False
+
+
+class Outline(NamedTuple):
+    """What the registry has to know of a format before it imports its module; :class:`Format` explains it."""
+
+    suffixes: tuple[str, ...]
+    folder: bool | None = False
+    side_cars: tuple[str, ...] = ()
+    describes: bool = False
+    media: str | None = None
+    has_parts: bool = False
+    scheme: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Format:
+    """Everything about a format, as data. The tables in the README and the docs are made from it."""
+
+    name: str
+    title: str
+    suffixes: tuple[str, ...]
+    spec: str
+    reader: type[Reader]
+    writer: type[Writer] | None
+    _: dataclasses.KW_ONLY
+    sniff: Callable[[Probe], bool] = never
+    kinds: tuple[type[Field], ...] = ()
+    optional: bool = False
+    # None: a folder or a file.
+    folder: bool | None = False
+    extra: str | None = None
+    notes: str = ""
+    # Exactly these fields, in any order, and no others; then ``kinds`` is empty.
+    only: Schema | None = None
+    # Only fields of these names and kinds, and never without the first.
+    fields: Mapping[str, Field] = dataclasses.field(default_factory=dict)
+    # Fields of its kin that it has no place for: ``convert`` leaves them out, and says so.
+    leaves: tuple[str, ...] = ()
+    # A table of text: beside files of another format it describes those, and is no shard.
+    describes: bool = False
+    # A folder of files that are each a value of this kind. A target without a suffix becomes such a folder.
+    media: type[Field] | None = None
+    # Why a folder that holds such files is not taken for one: a sentence, or None where it holds none.
+    doubt: Callable[[Probe], str | None] | None = None
+    # The files that are read through this one, and not on their own: those that an index names.
+    parts: Callable[[str], Iterable[str]] | None = None
+    # A name that begins with this and :// is no place, but something that the format finds by itself.
+    scheme: str | None = None
+    # What keeps a table with versions in order: a families.lake.Upkeep, made with a path and options.
+    upkeep: Callable[..., Any] | None = None
+    # What it can do besides what its classes say.
+    can: Capabilities = dataclasses.field(default_factory=Capabilities)
+
+    def __post_init__(self) -> None:
+        known = self.can.derived(self.reader, self.writer, self.kinds, versions=self.upkeep is not None)
+        object.__setattr__(self, "can", known)
+        self.reader.format = self.name
+        if self.writer is not None:
+            self.writer.format = self.name
+
+    @property
+    def outline(self) -> Outline:
+        return Outline(
+            suffixes=self.suffixes,
+            folder=self.folder,
+            side_cars=() if self.writer is None else self.writer.side_cars,
+            describes=self.describes,
+            media=None if self.media is None else self.media.kind,
+            has_parts=self.parts is not None,
+            scheme=self.scheme,
+        )
+
+    def matches(self, probe: Probe) -> bool:
+        """Whether the content is this format's; damaged bytes are a no, never an exception."""
+        if self.folder is not None and probe.folder != self.folder:
+            return False
+        return self.sniff(probe)
+
+    def refuses(self, field: Field) -> str | None:
+        """Why the format cannot hold a field; None where it can."""
+        # Not isinstance: whoever writes numbers may not know what to do with times.
+        if type(field) not in self.kinds and field.wide not in self.kinds:
+            return f"{self.name} cannot hold {field.kind} fields"
+        # A table's column may have gaps as far as its type says: who holds little refuses them one by one.
+        if field.optional and not self.optional and not self.fields:
+            return f"{self.name} cannot hold missing values"
+        return self.writer.refuses(field) if self.writer is not None else f"{self.name} is read only"
+
+    def check(self, schema: Schema) -> None:
+        """SchemaError in one sentence when a field cannot live here."""
+        if self.only is not None:
+            if dict(schema) != dict(self.only):
+                wrong = [name for name, field in schema.items() if dict(self.only).get(name) != field]
+                known = " (batchplant.data.tensors.TENSORS)" if self.tensors else ""
+                needed = f"exactly the fields {', '.join(self.only)}{known}"
+                raise SchemaError(
+                    f"{self.name} holds {self.holds}, and needs {needed}, not {', '.join(schema)}",
+                    field=wrong[0] if wrong else None,
+                )
+            return
+        if self.fields:
+            self._check_names(schema)
+        for name, field in schema.items():
+            reason = self.refuses(field)
+            if reason is not None:
+                raise SchemaError(
+                    f"{reason}; leave {name!r} out (--fields), or write another format"
+                    f" (`batchplant formats` says which hold {field.kind})",
+                    field=name,
+                )
+
+    def _check_names(self, schema: Schema) -> None:
+        first, *rest = (f"{name} ({field.kind})" for name, field in self.fields.items())
+        needed = next(iter(self.fields))
+        known = ((name, self.fields.get(name)) for name in schema)
+        # What the field there is a narrower form of will do: who writes it knows what it needs.
+        wrong = [name for name, field in known if field is None or not isinstance(field, type(schema[name]))]
+        if wrong or needed not in schema:
+            more = f", and at most {' and '.join(rest)}" if rest else " and nothing else"
+            name = wrong[0] if wrong else next(iter(schema))
+            how = f"rename a field (--rename {name}={needed}), and leave others out (--fields)"
+            if name == needed:
+                how = f"here, {name} is {schema[name].kind}"
+            elif needed in schema:
+                how = f"leave {name!r} out (--fields)"
+            raise SchemaError(f"{self.name} holds {first}{more}; {how}", field=name)
+
+    @property
+    def tensors(self) -> bool:
+        """Whether its files are models: every sample is a named tensor."""
+        return self.only is not None and dict(self.only) == dict(TENSORS)
+
+    @property
+    def holds(self) -> str:
+        """The field kinds, in words."""
+        if self.tensors:
+            return "named tensors"
+        if self.fields:
+            return ", ".join(self.fields)
+        if self.kinds != EVERY_KIND:
+            return ", ".join(one.kind for one in self.kinds)
+        refused = self.writer is not None and self.writer.refuses(Tensor("complex64", (2,))) is not None
+        return "every kind, no complex numbers" if refused else "every kind"
+
+    @property
+    def called(self) -> str:
+        """How its files are called, in words."""
+        return " ".join(self.suffixes) or ("a folder" if self.folder else "any name")
+
+    def describe(self) -> dict[str, Any]:
+        """The row of this format in generated tables."""
+        return {
+            "name": self.name,
+            "title": self.title,
+            "suffixes": list(self.suffixes),
+            "read": True,
+            "write": self.writer is not None,
+            "kinds": [kind.kind for kind in self.kinds],
+            "optional": self.optional,
+            "tensors": self.tensors,
+            "folder": self.folder,
+            "extra": self.extra,
+            "spec": self.spec,
+            "notes": self.notes,
+            "can": self.can.describe(),
+        }

@@ -1,0 +1,220 @@
+"""One Arrow file: its schema, and where its record batches are."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from ....codecs.arrow import pyarrow
+from ....codecs.arrow.files import is_missing, with_files
+from ....codecs.arrow.infer import check_names, has_gaps, is_whole_list
+from ....codecs.arrow.types import is_file_struct
+from ....errors import BatchplantError, DamagedError, UnsafeError
+from ....schema.columns import as_bytes
+from ....storage import MappedSource, Source, open_source
+from .claims import check_dictionaries, check_rows
+from .layout import (
+    BATCH,
+    DICTIONARY,
+    FEATHER_1,
+    MAGIC,
+    SCHEMA,
+    Batch,
+    Message,
+    has_dictionary,
+    read_batch,
+    read_footer,
+    read_message,
+    tree_size,
+)
+
+# What mostly holds the metadata of a message.
+MESSAGE_HEAD = 4096
+
+
+class Part:
+    """One file: its schema, and where its record batches are."""
+
+    def __init__(self, file: str | Source, feather1: bool = False) -> None:
+        self.source: Source = file if isinstance(file, Source) else open_source(file)
+        self.path = path = self.source.path
+        self._feather1 = feather1
+        self.ended = True
+        self.table: Any = None
+        self._dictionaries: list[Message] = []
+        self.batches: list[Batch] = []
+        try:
+            self._open()
+        except BatchplantError as error:
+            raise error.at(path=path) from None
+        # The library raises what it likes on nonsense.
+        except Exception as error:
+            message = str(error).strip().split("\n")[0]
+            raise DamagedError(f"it cannot be read: {message}", path=path) from None
+
+    def _open(self) -> None:
+        head = self.source.view(0, min(8, self.source.size)).tobytes()
+        if head.startswith(FEATHER_1):
+            self._open_feather()
+            return
+        self.file = head.startswith(MAGIC)
+        messages = self._listed() if self.file else self._walked()
+        self.schema = pyarrow().ipc.read_schema(pyarrow().py_buffer(self._first))
+        check_names(self.schema)
+        for message in messages:
+            if message.kind == BATCH:
+                self.batches.append(read_batch(message))
+            elif message.kind == DICTIONARY:
+                self._dictionaries.append(message)
+            else:
+                raise DamagedError(f"a message of kind {message.kind}", offset=message.offset)
+        self.rows = [batch.rows for batch in self.batches]
+        check_rows(self.source, self.schema, self.batches)
+        check_dictionaries(self.source, [read_batch(one) for one in self._dictionaries])
+        self._has_dictionaries = any(has_dictionary(one.type) for one in self.schema)
+
+    def _open_feather(self) -> None:
+        """The first version of Feather has a layout of its own; the library reads it whole."""
+        if not self._feather1:
+            raise UnsafeError(
+                "this is Feather's first version, and pyarrow's reader of it crashes the process on damaged"
+                " files; open it with feather1=True (--option feather1=true) only if you trust its source"
+            )
+        import pyarrow.feather
+
+        self.file = False
+        # The library's makers would like to see it go.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            self.table = pyarrow.feather.read_table(pyarrow.BufferReader(self._buffer(0, self.source.size)))
+        self.schema = self.table.schema
+        self.rows = [self.table.num_rows]
+        self._has_dictionaries = False
+
+    def _listed(self) -> list[Message]:
+        self._first, dictionaries, batches = read_footer(self.source)
+        offsets = np.array([*dictionaries, *batches], dtype=np.int64)
+        if not isinstance(self.source, MappedSource) and self.source.outside(offsets, offsets * 0) is None:
+            self.source.will_need(offsets, np.minimum(MESSAGE_HEAD, self.source.size - offsets))
+        found = [read_message(self.source, offset) for offset in (*dictionaries, *batches)]
+        kinds = [None if one is None else one.kind for one in found]
+        if kinds != [DICTIONARY] * len(dictionaries) + [BATCH] * len(batches):
+            raise DamagedError("the footer points at something else than record batches")
+        return [one for one in found if one is not None]
+
+    def _walked(self) -> Iterator[Message]:
+        first = read_message(self.source, 0)
+        if first is None or first.kind != SCHEMA:
+            raise DamagedError("it does not begin with a schema")
+        self._first = self.source.view(0, first.end).tobytes()
+        return self._behind(first.end)
+
+    def _behind(self, at: int) -> Iterator[Message]:
+        while True:
+            message = read_message(self.source, at)
+            if message is None:
+                self.ended = at + 4 <= self.source.size
+                return
+            yield message
+            at = message.end
+
+    def _buffer(self, start: int, end: int) -> Any:
+        return pyarrow().py_buffer(self.source.view(start, end - start))
+
+    def load(self, number: int, names: Sequence[str]) -> Any:
+        """These columns of a record batch."""
+        pa = pyarrow()
+        if self.table is not None:
+            return self.table.select(names)
+        batch = self.batches[number]
+        message = batch.message
+        if not batch.packed and not self._has_dictionaries:
+            one = pa.ipc.read_message(self._buffer(message.offset, message.end))
+            return pa.ipc.read_record_batch(one, self.schema).select(names)
+        wanted = [self.schema.get_field_index(name) for name in names]
+        options = pa.ipc.IpcReadOptions(included_fields=wanted)
+        if self.file and isinstance(self.source, MappedSource):
+            whole = pa.BufferReader(self._buffer(0, self.source.size))
+            return pa.ipc.open_file(whole, options=options).get_batch(number).select(names)
+        before = [one for one in self._dictionaries if self.file or one.offset < message.offset]
+        pieces = [self.source.view(one.offset, one.end - one.offset) for one in (*before, message)]
+        whole = pa.py_buffer(np.concatenate([as_bytes(self._first), *pieces]))
+        stream = pa.ipc.open_stream(pa.BufferReader(whole), options=options)
+        return stream.read_next_batch().select(names)
+
+    def first_rows(self, names: Sequence[str]) -> Any:
+        """A few rows; None where there are none, or they cannot be read."""
+        try:
+            found = self.load(0, names).slice(0, 16) if self.rows and names else None
+            return None if found is None else with_files(found, self.path)
+        except Exception:
+            return None
+
+    def starts(self) -> dict[str, tuple[int, int | None]]:
+        """The numbers of the first node and buffer of every column; None where batches differ in that."""
+        found: dict[str, tuple[int, int | None]] = {}
+        node, buffer = 0, 0
+        known = True
+        for one in self.schema:
+            found[one.name] = (node, buffer if known else None)
+            nodes, buffers = tree_size(one.type)
+            node, buffer = node + nodes, buffer + (buffers or 0)
+            known = known and buffers is not None
+        return found
+
+    @property
+    def _null_in_dictionary(self) -> bool:
+        """Whether some value that others refer to is missing."""
+        return any(bool(read_batch(message).nulls.any()) for message in self._dictionaries)
+
+    def nulls(self) -> set[str]:
+        """The columns with missing values."""
+        if self.table is not None:
+            return {name for name in self.schema.names if self.table.column(name).null_count}
+        found = set()
+        for one in self.schema:
+            nodes = [self.starts()[one.name][0]]
+            if is_file_struct(one.type):
+                # A picture is missing where its bytes are; both parts of the struct are one node.
+                nodes.append(nodes[0] + 1 + [part.name for part in one.type].index("bytes"))
+            packed = pyarrow().types.is_dictionary(one.type) and self._null_in_dictionary
+            some = [
+                n for n, b in enumerate(self.batches) if max(nodes) >= len(b.nulls) or b.nulls[nodes].any()
+            ]
+            if packed or (some and not (is_file_struct(one.type) and self._has_paths(one.name, some))):
+                found.add(one.name)
+        return found
+
+    def _has_paths(self, name: str, batches: Sequence[int]) -> bool:
+        """Whether files that lack their bytes have a path in all of these batches."""
+        try:
+            return not any(is_missing(self.load(number, [name]).column(name)) for number in batches)
+        # Whoever reads it will meet the same damage, and say where.
+        except Exception:
+            return False
+
+    def gaps(self) -> set[str]:
+        """The lists of whole numbers inside of which some are missing."""
+        found = set()
+        for one in self.schema:
+            first = self.starts()[one.name][0]
+            inside = slice(first + 1, first + tree_size(one.type)[0])
+            if not is_whole_list(one.type):
+                continue
+            for number in range(len(self.rows)):
+                # Those of a list that is missing as a whole are counted, too.
+                if self.table is not None or self.batches[number].nulls[inside].any():
+                    # Whoever reads it will meet the same damage, and say where.
+                    with contextlib.suppress(Exception):
+                        if has_gaps(self.load(number, [one.name]).column(one.name)):
+                            found.add(one.name)
+                            break
+        return found
+
+    def close(self) -> None:
+        self.table = None
+        self.source.close()

@@ -1,0 +1,311 @@
+"""LakeReader: the rows of Parquet files in the order in which a table lists them."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+import datetime
+import errno
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from ....codecs import arrow
+from ....codecs.arrow.infer import is_whole_list
+from ....codecs.arrow.types import is_binary, is_file_struct
+from ....data.expressions import Bound, Bounds, Condition
+from ....data.filters import Pruned
+from ....errors import BatchplantError, DamagedError, NotFoundError, OptionError
+from ....schema import Field, Schema
+from ....schema.columns import I64, Column, Columns, starts_of
+from ....storage import Entry
+from ....storage.index import Whole
+from ..tables import File, ParquetPart, ParquetRows, cell_bounds
+from ..tables.parquet import CHECKED
+from .part import Part
+from .skipping import matching_parts
+
+# What is looked at to see what bytes are.
+SAMPLE_FILES, SAMPLE_ROWS = 4, 8
+# Samples of a file that cannot be read are listed one by one, unless there are more.
+MOST_LOST = 1_000_000
+
+
+class LakeReader(ParquetRows):
+    """The subclass finds the parts and the Arrow schema in its ``__init__``, and calls ``_set_parts``."""
+
+    _left_out: _LeftOut | None = None
+    # What it was opened with, where _made_with names the version that was the latest then; and what names a
+    # version of this table among all of all tables.
+    _asked: Mapping[str, Any]
+    _state: Mapping[str, Any]
+
+    def _set_parts(
+        self,
+        parts: Sequence[Part],
+        described: Any,
+        given: Mapping[str, Field] | None,
+        where: Condition | None = None,
+    ) -> None:
+        """``where``: files in which it cannot be true are left out."""
+        self._parts = tuple(parts)
+        if where is not None:
+            plain = Schema({**arrow.schema_of(described), **(given or {})})
+            self._parts = tuple(matching_parts(parts, where, plain))
+            self._left_out = _LeftOut(parts, self._parts)
+        # An error stands for a file that cannot be read: only its own samples are lost.
+        with ThreadPoolExecutor(8, thread_name_prefix="batchplant-open") as pool:
+            self._files = list(pool.map(self._open_file, self._parts))
+        rows = [self._rows_of(number) for number in range(len(self._parts))]
+        self._firsts = np.cumsum([0, *map(len, rows)])
+        found = dict(arrow.schema_of(described, self._sample(described), gaps=self._gaps(described)))
+        self.schema = Schema({**found, **(given or {})}).select([*found])
+        self._set_units(np.concatenate([np.zeros(0, np.int64), *rows]))
+        self._set_window(one for one in self._files if isinstance(one, ParquetPart))
+
+    @staticmethod
+    def _open_file(part: Part) -> ParquetPart | BatchplantError | None:
+        if part.scan is not None:
+            return None
+        try:
+            with wrapped(part.path):
+                try:
+                    found = ParquetPart(part.path)
+                except NotFoundError:
+                    raise DamagedError("the table lists it, but it is not there") from None
+                if part.size not in (None, found.size):
+                    raise DamagedError(f"it has {found.size} bytes, and the table says {part.size}")
+        except BatchplantError as error:
+            if part.rows is None or part.rows > MOST_LOST:
+                raise
+            return error
+        have = found.footer.rows
+        if part.rows not in (None, have):
+            raise DamagedError(f"it has {have} rows, and the table says {part.rows}", path=part.path)
+        return found
+
+    def _rows_of(self, number: int) -> I64:
+        """The rows of each row group that are not deleted."""
+        part, file = self._parts[number], self._files[number]
+        every = file.rows if isinstance(file, ParquetPart) else np.array([part.rows or 0], dtype=np.int64)
+        if part.deleted is None:
+            return every
+        ends = starts_of(every)
+        return every - np.diff(np.searchsorted(part.deleted, ends))
+
+    def _sample(self, described: Any) -> Any:
+        """The first rows of columns of bytes that no description explains."""
+        found: dict[str, Any] = {}
+        for one in described:
+            if arrow.KEY in (one.metadata or {}) or not (is_binary(one.type) or is_file_struct(one.type)):
+                continue
+            for number in range(min(len(self._parts), SAMPLE_FILES)):
+                # Whoever reads it will meet the same damage, and say where.
+                with contextlib.suppress(Exception):
+                    column = self._arrow_columns(number, 0, [one.name])[one.name]
+                    if one.name not in found and column.null_count < len(column):
+                        found[one.name] = column.drop_null()[:SAMPLE_ROWS]
+        # Columns of a table are equally long.
+        rows = min((len(column) for column in found.values()), default=0)
+        return arrow.pyarrow().table({name: column[:rows] for name, column in found.items()})
+
+    def _gaps(self, described: Any) -> set[str]:
+        """The lists of whole numbers inside of which some are missing, as the first files show."""
+        found = set()
+        for one in described:
+            looked = is_whole_list(one.type) and arrow.KEY not in (one.metadata or {})
+            for number in range(min(len(self._parts), SAMPLE_FILES) if looked else 0):
+                file = self._files[number]
+                if isinstance(file, ParquetPart):
+                    column = self._column_in(file.schema, self._parts[number], one.name)
+                    if column is not None and file.gaps([column]):
+                        found.add(one.name)
+        return found
+
+    def _column_in(self, file: Any, part: Part, name: str) -> str | None:
+        """What a field is called in a file of this Arrow schema; None where the file lacks it."""
+        column = part.names.get(name, name)
+        return column if column in file.names else None
+
+    def _arrow_columns(
+        self, number: int, group: int, fields: Sequence[str], rows: I64 | None = None
+    ) -> dict[str, Any]:
+        """The rows of a row group that count, or some of them; fields that the file lacks are left out."""
+        part, file = self._parts[number], self._files[number]
+        if isinstance(file, BatchplantError):
+            raise copy.copy(file)
+        if file is None:
+            assert part.scan is not None
+            scanned = {name: part.scan(name) for name in fields}
+            return scanned if rows is None else {name: one.take(rows) for name, one in scanned.items()}
+        columns = self._columns_in(file, part, fields)
+        kept = self._wanted(number, group, rows)
+        found = {}
+        if columns:
+            names = list(dict.fromkeys(columns.values()))
+            read = file.load(group, names) if kept is None else file.load_rows(group, names, kept)
+            found = {name: read.column(column) for name, column in columns.items()}
+        count = int(file.rows[group]) if kept is None else len(kept)
+        for name, value in part.constants.items():
+            if name in fields:
+                found[name] = arrow.pyarrow().repeat(value, count)
+        return found
+
+    def _columns_in(self, file: ParquetPart, part: Part, fields: Sequence[str]) -> dict[str, str]:
+        """Field → column of a file, of those that it has."""
+        names = [name for name in fields if name not in part.constants]
+        inside = {name: self._column_in(file.schema, part, name) for name in names}
+        return {name: column for name, column in inside.items() if column is not None}
+
+    def _wanted(self, number: int, group: int, rows: I64 | None) -> I64 | None:
+        """Rows of a row group by their numbers in the file, of those that count; None: all of it."""
+        kept = self._kept(number, group)
+        return kept if rows is None else rows if kept is None else kept[rows]
+
+    def _kept(self, number: int, group: int) -> I64 | None:
+        """The rows of a row group that are not deleted; None: all."""
+        deleted, file = self._parts[number].deleted, self._files[number]
+        if deleted is None or not isinstance(file, ParquetPart):
+            return None
+        start, end = starts_of(file.rows)[group : group + 2]
+        first, last = np.searchsorted(deleted, [start, end])
+        return np.delete(np.arange(end - start), deleted[first:last] - start)
+
+    def _load(self, unit: int, fields: Sequence[str]) -> Columns:
+        return self._load_rows(unit, None, fields)
+
+    def _load_rows(self, unit: int, rows: I64 | None, fields: Sequence[str]) -> Columns:
+        number, group = self._group_of(unit)
+        found = self._arrow_columns(number, group, fields, rows)
+        count = int(self._starts[unit + 1] - self._starts[unit]) if rows is None else len(rows)
+        columns = Columns()
+        for name in fields:
+            field = self.schema[name]
+            cells = found[name] if name in found else arrow.pyarrow().nulls(count, arrow.storage(field))
+            try:
+                columns[name] = arrow.column_of(field, cells)
+            except BatchplantError as error:
+                raise error.at(field=name) from None
+        return columns
+
+    def _group_of(self, unit: int) -> tuple[int, int]:
+        """The number of the file that a unit is in, and of its row group there."""
+        number = int(np.searchsorted(self._firsts, unit, side="right")) - 1
+        return number, unit - int(self._firsts[number])
+
+    def _unit_runs(self, unit: int, fields: Sequence[str]) -> list[tuple[str, int, int]] | None:
+        return self._row_runs(unit, None, fields)
+
+    def _comes_from(self, fields: Sequence[str]) -> Whole:
+        """The version; and the files, lest somebody replaced one against the rules."""
+        tags = (file.tag if isinstance(file, ParquetPart) else "" for file in self._files)
+        files = [Entry(part.path, part.size or 0, tag) for part, tag in zip(self._parts, tags, strict=True)]
+        return Whole(self._place_of_table(), files, state=self._state, options=self._asked)
+
+    def _place_of_table(self) -> str:
+        """The folder of the table."""
+        return self.path
+
+    def _row_runs(
+        self, unit: int, rows: I64 | None, fields: Sequence[str]
+    ) -> list[tuple[str, int, int]] | None:
+        number, group = self._group_of(unit)
+        file = self._files[number]
+        if not isinstance(file, ParquetPart):
+            return None
+        inside = list(dict.fromkeys(self._columns_in(file, self._parts[number], fields).values()))
+        if rows is None:
+            return [(file.path, *run) for run in file.runs(group, inside)]
+        wanted = self._wanted(number, group, rows)
+        assert wanted is not None
+        return [(file.path, *run) for run in file.row_runs(group, inside, wanted)]
+
+    def _file(self, number: int, fields: Sequence[str]) -> File:
+        part, file = self._parts[number], self._files[number]
+        fixed = {
+            name: cell_bounds(self.schema[name], self._constant(name, part.constants[name]))
+            for name in fields
+            if name in part.constants
+        }
+        if not isinstance(file, ParquetPart):
+            return File(None, {}, fixed)
+        columns = self._columns_in(file, part, list(self.schema))
+        lacking = {name: Bounds(1, 1) for name in fields if name not in columns and name not in fixed}
+        return File(file, columns, {**fixed, **lacking}, functools.partial(self._kept, number))
+
+    def _constant(self, name: str, value: Any) -> Column:
+        return arrow.column_of(self.schema[name], arrow.pyarrow().repeat(value, 1))
+
+    def _path_of(self, unit: int) -> str:
+        return self._parts[self._group_of(unit)[0]].path
+
+    def own_checks(self) -> tuple[str, ...]:
+        return (CHECKED,)
+
+    def _prune(self, bound: Bound) -> Pruned | None:
+        found = super()._prune(bound)
+        if found is None or self._left_out is None:
+            return found
+        whole, skipped = (size + self._left_out.bytes for size in (found.bytes, found.skipped_bytes))
+        return dataclasses.replace(found, bytes=whole, skipped_bytes=skipped)
+
+    def facts(self) -> dict[str, Any]:
+        left_out = self._left_out
+        skipped = (
+            {} if left_out is None else {"files skipped": f"{left_out.files:,} of {left_out.all_files:,}"}
+        )
+        return {"files": len(self._parts), **skipped, **super().facts()}
+
+    def close(self) -> None:
+        super().close()
+        for file in self._files:
+            if isinstance(file, ParquetPart):
+                file.close()
+
+
+class _LeftOut:
+    """The files that a filter left out when the table was opened."""
+
+    def __init__(self, parts: Sequence[Part], kept: Sequence[Part]) -> None:
+        self.all_files, self.files = len(parts), len(parts) - len(kept)
+        self.bytes = sum(part.size or 0 for part in parts) - sum(part.size or 0 for part in kept)
+
+
+@contextlib.contextmanager
+def wrapped(path: str) -> Iterator[None]:
+    """Whatever a library says about damaged bytes is one of our errors."""
+    try:
+        yield
+    except BatchplantError as error:
+        raise error.at(path=path) from None
+    except FileNotFoundError:
+        raise DamagedError("the table lists it, but it is not there", path=path) from None
+    except Exception as error:
+        # A full disk says nothing about the bytes that are there.
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+            raise
+        raise DamagedError(first_line(error), path=path) from None
+    except BaseException as error:
+        # A panic of a library in Rust is no Exception.
+        if type(error).__name__ != "PanicException":
+            raise
+        raise DamagedError(first_line(error), path=path) from None
+
+
+def first_line(error: BaseException) -> str:
+    """What a library says, without the trace that it adds."""
+    text = str(error).strip().splitlines()
+    return text[0] if text else type(error).__name__
+
+
+def as_time(given: str | datetime.datetime) -> datetime.datetime:
+    """A point in time; one without a zone is UTC."""
+    try:
+        found = given if isinstance(given, datetime.datetime) else datetime.datetime.fromisoformat(given)
+    except (TypeError, ValueError):
+        raise OptionError(f"at is a time as 2025-01-31T12:00:00, not {given!r}") from None
+    return found if found.tzinfo else found.replace(tzinfo=datetime.UTC)

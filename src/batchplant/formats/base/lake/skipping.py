@@ -1,0 +1,48 @@
+"""Which files of a table can hold rows that a condition is true of, by what the table says of each."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any
+
+from ....codecs import arrow
+from ....data.expressions import Bounds, Condition, can_match, loosely
+from ....schema import Field, Schema
+from ..tables import cell_bounds
+from .part import Part
+
+# Times in the log of a table are cut off at milliseconds.
+SLACK = {"s": 1, "ms": 1, "us": 1_000, "ns": 1_000_000, "D": 0}
+
+
+def matching_parts(parts: Sequence[Part], condition: Condition, schema: Schema) -> list[Part]:
+    """The files in which it can be true; one at least, for a table needs a file to see what its bytes are."""
+    bound = loosely(condition, schema)
+
+    def can(part: Part) -> bool:
+        return can_match(bound, lambda name: _known(part, name, schema[name]))
+
+    return [part for part in parts if can(part)] or list(parts[:1])
+
+
+def _known(part: Part, name: str, field: Field) -> Bounds:
+    """What the table says of a field of a file; nothing where it does not, or says nonsense."""
+    # Whatever a library says about a value that it cannot convert.
+    with contextlib.suppress(Exception):
+        if name in part.constants:
+            return _of(field, part.constants[name])
+        if part.said is not None:
+            low, high, missing = part.said(name)
+            least, most = _of(field, low).low, _of(field, high).high
+            if most is not None and hasattr(field, "unit"):
+                most += SLACK[field.unit]
+            if least is None or most is None or least <= most:
+                return Bounds(part.rows, missing, least, most)
+    return Bounds()
+
+
+def _of(field: Field, value: Any) -> Bounds:
+    if value is None or not value.is_valid:
+        return Bounds(1, 1)
+    return cell_bounds(field, arrow.column_of(field, arrow.pyarrow().repeat(value, 1)))

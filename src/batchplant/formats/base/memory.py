@@ -1,0 +1,207 @@
+"""Datasets in memory: dicts of columns, lists of samples, arrays, tensors, data frames, Arrow tables.
+
+Arrays stay where they are; a read copies the rows that are asked for, as from a file.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...codecs import npy
+from ...codecs.arrow import from_arrow, pyarrow, schema_of
+from ...codecs.arrow.infer import has_gaps, is_whole_list
+from ...codecs.cells import encode_samples
+from ...codecs.infer import infer_field, infer_image
+from ...codecs.objects import Values, as_columns
+from ...data.reader import Reader
+from ...errors import BatchplantError, DamagedError, SchemaError
+from ...schema import Audio, Bool, Bytes, Field, Float, Image, Int, Schema, Video
+from ...schema.columns import I64, Column, Columns, Ragged
+from .records import GivenSchema, given_schema
+from .tables import TableReader
+
+# In place of a path: no file has this name.
+PATH = "<memory>"
+# Cells looked at to tell whether bytes are pictures.
+LOOK_AT = 32
+# Rows of an Arrow table that are decoded at a time.
+UNIT_ROWS = 65536
+
+
+class ValuesReader(Reader):
+    """Samples whose columns are arrays, or lists of plain values."""
+
+    # What was given, in words; the names of what stands beside the columns.
+    kind: str
+    beside: list[str]
+    # Whether a text in place of a picture or a sound is the path of one.
+    takes_paths: bool = False
+    _values: dict[str, Values]
+
+    def _infer(self, objects: list[Any], fields: Iterable[str] | None, given: Mapping[str, Field]) -> None:
+        """Take these objects as columns. ``given``: the kinds of some fields; values tell those of others."""
+        try:
+            self.kind, found, self.beside = as_columns(objects)
+            chosen = list(found) if fields is None else Schema(dict.fromkeys(found, Bytes())).select(fields)
+            self._values = {name: found[name] for name in chosen}
+            lengths = {name: len(values) for name, values in self._values.items()}
+            if len(set(lengths.values())) > 1:
+                said = ", ".join(f"{name} {length}" for name, length in lengths.items())
+                raise SchemaError(f"the columns differ in length ({said}); choose equal ones with fields=[…]")
+            self.length = next(iter(lengths.values()), 0)
+            Schema(dict.fromkeys(self._values, Bytes())).select(given)
+            told = [name in given or isinstance(one, np.ndarray) for name, one in self._values.items()]
+            if not self.length and not any(told):
+                raise SchemaError("it holds no samples, so its fields cannot be told")
+            self.schema = Schema((name, self._infer_one(name, given.get(name))) for name in self._values)
+        except BatchplantError:
+            raise
+        # Objects of any class may be in it.
+        except Exception as error:
+            raise DamagedError(f"it cannot be read: {type(error).__name__}: {error}") from None
+
+    def _infer_one(self, name: str, given: Field | None) -> Field:
+        values = self._values[name]
+        if given is not None:
+            if isinstance(values, np.ndarray) and given.cell != (values.dtype, values.shape[1:]):
+                self._values[name] = list(values)
+            return given
+        try:
+            if isinstance(values, np.ndarray):
+                return npy.field_of(values.dtype, values.shape[1:])
+            field = infer_field(values)
+        except BatchplantError as error:
+            raise error.at(field=name) from None
+        if type(field) in (Int, Float, Bool) and field.cell is not None:
+            self._values[name] = np.array(values, dtype=field.cell[0])
+        elif isinstance(field, Bytes):
+            present = [value for value in values if value is not None]
+            some = np.unique(np.linspace(0, len(present) - 1, LOOK_AT).astype(int))
+            picture = infer_image(Ragged.from_cells([present[row] for row in some]))
+            if picture is not None:
+                return dataclasses.replace(picture, optional=field.optional)
+        return field
+
+    def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
+        return Columns((name, self._column(name, indices)) for name in fields)
+
+    def _column(self, name: str, indices: I64) -> Column:
+        field, values = self.schema[name], self._values[name]
+        try:
+            if isinstance(values, np.ndarray):
+                return npy.rows(values, indices, field)
+            chosen = [{name: values[row]} for row in indices.tolist()]
+            if isinstance(field, Image | Audio | Video) and not self.takes_paths:
+                # To a writer's user a text means a file to read; here it is none.
+                for row, one in enumerate(chosen):
+                    if isinstance(one[name], str | os.PathLike):
+                        raise DamagedError(f"a {type(one[name]).__name__} is no {field.kind}", sample=row)
+            return encode_samples(Schema({name: field}), chosen)[name]
+        except BatchplantError as error:
+            sample = None if error.sample is None else int(indices[error.sample])
+            raise DamagedError(error.message, path=self.path, sample=sample, field=name) from None
+
+    def facts(self) -> dict[str, Any]:
+        return {"holds": self.kind} | ({"besides": ", ".join(self.beside)} if self.beside else {})
+
+    def close(self) -> None:
+        self._values = {}
+
+
+class MemoryReader(ValuesReader):
+    """A dict of columns, a list of samples, an array, tensors, a data frame.
+
+    ``fields``: only these. ``schema``: the kinds of some fields, where the values do not tell them: arrays of
+    pixels, or paths of files, that are pictures.
+    """
+
+    format = "memory"
+    takes_paths = True
+
+    def __init__(
+        self, data: Any, *, fields: Iterable[str] | None = None, schema: GivenSchema | None = None
+    ) -> None:
+        self.path = PATH
+        try:
+            self._infer([_plain(data)], fields, given_schema(schema or {}))
+            if self.beside:
+                raise SchemaError(f"{', '.join(self.beside)}: one value is no column; leave it out")
+        except BatchplantError as error:
+            raise error.at(path=PATH) from None
+
+
+class MemoryTable(TableReader):
+    """An Arrow table, decoded where its layout is not ours. ``fields``: only these columns."""
+
+    format = "memory"
+    unit_name, unit_names = "record batch", "record batches"
+
+    def __init__(self, data: Any, *, fields: Iterable[str] | None = None) -> None:
+        self.path = PATH
+        arrow = pyarrow()
+        table = data if isinstance(data, arrow.Table) else arrow.table(data)
+        found = table.schema
+        nulls = {name for name in found.names if table.column(name).null_count}
+        gaps = {one.name for one in found if is_whole_list(one.type) and has_gaps(table.column(one.name))}
+        try:
+            self.schema = schema_of(found, table.slice(0, 16), nulls=nulls, gaps=gaps)
+            self.schema = self.schema.select(self._names(fields))
+        except BatchplantError as error:
+            raise error.at(path=PATH) from None
+        self._batches = table.to_batches(max_chunksize=UNIT_ROWS)
+        self._set_units([batch.num_rows for batch in self._batches])
+
+    def _load(self, unit: int, fields: Sequence[str]) -> Columns:
+        return from_arrow(self.schema, fields, self._batches[unit])
+
+
+def memory_reader(data: Any) -> type[MemoryReader] | type[MemoryTable]:
+    """The reader for data in memory; a frame of pandas has both faces, and pandas' own is nearer to it."""
+    arrow = hasattr(data, "__arrow_c_stream__") and not hasattr(data, "iloc")
+    return MemoryTable if arrow else MemoryReader
+
+
+def is_data(source: Any) -> bool:
+    """Whether this is data, and not paths of it."""
+    if isinstance(source, list | tuple):
+        return bool(source) and not all(isinstance(one, str | os.PathLike) for one in source)
+    marks = ("__array__", "__arrow_c_stream__", "iloc")
+    return isinstance(source, Mapping) or _is_tensors(source) or any(hasattr(source, one) for one in marks)
+
+
+def _plain(found: Any) -> Any:
+    """The same with arrays for tensors, which share their memory where the CPU holds it."""
+    if "torch" not in sys.modules:
+        return found
+    if isinstance(found, sys.modules["torch"].Tensor):
+        return _array(found)
+    if _is_tensors(found):
+        # Its columns have numbers for names.
+        return {str(number): _array(one) for number, one in enumerate(found.tensors)}
+    if isinstance(found, Mapping):
+        return {name: _value(_plain(one)) for name, one in found.items()}
+    if isinstance(found, list | tuple) and not hasattr(found, "_fields"):
+        return type(found)(_value(_plain(one)) for one in found)
+    return found
+
+
+def _is_tensors(found: Any) -> bool:
+    """Whether it is a TensorDataset, or the like."""
+    return isinstance(getattr(found, "tensors", None), tuple)
+
+
+def _value(found: Any) -> Any:
+    return found[()] if isinstance(found, np.ndarray) and found.ndim == 0 else found
+
+
+def _array(tensor: Any) -> Any:
+    try:
+        return tensor.detach().cpu().resolve_conj().resolve_neg().numpy()
+    except TypeError:
+        raise SchemaError(f"NumPy has no {tensor.dtype}: convert it, as with .float()") from None

@@ -1,0 +1,249 @@
+"""Reading shards. The cells of a field are those of its column, lie inside of them, or are made of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ....data.reader import Reader
+from ....errors import BatchplantError, DecodeError, SchemaError, no_such
+from ....schema import Bool, Field, Schema
+from ....schema.columns import I64, U8, Column, Columns, Flags, Ragged, Spans, starts_of
+from ....storage import MappedSource, is_remote
+from ..records import GivenSchema, given_schema
+from .note import optional_fields
+from .runs import Located, Records, Shards, wrong
+
+# Cells that tell what a column holds.
+PROBED = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class Inner:
+    """Where the cells of a field lie inside of those of its column, and the shapes of raw pixels."""
+
+    starts: I64
+    sizes: I64
+    shape: npt.NDArray[np.int32] | None = None
+
+
+class ShardsReader(Reader):
+    """A format sets up ``shards`` and ``missing`` (the column of the flags), and calls ``_set_schema``."""
+
+    shards: Shards
+    missing: str | None
+    # Whether all columns are wanted, if these many are: then samples are fetched as a whole.
+    width: int
+
+    # -- what a format implements ----------------------------------------------------------------------
+
+    def _look(self, name: str) -> bool:
+        """Whether cells of the column have to be read to know where those of the field lie."""
+        raise NotImplementedError
+
+    def _inner(self, name: str, data: U8 | None, starts: I64, sizes: I64) -> Inner | None:
+        """The runs that are the field's cells as they are; None where they have to be made.
+
+        ``data`` is None where :meth:`_look` said no. What is wrong with a cell is a DecodeError whose
+        ``sample`` is the row.
+        """
+        raise NotImplementedError
+
+    def _make(self, name: str, cells: Ragged) -> Ragged:
+        """The cells of a field of which :meth:`_inner` knows no place."""
+        raise NotImplementedError
+
+    def _holds(self, name: str, field: Field) -> str | None:
+        """None where cells of this column can be those of a field; else what they are."""
+        raise NotImplementedError
+
+    def _file_of(self, number: int) -> str:
+        """The file of a shard."""
+        raise NotImplementedError
+
+    def _stored_bytes(self) -> int:
+        """The bytes of all shards, as the index says them."""
+        raise NotImplementedError
+
+    # -- fields ----------------------------------------------------------------------------------------
+
+    def _set_schema(self, found: Schema, given: GivenSchema | str | None) -> None:
+        """The fields that the index or the first cells tell, and what a caller knows better."""
+        if not found:
+            raise SchemaError("it has no shards, and nothing says which fields it has", path=self.path)
+        better = Schema() if given is None else given_schema(given)
+        for name, field in better.items():
+            if name not in found:
+                raise SchemaError(no_such("field", name, found), path=self.path, field=name)
+            said = self._holds(name, field)
+            if field.optional != found[name].optional or said is not None:
+                raise SchemaError(
+                    f"its cells are {said or found[name]}, which cannot be {field}",
+                    path=self.path, field=name,
+                )  # fmt: skip
+        self.schema = Schema({**found, **better})
+        self._optional = optional_fields(self.schema)
+
+    def _first_cells(self, columns: Sequence[str]) -> dict[str, Ragged]:
+        """The first cells of columns of which nothing else tells what they hold."""
+        rows = np.arange(min(self.length, PROBED))
+        if not columns or not len(rows):
+            return {}
+        located = self.shards.locate(rows, columns)
+        return {name: self.shards.gather(located, *located.cells[name]) for name in columns}
+
+    # -- reading ---------------------------------------------------------------------------------------
+
+    def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
+        wanted = [*fields, *self._flags(fields)]
+        located = self.shards.locate(indices, wanted, whole=len(wanted) == self.width)
+        return Columns.read(fields, lambda name: self._column(name, indices, located), self.path)
+
+    def _flags(self, fields: Sequence[str]) -> list[str]:
+        """The column that says what is missing, where it has to be asked."""
+        return [] if self.missing is None or not set(fields) & set(self._optional) else [self.missing]
+
+    def _valid(self, name: str, located: Located) -> Flags | None:
+        """Which samples have a cell of this field; None where all have."""
+        if name not in self._optional:
+            return None
+        if self.missing is not None:
+            wrong(
+                located.cells[self.missing][1] != len(self._optional),
+                f"{self.missing} has not a byte for each of the {len(self._optional)} optional fields",
+            )
+            flags = self.shards.gather(located, *located.cells[self.missing])
+            place = self._optional.index(name)
+            return np.asarray(flags.data.reshape(-1, len(self._optional))[:, place] == 0)
+        found = np.ones(sum(len(one.rows) for one in located.records), dtype=np.bool_)
+        for one in located.records:
+            absent = (one.shard.absent or {}).get(name)
+            if absent is not None:
+                found[one.rows] = ~absent[one.local]
+        return found
+
+    def _column(self, name: str, indices: I64, located: Located) -> Column:
+        try:
+            valid = self._valid(name, located)
+            found = self._looked_up(name, located)
+            if found is not None:
+                made = self.shards.gather(located, found.starts, found.sizes)
+                made.shape = found.shape
+            else:
+                made = self._make(name, self.shards.gather(located, *located.cells[name]))
+        except DecodeError as error:
+            raise self._placed(error, indices, name) from None
+        return dense(self.schema[name], made, valid)
+
+    def _placed(self, error: BatchplantError, indices: I64, field: str) -> BatchplantError:
+        """An error in a row as one in a sample."""
+        error.sample = None if error.sample is None else int(indices[error.sample])
+        return error.at(path=self.path, field=field)
+
+    def _looked_up(self, name: str, located: Located) -> Inner | None:
+        """Where a field's own cells lie; None where they have to be made."""
+        starts, sizes = located.cells[name]
+        if not self._look(name):
+            return self._inner(name, None, starts, sizes)
+        found_starts, found_sizes = starts.copy(), sizes.copy()
+        shape: npt.NDArray[np.int32] | None = None
+        for one in located.records:
+            found = self._looked_into(one, name, starts[one.rows], sizes[one.rows])
+            if found is None:
+                return None
+            found_starts[one.rows], found_sizes[one.rows] = found.starts, found.sizes
+            if found.shape is not None:
+                shape = np.zeros((len(starts), 3), np.int32) if shape is None else shape
+                shape[one.rows] = found.shape
+        return Inner(found_starts, found_sizes, shape)
+
+    def _looked_into(self, one: Records, name: str, starts: I64, sizes: I64) -> Inner | None:
+        """The same in one shard; the cells themselves have to be read."""
+        data, at = one.data, starts
+        if data is None:
+            fetched = one.shard.source.gather(starts, sizes)
+            data, at = fetched.data, fetched.starts
+        try:
+            found = self._inner(name, data, at, sizes)
+        except DecodeError as error:
+            if error.sample is not None:
+                error.sample = int(one.rows[error.sample])
+            raise
+        return None if found is None else Inner(found.starts - at + starts, found.sizes, found.shape)
+
+    def _spans(self, field: str, indices: I64) -> Spans | None:
+        # What is on a server, or packed, would have to be fetched to be looked into.
+        if is_remote(self.path) or not self.shards.in_place(indices):
+            return None
+        located = self.shards.locate(indices, [field, *self._flags([field])])
+        try:
+            valid = self._valid(field, located)
+            found = self._looked_up(field, located)
+        except DecodeError as error:
+            raise self._placed(error, indices, field) from None
+        if found is None or not all(isinstance(one.shard.source, MappedSource) for one in located.records):
+            return None
+        sizes = found.sizes if valid is None else np.where(valid, found.sizes, -1)
+        files = np.zeros(len(indices), np.int32)
+        for place, one in enumerate(located.records):
+            files[one.rows] = place
+        paths = [one.shard.source.path for one in located.records]
+        return Spans(paths, found.starts, sizes, files, found.shape)
+
+    def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
+        """Whole samples, and packed shards as a whole. On a server, the tables of shards are read for it."""
+        groups = list(self.shards.groups(indices))
+        numbers = [number for number, _ in groups]
+        if self.shards.remote:
+            self.shards.open_together(numbers)
+        elif not self.shards.are_open(numbers):
+            # Where a table has not been read yet, nobody knows.
+            return None
+        starts, sizes = np.zeros_like(indices), np.zeros_like(indices)
+        files, paths = np.zeros(len(indices), np.int32), []
+        # Of a packed shard, the first of its samples stands for the file.
+        chosen = np.ones(len(indices), np.bool_)
+        for place, (number, rows) in enumerate(groups):
+            if self.shards.is_packed(number):
+                file = self.shards.file(number)
+                sizes[rows[0]], chosen[rows[1:]] = file.size, False
+            else:
+                shard, starts[rows], sizes[rows] = self.shards.runs(number, indices[rows])
+                file = shard.source
+            files[rows] = place
+            paths.append(file.path)
+        found = Spans(paths, starts, sizes, files)
+        return found if chosen.all() else found.take(chosen)
+
+    def _bytes_of(self, fields: Sequence[str]) -> int | None:
+        """The bytes of all shards: reading a sample fetches all of its columns."""
+        return self._stored_bytes() if self.shards.remote else None
+
+    def blocks(self) -> I64:
+        return np.repeat(np.arange(len(self.shards.firsts) - 1), np.diff(self.shards.firsts))
+
+    def where(self, sample: int) -> str:
+        return self._file_of(int(self.shards.numbers(np.array([sample]))[0]))
+
+    def close(self) -> None:
+        self.shards.close()
+
+
+def dense(field: Field, cells: Ragged, valid: Flags | None) -> Column:
+    """The column of these cells: one array where all are alike; where some are missing, only the others."""
+    if valid is not None:
+        sizes = np.where(valid, cells.sizes, 0)
+        cells = cells if (cells.sizes == sizes).all() else cells.take(valid)
+        shape = cells.shape
+        return Ragged(cells.data, starts_of(sizes), shape, None if valid.all() else valid)
+    if field.cell is None:
+        return cells
+    dtype, shape_ = field.cell
+    if isinstance(field, Bool):
+        return np.asarray(cells.data != 0)
+    found: npt.NDArray[Any] = cells.data.view(dtype)
+    return found.reshape(len(cells), *shape_)

@@ -1,0 +1,202 @@
+"""TensorReader: what the readers of models share."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ....data.arrays import Array, MemoryArray, RunArray
+from ....data.reader import Reader
+from ....data.tensors import BITS, TENSORS, about_tensor, as_array, numpy_dtype, size_of, summary
+from ....errors import BatchplantError, DamagedError, FieldNameError, no_such
+from ....schema import is_text
+from ....schema.columns import I64, U8, Columns, Ragged, Spans, starts_of
+from ....storage import NOTE_ERRORS, Source, is_plain, join, open_source, parent, parse_object, read_whole
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """One tensor. ``where``: (file, start, size) of its bytes, or a function that gives them."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    where: tuple[str, int, int] | Callable[[], U8]
+
+    @functools.cached_property
+    def size(self) -> int:
+        return size_of(self.dtype, self.shape)
+
+    @property
+    def count(self) -> int:
+        return math.prod(self.shape)
+
+
+class TensorReader(Reader):
+    """A format's ``__init__`` calls ``_accept`` with what it found; the rest is here."""
+
+    metadata: Mapping[str, str] = types.MappingProxyType({})
+    _entries: list[Entry]
+    _sources: dict[str, Source]
+
+    def _accept(self, path: str, entries: Iterable[Entry], sources: Iterable[Source] = ()) -> None:
+        """Check names, sizes and bounds, and make these tensors the samples."""
+        self.path = path
+        self.schema = TENSORS
+        self._sources = {source.path: source for source in sources}
+        self._entries = list(entries)
+        self.length = len(self._entries)
+        seen: set[str] = set()
+        for number, entry in enumerate(self._entries):
+            try:
+                if entry.name in seen:
+                    raise DamagedError("there are two of that name")
+                if not is_text(entry.name):
+                    raise DamagedError(f"{entry.name!r} is no name")
+                seen.add(entry.name)
+                self._check_bounds(entry)
+            except BatchplantError as error:
+                raise about_tensor(error, entry.name).at(path=path, sample=number) from None
+        self._sizes = np.array([entry.size for entry in self._entries], dtype=np.int64)
+
+    def _check_bounds(self, entry: Entry) -> None:
+        size = entry.size
+        if isinstance(entry.where, tuple):
+            file, start, there = entry.where
+            if there != size:
+                raise DamagedError(
+                    f"{there} bytes are not {entry.dtype} {list(entry.shape)}", path=file, offset=start
+                )
+            source = self._file(file)
+            if start < 0 or start + size > source.size:
+                raise DamagedError(
+                    f"{size} bytes are needed here, but the file ends at {source.size}",
+                    path=file,
+                    offset=start,
+                )
+
+    def _file(self, file: str) -> Source:
+        if file not in self._sources:
+            self._sources[file] = open_source(file)
+        return self._sources[file]
+
+    def sizes(self) -> I64 | None:
+        return self._sizes
+
+    @property
+    def paths(self) -> list[str]:
+        """All files that the model lies in."""
+        return list(dict.fromkeys([self.path, *self._sources]))
+
+    def where(self, sample: int) -> str:
+        place = self._entries[sample].where
+        return place[0] if isinstance(place, tuple) else self.path
+
+    def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
+        chosen = [self._entries[row] for row in indices.tolist()]
+        found = Columns()
+        for field in fields:
+            if field == "name":
+                found[field] = Ragged.from_cells([entry.name.encode() for entry in chosen])
+            elif field == "dtype":
+                found[field] = Ragged.from_cells([entry.dtype.encode() for entry in chosen])
+            elif field == "shape":
+                found[field] = Ragged.from_cells([np.array(entry.shape, np.int64) for entry in chosen])
+            else:
+                found[field] = self._data(indices, chosen)
+        return found
+
+    def _data(self, indices: I64, chosen: list[Entry]) -> Ragged:
+        offsets = starts_of(self._sizes[indices])
+        try:
+            out = np.empty(offsets[-1], dtype=np.uint8)
+        except MemoryError:
+            raise DamagedError(f"{offsets[-1]} bytes do not fit into memory", path=self.path) from None
+        runs: dict[str, list[tuple[int, int]]] = {}
+        for row, entry in enumerate(chosen):
+            if isinstance(entry.where, tuple):
+                runs.setdefault(entry.where[0], []).append((row, entry.where[1]))
+                continue
+            try:
+                data = entry.where()
+                if data.size != entry.size:
+                    raise DamagedError(f"{data.size} bytes came, not {entry.size}")
+            except BatchplantError as error:
+                raise about_tensor(error, entry.name).at(path=self.path, sample=int(indices[row])) from None
+            out[offsets[row] : offsets[row + 1]] = data
+        for file, places in runs.items():
+            rows, starts = np.array(places, dtype=np.int64).T
+            self._file(file).gather_into(starts, self._sizes[indices[rows]], out, offsets[rows])
+        return Ragged(out, offsets)
+
+    def _array(self, field: str) -> Array | None:
+        """The tensor of this name. One that lies as it is in a file is read there, any other whole."""
+        known = self._by_name
+        if field not in known:
+            raise FieldNameError(no_such("tensor", field, known), path=self.path)
+        entry = known[field]
+        try:
+            if isinstance(entry.where, tuple) and BITS[entry.dtype] >= 8:
+                file, start, _ = entry.where
+                dtype = numpy_dtype(entry.dtype)
+                return RunArray(self.path, field, entry.shape, dtype, self._file(file), start)
+            data = self._data(np.array([self._entries.index(entry)]), [entry]).data
+            return MemoryArray(self.path, field, as_array(entry.dtype, entry.shape, data))
+        except BatchplantError as error:
+            raise about_tensor(error, field).at(path=self.path) from None
+
+    @functools.cached_property
+    def _by_name(self) -> dict[str, Entry]:
+        return {entry.name: entry for entry in self._entries}
+
+    def _spans(self, field: str, indices: I64) -> Spans | None:
+        if field != "data":
+            return None
+        files: dict[str, int] = {}
+        place = np.zeros((len(indices), 2), dtype=np.int64)
+        for row, number in enumerate(indices.tolist()):
+            where = self._entries[number].where
+            if not isinstance(where, tuple):
+                return None
+            place[row] = files.setdefault(where[0], len(files)), where[1]
+        return Spans(
+            list(files) or [self.path], place[:, 1].copy(), self._sizes[indices], place[:, 0].astype(np.int32)
+        )
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """One by one: tensors may be large."""
+        return (self[number] for number in range(len(self)))
+
+    def facts(self) -> dict[str, Any]:
+        return summary((entry.name, entry.dtype, entry.shape) for entry in self._entries)
+
+    def close(self) -> None:
+        for source in self._sources.values():
+            source.close()
+
+
+def read_index(path: str) -> dict[str, list[str]]:
+    """File → names, of a ``…index.json`` that says which tensor of a model lies in which file beside it."""
+    found: dict[str, list[str]] = {}
+    try:
+        for name, file in parse_object(read_whole(path))["weight_map"].items():
+            if not is_plain(file):
+                raise DamagedError(f"{str(file)[:80]!r} is no file beside the index", path=path)
+            found.setdefault(file, []).append(name)
+    except BatchplantError as error:
+        raise error.at(path=path) from None
+    except NOTE_ERRORS as error:
+        raise DamagedError(f"not an index of tensors: {type(error).__name__}: {error}", path=path) from None
+    folder = parent(path)
+    return {join(folder, file): names for file, names in found.items()}
+
+
+def indexed(suffix: str) -> Callable[[str], list[str]]:
+    """For ``Format.parts``: the files that an index with this suffix leads to."""
+    return lambda path: list(read_index(path)) if path.endswith(suffix) else []

@@ -1,0 +1,121 @@
+"""The formats: our own, imported when one is needed, and those of other packages, by entry point.
+
+A package adds a format with an entry point in the group ``batchplant.formats`` that names its FORMAT.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+import re
+import warnings
+from collections.abc import Mapping
+
+from ... import formats
+from ...errors import OptionError, no_such
+from ...storage import beside, tree
+from .._table import OUTLINES
+from ..base.format import Format, Outline
+
+ENTRY_POINTS = "batchplant.formats"
+
+
+@functools.cache
+def own_format(name: str) -> Format:
+    """A format of ours, imported when it is needed: all of them take much longer than one."""
+    found: Format = importlib.import_module(f"{formats.__name__}.{name}").FORMAT
+    return found
+
+
+def own_formats() -> dict[str, Format]:
+    """Our own formats by name."""
+    return {name: own_format(name) for name in OUTLINES}
+
+
+@functools.cache
+def plug_ins() -> dict[str, Format]:
+    """The formats of other packages by name; none replaces one of ours."""
+    # Half of the time that opening a first file would take, and needed only here.
+    import importlib.metadata
+
+    found: dict[str, Format] = {}
+    for entry in importlib.metadata.entry_points(group=ENTRY_POINTS):
+        try:
+            one = entry.load()
+            if not isinstance(one, Format):
+                raise TypeError(f"{entry.value} is no Format")
+        # A plug-in that cannot be imported must not take the other formats with it.
+        except Exception as error:
+            warnings.warn(f"the format plug-in {entry.name} does not load: {error}", stacklevel=2)
+            continue
+        if one.name not in OUTLINES:
+            found.setdefault(one.name, one)
+    return found
+
+
+def all_formats() -> dict[str, Format]:
+    """Every format by name: our own, then those of other packages."""
+    return {**own_formats(), **plug_ins()}
+
+
+def outlines() -> dict[str, Outline]:
+    """The outline of every format; only the modules of plug-ins are imported for it."""
+    return {**OUTLINES, **{name: one.outline for name, one in plug_ins().items()}}
+
+
+def get_format(name: str) -> Format:
+    if name in OUTLINES:
+        return own_format(name)
+    if name not in plug_ins():
+        raise OptionError(no_such("format", name, sorted(outlines())))
+    return plug_ins()[name]
+
+
+def suffixed(path: str, known: Mapping[str, Outline]) -> str | None:
+    """The name of the format whose suffix the path has; the longest suffix wins."""
+    # Shards may carry their number behind the suffix: train.tfrecord-00000-of-00010.
+    file = re.sub(r"-\d+-of-\d+$", "", os.path.basename(path.rstrip("/")).lower())
+    table = _own_suffixes() if known is OUTLINES else _by_suffix_of(known)
+    dot = file.find(".")
+    while dot >= 0:
+        if (found := table.get(file[dot:])) is not None:
+            return found
+        dot = file.find(".", dot + 1)
+    return None
+
+
+@functools.cache
+def _own_suffixes() -> dict[str, str]:
+    return _by_suffix_of(OUTLINES)
+
+
+def _by_suffix_of(known: Mapping[str, Outline]) -> dict[str, str]:
+    """Formats by suffix; of two with the same, the first."""
+    found: dict[str, str] = {}
+    for name, one in known.items():
+        for suffix in one.suffixes:
+            found.setdefault(suffix, name)
+    return found
+
+
+def size_of(path: str) -> int:
+    """The bytes of a file, or of all files below a folder, with what lies beside it and holds its cells."""
+    name = suffixed(path, outlines())
+    templates = () if name is None else outlines()[name].side_cars
+    # The others only say something about it.
+    held = [beside(path, one) for one in templates if not one.endswith((".json", ".idx"))]
+    return tree.size_below(path) + sum(tree.size_below(one) for one in held if tree.is_file(one))
+
+
+def by_suffix(path: str) -> Format | None:
+    """The format whose suffix the path has."""
+    name = suffixed(path, outlines())
+    return None if name is None else get_format(name)
+
+
+def by_scheme(path: str) -> Format | None:
+    """The format whose names begin as this one; None for paths and URLs of files."""
+    scheme, found, _ = path.partition("://")
+    names = [name for name, one in outlines().items() if one.scheme == scheme.lower()] if found else []
+    return get_format(names[0]) if names else None

@@ -1,0 +1,94 @@
+"""Open a dataset."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from ...data import quarantine
+from ...data.concat import Concat
+from ...data.filters import as_where
+from ...data.reader import Reader
+from ...errors import DataError, NotFoundError, OptionError
+from ...storage import handing, is_remote, reached, split_options, tree
+from ...storage.index.progress import in_parallel
+from ..base.options import accept, own_options
+from . import merged
+from .find import Found, files_of
+
+if TYPE_CHECKING:
+    from ...data.expressions import Condition
+
+# Files that are opened side by side, unless there are more cores: local ones, and those on a server.
+AT_ONCE = (4, 16)
+
+
+def open(
+    path: Any,
+    *,
+    format: str | None = None,
+    skip: str | os.PathLike[str] | None = None,
+    where: str | Condition | None = None,
+    **options: Any,
+) -> Reader:
+    """Open a dataset: a file, a folder, a URL, a list, a glob or braces of shards, or data in memory.
+
+    The format is found by content, then by suffix, unless ``format`` names it. ``skip``: a list of samples to
+    leave out, as ``verify`` writes it (``quarantine``). ``where``: only the samples of which this is true, as
+    ``"label == 'cat'"``; see :meth:`Reader.filter`. Further options are the format's own; `batchplant formats
+    NAME` lists them. Of a URL, also those of its store, as in ``open("s3://bucket/train.tar",
+    endpoint="https://minio.example", cache="/data/cache")``; see :class:`batchplant.storage.StorageOptions`.
+    Data in memory are a dict of columns, a list of dicts, a data frame, an Arrow table, a TensorDataset.
+    """
+    condition = None if where is None else as_where(where)
+    if not isinstance(path, str | os.PathLike):
+        # It brings all that tables need, and most datasets are files.
+        from ..base.memory import is_data
+
+        # What gives its parts once is kept.
+        path = path if is_data(path) else list(path)
+        if is_data(path):
+            opened = _open_data(path, format, options if skip is None else {**options, "skip": skip})
+            return opened if condition is None else opened.filter(condition)
+    again = functools.partial(open, path, format=format, skip=skip, **options)
+    given = list(map(os.fspath, [path] if isinstance(path, str | os.PathLike) else path))
+    if not given:
+        raise OptionError("there is no path to open")
+    storage, options = split_options(options)
+    with tree.keeping():
+        # A list of samples to skip counts those of the whole table.
+        work = functools.partial(_open_one, options=options, where=condition if skip is None else None)
+        paths = [reached(one, storage) for one in given]
+        readers: Sequence[Reader] | None = None if options else merged.files(paths, format, work)
+        if readers is None:
+            found = files_of(paths, format)
+            readers = in_parallel(work, found, threads=AT_ONCE[is_remote(found[0].path)])
+        opened = readers[0] if len(readers) == 1 else Concat(readers)
+    opened = opened if skip is None else quarantine.without(opened, os.fspath(skip))
+    opened._again = again
+    return opened if condition is None else opened.filter(condition)
+
+
+def _open_data(data: Any, format: str | None, options: dict[str, Any]) -> Reader:
+    from ..base.memory import memory_reader
+
+    if format is not None:
+        raise OptionError(f"data in memory have no format, and {format!r} was named")
+    made = memory_reader(data)
+    return made(data, **accept("memory", made, options))
+
+
+def _open_one(one: Found, options: dict[str, Any], where: Condition | None = None) -> Reader:
+    found, source = one.probed()
+    # Whoever can leave out whole files does so before they are opened.
+    skips = {"where": where} if where is not None and "where" in own_options(found.reader) else {}
+    with handing(source):
+        try:
+            return found.reader(one.path, **accept(found.name, found.reader, options), **skips)
+        except DataError:
+            # A reader of a folder lists it, and takes one that is not there for damaged.
+            if found.folder and not is_remote(one.path) and not os.path.lexists(one.path):
+                raise NotFoundError("no such folder", path=one.path) from None
+            raise

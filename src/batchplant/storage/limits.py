@@ -1,0 +1,96 @@
+"""How much one small file may make of itself: the most that a cell, chunk, line or picture may unpack to.
+
+What is stored as it is needs no limit: a file cannot hold more than its own size. What is packed, or is only
+a claim in a header, is refused before memory is taken for it. :func:`max_bytes` sets the limit, and so does
+the environment variable BATCHPLANT_MAX_BYTES for all processes.
+"""
+
+from __future__ import annotations
+
+import os
+
+from ..errors import DamagedError, OptionError
+
+VARIABLE = "BATCHPLANT_MAX_BYTES"
+DEFAULT = 512 << 20
+# Of a picture, of all pages of a TIFF and of all pictures of an animation together.
+PIXELS_VARIABLE = "BATCHPLANT_MAX_PIXELS"
+DEFAULT_PIXELS = 1 << 28
+# Real data that is larger than the limit shrinks by less than this when it is packed.
+PLAUSIBLE = 16
+
+_most: int | None = None
+_most_pixels: int | None = None
+
+
+def max_bytes(size: int | None = None) -> int:
+    """What a cell, chunk, line or picture may always unpack to; a number sets it, for this process.
+
+    At first it is the number in the environment variable BATCHPLANT_MAX_BYTES, or 512 MiB. What is stored in
+    more than a sixteenth of that may unpack to sixteen times its stored size.
+    """
+    global _most
+    if size is not None or _most is None:
+        _most = _stated(size, VARIABLE, DEFAULT, "bytes")
+    return _most
+
+
+def max_pixels(pixels: int | None = None) -> int:
+    """The most pixels that a picture may have; a number sets it, for this process and from now on.
+
+    At first it is the number in the environment variable BATCHPLANT_MAX_PIXELS, or 2**28. What its pixels
+    take in memory is held to :func:`max_bytes` besides.
+    """
+    global _most_pixels
+    if pixels is not None or _most_pixels is None:
+        _most_pixels = _stated(pixels, PIXELS_VARIABLE, DEFAULT_PIXELS, "pixels")
+    return _most_pixels
+
+
+def _stated(number: int | None, variable: str, usual: int, unit: str) -> int:
+    """The number, else that in the environment, else the usual one."""
+    if number is None:
+        given = os.environ.get(variable, "")
+        if given and not given.isdecimal():
+            raise OptionError(f"{variable} is a number of {unit}, not {given!r}")
+        number = int(given or usual)
+    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+        raise OptionError(f"the limit is a number of {unit} from 1 on, not {number!r}")
+    return number
+
+
+def allowed(stored: int = 0) -> int:
+    """The most bytes that ``stored`` bytes may unpack to; without a number, what nothing at all may claim."""
+    return max(max_bytes(), PLAUSIBLE * stored)
+
+
+def check(what: str, size: int, stored: int = 0) -> None:
+    """Raise a DamagedError where ``stored`` bytes claim to unpack to more than they may."""
+    if size > allowed(stored):
+        raise DamagedError(too_large(what, size, stored))
+
+
+def check_rows(rows: int, stored: int = 0) -> None:
+    """Raise a DamagedError for more rows than ``stored`` bytes may hold: each takes a number to find it."""
+    check(f"the list of {rows:,} rows", 8 * rows, stored)
+
+
+def too_large(what: str, size: int | None, stored: int = 0) -> str:
+    """The message for it: ``a line unpacks to 4,294,967,296 bytes from 4,203, and the limit is …``."""
+    found = f"{size:,} bytes" if size is not None else "too many bytes"
+    source = f" from {stored:,}" if stored else ""
+    return (
+        f"{what} unpacks to {found}{source}, and the limit is {allowed(stored):,}; "
+        f"raise it with {VARIABLE} or batchplant.max_bytes"
+    )
+
+
+def human_size(size: float | None) -> str:
+    """Return a number of bytes as people read it: ``"17 B"``, ``"3.2 kB"``, ``"4.1 GB"``."""
+    if size is None:
+        return "unknown"
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"

@@ -1,0 +1,1 @@
+"""Tools built on the library: measurements, advice, the doctor, the simulator and the viewer."""

@@ -1,0 +1,332 @@
+"""The facts of a dataset, from some samples spread over it: what every rule looks at."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import math
+import time
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...codecs.media import image
+from ...data.reader import Reader, View
+from ...errors import BatchplantError, DataError
+from ...schema import Field, Float, Image, Int, Schema, Tensor, Text
+from ...schema.columns import I64, Column, Columns, Masked, Ragged, column_runs
+from ...storage import is_remote, tree
+
+# Of all samples so many are looked at, if they are not too large or too slow for it.
+SAMPLES = 2000
+SAMPLE_BYTES = 48 << 20
+SECONDS = 2.0
+# Samples read at first, to know how large they are.
+FIRST = 8
+# Objects or files whose sizes are asked for; of more, the sample tells.
+FILES = 5000
+PACKED = (".gz", ".tgz", ".bz2", ".xz", ".zst")
+# Side of the crop that most models of images take.
+CROP = 224
+# Smaller cells are alike by chance.
+LEAST_DUPLICATE = 64
+# More classes than this are no labels.
+MOST_CLASSES = 10_000
+LEAST_LABELS = 16
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FieldFacts:
+    """What the cells of a field are.
+
+    bytes: mean of a cell; missing: how many have none. Pictures: encodings by count, width and height
+    (median), pixel_bytes: encoded bytes a pixel. labels: few values that many samples share, as numbers or
+    text; classes: how many; sorted: equal ones stand together. padding: the part of all values that fills up.
+    """
+
+    name: str
+    kind: str
+    field: Field
+    bytes: float = 0.0
+    missing: int = 0
+    encodings: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    width: float = 0.0
+    height: float = 0.0
+    pixel_bytes: float = 0.0
+    labels: str = ""
+    classes: int = 0
+    sorted: bool = False
+    padding: float = 0.0
+    wide: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What was found out about a dataset.
+
+    looked_at: samples that were read; bytes: of all files, an estimate where ``estimated``; sample_bytes:
+    mean bytes of a sample's cells. files: how many, about. block_rows, block_bytes: samples and cell bytes in
+    a storage unit (row group, chunk, page), where there are such; amplification: bytes unpacked to read one
+    sample, divided by the sample's. packed: the whole file is compressed in one piece.
+    """
+
+    path: str
+    format: str
+    schema: Schema
+    samples: int
+    looked_at: int
+    unreadable: int = 0
+    bytes: int | None = None
+    estimated: bool = False
+    sample_bytes: float = 0.0
+    files: int = 1
+    remote: bool = False
+    block_rows: float | None = None
+    block_bytes: float | None = None
+    amplification: float = 1.0
+    packed: bool = False
+    duplicates: int = 0
+    fields: Mapping[str, FieldFacts] = dataclasses.field(default_factory=dict)
+    seconds: float = 0.0
+
+    @property
+    def file_per_sample(self) -> bool:
+        return self.samples > 1 and self.files >= self.samples
+
+    def having(self, **wanted: Any) -> list[FieldFacts]:
+        """The fields with these facts, as in ``having(kind="image")``."""
+        return [
+            one
+            for one in self.fields.values()
+            if all(getattr(one, name) == value for name, value in wanted.items())
+        ]
+
+
+def fitting_size(facts: Facts) -> int:
+    """Side of a crop that no image is enlarged for: 224, or less where images are smaller."""
+    sides = [min(one.width, one.height) for one in facts.having(kind="image") if one.width and one.height]
+    side = int(min([CROP, *sides]))
+    # Models halve the sides several times.
+    return side - side % 8 if side > 16 else max(side, 1)
+
+
+def look(reader: Reader, samples: int = SAMPLES) -> Facts:
+    """The facts of a dataset. It reads some samples, spread over the whole, for two seconds at most."""
+    began = time.perf_counter()
+    rows, columns, bad = _sample(reader, min(samples, len(reader)))
+    sizes = _sizes(columns)
+    sample_bytes = float(sizes.mean()) if len(sizes) else 0.0
+    fields = {name: describe(name, reader.schema[name], column) for name, column in columns.items()}
+    files = _files(reader, rows)
+    size = _disk_bytes(reader, files)
+    block_rows = _block_rows(reader)
+    return Facts(
+        path=str(reader.path), format=_format(reader), schema=reader.schema, samples=len(reader),
+        looked_at=len(rows), unreadable=bad, remote=is_remote(reader.path),
+        bytes=round(sample_bytes * len(reader)) if size is None else size, estimated=size is None,
+        sample_bytes=sample_bytes, files=files, block_rows=block_rows,
+        block_bytes=None if block_rows is None else block_rows * sample_bytes,
+        amplification=_amplification(reader), packed=_packed(reader), fields=fields,
+        duplicates=_duplicates(columns), seconds=time.perf_counter() - began,
+    )  # fmt: skip
+
+
+def _sample(reader: Reader, count: int) -> tuple[I64, Columns, int]:
+    """Some samples in ascending order, their cells, and how many of those tried cannot be read."""
+    deadline = time.monotonic() + SECONDS
+    spread = np.unique(np.linspace(0, max(len(reader) - 1, 0), count).round().astype(np.int64))[:count]
+    # The first ones are spread too: they tell how large samples are.
+    first = spread[:: max(1, len(spread) // FIRST)][:FIRST]
+    rows, parts = _read(reader, first)
+    size = _sizes(parts).mean() if len(rows) else 0.0
+    most = int(max(FIRST, SAMPLE_BYTES / max(size, 1)))
+    rest = np.setdiff1d(spread[:: -(-len(spread) // most)] if len(spread) else spread, first)
+    # In no order of theirs: when time is up, those that were read are spread all the same.
+    rest = np.random.default_rng(0).permutation(rest)
+    tried, found = len(first), [(rows, parts)]
+    for start in range(0, len(rest), 64):
+        if time.monotonic() > deadline:
+            break
+        found.append(_read(reader, np.sort(rest[start : start + 64])))
+        tried += len(rest[start : start + 64])
+    rows = np.concatenate([one for one, _ in found])
+    ascending = np.argsort(rows)
+    return rows[ascending], Columns.concat([one for _, one in found]).take(ascending), tried - len(rows)
+
+
+def _read(reader: Reader, rows: I64) -> tuple[I64, Columns]:
+    """Those of the samples that can be read, and their cells."""
+    with contextlib.suppress(DataError):
+        return rows, reader.read(rows)
+    good, found = [], [reader.read([])]
+    for row in rows.tolist():
+        with contextlib.suppress(DataError):
+            found.append(reader.read([row]))
+            good.append(row)
+    return np.array(good, dtype=np.int64), Columns.concat(found)
+
+
+def _sizes(columns: Columns) -> I64:
+    """Bytes of the cells of each sample."""
+    parts = [column_runs(column)[2].clip(0) for column in columns.values()]
+    return np.sum(parts, axis=0, dtype=np.int64) if parts else np.zeros(0, dtype=np.int64)
+
+
+def _parts(reader: Reader) -> list[Reader]:
+    """The files of a dataset that is made of several; else itself."""
+    while isinstance(reader, View):
+        reader = reader.base
+    return list(getattr(reader, "readers", (reader,)))
+
+
+def _format(reader: Reader) -> str:
+    return reader.format or next((one.format for one in _parts(reader) if one.format), "")
+
+
+def _files(reader: Reader, rows: I64) -> int:
+    """How many files the samples lie in, from those looked at."""
+    some = rows[:256]
+    names = {reader.where(int(row)) for row in some}
+    with contextlib.suppress(BatchplantError):
+        spans = reader.ranges(indices=some) if len(some) else None
+        if spans is not None and len(spans.files) <= len(reader):
+            names |= {spans.files[number] for number in np.unique(spans.file)}
+    # Each its own: so have the others.
+    if len(names) >= len(some) > 1:
+        return len(reader)
+    return max(len(_parts(reader)), len(names), 1)
+
+
+def _disk_bytes(reader: Reader, files: int) -> int | None:
+    """The bytes of all files; None where that would take long, or a server does not say."""
+    if files > FILES:
+        return None
+    with contextlib.suppress(BatchplantError, OSError):
+        paths = {path for one in _parts(reader) for path in getattr(one, "paths", [one.path])}
+        return sum(tree.size_below(path) for path in paths if tree.exists(path)) or None
+    return None
+
+
+def _block_rows(reader: Reader) -> float | None:
+    with contextlib.suppress(BatchplantError):
+        blocks = reader.blocks()
+        if blocks is not None and len(blocks):
+            return len(blocks) / (1 + np.count_nonzero(np.diff(blocks)))
+    return None
+
+
+def _amplification(reader: Reader) -> float:
+    """How many times a sample's own bytes are unpacked to read it, where its array lies in chunks."""
+    worst = 1.0
+    for name, field in reader.schema.items():
+        # An array that is packed in chunks; what lies in place is read as it is.
+        if not isinstance(field, Tensor) or not len(reader) or reader.spans(name, [0]) is not None:
+            continue
+        with contextlib.suppress(BatchplantError):
+            array = reader.array(name)
+            if array.ndim < 2:
+                continue
+            # One sample touches every chunk along the other axes.
+            touched = [
+                -(-size // chunk) * chunk
+                for size, chunk in zip(array.shape[1:], array.chunks[1:], strict=True)
+            ]
+            worst = max(worst, array.chunks[0] * math.prod(touched) / max(math.prod(array.shape[1:]), 1))
+    return worst
+
+
+def _packed(reader: Reader) -> bool:
+    """Whether files are compressed as a whole, as their names say."""
+    return any(str(one.path).lower().endswith(PACKED) for one in _parts(reader)[:1])
+
+
+def _duplicates(columns: Columns) -> int:
+    """How many of the samples looked at are equal to another, in the fields that carry most bytes."""
+    seen: Counter[bytes] = Counter()
+    if not columns:
+        return 0
+    name = max(columns, key=lambda one: int(column_runs(columns[one])[2].clip(0).sum()))
+    data, starts, sizes = column_runs(columns[name])
+    for start, size in zip(starts.tolist(), sizes.tolist(), strict=True):
+        if size >= LEAST_DUPLICATE:
+            seen[hashlib.blake2b(data[start : start + size].tobytes(), digest_size=8).digest()] += 1
+    return sum(count - 1 for count in seen.values())
+
+
+def describe(name: str, field: Field, column: Column) -> FieldFacts:
+    sizes = column_runs(column)[2]
+    there = sizes[sizes >= 0]
+    found: dict[str, Any] = {
+        "bytes": float(there.mean()) if len(there) else 0.0,
+        "missing": int((sizes < 0).sum()),
+    }
+    if isinstance(field, Image) and isinstance(column, Ragged):
+        found |= _pictures(column)
+    values = _values(field, column)
+    if values is not None and values.ndim == 1:
+        found |= _labels(field, values)
+    if values is not None and values.ndim == 2 and values.dtype.kind in "iu":
+        found["padding"] = _padding(values)
+    found["wide"] = isinstance(field, Float | Tensor) and field.dtype == "float64"
+    return FieldFacts(name=name, kind=field.kind, field=field, **found)
+
+
+def _values(field: Field, column: Column) -> npt.NDArray[Any] | None:
+    """Numbers, or texts, one row for each cell; None where there are no such."""
+    if type(field) is Text and isinstance(column, Ragged):
+        return np.array([b"" if cell is None else cell.tobytes() for cell in column], dtype=object)
+    if isinstance(column, Masked):
+        return column.values
+    return None if isinstance(column, Ragged) else column
+
+
+def _pictures(column: Ragged) -> dict[str, Any]:
+    headers, raw = image.probe(column), column.raw
+    encodings = Counter(
+        "raw" if raw[row] else image.ENCODINGS[code] or "?" for row, code in enumerate(headers[:, 0])
+    )
+    known = headers[:, 1] > 0
+    if not known.any():
+        return {"encodings": dict(encodings)}
+    sizes = headers[known, 1:3].astype(np.float64)
+    width, height = np.median(sizes, axis=0)
+    pixels = sizes.prod(axis=1).sum()
+    return {
+        "encodings": dict(encodings.most_common()), "width": float(width), "height": float(height),
+        "pixel_bytes": float(column.sizes[known].sum() / pixels),
+    }  # fmt: skip
+
+
+def _labels(field: Field, values: npt.NDArray[Any]) -> dict[str, Any]:
+    """Whether a field is labels, how many classes there are, and whether equal ones stand together."""
+    if len(values) < LEAST_LABELS or type(field) not in (Int, Text):
+        return {}
+    distinct = len(set(values.tolist()))
+    named = isinstance(field, Int) and field.names is not None
+    few = 1 < distinct <= min(MOST_CLASSES, max(2, len(values) // 4))
+    if not (few or (named and distinct > 1)):
+        return {}
+    changes = int(np.count_nonzero(values[1:] != values[:-1]))
+    # In random order nearly every neighbour differs; in sorted order one for each class.
+    together = changes <= 1.5 * distinct and changes < 0.5 * len(values) * (1 - 1 / distinct)
+    return {
+        "labels": "text" if type(field) is Text else "number",
+        "classes": distinct,
+        "sorted": bool(together),
+    }
+
+
+def _padding(values: npt.NDArray[Any]) -> float:
+    """The part of the values behind the last that is not the filler: the most common last value."""
+    if values.shape[1] < 8:
+        return 0.0
+    last = Counter(values[:, -1].tolist()).most_common(1)[0]
+    if last[1] < 0.3 * len(values):
+        return 0.0
+    own = values != last[0]
+    tails = np.where(own.any(axis=1), own[:, ::-1].argmax(axis=1), values.shape[1])
+    return float(tails.sum() / values.size)

@@ -1,0 +1,253 @@
+"""What every check is made of: Check, the Subject that it examines, the Batch that it looks at, a Tally."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from ...codecs.media import image
+from ...data.reader import Reader, View
+from ...errors import BatchplantError, Problem, shown
+from ...formats.base.capabilities import Capabilities
+from ...formats.registry import get_format
+from ...schema import Bool, Field, Image, Int, Schema, Text
+from ...schema.columns import I64, Columns, Masked, Ragged
+from .report import EXAMPLES, Example, Finding
+
+DOCS = "docs/guides/doctor.md"
+LABELS = ("label", "labels", "class", "cls", "target", "category", "y")
+
+
+class Subject:
+    """The dataset that is examined, and how it will be used."""
+
+    def __init__(
+        self,
+        reader: Reader,
+        *,
+        world: int | None = None,
+        crop: int = 224,
+        batch_size: int = 256,
+        window: int = 1000,
+        label: str | None = None,
+        every: bool = False,
+        named: str = "SRC",
+    ) -> None:
+        self.named = named
+        self.reader, self.schema, self.samples = reader, reader.schema, len(reader)
+        self.world, self.crop, self.batch_size, self.window = world, crop, batch_size, window
+        # Whether all samples are looked at.
+        self.every = every
+        self.label = find_label(self.schema, label)
+        # The mean bytes of a sample, and of the fields, as soon as some were read.
+        self.looked_at = 0
+        self.bytes: dict[str, int] = dict.fromkeys(self.schema, 0)
+
+    @functools.cached_property
+    def can(self) -> Capabilities:
+        """What the format can do; of several formats, or of none that has a name, nothing."""
+        names = {one.format for one in self.parts}
+        with contextlib.suppress(BatchplantError):
+            return get_format(names.pop()).can if len(names) == 1 else Capabilities()
+        return Capabilities()
+
+    @property
+    def sample_bytes(self) -> float:
+        return sum(self.bytes.values()) / max(self.looked_at, 1)
+
+    @functools.cached_property
+    def parts(self) -> tuple[Reader, ...]:
+        """The files of the dataset; of a chosen part of it, all of them."""
+        whole = self.reader
+        while isinstance(whole, View):
+            whole = whole.base
+        return tuple(getattr(whole, "readers", (whole,)))
+
+    def command(self, *flags: str) -> str:
+        """``batchplant convert`` of this dataset into a new one of the same kind."""
+        first = shown(self.parts[0].path).rstrip("/").rpartition("/")[2]
+        stem, _, suffix = first.partition(".")
+        if len(self.parts) > 1:
+            # The new files have numbers of their own.
+            stem = stem.rstrip("0123456789").rstrip("-_")
+        suffix = suffix.removesuffix(".gz").removesuffix(".zst") or "tar"
+        target = f"{stem or 'data'}-new.{suffix}"
+        return " ".join(["batchplant convert", self.named, shlex.quote(target), *flags])
+
+    def fields(self, *kinds: type[Field]) -> dict[str, Field]:
+        return {name: field for name, field in self.schema.items() if isinstance(field, kinds)}
+
+    def place(self, sample: int, field: str | None = None, said: str = "") -> Example:
+        """One sample with its key and file, as far as they are known."""
+        key = path = None
+        with contextlib.suppress(BatchplantError):
+            path = shown(self.reader.where(sample))
+        # Some formats have no keys.
+        with contextlib.suppress(BatchplantError, StopIteration):
+            found = next(iter(self.reader.subset([sample]).keys()))
+            key = found.decode("utf-8", "backslashreplace") if isinstance(found, bytes) else str(found)
+        return Example(sample, field, key, path, said)
+
+
+class Batch:
+    """Samples that were read: their numbers and cells. What several checks need of them is made once."""
+
+    def __init__(
+        self,
+        schema: Schema,
+        numbers: I64,
+        columns: Columns,
+        asked: int | None = None,
+        problems: Sequence[Problem] = (),
+        thumbnails: dict[str, list[npt.NDArray[np.float32] | None]] | None = None,
+    ) -> None:
+        self.schema, self.numbers, self.columns = schema, numbers, columns
+        # With those that could not be read, of which there are no cells.
+        self.asked = len(numbers) if asked is None else asked
+        # Of the samples that could not be read, and of the cells that could not be decoded.
+        self.problems = problems
+        self.thumbnails = thumbnails or {}
+        self._headers: dict[str, npt.NDArray[np.int32]] = {}
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def ragged(self, field: str) -> Ragged:
+        """The cells of a field whose kind is ragged."""
+        found = self.columns[field]
+        assert isinstance(found, Ragged)
+        return found
+
+    def present(self, field: str) -> npt.NDArray[np.bool_]:
+        """Which cells are there."""
+        found = self.columns[field]
+        valid = found.valid if isinstance(found, Ragged) else None
+        return np.ones(len(self), dtype=np.bool_) if valid is None else valid
+
+    def numbers_of(self, field: str) -> npt.NDArray[Any] | None:
+        """Numbers or arrays of one shape, one row for each sample; None where a field has no such."""
+        found = self.columns[field]
+        if isinstance(found, Masked):
+            return found.values
+        return None if isinstance(found, Ragged) else found
+
+    def headers(self, field: str) -> npt.NDArray[np.int32]:
+        """Of pictures: encoding, width, height, mode, bits (see ``image.probe``)."""
+        if field not in self._headers:
+            self._headers[field] = image.probe(self.ragged(field))
+        return self._headers[field]
+
+
+class Check:
+    """One gotcha. A check looks at every batch, holds bounded memory, and tells at the end what it found.
+
+    ``title`` says what it looks for, ``sentence`` why it matters; the section of the guide has its ``name``.
+    """
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    severity: ClassVar[str]
+    sentence: ClassVar[str]
+    # What it counts.
+    unit: ClassVar[str] = "samples"
+    # Whether it wants to know what comes of decoding.
+    decodes: ClassVar[bool] = False
+    # Whether it has something to say about a model, whose samples are tensors with a name.
+    models: ClassVar[bool] = False
+
+    def __init__(self, subject: Subject) -> None:
+        self.subject = subject
+
+    @classmethod
+    def docs(cls) -> str:
+        return f"{DOCS}#{cls.name}"
+
+    def look(self, batch: Batch) -> None:
+        """Some samples, each seen once."""
+
+    def findings(self) -> Iterator[Finding]:
+        """After the last batch."""
+        return iter(())
+
+    def remarks(self) -> Iterator[str]:
+        """What it did not look at, one sentence each."""
+        return iter(())
+
+    @classmethod
+    def of_error(cls, error: BatchplantError, source: Any) -> Finding | None:
+        """The finding that a dataset is which cannot be opened."""
+        return None
+
+    def finding(
+        self,
+        message: str,
+        count: int,
+        of: int,
+        mend: str,
+        *,
+        examples: Iterable[Example] = (),
+        severity: str | None = None,
+        unit: str | None = None,
+        **more: Any,
+    ) -> Finding:
+        """What it found, with what is the same in all of its findings."""
+        return Finding(
+            self.name, severity or self.severity, message, count, of, mend, tuple(examples)[:EXAMPLES],
+            unit=unit or self.unit, **more,
+        )  # fmt: skip
+
+    def tallies(self, *kinds: type[Field]) -> dict[str, Tally]:
+        """One for each field of these kinds."""
+        return {name: Tally(self.subject, name) for name in self.subject.fields(*kinds)}
+
+
+class Tally:
+    """How many cells of a field have something, of how many; and which were the first."""
+
+    def __init__(self, subject: Subject, field: str | None = None) -> None:
+        self._subject, self.field = subject, field
+        self.count = self.of = 0
+        self.first: list[tuple[int, str]] = []
+
+    def add(
+        self, batch: Batch, flags: npt.NDArray[np.bool_], said: Callable[[int], str] | None = None, *, of: int
+    ) -> None:
+        """The flagged rows of a batch, of so many that could be."""
+        rows = np.flatnonzero(flags)
+        self.count += len(rows)
+        self.of += of
+        for row in rows[: EXAMPLES - len(self.first)].tolist():
+            self.first.append((int(batch.numbers[row]), "" if said is None else said(row)))
+
+    def examples(self) -> list[Example]:
+        return [self._subject.place(sample, self.field, said) for sample, said in self.first]
+
+
+def find_label(schema: Schema, asked: str | None = None) -> str | None:
+    """The field of the classes: the one asked for, one whose numbers have names, one with a usual name."""
+    if asked is not None:
+        return next(iter(schema.select([asked])))
+    usable = {name: field for name, field in schema.items() if type(field) in (Int, Bool, Text)}
+    named = (name for name, field in usable.items() if isinstance(field, Int) and field.names)
+    return next(named, next((name for name in LABELS if name in usable), None))
+
+
+def named(source: Any) -> str:
+    """A source as a command line names it."""
+    if isinstance(source, Reader):
+        source = source.path
+    if isinstance(source, list | tuple) and len(source) == 1:
+        [source] = source
+    return shlex.quote(shown(os.fspath(source))) if isinstance(source, str | os.PathLike) else "SRC"
+
+
+def pictures(subject: Subject) -> list[str]:
+    """The fields of pictures that are no masks."""
+    return [n for n, field in subject.schema.items() if isinstance(field, Image) and not field.mask]

@@ -1,0 +1,223 @@
+"""What cannot be read, or should not be: damaged samples, pickles, names that are no text, nothing at all."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from ....errors import BatchplantError, DataError, UnsafeError
+from ....schema import Bytes, Int
+from ....schema.columns import U8
+from ..check import Batch, Check, Subject, Tally, named
+from ..report import EXAMPLES, LISTED, Example, Finding
+
+# How a pickle of protocol 2 to 5 begins; its last byte is a full stop.
+PICKLE_HEADS = tuple(bytes([0x80, version]) for version in (2, 3, 4, 5))
+# Of a folder that cannot be opened.
+MOST_NAMES = 1_000_000
+RENAME = "convmv -f latin1 -t utf8 -r --notest FOLDER  renames files and folders; archives are written anew"
+PICKLE_FORMATS = ("pickle", "joblib")
+
+
+class Empty(Check):
+    name = "empty"
+    unit = "datasets"
+    title = "no samples at all"
+    models = True
+    severity = "error"
+    sentence = "There are no samples: a run over them ends at once, often without a word."
+
+    def findings(self) -> Iterator[Finding]:
+        if not self.subject.samples:
+            yield self.finding(
+                "there are no samples",
+                1,
+                1,
+                "check the path or glob, --where and --skip: what is left is empty",
+            )
+
+
+class CorruptSamples(Check):
+    name = "corrupt-samples"
+    title = "samples that cannot be read or decoded"
+    models = True
+    severity = "error"
+    sentence = "Samples that cannot be read or decoded stop an epoch, often hours after it began."
+    decodes = True
+
+    def __init__(self, subject: Subject) -> None:
+        super().__init__(subject)
+        self._bad: list[int] = []
+        self._count = self._of = 0
+        self._examples: list[Example] = []
+
+    def look(self, batch: Batch) -> None:
+        self._of += batch.asked
+        self._count += len({one.sample for one in batch.problems})
+        if len(self._bad) < LISTED:
+            self._bad += sorted({one.sample for one in batch.problems if one.sample is not None})
+        for one in sorted(batch.problems, key=lambda one: -1 if one.sample is None else one.sample):
+            if len(self._examples) == EXAMPLES:
+                break
+            if one.sample is None or one.sample not in {known.sample for known in self._examples}:
+                place = Example() if one.sample is None else self.subject.place(one.sample)
+                self._examples.append(
+                    Example(one.sample, one.field, place.key, place.path or one.path, one.message)
+                )
+
+    def findings(self) -> Iterator[Finding]:
+        if self._count:
+            mend = (
+                f"batchplant verify {self.subject.named} --decode --quarantine bad.jsonl\n"
+                'lists all of them, and bp.open(…, skip="bad.jsonl") leaves them out'
+            )
+            yield self.finding(
+                "samples cannot be read or decoded", self._count, self._of, mend, examples=self._examples,
+                samples=tuple(self._bad),
+            )  # fmt: skip
+
+    @classmethod
+    def of_error(cls, error: BatchplantError, source: Any) -> Finding | None:
+        if not isinstance(error, DataError):
+            return None
+        place = Example(error.sample, error.field, None, error.path, error.message)
+        mend = f"batchplant verify {named(source)}  says more; copy the file again from where it is whole"
+        return Finding(cls.name, cls.severity, "it cannot be opened", 1, 1, mend, (place,), unit="files")
+
+
+class Pickles(Check):
+    name = "pickles"
+    title = "pickles and object arrays, which run code when loaded"
+    models = True
+    severity = "error"
+    sentence = "Pickles and object arrays run code when they are loaded, and only Python reads them."
+
+    def __init__(self, subject: Subject) -> None:
+        super().__init__(subject)
+        self._cells = self.tallies(Bytes)
+
+    def look(self, batch: Batch) -> None:
+        for name, tally in self._cells.items():
+            cells = batch.ragged(name)
+            flags = np.array([_is_pickle(cell) for cell in cells], dtype=np.bool_)
+            tally.add(batch, flags, lambda row: "begins and ends as a pickle", of=len(flags))
+
+    def findings(self) -> Iterator[Finding]:
+        # Whoever allowed it has a reader already; the file is a program all the same.
+        programs = [one for one in self.subject.parts if one.format in PICKLE_FORMATS]
+        if programs:
+            examples = [Example(path=one.path) for one in programs[:EXAMPLES]]
+            mend = f"batchplant convert {self.subject.named} data.beton --option allow_pickle=true"
+            yield self.finding(
+                "files are pickles", len(programs), len(self.subject.parts), mend, examples=examples,
+                unit="files",
+            )  # fmt: skip
+        for name, tally in self._cells.items():
+            if tally.count:
+                yield self.finding(
+                    f"{name}: cells are pickles", tally.count, tally.of,
+                    "write the values themselves: numbers as Int or Float, arrays as Tensor, the rest Json",
+                    examples=tally.examples(), severity="warning", field=name,
+                )  # fmt: skip
+
+    @classmethod
+    def of_error(cls, error: BatchplantError, source: Any) -> Finding | None:
+        if not isinstance(error, UnsafeError):
+            return None
+        place = Example(error.sample, error.field, None, error.path, error.message.partition(";")[0])
+        mend = (
+            "if you trust who made it, convert it once, and use the result:\n"
+            f"batchplant convert {named(source)} data.beton --option allow_pickle=true"
+        )
+        return Finding(
+            cls.name, cls.severity, "loading it can run any code", 1, 1, mend, (place,), unit="files"
+        )
+
+
+def _is_pickle(cell: U8 | None) -> bool:
+    return cell is not None and len(cell) > 3 and cell[-1] == ord(".") and cell[:2].tobytes() in PICKLE_HEADS
+
+
+class Names(Check):
+    name = "non-utf8-names"
+    unit = "names"
+    title = "names of files, fields or classes that are no UTF-8"
+    models = True
+    severity = "warning"
+    sentence = (
+        "Names that are no UTF-8 cannot be written to most formats, and other systems show them garbled."
+    )
+
+    def __init__(self, subject: Subject) -> None:
+        super().__init__(subject)
+        self._samples = Tally(subject)
+
+    def look(self, batch: Batch) -> None:
+        odd = np.array([is_odd(key) for key in self._keys(batch)], dtype=np.bool_)
+        self._samples.add(batch, odd, of=len(odd))
+
+    def _keys(self, batch: Batch) -> list[str]:
+        """What the samples are called, which in a folder are the names of files."""
+        try:
+            return [_name(key) for key in self.subject.reader.subset(batch.numbers).keys()]  # noqa: SIM118
+        except BatchplantError:
+            return []
+
+    def findings(self) -> Iterator[Finding]:
+        tally, files = self._samples, [one.path for one in self.subject.parts]
+        if tally.count:
+            yield self.finding(
+                "names of samples are not UTF-8", tally.count, tally.of, RENAME, examples=tally.examples()
+            )
+        if odd_files := [path for path in files if is_odd(path)]:
+            yield self.finding(
+                "names of files are not UTF-8", len(odd_files), len(files), RENAME,
+                examples=[Example(path=path) for path in odd_files],
+            )  # fmt: skip
+        names = [(name, name) for name in self.subject.schema]
+        for field, kind in self.subject.fields(Int).items():
+            names += [(field, one) for one in getattr(kind, "names", None) or ()]
+        odd = [(field, name) for field, name in names if is_odd(name)]
+        if odd:
+            examples = [Example(field=field, said=repr(name)) for field, name in odd]
+            yield self.finding(
+                "names of fields or classes are not UTF-8", len(odd), len(names),
+                RENAME + "\nbatchplant convert … --rename OLD=NEW  names a field anew",
+                examples=examples,
+            )  # fmt: skip
+
+    @classmethod
+    def of_error(cls, error: BatchplantError, source: Any) -> Finding | None:
+        """A class whose name is no text, or a field."""
+        if isinstance(source, list | tuple) and len(source) == 1:
+            [source] = source
+        local = isinstance(source, str | os.PathLike) and os.path.isdir(source)
+        count, odd = _odd_below(os.fspath(source)) if local else (0, [])
+        if not count:
+            return None
+        examples = tuple(Example(path=path, said=repr(os.path.basename(path))) for path in odd)
+        message = f"it cannot be opened: {error.message}"
+        return Finding(cls.name, "error", message, count, count, RENAME, examples, unit=cls.unit)
+
+
+def _odd_below(folder: str) -> tuple[int, list[str]]:
+    """How many names below a folder are no UTF-8, and the first of them."""
+    names = ((where, name) for where, folders, files in os.walk(folder) for name in (*folders, *files))
+    odd = [os.path.join(*one) for one in itertools.islice(names, MOST_NAMES) if is_odd(one[1])]
+    return len(odd), odd[:EXAMPLES]
+
+
+def _name(key: object) -> str:
+    """A key as text. Bytes are the name of a file where no letter of them is one that nobody types."""
+    if not isinstance(key, bytes):
+        return str(key)
+    return "" if any(one < 0x20 for one in key) else key.decode("utf-8", "surrogateescape")
+
+
+def is_odd(name: str) -> bool:
+    """Whether a name was no UTF-8: half letters stand for its bytes, or a mark for what was lost."""
+    return not name.isascii() and any("\ud800" <= one <= "\udfff" or one == "\ufffd" for one in name)

@@ -1,0 +1,176 @@
+"""examine: reads the samples once, batch by batch, and shows every batch to every check."""
+
+from __future__ import annotations
+
+import os
+import reprlib
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...codecs.cells import decode_cell
+from ...data.checks import read_sound
+from ...data.reader import Reader
+from ...data.tensors import is_tensors
+from ...errors import BatchplantError, DataError, MissingLibraryError, OptionError, Problem, no_such, shown
+from ...formats.registry import open as open_reader
+from ...schema import Audio, Field, Image, Video
+from ...schema.columns import Column, Columns, Ragged, column_runs
+from . import sampling
+from .check import Batch, Check, Subject, named
+from .checks import CHECKS
+from .likeness import thumbnail
+from .report import SEVERITIES, Report
+
+SAMPLE = 2048
+Progress = Callable[[int, int], None]
+
+
+def examine(
+    source: Any,
+    *,
+    sample: int | None = SAMPLE,
+    world: int | None = None,
+    crop: int = 224,
+    batch_size: int = 256,
+    window: int = 1000,
+    label: str | None = None,
+    only: Iterable[str] | None = None,
+    without: Iterable[str] = (),
+    workers: int | None = None,
+    progress: Progress | None = None,
+    **options: Any,
+) -> Report:
+    """Look for gotchas in a dataset: a Reader, or what ``open`` takes, with its options.
+
+    ``sample``: at most so many samples, from all over the dataset, and fewer where they are large; None: all.
+    ``world``: training processes that share the files; ``crop``: pixels that training sees of a picture;
+    ``batch_size`` and ``window`` of a shuffle buffer tell how well labels are mixed; ``label`` names their
+    field. ``only`` and ``without`` are names of checks. ``progress`` is called with samples done and to do.
+    """
+    for name, given in {"sample": sample, "world": world, "crop": crop, "window": window}.items():
+        if given is not None and given < 1:
+            raise OptionError(f"{name} is at least 1, not {given}")
+    kinds = choose(only, without)
+    try:
+        reader = source if isinstance(source, Reader) else open_reader(source, **options)
+    except BatchplantError as error:
+        return _unopened(error, source, kinds)
+    remarks: dict[str, None] = {}
+    if is_tensors(reader.schema):
+        kinds = [kind for kind in kinds if kind.models]
+        remarks["it is a model, and most checks are for datasets"] = None
+    each = sampling.mean_bytes(reader)
+    rows = sampling.chosen(len(reader), sampling.affordable(sample, each))
+    subject = Subject(
+        reader, world=world, crop=crop, batch_size=batch_size, window=window, label=label, every=rows is None,
+        named=named(source),
+    )  # fmt: skip
+    checks = [kind(subject) for kind in kinds]
+    decodes = any(check.decodes for check in checks)
+    count = len(reader) if rows is None else len(rows)
+    done = 0
+    pool = ThreadPoolExecutor(workers or len(os.sched_getaffinity(0)))
+    try:
+        for numbers in sampling.batches(reader, rows, each):
+            batch = _read(subject, numbers, pool if decodes else None, remarks)
+            for check in checks:
+                check.look(batch)
+            done += len(numbers)
+            if progress is not None:
+                progress(done, count)
+    finally:
+        # A Ctrl-C does not wait for the rest of a batch.
+        pool.shutdown(cancel_futures=True)
+    found = [finding for check in checks for finding in check.findings()]
+    remarks.update(dict.fromkeys(remark for check in checks for remark in check.remarks()))
+    names = tuple(kind.name for kind in kinds)
+    found.sort(key=lambda one: SEVERITIES.index(one.severity))
+    return Report(shown(reader.path), reader.format, len(reader), count, tuple(found), names, tuple(remarks))
+
+
+def choose(only: Iterable[str] | None = None, without: Iterable[str] = ()) -> list[type[Check]]:
+    """The checks of these names, in the order in which they are listed."""
+    known = {kind.name: kind for kind in CHECKS}
+    only, without = None if only is None else list(only), list(without)
+    for name in [*(only or ()), *without]:
+        if name not in known:
+            raise OptionError(no_such("check", name, known))
+    return [kind for name, kind in known.items() if (only is None or name in only) and name not in without]
+
+
+def _unopened(error: BatchplantError, source: Any, kinds: Sequence[type[Check]]) -> Report:
+    """A dataset that cannot even be opened is a finding, if somebody looks for that; else an error."""
+    path = shown(error.path) if error.path else reprlib.repr(source)
+    found = [finding for kind in kinds if (finding := kind.of_error(error, source)) is not None]
+    if not found:
+        raise error
+    return Report(path, "", 0, 0, tuple(found), tuple(kind.name for kind in kinds))
+
+
+def _read(
+    subject: Subject,
+    numbers: npt.NDArray[np.int64],
+    pool: ThreadPoolExecutor | None,
+    remarks: dict[str, None],
+) -> Batch:
+    """These samples, as far as they can be read; decoded where somebody wants to know whether they can be."""
+    reader = subject.reader
+    problems: list[Problem] = []
+    good, columns = read_sound(reader, numbers, problems, sys.maxsize)
+    if columns is None:
+        columns = Columns((name, Ragged.from_cells([])) for name in reader.schema)
+    subject.looked_at += len(numbers)
+    for name, column in columns.items():
+        subject.bytes[name] += int(column_runs(column)[2].clip(0).sum())
+    thumbnails: dict[str, list[Any]] = {}
+    if pool is not None:
+        for name, field in reader.schema.items():
+            # Numbers and arrays of one shape are what they are.
+            if not isinstance(columns[name], Ragged):
+                continue
+            jobs = [
+                pool.submit(_decoded, field, columns[name], some)
+                for some in np.array_split(np.arange(len(good)), max(1, len(good) // 16))
+            ]
+            answers = [answer for job in jobs for answer in job.result()]
+            for row, (_, error) in enumerate(answers):
+                if isinstance(error, MissingLibraryError):
+                    remarks[f"{name} was not decoded: {error.message}"] = None
+                elif error is not None:
+                    error.at(path=reader.where(int(good[row])), field=name)
+                    error.sample = int(good[row])
+                    problems.append(Problem.of(error))
+            if isinstance(field, Image):
+                thumbnails[name] = [small for small, _ in answers]
+    return Batch(reader.schema, good, columns, len(numbers), problems, thumbnails)
+
+
+def _decoded(
+    field: Field, column: Column, rows: npt.NDArray[np.int64]
+) -> list[tuple[npt.NDArray[np.float32] | None, DataError | MissingLibraryError | None]]:
+    """What is wrong with cells, and small copies of pictures."""
+    found: list[tuple[npt.NDArray[np.float32] | None, DataError | MissingLibraryError | None]] = []
+    for row in rows.tolist():
+        try:
+            found.append((_value(field, column, row), None))
+        except (DataError, MissingLibraryError) as error:
+            found.append((None, error))
+    return found
+
+
+def _value(field: Field, column: Column, row: int) -> npt.NDArray[np.float32] | None:
+    if isinstance(field, Image):
+        # In the mode that it has: whether all have the same is another question.
+        field = Image(mode=None, mask=field.mask)
+        pixels = decode_cell(field, column, row)
+        return None if pixels is None or field.mask else thumbnail(pixels)
+    value = decode_cell(field, column, row)
+    # Sounds and films are decoded when they are asked for.
+    if isinstance(field, Audio | Video) and hasattr(value, "check"):
+        value.check()
+    return None

@@ -1,0 +1,67 @@
+"""The machine that something was measured on, in one line."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+from ..._version import __version__
+
+
+def describe() -> str:
+    """Processor, cores, memory, system and versions; what a reader of figures has to know."""
+    cores = len(os.sched_getaffinity(0))
+    parts = [
+        _processor(),
+        f"{cores} core{'' if cores == 1 else 's'}",
+        f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GiB of memory",
+        f"{platform.system()} {platform.release()}",
+        f"Python {platform.python_version()}",
+        f"batchplant {__version__}",
+    ]
+    return ", ".join(parts)
+
+
+def busy() -> str | None:
+    """How busy the machine is, in words, where more wants to run than it has cores."""
+    cores, load = len(os.sched_getaffinity(0)), os.getloadavg()[0]
+    if load <= cores:
+        return None
+    return f"a load of {load:.1f} on {cores} core{'' if cores == 1 else 's'}"
+
+
+def core_seconds() -> tuple[float, float]:
+    """Seconds that the living threads of this process ran, and that they waited for a core; 0 if unknown."""
+    ran = waited = 0
+    with contextlib.suppress(OSError):
+        for thread in os.listdir("/proc/self/task"):
+            # A thread may end meanwhile.
+            with contextlib.suppress(OSError, ValueError):
+                running, waiting, _ = Path("/proc/self/task", thread, "schedstat").read_text().split()
+                ran, waited = ran + int(running), waited + int(waiting)
+    return ran / 1e9, waited / 1e9
+
+
+def core_share(since: tuple[float, float]) -> float:
+    """Fraction of the time that our threads got a core when they wanted one, since :func:`core_seconds`."""
+    ran, waited = (max(0.0, now - then) for now, then in zip(core_seconds(), since, strict=True))
+    return ran / (ran + waited) if ran else 1.0
+
+
+def _processor() -> str:
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        # ARM's /proc/cpuinfo has numbers only; lscpu knows their names.
+        told = Path("/proc/cpuinfo").read_text()
+        if shutil.which("lscpu"):
+            told = subprocess.run(
+                ["lscpu"], capture_output=True, text=True, timeout=10, env={**os.environ, "LC_ALL": "C"}
+            ).stdout
+        found = re.search(r"^model name\s*:\s*(.+)$", told, re.MULTILINE | re.IGNORECASE)
+        if found:
+            return f"{' '.join(found[1].split())} ({platform.machine()})"
+    return platform.machine()

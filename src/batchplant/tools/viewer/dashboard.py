@@ -1,0 +1,238 @@
+"""Loaders as they run: once a second what ``stats()`` says, kept for an hour, shown on a page.
+
+One thread looks, one server answers, however many loaders the process has. Neither holds a loader: when the
+last one is closed or let go, both end.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import resource
+import sys
+import threading
+import time
+import warnings
+import weakref
+from typing import Any
+
+import numpy as np
+
+from ...errors import AccessError, BatchplantError, OptionError, shown
+from ...loading.bridges import DASHBOARD
+from ...loading.loader import Loader
+from . import attach
+from .pipelines import arguments
+
+# Seconds from one look to the next, and how many are kept.
+EVERY, KEPT = 1.0, 3600
+# What is kept of each look. All but the last seven are sums since the loader was made.
+COLUMNS = (
+    "samples", "batches", "waited", "step", "storage", "decode", "transforms", "device", "thread_decode",
+    "thread_resize", "fetched", "requests", "skipped", "cpu",
+    "time", "ready", "making", "memory", "epoch", "given", "of",
+)  # fmt: skip
+PAGE_BYTES = resource.getpagesize()
+
+
+class Ring:
+    """The last rows of numbers. Written by one thread, read by any."""
+
+    def __init__(self, kept: int = KEPT) -> None:
+        self._rows = np.zeros((kept, len(COLUMNS)))
+        self._lock = threading.Lock()
+        self.count = 0
+
+    def add(self, row: dict[str, float]) -> None:
+        with self._lock:
+            self._rows[self.count % len(self._rows)] = [row[name] for name in COLUMNS]
+            self.count += 1
+
+    def since(self, first: int) -> tuple[int, list[list[float]]]:
+        """The rows from this number on that are still there, and the number of the next one."""
+        with self._lock:
+            first = max(first, self.count - len(self._rows), 0)
+            return self.count, self._rows[np.arange(first, self.count) % len(self._rows)].tolist()
+
+
+class Watch:
+    """What is known of one loader; it does not keep it alive."""
+
+    def __init__(self, number: int, loader: Loader, board: Dashboard) -> None:
+        self.number, self.board = number, board
+        self._loader = weakref.ref(loader)
+        self.ring = Ring()
+        self.last: dict[str, Any] = {}
+        self.about = _about(loader)
+        self.ended = False
+        self.look()
+
+    @property
+    def url(self) -> str:
+        """The page, at this loader."""
+        return f"{self.board.server.url}#tab=live" + (f"&live_loader={self.number}" if self.number else "")
+
+    def __repr__(self) -> str:
+        return f"<dashboard of {self.about['path']}: {self.url}>"
+
+    def look(self) -> None:
+        """Take one more row, as long as there is a loader."""
+        loader = self._loader()
+        if loader is None or loader._closed:
+            self.ended = True
+        if loader is None or self.board.process != os.getpid():
+            return
+        stats = loader.stats()
+        self.last = {name: stats[name] for name in ("bottleneck", "advice", "functions") if name in stats}
+        progress = loader._progress
+        row = {
+                **{name: float(stats.get(name, 0)) for name in COLUMNS[:8]},
+                "thread_decode": stats["workers"]["decode"],
+                "thread_resize": stats["workers"]["resize"],
+                "fetched": stats.get("bytes fetched", 0),
+                "requests": stats.get("requests", 0),
+                "skipped": stats["skipped"],
+                "cpu": time.process_time(),
+                "time": time.time(),
+                "ready": stats["queue"]["ready"],
+                "making": stats["queue"]["making"],
+                "memory": _memory(),
+                "epoch": -1 if progress is None else progress.epoch,
+                "given": 0 if progress is None else progress.given,
+                "of": 0 if progress is None else len(progress.shard),
+        }  # fmt: skip
+        self.ring.add(row)
+
+    def told(self, first: int) -> dict[str, Any]:
+        """All that is new since that row, for the page."""
+        following, rows = self.ring.since(first)
+        return {
+            "loader": self.number, "about": self.about, "ended": self.ended, **self.last,
+            "every": EVERY, "columns": COLUMNS, "rows": rows, "next": following,
+        }  # fmt: skip
+
+    def close(self) -> None:
+        """Look no more; without another loader the page ends too."""
+        self.board.drop(self)
+
+
+class Dashboard:
+    """The loaders of this process that are watched, and their page."""
+
+    def __init__(self, port: int, first: Loader) -> None:
+        from .serve import Server
+        from .session import Session
+
+        self.process = os.getpid()
+        self.watches: list[Watch] = []
+        self._lock, self._wake, self._ended = threading.Lock(), threading.Event(), False
+        session = Session(first.reader, pipeline=arguments(first, first.reader), live=self)
+        try:
+            self.server = Server(session, port=port)
+        except AccessError as error:
+            if not port:
+                raise
+            # A training run does not end because a page has to move.
+            warnings.warn(f"the dashboard takes another port: {error}", stacklevel=5)
+            self.server = Server(session, port=0)
+        self.server.start()
+        self._note = attach.write(self.server.url, shown(first.reader.path))
+        self._thread = threading.Thread(target=self._look, name="batchplant-dashboard", daemon=True)
+        self._thread.start()
+
+    def add(self, loader: Loader) -> Watch:
+        with self._lock:
+            watch = Watch(len(self.watches), loader, self)
+            self.watches = [*self.watches, watch]
+        return watch
+
+    def drop(self, watch: Watch) -> None:
+        if os.getpid() != self.process:
+            return
+        watch.look()
+        watch.ended = True
+        if self.over:
+            self.close()
+
+    @property
+    def over(self) -> bool:
+        return bool(self.watches) and all(one.ended for one in self.watches)
+
+    def find(self, number: int) -> Watch | None:
+        return next((one for one in self.watches if one.number == number), None)
+
+    def _look(self) -> None:
+        while not self._wake.wait(EVERY):
+            for watch in self.watches:
+                if not watch.ended:
+                    watch.look()
+            if self.over:
+                self._end()
+                return
+
+    def close(self) -> None:
+        if os.getpid() != self.process:
+            return
+        self._end()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _end(self) -> None:
+        self._wake.set()
+        with self._lock:
+            ended, self._ended = self._ended, True
+        if not ended:
+            attach.remove(self._note)
+            self.server.stop()
+
+
+_current: Dashboard | None = None
+_lock = threading.Lock()
+
+
+def watch(loader: Loader, port: bool | int | None) -> Watch:
+    """Show a loader on the page of this process. port: True for a free one, None: as the environment says."""
+    global _current
+    if port is None:
+        try:
+            return watch(loader, _port_of(os.environ.get(DASHBOARD, "")))
+        except BatchplantError as error:
+            # Whoever set the variable did not write the program, which must run.
+            warnings.warn(f"no dashboard ({DASHBOARD}): {error}", stacklevel=4)
+            return None  # type: ignore[return-value]
+    wanted = 0 if port is True else int(port)
+    if not 0 <= wanted <= 65535:
+        raise OptionError(f"dashboard is True or a port from 1 to 65535, not {port}")
+    with _lock:
+        old = _current
+        if old is None or old.process != os.getpid() or old.over:
+            _current = old = Dashboard(wanted, loader)
+            atexit.register(old.close)
+        found = old.add(loader)
+    print(f"batchplant: dashboard of {found.about['path']}: {found.url}", file=sys.stderr, flush=True)
+    return found
+
+
+def _port_of(text: str) -> bool | int:
+    if not text.isdecimal():
+        raise OptionError(f"it is 1 or a port, not {text!r}")
+    return True if int(text) == 1 else int(text)
+
+
+def _about(loader: Loader) -> dict[str, Any]:
+    order, device = loader._options["order"], loader._options["device"]
+    return {
+        "path": shown(loader.reader.path), "pid": os.getpid(), "samples": loader.samples,
+        "batch_size": loader.batch_size, "threads": loader._threads, "ahead": loader.ahead,
+        "order": order if isinstance(order, str) else "its own", "device": str(device) if device else "",
+        "rank": loader.rank, "world": loader.world, "plan": str(loader.plan),
+    }  # fmt: skip
+
+
+def _memory() -> int:
+    """Bytes of this process that are in memory."""
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            return int(file.read().split()[1]) * PAGE_BYTES
+    except (OSError, ValueError, IndexError):
+        return 0
