@@ -30,7 +30,7 @@ BUILD_REQUIRES := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb
 help:
 	@echo 'make setup   build everything into .venv (the other targets do so themselves)'
 	@echo 'make demo    see batchplant at work'
-	@echo 'make test    run the tests            (PYTEST_ARGS="tests/test_native.py -k crc")'
+	@echo 'make test    run the tests            (PYTEST_ARGS="tests/native -k crc")'
 	@echo 'make test-all  run the exhaustive ones too, which take an hour'
 	@echo 'make test-gpu  run the tests that need a CUDA device'
 	@echo 'make check   lint, types and layers'
@@ -71,8 +71,7 @@ check: $(VENV)/.dev
 # Python's own pickle asks for as much memory as a damaged file claims to need, and can be told that there is none.
 asan: $(ASAN_VENV)/.installed
 	@LD_PRELOAD="$(ASAN_RUNTIME)" ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 \
-	  $(ASAN_PY) -m pytest -p no:cacheprovider tests/test_native.py tests/test_engine.py tests/test_baseline.py tests/test_png.py \
-	  $(wildcard tests/formats) $(PYTEST_ARGS)
+	  $(ASAN_PY) -m pytest -p no:cacheprovider tests/native tests/formats $(PYTEST_ARGS)
 
 fuzz: setup $(FUZZ_TARGETS)
 	@$(PY) fuzz/seeds.py build/fuzz/seeds

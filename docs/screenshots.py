@@ -19,7 +19,7 @@ import numpy as np
 from PIL import Image
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "demo")]
+sys.path[:0] = [str(ROOT / "tests" / "support"), str(ROOT / "demo")]
 
 import photos  # noqa: E402
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from batchplant.testing.damage import EXHAUSTIVE
-from loading import note_others
+from loaders import note_others
 
 if TYPE_CHECKING:
     from pathlib import Path

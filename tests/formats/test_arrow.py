@@ -15,9 +15,9 @@ from batchplant.schema.columns import Columns, Ragged
 from batchplant.testing import FormatSuite
 from batchplant.testing.cases import cells, check_samples, equal, jpeg
 from batchplant.testing.damage import cuts, flips, survive
+from repository import GOLDEN
 
 pa = pytest.importorskip("pyarrow")
-GOLDEN = Path(__file__).parent.parent / "golden"
 
 
 class TestSuite(FormatSuite):

@@ -1,7 +1,6 @@
 """Folders of sounds: the suite, what the files have in common, and loading them."""
 
 import sys
-from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -11,8 +10,7 @@ import batchplant as bp
 from batchplant.codecs.media import audio
 from batchplant.testing import FormatSuite
 from batchplant.testing.cases import sound
-
-GOLDEN = Path(__file__).parent.parent / "golden"
+from repository import GOLDEN
 
 
 class TestSuite(FormatSuite):

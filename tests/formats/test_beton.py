@@ -8,7 +8,6 @@ import shutil
 import struct
 import sys
 import zlib
-from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -34,8 +33,8 @@ from batchplant.formats.beton.layout import (
 )
 from batchplant.testing import FormatSuite
 from batchplant.testing.cases import cells, check_samples, jpeg, pixels, png
+from repository import GOLDEN
 
-GOLDEN = Path(__file__).parent.parent / "golden"
 MIB = 1 << 20
 SMALL_PAGE = 2 * MIB
 

@@ -3,19 +3,19 @@
 import json
 import shutil
 from contextlib import closing
-from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 import pytest
 
 import batchplant as bp
+import repository
 from batchplant.codecs import rle
 from batchplant.codecs.media.rle import counts_of, painted
 from batchplant.testing.cases import cells, jpeg, png
 from objects import CLASSES, DetectionSuite, boxes, picture
 
-GOLDEN = Path(__file__).parent.parent / "golden" / "coco"
+GOLDEN = repository.GOLDEN / "coco"
 
 
 def ring(n):

@@ -6,7 +6,6 @@ import gzip
 import io
 import json
 import math
-from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -22,8 +21,7 @@ from batchplant.schema import KINDS
 from batchplant.storage.compressed import zstd_compress
 from batchplant.testing import FormatSuite
 from batchplant.testing.cases import cells, jpeg
-
-GOLDEN = Path(__file__).parent.parent / "golden"
+from repository import GOLDEN
 
 
 class TestCsv(FormatSuite):

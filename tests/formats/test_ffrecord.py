@@ -5,7 +5,6 @@ import json
 import os
 import struct
 import zlib
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,8 +18,8 @@ from batchplant.loading.loader import Loader
 from batchplant.testing import FormatSuite
 from batchplant.testing.cases import cells, jpeg
 from batchplant.testing.damage import memory_bounded
+from repository import GOLDEN
 
-GOLDEN = Path(__file__).parent.parent / "golden"
 FILES = sorted((GOLDEN / "ffrecord").glob("*.ffr"))
 
 

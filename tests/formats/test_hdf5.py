@@ -8,7 +8,6 @@ import shutil
 import sys
 import zlib
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -23,9 +22,9 @@ from batchplant.storage import partial_folder
 from batchplant.testing import FormatSuite
 from batchplant.testing.cases import cells, jpeg, pixels
 from batchplant.testing.damage import flips, memory_bounded, survive
+from repository import GOLDEN
 
 h5py = pytest.importorskip("h5py")
-GOLDEN = Path(__file__).parent.parent / "golden"
 
 
 class TestSuite(FormatSuite):

@@ -3,7 +3,6 @@
 import io
 import json
 import os
-from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -14,8 +13,7 @@ import batchplant as bp
 from batchplant.codecs.media import image
 from batchplant.testing import FormatSuite
 from batchplant.testing.cases import cells, jpeg, pixels, png
-
-GOLDEN = Path(__file__).parent.parent / "golden"
+from repository import GOLDEN
 
 
 class TestSuite(FormatSuite):

@@ -3,7 +3,6 @@
 import json
 import math
 import sys
-from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -17,8 +16,7 @@ from batchplant.formats.base import textscan
 from batchplant.formats.json import append
 from batchplant.testing import FormatSuite
 from batchplant.testing.cases import cells, jpeg
-
-GOLDEN = Path(__file__).parent.parent / "golden"
+from repository import GOLDEN
 
 
 class TestLines(FormatSuite):

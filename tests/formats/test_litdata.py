@@ -24,10 +24,10 @@ from batchplant.formats.litdata import nested, spec
 from batchplant.testing import FormatSuite
 from batchplant.testing.cases import cells, jpeg, pixels, png
 from batchplant.testing.damage import memory_bounded
+from repository import GOLDEN
 from servers import Bucket
 from shard_folders import change, index_of
 
-GOLDEN = Path(__file__).parent.parent / "golden"
 OURS = GOLDEN / "litdata"
 EXPECTED = json.loads((OURS / "expected.json").read_text("utf-8"))
 LEVELS = ("chunk", "batch", "sample")

@@ -8,7 +8,6 @@ import multiprocessing
 import os
 import pickle
 import struct
-from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -26,11 +25,10 @@ from batchplant.storage import MappedSource
 from batchplant.testing import FormatSuite
 from batchplant.testing.cases import cells, jpeg, pixels
 from batchplant.testing.damage import EXHAUSTIVE, flips, memory_bounded, survive
+from repository import GOLDEN
 
 lmdb = pytest.importorskip("lmdb")
 msgpack = pytest.importorskip("msgpack")
-
-GOLDEN = Path(__file__).parent.parent / "golden"
 
 
 class TestSuite(FormatSuite):

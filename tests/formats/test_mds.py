@@ -23,9 +23,9 @@ from batchplant.formats.mds import packing
 from batchplant.testing import FormatSuite
 from batchplant.testing.cases import cells, jpeg, pixels, png
 from batchplant.testing.damage import memory_bounded
+from repository import GOLDEN
 from shard_folders import change, index_of
 
-GOLDEN = Path(__file__).parent.parent / "golden"
 OURS = GOLDEN / "mds"
 PACKED = ("zstd", "gz", "bz2", "br", "snappy")
 

@@ -21,9 +21,9 @@ from batchplant.loading.packing import Pack
 from batchplant.storage import files, local
 from batchplant.testing import FormatSuite
 from batchplant.testing.damage import memory_bounded, resident
+from repository import GOLDEN
 from servers import Bucket
 
-GOLDEN = Path(__file__).parent.parent / "golden"
 OURS = GOLDEN / "megatron"
 TOKENS = {"tokens": bp.Tensor("int32", (None,))}
 NUMBERED = {**TOKENS, "document": bp.Int(), "mode": bp.Int("int8")}

@@ -14,8 +14,7 @@ import batchplant as bp
 from batchplant.testing import FormatSuite
 from batchplant.testing.cases import all_cases, cells, check_samples, jpeg, pixels, png
 from batchplant.testing.damage import memory_bounded
-
-GOLDEN = Path(__file__).parent.parent / "golden"
+from repository import GOLDEN
 
 
 class TestSuite(FormatSuite):

@@ -14,10 +14,10 @@ import processes
 from batchplant.formats import n5
 from batchplant.testing import FormatSuite, damage
 from batchplant.testing.cases import all_cases, check_samples, jpeg
+from repository import GOLDEN
 
 pytest.importorskip("numcodecs")
 
-GOLDEN = Path(__file__).parent.parent / "golden"
 KINDS = ("raw", "gzip", "bzip2", "xz", "blosc", "zstd")
 
 

@@ -10,8 +10,7 @@ import batchplant as bp
 from batchplant.codecs import npy
 from batchplant.testing import FormatSuite
 from batchplant.testing.cases import cells, equal
-
-GOLDEN = Path(__file__).parent.parent / "golden"
+from repository import GOLDEN
 
 
 class TestSuite(FormatSuite):

@@ -4,7 +4,6 @@ import io
 import json
 import struct
 import zipfile
-from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -15,8 +14,7 @@ from batchplant.formats import npz
 from batchplant.testing import FormatSuite, ModelSuite
 from batchplant.testing.cases import cells, jpeg, pixels
 from batchplant.testing.damage import memory_bounded
-
-GOLDEN = Path(__file__).parent.parent / "golden"
+from repository import GOLDEN
 
 
 class TestSuite(FormatSuite):

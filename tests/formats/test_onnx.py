@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 import batchplant as bp
 import processes
+import repository
 from batchplant.codecs import protobuf
 from batchplant.codecs.protobuf import block, number
 from batchplant.formats.base.tensors import BITS, TENSORS, from_array
@@ -26,7 +27,7 @@ from batchplant.formats.onnx import writer as onnx_writer
 from batchplant.testing.cases import cells
 from batchplant.testing.damage import cuts, flips, memory_bounded, survive
 
-GOLDEN = Path(__file__).parent.parent / "golden" / "models" / "onnx"
+GOLDEN = repository.GOLDEN / "models" / "onnx"
 FLOAT = 1
 
 

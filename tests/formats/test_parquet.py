@@ -6,7 +6,6 @@ import json
 import os
 import pickle
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,10 +18,10 @@ from batchplant.formats.parquet import footer
 from batchplant.schema.columns import Columns, Ragged
 from batchplant.testing import FormatSuite
 from batchplant.testing.cases import cells, equal, jpeg
+from repository import GOLDEN
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
-GOLDEN = Path(__file__).parent.parent / "golden"
 
 
 class TestSuite(FormatSuite):

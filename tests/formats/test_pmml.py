@@ -5,15 +5,15 @@ import os
 import pickle
 import shutil
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
 import batchplant as bp
+import repository
 from batchplant.testing.cases import cells
 from batchplant.testing.damage import cuts, flips, memory_bounded, survive
 
-GOLDEN = Path(__file__).parent.parent / "golden" / "models"
+GOLDEN = repository.GOLDEN / "models"
 HEAD = '<PMML xmlns="http://www.dmg.org/PMML-4_4" version="4.4">'
 FIELDS = '<DataDictionary><DataField name="x" optype="continuous" dataType="double"/></DataDictionary>'
 

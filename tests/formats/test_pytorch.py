@@ -8,7 +8,6 @@ import pickle
 import struct
 import sys
 import zipfile
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -24,8 +23,8 @@ from batchplant.formats.pytorch.writer import PytorchWriter
 from batchplant.testing import ModelSuite
 from batchplant.testing.damage import cuts, flips, memory_bounded, survive
 from batchplant.testing.models import tensor
+from repository import GOLDEN
 
-GOLDEN = Path(__file__).parent.parent / "golden"
 EXPECTED = json.loads((GOLDEN / "pytorch/expected.json").read_text())
 
 

@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 import struct
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,8 +18,8 @@ from batchplant.formats.recordio import layout
 from batchplant.testing import FormatSuite
 from batchplant.testing.cases import cells, jpeg
 from batchplant.testing.damage import cuts, flips, memory_bounded, survive
+from repository import GOLDEN
 
-GOLDEN = Path(__file__).parent.parent / "golden"
 MAGIC = struct.pack("<I", 0xCED7230A)
 
 

@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,8 +13,8 @@ from batchplant.formats.base.tensors import TENSORS, from_array
 from batchplant.testing import ModelSuite
 from batchplant.testing.damage import memory_bounded
 from batchplant.testing.models import tensor
+from repository import GOLDEN
 
-GOLDEN = Path(__file__).parent.parent / "golden"
 DTYPES = [name for name in ours.NAMES if "float6" not in name and name != "float4_e2m1fn"]
 
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 import batchplant as bp
 import processes
+import repository
 from batchplant import _native
 from batchplant.codecs.protobuf import block, number, varint
 from batchplant.formats.savedmodel.bundle import part_key
@@ -23,7 +24,7 @@ from batchplant.formats.savedmodel.table import MAGIC, masked, read_table, unsna
 from batchplant.testing.cases import cells
 from batchplant.testing.damage import cuts, flip, flips, memory_bounded, survive
 
-GOLDEN = Path(__file__).parent.parent / "golden" / "models"
+GOLDEN = repository.GOLDEN / "models"
 MODEL = GOLDEN / "saved_model"
 CHECKPOINTS = GOLDEN / "checkpoints"
 FLOAT, STRING, INT4 = 1, 7, 29

@@ -22,8 +22,8 @@ from batchplant.ops import CenterCrop
 from batchplant.testing import FormatSuite
 from batchplant.testing.cases import cells, jpeg
 from batchplant.testing.damage import flip, memory_bounded
+from repository import GOLDEN
 
-GOLDEN = Path(__file__).parent.parent / "golden"
 FILES = GOLDEN / "tfrecord"
 EXPECTED = json.loads((FILES / "expected.json").read_text())
 SHARDED = [*EXPECTED[0::3], *EXPECTED[1::3], *EXPECTED[2::3]]

@@ -1,12 +1,12 @@
 """TIFF as an array: tiles, strips, pages, pyramids; what is damaged; pictures in folders stay pictures."""
 
 import pickle
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 import batchplant as bp
+import repository
 from batchplant.testing.damage import cuts, flips, memory_bounded, survive
 
 tifffile = pytest.importorskip("tifffile")
@@ -50,7 +50,7 @@ def test_a_stack_of_pages(layout, tmp_path):
 
 
 def test_a_file_of_tifffile():
-    folder = Path(__file__).parent.parent / "golden" / "tiff"
+    folder = repository.GOLDEN / "tiff"
     assert np.array_equal(
         np.asarray(bp.open(folder / "stack.tif").array("data")), np.load(folder / "stack.npy")
     )

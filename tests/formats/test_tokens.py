@@ -15,9 +15,9 @@ from batchplant.data.sizes import sizes_of
 from batchplant.loading.packing import Pack
 from batchplant.storage import index
 from batchplant.testing import FormatSuite
+from repository import GOLDEN
 from servers import Bucket
 
-GOLDEN = Path(__file__).parent.parent / "golden"
 TOKENS = {"tokens": bp.Tensor("uint16", (None,))}
 
 

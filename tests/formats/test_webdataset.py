@@ -24,8 +24,8 @@ from batchplant.formats.webdataset.layout import Note
 from batchplant.testing import FormatSuite
 from batchplant.testing.cases import cells, equal, jpeg, pixels, png
 from batchplant.testing.damage import memory_bounded
+from repository import GOLDEN
 
-GOLDEN = Path(__file__).parent.parent / "golden"
 MINE = GOLDEN / "webdataset"
 BLOCK = 512
 

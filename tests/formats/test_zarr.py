@@ -20,11 +20,10 @@ import processes
 from batchplant.formats import zarr as format_zarr
 from batchplant.testing import FormatSuite, damage
 from batchplant.testing.cases import ORDINARY, all_cases, check_samples, jpeg
+from repository import GOLDEN
 
 zarr = pytest.importorskip("zarr")
 numcodecs = pytest.importorskip("numcodecs")
-
-GOLDEN = Path(__file__).parent.parent / "golden"
 
 
 class TestSuite(FormatSuite):

@@ -1,7 +1,7 @@
 """What a format can do, as data: the tables of ``formats --compare`` and docs/choosing.md are made from it.
 
 A claim is about what batchplant does with the format, not about what the format could do elsewhere.
-tests/test_capabilities.py tries each one with every format, and what is not claimed too.
+tests/formats/test_capabilities.py tries each one with every format, and what is not claimed too.
 """
 
 from __future__ import annotations

@@ -1,0 +1,795 @@
+"""Every claim of every format (``Format.can``), tried; and what a format does not claim, it does not do."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import dataclasses
+import datetime
+import functools
+import json
+import os
+import shutil
+import tempfile
+import tracemalloc
+import typing
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+import batchplant as bp
+from batchplant.cli import formats as command
+from batchplant.cli import main
+from batchplant.codecs.media import image
+from batchplant.data.tensors import TENSORS
+from batchplant.formats import registry, safetensors
+from batchplant.formats._table import OUTLINES
+from batchplant.formats.base.capabilities import CLAIMS, Capabilities, groups
+from batchplant.formats.base.format import Format
+from batchplant.formats.base.options import own_options
+from batchplant.formats.base.shards import writer as shards
+from batchplant.formats.beton import writer as beton
+from batchplant.formats.megatron import writer as megatron
+from batchplant.formats.onnx import writer as onnx
+from batchplant.formats.recordio import writer as recordio
+from batchplant.schema import Field
+from batchplant.storage.remote import source as remote
+from batchplant.testing.cases import film, sound
+from proxy import Proxy
+from repository import GOLDEN
+from servers import KEY, SECRET, s3_server
+
+NAMES = sorted(OUTLINES)
+# Enough samples that the few which some formats look at when they are opened are not most of them.
+COUNT, SIZE = 64, 16 << 10
+# More samples, or larger ones, for those that fetch a fixed amount when they are opened: 64 records, 1 MB.
+COUNTS, SIZES = {"recordio": 160}, {"recordio": 6 << 10, "lmdb": 48 << 10}
+WANTED = 37
+OPEN: dict[str, dict[str, Any]] = {"pickle": {"allow_pickle": True}, "joblib": {"allow_pickle": True}}
+# Small storage units, so that a small dataset has many; by the options' names, whichever format has them.
+UNITS = {
+    "row_group_size": 4 * SIZE, "row_group": 4 * SIZE, "batch_size": 4 * SIZE, "chunk_samples": 4,
+    "size_limit": 5 * SIZE, "chunk_bytes": 5 * SIZE,
+    # No token of ours.
+    "eos": 255,
+}  # fmt: skip
+
+every_format = pytest.mark.parametrize("name", NAMES)
+
+
+# -- datasets ----------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def missing(name: str) -> str:
+    """What to install before the format can be tried."""
+    one = registry.get_format(name)
+    with tempfile.TemporaryDirectory() as folder, contextlib.suppress(bp.SchemaError):
+        try:
+            if one.writer is not None:
+                bp.create(place(Path(folder), one), content(one)[0], format=name, **options_of(one)).abort()
+        except bp.MissingLibraryError as error:
+            return str(error)
+    return ""
+
+
+def spec(name: str) -> Format:
+    if missing(name):
+        pytest.skip(missing(name))
+    return registry.get_format(name)
+
+
+@functools.cache
+def bulk(number: int, field: Field, size: int = SIZE) -> Any:
+    """A value that does not get smaller when it is packed."""
+    random = np.random.default_rng(number)
+    if isinstance(field, bp.Image):
+        return image.encode(random.integers(0, 255, (74, 74, 3), np.uint8), "png")
+    if isinstance(field, bp.Audio):
+        return sound(SIZE // 2 + number)
+    if isinstance(field, bp.Video):
+        return film(4, 64 + 16 * (number % 4))
+    return random.integers(0, 255, size, np.uint8) if isinstance(field, bp.Tensor) else random.bytes(size)
+
+
+def content(one: Format) -> tuple[dict[str, Field], Callable[[int], dict[str, Any]]]:
+    """Fields of a dataset that the format holds, a large one and a small one, and what sample n is."""
+    if one.tensors:
+        blob, shape = bp.Bytes(), np.array([SIZE])
+        return dict(TENSORS), lambda n: {
+            "name": f"tensor {n}", "dtype": "uint8", "shape": shape, "data": bulk(n, blob)
+        }  # fmt: skip
+    if "image" in one.fields:
+        picture, named = bp.Image(), bp.Text()
+        return {"image": picture, "file_name": named}, lambda n: {
+            "image": bulk(n, picture), "file_name": f"{n}.png"
+        }  # fmt: skip
+    if one.fields:
+        sequence = bp.Tensor("uint8", (None,))
+        small: dict[str, Field] = {"document": bp.Int()} if "document" in one.fields else {}
+        return {"tokens": sequence, **small}, lambda n: {
+            "tokens": bulk(n, sequence), **dict.fromkeys(small, n // 2)
+        }  # fmt: skip
+    field: Field = bp.Bytes() if bp.Bytes in one.kinds else bp.Tensor("uint8", (SIZE,))
+    if one.media is not None:
+        field = one.media()
+    elif one.writer is not None and "chunk_samples" in own_options(one.writer):
+        # Bytes of any length lie in chunks of so many bytes, and not of so many samples.
+        field = bp.Tensor("uint8", (SIZE,))
+    size = SIZES.get(one.name, SIZE)
+    return {"blob": field, "number": bp.Int()}, lambda n: {"blob": bulk(n, field, size), "number": n}
+
+
+def options_of(one: Format) -> dict[str, Any]:
+    assert one.writer is not None
+    return {name: UNITS[name] for name in own_options(one.writer) if name in UNITS}
+
+
+def write(path: Path, one: Format, samples: range | None = None, **options: Any) -> Path:
+    schema, sample = content(one)
+    samples = range(COUNTS.get(one.name, COUNT)) if samples is None else samples
+    with bp.create(path, schema, format=one.name, **{**options_of(one), **options}) as out:
+        for number in samples:
+            out.append(sample(number))
+    return path
+
+
+def read(path: Any, name: str, **options: Any) -> bp.Reader:
+    return bp.open(path, format=name, **OPEN.get(name, {}), **options)
+
+
+def place(folder: Path, one: Format) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / f"data{one.suffixes[0] if one.suffixes else ''}"
+
+
+def listed(folder: Path) -> Path:
+    (folder / "pictures").mkdir()
+    for number in range(COUNT):
+        (folder / f"pictures/{number}.png").write_bytes(bulk(number, bp.Image()))
+    rows = [f"{number}\t{number}\tpictures/{number}.png\n" for number in range(COUNT)]
+    (folder / "data.lst").write_text("".join(rows))
+    return folder / "data.lst"
+
+
+def tiled(folder: Path) -> Path:
+    tifffile = pytest.importorskip("tifffile")
+    pages = np.random.default_rng(0).integers(0, 255, (COUNT, 128, SIZE // 128)).astype(np.uint8)
+    tifffile.imwrite(folder / "data.tif", pages, photometric="minisblack", metadata=None)
+    return folder / "data.tif"
+
+
+def model_of_fields(folder: Path) -> Path:
+    """Long enough that not all of it comes with its first bytes."""
+    text = (GOLDEN / "models" / "tree.pmml").read_text("utf-8")
+    mark = "<DataDictionary"
+    (folder / "data.pmml").write_text(text.replace(mark, f"<!-- {'x' * COUNT * SIZE} -->{mark}", 1), "utf-8")
+    return folder / "data.pmml"
+
+
+def checkpoint(folder: Path) -> Path:
+    shutil.copytree(GOLDEN / "models" / "saved_model", folder / "model")
+    return folder / "model"
+
+
+# Formats that are only read.
+OTHERS = {"lst": listed, "tiff": tiled, "pmml": model_of_fields, "savedmodel": checkpoint}
+
+
+@pytest.fixture(scope="module")
+def datasets(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """One dataset of each format, ROOT/capabilities/FORMAT; nobody changes them."""
+    folder = tmp_path_factory.mktemp("root") / "capabilities"
+
+    @functools.cache
+    def made(name: str) -> Path:
+        one = spec(name)
+        path = place(folder / name, one)
+        return OTHERS[name](folder / name) if one.writer is None else write(path, one)
+
+    return made
+
+
+# -- what is fetched ---------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class Traffic:
+    """Bytes: of the dataset; fetched to open it for the first time, and later; for one sample, a small field
+    of all samples, the second half of the samples."""
+
+    whole: int
+    scanned: int = 0
+    opened: int = 0
+    sample: int = 0
+    field: int = 0
+    half: int = 0
+
+
+@pytest.fixture(scope="module")
+def traffic(
+    datasets: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[str], Traffic]]:
+    pytest.importorskip("obstore", reason="pip install 'batchplant[remote]'")
+    root = datasets("npy").parents[2]
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        s3_server(str(root)) as endpoint,
+        Proxy(endpoint, root=str(root)) as proxy,
+    ):
+        proxy.mend = True
+        for name in list(os.environ):
+            if name.startswith(("AWS_", "BATCHPLANT_", "XDG_")) or "_proxy" in name.lower():
+                patch.delenv(name)
+        patch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
+        for name, value in (("ACCESS_KEY_ID", KEY), ("SECRET_ACCESS_KEY", SECRET), ("REGION", "us-east-1")):
+            patch.setenv(f"AWS_{name}", value)
+        # As if the samples were large: little is asked for at a time, and nothing for good measure.
+        patch.setattr(remote, "LEAST", 1 << 10)
+        patch.setattr(remote, "RANGE_GAP", 1 << 10)
+        patch.setattr(remote, "plan_ranges", functools.partial(remote.plan_ranges, gap=1 << 10))
+
+        @functools.cache
+        def measured(name: str) -> Traffic:
+            path = datasets(name)
+            # It keeps the interpreter's lock while it waits for a server, and the proxy is in this process.
+            aside = {"storage": {"aws_endpoint": endpoint}} if name == "delta" else {}
+            url = f"s3://{path.relative_to(root)}{'/' if path.is_dir() else ''}"
+
+            def fetched(fields: Callable[[bp.Reader], Any], rows: Callable[[bp.Reader], Any]) -> list[int]:
+                before = sent()
+                with read(url, name, endpoint=proxy.endpoint, **aside) as reader:
+                    opened = sent()
+                    reader.read(rows(reader), fields(reader))
+                    return [opened - before, sent() - opened]
+
+            def sent() -> int:
+                proxy.wait_for(lambda: all(one.done for one in proxy.requests))
+                return proxy.bytes_sent
+
+            def names(reader: bp.Reader) -> Any:
+                return list(reader.schema)
+
+            def every(reader: bp.Reader) -> Any:
+                return range(len(reader))
+
+            found = Traffic(size_of(path))
+            # What has to be scanned once is remembered.
+            found.scanned, _ = fetched(names, lambda reader: [])
+            found.opened, found.sample = fetched(names, lambda reader: [min(WANTED, len(reader) - 1)])
+            small = "name" if spec(name).tensors else -1
+            found.field = fetched(lambda one: [list(one.schema)[small] if small == -1 else small], every)[1]
+            found.half = fetched(names, lambda reader: range(len(reader) // 2, len(reader)))[1]
+            return found
+
+        yield measured
+
+
+def size_of(path: Path) -> int:
+    folder = path if path.is_dir() else path.parent
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
+@every_format
+def test_random_access(name: str, traffic: Callable[[str], Traffic], datasets: Callable[[str], Path]) -> None:
+    found = traffic(name)
+    few = found.opened + found.sample < found.whole / 2
+    with read(datasets(name), name) as reader:
+        # A model may have to be read as a whole from a server, and each tensor lies where it lies.
+        large = "data" if "data" in reader.schema else next(iter(reader.schema))
+        known = reader.spans(large, [0]) is not None
+    assert (few or known) == spec(name).can.random_access, found
+
+
+@every_format
+def test_remote_ranges(name: str, traffic: Callable[[str], Traffic]) -> None:
+    found = traffic(name)
+    assert (found.opened + found.sample < found.whole / 2) == spec(name).can.remote_ranges, found
+
+
+@every_format
+def test_splittable(name: str, traffic: Callable[[str], Traffic]) -> None:
+    found = traffic(name)
+    assert (found.scanned + found.half < 0.8 * found.whole) == spec(name).can.splittable, found
+
+
+@every_format
+def test_column_pruning(name: str, traffic: Callable[[str], Traffic]) -> None:
+    found = traffic(name)
+    if len(content(spec(name))[0]) == 1:
+        assert not spec(name).can.column_pruning
+        return
+    assert (found.opened + found.field < found.whole / 2) == spec(name).can.column_pruning, found
+
+
+# -- where cells lie ---------------------------------------------------------------------------------------
+
+
+def mapped(file: str) -> bool:
+    """Whether this process has a file in its memory map."""
+    real = os.path.realpath(file)
+    return any(line.endswith(f" {real}") for line in Path("/proc/self/maps").read_text().splitlines())
+
+
+@every_format
+def test_spans_and_memory_map(name: str, datasets: Callable[[str], Path], tmp_path: Path) -> None:
+    one = spec(name)
+    path = datasets(name)
+    with read(path, name) as reader:
+        found = [spans for field in reader.schema if (spans := reader.spans(field, [0])) is not None]
+        # Chunks that hold what is packed already are not packed again, and are used in place.
+        if not found and one.writer is not None and bp.Image in one.kinds:
+            pictures = tmp_path / f"pictures{one.suffixes[0]}"
+            with bp.create(pictures, {"image": bp.Image()}, format=name) as out:
+                out.append({"image": bulk(0, bp.Image())})
+            with read(pictures, name) as other:
+                found = [spans for spans in [other.spans("image", [0])] if spans is not None]
+        assert bool(found) == one.can.spans
+        for spans in found:
+            file = spans.files[spans.file[0]]
+            assert 0 <= spans.start[0] <= spans.start[0] + spans.size[0] <= os.path.getsize(file)
+        reader.read([0])
+        there = any(mapped(spans.files[spans.file[0]]) for spans in found)
+        assert there == one.can.memory_map
+
+
+# -- damage ------------------------------------------------------------------------------------------------
+
+
+def flip_in(path: Path, value: bytes) -> bool:
+    """Change one bit in the middle of a value, wherever its bytes lie, as they are or as text."""
+    folder = path if path.is_dir() else path.parent
+    middle = value[len(value) // 2 :][:48]
+    # Text of base64 begins anew every three bytes.
+    texts = [base64.b64encode(value[len(value) // 2 // 3 * 3 :][:48])]
+    for file in sorted(one for one in folder.rglob("*") if one.is_file()):
+        data = file.read_bytes()
+        for part in (middle, *texts):
+            at = data.find(part)
+            if at >= 0:
+                changed = bytearray(data)
+                # One character of base64 becomes another.
+                changed[at + 20] = (
+                    data[at + 20] ^ 1 if part is middle else ord("AB"[data[at + 20] == ord("A")])
+                )
+                file.write_bytes(changed)
+                return True
+    return False
+
+
+@every_format
+def test_checksums(name: str, datasets: Callable[[str], Path], tmp_path: Path) -> None:
+    one = spec(name)
+    path = datasets(name)
+    copy = tmp_path / path.parent.name / path.name
+    shutil.copytree(path.parent, copy.parent)
+    checked: dict[str, Any] = {"format": name, **OPEN.get(name, {})}
+    assert bp.verify(copy, **checked).ok
+    if name == "pmml":
+        assert flip_in(copy, b"x" * 1000)
+    elif name == "savedmodel":
+        with read(copy, name) as reader:
+            value = max((sample["data"] for sample in reader), key=len)
+        assert flip_in(copy, value)
+    elif name == "tiff":
+        with read(copy, name) as reader:
+            assert flip_in(copy, reader[WANTED]["data"].tobytes())
+    else:
+        sample = content(one)[1](WANTED) if one.writer else {"blob": bulk(WANTED, bp.Image())}
+        large = next(sample[name] for name in ("data", "blob", "tokens", "image") if name in sample)
+        assert flip_in(copy, large.tobytes() if isinstance(large, np.ndarray) else large)
+    assert (not bp.verify(copy, **checked).ok) == bool(one.can.checksums)
+
+
+# -- compression -------------------------------------------------------------------------------------------
+
+
+PACKED = [
+    (name, kind)
+    for name in NAMES
+    for kind in (registry.get_format(name).can.compression or ())
+    if registry.get_format(name).writer is not None
+]
+SUFFIXES = {"gzip": ".gz", "zstd": ".zst"}
+
+
+def packed_how(one: Format, kind: str) -> tuple[str, dict[str, Any]]:
+    """The suffix and the options that make a file packed so."""
+    assert one.writer is not None
+    options = own_options(one.writer)
+    if "compression" in options:
+        return one.suffixes[0], {"compression": kind}
+    if "compress" in options:
+        whether = typing.get_type_hints(one.writer.__init__)["compress"] is bool
+        return one.suffixes[0], {"compress": True if whether else kind}
+    return one.suffixes[0] + SUFFIXES[kind], {}
+
+
+@pytest.mark.parametrize(("name", "kind"), PACKED)
+def test_compression(name: str, kind: str, tmp_path: Path) -> None:
+    one = spec(name)
+    suffix, options = packed_how(one, kind)
+    rows, width = 200, 256
+    schema = {"values": bp.Tensor("int32", (width,))}
+    plain = {"compression": None if name == "hdf5" else "none"} if "compression" in options else {}
+    try:
+        for path, how in ((f"plain{one.suffixes[0]}", plain), (f"packed{suffix}", options)):
+            with bp.create(tmp_path / path, schema, format=name, **how) as out:
+                for number in range(rows):
+                    out.append({"values": np.arange(width, dtype=np.int32) * number % 11})
+    except bp.MissingLibraryError as error:
+        pytest.skip(str(error))
+    sizes = [
+        sum(file.stat().st_size for file in tmp_path.rglob("*") if file.is_file() and kind in str(file))
+        for kind in ("/packed", "/plain")
+    ]
+    assert sizes[0] < 0.75 * sizes[1]
+    with read(tmp_path / f"packed{suffix}", name) as reader:
+        assert np.array_equal(reader[rows - 1]["values"], np.arange(width) * (rows - 1) % 11)
+
+
+@every_format
+def test_what_is_packed_says_where(name: str) -> None:
+    one = spec(name)
+    assert bool(one.can.compression) == bool(one.can.compressed)
+    if one.writer is not None and not one.can.compression:
+        assert not {"compression", "compress", "level"} & set(own_options(one.writer))
+        assert not any(suffix.endswith((".gz", ".zst")) for suffix in one.suffixes)
+
+
+@pytest.mark.parametrize("kind", registry.get_format("tiff").can.compression)
+def test_compression_of_tiff(kind: str, tmp_path: Path) -> None:
+    tifffile = pytest.importorskip("tifffile")
+    pytest.importorskip("imagecodecs")
+    pages = np.zeros((3, 40, 50), np.uint8)
+    options = {
+        "photometric": "minisblack",
+        "metadata": None,
+        "compression": {"deflate": "zlib"}.get(kind, kind),
+    }
+    tifffile.imwrite(tmp_path / "a.tif", pages, **options)
+    assert (tmp_path / "a.tif").stat().st_size < pages.nbytes / 2
+    with read(tmp_path / "a.tif", "tiff") as reader:
+        assert np.array_equal(reader[2]["data"], pages[2])
+
+
+# -- reading -----------------------------------------------------------------------------------------------
+
+
+@every_format
+def test_row_filters(name: str, datasets: Callable[[str], Path]) -> None:
+    with read(datasets(name), name) as reader:
+        wanted = {
+            "lst": "id == 37", "pmml": "name == 'x'", "tiff": "", "megatron": "document == 3", "tokens": ""
+        }.get(name, "number == 37")  # fmt: skip
+        wanted = "name == 'tensor 37'" if spec(name).tensors else wanted
+        wanted = "file_name == '37.png'" if "file_name" in reader.schema else wanted
+        facts = reader.filter(wanted).facts() if wanted else {}
+    assert (facts.get("bytes skipped", 0) > 0) == (spec(name).can.row_filters == "push-down")
+
+
+@every_format
+def test_human_readable(name: str, datasets: Callable[[str], Path]) -> None:
+    path = datasets(name)
+    is_text = False
+    if path.is_file():
+        with contextlib.suppress(UnicodeDecodeError):
+            text = path.read_text("utf-8")
+            is_text = all(one.isprintable() or one in "\r\n\t" for one in text[:10_000])
+    assert is_text == spec(name).can.human_readable
+
+
+# -- writing -----------------------------------------------------------------------------------------------
+
+WRITTEN = [name for name in NAMES if registry.get_format(name).writer is not None]
+every_writer = pytest.mark.parametrize("name", WRITTEN)
+
+
+def number_of(sample: dict[str, Any]) -> int:
+    """Which sample it is."""
+    if "number" in sample:
+        return int(sample["number"])
+    field = bp.Tensor("uint8", (None,))
+    return next(n for n in range(COUNT) if np.array_equal(bulk(n, field), sample["tokens"]))
+
+
+def growing(one: Format) -> dict[str, Any]:
+    """What has to be said of a dataset that is to grow."""
+    return {"resizable": True} if "resizable" in own_options(one.writer) else {}
+
+
+@every_writer
+def test_append(name: str, tmp_path: Path) -> None:
+    one = spec(name)
+    path = write(place(tmp_path, one), one, range(3), **growing(one))
+    if not one.can.append:
+        with pytest.raises(bp.OptionError, match="cannot be appended to"):
+            write(path, one, range(3, 5), mode="append")
+        return
+    write(path, one, range(3, 5), mode="append")
+    with read(path, name) as reader:
+        assert [number_of(sample) for sample in reader] == list(range(5))
+
+
+@every_writer
+def test_concurrent_writers(name: str, tmp_path: Path) -> None:
+    one = spec(name)
+    if not one.can.append:
+        assert not one.can.concurrent_writers
+        return
+    path = write(place(tmp_path, one), one, range(2), **growing(one))
+    schema, sample = content(one)
+    first = bp.create(path, schema, format=name, mode="append", **options_of(one))
+    try:
+        first.append(sample(2))
+        try:
+            with bp.create(path, schema, format=name, mode="append", **options_of(one)) as second:
+                second.append(sample(3))
+            first.close()
+        except bp.BatchplantError:
+            first.abort()
+            assert not one.can.concurrent_writers
+    finally:
+        first.abort()
+    with read(path, name) as reader:
+        landed = sorted(map(number_of, reader))
+    assert (landed == list(range(4))) == one.can.concurrent_writers
+
+
+@every_writer
+def test_keeps_schema(name: str, tmp_path: Path) -> None:
+    one = spec(name)
+    fields: dict[str, Field] = {
+        "label": bp.Int("int16", names=("cat", "dog")), "real": bp.Float("float32"),
+        "maybe": bp.Text(optional=True), "when": bp.Time("ms", "UTC"), "box": bp.Tensor("int16", (2, None)),
+    }  # fmt: skip
+    values = {
+        "label": 1,
+        "real": 0.5,
+        "maybe": None,
+        "when": np.datetime64(7, "ms"),
+        "box": np.ones((2, 3), "i2"),
+    }
+    schema = {key: field for key, field in fields.items() if one.tensors or one.refuses(field) is None}
+    sample = {key: values[key] for key in schema}
+    if one.media is not None:
+        schema, sample = {"blob": one.media(), **schema}, {"blob": bulk(0, one.media()), **sample}
+    if one.tensors:
+        schema, sample = dict(TENSORS), content(one)[1](0)
+    if "image" in one.fields:
+        schema, sample = content(one)[0], content(one)[1](0)
+    elif one.fields:
+        schema, sample = {"tokens": bp.Tensor("int16", (7,))}, {"tokens": np.arange(7, dtype=np.int16)}
+    path = place(tmp_path, one)
+    with bp.create(path, schema, format=name, **options_of(one)) as out:
+        out.append(sample)
+    with read(path, name) as reader:
+        same = dict(reader.schema) == schema and list(reader.schema) == list(schema)
+    assert same == one.can.keeps_schema
+
+
+@every_writer
+def test_nested(name: str, tmp_path: Path) -> None:
+    one = spec(name)
+    nested = {"tags": bp.List(bp.Text()), "record": bp.Struct({"n": bp.Int()})}
+    schema = {**({"blob": one.media()} if one.media else {}), **nested}
+    path = place(tmp_path, one)
+    if not one.can.nested:
+        with pytest.raises(bp.SchemaError):
+            bp.create(path, schema, format=name)
+        return
+    sample = {"tags": ["a", ""], "record": {"n": 3}}
+    with bp.create(path, schema, format=name) as out:
+        out.append({**sample, **({"blob": bulk(0, one.media())} if one.media else {})})
+    with read(path, name) as reader:
+        assert {key: reader[0][key] for key in sample} == sample
+
+
+@every_writer
+def test_streaming_write(name: str, tmp_path: Path) -> None:
+    """More samples take no more memory of ours (that of native libraries is not seen here)."""
+    one = spec(name)
+    schema, sample = content(one)
+    large = "data" if one.tensors else next(iter(one.fields), "blob")
+    value = bulk(0, schema[large])
+
+    def peak(count: int) -> int:
+        path = place(tmp_path / str(count), one)
+        with bp.create(path, schema, format=name, workers=1, **options_of(one)) as out:
+            tracemalloc.start()
+            for number in range(count):
+                own = {"name": f"{number}", "document": number, "file_name": f"{number}.png"}
+                own = {key: one for key, one in own.items() if key in schema}
+                out.append({**sample(number % 16), large: value, **own})
+                if number % 16 == 15:
+                    # Nothing waits for its turn, however busy the machine is.
+                    out.checkpoint()
+            out.close()
+        most = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return most
+
+    for number in range(16):
+        sample(number)
+    # A library's own needs vary by half a megabyte.
+    least, most = peak(48), peak(240)
+    assert (most - least < 96 * SIZE) == one.can.streaming_write
+
+
+@every_writer
+def test_metadata(name: str, tmp_path: Path) -> None:
+    one = spec(name)
+    assert one.writer is not None
+    path = place(tmp_path, one)
+    schema, sample = content(one)
+    notes = {"metadata": {"about": "a note"}, "attributes": {"": {"about": "a note"}}}
+    given = {key: notes[key] for key in own_options(one.writer) if key in notes}
+    with bp.create(path, schema, format=name, **options_of(one), **given) as out:
+        out.append(sample(0))
+    with read(path, name) as reader:
+        kept = reader.metadata.get("about") or dict(reader.attributes).get("", {}).get("about")
+    assert (kept == "a note") == one.can.metadata
+
+
+def beyond_beton(folder: Path, patch: pytest.MonkeyPatch) -> None:
+    assert beton.SIDE_MOST == 65_535
+    patch.setattr(beton, "SIDE_MOST", 10)
+    with bp.create(folder / "a.beton", {"image": bp.Image()}) as out:
+        out.append({"image": bulk(0, bp.Image())})
+
+
+def beyond_mds(folder: Path, patch: pytest.MonkeyPatch) -> None:
+    assert shards.MOST == (1 << 32) - 1
+    patch.setattr(shards, "MOST", shards.ROOM + SIZE)
+    with bp.create(folder / "a.mds", {"blob": bp.Bytes()}, size_limit=SIZE) as out:
+        out.append({"blob": bytes(SIZE + 1)})
+
+
+def beyond_litdata(folder: Path, patch: pytest.MonkeyPatch) -> None:
+    assert shards.MOST == (1 << 32) - 1
+    patch.setattr(shards, "MOST", shards.ROOM + SIZE)
+    with bp.create(folder / "a.litdata", {"blob": bp.Bytes()}, chunk_bytes=SIZE) as out:
+        out.append({"blob": bytes(SIZE + 1)})
+
+
+def beyond_recordio(folder: Path, patch: pytest.MonkeyPatch) -> None:
+    assert recordio.MOST_BYTES == (512 << 20) - 1
+    patch.setattr(recordio, "MOST_BYTES", SIZE)
+    with bp.create(folder / "a.rec", {"blob": bp.Bytes()}) as out:
+        out.append({"blob": bytes(SIZE + 1)})
+
+
+def beyond_safetensors(folder: Path, patch: pytest.MonkeyPatch) -> None:
+    assert safetensors.HEADER_MOST == 100_000_000
+    patch.setattr(safetensors, "HEADER_MOST", 30)
+    write(folder / "a.safetensors", spec("safetensors"), range(1))
+
+
+def beyond_onnx(folder: Path, patch: pytest.MonkeyPatch) -> None:
+    assert onnx.INLINE_MOST == 2_000_000_000
+    patch.setattr(onnx, "INLINE_MOST", SIZE)
+    write(folder / "a.onnx", spec("onnx"), range(1))
+    assert (folder / "a.onnx.data").stat().st_size >= SIZE
+    raise bp.SchemaError("it lies beside it")
+
+
+def beyond_pmml(folder: Path, patch: pytest.MonkeyPatch) -> None:
+    assert own_options(spec("pmml").reader)["most_bytes"].default == 2 << 30
+    read(model_of_fields(folder), "pmml", most_bytes=SIZE).close()
+
+
+def beyond_megatron(folder: Path, patch: pytest.MonkeyPatch) -> None:
+    assert megatron.MOST_TOKENS == 2**31 - 1
+    patch.setattr(megatron, "MOST_TOKENS", 10)
+    with bp.create(folder / "a.idx", {"tokens": bp.Tensor("uint8", (None,))}) as out:
+        out.append({"tokens": np.zeros(11, np.uint8)})
+
+
+BEYOND = {
+    "beton": beyond_beton, "mds": beyond_mds, "litdata": beyond_litdata, "recordio": beyond_recordio,
+    "safetensors": beyond_safetensors, "onnx": beyond_onnx, "pmml": beyond_pmml, "megatron": beyond_megatron,
+}  # fmt: skip
+
+
+@every_format
+def test_limits(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert bool(spec(name).can.max_size) == (name in BEYOND)
+    if name in BEYOND:
+        with pytest.raises(bp.BatchplantError):
+            BEYOND[name](tmp_path, monkeypatch)
+
+
+@every_format
+def test_time_travel(name: str, tmp_path: Path) -> None:
+    one = spec(name)
+    assert ("at" in own_options(one.reader)) == one.can.time_travel
+    if one.can.time_travel:
+        path = write(place(tmp_path, one), one, range(2))
+        between = datetime.datetime.now(datetime.UTC)
+        write(path, one, range(2, 3), mode="append")
+        with read(path, name) as now, read(path, name, at=between) as then:
+            assert (len(now), len(then)) == (3, 2)
+
+
+# -- all of it ---------------------------------------------------------------------------------------------
+
+
+@every_format
+def test_every_format_says_who_reads_it(name: str) -> None:
+    one = spec(name)
+    assert one.can.ecosystem
+    assert "batchplant" not in one.can.ecosystem
+    assert one.can.row_filters
+    assert one.describe()["can"] == json.loads(json.dumps(one.can.describe()))
+
+
+def test_a_plug_in_that_says_nothing_can_what_its_classes_say() -> None:
+    known = registry.get_format("csv")
+    plain = Format("plain", "Plain", (".plain",), "", known.reader, known.writer, kinds=known.kinds)
+    try:
+        assert plain.can == Capabilities(append=True, nested=True, row_filters="scan")
+    finally:
+        # Its classes are told which format they are of.
+        known.reader.format = known.writer.format = "csv"
+
+
+# -- the command -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def compared(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., list[str]]:
+    """The lines that `formats --compare` prints in a terminal of so many columns."""
+
+    def lines(columns: int, *names: str) -> list[str]:
+        monkeypatch.setattr(command, "console", lambda: Console(width=columns, highlight=False))
+        assert main(["formats", "--compare", *names]) == 0
+        return capsys.readouterr().out.splitlines()
+
+    return lines
+
+
+def test_compare_puts_a_few_side_by_side(compared: Callable[..., list[str]]) -> None:
+    lines = compared(80, "beton", "parquet,csv", "beton")
+    assert lines[0].split() == ["beton", "parquet", "csv"]
+    rows = {CLAIMS[name]["title"] for name in CLAIMS}
+    assert rows <= {line[:16].strip() for line in lines}
+    assert next(line for line in lines if line.startswith("row filters")).split()[2:] == [
+        "scan", "push-down", "scan"
+    ]  # fmt: skip
+    assert all(len(line) <= 80 for line in lines)
+
+
+@pytest.mark.parametrize("columns", [76, 80, 200])
+def test_compare_shows_all_below_each_other(columns: int, compared: Callable[..., list[str]]) -> None:
+    lines = compared(columns)
+    assert all(len(line) <= columns for line in lines)
+    # Once in each group, and once more for those who read it; no word is broken.
+    for name in NAMES:
+        assert sum(line.split()[:1] == [name] for line in lines) == len(groups()) + 1
+    words = {word for line in lines for word in line.replace(",", " ").split()}
+    assert {"splittable", "push-down", "streaming", "bitshuffle", "TensorStore"} <= words
+
+
+def test_compare_in_a_narrow_terminal_is_a_list(compared: Callable[..., list[str]]) -> None:
+    lines = compared(40, "beton", "zarr", "csv")
+    assert lines[:2] == ["beton", "  random access"]
+    assert "  checksums: chunk" in lines
+
+
+def test_compare_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["formats", "--compare", "zarr", "--json"]) == 0
+    [found] = json.loads(capsys.readouterr().out)
+    assert found == {"name": "zarr", **registry.get_format("zarr").can.describe()}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [(["beton", "csv"], "--compare beton csv"), (["--compare", "parket"], "did you mean parquet?")],
+)
+def test_names_that_are_no_use(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["formats", *arguments]) == 2
+    assert said in capsys.readouterr().err

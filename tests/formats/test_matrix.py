@@ -1,0 +1,191 @@
+"""Every format to every other: what both can hold comes out the same, to the last bit.
+
+Driven by the registry alone: a format that is added takes part by being there. One dataset with a field for
+every kind at its limits, each also with missing values, is written in every format (the fields it can hold),
+and converted from there into every other.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import batchplant as bp
+from batchplant.formats import registry
+from batchplant.testing.cases import Case, all_cases, cells, check_samples
+
+ROWS = 9
+# What a format cannot do although it holds the kind: values that it refuses one by one, and kinds that it
+# gives back as others. Each is tested in the format's own tests.
+LEFT_OUT = {
+    "hdf5": {"text with NUL"},  # HDF5's strings end at a NUL
+    "iceberg": {"time us", "date"},  # its library knows the years 1 to 9999
+    "npy": {"tensor without axes"},  # there is only the dtype: it comes back as a number
+}
+OTHER_KINDS = {
+    "npy": {"class"},  # no place for names
+}
+# A folder has one picture, sound or video for each sample, and cannot do without: the field that it gets.
+FOLDERS = {"imagefolder": "image", "audiofolder": "audio wav", "videofolder": "video avi"}
+OPEN = {"pickle": {"allow_pickle": True}, "joblib": {"allow_pickle": True}}
+
+
+# Every field costs time in hundreds of pairs; the formats' own tests try all that is left out here.
+SPARED = {f"tensor {name}" for name in ("int16", "int32", "int64", "uint8", "uint16", "uint32", "float64")}
+SPARED |= {"audio", "video"}
+# Kinds that are also tried with missing values.
+OPTIONAL = (
+    "bool", "class", "bytes", "text", "json", "audio wav", "video avi", "int64", "uint8", "float32",
+    "tensor float32", "tensor, first size varies", "tensor, sizes vary", "image", "image jpeg",
+    "time of a zone", "date", "time of day", "duration", "decimal", "uuid", "list with gaps", "struct",
+)  # fmt: skip
+
+
+def fields() -> dict[str, Case]:
+    """Name → field and its values, as many as there are rows."""
+    found = {name.replace(";", ""): case for name, case in all_cases().items() if name not in SPARED}
+    for name in OPTIONAL:
+        field, values = found[name]
+        found[f"{name}, optional"] = dataclasses.replace(field, optional=True), [None, *values]
+    return {
+        name: (field, list(itertools.islice(itertools.cycle(values), ROWS)))
+        for name, (field, values) in found.items()
+    }
+
+
+FIELDS = fields()
+
+
+@functools.cache
+def held(name: str) -> list[str]:
+    """The fields that a format can hold."""
+    found = registry.get_format(name)
+    left_out = LEFT_OUT.get(name, set())
+    names = [
+        key
+        for key, (field, _) in FIELDS.items()
+        if found.refuses(field) is None and key.removesuffix(", optional") not in left_out
+    ]
+    if name in FOLDERS:
+        own = type(FIELDS[FOLDERS[name]][0])
+        names = [key for key in names if key == FOLDERS[name] or not isinstance(FIELDS[key][0], own)]
+    return names
+
+
+def suffix(name: str) -> str:
+    return next(iter(registry.get_format(name).suffixes), "")
+
+
+# Models are datasets of other fields; data/test_tensors.py converts them among themselves. Those that hold
+# one field alone have tests of their own.
+FORMATS = [
+    name for name, one in registry.all_formats().items()
+    if one.writer is not None and not one.tensors and not one.fields
+]  # fmt: skip
+
+
+class Sources:
+    """The dataset in every format, written when it is first asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.readers: dict[str, bp.Reader] = {}
+
+    def __getitem__(self, name: str) -> bp.Reader:
+        if name not in self.readers:
+            path = self.folder / f"source-{name}{suffix(name)}"
+            keys = held(name)
+            try:
+                with bp.create(
+                    path, {key: FIELDS[key][0] for key in keys}, format=name, overwrite=True
+                ) as out:
+                    for row in range(ROWS):
+                        out.append({key: FIELDS[key][1][row] for key in keys})
+                self.readers[name] = bp.open(path, format=name, **OPEN.get(name, {}))
+            except bp.MissingLibraryError as error:
+                pytest.skip(str(error))
+        return self.readers[name]
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """In memory where there is a place: hundreds of datasets of many small files keep a disk busy."""
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as made:
+        yield Path(made)
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sources]:
+    found = Sources(tmp_path_factory.mktemp("matrix"))
+    yield found
+    for reader in found.readers.values():
+        reader.close()
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_format_holds_its_part(name: str, sources: Sources) -> None:
+    assert len(held(name)) > 10
+    check_samples(sources[name], *expected(held(name)))
+
+
+def expected(keys: list[str]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    return {key: FIELDS[key][0] for key in keys}, [
+        {key: FIELDS[key][1][row] for key in keys} for row in range(ROWS)
+    ]
+
+
+# Rows of bytes, columns, arrays, objects: with one of each, every format is tried in both directions. No
+# reader knows what its samples are written to, nor a writer where they come from; make test-all tries all.
+KINDS = ("tfrecord", "parquet", "zarr", "pickle")
+
+
+def pairs() -> Iterator[Any]:
+    for source, target in itertools.product(FORMATS, FORMATS):
+        some = {source, target} & set(KINDS) or FORMATS.index(target) == after(source)
+        yield pytest.param(source, target, marks=() if some else pytest.mark.exhaustive)
+
+
+def after(source: str) -> int:
+    return (FORMATS.index(source) + 1) % len(FORMATS)
+
+
+@pytest.mark.parametrize(("source", "target"), list(pairs()))
+def test_from_each_to_each(source: str, target: str, sources: Sources, folder: Path) -> None:
+    mine = sources[source]
+    keys = [key for key in held(source) if key in held(target)]
+    if FOLDERS.get(target, keys[0]) not in keys:
+        pytest.skip(f"{source} has nothing for {target}")
+    path = folder / f"target{suffix(target)}"
+    try:
+        done = bp.convert(mine, path, target_format=target, fields=keys, workers=1)
+    except bp.MissingLibraryError as error:
+        pytest.skip(str(error))
+    assert done.samples == ROWS
+    with bp.open(path, format=target, **OPEN.get(target, {})) as made:
+        check_samples(made, *expected(keys))
+        changed = OTHER_KINDS.get(source, set()) | OTHER_KINDS.get(target, set())
+        for key in keys:
+            if key not in changed:
+                assert plain(made.schema[key]) == plain(FIELDS[key][0]), key
+        files = [key for key in keys if key.startswith(("image jpeg", "audio", "video"))]
+        assert cells(made.select(files)) == {
+            key: [FIELDS[key][1][row] for row in range(ROWS)] for key in files
+        }
+        # That verify says the same is tried once for each format.
+        if FORMATS.index(target) == after(source):
+            found = bp.verify(made, decode=True, against=mine.select(keys))
+            assert found.problems == []
+
+
+def plain(field: bp.Field) -> bp.Field:
+    """The field, whatever pictures are encoded as: that is the writer's choice."""
+    return dataclasses.replace(field, encoding=None) if isinstance(field, bp.Image) else field

@@ -1,0 +1,106 @@
+"""Whatever system call of a conversion fails or kills: the old dataset is there or the new, whole, resumable.
+
+And of the cache of blocks: no wrong byte, never over the limit, and whoever comes next can use it.
+
+`make test` tries some calls of the formats that write in a way of their own; `make test-all` tries all.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+import processes
+import repository
+from batchplant.formats.registry import all_formats
+
+FAULTS = repository.SUPPORT / "faults"
+# Side-cars; a folder; rows in a database; a table; a library that dies of full disks; many files; a log.
+OWN_WAYS = ("tfrecord", "zarr", "lmdb", "parquet", "hdf5", "imagefolder", "delta")
+# A tail with side-cars; chunks; a library that writes all over; a transaction; files; bytes in the middle; an
+# index that takes the place of the old one; that, and a tail.
+APPEND_WAYS = ("tfrecord", "zarr", "hdf5", "lmdb", "imagefolder", "webdataset", "mds", "megatron")
+WRITERS = sorted(name for name, one in all_formats().items() if one.writer is not None)
+# Where a folder of shards has no meaning.
+NO_SHARDS = ("imagefolder", "audiofolder", "videofolder")
+
+
+@pytest.fixture(scope="module")
+def shim(tmp_path_factory):
+    compiler = shutil.which(os.environ.get("CC", "cc")) or shutil.which("g++")
+    if compiler is None:
+        pytest.skip("there is no C compiler")
+    made = tmp_path_factory.mktemp("shim") / "shim.so"
+    source = str(FAULTS / "shim.c")
+    processes.run([compiler, "-x", "c", "-shared", "-fPIC", "-O1", "-o", made, source, "-ldl"], check=True)
+    return made
+
+
+def drive(shim: Path, *args: str, script: str = "drive.py") -> None:
+    done = processes.run(
+        [sys.executable, str(FAULTS / script), *args],
+        env={**os.environ, "LD_PRELOAD": str(shim)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["tried"] > 0
+    assert not found["bad"], "\n".join(f"{mode} at {point}: {what}" for mode, point, what in found["bad"])
+
+
+# One process for all of them: what takes long is to import libraries.
+def test_some_calls_while_the_writer_closes(shim):
+    drive(shim, *OWN_WAYS, "--overwrite", "--close", "--most", "1", "--mode", "kill", "--mode", "EIO")
+
+
+def test_some_calls_of_an_append(shim):
+    drive(shim, *APPEND_WAYS, "--append", "--close", "--most", "1", "--mode", "kill", "--mode", "ENOSPC")
+
+
+def test_a_full_disk_is_an_error_of_ours(shim):
+    drive(shim, *OWN_WAYS, "--overwrite", "--most", "3", "--mode", "ENOSPC")
+
+
+def test_some_calls_of_shards(shim):
+    modes = ("--mode", "kill", "--mode", "interrupt", "--mode", "ENOSPC")
+    drive(shim, "beton", "--sharded", "--overwrite", "--most", "5", *modes)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("sharded", [False, True])
+@pytest.mark.parametrize("name", WRITERS)
+def test_every_call(shim, name, sharded, overwrite):
+    if sharded and name in NO_SHARDS:
+        pytest.skip("a folder of pictures, sounds or videos has no shards")
+    drive(shim, name, *(["--sharded"] if sharded else []), *(["--overwrite"] if overwrite else []))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("name", [one for one in WRITERS if all_formats()[one].writer.appends])
+def test_every_call_of_an_append(shim, name):
+    drive(shim, name, "--append")
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(7200)
+def test_every_call_of_shards_that_are_added(shim):
+    drive(shim, "parquet", "--append", "--sharded")
+
+
+def test_some_calls_of_the_cache(shim):
+    drive(shim, "--most", "9", script="cache.py")
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(7200)
+def test_every_call_of_the_cache(shim):
+    drive(shim, script="cache.py")

@@ -1,0 +1,585 @@
+"""Whatever opens locally opens by URL, against a real S3 server: every format that the registry knows.
+
+A bucket of the server is a folder of this machine, so the same dataset is opened twice and compared. Where
+the server is, only the option ``endpoint`` says: a reader that loses the options of its URL finds nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import batchplant as bp
+from batchplant.formats import registry
+from batchplant.jobs.summary import summarize
+from batchplant.ops import CenterCrop
+from batchplant.storage.remote import opened
+from batchplant.testing import base, models
+from batchplant.testing.cases import cells, film, jpeg, pixels, sound
+from proxy import Proxy
+from repository import GOLDEN
+from servers import Bucket
+
+# A folder has one picture, sound or video for each sample, and cannot do without.
+BESIDE = {
+    "imagefolder": {"image": (bp.Image(), jpeg())},
+    "audiofolder": {"audio": (bp.Audio(), sound(4))},
+    "videofolder": {"video": (bp.Video(), film(1))},
+}
+OPEN = {"pickle": {"allow_pickle": True}, "joblib": {"allow_pickle": True}}
+# Facts that are true of local files only: a server is not mapped.
+IN_MEMORY = ("mapped columns", "used in place")
+ROWS = 7
+
+
+def copied(source: Path) -> Callable[[Path], str]:
+    def make(folder: Path) -> str:
+        target = folder / source.name
+        shutil.copytree(source, target) if source.is_dir() else shutil.copy(source, target)
+        return source.name
+
+    return make
+
+
+def list_file(folder: Path) -> str:
+    os.makedirs(folder / "pictures")
+    lines = []
+    for number in range(ROWS):
+        (folder / f"pictures/{number}.jpg").write_bytes(jpeg(8, 8 + number))
+        lines.append(f"{number}\t{number % 3}\tpictures/{number}.jpg\n")
+    (folder / "data.lst").write_text("".join(lines))
+    return "data.lst"
+
+
+# How the formats that are only read come to a dataset.
+MADE: dict[str, Callable[[Path], str]] = {
+    "lst": list_file,
+    "pmml": copied(GOLDEN / "models/tree.pmml"),
+    "savedmodel": copied(GOLDEN / "models/saved_model"),
+    "tiff": copied(GOLDEN / "tiff/stack.tif"),
+}
+
+
+# Other names for what a format calls by its first suffix, or that with the same behind it.
+ALIASES = (
+    ".feather", ".ipc", ".hdf5", ".he5", ".ndjson", ".mpk", ".pq", ".pickle", ".pth", ".tfrecords", ".tfrec",
+    ".tgz", ".tab", ".tsv.",
+)  # fmt: skip
+
+
+def every_format() -> Iterator[Any]:
+    """Every format with every suffix that it writes: compressed, zipped, as a folder or a file."""
+    for name, one in registry.all_formats().items():
+        for suffix in one.suffixes if one.writer is not None and one.suffixes else ("",):
+            if not suffix.endswith(".index.json"):
+                marks = [pytest.mark.exhaustive] if suffix.startswith(ALIASES) else []
+                yield pytest.param(name, suffix, id=name + suffix, marks=marks)
+
+
+def write(name: str, suffix: str, folder: Path) -> str:
+    """A dataset of a format; its name in the folder."""
+    one = registry.get_format(name)
+    if one.writer is None:
+        return MADE[name](folder)
+    bench = (models.ModelSuite if one.tensors else base.Bench)()
+    bench.format, bench.suffix, bench.beside = name, suffix, BESIDE.get(name, {})  # type: ignore[misc]
+    if name == "tokens":
+        bench.suffix, bench.options = ".bin", {"eos": 0}  # type: ignore[misc]
+    if name == "onnx":
+        bench.dtypes = ("float32", "int64")  # type: ignore[attr-defined]
+    try:
+        return os.path.basename(bench.written(folder, ROWS))
+    except bp.MissingLibraryError as error:
+        pytest.skip(str(error))
+
+
+def same(local: bp.Reader, remote: bp.Reader) -> None:
+    assert remote.format == local.format
+    assert remote.schema == local.schema
+    assert len(remote) == len(local)
+    assert cells(remote) == cells(local)
+    assert remote.metadata == local.metadata
+    assert dict(remote.attributes).keys() == dict(local.attributes).keys()
+
+
+@pytest.mark.parametrize(("name", "suffix"), list(every_format()))
+def test_every_format(name: str, suffix: str, bucket: Bucket) -> None:
+    file = write(name, suffix, Path(bucket.root))
+    options, place = OPEN.get(name, {}), {"endpoint": bucket.endpoint}
+    with (
+        bp.open(os.path.join(bucket.root, file), **options) as local,
+        bp.open(f"{bucket.url}/{file}", **options, **place) as remote,
+    ):
+        same(local, remote)
+        row = len(local) // 2
+        assert repr(remote[row]) == repr(local[row])
+        with pickle.loads(pickle.dumps(remote)) as again:
+            assert cells(again) == cells(local)
+        facts = [summarize(one) for one in (remote, local)]
+        assert facts[0].pop("path") == f"{bucket.url}/{file}"
+        facts[1].pop("path")
+        for one in facts:
+            one["facts"] = {key: value for key, value in one["facts"].items() if key not in IN_MEMORY}
+        assert facts[0] == facts[1]
+        if hasattr(local, "tensors") and registry.get_format(name).tensors:
+            for key, array in local.tensors().items():
+                assert np.asarray(remote.tensors()[key]).tobytes() == np.asarray(array).tobytes()
+    found = bp.verify(f"{bucket.url}/{file}", decode=True, **options, **place)
+    assert found.problems == []
+    assert found.samples == len(local)
+
+
+# -- many files as one dataset ---------------------------------------------------------------------------
+
+
+SCHEMA = {"n": bp.Int(), "text": bp.Text()}
+
+
+def fill(path: Path, first: int, count: int = 3, **options: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with bp.create(path, SCHEMA, **options) as out:
+        for n in range(first, first + count):
+            out.append({"n": n, "text": f"sample {n}"})
+
+
+def numbers(reader: bp.Reader) -> list[int]:
+    with reader:
+        return [int(n) for n in reader.read(range(len(reader)), ["n"])["n"]]
+
+
+NAMED = (
+    "train/*{}", "train", "train/", "train/*", "tr*n/part-?{}", "**/part-[0-9]*{}", "train/**",
+    "train/part-{{0..2}}{}", "train/part-{{0,1,2}}{}", ["train/part-0{}", "train/part-[12]{}"],
+)  # fmt: skip
+
+
+def every_way() -> Iterator[Any]:
+    """Every way to name shards, of files and of folders; and every format by the first of them."""
+    for suffix in (".tar", ".zarr", ".tfrecord", ".parquet", ".csv", ".npz", ".rec", ".ffr"):
+        for named in NAMED:
+            some = suffix in (".tar", ".zarr") or named == NAMED[0]
+            yield pytest.param(
+                suffix, named, id=f"{named}-{suffix}", marks=[] if some else pytest.mark.exhaustive
+            )
+
+
+@pytest.mark.parametrize(("suffix", "named"), list(every_way()))
+def test_shards(suffix: str, named: str | list[str], bucket: Bucket) -> None:
+    if suffix == ".zarr" and ("**" in named or named in ("train", "train/", "train/*")):
+        pytest.skip("what lies in a dataset that is a folder has names, too")
+    for shard in range(3):
+        fill(Path(bucket.root, f"train/part-{shard}{suffix}"), 3 * shard)
+    fill(Path(bucket.root, f"test/other{suffix}"), 100)
+    given = [named] if isinstance(named, str) else named
+    urls = [f"{bucket.url}/{one.format(suffix)}" for one in given]
+    reader = bp.open(urls if len(urls) > 1 else urls[0], endpoint=bucket.endpoint)
+    assert numbers(reader) == list(range(9))
+
+
+@pytest.mark.parametrize("named", ["events", "events/"])
+def test_partitioned_parquet(named: str, bucket: Bucket) -> None:
+    for year in (2024, 2025):
+        for place in ("oslo", "köln", "__HIVE_DEFAULT_PARTITION__"):
+            fill(Path(bucket.root, f"events/year={year}/place={place}/part-0.parquet"), year)
+    Path(bucket.root, "events/year=2024/_SUCCESS").write_bytes(b"")
+    Path(bucket.root, "events/_tmp").mkdir()
+    Path(bucket.root, "events/_tmp/part-0.parquet").write_bytes(b"no Parquet")
+    with (
+        bp.open(f"{bucket.url}/{named}", endpoint=bucket.endpoint) as remote,
+        bp.open(os.path.join(bucket.root, "events")) as local,
+    ):
+        same(local, remote)
+        assert remote.schema["year"] == bp.Int()
+        assert remote.schema["place"] == bp.Text(optional=True)
+
+
+@pytest.mark.parametrize("name", ["delta", "iceberg"])
+def test_tables_of_lakes(name: str, bucket: Bucket) -> None:
+    """Appended to, and an older state of them; a slash at the end."""
+    pytest.importorskip({"delta": "deltalake", "iceberg": "pyiceberg"}[name])
+    path = Path(bucket.root, f"table.{name}")
+    fill(path, 0)
+    fill(path, 3, mode="append")
+    assert numbers(bp.open(f"{bucket.url}/table.{name}/", endpoint=bucket.endpoint)) == list(range(6))
+    with bp.open(path) as local:
+        older = {"version": 1} if name == "delta" else {"snapshot": oldest(local)}
+    assert numbers(bp.open(f"{bucket.url}/table.{name}", endpoint=bucket.endpoint, **older)) == [0, 1, 2]
+    with pytest.raises(bp.OptionError, match="there is no"):
+        bp.open(f"{bucket.url}/table.{name}", endpoint=bucket.endpoint, **dict.fromkeys(older, 77))
+
+
+def oldest(reader: Any) -> int:
+    return min(reader._table.snapshots(), key=lambda one: one.timestamp_ms).snapshot_id
+
+
+def test_a_lake_that_leads_out_of_its_folder(bucket: Bucket) -> None:
+    pytest.importorskip("pyiceberg")
+    from batchplant.formats.iceberg.folder import FolderIO
+    from batchplant.storage import Url
+
+    folder = Url(f"{bucket.url}/table.iceberg")
+    files = FolderIO({"location": "file:///old/table.iceberg", "folder": folder})
+    assert files.place("file:///old/table.iceberg/data/x") == f"{folder}/data/x"
+    for other in ("s3://other/x", f"{folder}/../x", "file:///etc/passwd", "s3://old/table.iceberg/x"):
+        with pytest.raises(bp.UnsafeError, match="outside its folder"):
+            files.place(other)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"zarr_format": 2},
+        {"chunks_per_shard": 2},
+        {"compression": "none"},
+        {"compression": "none", "chunks_per_shard": 2},
+    ],
+    ids=str,
+)
+def test_zarr_of_all_kinds(options: dict[str, Any], bucket: Bucket) -> None:
+    path = Path(bucket.root, "a.zarr")
+    schema = {"fixed": bp.Tensor("float32", (3, 4)), "varied": bp.Bytes(), "n": bp.Int()}
+    with bp.create(path, schema, chunk_samples=2, **options) as out:
+        for n in range(9):
+            out.append({"fixed": np.full((3, 4), n, np.float32), "varied": bytes([n]) * n, "n": n})
+    with (
+        bp.open(path) as local,
+        bp.open(f"{bucket.url}/a.zarr", endpoint=bucket.endpoint) as remote,
+    ):
+        same(local, remote)
+        rows = [8, 0, 3, 3]
+        assert cells(remote.subset(rows)) == cells(local.subset(rows))
+
+
+# -- datasets of several files ---------------------------------------------------------------------------
+
+
+def opened_alike(bucket: Bucket, name: str, **options: Any) -> None:
+    with (
+        bp.open(os.path.join(bucket.root, name), **options) as local,
+        bp.open(f"{bucket.url}/{name}", endpoint=bucket.endpoint, **options) as remote,
+    ):
+        same(local, remote)
+
+
+def test_models_in_several_files(bucket: Bucket) -> None:
+    root = Path(bucket.root)
+    suite = models.ModelSuite()
+    suite.dtypes = ("float32", "int8")
+    kinds = {".safetensors": "model.safetensors.index.json", ".pt": "pytorch_model.bin.index.json"}
+    for suffix, listed in kinds.items():
+        weights = {}
+        for part in range(2):
+            suite.format = registry.by_suffix(f"x{suffix}").name
+            schema, samples = suite.dataset(4)
+            some = [{**one, "name": f"{part}.{one['name']}"} for one in samples]
+            suite.write(str(root / f"part-{part}{suffix}"), schema, some)
+            weights |= {one["name"]: f"part-{part}{suffix}" for one in some}
+        (root / listed).write_text(json.dumps({"weight_map": weights}))
+        opened_alike(bucket, listed)
+        os.remove(root / f"part-1{suffix}")
+        with pytest.raises(bp.DamagedError, match="is missing"):
+            bp.open(f"{bucket.url}/{listed}", endpoint=bucket.endpoint)
+
+
+def test_golden_files(bucket: Bucket) -> None:
+    for name in ("arrow/hf_saved", "arrow/hf_dict", "models/checkpoints", "models/onnx"):
+        shutil.copytree(GOLDEN / name, Path(bucket.root, name))
+    opened_alike(bucket, "arrow/hf_saved")
+    splits = sorted(one.name for one in Path(bucket.root, "arrow/hf_dict").iterdir() if one.is_dir())
+    opened_alike(bucket, "arrow/hf_dict", split=splits[0])
+    found = [*Path(bucket.root).rglob("*.index"), *Path(bucket.root).rglob("*.onnx")]
+    assert len(found) > 2
+    for one in found:
+        opened_alike(bucket, str(one.relative_to(bucket.root)))
+
+
+def test_files_beside(bucket: Bucket) -> None:
+    """The keys of RecordIO, the schema and the checksums of TFRecord, the file of LMDB."""
+    root = Path(bucket.root)
+    fill(root / "a.rec", 0)
+    opened_alike(bucket, "a.rec", keys=True)
+    fill(root / "a.tfrecord", 0, checksums=True)
+    opened_alike(bucket, "a.tfrecord")
+    assert bp.verify(f"{bucket.url}/a.tfrecord", endpoint=bucket.endpoint).checks == (
+        bp.verify(root / "a.tfrecord").checks
+    )
+    if registry.get_format("lmdb").writer is not None:
+        pytest.importorskip("lmdb")
+        fill(root / "a.lmdb", 0)
+        opened_alike(bucket, "a.lmdb")
+        if (root / "a.lmdb").is_dir():
+            opened_alike(bucket, "a.lmdb/data.mdb")
+
+
+def test_a_list_with_a_root(bucket: Bucket) -> None:
+    list_file(Path(bucket.root, "pictures") if (Path(bucket.root, "pictures").mkdir() or True) else Path())
+    Path(bucket.root, "lists").mkdir()
+    shutil.move(Path(bucket.root, "pictures/data.lst"), Path(bucket.root, "lists/data.lst"))
+    root = f"{bucket.url}/pictures"
+    with bp.open(f"{bucket.url}/lists/data.lst", endpoint=bucket.endpoint, root=root) as reader:
+        assert cells(reader)["image"] == [jpeg(8, 8 + n) for n in range(ROWS)]
+
+
+# -- folders of pictures ---------------------------------------------------------------------------------
+
+
+def class_folders(bucket: Bucket, classes: int = 5, each: int = 4) -> str:
+    for number in range(classes):
+        for one in range(each):
+            deep = "deep/" * (one % 2)
+            bucket.put(f"photos/class {number}/{deep}{one}.jpg", jpeg(8, 8 + number))
+        bucket.put(f"photos/class {number}/.hidden/x.jpg", b"")
+        bucket.put(f"photos/class {number}/notes.txt", b"")
+    return "photos"
+
+
+def test_class_folders(bucket: Bucket) -> None:
+    name = class_folders(bucket)
+    opened_alike(bucket, name)
+    opened_alike(bucket, name + "/", file_names=True)
+    with (
+        bp.open(f"{bucket.url}/{name}", endpoint=bucket.endpoint) as remote,
+        bp.open(os.path.join(bucket.root, name)) as local,
+    ):
+        assert remote.facts() == local.facts()
+        spans, mine = remote.spans("image", [3, 0]), local.spans("image", [3, 0])
+        assert [one.removeprefix(bucket.url) for one in spans.files] == [
+            one.removeprefix(bucket.root) for one in mine.files
+        ]
+        assert spans.size.tolist() == mine.size.tolist()
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv"])
+def test_folders_with_metadata(kind: str, bucket: Bucket) -> None:
+    lines = []
+    for n in range(5):
+        bucket.put(f"photos/a b/{n}.jpg", jpeg(8, 8 + n))
+        lines.append(
+            json.dumps({"file_name": f"a b/{n}.jpg", "n": n}) if kind == "jsonl" else f"a b/{n}.jpg,{n}"
+        )
+    lines = lines if kind == "jsonl" else ["file_name,n", *lines]
+    bucket.put(f"photos/metadata.{kind}", "\n".join(lines).encode())
+    opened_alike(bucket, "photos")
+    os.remove(os.path.join(bucket.root, "photos/a b/3.jpg"))
+    with bp.open(f"{bucket.url}/photos", endpoint=bucket.endpoint) as reader:
+        assert len(reader.ranges(["image", "n"])) == 4
+        with pytest.raises(bp.DamagedError, match=r"3\.jpg: No such file") as caught:
+            reader.read([1, 3])
+        assert (caught.value.sample, caught.value.field) == (3, "image")
+
+
+def test_pictures_and_masks(bucket: Bucket) -> None:
+    for n in range(3):
+        bucket.put(f"pairs/images/{n}.jpg", jpeg(8, 8 + n))
+        bucket.put(f"pairs/masks/{n}.jpg", jpeg(8, 8 + n, 1))
+    opened_alike(bucket, "pairs", pairs=None)
+
+
+def test_a_picture_that_is_gone(bucket: Bucket) -> None:
+    name = class_folders(bucket)
+    with bp.open(f"{bucket.url}/{name}", endpoint=bucket.endpoint) as reader:
+        os.remove(os.path.join(bucket.root, name, "class 1/2.jpg"))
+        with pytest.raises(bp.AccessError, match=r"2\.jpg.* it is not there any more") as caught:
+            reader.read([0, 5, 7])
+        assert (caught.value.sample, caught.value.field) == (5, "image")
+        assert len(reader.read([0, 7])["image"]) == 2
+
+
+# -- what is not there -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["nothing", "nothing/", "nothing.tar", "folder/nothing.beton", "void/"])
+def test_what_is_not_there(name: str, bucket: Bucket) -> None:
+    os.mkdir(os.path.join(bucket.root, "void"))
+    bucket.put("folder/a.txt", b"text")
+    with pytest.raises(bp.NotFoundError, match="no such file or folder"):
+        bp.open(f"{bucket.url}/{name}", endpoint=bucket.endpoint)
+
+
+@pytest.mark.parametrize("name", ["folder/*.tar", "no*/x", "**/*.beton"])
+def test_patterns_that_match_nothing(name: str, bucket: Bucket) -> None:
+    bucket.put("folder/a.txt", b"text")
+    with pytest.raises(bp.NotFoundError, match="no file matches"):
+        bp.open(f"{bucket.url}/{name}", endpoint=bucket.endpoint)
+
+
+def test_folders_that_are_no_dataset(bucket: Bucket) -> None:
+    bucket.put("text/a.txt", b"text")
+    bucket.put("several/a.csv", b"a\n1\n")
+    bucket.put("several/a.jsonl", b'{"a": 1}\n')
+    for name, reason in (("text", "nothing that batchplant reads"), ("several", "several formats")):
+        for slash in ("", "/"):
+            with pytest.raises(bp.UnknownFormatError, match=f"the folder holds .*{reason}"):
+                bp.open(f"{bucket.url}/{name}{slash}", endpoint=bucket.endpoint)
+
+
+# -- requests --------------------------------------------------------------------------------------------
+
+# Formats that know where samples are once they are open; larger than what comes with opening.
+IN_PLACE = (".tar", ".tfrecord", ".beton", ".rec", ".ffr", ".arrow", ".npy", ".msgpack", ".jsonl")
+
+
+def asked(proxy: Proxy, kind: str = "GET") -> int:
+    return sum(one.kind == kind for one in proxy.requests)
+
+
+@pytest.mark.parametrize("suffix", IN_PLACE)
+def test_a_sample_is_one_request(suffix: str, bucket: Bucket, proxy: Proxy) -> None:
+    name = f"a{suffix}"
+    field = bp.Tensor("uint8", (200_000,)) if suffix == ".npy" else bp.Bytes()
+    if suffix == ".jsonl":
+        field = bp.Text()
+    with bp.create(os.path.join(bucket.root, name), {"data": field}) as out:
+        for n in range(10):
+            data = np.random.default_rng(n).integers(97, 122, 200_000, np.uint8)
+            value = data if suffix == ".npy" else data.tobytes()
+            out.append({"data": value.decode() if suffix == ".jsonl" else value})
+    proxy.mend = True
+    with bp.open(f"{bucket.url}/{name}", endpoint=proxy.endpoint) as reader:
+        # What tells where cells are may be fetched with the first.
+        reader[0]
+        for row in (7, 2):
+            # A file as small as this one is in memory after it was scanned.
+            source = opened(f"{bucket.url}/{name}")
+            assert source is not None
+            pool, object = source.blocks
+            pool.forget(object)
+            proxy.requests.clear()
+            reader[row]
+            assert [one.kind for one in proxy.requests] == ["GET"], [one.range for one in proxy.requests]
+            # One request may bring a little of what lies around.
+            assert proxy.requests[0].sent < 400_000
+
+
+def test_a_tree_of_folders_is_listed_once(bucket: Bucket, proxy: Proxy) -> None:
+    name = class_folders(bucket, classes=20, each=2)
+    proxy.mend = True
+    with bp.open(f"{bucket.url}/{name}/", endpoint=proxy.endpoint) as reader:
+        assert asked(proxy, "LIST") <= 2
+        # All of them are looked at.
+        assert asked(proxy) + asked(proxy, "HEAD") <= 40
+        proxy.requests.clear()
+        reader.read(range(10))
+        assert asked(proxy) == len(proxy.requests) == 10
+
+
+def test_small_files_come_side_by_side(bucket: Bucket, proxy: Proxy) -> None:
+    name = class_folders(bucket, classes=4, each=4)
+    with bp.open(f"{bucket.url}/{name}/", endpoint=proxy.endpoint) as reader:
+        proxy.delay, proxy.most_in_flight = 0.05, 0
+        reader.read(range(16))
+        assert proxy.most_in_flight >= 4
+
+
+def test_shards_are_listed_once(bucket: Bucket, proxy: Proxy) -> None:
+    for shard in range(12):
+        fill(Path(bucket.root, f"part-{shard}.parquet"), 3 * shard)
+    with bp.open(f"{bucket.url}/*.parquet", endpoint=proxy.endpoint) as reader:
+        assert len(reader) == 36
+    assert asked(proxy, "LIST") <= 2
+    assert asked(proxy, "HEAD") == 0
+    # The head and the footer of each, at most.
+    assert asked(proxy) <= 24
+
+
+# -- what reading takes ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "suffix"), list(every_format()))
+def test_ranges_are_where_reading_goes(name: str, suffix: str, bucket: Bucket) -> None:
+    """What a format says that it needs holds every cell that lies in a file as it is."""
+    file = write(name, suffix, Path(bucket.root))
+    rows = [4, 1, 4]
+    with bp.open(f"{bucket.url}/{file}", endpoint=bucket.endpoint, **OPEN.get(name, {})) as reader:
+        rows = [row % len(reader) for row in rows]
+        found = {field: reader.ranges([field], rows) for field in reader.schema}
+        for field, ranges in found.items():
+            spans = reader.spans(field, rows)
+            if ranges is None:
+                continue
+            for path, start, size in zip(ranges.files, ranges.start, ranges.size, strict=False):
+                assert path.startswith(bucket.url)
+                assert start >= 0
+                assert size >= 0
+            for row in range(len(rows) if spans is not None else 0):
+                place = spans.files[spans.file[row]]
+                inside = [
+                    start <= spans.start[row] and spans.start[row] + spans.size[row] <= start + size
+                    for number, start, size in zip(ranges.file, ranges.start, ranges.size, strict=True)
+                    if ranges.files[number] == place
+                ]
+                assert any(inside) or spans.size[row] <= 0, field
+    # Of a compressed file nobody knows which of its bytes a sample is made of; it is read in order.
+    packed = suffix.endswith((".gz", ".tgz", ".zst"))
+    if name in KNOWS_RANGES and not packed:
+        assert any(ranges is not None and len(ranges) for ranges in found.values())
+
+
+KNOWS_RANGES = (
+    "beton", "webdataset", "tfrecord", "parquet", "ffrecord", "recordio", "lmdb", "hdf5", "zarr", "n5", "npy",
+    "imagefolder", "audiofolder", "videofolder", "lst", "arrow", "delta", "iceberg", "csv", "json", "msgpack",
+    "npz", "tiff",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "suffix", ["", ".tar", ".beton", ".parquet", ".arrow", ".zarr", ".h5", ".rec", ".lmdb", ".jsonl", ".npz"]
+)
+def test_a_loader_gives_the_same(suffix: str, bucket: Bucket) -> None:
+    """In any order; the loader asks for the bytes of batches to come."""
+    path = os.path.join(bucket.root, "data" + suffix)
+    name = "imagefolder" if not suffix else registry.by_suffix(path).name
+    fields = {"image": bp.Image()} | ({} if not suffix else {"n": bp.Int()})
+    try:
+        with bp.create(path, fields, format=name) as out:
+            for n in range(40):
+                out.append({"image": pixels(6, 6 + n % 3, 3)} | ({"n": n} if suffix else {}))
+    except bp.MissingLibraryError as error:
+        pytest.skip(str(error))
+    with (
+        bp.open(path) as local,
+        bp.open(f"{bucket.url}/data{suffix}", endpoint=bucket.endpoint) as remote,
+    ):
+        blocks = () if local.blocks() is None else ("quasi_random",)
+        for order in ("sequential", "random", *blocks):
+            made = [loaded(one, order) for one in (local, remote)]
+            assert made[0] == made[1]
+            assert len(made[0]) == 40
+
+
+def loaded(reader: bp.Reader, order: str) -> list[bytes]:
+    """The samples of an epoch, in its order."""
+    loader = bp.Loader(reader, 8, order=order, seed=3, pipelines={"image": [CenterCrop(4, 1.0)]})
+    return [
+        b"".join(np.asarray(column)[row].tobytes() for column in batch.values())
+        for batch in loader
+        for row in range(len(batch["image"]))
+    ]
+
+
+def test_an_epoch_fetches_every_picture_once(bucket: Bucket, proxy: Proxy) -> None:
+    name = class_folders(bucket, classes=10, each=6)
+    proxy.mend = True
+    with bp.open(f"{bucket.url}/{name}", endpoint=proxy.endpoint) as reader:
+        proxy.requests.clear()
+        assert len(loaded(reader, "random")) == 60
+        assert asked(proxy) == len(proxy.requests) == 60
+
+
+def test_a_cached_folder_is_not_fetched_again(bucket: Bucket, proxy: Proxy, tmp_path: Path) -> None:
+    name = class_folders(bucket, classes=10, each=6)
+    options = {"endpoint": proxy.endpoint, "cache": str(tmp_path / "cache")}
+    with bp.open(f"{bucket.url}/{name}", **options) as reader:
+        first = loaded(reader, "random")
+    proxy.requests.clear()
+    with bp.open(f"{bucket.url}/{name}/", **options) as reader:
+        assert loaded(reader, "random") == first
+    assert {one.kind for one in proxy.requests} == {"LIST"}
