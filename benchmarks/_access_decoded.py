@@ -1,4 +1,4 @@
-"""A cache of decoded pictures: an epoch from it beside the same pictures stored raw, and without it.
+"""A cache of decoded images: an epoch from it beside the same images stored raw, and without it.
 
 Part of access.py; alone: python benchmarks/_access_decoded.py [--quick] [--rounds N]
 """
@@ -28,7 +28,7 @@ CASES = {"random crop, flip": RANDOM, "centre crop, flip, normalised": FIXED}
 
 
 def make(folder: Path, count: int) -> tuple[Path, Path]:
-    """The same pictures as JPEG, and as raw pixels."""
+    """The same images as JPEG, and as raw pixels."""
     encoded, raw = folder / "jpeg.beton", folder / "raw.beton"
     photos().make_folder(folder / "photos", count, size=SIZE)
     bp.convert(folder / "photos", encoded)
@@ -49,7 +49,7 @@ def epoch(loader: bp.Loader) -> float:
 
 
 def run(folder: Path, rounds: int, *, quick: bool = False) -> dict[str, Any]:
-    """Pictures per second of each side, and the cache's speed as a share of raw."""
+    """Images per second of each side, and the cache's speed as a share of raw."""
     count = 128 if quick else COUNT
     encoded, raw = make(folder, count)
     results: dict[str, Any] = {}

@@ -27,7 +27,7 @@ class Dataset(NamedTuple):
     remote: bool = False
 
 
-def picture(rng: np.random.Generator, width: int, height: int, grain: float = 6.0) -> Image.Image:
+def image(rng: np.random.Generator, width: int, height: int, grain: float = 6.0) -> Image.Image:
     """Something like a photo: smooth shapes and the grain of a sensor."""
     small = rng.integers(0, 256, (max(2, height // 48), max(2, width // 48), 3), dtype=np.uint8)
     smooth = np.asarray(
@@ -39,7 +39,7 @@ def picture(rng: np.random.Generator, width: int, height: int, grain: float = 6.
 
 def jpeg(rng: np.random.Generator, width: int, height: int) -> bytes:
     out = io.BytesIO()
-    picture(rng, width, height).save(out, "JPEG", quality=90)
+    image(rng, width, height).save(out, "JPEG", quality=90)
     return out.getvalue()
 
 
@@ -49,12 +49,12 @@ def tiny_png(folder: Path, scale: float) -> Path:
     for number in range(int(6000 * scale)):
         place = folder / "tiny" / f"class{number % 10}"
         place.mkdir(parents=True, exist_ok=True)
-        picture(rng, 32, 32).save(place / f"{number:06}.png")
+        image(rng, 32, 32).save(place / f"{number:06}.png")
     return folder / "tiny"
 
 
 def photos_4k(folder: Path, scale: float) -> Path:
-    """Pictures far beyond any crop."""
+    """Images far beyond any crop."""
     rng = np.random.default_rng(2)
     width, height = (3840, 2160) if scale >= 1 else (960, 640)
     for number in range(max(8, int(32 * scale))):
@@ -142,7 +142,7 @@ def volumes(folder: Path, scale: float) -> Path:
 
 
 def coco(folder: Path, scale: float) -> Path:
-    """Pictures, and one JSON file that says what is in them, as COCO's does."""
+    """Images, and one JSON file that says what is in them, as COCO's does."""
     rng = np.random.default_rng(8)
     place = folder / "coco"
     place.mkdir()
@@ -157,16 +157,16 @@ def coco(folder: Path, scale: float) -> Path:
 
 
 def remote_parquet(folder: Path, scale: float) -> Path:
-    """Pictures in a Parquet file of one large row group, as data frames write them."""
+    """Images in a Parquet file of one large row group, as data frames write them."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     rng = np.random.default_rng(9)
     count = max(64, int(1500 * scale))
-    pictures = [jpeg(rng, 256, 192) for _ in range(count)]
-    table = pa.table({"image": pictures, "label": rng.integers(0, 10, count)})
-    pq.write_table(table, folder / "pictures.parquet", row_group_size=count)
-    return folder / "pictures.parquet"
+    images = [jpeg(rng, 256, 192) for _ in range(count)]
+    table = pa.table({"image": images, "label": rng.integers(0, 10, count)})
+    pq.write_table(table, folder / "images.parquet", row_group_size=count)
+    return folder / "images.parquet"
 
 
 def video(folder: Path, scale: float) -> Path:
@@ -177,7 +177,7 @@ def video(folder: Path, scale: float) -> Path:
     for number in range(max(4, int(16 * scale))):
         place = folder / "video" / f"action{number % 2}"
         place.mkdir(parents=True, exist_ok=True)
-        first: Any = np.asarray(picture(rng, 160, 120, 2.0))
+        first: Any = np.asarray(image(rng, 160, 120, 2.0))
         with av.open(str(place / f"{number:03}.mp4"), "w") as out:
             stream: Any = out.add_stream("mpeg4", rate=Fraction(12))
             stream.width, stream.height, stream.pix_fmt = 160, 120, "yuv420p"

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from _advise_data import jpeg, picture
+from _advise_data import image, jpeg
 
 WORDS = 4000
 
@@ -112,7 +112,7 @@ def png(folder: Path) -> Path:
     for number in range(500):
         place = folder / "png" / f"class{number % 6}"
         place.mkdir(parents=True, exist_ok=True)
-        picture(rng, 128, 128).save(place / f"{number:05}.png")
+        image(rng, 128, 128).save(place / f"{number:05}.png")
     return folder / "png"
 
 

@@ -1,7 +1,7 @@
 """One side of the benchmark of augmentation, in a process of its own: `python _augment_sides.py NAME JOB`.
 
 As _sides.py does it, with other sides. Those in a torch DataLoader are a function of the job that makes
-`augment`, which takes the pixels of a picture and gives a tensor of float32, channels first.
+`augment`, which takes the pixels of an image and gives a tensor of float32, channels first.
 """
 
 from __future__ import annotations
@@ -137,47 +137,47 @@ def by_torchvision(job: dict[str, Any]) -> Augment:
 
 
 def by_pillow(job: dict[str, Any]) -> Augment:
-    """What torchvision does with pictures of Pillow, by Pillow alone."""
+    """What torchvision does with images of Pillow, by Pillow alone."""
     import torch
     from PIL import Image, ImageEnhance, ImageOps
 
-    def moved(picture: Any, matrix: tuple[float, ...]) -> Any:
-        return picture.transform(picture.size, Image.Transform.AFFINE, matrix)
+    def moved(image: Any, matrix: tuple[float, ...]) -> Any:
+        return image.transform(image.size, Image.Transform.AFFINE, matrix)
 
     def either(amount: float) -> float:
         return random.choice((-amount, amount))
 
     shift = int(150 / 331 * 0.3 * job["crop"])
     changes: list[Callable[[Any], Any]] = [
-        lambda picture: picture,
-        lambda picture: moved(picture, (1, either(0.09), 0, 0, 1, 0)),
-        lambda picture: moved(picture, (1, 0, 0, either(0.09), 1, 0)),
-        lambda picture: moved(picture, (1, 0, either(shift), 0, 1, 0)),
-        lambda picture: moved(picture, (1, 0, 0, 0, 1, either(shift))),
-        lambda picture: picture.rotate(either(9)),
-        lambda picture: ImageEnhance.Brightness(picture).enhance(1 + either(0.27)),
-        lambda picture: ImageEnhance.Color(picture).enhance(1 + either(0.27)),
-        lambda picture: ImageEnhance.Contrast(picture).enhance(1 + either(0.27)),
-        lambda picture: ImageEnhance.Sharpness(picture).enhance(1 + either(0.27)),
-        lambda picture: ImageOps.posterize(picture, 7),
-        lambda picture: ImageOps.solarize(picture, 178),
+        lambda image: image,
+        lambda image: moved(image, (1, either(0.09), 0, 0, 1, 0)),
+        lambda image: moved(image, (1, 0, 0, either(0.09), 1, 0)),
+        lambda image: moved(image, (1, 0, either(shift), 0, 1, 0)),
+        lambda image: moved(image, (1, 0, 0, 0, 1, either(shift))),
+        lambda image: image.rotate(either(9)),
+        lambda image: ImageEnhance.Brightness(image).enhance(1 + either(0.27)),
+        lambda image: ImageEnhance.Color(image).enhance(1 + either(0.27)),
+        lambda image: ImageEnhance.Contrast(image).enhance(1 + either(0.27)),
+        lambda image: ImageEnhance.Sharpness(image).enhance(1 + either(0.27)),
+        lambda image: ImageOps.posterize(image, 7),
+        lambda image: ImageOps.solarize(image, 178),
         ImageOps.autocontrast,
         ImageOps.equalize,
     ]
     mean, std = (torch.tensor(one).view(3, 1, 1) for one in (MEAN, STD))
 
     def one(data: bytes) -> Any:
-        picture = Image.fromarray(_sides.flipped(_sides.pillow(data, job["crop"])))
+        image = Image.fromarray(_sides.flipped(_sides.pillow(data, job["crop"])))
         for change in random.choices(changes, k=2):
-            picture = change(picture)
-        pixels = torch.from_numpy(np.array(picture)).permute(2, 0, 1).float()
+            image = change(image)
+        pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1).float()
         return (pixels - mean) / std
 
     return one
 
 
 class Cells:
-    """The pictures of the .beton as a torch dataset."""
+    """The images of the .beton as a torch dataset."""
 
     def __init__(self, job: dict[str, Any], make: Callable[[dict[str, Any]], Augment]) -> None:
         table = np.load(job["table"])
@@ -198,11 +198,11 @@ class Cells:
 
 
 def together(samples: list[Any]) -> Any:
-    """The pictures of a batch; the boxes of each came with it."""
+    """The images of a batch; the boxes of each came with it."""
     import torch
 
-    pictures, boxes, classes = zip(*samples, strict=True)
-    made = torch.stack(pictures)
+    images, boxes, classes = zip(*samples, strict=True)
+    made = torch.stack(images)
     assert len(boxes) == len(classes) == len(made)
     return made
 
@@ -219,7 +219,7 @@ def in_data_loader(make: Callable[[dict[str, Any]], Augment]) -> Callable[[dict[
                 Cells(job, make), batch_size=job["batch"], shuffle=True, num_workers=job["workers"],
                 persistent_workers=True, collate_fn=together if job["part"] in DETECTION else None,
             )  # type: ignore[arg-type,var-annotated]  # fmt: skip
-            return lambda: (len(pictures) for pictures in loader)
+            return lambda: (len(images) for images in loader)
 
         return build
 

@@ -2,7 +2,7 @@
 
 It runs in any interpreter and imports what its side needs, nothing else. The loader is made first; then the
 files leave the page cache, or come into it; then batches are taken for some seconds. One line of JSON says
-how many pictures came, and what memory it took.
+how many images came, and what memory it took.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ def batchplant_side(job: dict[str, Any]) -> Epoch:
     from batchplant.loading.loader import Loader
     from batchplant.ops import RandomHorizontalFlip, RandomResizedCrop
 
-    picture = [RandomResizedCrop(job["crop"]), RandomHorizontalFlip()] if job["crop"] else []
+    image = [RandomResizedCrop(job["crop"]), RandomHorizontalFlip()] if job["crop"] else []
     loader = Loader(
-        job["path"], job["batch"], order=job["order"], pipelines={"image": picture}, seed=job["seed"],
+        job["path"], job["batch"], order=job["order"], pipelines={"image": image}, seed=job["seed"],
         page_cache=job["page cache"],
     )  # fmt: skip
     return lambda: (len(batch["image"]) for batch in loader)
@@ -60,7 +60,7 @@ def ffcv_side(job: dict[str, Any]) -> Epoch:
 
 
 class Files:
-    """A folder of pictures as a torch dataset, decoded by Pillow."""
+    """A folder of images as a torch dataset, decoded by Pillow."""
 
     def __init__(self, folder: str, crop: int) -> None:
         self.crop, self.files = crop, sorted(map(str, Path(folder).rglob("*.jpg")))

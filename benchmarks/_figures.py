@@ -79,7 +79,7 @@ def arrays(found: dict[str, Any]) -> tuple[str, Panels]:
 def codecs(found: dict[str, Any]) -> tuple[str, Panels]:
     panels = {
         f"{title}, {found['side']} px: images/s": medians(one["images/s"])
-        for title, one in found.get("pictures", {}).get("cases", {}).items()
+        for title, one in found.get("images", {}).get("cases", {}).items()
     }
     for part, title, unit in (
         ("sound", "1 s of 60-s FLAC: windows/s", "windows/s"),
@@ -113,7 +113,7 @@ def cold(found: dict[str, Any]) -> tuple[str, Panels]:
         for order, found in case["orders"].items()
         if order == "random"
     }
-    return "Pictures that are not in memory", panels
+    return "Images that are not in memory", panels
 
 
 def gpu(found: dict[str, Any]) -> tuple[str, Panels]:
@@ -159,7 +159,7 @@ def scale(found: dict[str, Any]) -> tuple[str, Panels]:
             for name, one in found["order"]["orders"].items()
         }
     if "conversion" in found:
-        panels["re-encoding pictures: images/s"] = medians(
+        panels["re-encoding images: images/s"] = medians(
             found["conversion"]["images/s"], prefix="batchplant "
         )
     return "Scale", panels

@@ -71,7 +71,7 @@ def warmed(path: Path) -> None:
 def some_stats(loader: Loader) -> Found:
     wanted = (
         "storage", "decode cpu", "decode gpu", "copy", "augment", "transforms", "device", "waited", "step",
-        "decoded", "decode mode", "gpu share", "pictures/s",
+        "decoded", "decode mode", "gpu share", "images/s",
     )  # fmt: skip
     stats = loader.stats()
     return {name: stats[name] for name in wanted if name in stats}

@@ -1,7 +1,7 @@
 """Detection batches on the device, beside the same pixels without boxes.
 
 JPEGs of 640 px with boxes and their classes; a random crop resized to 640, or a letterbox, then flip and
-colour jitter. Both sides make the same pictures; one also reads the boxes, moves them along, drops those that
+colour jitter. Both sides make the same images; one also reads the boxes, moves them along, drops those that
 are cut off with their classes, and sends them to the device.
 """
 
@@ -65,29 +65,29 @@ def batch_of(args: argparse.Namespace) -> int:
 
 
 def sides(path: Path, way: str, mode: str, args: argparse.Namespace) -> dict[str, Loader]:
-    def pictures() -> list[Any]:
+    def images() -> list[Any]:
         return [
             WAYS[way](SIDE), RandomHorizontalFlip(), ColorJitter(*JITTER), Normalize(MEAN, STD, "float16"),
             ChannelsFirst(),
         ]  # fmt: skip
 
-    without = {"image": pictures(), "boxes": None, "classes": None}
+    without = {"image": images(), "boxes": None, "classes": None}
     batch = batch_of(args)
     return {
         "classification": loader_of(path, mode, batch, args, pipelines=without),
-        "detection": loader_of(path, mode, batch, args, pipelines={"image": pictures()}),
+        "detection": loader_of(path, mode, batch, args, pipelines={"image": images()}),
     }
 
 
 def checked(loader: Loader) -> None:
-    """Boxes lie in their pictures, and on the device, with a class for each."""
+    """Boxes lie in their images, and on the device, with a class for each."""
     batch = next(iter(loader))
     values, offsets = batch["boxes"]
     classes, ends = batch["classes"]
     if not (values.device.type == batch["image"].device.type and len(values) == len(classes)):
         raise RuntimeError(f"boxes on {values.device}, {len(values)} for {len(classes)} classes")
     if not (bool((offsets == ends).all()) and 0 <= float(values.min()) <= float(values.max()) <= SIDE):
-        raise RuntimeError("boxes lie outside of their pictures, or others than their classes")
+        raise RuntimeError("boxes lie outside of their images, or others than their classes")
 
 
 def measure(folder: Path, args: argparse.Namespace) -> Found:
@@ -99,7 +99,7 @@ def measure(folder: Path, args: argparse.Namespace) -> Found:
     for way in WAYS:
         for mode in args.modes:
             loaders = sides(path, way, mode, args)
-            print(f"detection, {way}, {mode}: {count:,} pictures, batches of {found['batch']}", flush=True)
+            print(f"detection, {way}, {mode}: {count:,} images, batches of {found['batch']}", flush=True)
             checked(loaders["detection"])
             tasks = {title: epoch(loader, args.device) for title, loader in loaders.items()}
             for task in tasks.values():

@@ -1,6 +1,6 @@
 """Four processes that share one GPU, each on a quarter of the cores, beside one process on all of them.
 
-Each takes all pictures, in an order of its own: an epoch is as long as that of the one, and its start counts
+Each takes all images, in an order of its own: an epoch is as long as that of the one, and its start counts
 as little. `python _gpu_processes.py JOB` is one of them.
 """
 
@@ -63,7 +63,7 @@ def _measure(path: Path, scratch: Path, mode: str, args: argparse.Namespace) -> 
     many = min(PROCESSES, len(cores))
     parts = [part.tolist() for part in np.array_split(cores, many)]
     title = f"{many} processes"
-    print(f"processes, {mode}: {count:,} pictures, batches of {args.batch}, {len(cores)} cores", flush=True)
+    print(f"processes, {mode}: {count:,} images, batches of {args.batch}, {len(cores)} cores", flush=True)
     job = {
         "path": str(path), "mode": mode, "batch": args.batch, "ahead": args.ahead, "device": args.device,
         "workers": None, "cpus": None, "seed": 0,
@@ -95,7 +95,7 @@ def _measure(path: Path, scratch: Path, mode: str, args: argparse.Namespace) -> 
             seconds = time.perf_counter() - began
             held_by[name] |= {key: sum(one[key] for one in said) for key in ("MB", "threads", "device MB")}
             held_by[name]["seconds of each"] = [one["seconds"] for one in said]
-            # As for the pictures of one process.
+            # As for the images of one process.
             return seconds * count / sum(one["images"] for one in said)
 
         found = speeds(interleaved({name: lambda name=name: task(name) for name in jobs}, args.rounds), count)

@@ -5,7 +5,7 @@ every line on standard input, it runs an epoch and answers with a line of JSON; 
 opening the data. `python _remote_sides.py --convert NAME JOB` writes the files that a library needs.
 
 Credentials and the endpoint are in the environment. A side is a function of the job that imports its library
-and returns `build`; `build` makes the loader and returns `epoch`; `epoch` yields the pictures of every batch.
+and returns `build`; `build` makes the loader and returns `epoch`; `epoch` yields the images of every batch.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ def batchplant_side(job: Job) -> Build:
     from batchplant.ops import RandomHorizontalFlip, RandomResizedCrop
 
     def build() -> Epoch:
-        picture = [RandomResizedCrop(job["crop"]), RandomHorizontalFlip()]
+        image = [RandomResizedCrop(job["crop"]), RandomHorizontalFlip()]
         options = {"cache": job["folder"]} if job.get("cache") else {}
         loader = batchplant.Loader(
             batchplant.open(job["path"], **options), job["batch"], order=job["order"],
-            pipelines={"image": picture}, workers=job["workers"],
+            pipelines={"image": image}, workers=job["workers"],
         )  # fmt: skip
         job["stats"] = loader.stats
         return lambda: (len(batch["image"]) for batch in loader)
@@ -111,7 +111,7 @@ def in_batches(dataset: Any, job: Job, **options: Any) -> Epoch:
     return lambda: (len(batch[0]) for batch in loader)
 
 
-def pictures(job: Job) -> list[tuple[bytes, int]]:
+def images(job: Job) -> list[tuple[bytes, int]]:
     """The JPEG files that are converted, in the order of their names, with their classes."""
     files = sorted(Path(job["photos"]).glob("*/*.jpg"), key=lambda path: path.name)
     classes = sorted({path.parent.name for path in files})
@@ -162,7 +162,7 @@ def litdata_side(job: Job) -> Build:
 def litdata_convert(job: Job) -> None:
     import litdata
 
-    found = pictures(job)
+    found = images(job)
     litdata.optimize(
         fn=lambda number: {"jpg": found[number][0], "cls": found[number][1]},
         inputs=list(range(len(found))), output_dir=job["target"], chunk_bytes=SHARD, num_workers=1,
@@ -171,7 +171,7 @@ def litdata_convert(job: Job) -> None:
 
 
 def mosaic() -> ModuleType:
-    """The library; where torchvision is missing, without its data sets of pictures, which we do not use."""
+    """The library; where torchvision is missing, without its data sets of images, which we do not use."""
     if importlib.util.find_spec("torchvision") is None:
         importlib.import_module("transformers.feature_extraction_utils")
         for part, names in (
@@ -188,14 +188,14 @@ def mosaic() -> ModuleType:
 def mosaic_side(job: Job) -> Build:
     streaming = mosaic()
 
-    class Pictures(streaming.StreamingDataset):  # type: ignore[name-defined,misc]
+    class Images(streaming.StreamingDataset):  # type: ignore[name-defined,misc]
         def __getitem__(self, index: int) -> tuple[Any, int]:
             sample = super().__getitem__(index)
             return decoded(sample["jpg"], job["crop"]), sample["cls"]
 
     def build() -> Epoch:
         os.environ["S3_ENDPOINT_URL"] = os.environ["AWS_ENDPOINT_URL"]
-        dataset = Pictures(
+        dataset = Images(
             remote=f"s3://{job['bucket']}/mds", local=job["folder"], shuffle=True, batch_size=job["batch"]
         )
         return in_batches(dataset, job)
@@ -206,7 +206,7 @@ def mosaic_side(job: Job) -> Build:
 def mosaic_convert(job: Job) -> None:
     columns = {"jpg": "bytes", "cls": "int"}
     with mosaic().MDSWriter(out=job["target"], columns=columns, size_limit=SHARD) as out:
-        for data, label in pictures(job):
+        for data, label in images(job):
             out.write({"jpg": data, "cls": label})
 
 
@@ -237,7 +237,7 @@ def datasets_convert(job: Job) -> None:
     import pyarrow
     import pyarrow.parquet
 
-    found = pictures(job)
+    found = images(job)
     each = -(-len(found) // job["files"])
     for number in range(job["files"]):
         part = found[number * each : (number + 1) * each]

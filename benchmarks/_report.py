@@ -136,7 +136,7 @@ def arrays(found: dict[str, Any]) -> Iterator[str]:
 
 
 def codecs(found: dict[str, Any]) -> Iterator[str]:
-    for title, case in found.get("pictures", {}).get("cases", {}).items():
+    for title, case in found.get("images", {}).get("cases", {}).items():
         head = f"{title}, {found['side']} px, {case['bytes'] / 1000:.0f} kB: images/s"
         yield per_second(head, case["images/s"], case["ratio to"], "batchplant : it")
     for part, title, unit in (

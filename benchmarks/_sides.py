@@ -4,7 +4,7 @@ It runs in any interpreter and imports what its side needs, nothing else. It say
 then runs an epoch for every line on standard input and answers each with a line of JSON.
 
 A side is a function of the job that imports its library and returns `build`; `build` makes the loader and
-returns `epoch`; `epoch` yields the number of pictures in every batch.
+returns `epoch`; `epoch` yields the number of images in every batch.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ def batchplant_side(job: dict[str, Any]) -> Build:
     from batchplant.ops import RandomHorizontalFlip, RandomResizedCrop
 
     def build() -> Epoch:
-        picture = [RandomResizedCrop(job["crop"]), RandomHorizontalFlip()] if job["crop"] else []
+        image = [RandomResizedCrop(job["crop"]), RandomHorizontalFlip()] if job["crop"] else []
         loader = Loader(
-            job["path"], job["batch"], order="random", pipelines={"image": picture}, workers=job["workers"]
+            job["path"], job["batch"], order="random", pipelines={"image": image}, workers=job["workers"]
         )
         return lambda: (len(batch["image"]) for batch in loader)
 
@@ -91,11 +91,11 @@ def pillow(data: bytes, crop: int, shape: list[int] | None = None) -> Any:
     from PIL import Image
 
     if shape:
-        picture = Image.frombytes("RGB", (shape[1], shape[0]), data)
+        image = Image.frombytes("RGB", (shape[1], shape[0]), data)
     else:
-        picture = Image.open(io.BytesIO(data)).convert("RGB")
-    box = random_box(picture.width, picture.height)
-    return np.asarray(picture.resize((crop, crop), Image.Resampling.BILINEAR, box=box))
+        image = Image.open(io.BytesIO(data)).convert("RGB")
+    box = random_box(image.width, image.height)
+    return np.asarray(image.resize((crop, crop), Image.Resampling.BILINEAR, box=box))
 
 
 def opencv(data: bytes, crop: int, shape: list[int] | None = None) -> Any:
@@ -146,7 +146,7 @@ def torch_side(library: str) -> Callable[[dict[str, Any]], Build]:
                 Cells(job, library), batch_size=job["batch"], shuffle=True, num_workers=job["workers"],
                 persistent_workers=True,
             )  # type: ignore[arg-type,var-annotated]  # fmt: skip
-            return lambda: (len(pictures) for pictures, _ in loader)
+            return lambda: (len(images) for images, _ in loader)
 
         return build
 

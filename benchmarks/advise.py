@@ -97,7 +97,7 @@ def one(dataset: Dataset, folder: Path, scale: float, seconds: float) -> dict[st
         took = time.perf_counter() - began
         source = reader
         if found.best.way.images:
-            # Once for all: what is compared is the format, not how pictures are encoded.
+            # Once for all: what is compared is the format, not how images are encoded.
             made = folder / f"encoded{found.best.way.suffix}"
             bp.convert(reader, made, images=found.best.way.image_options, target_format=found.format)
             source = bp.open(str(made), format=found.format)
@@ -106,7 +106,7 @@ def one(dataset: Dataset, folder: Path, scale: float, seconds: float) -> dict[st
         if found.now is not None and found.facts.format not in [way.way.format for way in ways]:
             # Written anew, it is as the source is.
             ways.append(found.now)
-        # The pictures are as they are to be already.
+        # The images are as they are to be already.
         plain = [
             measure.Candidate(way.way.format, dict(way.way.options), way.way.suffix or None) for way in ways
         ]

@@ -25,9 +25,9 @@ from loader import Side, measure, write_table
 
 import batchplant
 
-BATCH, CROP, PICTURES = 128, 224, 1024
+BATCH, CROP, IMAGES = 128, 224, 1024
 # Of detection.
-SIDE, DETECTION_BATCH, DETECTION_PICTURES, BOXES = 640, 32, 512, 8
+SIDE, DETECTION_BATCH, DETECTION_IMAGES, BOXES = 640, 32, 512, 8
 NEEDS = {
     "albumentations": "import torch, cv2, albumentations",
     "torchvision": "import torch, torchvision, PIL",
@@ -92,7 +92,7 @@ def main() -> None:
 
 def make_data(scratch: Path, boxes: bool, *, quick: bool) -> tuple[Path, Path]:
     """The .beton, and what those sides need of it that cannot read it."""
-    size, batch, count = (SIDE, DETECTION_BATCH, DETECTION_PICTURES) if boxes else (500, BATCH, PICTURES)
+    size, batch, count = (SIDE, DETECTION_BATCH, DETECTION_IMAGES) if boxes else (500, BATCH, IMAGES)
     folder, beton = scratch / f"photos{size}", scratch / f"jpeg{size}.beton"
     table = beton.with_suffix(".npz")
     photos().make_folder(folder, batch if quick else count, size=size)
@@ -105,7 +105,7 @@ def make_data(scratch: Path, boxes: bool, *, quick: bool) -> tuple[Path, Path]:
 
 
 def with_boxes(folder: Path, beton: Path) -> None:
-    """The pictures of a folder with random boxes, as many each; these are also in an array beside it."""
+    """The images of a folder with random boxes, as many each; these are also in an array beside it."""
     fields = {
         "image": batchplant.Image("jpeg"), "boxes": batchplant.Boxes("xyxy", labels=["classes"]),
         "classes": batchplant.Tensor("int64", (None,)), "label": batchplant.Int(),

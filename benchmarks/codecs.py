@@ -1,6 +1,6 @@
-"""Media: pictures in batches beside Pillow; windows of sounds and clips of videos beside decoding more.
+"""Media: images in batches beside Pillow; windows of sounds and clips of videos beside decoding more.
 
-pictures   PNG and WebP of 256 px in batches of 256: the engine beside Pillow (and OpenCV) in as many threads
+images   PNG and WebP of 256 px in batches of 256: the engine beside Pillow (and OpenCV) in as many threads
 sound      one second at a random place of 60-s FLAC files, beside decoding the whole file
 video      16 frames at a random place of 60-s H.264 files, beside decoding from the file's start
 
@@ -58,11 +58,11 @@ def compare(tasks: dict[str, Task], count: int, rounds: int, unit: str) -> Found
     return {unit: speeds, "ratio to": ratios}
 
 
-# --- pictures -----------------------------------------------------------------------------------------------
+# --- images -----------------------------------------------------------------------------------------------
 
 
-def pictures(args: argparse.Namespace) -> Found:
-    if not there("PIL", "the part pictures"):
+def images(args: argparse.Namespace) -> Found:
+    if not there("PIL", "the part images"):
         return {}
     drawn = [photos().photo(number, width=SIDE, height=SIDE) for number in range(32 if args.quick else BATCH)]
     kinds: dict[str, Callable[[Any], bytes]] = {
@@ -78,7 +78,7 @@ def pictures(args: argparse.Namespace) -> Found:
         size = sum(map(len, cells)) / len(cells)
         print(f"{title}, {SIDE} px, {size / 1000:.0f} kB, batches of {BATCH}, {threads} threads", flush=True)
         with ThreadPoolExecutor(threads) as pool:
-            sides = picture_sides(cells, threads, pool)
+            sides = image_sides(cells, threads, pool)
             if "batchplant" not in sides:
                 print(f"  the engine of this build does not decode {title}: skipped")
                 continue
@@ -106,7 +106,7 @@ def check(sides: dict[str, tuple[Callable[[], None], Any]], expected: Any) -> No
             raise RuntimeError(f"{name} decodes other pixels")
 
 
-def picture_sides(
+def image_sides(
     cells: list[bytes], threads: int, pool: ThreadPoolExecutor
 ) -> dict[str, tuple[Callable[[], None], Any]]:
     """What decodes a batch into an array, and the array."""
@@ -127,8 +127,8 @@ def picture_sides(
         list(pool.map(one, range(len(cells))))
 
     def by_pillow(cell: bytes) -> Any:
-        picture = PIL.Image.open(io.BytesIO(cell))
-        return np.asarray(picture if picture.mode == "RGB" else picture.convert("RGB"))
+        decoded = PIL.Image.open(io.BytesIO(cell))
+        return np.asarray(decoded if decoded.mode == "RGB" else decoded.convert("RGB"))
 
     def place() -> Any:
         return np.zeros((len(cells), SIDE, SIDE, 3), np.uint8)
@@ -289,7 +289,7 @@ def video(args: argparse.Namespace) -> Found:
 
 
 PARTS: dict[str, Callable[[argparse.Namespace], Found]] = {
-    "pictures": pictures,
+    "images": images,
     "sound": sound,
     "video": video,
 }

@@ -1,4 +1,4 @@
-"""Data that are not in memory: pictures from a disk, in every order, from several formats.
+"""Data that are not in memory: images from a disk, in every order, from several formats.
 
 larger       the dataset is larger than memory: pages are dropped first, and a control group of the kernel
              gives the loader so little memory that they cannot stay. Where the kernel does not let us,
@@ -10,7 +10,7 @@ Beside them the disk's own limit: the same cells in the same order (sequential: 
 threads of a small C++ program that does nothing with them, with the best number of threads, past the page
 cache and through it (which a first epoch is measured by: its pages stay for the next). The goal is 0.9 of the
 disk's limit or of the warm speed, whichever is lower. FFCV runs on the .beton, with os_cache and without;
-torch's DataLoader with Pillow on the folder; both without a limit of memory, for they need more. Pictures are
+torch's DataLoader with Pillow on the folder; both without a limit of memory, for they need more. Images are
 cropped at random to 224 px; raw ones are given as they are (in a tar, LMDB or Parquet file they are arrays).
 
 Pages are dropped by posix_fadvise(DONTNEED) after sync, and mincore tells whether they have left. Names and
@@ -48,7 +48,7 @@ from batchplant.schema.columns import Columns, Ragged
 
 KINDS = {"jpeg20": "JPEG, 20 KB", "jpeg75": "JPEG, 75 KB", "raw": "raw 256×256"}
 # Pixels of the longer side, and the quality that makes files of about that size.
-PICTURES = {"jpeg20": (256, 87), "jpeg75": (500, 87)}
+IMAGES = {"jpeg20": (256, 87), "jpeg75": (500, 87)}
 FORMATS = {"beton": ".beton", "tar": ".tar", "lmdb": ".lmdb", "parquet": ".parquet", "folder": ""}
 ORDERS = ("sequential", "quasi_random", "random")
 NEEDED = {"lmdb": "lmdb", "parquet": "pyarrow"}
@@ -60,10 +60,10 @@ GOAL = 0.9
 
 
 def cells_of(kind: str, folder: Path) -> list[Any]:
-    """A few pictures, which are written again and again: what is in them makes no difference here."""
+    """A few images, which are written again and again: what is in them makes no difference here."""
     if kind == "raw":
         return [photos().photo(n, seed=0, width=256, height=256, label=0) for n in range(16)]
-    size, quality = PICTURES[kind]
+    size, quality = IMAGES[kind]
     photos().make_folder(folder, DISTINCT, size=size, quality=quality)
     return [file.read_bytes() for file in sorted(folder.rglob("*.jpg"))]
 
@@ -139,7 +139,7 @@ def compiled(folder: Path) -> Path | None:
 
 
 def runs_of(path: Path, order: str, batch: int) -> tuple[np.ndarray, float]:
-    """What is read of a .beton in that order, (start, size); and the bytes of a picture."""
+    """What is read of a .beton in that order, (start, size); and the bytes of an image."""
     loader = Loader(path, batch, order=order)
     try:
         spans = loader.reader.spans("image")
@@ -157,7 +157,7 @@ def runs_of(path: Path, order: str, batch: int) -> tuple[np.ndarray, float]:
 
 
 class Disk:
-    """The disk's own limit, in pictures a second; ``how`` says how many threads were best."""
+    """The disk's own limit, in images a second; ``how`` says how many threads were best."""
 
     def __init__(self, program: Path | None, path: Path, order: str, batch: int, scratch: Path) -> None:
         self._program, self._path, self._runs = program, path, scratch / "runs"
@@ -344,7 +344,7 @@ def measure(kind: str, args: argparse.Namespace, tools: Tools) -> dict[str, Any]
             os.sync()
             drop(files)
             held, whole = cached(files)
-            print(f"{KINDS[kind]}, {format}: {count:,} pictures, {held / max(1, whole):.0%} still cached")
+            print(f"{KINDS[kind]}, {format}: {count:,} images, {held / max(1, whole):.0%} still cached")
         cases = {}
         chosen = {format: path for format, path in paths.items() if format in args.formats}
         for order in args.orders:
@@ -382,7 +382,7 @@ def main() -> None:
 
 
 def measured(out: Path) -> dict[str, Any]:
-    """Kinds of pictures that were measured before, on the same machine."""
+    """Kinds of images that were measured before, on the same machine."""
     path = out / "cold.json"
     found = json.loads(path.read_text()) if path.exists() else {"machine": None}
     same = found["machine"] is not None and found["machine"]["cpu"] == machine()["cpu"]

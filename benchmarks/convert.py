@@ -34,8 +34,8 @@ class Folder:
         return Image.open(path), label
 
 root, target, longest, workers = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
-picture = RGBImageField(write_mode="jpg", max_resolution=longest, jpeg_quality=90)
-fields = {"image": picture, "label": IntField()}
+image = RGBImageField(write_mode="jpg", max_resolution=longest, jpeg_quality=90)
+fields = {"image": image, "label": IntField()}
 folder = Folder(root)
 began = time.perf_counter()
 DatasetWriter(target, fields, num_workers=workers).from_indexed_dataset(folder, chunksize=20)
@@ -63,8 +63,8 @@ def ffcv(python: str, source: Path, target: Path, longest: int, workers: int) ->
 
 def main() -> None:
     parser = arguments(__doc__ or "")
-    parser.add_argument("--small", type=int, default=6000, help="256-px pictures (default 6000)")
-    parser.add_argument("--large", type=int, default=2000, help="500-px pictures (default 2000)")
+    parser.add_argument("--small", type=int, default=6000, help="256-px images (default 6000)")
+    parser.add_argument("--large", type=int, default=2000, help="500-px images (default 2000)")
     args = parser.parse_args()
     workers = len(os.sched_getaffinity(0))
     python = ffcv_python()
@@ -73,7 +73,7 @@ def main() -> None:
         target = folder / "out.beton"
         for size, count in ((256, args.small), (500, args.large)):
             source = folder / f"photos{size}"
-            print(f"making {count} pictures of {size} px")
+            print(f"making {count} images of {size} px")
             photos().make_folder(source, count, size=size)
             print(f"pass-through, {count} JPEGs of {size} px")
             found = interleaved(

@@ -1,7 +1,7 @@
-"""The engine on one core: pictures a second, beside Pillow and, where installed, OpenCV and simplejpeg.
+"""The engine on one core: images a second, beside Pillow and, where installed, OpenCV and simplejpeg.
 
 JPEG (sequential and progressive), PNG, WebP (lossy and lossless) and raw pixels. Random resized crop (8 to
-100 % of the area) to 224, half of the pictures flipped; and raw pictures as they are, beside memcpy. Every
+100 % of the area) to 224, half of the images flipped; and raw images as they are, beside memcpy. Every
 side does the same work on one thread, in turn. Processor time is measured, and the best of several rounds
 counts, since whatever else runs on the machine only slows. Copies are slower then: all share the memory.
 """
@@ -87,7 +87,7 @@ ENCODINGS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @functools.lru_cache(1)
-def pictures(count: int, side: int) -> list[Image.Image]:
+def images(count: int, side: int) -> list[Image.Image]:
     maker = photos()
     made = []
     for index in range(count):
@@ -100,7 +100,7 @@ def pictures(count: int, side: int) -> list[Image.Image]:
 def encoded(count: int, side: int, encoding: str) -> Batch:
     name, options = ENCODINGS[encoding]
     cells, shapes = [], []
-    for image in pictures(count, side):
+    for image in images(count, side):
         buffer = io.BytesIO()
         image.save(buffer, name, **options)
         cells.append(buffer.getvalue())
@@ -167,7 +167,7 @@ def peers(batch: Batch) -> dict[str, Side]:
 
 
 def measure(sides: dict[str, Side], rounds: int, count: int) -> dict[str, float]:
-    """Pictures of each side for a second of processor time; the sides take turns."""
+    """Images of each side for a second of processor time; the sides take turns."""
     best = dict.fromkeys(sides, math.inf)
     for _ in range(rounds):
         for name, side in sides.items():
@@ -199,9 +199,7 @@ def ours(
         sides["batchplant area, libjpeg alone"] = lambda: batch.decode(libjpeg)
         sides["batchplant area, dct=fast"] = lambda: batch.decode(engine, dct="fast")
         sides["batchplant area, fast_scale"] = lambda: batch.decode(engine, fast_scale=True)
-        sides["libjpeg whole picture only"] = lambda: [
-            _native.jpeg_decode(cell, "RGB") for cell in batch.cells
-        ]
+        sides["libjpeg whole image only"] = lambda: [_native.jpeg_decode(cell, "RGB") for cell in batch.cells]
     scale, offset = np.full(3, 1 / 58, np.float32), np.full(3, -2, np.float32)
     for dtype in (np.float16, np.float32):
         out = np.zeros((len(batch), 3, SIZE, SIZE), dtype)
@@ -213,7 +211,7 @@ def ours(
 
 
 def copying(engine: _native.Engine, batch: Batch) -> tuple[dict[str, Side], int]:
-    """Raw pictures as they are, against one memcpy of as many bytes."""
+    """Raw images as they are, against one memcpy of as many bytes."""
     count = len(batch)
     assert batch.shape is not None
     height, width, channels = batch.shape[0]
@@ -246,7 +244,7 @@ def report(title: str, speeds: dict[str, float], against: str) -> None:
 
 def main() -> None:
     parser = arguments(__doc__ or "", rounds=7)
-    parser.add_argument("--count", type=int, default=100, help="pictures of each kind (default 100)")
+    parser.add_argument("--count", type=int, default=100, help="images of each kind (default 100)")
     args = parser.parse_args()
     engine, libjpeg = _native.Engine(1), _native.Engine(1, _baseline=False)
     # Loops that this machine can run and does not use.

@@ -1,7 +1,7 @@
 """To the GPU: photos in .beton, quasi-random order, to normalised float16 224 × 224 on the device.
 
 jpeg256, jpeg500   random resized crop and flip, in every mode of decode, at several batch sizes; beside them
-                   what torchvision's decode_jpeg (nvJPEG) does, whole pictures, nothing after it
+                   what torchvision's decode_jpeg (nvJPEG) does, whole images, nothing after it
 raw256             raw pixels, random resized crop and flip on the device; the limit is the bus
 step               a ResNet-50 in bfloat16 that trains on the batches: how much longer its steps take than on
                    a batch that lies on the device already, and how long it waits for data
@@ -60,7 +60,7 @@ def make(path: Path, size: int, count: int, distinct: int, raw: bool) -> None:
 
 
 def peers(path: Path, count: int) -> dict[str, Callable[[], float]]:
-    """Whole pictures decoded, nothing after it: by the engine, and by nvJPEG as torchvision uses it."""
+    """Whole images decoded, nothing after it: by the engine, and by nvJPEG as torchvision uses it."""
     import torch
     from torchvision.io import ImageReadMode, decode_jpeg
 
@@ -78,7 +78,7 @@ def peers(path: Path, count: int) -> dict[str, Callable[[], float]]:
 
 
 def bus(size: int, count: int) -> dict[str, Callable[[], float]]:
-    """Whole raw pictures copied from pinned memory, nothing else."""
+    """Whole raw images copied from pinned memory, nothing else."""
     import torch
 
     host = torch.empty((256, size, size, 3), dtype=torch.uint8, pin_memory=True)
@@ -102,7 +102,7 @@ def measure(name: str, path: Path, args: argparse.Namespace) -> Found:
     modes = ["auto"] if raw else args.modes
     loaders = {(mode, batch): loader_of(path, mode, batch, args) for batch in args.batches for mode in modes}
     tasks |= {f"{mode} {batch}": epoch(loader, args.device) for (mode, batch), loader in loaders.items()}
-    print(f"{name}: {count:,} pictures", flush=True)
+    print(f"{name}: {count:,} images", flush=True)
     for title, task in tasks.items():
         began = time.perf_counter()
         while time.perf_counter() - began < (KNOWS if title.startswith("auto") and not raw else WARM_UP):

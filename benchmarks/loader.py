@@ -29,7 +29,7 @@ BATCH, CROP = 256, 224
 
 
 class Data(NamedTuple):
-    """A data set to make: how its pictures are stored, how large they are, how many."""
+    """A data set to make: how its images are stored, how large they are, how many."""
 
     mode: str
     size: int
@@ -63,20 +63,20 @@ def make(path: Path, name: str, count: int) -> None:
     if path.exists():
         return
     mode, size, _ = DATA[name]
-    print(f"making {path.name}: {count} pictures of {size} px", flush=True)
+    print(f"making {path.name}: {count} images of {size} px", flush=True)
     if mode == "jpg":
         folder = path.with_suffix("")
         photos().make_folder(folder, count, size=size)
         batchplant.jobs.convert(folder, path)
         return
-    # What is in raw pixels makes no difference to anyone, so a few pictures come again and again.
+    # What is in raw pixels makes no difference to anyone, so a few images come again and again.
     draw = photos().photo
-    pictures = [draw(number, seed=0, width=size, height=size, label=number % 8) for number in range(256)]
+    images = [draw(number, seed=0, width=size, height=size, label=number % 8) for number in range(256)]
     with batchplant.create(
         path, {"image": batchplant.Image(), "label": batchplant.Int()}, write_mode=mode
     ) as out:
         for number in range(count):
-            out.append({"image": pictures[number % len(pictures)], "label": number % 8})
+            out.append({"image": images[number % len(images)], "label": number % 8})
 
 
 def write_table(beton: Path, target: Path) -> None:
@@ -124,7 +124,7 @@ def measure(sides: dict[str, Callable[[], Side]], rounds: int, peer: str = "FFCV
         found = interleaved({name: side.epoch for name, side in started.items()}, rounds)
         counts = {side.images for side in started.values()}
         if len(counts) != 1:
-            raise RuntimeError(f"the sides gave different numbers of pictures: {counts}")
+            raise RuntimeError(f"the sides gave different numbers of images: {counts}")
         return {
             **rates(found, counts.pop(), peer),
             "first batch, s": {name: side.first_batch for name, side in started.items()},
@@ -201,7 +201,7 @@ def scale(folder: Path, scratch: Path, args: argparse.Namespace, cores: int) -> 
     return found
 
 
-# At tens of thousands of pictures a second, an epoch has to be long enough that its start does not count.
+# At tens of thousands of images a second, an epoch has to be long enough that its start does not count.
 SCALING_COUNT = 64 * 256
 
 
@@ -217,7 +217,7 @@ def main() -> None:
     parser.add_argument(
         "--data", type=Path, metavar="FOLDER", help="keep the data sets here, or use those there"
     )
-    parser.add_argument("--quick", action="store_true", help="few pictures, two rounds: does it run at all?")
+    parser.add_argument("--quick", action="store_true", help="few images, two rounds: does it run at all?")
     args = parser.parse_args()
     args.rounds = 2 if args.quick else args.rounds
     cores = len(os.sched_getaffinity(0))

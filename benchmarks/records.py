@@ -1,4 +1,4 @@
-"""Record formats in place: loading pictures, indexing, random reads and Examples.
+"""Record formats in place: loading images, indexing, random reads and Examples.
 
 loading    the same JPEGs (256 px, crop 224, flip) from .beton and from every record format, no conversion
 indexing   a scan of a whole file that has no index yet, warm cache, 20-KB and 100-byte records
@@ -61,11 +61,11 @@ def loading(folder: Path, args: argparse.Namespace) -> Found:
     for name in FILES.values():
         batchplant.jobs.convert(folder / "photos", folder / name)
     print(f"loading {count} JPEGs of 256 px, crop {CROP}, flip, batches of {BATCH}", flush=True)
-    picture = [RandomResizedCrop(CROP), RandomHorizontalFlip()]
+    image = [RandomResizedCrop(CROP), RandomHorizontalFlip()]
     with ExitStack() as stack:
         epochs: dict[str, Callable[[], float]] = {}
         for format, name in FILES.items():
-            loader = Loader(folder / name, BATCH, order="random", pipelines={"image": picture})
+            loader = Loader(folder / name, BATCH, order="random", pipelines={"image": image})
             stack.callback(loader.close)
             epochs[format] = lambda loader=loader: timed(lambda: sum(len(one["image"]) for one in loader))
             epochs[format]()
@@ -187,7 +187,7 @@ def write_examples(path: Path, count: int) -> None:
                 {
                     "image": rng.bytes(1000), "label": number, "score": rng.random(),
                     "box": rng.random(4, dtype=np.float32), "ids": rng.integers(0, 10**6, 16),
-                    "name": f"picture {number}".encode(),
+                    "name": f"image {number}".encode(),
                 }
             )  # fmt: skip
 

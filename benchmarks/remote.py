@@ -1,6 +1,6 @@
 """Loading JPEGs from a bucket, beside the local loader and libraries that are made for it.
 
-The same pictures (500 px, 1 GB) lie on an S3 server on this machine: as .tar shards, .beton and single files
+The same images (500 px, 1 GB) lie on an S3 server on this machine: as .tar shards, .beton and single files
 as they are, and converted to what others need. The server answers at once, and 30 ms later: see _servers.py.
 Every run is a new process with empty caches that opens the data and loads two epochs; libraries with a cache
 read the second one from there. All decode, crop to 224 px and flip, with as many threads or worker processes
@@ -69,13 +69,13 @@ def make(data: Path, pythons: dict[str, str], args: argparse.Namespace) -> None:
     """Write the data sets, unless they are there already: the bucket, and the same files to read locally."""
     count, size = (256, 96) if args.quick else (COUNT, SIZE)
     folder, local = data / BUCKET, data / "local"
-    pictures, tar = folder / "photos", folder / "tar"
+    images, tar = folder / "photos", folder / "tar"
     if not local.exists():
-        print(f"making {count} pictures of {size} px", flush=True)
-        photos().make_folder(pictures, count, size=size)
+        print(f"making {count} images of {size} px", flush=True)
+        photos().make_folder(images, count, size=size)
         tar.mkdir(exist_ok=True)
-        batchplant.jobs.convert(pictures, tar / "photos.tar", shard_samples=count // SHARDS, overwrite=True)
-        batchplant.jobs.convert(pictures, folder / "photos.beton", overwrite=True)
+        batchplant.jobs.convert(images, tar / "photos.tar", shard_samples=count // SHARDS, overwrite=True)
+        batchplant.jobs.convert(images, folder / "photos.beton", overwrite=True)
         # An index of objects has their ETags in it, and one of files has their times.
         with serving(data, writable=True) as servers, environment(servers, data):
             index(f"s3://{BUCKET}/{TAR}")
@@ -93,7 +93,7 @@ def make(data: Path, pythons: dict[str, str], args: argparse.Namespace) -> None:
         part = target.with_name(f"{target.name}.part")
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir()
-        job = {"photos": str(pictures), "target": str(part), "files": SHARDS}
+        job = {"photos": str(images), "target": str(part), "files": SHARDS}
         command = [pythons[name], str(HERE / "_remote_sides.py"), "--convert", name, json.dumps(job)]
         said = subprocess.run(command, capture_output=True, text=True)
         if said.returncode:
@@ -222,7 +222,7 @@ class Sides:
         found["peak memory"] = side.peak
         first, second = found["first"], found["second"]
         if side.name != "obstore" and {first["images"], second["images"]} != {self.images}:
-            raise RuntimeError(f"{side.name} gave {first['images']} and {second['images']} pictures")
+            raise RuntimeError(f"{side.name} gave {first['images']} and {second['images']} images")
         print(f"  {delay:>2} ms  {side.name:<36} {first['seconds']:7.2f} s, {second['seconds']:7.2f} s"
               f"  {first['requests']:>6,} + {second['requests']:,} requests", flush=True)  # fmt: skip
         return found
@@ -277,7 +277,7 @@ def measure(data: Path, scratch: Path, args: argparse.Namespace, pythons: dict[s
     with serving(data) as servers, environment(servers, scratch):
         sides = Sides(data, scratch, servers)
         warm(servers)
-        print(f"{sides.images} pictures, {args.rounds} rounds, seconds of both epochs", flush=True)
+        print(f"{sides.images} images, {args.rounds} rounds, seconds of both epochs", flush=True)
         single = {str(delay): items(sides, delay) for delay in args.delays}
         here = dict.fromkeys([*OURS, "obstore"], sys.executable)
         for number in range(args.rounds):
@@ -308,7 +308,7 @@ def main() -> None:
     parser.add_argument("--delays", nargs="+", type=int, default=DELAYS, metavar="MS", help="default 0 30")
     parser.add_argument("--peers", nargs="*", choices=PEERS, default=list(PEERS), help="default: all")
     parser.add_argument("--data", type=Path, metavar="FOLDER", help="keep the data here, or use that there")
-    parser.add_argument("--quick", action="store_true", help="few pictures, one round: does it run at all?")
+    parser.add_argument("--quick", action="store_true", help="few images, one round: does it run at all?")
     args = parser.parse_args()
     args.rounds = 1 if args.quick else args.rounds
     results: dict[str, Any] = {

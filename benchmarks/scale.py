@@ -4,7 +4,7 @@ order       positions of orders over 10^10 samples for 10^4 ranks: microseconds 
 plan        which of 10^9 samples go into which of 10^5 files, from their sizes: seconds and peak memory
 open        sets of 10^5 files by the one index of all: seconds, peak memory, and seconds for a first sample.
             10^9 samples where files tell themselves where they are; 16 in each file where the index does
-conversion  re-encoding pictures with 1, 2 and 4 processes of one thread each, started for it, and by clusters
+conversion  re-encoding images with 1, 2 and 4 processes of one thread each, started for it, and by clusters
             of Dask and Ray that are there, with as many workers as the most
 
 Plan and open run in processes of their own, so that their memory is theirs.
@@ -54,7 +54,7 @@ OPENED = {
     "tar, _index.bpindex": "tar",
 }
 LISTED = (".beton", ".ffr", ".parquet")
-PICTURES, SIDE = 1600, 400
+IMAGES, SIDE = 1600, 400
 PROCESSES = (1, 2, 4)
 
 # Of the process itself: ru_maxrss would have that of the one that started it, too.
@@ -69,9 +69,9 @@ PLAN = (
 import json, sys, time
 import numpy as np
 from batchplant import order
-from batchplant.columns import Spans
-from batchplant.conversion.plan import plan
-from batchplant.reader import Reader
+from batchplant.schema.columns import Spans
+from batchplant.jobs.conversion.plan import plan
+from batchplant.data.reader import Reader
 from batchplant.schema import Bytes, Int, Schema
 
 class Sizes(Reader):
@@ -296,9 +296,9 @@ def convert(source: Path, target: Path, engine: engines.Engine, shards: int, cou
 def conversion_part(folder: Path, args: Any) -> dict[str, Any]:
     cores = len(os.sched_getaffinity(0))
     # So many that starting a process counts for little, however many cores there are.
-    count = 96 if args.quick else PICTURES * cores
+    count = 96 if args.quick else IMAGES * cores
     numbers = [one for one in PROCESSES if one <= max(2, cores)]
-    print(f"  making {count} pictures of {SIDE} px", flush=True)
+    print(f"  making {count} images of {SIDE} px", flush=True)
     photos().make_folder(folder / "photos", count, size=SIDE)
     shards = 4 * numbers[-1]
     tasks: dict[str, Callable[[], float]] = {}
@@ -355,7 +355,7 @@ def measured_conversion(
         f"{name} {ratio:.2f} of processes" for name, ratio in ratios.items() if "processes" not in name
     ))  # fmt: skip
     return {
-        "pictures": count, "side": SIDE, "shards": shards, "images/s": speeds, "speed-up": one / most,
+        "images": count, "side": SIDE, "shards": shards, "images/s": speeds, "speed-up": one / most,
         "of processes": ratios,
     }  # fmt: skip
 

@@ -1,15 +1,15 @@
-"""The viewer on a .beton of ten million samples: the first picture, thumbnails, the end of the list, memory.
+"""The viewer on a .beton of ten million samples: the first image, thumbnails, the end of the list, memory.
 
-The file has a true table of that many samples; their pictures are a few hundred JPEGs of 500 pixels, again
+The file has a true table of that many samples; their images are a few hundred JPEGs of 500 pixels, again
 and again. ``batchplant view`` runs in a process of its own, as a user starts it. Parts:
 
-    start     from the command to the first picture: the link, the page's data, the first sheet of thumbnails
+    start     from the command to the first image: the link, the page's data, the first sheet of thumbnails
     sheet     100 thumbnails of 160 pixels, and what the page is told of those samples
     browser   the same in Chromium, with the time until the thumbnails are on the screen; and from the top of
               the list to its end (playwright, and Chromium on this machine)
     dashboard epochs of a Loader with and without a dashboard that somebody looks at, in turns
 
-Goals: first picture 0.5 s, sheet 0.15 s on 2 cores, end of the list 0.3 s, memory 300 MB; a loader with a
+Goals: first image 0.5 s, sheet 0.15 s on 2 cores, end of the list 0.3 s, memory 300 MB; a loader with a
 dashboard loses 1 %.
 """
 
@@ -36,20 +36,20 @@ from batchplant import Loader
 from batchplant.formats.beton.layout import ALLOCATION, DESCRIPTOR, HEADER, INT, RGB, table_dtype
 from batchplant.ops import RandomHorizontalFlip, RandomResizedCrop
 
-SAMPLES, PICTURES, SIDE = 10_000_000, 300, 500
+SAMPLES, IMAGES, SIDE = 10_000_000, 300, 500
 PAGE = 1 << 23
 # Rows of the tables that are written at a time.
 ROWS = 1 << 20
-GOALS = {"first picture": 0.5, "sheet": 0.15, "end of the list": 0.3, "memory": 300e6, "dashboard": 0.01}
+GOALS = {"first image": 0.5, "sheet": 0.15, "end of the list": 0.3, "memory": 300e6, "dashboard": 0.01}
 
 
-def make(path: Path, samples: int, pictures: list[bytes]) -> None:
-    """Image and label; the pictures stand in the file once."""
+def make(path: Path, samples: int, images: list[bytes]) -> None:
+    """Image and label; the images stand in the file once."""
     dtype = table_dtype([RGB, INT])
     table = HEADER.itemsize + 2 * DESCRIPTOR.itemsize
     first = -(-(table + samples * dtype.itemsize) // PAGE) * PAGE
     places, at = [], first
-    for one in pictures:
+    for one in images:
         if at // PAGE != (at + len(one) - 1) // PAGE:
             at = -(-at // PAGE) * PAGE
         places.append(at)
@@ -57,17 +57,17 @@ def make(path: Path, samples: int, pictures: list[bytes]) -> None:
     end = -(-at // PAGE) * PAGE
     descriptors = np.zeros(2, dtype=DESCRIPTOR)
     descriptors["type"], descriptors["name"] = [RGB, INT], [b"image", b"label"]
-    starts, sizes = np.array(places, dtype="<u8"), np.array([len(one) for one in pictures], dtype="<u8")
+    starts, sizes = np.array(places, dtype="<u8"), np.array([len(one) for one in images], dtype="<u8")
     with open(path, "wb") as file:
         file.write(np.array([(2, 2, PAGE, samples, end)], dtype=HEADER).tobytes() + descriptors.tobytes())
         for number in range(0, samples, ROWS):
             ids = np.arange(number, min(number + ROWS, samples))
             rows = np.zeros(len(ids), dtype=dtype)
             rows["f0"]["width"] = rows["f0"]["height"] = SIDE
-            rows["f0"]["ptr"] = starts[ids % len(pictures)]
+            rows["f0"]["ptr"] = starts[ids % len(images)]
             rows["f1"] = ids % 1000
             file.write(rows.tobytes())
-        for place, one in zip(places, pictures, strict=True):
+        for place, one in zip(places, images, strict=True):
             file.seek(place)
             file.write(one)
         file.seek(end)
@@ -75,7 +75,7 @@ def make(path: Path, samples: int, pictures: list[bytes]) -> None:
             ids = np.arange(number, min(number + ROWS, samples))
             found = np.zeros(len(ids), dtype=ALLOCATION)
             found["sample"] = ids
-            found["ptr"], found["size"] = starts[ids % len(pictures)], sizes[ids % len(pictures)]
+            found["ptr"], found["size"] = starts[ids % len(images)], sizes[ids % len(images)]
             file.write(found.tobytes())
 
 
@@ -120,14 +120,14 @@ def resident(process: subprocess.Popen[str]) -> dict[str, int]:
 
 
 def start(path: Path, rounds: int) -> dict[str, Any]:
-    seconds: dict[str, list[float]] = {"link": [], "first picture": []}
+    seconds: dict[str, list[float]] = {"link": [], "first image": []}
     for _ in range(rounds):
         with viewer(path) as (_, url, began):
             seconds["link"].append(time.perf_counter() - began)
             client = Client(url)
             client.get("api/dataset")
             client.get("api/sheet?field=image&start=0&count=50&size=192")
-            seconds["first picture"].append(time.perf_counter() - began)
+            seconds["first image"].append(time.perf_counter() - began)
     return {name: _spread(found) for name, found in seconds.items()}
 
 
@@ -155,10 +155,10 @@ def in_browser(path: Path, rounds: int) -> dict[str, Any] | None:
     if executable is None:
         print("there is no Chromium: the browser's part is left out")
         return None
-    painted = "() => document.querySelector('.tile .picture') !== null"
+    painted = "() => document.querySelector('.tile .image') !== null"
     ended = """(last) => { const tile = document.getElementById(`row-${last}`);
-        return tile !== null && tile.querySelector('.picture') !== null; }"""
-    found: dict[str, list[float]] = {"first picture on the screen": [], "end of the list": []}
+        return tile !== null && tile.querySelector('.image') !== null; }"""
+    found: dict[str, list[float]] = {"first image on the screen": [], "end of the list": []}
     with sync_playwright() as driver, viewer(path) as (process, url, _):
         browser = driver.chromium.launch(executable_path=executable, args=["--no-sandbox", "--disable-gpu"])
         for _ in range(rounds):
@@ -166,7 +166,7 @@ def in_browser(path: Path, rounds: int) -> dict[str, Any] | None:
             began = time.perf_counter()
             page.goto(url)
             page.wait_for_function(painted, polling="raf")
-            found["first picture on the screen"].append(time.perf_counter() - began)
+            found["first image on the screen"].append(time.perf_counter() - began)
             last = page.evaluate("async () => (await (await fetch('api/dataset')).json()).samples - 1")
             began = time.perf_counter()
             page.keyboard.press("End")
@@ -244,10 +244,10 @@ def main() -> None:
     results: dict[str, Any] = {"samples": samples, "goals": GOALS}
     with workplace() as folder, others(results):
         made = folder / "photos"
-        photos().make_folder(made, 30 if args.quick else PICTURES, size=SIDE)
-        pictures = [one.read_bytes() for one in sorted(made.rglob("*.jpg"))]
+        photos().make_folder(made, 30 if args.quick else IMAGES, size=SIDE)
+        images = [one.read_bytes() for one in sorted(made.rglob("*.jpg"))]
         path = folder / "large.beton"
-        make(path, samples, pictures)
+        make(path, samples, images)
         print(f"{samples:,} samples, {path.stat().st_size / 1e9:.1f} GB")
         for name in args.parts:
             found = PARTS[name](path, args.rounds)

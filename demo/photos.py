@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Photo-like pictures from a seed: NumPy makes the pixels, Pillow saves them.
+"""Photo-like images from a seed: NumPy makes the pixels, Pillow saves them.
 
     python demo/photos.py OUT --count 300 --size 500 --seed 0
 
 Each is a scene in linear light: lit, textured shapes with soft shadows before a two-part background, partly
-out of focus, with sensor noise. As JPEG files they weigh about what camera pictures of that size weigh.
+out of focus, with sensor noise. As JPEG files they weigh about what camera images of that size weigh.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ Plane = npt.NDArray[Any]  # float32 throughout
 NAMES = ("brick", "amber", "moss", "jade", "lagoon", "cobalt", "violet", "rose")  # hues k/8, from red round
 RATIOS = ((4, 3), (3, 2), (3, 4), (4, 3), (1, 1), (2, 3))  # width : height
 STAMP = ".photos.json"
-VERSION = 1  # raise when the pictures change, so that folders made before are made again
+VERSION = 1  # raise when the images change, so that folders made before are made again
 TILE = 768
 
 
 class Bank(NamedTuple):
-    """Texture tiles, zero mean; making them once per process is what makes a picture cheap."""
+    """Texture tiles, zero mean; making them once per process is what makes an image cheap."""
 
     sharp: list[Plane]
     soft: list[Plane]  # the same out of focus
@@ -211,7 +211,7 @@ def _shape(
 
 
 def photo(index: int, *, seed: int = 0, width: int, height: int, label: int = 0) -> npt.NDArray[np.uint8]:
-    """Picture `index` of `seed`, uint8 HWC RGB; the label sets the hue and the kind of most shapes."""
+    """Image `index` of `seed`, uint8 HWC RGB; the label sets the hue and the kind of most shapes."""
     rng = random.Random(f"{seed}/{index}")  # far cheaper for single draws than NumPy's
     size, detail, sun = max(width, height), rng.lognormvariate(0.6, 0.6), rng.uniform(-math.pi, 0)
     out = _background(rng, height, width, detail)
@@ -257,12 +257,12 @@ def _save(part: Path, indices: range, size: int, classes: int, seed: int, qualit
 
 
 def _save_all(part: Path, count: int, workers: int, args: tuple[int, int, int, int]) -> Iterator[object]:
-    """Save all pictures, yielding after each."""
+    """Save all images, yielding after each."""
     if workers == 1:
         yield from _save(part, range(count), *args)
         return
     # Processes, since threads share the interpreter lock (half as fast again here); plain children rather
-    # than multiprocessing's, so that this works however the module was loaded. They print a line a picture.
+    # than multiprocessing's, so that this works however the module was loaded. They print a line an image.
     command = [sys.executable, __file__, "--part", str(part), *map(str, (*args, count, workers))]
     read, write = os.pipe()
     children = [subprocess.Popen([*command, str(k)], stdout=write) for k in range(workers)]
@@ -271,7 +271,7 @@ def _save_all(part: Path, count: int, workers: int, args: tuple[int, int, int, i
         with open(read) as lines:
             yield from lines
         if any(child.wait() for child in children):
-            raise RuntimeError("a process that saves pictures failed")
+            raise RuntimeError("a process that saves images failed")
     finally:
         for child in children:
             child.kill()
@@ -328,16 +328,16 @@ def main(argv: list[str]) -> None:
         return
     parser = argparse.ArgumentParser(description="Write photo-like JPEG files, in a subfolder per class.")
     parser.add_argument("root", metavar="OUT", help="folder to make, or keep if made with the same options")
-    parser.add_argument("--count", type=int, default=300, help="number of pictures (default 300)")
+    parser.add_argument("--count", type=int, default=300, help="number of images (default 300)")
     parser.add_argument("--size", type=int, default=500, help="longer side in pixels (default 500)")
     parser.add_argument("--classes", type=int, default=8, help="number of classes, at most 32 (default 8)")
-    parser.add_argument("--seed", type=int, default=0, help="another seed, other pictures (default 0)")
+    parser.add_argument("--seed", type=int, default=0, help="another seed, other images (default 0)")
     parser.add_argument("--quality", type=int, default=90, help="JPEG quality (default 90)")
     parser.add_argument("--workers", type=int, help="processes (default: one for each processor)")
 
     def progress(done: int, count: int) -> None:
         if done % 100 == 0 or done == count:
-            print(f"{done} of {count} pictures", flush=True)
+            print(f"{done} of {count} images", flush=True)
 
     make_folder(**vars(parser.parse_args(argv)), progress=progress)
 

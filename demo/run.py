@@ -84,14 +84,14 @@ class Photos:
         return len(self.files)
 
     def __getitem__(self, number: int) -> Any:
-        with Image.open(self.files[number]) as picture:
-            area = picture.width * picture.height * random.uniform(0.08, 1)
+        with Image.open(self.files[number]) as image:
+            area = image.width * image.height * random.uniform(0.08, 1)
             aspect = math.exp(random.uniform(math.log(3 / 4), math.log(4 / 3)))
-            wide = min(picture.width, round(math.sqrt(area * aspect)))
-            high = min(picture.height, round(math.sqrt(area / aspect)))
-            left, top = random.randint(0, picture.width - wide), random.randint(0, picture.height - high)
+            wide = min(image.width, round(math.sqrt(area * aspect)))
+            high = min(image.height, round(math.sqrt(area / aspect)))
+            left, top = random.randint(0, image.width - wide), random.randint(0, image.height - high)
             box = (left, top, left + wide, top + high)
-            pixels = np.asarray(picture.resize((CROP, CROP), Image.Resampling.BILINEAR, box=box))
+            pixels = np.asarray(image.resize((CROP, CROP), Image.Resampling.BILINEAR, box=box))
         return np.array(pixels[:, ::-1] if random.random() < 0.5 else pixels)
 
 
@@ -130,7 +130,7 @@ def print_table(title: str, unit: str, rates: dict[str, float]) -> None:
 
 
 def draw(dataset: batchplant.Reader, rates: dict[str, float], loading: dict[str, float], path: Path) -> None:
-    """Some pictures as they are stored and as a batch has them, and the speeds."""
+    """Some images as they are stored and as a batch has them, and the speeds."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -143,9 +143,9 @@ def draw(dataset: batchplant.Reader, rates: dict[str, float], loading: dict[str,
     grid = figure.add_gridspec(2, 8, left=0.02, right=0.98, top=0.9, bottom=0.44, hspace=0.25)
     for place, number in enumerate(chosen):
         sample = dataset[number]
-        for row, picture in enumerate((sample["image"], cropped["image"][place])):
+        for row, image in enumerate((sample["image"], cropped["image"][place])):
             axis = figure.add_subplot(grid[row, place])
-            axis.imshow(picture)
+            axis.imshow(image)
             axis.set_title(("random crop", names[sample["label"]])[row == 0], fontsize=8)
             axis.axis("off")
     below = figure.add_gridspec(1, 2, left=0.18, right=0.96, top=0.35, bottom=0.1, wspace=0.7)
@@ -172,7 +172,7 @@ def draw(dataset: batchplant.Reader, rates: dict[str, float], loading: dict[str,
 def main() -> None:
     OUT.mkdir(exist_ok=True)
     folder, beton = str(OUT / "photos"), str(OUT / "photos.beton")
-    print(f"Making {COUNT} photo-like pictures of {SIZE} px in {folder} (kept for the next run)")
+    print(f"Making {COUNT} photo-like images of {SIZE} px in {folder} (kept for the next run)")
     photos.make_folder(folder, COUNT, size=SIZE)
     command(f"convert {shlex.quote(folder)} {shlex.quote(beton)} --checksums --overwrite")
     command(f"verify {shlex.quote(beton)} --decode --against {shlex.quote(folder)}")
@@ -183,7 +183,7 @@ def main() -> None:
     print_table(f"loading, random crop to {CROP} px", "images/s", loading)
     figure = OUT / "demo.png"
     draw(batchplant.open(beton), rates, loading, figure)
-    print(f"\nThe folder and the file hold the same {COUNT} pictures, byte for byte. Figure: {figure}")
+    print(f"\nThe folder and the file hold the same {COUNT} images, byte for byte. Figure: {figure}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The picture of docs/guides/augmentation.md: what each op makes of one photo.
+"""The image of docs/guides/augmentation.md: what each op makes of one photo.
 
 python docs/augmentations.py     needs Pillow
 """

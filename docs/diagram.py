@@ -65,7 +65,7 @@ ROWS = (
     Row("Read from a bucket, or streamed?", "requests cost more than bytes", "WebDataset shards of 256 MB",
         "indexed, shuffled once when written, cached on disk"),
 )  # fmt: skip
-LAST = Row("", "", ".beton", "pictures, sound, text: shuffled from a local disk, decoded in place")
+LAST = Row("", "", ".beton", "images, sound, text: shuffled from a local disk, decoded in place")
 
 
 def box(x: float, y: float, width: float, kind: str, title: str, note: str) -> str:

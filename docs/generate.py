@@ -74,15 +74,15 @@ The steps of a pipeline. They are in `batchplant.ops`; those for PyTorch are in 
 [Loading](../guides/loading.md#pipelines) shows how they are used, and how to write one of your own.
 
 An op that draws random numbers has the option `share`: ops with the same name there draw the same numbers
-for a sample, in whatever field they run. So a picture and its mask get the same box and the same flip.
+for a sample, in whatever field they run. So an image and its mask get the same box and the same flip.
 
 *On a device*: with `Loader(device=…, decode=…)` the op runs on the device; the others run on the CPU, after
-the batch was copied back ([Pictures on the GPU](../guides/gpu.md#what-runs-on-the-device)).
+the batch was copied back ([Images on the GPU](../guides/gpu.md#what-runs-on-the-device)).
 """
 
 OPS_SECTIONS = {
     "decode": (
-        "Decoding pictures",
+        "Decoding images",
         """\
 A decoder is the first step of an image field's pipeline; without one it is `Decode()`. `filter` is one of
 `area`, `bilinear`, `bicubic`, `nearest`. Crops, flips and padding that follow the decoder, then `Normalize`
@@ -91,20 +91,20 @@ and `ChannelsFirst`, are done by the engine while it decodes, and cost no pass o
     ),
     "colour": (
         "Augmentation: colours",
-        "Batches of pictures, (samples, height, width, 3), `uint8`, go in and come out.\n",
+        "Batches of images, (samples, height, width, 3), `uint8`, go in and come out.\n",
     ),
     "levels": (
         "Augmentation: levels",
-        "Pictures of `uint8`. [Augment pictures](../guides/augmentation.md) shows them.\n",
+        "Images of `uint8`. [Augment images](../guides/augmentation.md) shows them.\n",
     ),
     "policies": (
         "Augmentation: policies",
         """\
-Changes drawn for each sample from a list; pictures of `uint8`, of one or three channels.
-[Augment pictures](../guides/augmentation.md#policies) shows them.
+Changes drawn for each sample from a list; images of `uint8`, of one or three channels.
+[Augment images](../guides/augmentation.md#policies) shows them.
 """,
     ),
-    "erasing": ("Augmentation: erasing", "Pictures of any dtype, channels first or last.\n"),
+    "erasing": ("Augmentation: erasing", "Images of any dtype, channels first or last.\n"),
     "framing": (
         "Augmentation: crops and padding",
         "[Crop, resize and rotate](../guides/crops.md) shows them.\n",
@@ -112,18 +112,18 @@ Changes drawn for each sample from a list; pictures of `uint8`, of one or three 
     "warping": (
         "Augmentation: rotation and perspective",
         """\
-Pictures of `uint8`. [Crop, resize and rotate](../guides/crops.md#rotation-affine-maps-perspective) shows
+Images of `uint8`. [Crop, resize and rotate](../guides/crops.md#rotation-affine-maps-perspective) shows
 them.
 """,
     ),
     "augment": (
         "Augmentation: covers, mixes",
-        "Batches of pictures, (samples, height, width, channels), `uint8`, go in and come out.\n",
+        "Batches of images, (samples, height, width, channels), `uint8`, go in and come out.\n",
     ),
     "moving": (
         "Boxes, keypoints, polygons",
         """\
-The first step of such a field, which goes with its picture; without one it follows by itself.
+The first step of such a field, which goes with its image; without one it follows by itself.
 [Detection](../guides/detection.md#augmentation-moves-them) shows them.
 """,
     ),
@@ -131,7 +131,7 @@ The first step of such a field, which goes with its picture; without one it foll
         "Steps that see several fields",
         "They are given to the Loader as `joint=[…]`, as are those of the next two sections.\n",
     ),
-    "mixing": ("Several pictures in one", ""),
+    "mixing": ("Several images in one", ""),
     "blending": ("Two samples in one", ""),
     "audio": (
         "Sounds",
@@ -144,7 +144,7 @@ The first step of such a field, which goes with its picture; without one it foll
     "spectrogram": ("Spectrograms", "[Audio](../guides/audio.md#spectrograms) shows them.\n"),
     "video": (
         "Videos",
-        "The first step of a video field; ops of pictures follow. "
+        "The first step of a video field; ops of images follow. "
         "[Video](../guides/video.md#train-on-random-clips) shows it.\n",
     ),
     "volumes": (
@@ -155,7 +155,7 @@ The first step of such a field, which goes with its picture; without one it foll
     "function": ("Functions of your own", "[Loading](../guides/loading.md) shows it.\n"),
     "normalize": (
         "Normalisation",
-        "Of pictures, clips and numbers, by what you say or by what is found in the data.\n",
+        "Of images, clips and numbers, by what you say or by what is found in the data.\n",
     ),
     "filling": (
         "Missing values",

@@ -1,4 +1,4 @@
-"""The pictures of docs/guides/viewing.md: pages of the viewer over datasets that are made here.
+"""The images of docs/guides/viewing.md: pages of the viewer over datasets that are made here.
 
 python docs/screenshots.py [NAME …]     needs Chromium, Playwright and Pillow
 """
@@ -38,7 +38,7 @@ def folder_of_photos(folder: Path) -> Path:
 
 
 def detection(folder: Path) -> Path:
-    """Pictures with boxes, labels and points."""
+    """Images with boxes, labels and points."""
     path = folder / "street.beton"
     rng = np.random.default_rng(3)
     schema = {
@@ -47,12 +47,12 @@ def detection(folder: Path) -> Path:
     }  # fmt: skip
     with batchplant.create(path, schema) as out:
         for number in range(60):
-            picture = photos.photo(number, width=480, height=320, label=number % 10)
+            image = photos.photo(number, width=480, height=320, label=number % 10)
             corner = rng.uniform((0, 0), (300, 180), (3, 2))
             boxes = np.concatenate([corner, corner + rng.uniform(60, 140, (3, 2))], axis=1)
             out.append(
-                {"image": picture, "boxes": boxes.astype("f4"), "labels": rng.integers(0, 5, 3),
-                 "caption": f"picture {number} of the street, with three things in it"}
+                {"image": image, "boxes": boxes.astype("f4"), "labels": rng.integers(0, 5, 3),
+                 "caption": f"image {number} of the street, with three things in it"}
             )  # fmt: skip
     return path
 
@@ -85,7 +85,7 @@ def once(make: Callable[[Path], Path], folder: Path) -> Path:
 
 
 def page(name: str, make: Callable[[Path], Path], hash: str = "", *, wait: str = "", **options: Any) -> Shot:
-    """A picture of the page over a dataset, once something is there."""
+    """An image of the page over a dataset, once something is there."""
 
     def shoot(chromium: Any, folder: Path) -> None:
         session = dict(options)

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "../native/pictures/jpeg.hpp"
+#include "../native/images/jpeg.hpp"
 #include "../native/kernels/kernels.hpp"
 
 namespace {
@@ -63,7 +63,7 @@ Answer decode(JpegDecoder& decoder, const uint8_t* data, size_t size, Choices ch
 
 }  // namespace
 
-// The decoder of our own and libjpeg must not differ in anything but this: of a progressive picture libjpeg reads also
+// The decoder of our own and libjpeg must not differ in anything but this: of a progressive image libjpeg reads also
 // what is below the part, and may find something wrong there.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     // Kept as a loader would keep them: every input meets the tables and the rows that the one before it left.

@@ -188,11 +188,11 @@ def _detection(path: Path, name: str, found: Any, without: tuple[str, ...] = ("k
 
 
 def _list(folder: Path) -> Path:
-    with bp.create(folder / "pictures", {"image": bp.Image()}, format="imagefolder") as out:
+    with bp.create(folder / "images", {"image": bp.Image()}, format="imagefolder") as out:
         for number in range(3):
             out.append({"image": sample(number)["image"]})
-    names = sorted(path.name for path in (folder / "pictures").glob("*.png"))
-    lines = [f"{number}\t{number}.5\tpictures/{name}\n" for number, name in enumerate(names)]
+    names = sorted(path.name for path in (folder / "images").glob("*.png"))
+    lines = [f"{number}\t{number}.5\timages/{name}\n" for number, name in enumerate(names)]
     (folder / "seed.lst").write_text("".join(lines))
     return folder / "seed.lst"
 

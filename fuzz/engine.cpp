@@ -1,4 +1,4 @@
-#include "../native/pictures/engine.hpp"
+#include "../native/images/engine.hpp"
 
 #include <cstdlib>
 #include <memory>
@@ -9,7 +9,7 @@ namespace {
 
 using namespace batchplant;
 
-// What is done with the input follows from a hash of it: were it a part of the input, no picture would be whole.
+// What is done with the input follows from a hash of it: were it a part of the input, no image would be whole.
 class Choices {
 public:
     Choices(const uint8_t* data, size_t size) {
@@ -26,7 +26,7 @@ private:
     uint64_t state_ = 0xCBF29CE484222325u;
 };
 
-// The part of a raw picture that a box needs: planned and copied, or, where the plan was changed into one that does not
+// The part of a raw image that a box needs: planned and copied, or, where the plan was changed into one that does not
 // fit, refused.
 void gather_window(Engine& engine, Choices& choices, const Buffer& base, const int32_t* shape, const double* box) {
     const int64_t start = choices.below(4) == 0 ? static_cast<int64_t>(choices.below(64)) : 0;
@@ -86,7 +86,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     job.dct = choices.below(2) == 0 ? JpegDct::accurate : JpegDct::fast;
     job.fast_scale = choices.below(2) == 0;
     job.strict = choices.below(2) == 0;
-    job.output.pictures = 1;
+    job.output.images = 1;
     job.output.height = 1 + choices.below(50);
     job.output.width = 1 + choices.below(50);
     job.output.channels = raw || choices.below(3) == 0 ? static_cast<size_t>(channels) : choices.below(2) == 0 ? 1 : 3;
@@ -99,7 +99,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     if (job.output.type != PixelType::uint8) job.output.normalise(nullptr, nullptr);
 
     // Memory of exactly this size, so that the sanitizer sees a write of even one byte too far.
-    const size_t bytes = job.output.picture_size();
+    const size_t bytes = job.output.image_size();
     std::vector<uint8_t> expected;
     std::vector<int32_t> status;
     for (const auto& engine : engines) {

@@ -1,7 +1,7 @@
 """Feed damaged files to every format: only exceptions of our tree may come out, in time and within memory.
 
 Small datasets (see cases.py) are damaged (mutations.py), one file at a time: data, side-cars, notes. Each is
-opened, read, decoded, verified and, where it has pictures, loaded with on_error="skip". All in a child
+opened, read, decoded, verified and, where it has images, loaded with on_error="skip". All in a child
 process with a limit on its memory and on the time of every file, so that a signal, a hang and a MemoryError
 are findings like any other exception. A finding is a folder with the damaged dataset and what happened.
 """
@@ -99,9 +99,9 @@ def check_all(dataset: bp.Reader) -> None:
 
 
 def load(dataset: bp.Reader, resize: bool) -> None:
-    pictures = [name for name, field in dataset.schema.items() if isinstance(field, bp.Image)]
+    images = [name for name, field in dataset.schema.items() if isinstance(field, bp.Image)]
     # Boxes, outlines and keypoints move along.
-    shapes = {name: [ops.Resize(8), ops.HorizontalFlip()] for name in pictures} if resize else None
+    shapes = {name: [ops.Resize(8), ops.HorizontalFlip()] for name in images} if resize else None
     with contextlib.closing(bp.Loader(dataset, 2, pipelines=shapes, on_error="skip", workers=1)) as loader:
         for batch in loader:
             del batch

@@ -1,4 +1,4 @@
-#include "../native/pictures/jpeg.hpp"
+#include "../native/images/jpeg.hpp"
 
 #include <memory>
 #include <stdexcept>

@@ -1,4 +1,4 @@
-#include "../native/pictures/png.hpp"
+#include "../native/images/png.hpp"
 
 #include <cstdlib>
 #include <memory>

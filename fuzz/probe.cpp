@@ -1,4 +1,4 @@
-#include "../native/pictures/probe.hpp"
+#include "../native/images/probe.hpp"
 
 #include <cstdlib>
 

@@ -1,6 +1,6 @@
 // Run-length masks: any text, as many pixels as its first bytes say; polygons out of the same bytes.
 
-#include "../native/pictures/rle.hpp"
+#include "../native/images/rle.hpp"
 
 #include <cstring>
 #include <string>

@@ -37,11 +37,11 @@ VARIANTS = [
 def jpegs(folder: Path) -> None:
     """Several MCUs on each side, of every kind that our own decoder knows."""
     rng = np.random.default_rng(1)
-    picture = Image.fromarray(rng.integers(0, 256, (7, 9, 3), dtype=np.uint8)).resize((71, 54))
+    image = Image.fromarray(rng.integers(0, 256, (7, 9, 3), dtype=np.uint8)).resize((71, 54))
     for kind in range(3):
         for quality, options in ((95, {"restart_marker_blocks": 3}), (60, {"optimize": True}), (30, {})):
-            picture.save(folder / f"{kind}-{quality}.jpg", quality=quality, subsampling=kind, **options)
-    picture.convert("L").save(folder / "gray.jpg")
+            image.save(folder / f"{kind}-{quality}.jpg", quality=quality, subsampling=kind, **options)
+    image.convert("L").save(folder / "gray.jpg")
 
 
 def pngs(folder: Path) -> None:
@@ -81,8 +81,8 @@ def msgpack_streams(folder: Path) -> None:
         path = folder / f"{way}.msgpack"
         with bp.create(path, kinds, overwrite=True, numpy=way) as out:
             for n, number in enumerate((-5, 300, 2**40)):
-                picture, array = np.full((2, 3, 3), n, np.uint8), np.zeros((n, 2, 3), np.uint8)
-                out.append({"image": picture, "number": number, "text": "x" * n or None, "array": array})
+                image, array = np.full((2, 3, 3), n, np.uint8), np.zeros((n, 2, 3), np.uint8)
+                out.append({"image": image, "number": number, "text": "x" * n or None, "array": array})
         side_car(path, "{name}.schema.json").unlink()
     others = {"a": [1, None, True, 1.5, {"b": []}], "number": -3, "text": b"xy", 1: msgpack.Timestamp(1, 2)}
     (folder / "others.msgpack").write_bytes(b"".join(map(msgpack.packb, ([others], 1.5, -(2**40)))))
@@ -181,9 +181,9 @@ def text_files(folder: Path) -> None:
 
 def main(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    picture = Image.radial_gradient("L").resize((24, 17))
+    image = Image.radial_gradient("L").resize((24, 17))
     for number, (suffix, mode, options) in enumerate(VARIANTS):
-        picture.convert("RGB").convert(mode).save(folder / f"{number:02}.{suffix}", **options)
+        image.convert("RGB").convert(mode).save(folder / f"{number:02}.{suffix}", **options)
     jpegs(folder)
     pngs(folder)
     msgpack_streams(folder)

@@ -1,4 +1,4 @@
-#include "../native/pictures/webp.hpp"
+#include "../native/images/webp.hpp"
 
 #include <algorithm>
 #include <stdexcept>

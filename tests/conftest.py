@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from proxy import Proxy
     from servers import Bucket, Web
 
-# Where nothing can be installed (see test-gpu in the Makefile), the tests of pictures run without them.
+# Where nothing can be installed (see test-gpu in the Makefile), the tests of images run without them.
 try:
     import hypothesis
     import psutil

@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "../io/bytes.hpp"
-#include "../pictures/probe.hpp"
+#include "../images/probe.hpp"
 
 // The types and docstrings of everything bound here become src/batchplant/_native.pyi (make stubs).
 

@@ -1,4 +1,4 @@
-#include "../pictures/engine.hpp"
+#include "../images/engine.hpp"
 
 #include <nanobind/stl/pair.h>
 
@@ -85,7 +85,7 @@ Output make_output(const Batch& out, const std::string& layout, const std::optio
     output.type = parse_type(out.dtype());
     output.layout = parse_layout(layout);
     const bool channels_last = output.layout == Layout::nhwc;
-    output.pictures = out.shape(0);
+    output.images = out.shape(0);
     output.height = out.shape(channels_last ? 1 : 2);
     output.width = out.shape(channels_last ? 2 : 3);
     output.channels = out.shape(channels_last ? 3 : 1);
@@ -94,7 +94,7 @@ Output make_output(const Batch& out, const std::string& layout, const std::optio
     }
     constexpr size_t longest_side = 65535;
     if (output.height < 1 || output.width < 1 || output.height > longest_side || output.width > longest_side) {
-        throw std::invalid_argument("pictures of " + std::to_string(output.width) + " x " +
+        throw std::invalid_argument("images of " + std::to_string(output.width) + " x " +
                                     std::to_string(output.height) + " pixels cannot be made");
     }
     if (scale) check_length("scale", scale->size(), output.channels);
@@ -116,13 +116,13 @@ const uint8_t* flags_of(const char* name, const Flags& flags, size_t n) {
 }
 
 const int32_t* places_of(const Places& places, const Output& output) {
-    check_length("place", places.shape(0), output.pictures);
+    check_length("place", places.shape(0), output.images);
     const auto high = static_cast<int64_t>(output.height), wide = static_cast<int64_t>(output.width);
-    for (size_t i = 0; i < output.pictures; ++i) {
+    for (size_t i = 0; i < output.images; ++i) {
         const int32_t* one = places.data() + 4 * i;
         const int64_t top = one[0], left = one[1], height = one[2], width = one[3];
         if (top < 0 || left < 0 || height < 0 || width < 0 || top + height > high || left + width > wide) {
-            throw std::invalid_argument("place " + std::to_string(i) + " is not in pictures of " +
+            throw std::invalid_argument("place " + std::to_string(i) + " is not in images of " +
                                         std::to_string(wide) + " x " + std::to_string(high) + " pixels");
         }
     }
@@ -145,7 +145,7 @@ std::tuple<Array<int32_t>, std::vector<std::pair<size_t, std::string>>, size_t> 
     DecodeJob job;
     job.bases = buffers(arrays);
     job.output = make_output(out, layout, scale, offset);
-    const size_t n = job.output.pictures;
+    const size_t n = job.output.images;
     check_length("base", base.size(), n);
     check_length("start", start.size(), n);
     check_length("size", size.size(), n);
@@ -180,25 +180,25 @@ std::tuple<Array<int32_t>, std::vector<std::pair<size_t, std::string>>, size_t> 
     return {array_of(status, n), result.errors, result.warnings};
 }
 
-void warp_pictures(Engine& engine, const Pixels& pictures, const Inverses& inverse, const Canvases& canvases,
+void warp_images(Engine& engine, const Pixels& images, const Inverses& inverse, const Canvases& canvases,
                    const MutablePixels& out, const std::string& filter, const Bytes& fill) {
-    const size_t n = pictures.shape(0), channels = pictures.shape(3);
+    const size_t n = images.shape(0), channels = images.shape(3);
     check_length("out", out.shape(0), n);
     check_length("inverse", inverse.shape(0), n);
     check_length("canvases", canvases.shape(0), n);
     check_length("fill", fill.size(), channels);
     check_length("the channels of out", out.shape(3), channels);
-    check_length("the canvases of a picture", canvases.shape(1), inverse.shape(1));
+    check_length("the canvases of an image", canvases.shape(1), inverse.shape(1));
     if (channels < 1 || channels > 4 || inverse.shape(1) < 1) {
-        throw std::invalid_argument("pictures of 1 to 4 channels are warped, by at least one matrix each");
+        throw std::invalid_argument("images of 1 to 4 channels are warped, by at least one matrix each");
     }
     WarpJob job;
-    job.source = pictures.data();
+    job.source = images.data();
     job.out = out.data();
-    job.pictures = n;
+    job.images = n;
     job.channels = channels;
-    job.source_height = pictures.shape(1);
-    job.source_width = pictures.shape(2);
+    job.source_height = images.shape(1);
+    job.source_width = images.shape(2);
     job.height = out.shape(1);
     job.width = out.shape(2);
     job.canvases = inverse.shape(1);
@@ -211,17 +211,17 @@ void warp_pictures(Engine& engine, const Pixels& pictures, const Inverses& inver
         const int32_t* size = job.sizes + 2 * job.canvases * i;
         if (size[0] < 0 || size[1] < 0 || static_cast<size_t>(size[0]) > job.source_height ||
             static_cast<size_t>(size[1]) > job.source_width) {
-            throw std::invalid_argument("the first canvas of a picture is no larger than the picture");
+            throw std::invalid_argument("the first canvas of an image is no larger than the image");
         }
     }
     nb::gil_scoped_release unlocked;
     engine.warp(job);
 }
 
-void jitter_pictures(Engine& engine, const MutablePixels& pictures, const Amounts& amounts) {
-    check_length("amounts", amounts.shape(0), pictures.shape(0));
-    if (pictures.shape(3) != 3) throw std::invalid_argument("colours are those of three channels");
-    std::vector<Jitter> each(pictures.shape(0));
+void jitter_images(Engine& engine, const MutablePixels& images, const Amounts& amounts) {
+    check_length("amounts", amounts.shape(0), images.shape(0));
+    if (images.shape(3) != 3) throw std::invalid_argument("colours are those of three channels");
+    std::vector<Jitter> each(images.shape(0));
     for (size_t i = 0; i < each.size(); ++i) {
         const float* one = amounts.data() + 4 * i;
         each[i] = {one[0], one[1], one[2], one[3]};
@@ -229,7 +229,7 @@ void jitter_pictures(Engine& engine, const MutablePixels& pictures, const Amount
         if (each[i].hue < -0.5f || each[i].hue > 0.5f) throw std::invalid_argument("a hue turns by -0.5 to 0.5");
     }
     nb::gil_scoped_release unlocked;
-    engine.jitter(pictures.data(), each.size(), pictures.shape(1) * pictures.shape(2), each.data());
+    engine.jitter(images.data(), each.size(), images.shape(1) * images.shape(2), each.data());
 }
 
 std::tuple<Table<int64_t>, size_t> code(Engine& engine, const Bases& bases, const Int32s& base, const Int64s& start,
@@ -278,7 +278,7 @@ std::tuple<Table<int64_t>, int64_t> plan(const Int64s& start, const Shapes& shap
     return {table_of(made, kinds, n), room};
 }
 
-auto prefetch_pictures(const Bases& bases, const Int32s& base, const Int64s& start, const Int64s& size,
+auto prefetch_images(const Bases& bases, const Int32s& base, const Int64s& start, const Int64s& size,
              bool headers) {
     const std::vector<Bytes> arrays = borrow_all(bases);
     const size_t n = size.size();
@@ -312,21 +312,21 @@ void make_engine(Engine* place, int64_t threads, const std::optional<std::vector
 }  // namespace
 
 void bind_engine(nb::module_& module) {
-    module.def("prefetch_pictures", prefetch_pictures, nb::arg("bases"), array_arg("base"), array_arg("start"),
+    module.def("prefetch_images", prefetch_images, nb::arg("bases"), array_arg("base"), array_arg("start"),
                array_arg("size"), nb::arg("headers"),
                R"(Have the kernel read cells of mapped files that are not in memory, all together.
 
-With headers, give (height, width) of every picture as its header says; zeros where it says none, or
+With headers, give (height, width) of every image as its header says; zeros where it says none, or
 without headers.)");
     module.def("plan_windows", plan, array_arg("start"), array_arg("shape"), array_arg("box"), nb::arg("support"),
                nb::arg("height"), nb::arg("width"),
-               R"(Which part of raw pictures their boxes (x0, y0, x1, y1) need, and a place for it.
+               R"(Which part of raw images their boxes (x0, y0, x1, y1) need, and a place for it.
 
 For a filter that sees support pixels around a pixel where the box becomes height x width. shape:
 height, width, channels. Gives an array with a row for each of top, left, rows, columns, and of what
 Engine.gather takes: start, line, width in bytes, place; and the bytes that all take together.)");
     nb::class_<Engine>(module, "Engine",
-                       R"(Decodes batches of pictures on threads of its own, which keep decoders and scratch memory.
+                       R"(Decodes batches of images on threads of its own, which keep decoders and scratch memory.
 
 Any number of threads may call it at once; their calls queue. It does not survive a fork: in the
 child every call is a RuntimeError, as after close().)")
@@ -342,22 +342,22 @@ For tests: _kernels, a name of kernel_sets(); _baseline=False, libjpeg alone dec
              array_arg("offset") = nb::none(), array_arg("orient") = nb::none(), nb::arg("mode") = nb::none(),
              nb::arg("most_pixels") = uint64_t{1} << 28, array_arg("down") = nb::none(),
              array_arg("place") = nb::none(), array_arg("fill") = nb::none(),
-             R"(Crop, resize and flip pictures into out; gives (status, errors, warnings).
+             R"(Crop, resize and flip images into out; gives (status, errors, warnings).
 
-Picture i is size[i] bytes from start[i] on of bases[base[i]]: raw pixels where shape[i] (height,
-width, channels) is not zeros, else an encoded picture. box[i] is x0, y0, x1, y1, zeros for the whole
-picture; flip mirrors left and right. out is n x H x W x C ("nhwc") or n x C x H x W ("nchw") of
+Image i is size[i] bytes from start[i] on of bases[base[i]]: raw pixels where shape[i] (height,
+width, channels) is not zeros, else an encoded image. box[i] is x0, y0, x1, y1, zeros for the whole
+image; flip mirrors left and right. out is n x H x W x C ("nhwc") or n x C x H x W ("nchw") of
 uint8, float16 or float32, the last two as value * scale + offset by channel; C is 1 to 4, for JPEG 1
 or 3.
 
 filter:      "area" (OpenCV's INTER_AREA), "bilinear" or "bicubic" (Pillow's), "nearest"
 dct:         "accurate", or "fast" for libjpeg's quicker and coarser one
-fast_scale:  let libjpeg scale large pictures by 1/2, 1/4 or 1/8; pixels differ a little
-strict:      fail pictures that libjpeg warns about, rather than keep what it made of them
-orient:      EXIF orientation of encoded pictures, 1 to 8: applied first, the box is in the result
+fast_scale:  let libjpeg scale large images by 1/2, 1/4 or 1/8; pixels differ a little
+strict:      fail images that libjpeg warns about, rather than keep what it made of them
+orient:      EXIF orientation of encoded images, 1 to 8: applied first, the box is in the result
 mode:        of PNG and WebP, as png_decode takes it; None: L, LA, RGB or RGBA by the channels of out
-most_pixels: an encoded picture that has more fails
-down:        which pictures are turned upside down
+most_pixels: an encoded image that has more fails
+down:        which images are turned upside down
 place:       top, left, height, width of what becomes of each box in out; the rest is filled
 fill:        with this colour, a byte for each channel; it is scaled like pixels. None: black
 
@@ -369,33 +369,33 @@ warnings:    how many libjpeg gave)")
              array_arg("out"), nb::kw_only(), nb::arg("scans") = false,
              R"(Read the coefficients of parts of JPEGs, for a device that makes pixels of them.
 
-Gives (table, used). Picture i is as in decode(); part[i] is left, top, right, bottom, whole pixels.
+Gives (table, used). Image i is as in decode(); part[i] is left, top, right, bottom, whole pixels.
 What is read goes to out, of which used bytes are taken. table has 11 columns: the place in out (-1
-where the picture is not of the common kind, is damaged, or there is no room), the number of blocks,
+where the image is not of the common kind, is damaged, or there is no room), the number of blocks,
 the number of entries; then first column, columns, first row and rows of the brightness, and the same
 of the colours, in blocks of 8 x 8.
 
-At its place, a picture has 3 x 64 steps (uint8, in rows), its blocks (uint32 first entry, uint16
+At its place, an image has 3 x 64 steps (uint8, in rows), its blocks (uint32 first entry, uint16
 entries, int16 first coefficient; component after component, each in rows), and its entries (int16:
 value times 64 plus place in the block's rows; the place 0 adds its value times 512 to the one
 before).
 
-scans: leave the reading to the device, too. Then a picture has its steps, four Huffman codes of 288
+scans: leave the reading to the device, too. Then an image has its steps, four Huffman codes of 288
 bytes (how many there are of each length from 0 to 16, then what they stand for; of first
 coefficients and of others, of brightness and of colours), and its bits in uint32 words, the first
 bit highest. The third column is the number of bits, and four columns follow: MCUs in a row, rows of
 them, 1 where all bits must be read, and a number that is the same where the codes are.)")
         .def("wait_turn", &Engine::wait_turn, nb::call_guard<nb::gil_scoped_release>(),
              "Wait until the work of all calls so far is handed out, so that the next call begins at once.")
-        .def("warp", warp_pictures, array_arg("pictures"), array_arg("inverse"), array_arg("canvases"),
+        .def("warp", warp_images, array_arg("images"), array_arg("inverse"), array_arg("canvases"),
              array_arg("out"), nb::arg("filter"), array_arg("fill"),
-             R"(Rotate, shear or see pictures (n x H x W x C of uint8) in perspective, into out.
+             R"(Rotate, shear or see images (n x H x W x C of uint8) in perspective, into out.
 
-inverse (n x k x 3 x 3) takes positions (x, y, 1) in out to those in each of k canvases that a picture
-goes through; the first is the picture. canvases (n x k x 2) has their heights and widths: what is
+inverse (n x k x 3 x 3) takes positions (x, y, 1) in out to those in each of k canvases that an image
+goes through; the first is the image. canvases (n x k x 2) has their heights and widths: what is
 outside any of them is filled. filter: "bilinear" or "nearest", as Pillow's.)")
-        .def("jitter", jitter_pictures, array_arg("pictures"), array_arg("amounts"),
-             R"(Change the colours of pictures (n x H x W x 3 of uint8), in place.
+        .def("jitter", jitter_images, array_arg("images"), array_arg("amounts"),
+             R"(Change the colours of images (n x H x W x 3 of uint8), in place.
 
 amounts (n x 4): brightness, contrast and saturation to multiply by, and the part of the circle that
 the hue is turned by, one after the other; NaN leaves one as it is.)")

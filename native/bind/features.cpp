@@ -1,9 +1,9 @@
 #include "../io/crc.hpp"
 #include "../io/fetch.hpp"
-#include "../pictures/jpeg.hpp"
+#include "../images/jpeg.hpp"
 #include "../kernels/kernels.hpp"
-#include "../pictures/png.hpp"
-#include "../pictures/webp.hpp"
+#include "../images/png.hpp"
+#include "../images/webp.hpp"
 #include "bind.hpp"
 
 namespace batchplant {

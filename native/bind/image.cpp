@@ -1,4 +1,4 @@
-#include "../pictures/image.hpp"
+#include "../images/image.hpp"
 
 #include "bind.hpp"
 

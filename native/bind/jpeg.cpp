@@ -1,4 +1,4 @@
-#include "../pictures/jpeg.hpp"
+#include "../images/jpeg.hpp"
 
 #include "bind.hpp"
 

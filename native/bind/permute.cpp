@@ -52,9 +52,9 @@ auto derive_all(const Borrowed<uint64_t>& key, const Int64s& numbers) {
     return array_of(made, n);
 }
 
-using PictureSizes = nb::ndarray<const int32_t, nb::shape<-1, 2>, nb::c_contig, nb::device::cpu>;
+using ImageSizes = nb::ndarray<const int32_t, nb::shape<-1, 2>, nb::c_contig, nb::device::cpu>;
 
-auto random_boxes(const Borrowed<uint64_t>& keys, const PictureSizes& sizes, std::pair<double, double> scale,
+auto random_boxes(const Borrowed<uint64_t>& keys, const ImageSizes& sizes, std::pair<double, double> scale,
                   std::pair<double, double> ratio, int tries, uint64_t first) {
     const size_t n = keys.size();
     if (sizes.shape(0) != n) throw std::invalid_argument("one size for each key is needed");
@@ -71,7 +71,7 @@ auto random_boxes(const Borrowed<uint64_t>& keys, const PictureSizes& sizes, std
 
 void bind_permute(nb::module_& module) {
     module.def("random_boxes", random_boxes, array_arg("keys"), array_arg("sizes"), nb::arg("scale"), nb::arg("ratio"),
-               nb::arg("tries"), nb::arg("first"), R"(A random box (x0, y0, x1, y1) in each picture of (height, width).
+               nb::arg("tries"), nb::arg("first"), R"(A random box (x0, y0, x1, y1) in each image of (height, width).
 
 first: the number of the first of 2 * tries + 2 draws that each sample's key gives.)");
     module.def("derive", derive_all, array_arg("key"), array_arg("numbers"),

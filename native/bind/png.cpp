@@ -1,6 +1,6 @@
-#include "../pictures/png.hpp"
+#include "../images/png.hpp"
 
-#include "../pictures/webp.hpp"
+#include "../images/webp.hpp"
 #include "bind.hpp"
 
 namespace batchplant {
@@ -30,7 +30,7 @@ Decoded decode_unlocked(const Bytes& data, const std::optional<PixelMode>& asked
     if (!decoder.can(mode)) throw NotNative();
     shape.channels = channels_of(mode);
     const PixelView view = decoder.decode(mode, {0, 0, shape.width, shape.height});
-    // Not copied: large pictures would take as much again.
+    // Not copied: large images would take as much again.
     auto pixels = decoder.take();
     if (pixels.get() != view.pixels) throw std::logic_error("the pixels are not where they should be");
     return {shape, std::move(pixels)};
@@ -61,9 +61,9 @@ void bind_png(nb::module_& module) {
                R"(Decode a PNG of up to 8 bits to height x width x channels.
 
 mode: None (palettes looked up: RGB, or RGBA where the palette has alpha), "L", "LA", "RGB", "RGBA"
-where that loses nothing, or "P": indices of a palette picture, levels of a gray one. Gives None
+where that loses nothing, or "P": indices of a palette image, levels of a gray one. Gives None
 where this code does not decode it: 16 bits, a mode that would change pixels, odd chunks. ValueError
-says what is damaged, or that the picture has more than most_pixels.)");
+says what is damaged, or that the image has more than most_pixels.)");
     module.def("webp_decode", decode<WebpDecoder>, array_arg("data"), nb::arg("mode") = nb::none(),
                nb::arg("most_pixels") = most_pixels, PIXELS_SIG("webp_decode"),
                "Decode a WebP as png_decode does; None also for animations, and in a build without libwebp.");

@@ -1,4 +1,4 @@
-#include "../pictures/probe.hpp"
+#include "../images/probe.hpp"
 
 #include "bind.hpp"
 

@@ -1,4 +1,4 @@
-#include "../pictures/rle.hpp"
+#include "../images/rle.hpp"
 
 #include <numeric>
 

@@ -29,7 +29,7 @@ void random_box(uint64_t key, double height, double width, const BoxRule& rule, 
         left = std::floor(draw(key, rule.first + 2 * tries) * (width - wide + 1));
         top = std::floor(draw(key, rule.first + 2 * tries + 1) * (height - high + 1));
     } else {
-        // The picture is longer than any allowed aspect.
+        // The image is longer than any allowed aspect.
         const double aspect = width / height;
         wide = aspect > rule.most_aspect ? std::max(std::rint(height * rule.most_aspect), 1.0) : width;
         high = aspect < rule.least_aspect ? std::max(std::rint(width / rule.least_aspect), 1.0) : height;

@@ -51,7 +51,7 @@ struct JpegKernels {
 };
 
 // Whether no step of the transform leaves 16 bits, where sets of loops (and libjpeg's own) would differ. Blocks
-// of real pictures are safe. Those whose sizes add up to at most dct_surely_safe need not be asked.
+// of real images are safe. Those whose sizes add up to at most dct_surely_safe need not be asked.
 bool dct_is_safe(const int16_t* products);
 constexpr int dct_surely_safe = 5500;
 

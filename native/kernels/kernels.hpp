@@ -7,7 +7,7 @@
 namespace batchplant {
 
 // The loops over pixels, one set for each kind of processor. All sets compute the same integers and round
-// the same way, so pictures do not depend on the machine.
+// the same way, so images do not depend on the machine.
 //
 // "Fine" values are pixels times 128 in 16 bits: what a row is between the horizontal and the vertical pass
 // where it is not rounded to bytes.

@@ -113,7 +113,7 @@ bool pack_lanes(FineTaps& taps, size_t lanes) {
     size_t x = 0, c = 0;
     for (size_t group = 0; group < groups; ++group) {
         const size_t begin = group * lanes, end = std::min(begin + lanes, count);
-        // Pixels go left to right, or right to left where the picture is flipped.
+        // Pixels go left to right, or right to left where the image is flipped.
         const auto [start, stop] = std::minmax(taps.first[x], taps.first[(end - 1) / channels]);
         if (static_cast<size_t>(stop + 1 - start) * channels > fine_window) return false;
         taps.starts[group] = start * static_cast<int32_t>(channels);

@@ -147,7 +147,7 @@ bool pack_quads(FineTaps& taps) {
         const size_t quad = value / 4, step = quad / (2 * wide_quads);
         const size_t place = quad % 2 * wide_quads + quad % (2 * wide_quads) / 2;
         const size_t here = std::min<size_t>(4, values - value);
-        // Pixels go left to right, or right to left where the picture is flipped.
+        // Pixels go left to right, or right to left where the image is flipped.
         size_t last = x;
         for (size_t left = c + here - 1; left >= channels; left -= channels) ++last;
         const int32_t start = std::min(first[x], first[last]), stop = std::max(first[x], first[last]) + 2;

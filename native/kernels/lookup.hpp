@@ -26,7 +26,7 @@ void look_up_pixels(const T* tables, const uint8_t* pixels, size_t count, size_t
     }
 }
 
-// The same with the channels of a picture of `count` pixels behind each other.
+// The same with the channels of an image of `count` pixels behind each other.
 template <typename T>
 void look_up_planes(const T* tables, const uint8_t* pixels, size_t count, size_t channels, T* out) {
     if (channels == 3) {

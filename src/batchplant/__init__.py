@@ -77,9 +77,9 @@ if TYPE_CHECKING:
     from .data.mix import Mix
     from .data.patches import Patches, VideoClips, VolumePatches
     from .data.windows import Windows
+    from .loading.images import DecodeOptions
     from .loading.loader import Loader
     from .loading.packing import Pack
-    from .loading.pictures import PictureOptions
     from .loading.pipes import Pipe
     from .tools.viewer.notebook import view
 
@@ -91,7 +91,7 @@ _LAZY_NAMES = {
     "Mix": "data.mix",
     "Pack": "loading.packing",
     "Patches": "data.patches",
-    "PictureOptions": "loading.pictures",
+    "DecodeOptions": "loading.images",
     "Pipe": "loading.pipes",
     "VideoClips": "data.patches",
     "view": "tools.viewer.notebook",
@@ -181,6 +181,7 @@ __all__ = [
     "DataError",
     "Decimal",
     "DecodeError",
+    "DecodeOptions",
     "Duration",
     "EncodeError",
     "ExistsError",
@@ -203,7 +204,6 @@ __all__ = [
     "OptionError",
     "Pack",
     "Patches",
-    "PictureOptions",
     "Pipe",
     "Polygons",
     "Probe",

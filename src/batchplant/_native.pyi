@@ -120,9 +120,9 @@ def png_decode(
     """Decode a PNG of up to 8 bits to height x width x channels.
 
     mode: None (palettes looked up: RGB, or RGBA where the palette has alpha), "L", "LA", "RGB", "RGBA"
-    where that loses nothing, or "P": indices of a palette picture, levels of a gray one. Gives None
+    where that loses nothing, or "P": indices of a palette image, levels of a gray one. Gives None
     where this code does not decode it: 16 bits, a mode that would change pixels, odd chunks. ValueError
-    says what is damaged, or that the picture has more than most_pixels.
+    says what is damaged, or that the image has more than most_pixels.
     """
 
 def webp_decode(
@@ -130,7 +130,7 @@ def webp_decode(
 ) -> NDArray[numpy.uint8] | None:
     """Decode a WebP as png_decode does; None also for animations, and in a build without libwebp."""
 
-def prefetch_pictures(
+def prefetch_images(
     bases: list[NDArray[numpy.uint8]],
     base: NDArray[numpy.int32],
     start: NDArray[numpy.int64],
@@ -139,7 +139,7 @@ def prefetch_pictures(
 ) -> NDArray[numpy.int32]:
     """Have the kernel read cells of mapped files that are not in memory, all together.
 
-    With headers, give (height, width) of every picture as its header says; zeros where it says none, or
+    With headers, give (height, width) of every image as its header says; zeros where it says none, or
     without headers.
     """
 
@@ -151,7 +151,7 @@ def plan_windows(
     height: float,
     width: float,
 ) -> tuple[NDArray[numpy.int64], int]:
-    """Which part of raw pictures their boxes (x0, y0, x1, y1) need, and a place for it.
+    """Which part of raw images their boxes (x0, y0, x1, y1) need, and a place for it.
 
     For a filter that sees support pixels around a pixel where the box becomes height x width. shape:
     height, width, channels. Gives an array with a row for each of top, left, rows, columns, and of what
@@ -159,7 +159,7 @@ def plan_windows(
     """
 
 class Engine:
-    """Decodes batches of pictures on threads of its own, which keep decoders and scratch memory.
+    """Decodes batches of images on threads of its own, which keep decoders and scratch memory.
 
     Any number of threads may call it at once; their calls queue. It does not survive a fork: in the
     child every call is a RuntimeError, as after close().
@@ -204,22 +204,22 @@ class Engine:
         place: NDArray[numpy.int32] | None = None,
         fill: NDArray[numpy.uint8] | None = None,
     ) -> tuple[NDArray[numpy.int32], list[tuple[int, str]], int]:
-        """Crop, resize and flip pictures into out; gives (status, errors, warnings).
+        """Crop, resize and flip images into out; gives (status, errors, warnings).
 
-        Picture i is size[i] bytes from start[i] on of bases[base[i]]: raw pixels where shape[i] (height,
-        width, channels) is not zeros, else an encoded picture. box[i] is x0, y0, x1, y1, zeros for the whole
-        picture; flip mirrors left and right. out is n x H x W x C ("nhwc") or n x C x H x W ("nchw") of
+        Image i is size[i] bytes from start[i] on of bases[base[i]]: raw pixels where shape[i] (height,
+        width, channels) is not zeros, else an encoded image. box[i] is x0, y0, x1, y1, zeros for the whole
+        image; flip mirrors left and right. out is n x H x W x C ("nhwc") or n x C x H x W ("nchw") of
         uint8, float16 or float32, the last two as value * scale + offset by channel; C is 1 to 4, for JPEG 1
         or 3.
 
         filter:      "area" (OpenCV's INTER_AREA), "bilinear" or "bicubic" (Pillow's), "nearest"
         dct:         "accurate", or "fast" for libjpeg's quicker and coarser one
-        fast_scale:  let libjpeg scale large pictures by 1/2, 1/4 or 1/8; pixels differ a little
-        strict:      fail pictures that libjpeg warns about, rather than keep what it made of them
-        orient:      EXIF orientation of encoded pictures, 1 to 8: applied first, the box is in the result
+        fast_scale:  let libjpeg scale large images by 1/2, 1/4 or 1/8; pixels differ a little
+        strict:      fail images that libjpeg warns about, rather than keep what it made of them
+        orient:      EXIF orientation of encoded images, 1 to 8: applied first, the box is in the result
         mode:        of PNG and WebP, as png_decode takes it; None: L, LA, RGB or RGBA by the channels of out
-        most_pixels: an encoded picture that has more fails
-        down:        which pictures are turned upside down
+        most_pixels: an encoded image that has more fails
+        down:        which images are turned upside down
         place:       top, left, height, width of what becomes of each box in out; the rest is filled
         fill:        with this colour, a byte for each channel; it is scaled like pixels. None: black
 
@@ -242,18 +242,18 @@ class Engine:
     ) -> tuple[NDArray[numpy.int64], int]:
         """Read the coefficients of parts of JPEGs, for a device that makes pixels of them.
 
-        Gives (table, used). Picture i is as in decode(); part[i] is left, top, right, bottom, whole pixels.
+        Gives (table, used). Image i is as in decode(); part[i] is left, top, right, bottom, whole pixels.
         What is read goes to out, of which used bytes are taken. table has 11 columns: the place in out (-1
-        where the picture is not of the common kind, is damaged, or there is no room), the number of blocks,
+        where the image is not of the common kind, is damaged, or there is no room), the number of blocks,
         the number of entries; then first column, columns, first row and rows of the brightness, and the same
         of the colours, in blocks of 8 x 8.
 
-        At its place, a picture has 3 x 64 steps (uint8, in rows), its blocks (uint32 first entry, uint16
+        At its place, an image has 3 x 64 steps (uint8, in rows), its blocks (uint32 first entry, uint16
         entries, int16 first coefficient; component after component, each in rows), and its entries (int16:
         value times 64 plus place in the block's rows; the place 0 adds its value times 512 to the one
         before).
 
-        scans: leave the reading to the device, too. Then a picture has its steps, four Huffman codes of 288
+        scans: leave the reading to the device, too. Then an image has its steps, four Huffman codes of 288
         bytes (how many there are of each length from 0 to 16, then what they stand for; of first
         coefficients and of others, of brightness and of colours), and its bits in uint32 words, the first
         bit highest. The third column is the number of bits, and four columns follow: MCUs in a row, rows of
@@ -265,22 +265,22 @@ class Engine:
 
     def warp(
         self,
-        pictures: NDArray[numpy.uint8],
+        images: NDArray[numpy.uint8],
         inverse: NDArray[numpy.float64],
         canvases: NDArray[numpy.int32],
         out: NDArray[numpy.uint8],
         filter: str,
         fill: NDArray[numpy.uint8],
     ) -> None:
-        """Rotate, shear or see pictures (n x H x W x C of uint8) in perspective, into out.
+        """Rotate, shear or see images (n x H x W x C of uint8) in perspective, into out.
 
-        inverse (n x k x 3 x 3) takes positions (x, y, 1) in out to those in each of k canvases that a picture
-        goes through; the first is the picture. canvases (n x k x 2) has their heights and widths: what is
+        inverse (n x k x 3 x 3) takes positions (x, y, 1) in out to those in each of k canvases that an image
+        goes through; the first is the image. canvases (n x k x 2) has their heights and widths: what is
         outside any of them is filled. filter: "bilinear" or "nearest", as Pillow's.
         """
 
-    def jitter(self, pictures: NDArray[numpy.uint8], amounts: NDArray[numpy.float32]) -> None:
-        """Change the colours of pictures (n x H x W x 3 of uint8), in place.
+    def jitter(self, images: NDArray[numpy.uint8], amounts: NDArray[numpy.float32]) -> None:
+        """Change the colours of images (n x H x W x 3 of uint8), in place.
 
         amounts (n x 4): brightness, contrast and saturation to multiply by, and the part of the circle that
         the hue is turned by, one after the other; NaN leaves one as it is.
@@ -344,26 +344,26 @@ def look_up(
 ) -> None:
     """The value of every byte, by the tables of its channel: (channels, 256), of what out is.
 
-    plane: the pixels of a picture, whose channels then come behind each other.
+    plane: the pixels of an image, whose channels then come behind each other.
     """
 
-def change_pictures(
-    pictures: NDArray[numpy.uint8],
+def change_images(
+    images: NDArray[numpy.uint8],
     codes: NDArray[numpy.uint8],
     amounts: NDArray[numpy.float64],
     fill: NDArray[numpy.uint8],
     smooth: bool,
     engine: Engine | None = None,
 ) -> None:
-    """Change pictures (n, height, width, channels) in place, on the threads of an engine.
+    """Change images (n, height, width, channels) in place, on the threads of an engine.
 
     codes: (n, steps), what is done to each, one after the other (ops.changes.Change); amounts: six for each
-    code. fill, one for each channel: what comes from outside of a picture that is moved; smooth: moved
+    code. fill, one for each channel: what comes from outside of an image that is moved; smooth: moved
     pixels are blended of four.
     """
 
 def mix_changed(
-    pictures: NDArray[numpy.uint8],
+    images: NDArray[numpy.uint8],
     codes: NDArray[numpy.uint8],
     amounts: NDArray[numpy.float64],
     weights: NDArray[numpy.float32],
@@ -371,22 +371,22 @@ def mix_changed(
     smooth: bool,
     engine: Engine | None = None,
 ) -> None:
-    """Add up pictures as they are and after each of some chains of changes, by weight, in place.
+    """Add up images as they are and after each of some chains of changes, by weight, in place.
 
-    codes, amounts, fill, smooth: as change_pictures takes them, those of one chain after those of another.
-    weights: (n, 1 + chains), that of the picture itself first.
+    codes, amounts, fill, smooth: as change_images takes them, those of one chain after those of another.
+    weights: (n, 1 + chains), that of the image itself first.
     """
 
 def add_noise(
-    pictures: NDArray[numpy.uint8],
+    images: NDArray[numpy.uint8],
     keys: NDArray[numpy.uint64],
     sigmas: NDArray[numpy.float32],
     quantiles: NDArray[numpy.float32],
     engine: Engine | None = None,
 ) -> None:
-    """Add noise to pictures (n, height, width, channels) in place, by the key of each.
+    """Add noise to images (n, height, width, channels) in place, by the key of each.
 
-    quantiles: 4096 of the distribution. A sigma of 0 leaves a picture as it is.
+    quantiles: 4096 of the distribution. A sigma of 0 leaves an image as it is.
     """
 
 def lend(memory: NDArray[numpy.uint8], shelf: list[Any], most: int) -> NDArray[numpy.uint8]:
@@ -403,7 +403,7 @@ def random_boxes(
     tries: int,
     first: int,
 ) -> NDArray[numpy.float64]:
-    """A random box (x0, y0, x1, y1) in each picture of (height, width).
+    """A random box (x0, y0, x1, y1) in each image of (height, width).
 
     first: the number of the first of 2 * tries + 2 draws that each sample's key gives.
     """

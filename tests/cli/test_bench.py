@@ -28,7 +28,7 @@ COUNT = 50
 
 
 def write(path: Path, count: int = COUNT, *, side: int = 40, **options: Any) -> Path:
-    """Pictures of 48 by ``side`` pixels, and labels."""
+    """Images of 48 by ``side`` pixels, and labels."""
     rng = np.random.default_rng(0)
     schema = {"image": batchplant.Image(), "label": batchplant.Int()}
     with batchplant.create(path, schema, **options) as out:
@@ -45,7 +45,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def damaged(dataset: Path, tmp_path: Path) -> Path:
-    """The same with one picture that is none any more."""
+    """The same with one image that is none any more."""
     spans = batchplant.open(dataset).spans("image", [7])
     assert spans is not None
     content = bytearray(dataset.read_bytes())
@@ -185,11 +185,11 @@ def test_matrix(dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
         assert (row["samples"], row["skipped"], row["rate"]["epochs"]) == (12, 0, 2)
         assert (row["batch"]["seconds"]["decode"] > 0) == (row["stored"] == "JPEG")
     # Raw pixels take what they take, and smaller ones less.
-    assert (rows[3]["bytes per picture"], rows[9]["bytes per picture"]) == (24 * 20 * 3, 48 * 40 * 3)
+    assert (rows[3]["bytes per image"], rows[9]["bytes per image"]) == (24 * 20 * 3, 48 * 40 * 3)
     assert list(scratch.iterdir()) == []
     assert main(["bench", "loader", str(dataset), *argv]) == 0
     text = capsys.readouterr().out
-    assert "12 pictures of 50" in text
+    assert "12 images of 50" in text
     assert max(len(line) for line in text.splitlines()[2:] if not line.startswith("wrote")) <= 80
 
 
@@ -231,7 +231,7 @@ def test_limit_and_fields(dataset: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert found["MB/s"]["first"] == pytest.approx(found["rate"]["first"] * 8 / 1e6)
 
 
-def test_a_dataset_without_pictures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dataset_without_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "x.npy"
     np.save(path, np.zeros((100, 4), np.float32))
     assert main(["bench", "loader", str(path), "--epochs", "1"]) == 0
@@ -249,14 +249,14 @@ def test_ragged_values_and_lists_are_counted(tmp_path: Path, capsys: pytest.Capt
         assert found["epochs"][0]["samples"] == 10
 
 
-def test_a_picture_and_its_mask_get_the_same_boxes() -> None:
+def test_a_image_and_its_mask_get_the_same_boxes() -> None:
     schema = batchplant.Schema({"image": batchplant.Image(), "mask": batchplant.Image(mode="L")})
     made = loader_bench.pipelines(schema, "train", 32)
     assert list(made) == ["image", "mask"]
     assert [op.share for op in made["image"]] == [op.share for op in made["mask"]] == ["box", "flip"]
 
 
-def test_undecoded_pictures_are_the_stored_bytes(dataset: Path) -> None:
+def test_undecoded_images_are_the_stored_bytes(dataset: Path) -> None:
     reader = batchplant.open(dataset)
     plain = loader_bench.Undecoded(reader)
     assert plain.schema["image"] == Bytes()
@@ -327,7 +327,7 @@ def test_damage_is_named_and_can_be_skipped(damaged: Path, capsys: pytest.Captur
     assert [one["sample"] for one in found["skipped"]] == [7]
 
 
-def test_pictures_of_differing_sizes_need_a_size(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_images_of_differing_sizes_need_a_size(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path / "a.beton", 3)
     write(tmp_path / "b.beton", 3, side=44)
     assert main(["bench", "loader", str(tmp_path / "*.beton"), "--pipeline", "none"]) == 1

@@ -72,21 +72,21 @@ def test_help_shows_examples_that_parse(capsys: pytest.CaptureFixture[str]) -> N
 
 def test_json_has_true_sizes_and_losses(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = run_json(capsys, folder)
-    assert (found["pictures"], found["samples"], found["stored as"]) == (COUNT, COUNT, {"png": COUNT})
+    assert (found["images"], found["samples"], found["stored as"]) == (COUNT, COUNT, {"png": COUNT})
     assert found["megapixels"] == pytest.approx(COUNT * 48 * 64 / 1e6)
     each = found["formats"]
     assert list(each) == ["as stored", *EXACT, *LOSSY]
     sizes = [one.stat().st_size for one in folder.rglob("*.png")]
-    assert each["as stored"]["bytes per picture"] == pytest.approx(np.mean(sizes))
+    assert each["as stored"]["bytes per image"] == pytest.approx(np.mean(sizes))
     assert each["as stored"]["encode"] is None
-    assert each["raw"]["bytes per picture"] == 48 * 64 * 3
+    assert each["raw"]["bytes per image"] == 48 * 64 * 3
     assert each["raw"]["bits per pixel"] == pytest.approx(24)
     assert each["raw"]["of stored"] == pytest.approx(48 * 64 * 3 / np.mean(sizes))
     for name in ("as stored", *EXACT):
         assert each[name]["lossless"]
         assert each[name]["PSNR"] is None
         assert each[name]["largest error"] == 0
-    # What Pillow says of the same pictures, independently.
+    # What Pillow says of the same images, independently.
     psnr, bytes_of = [], []
     for path in folder.rglob("*.png"):
         pixels = np.asarray(PIL.open(path))
@@ -94,26 +94,26 @@ def test_json_has_true_sizes_and_losses(folder: Path, capsys: pytest.CaptureFixt
         bytes_of.append(len(cell))
         error = np.asarray(PIL.open(io.BytesIO(cell))).astype(float) - pixels
         psnr.append(10 * math.log10(255**2 / np.mean(error**2)))
-    assert each["JPEG 60"]["bytes per picture"] == pytest.approx(np.mean(bytes_of))
+    assert each["JPEG 60"]["bytes per image"] == pytest.approx(np.mean(bytes_of))
     assert each["JPEG 60"]["PSNR"]["median"] == pytest.approx(np.median(psnr), abs=0.2)
     assert each["JPEG 60"]["PSNR"]["worst"] == pytest.approx(min(psnr), abs=0.2)
     for family in ("JPEG", "WebP"):
         low, high = each[f"{family} 60"], each[f"{family} 90"]
         assert not low["lossless"]
-        assert low["bytes per picture"] < high["bytes per picture"]
+        assert low["bytes per image"] < high["bytes per image"]
         assert low["PSNR"]["median"] < high["PSNR"]["median"]
         assert low["largest error"] >= high["largest error"] > 0
     for name, one in each.items():
         for part in ("decode",) if name == "as stored" else ("encode", "decode"):
             speed = one[part]
-            assert speed["pictures/s, best"] >= speed["pictures/s, median"] > 0
-            assert speed["megapixels/s, best"] == pytest.approx(speed["pictures/s, best"] * 48 * 64 / 1e6)
+            assert speed["images/s, best"] >= speed["images/s, median"] > 0
+            assert speed["megapixels/s, best"] == pytest.approx(speed["images/s, best"] * 48 * 64 / 1e6)
 
 
 def test_text_and_advice(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "codecs", str(folder), *QUICK]) == 0
     text = capsys.readouterr().out
-    assert f"{COUNT} of {COUNT} pictures ({COUNT} png)" in text
+    assert f"{COUNT} of {COUNT} images ({COUNT} png)" in text
     for name in ("as stored", *EXACT, *LOSSY):
         assert len(re.findall(rf"^{re.escape(name)} ", text, re.MULTILINE)) == 2
     assert "advice: smallest that loses nothing: " in text
@@ -122,7 +122,7 @@ def test_text_and_advice(folder: Path, capsys: pytest.CaptureFixture[str]) -> No
 
 def one(size: float, speed: float, psnr: float | None = None, lossless: bool = True) -> dict[str, Any]:
     return {
-        "bytes per picture": size, "lossless": lossless, "decode": {"megapixels/s, median": speed},
+        "bytes per image": size, "lossless": lossless, "decode": {"megapixels/s, median": speed},
         "PSNR": None if psnr is None else {"median": psnr},
     }  # fmt: skip
 
@@ -134,21 +134,21 @@ def test_advice_follows_the_numbers() -> None:
     }  # fmt: skip
     said = codecs.advise({"formats": formats, "stored as": {"png": 3}})
     assert said == [
-        "smallest that loses nothing: WebP lossless, 700 B a picture; with a loss that is hard to see "
+        "smallest that loses nothing: WebP lossless, 700 B an image; with a loss that is hard to see "
         "(42 dB): JPEG 95, 0.50 of that; fastest to decode: raw, 25.0 times as fast and 4.3 times as large"
     ]
     del formats["WebP lossless"], formats["raw"]
     formats["JPEG 95"] = one(990, 20, 42.0, False)
     formats["as stored"] = one(1000, 30)
     assert codecs.advise({"formats": formats, "stored as": {"jpeg": 2, "png": 1}}) == [
-        "smallest that loses nothing: as stored (jpeg and png), 1.0 kB a picture"
+        "smallest that loses nothing: as stored (jpeg and png), 1.0 kB an image"
     ]
     # Neither the Loader nor convert knows it.
     formats["AVIF 75"] = {**one(10, 90, 50.0, False), "encoding": "avif"}
     assert "AVIF" not in codecs.advise({"formats": formats, "stored as": {"jpeg": 2}})[0]
     formats["PNG, 64 px"] = {**one(300, 1), "max resolution": 64}
     assert codecs.advise({"formats": formats, "stored as": {"jpeg": 2}})[0] == (
-        "at 64 px: smallest that loses nothing: PNG, 300 B a picture"
+        "at 64 px: smallest that loses nothing: PNG, 300 B an image"
     )
 
 
@@ -162,7 +162,7 @@ def test_resolutions_are_an_axis(folder: Path, tmp_path: Path, capsys: pytest.Ca
         more = f", {size} px" if size else ""
         assert {name + more for name in (*EXACT, *LOSSY)} <= set(each)
         raw = each[f"raw{more}"]
-        assert (raw["max resolution"], raw["bytes per picture"]) == (size, height * width * 3)
+        assert (raw["max resolution"], raw["bytes per image"]) == (size, height * width * 3)
         assert raw["bytes of ImageNet"] == 1_281_167 * height * width * 3
         assert raw["bytes of dataset"] == COUNT * height * width * 3
         assert raw["bits per pixel"] == pytest.approx(24)
@@ -177,7 +177,7 @@ def test_resolutions_are_an_axis(folder: Path, tmp_path: Path, capsys: pytest.Ca
     assert main(argv) == 0
     text = capsys.readouterr().out
     assert text.count("at most 16 px") == text.count("full size") == 2
-    assert "ImageNet: 1.28 million pictures like these; yours: 10" in text
+    assert "ImageNet: 1.28 million images like these; yours: 10" in text
     assert max(len(line) for line in text.splitlines()[2:] if not line.startswith("advice")) <= 80
 
 
@@ -210,7 +210,7 @@ def test_what_pillow_lacks_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not _coding.pillow_has("nosuch")
 
 
-def test_pictures_are_taken_from_the_whole_dataset(
+def test_images_are_taken_from_the_whole_dataset(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows: list[int] = []
@@ -221,22 +221,22 @@ def test_pictures_are_taken_from_the_whole_dataset(
         return load(reader, field, row, **options)
 
     monkeypatch.setattr(codecs, "load", noted)
-    assert run_json(capsys, folder, "--limit", 4)["pictures"] == 4
+    assert run_json(capsys, folder, "--limit", 4)["images"] == 4
     assert rows == [0, 3, 6, 9]
 
 
 def test_time_is_bounded(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_json(capsys, folder, "--seconds", 1e-9)["pictures"] == 1
+    assert run_json(capsys, folder, "--seconds", 1e-9)["images"] == 1
 
 
-def test_raw_pictures_and_any_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_raw_images_and_any_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "x.beton"
     with bp.create(path, {"label": bp.Int(), "photo": bp.Image()}, write_mode="raw") as out:
         for number in range(4):
             out.append({"label": number, "photo": scene(number)})
     found = run_json(capsys, path)
     assert (found["field"], found["stored as"]) == ("photo", {"raw": 4})
-    assert found["formats"]["as stored"]["bytes per picture"] == 48 * 64 * 3
+    assert found["formats"]["as stored"]["bytes per image"] == 48 * 64 * 3
 
 
 def test_a_mask_is_never_stored_with_loss(
@@ -298,7 +298,7 @@ def test_sixteen_bits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert list(run_json(capsys, tmp_path, "--to-rgb")["left out"]) == []
 
 
-def test_damaged_pictures_are_skipped_counted_and_named(
+def test_damaged_images_are_skipped_counted_and_named(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for number, path in enumerate(sorted(folder.rglob("*.png"))):
@@ -306,7 +306,7 @@ def test_damaged_pictures_are_skipped_counted_and_named(
         (tmp_path / f"{number}.png").write_bytes(content[: len(content) // 2] if number == 3 else content)
     (tmp_path / "zero.png").write_bytes(b"")
     found = run_json(capsys, tmp_path, code=1)
-    assert found["pictures"] == COUNT - 1
+    assert found["images"] == COUNT - 1
     assert [(problem["sample"], problem["field"]) for problem in found["skipped"]] == [
         (3, "image"), (COUNT, "image")
     ]  # fmt: skip
@@ -319,9 +319,9 @@ def test_damaged_pictures_are_skipped_counted_and_named(
 
 def test_nothing_but_damage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for number in range(3):
-        (tmp_path / f"{number}.png").write_bytes(b"no picture")
+        (tmp_path / f"{number}.png").write_bytes(b"no image")
     assert main(["bench", "codecs", str(tmp_path), *QUICK]) == 1
-    assert "not one picture could be decoded" in capsys.readouterr().err
+    assert "not one image could be decoded" in capsys.readouterr().err
 
 
 def test_a_lying_header_allocates_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -342,7 +342,7 @@ def test_a_lying_header_allocates_nothing(tmp_path: Path, capsys: pytest.Capture
         (np.full((2, 2, 2), 9, np.uint8), np.full((2, 2, 4), 9, np.uint8)),
     ],
 )
-def test_the_same_picture_with_other_channels(left: Any, right: Any) -> None:
+def test_the_same_image_with_other_channels(left: Any, right: Any) -> None:
     assert difference(left, right) == (math.inf, 0)
 
 
@@ -372,7 +372,7 @@ def test_figure(suffix: str, folder: Path, tmp_path: Path, capsys: pytest.Captur
     assert [path.name for path in tmp_path.iterdir()] == [target.name]
 
 
-def test_flat_pictures_lose_nothing_and_can_be_drawn(
+def test_flat_images_lose_nothing_and_can_be_drawn(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("matplotlib")
@@ -404,18 +404,18 @@ def test_wrong_use(options: str, said: str, folder: Path, capsys: pytest.Capture
     assert said in capsys.readouterr().err
 
 
-def test_no_pictures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     np.save(tmp_path / "x.npy", np.zeros((5, 4), np.float32))
     assert main(["bench", "codecs", str(tmp_path / "x.npy")]) == 2
     assert "no image field" in capsys.readouterr().err
     with bp.create(tmp_path / "x.beton", {"image": bp.Image()}):
         pass
     assert main(["bench", "codecs", str(tmp_path / "x.beton")]) == 2
-    assert "no pictures" in capsys.readouterr().err
+    assert "no images" in capsys.readouterr().err
 
 
 def test_ctrl_c_stops_it(folder: Path) -> None:
-    # The signal comes from within, at the second picture, so that nobody has to wait and guess.
+    # The signal comes from within, at the second image, so that nobody has to wait and guess.
     code = (
         "import os, signal, sys; from batchplant.cli import main; from batchplant.cli.bench import codecs\n"
         "load, seen = codecs.load, []\n"

@@ -24,7 +24,7 @@ from batchplant.cli.bench import formats
 from batchplant.cli.terminal import human_size
 from batchplant.jobs.engines.inline import Inline
 from batchplant.tools import measure
-from batchplant.tools.measure import Measured, figures, report, spread
+from batchplant.tools.measure import Candidate, Measured, figures, report, spread
 from batchplant.tools.measure.measured import caveats
 from batchplant.tools.measure.pipelines import PIPELINES
 
@@ -113,10 +113,10 @@ def test_what_is_measured_side_by_side_says_so() -> None:
             number, found = super().next(seconds) or (0, None)
             return number, dataclasses.replace(found, began=float(number // 2), ended=number // 2 + 0.5)
 
-    def measure(reader: Any, names: list[bp.measure.Candidate], **how: Any) -> list[Measured]:
+    def measure(reader: Any, names: list[Candidate], **how: Any) -> list[Measured]:
         return [made(names[0].label, 1, 1.0)]
 
-    some = [bp.measure.Candidate(name) for name in ("csv", "parquet", "tfrecord")]
+    some = [Candidate(name) for name in ("csv", "parquet", "tfrecord")]
     rows = spread.measured_by(Two(), measure, bp.open({"n": [1]}).subset([0]), some, None)
     assert [spread.BESIDE in one.remarks for one in rows] == [True, True, False]
 

@@ -338,7 +338,7 @@ def test_a_damaged_file_is_named(
 def test_ctrl_c_stops_it(sorted_by_label: Path) -> None:
     # The signal comes from within, at the first batch, so that nobody has to wait and guess.
     code = (
-        "import os, signal, sys; from batchplant import reader; from batchplant.cli import main\n"
+        "import os, signal, sys; from batchplant.data import reader; from batchplant.cli import main\n"
         "read = reader.Reader.read\n"
         "def stop(*args):\n"
         "    os.kill(os.getpid(), signal.SIGINT)\n"

@@ -19,7 +19,7 @@ from rich.console import Console
 import batchplant
 import processes
 from batchplant.cli import build_parser, main
-from batchplant.cli.draw import colour_of, picture
+from batchplant.cli.draw import colour_of, render
 from batchplant.cli.terminal import parse_options
 from batchplant.codecs.media import audio
 from batchplant.formats.base.options import Typed, accept, own_options
@@ -47,7 +47,7 @@ COMMANDS = (
 
 @pytest.fixture
 def dataset(tmp_path: Path) -> Path:
-    """Twelve samples of pictures, labels and texts in a .beton file with checksums."""
+    """Twelve samples of images, labels and texts in a .beton file with checksums."""
     rng = np.random.default_rng(0)
     schema = {
         "image": batchplant.Image(),
@@ -193,7 +193,7 @@ def test_head(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ]  # fmt: skip
 
 
-def test_head_draws_pictures_in_a_terminal(dataset: Path) -> None:
+def test_head_draws_images_in_a_terminal(dataset: Path) -> None:
     shown = in_terminal(["head", str(dataset), "-n", "1"], 60)
     lines = [line for line in shown.splitlines() if "▀" in line]
     assert len(lines) == 10
@@ -215,7 +215,7 @@ def test_convert_with_options(dataset: Path, tmp_path: Path, capsys: pytest.Capt
     assert "checksums" in capsys.readouterr().out
 
 
-def test_convert_pictures_and_shards(dataset: Path, tmp_path: Path) -> None:
+def test_convert_images_and_shards(dataset: Path, tmp_path: Path) -> None:
     target = tmp_path / "shards" / "small.beton"
     argv = ["convert", str(dataset), str(target), "--fields", "image,label", "--max-resolution", "32"]
     assert (
@@ -321,7 +321,7 @@ def test_errors_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
 SLOW = """
 import sys, time
 from batchplant.cli import main
-from batchplant.conversion import task as module
+from batchplant.jobs.conversion import task as module
 module.CHECKPOINT_SECONDS = 0
 batches = module.Feed.batches
 def slowly(self, start):
@@ -739,11 +739,11 @@ def test_masks_are_drawn_in_colours_of_their_classes(mixture: Path) -> None:
     assert "·=0  1=1  2=2  3=255" in plain
 
 
-def test_a_picture_of_small_numbers_is_one_of_classes() -> None:
+def test_a_image_of_small_numbers_is_one_of_classes() -> None:
     out = Console(force_terminal=True, color_system="truecolor")
     numbers = np.arange(12, dtype=np.uint8).reshape(3, 4) % 5
-    assert "██ 4" in picture(out, numbers, batchplant.Image(mode="L")).plain
-    assert "██" not in picture(out, numbers * 40, batchplant.Image(mode="L")).plain
+    assert "██ 4" in render(out, numbers, batchplant.Image(mode="L")).plain
+    assert "██" not in render(out, numbers * 40, batchplant.Image(mode="L")).plain
 
 
 # -- completion ------------------------------------------------------------------------------------------

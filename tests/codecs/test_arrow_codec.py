@@ -169,7 +169,7 @@ def test_extension_types():
     assert infer(documents) == (bp.Json(), [{"a": 1}])
 
 
-def test_bytes_that_are_pictures():
+def test_bytes_that_are_images():
     assert infer(pa.array([jpeg(), jpeg(9, 9)]))[0] == bp.Image("jpeg")
     assert infer(pa.array([None, png(4, 5)]))[0] == bp.Image("png", "L", optional=True)
     assert infer(pa.array([jpeg(), b"text"]))[0] == bp.Bytes()

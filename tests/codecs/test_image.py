@@ -1,4 +1,4 @@
-"""Pictures: every mode and encoding, TIFF of all kinds, EXIF, limits, damage."""
+"""Images: every mode and encoding, TIFF of all kinds, EXIF, limits, damage."""
 
 import contextlib
 import io
@@ -18,7 +18,7 @@ from rich.console import Console
 import batchplant as bp
 import processes
 from batchplant.cli import main
-from batchplant.cli.draw import picture
+from batchplant.cli.draw import render
 from batchplant.codecs.infer import infer_image
 from batchplant.codecs.media import exif, ifd, image, pillow, tiff
 from batchplant.storage import limits
@@ -32,9 +32,9 @@ pytest.importorskip("imagecodecs")
 DEEP = ("int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float16", "float32", "float64")
 
 
-def saved(picture, encoding, **options):
+def saved(image, encoding, **options):
     out = io.BytesIO()
-    picture.save(out, format=encoding, **options)
+    image.save(out, format=encoding, **options)
     return out.getvalue()
 
 
@@ -59,7 +59,7 @@ def same(mine, theirs):
 
 
 COLOURS = Pillow.fromarray(pixels(9, 7, 3))
-PICTURES = {
+IMAGES = {
     "L": Pillow.fromarray(pixels(9, 7)),
     "LA": Pillow.fromarray(pixels(9, 7, 2)),
     "RGB": COLOURS,
@@ -81,7 +81,7 @@ HELD = {
 
 @pytest.mark.parametrize(("encoding", "mode"), [(one, mode) for one in HELD for mode in HELD[one]])
 def test_every_mode_decodes_as_pillow_does(encoding, mode):
-    data = saved(PICTURES[mode], encoding)
+    data = saved(IMAGES[mode], encoding)
     found = image.header(np.frombuffer(data, np.uint8))
     assert (found.encoding, found.width, found.height) == (encoding, 7, 9)
     theirs = Pillow.open(io.BytesIO(data))
@@ -97,12 +97,12 @@ def test_every_mode_decodes_as_pillow_does(encoding, mode):
 
 @pytest.mark.parametrize("encoding", ["png", "gif", "bmp", "tiff"])
 def test_a_palette_gives_colours_and_as_a_mask_its_indices(encoding):
-    data = saved(PICTURES["P"], encoding)
+    data = saved(IMAGES["P"], encoding)
     theirs = Pillow.open(io.BytesIO(data))
     for options in ({"mode": "P"}, {"mask": True}, {"mode": "L", "mask": True}):
         assert same(image.decode(data, **options), np.asarray(theirs))
     assert same(image.decode(data), np.asarray(theirs.convert("RGB")))
-    gray = saved(PICTURES["L"], "png")
+    gray = saved(IMAGES["L"], "png")
     assert same(image.decode(gray, "P", mask=True), pixels(9, 7))
     assert same(image.decode(gray, mask=True), pixels(9, 7))
     with pytest.raises(bp.DecodeError, match="making it L would change"):
@@ -183,7 +183,7 @@ def test_what_an_encoding_holds_comes_back(dtype, height, width, channels, encod
 
 
 def test_cmyk_is_told_from_rgba():
-    array = np.asarray(PICTURES["CMYK"])
+    array = np.asarray(IMAGES["CMYK"])
     data = image.encode(array, "tiff", mode="CMYK")
     assert image.header(np.frombuffer(data, np.uint8)).mode == "CMYK"
     assert same(image.decode(data), array)
@@ -218,7 +218,7 @@ def test_pages_come_on_request(dtype, channels):
     assert image.page_count(data) == 5
 
 
-def test_pages_of_other_pictures():
+def test_pages_of_other_images():
     frames = [Pillow.fromarray(pixels(8, 9 - n % 2, 3)).resize((9, 8)) for n in range(3)]
     for encoding in ("gif", "webp", "png"):
         data = saved(frames[0], encoding, save_all=True, append_images=frames[1:])
@@ -289,7 +289,7 @@ def pixel_limit():
 
 @pytest.mark.parametrize("encoding", ["jpeg", "png", "webp", "gif", "bmp", "tiff"])
 def test_the_limit_is_the_same_for_every_encoding(encoding, pixel_limit):
-    data = saved(PICTURES["P" if encoding == "gif" else "RGB"], encoding)
+    data = saved(IMAGES["P" if encoding == "gif" else "RGB"], encoding)
     pixel_limit(9 * 7)
     assert image.decode(data).shape == (9, 7, 3)
     pixel_limit(9 * 7 - 1)
@@ -298,7 +298,7 @@ def test_the_limit_is_the_same_for_every_encoding(encoding, pixel_limit):
             ask(data)
 
 
-def test_deep_pictures_count_by_their_bytes(pixel_limit):
+def test_deep_images_count_by_their_bytes(pixel_limit):
     data = image.encode(values("float64", 8, 8, 6), "tiff")
     pixel_limit(8 * 8 * 6 * 2)
     assert image.decode(data).shape == (8, 8, 6)
@@ -327,11 +327,11 @@ def test_the_limit_comes_from_the_environment(pixel_limit, monkeypatch):
 @pytest.mark.parametrize("encoding", ["gif", "bmp", "tiff", "webp", "png"])
 def test_the_limit_of_pillow_is_not_asked(encoding, monkeypatch):
     monkeypatch.setattr(Pillow, "MAX_IMAGE_PIXELS", 10)
-    picture = saved(PICTURES["P" if encoding == "gif" else "RGB"], encoding)
+    photo = saved(IMAGES["P" if encoding == "gif" else "RGB"], encoding)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert image.decode(picture).shape == (9, 7, 3)
-        assert image.to_rgb(picture).shape == (9, 7, 3)
+        assert image.decode(photo).shape == (9, 7, 3)
+        assert image.to_rgb(photo).shape == (9, 7, 3)
 
 
 def test_a_jpeg_beyond_the_limit_of_the_native_decoder(monkeypatch):
@@ -350,7 +350,7 @@ def test_an_animation_is_bounded_as_a_whole(pixel_limit):
         assert len(image.frames(data)) == 4
         pixel_limit(16 * 16 * 3)
         for ask in (image.frames, image.pages):
-            with pytest.raises(bp.DecodeError, match="first 4 pictures are 16×16, and the limit"):
+            with pytest.raises(bp.DecodeError, match="first 4 images are 16×16, and the limit"):
                 ask(data)
 
 
@@ -435,8 +435,8 @@ SMALL = {
     "tiff of pages": of_tifffile(values("uint16", 3, 4, 4), photometric="minisblack"),
     "png of 16 bits": image.encode(pixels(4, 5, 3, dtype=np.uint16), "png"),
     "plain tiff": saved(COLOURS, "tiff"),
-    "palette": saved(PICTURES["P"], "png"),
-    "gif": saved(PICTURES["P"], "gif"),
+    "palette": saved(IMAGES["P"], "png"),
+    "gif": saved(IMAGES["P"], "gif"),
     "bmp": saved(COLOURS, "bmp"),
 }  # fmt: skip
 
@@ -607,7 +607,7 @@ VALUES = {
 
 @pytest.mark.parametrize("target", ["a.beton", "a.npz", "a.tar", "a.jsonl", "a.tfrecord", "folder"])
 @pytest.mark.parametrize("mode", VALUES)
-def test_arrays_of_any_kind_are_pictures_in_any_format(mode, target, tmp_path):
+def test_arrays_of_any_kind_are_images_in_any_format(mode, target, tmp_path):
     value = VALUES[mode]
     for field in (bp.Image(mode=mode), bp.Image(mode=None)):
         with bp.create(tmp_path / target, {"image": field}, overwrite=True) as out:
@@ -641,9 +641,9 @@ def test_info_and_head_know_them(mode, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("value", VALUES.values(), ids=VALUES)
-def test_a_picture_of_any_kind_can_be_drawn(value):
+def test_a_image_of_any_kind_can_be_drawn(value):
     out = Console(force_terminal=True, color_system="truecolor")
-    assert picture(out, value, bp.Image(mode=None)).plain.count("▀") > 8
+    assert render(out, value, bp.Image(mode=None)).plain.count("▀") > 8
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "uint16", "float32"])
@@ -687,7 +687,7 @@ def lossless_webp(width, height):
 
 
 def bombs():
-    """Pictures of a few bytes that claim to be large, below the limit of pixels."""
+    """Images of a few bytes that claim to be large, below the limit of pixels."""
     jpeg = bytearray(saved(Pillow.new("CMYK", (48, 40)), "jpeg"))
     at = jpeg.find(b"\xff\xc0") + 5
     jpeg[at : at + 4] = struct.pack(">HH", 16000, 16000)
@@ -715,7 +715,7 @@ def bombs():
     }  # fmt: skip
 
 
-def test_pictures_that_claim_much_take_no_memory(tmp_path):
+def test_images_that_claim_much_take_no_memory(tmp_path):
     """Twelve small files of 0.75 GB and more of pixels, with 200 MB to take: each is our error."""
     (tmp_path / "small.png").write_bytes(png_of(2, 2, bytes(14)))
     made = bombs()
@@ -741,12 +741,12 @@ for path, data in zip(sys.argv[2:], files[1:]):
     assert (done.stdout, done.returncode) == ("", 0), done.stderr
 
 
-def test_a_picture_of_many_bytes_may_be_large(monkeypatch):
+def test_a_image_of_many_bytes_may_be_large(monkeypatch):
     data = saved(Pillow.fromarray(np.random.default_rng(0).integers(0, 256, (300, 300, 3), np.uint8)), "png")
     monkeypatch.setattr(limits, "_most", 1000)
     assert image.decode(data).shape == (300, 300, 3)
     flat = saved(Pillow.new("RGB", (300, 300)), "png")
-    with pytest.raises(bp.DecodeError, match=r"the picture of 300×300 pixels unpacks to 270,000 bytes from"):
+    with pytest.raises(bp.DecodeError, match=r"the image of 300×300 pixels unpacks to 270,000 bytes from"):
         image.decode(flat)
     monkeypatch.setattr(limits, "_most", 90_000)
     mask = saved(Pillow.new("P", (300, 300)), "png")
@@ -764,11 +764,11 @@ def test_pages_and_animations_are_bounded_by_their_bytes(monkeypatch):
     data = saved(frames[0], "gif", save_all=True, append_images=frames[1:])
     monkeypatch.setattr(limits, "_most", 16 * 16 * 3 * 3)
     monkeypatch.setattr(limits, "PLAUSIBLE", 0)
-    with pytest.raises(bp.DecodeError, match="first 4 pictures are 16×16 unpacks to 3,072 bytes"):
+    with pytest.raises(bp.DecodeError, match="first 4 images are 16×16 unpacks to 3,072 bytes"):
         image.frames(data)
 
 
-def test_a_large_picture_takes_about_twice_its_pixels(tmp_path):
+def test_a_large_image_takes_about_twice_its_pixels(tmp_path):
     """Each in a process of its own, that may take so much; Pillow keeps four bytes for three."""
     times = {"a.png": 2.3, "a.jpeg": 1.3, "a.webp": 2.3, "a.bmp": 2.7, "a.tiff": 2.7}
     for name in times:
@@ -791,9 +791,9 @@ for path, data, times in zip(sys.argv[2:], files[1:], {list(times.values())}):
 
 
 @pytest.mark.parametrize("mode", ["L", "RGB", "RGBA", "P", "1", "LA", "CMYK", "I;16"])
-def test_pictures_taken_in_parts_are_the_same(mode, monkeypatch):
+def test_images_taken_in_parts_are_the_same(mode, monkeypatch):
     encoding = "png" if mode in ("P", "LA", "I;16") else "tiff"
-    data = saved(PICTURES[mode], encoding)
+    data = saved(IMAGES[mode], encoding)
     view = np.frombuffer(data, np.uint8)
     whole = pillow.pixels_of(pillow.load(view, encoding))
     monkeypatch.setattr(pillow, "STRIP", 64)

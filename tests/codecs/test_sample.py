@@ -170,7 +170,7 @@ def extension(dtype, shape, values):
         (bp.Tensor("int8", (1,)), extension(b"|i1", [2**64 - 1], b""), "does not match its bytes"),
         (bp.Tensor("int8", (1,)), msgpack.ExtType(0x42, b"\3|i1"), "cut short"),
         (bp.Tensor("int8", (1,)), extension(b"|O8", [], bytes(8)), "is not a dtype of numbers"),
-        (bp.Image(), extension(b"|u1", [1, 1, 5], bytes(5)), "picture"),
+        (bp.Image(), extension(b"|u1", [1, 1, 5], bytes(5)), "image"),
     ],
 )  # fmt: skip
 def test_values_that_do_not_fit(field, value, reason):

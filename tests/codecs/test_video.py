@@ -36,7 +36,7 @@ TICK = Fraction(1, 30)
 MOST = os.sched_param(99)
 
 
-def pictures(count: int, height: int = 48, width: int = 64) -> Any:
+def images(count: int, height: int = 48, width: int = 64) -> Any:
     """Frames that move, each unlike all others."""
     base = np.random.default_rng(7).integers(0, 256, (height + 80, width + 80, 3), dtype=np.uint8)
     base = np.ascontiguousarray(base[::4, ::4].repeat(4, 0).repeat(4, 1))
@@ -69,7 +69,7 @@ def made(
         stream = container.add_stream(
             codec, rate=30, options={k.replace("_", "-"): v for k, v in options.items()}
         )
-        frames = pictures(count)
+        frames = images(count)
         stream.height, stream.width = frames.shape[1:3]
         stream.pix_fmt = "yuvj420p" if codec == "mjpeg" else "yuv420p"
         stream.codec_context.gop_size = gop
@@ -81,8 +81,8 @@ def made(
             stream.set_display_rotation(turn)
         if sound is not None:
             other = container.add_stream(sound[0], rate=sound[1], layout="stereo")
-        for number, picture in enumerate(frames):
-            frame = av.VideoFrame.from_ndarray(picture, format="rgb24")
+        for number, image in enumerate(frames):
+            frame = av.VideoFrame.from_ndarray(image, format="rgb24")
             frame.pts, frame.time_base = number if ticks is None else ticks(number), TICK
             container.mux(stream.encode(frame))
         container.mux(stream.encode(None))
@@ -260,7 +260,7 @@ def test_frames_from_anywhere_are_those_of_decoding_from_the_start(name: str) ->
 
 
 def test_the_sources_are_what_they_are_called() -> None:
-    """Leading pictures, frames out of order, discarded packets: else the test above would prove little."""
+    """Leading images, frames out of order, discarded packets: else the test above would prove little."""
 
     def packets(name: str) -> list[Any]:
         with av.open(io.BytesIO(source(name))) as container:
@@ -328,7 +328,7 @@ def test_frames_at_a_size(size: Any) -> None:
     small = clip.read(3, 4, size=size)
     assert small.shape == (4, height, width, 3)
     whole = clip.read(3, 4)
-    # Roughly the same picture: the mean colour stays.
+    # Roughly the same image: the mean colour stays.
     assert np.abs(small.mean(axis=(1, 2)) - whole.mean(axis=(1, 2))).max() < 3
     with av.open(io.BytesIO(clip)) as container:
         frames = list(container.decode(video=0))[3:7]
@@ -346,7 +346,7 @@ def test_upright() -> None:
     assert turned.shape == (5, 64, 48, 3)
     assert np.array_equal(turned, np.rot90(stored, clip.rotation // 90, axes=(1, 2)))
     assert clip.read(upright=True, size=(32, 24)).shape == (5, 32, 24, 3)
-    # FFmpeg itself, by the picture that has to come out on top: the corner that was drawn first.
+    # FFmpeg itself, by the image that has to come out on top: the corner that was drawn first.
     half = Clip(made("libx264", "mp4", 2, turn=180)).read(upright=True)
     assert np.array_equal(half, Clip(made("libx264", "mp4", 2, turn=180)).read()[:, ::-1, ::-1])
     films = bp.open([{"video": data}], schema={"video": bp.Video("mp4")})
@@ -466,7 +466,7 @@ def test_no_sound() -> None:
 @pytest.mark.parametrize("encoding", ["mp4", "mov", "mkv", "webm", "avi"])
 @pytest.mark.parametrize("lossless", [False, True])
 def test_encode_and_decode(encoding: str, lossless: bool) -> None:
-    frames = pictures(9)
+    frames = images(9)
     clip = Clip(video.encode(frames, 25, encoding, lossless=lossless))
     assert clip.encoding == encoding
     assert (clip.frames, clip.height, clip.width) == (9, 48, 64)
@@ -479,13 +479,13 @@ def test_encode_and_decode(encoding: str, lossless: bool) -> None:
 
 
 def test_quality_and_keyframes() -> None:
-    frames = pictures(30)
+    frames = images(30)
     sizes = [len(video.encode(frames, 30, quality=quality)) for quality in (20, 50, 80)]
     assert sizes == sorted(sizes)
     assert sizes[0] < sizes[2] / 2
     assert len(Clip(video.encode(frames, 30, gop=5))._index.keys) >= 6
     assert Clip(video.encode(frames, 29.97)).fps == pytest.approx(30000 / 1001, rel=1e-4)
-    odd = video.encode(pictures(3, 33, 41), 10)
+    odd = video.encode(images(3, 33, 41), 10)
     assert Clip(odd).read().shape == (3, 33, 41, 3)
 
 
@@ -561,7 +561,7 @@ def test_what_cannot_be_encoded(arguments: tuple[Any, ...], error: str) -> None:
         video.encode(*arguments[:3], **more)
     for quality in (0, 101):
         with pytest.raises(bp.OptionError, match="quality"):
-            video.encode(pictures(2), 30, quality=quality)
+            video.encode(images(2), 30, quality=quality)
 
 
 # -- fields, formats, loader ---------------------------------------------------------------------------------
@@ -598,7 +598,7 @@ def test_every_format_keeps_bytes_and_kind(name: str, tmp_path: Path) -> None:
 
 
 def test_arrays_and_paths_are_written_as_videos(tmp_path: Path) -> None:
-    frames = pictures(6)
+    frames = images(6)
     (tmp_path / "a.webm").write_bytes(source("vp9.webm"))
     path = tmp_path / "a.tar"
     with bp.create(path, {"video": bp.Video()}) as out:
@@ -882,13 +882,13 @@ def test_files_without_video() -> None:
         _ = Clip(out.getvalue()).frames
 
 
-def test_the_picture_of_a_cover_is_no_video() -> None:
+def test_the_image_of_a_cover_is_no_video() -> None:
     out = io.BytesIO()
     with av.open(out, "w", format="mp4") as container:
         cover = container.add_stream("mjpeg", rate=1)
         cover.width, cover.height, cover.pix_fmt = 64, 48, "yuvj420p"
         cover.disposition = av.stream.Disposition.attached_pic
-        container.mux(cover.encode(av.VideoFrame.from_ndarray(pictures(1)[0], format="rgb24")))
+        container.mux(cover.encode(av.VideoFrame.from_ndarray(images(1)[0], format="rgb24")))
         container.mux(cover.encode(None))
     with av.open(io.BytesIO(out.getvalue())) as container:
         assert len(container.streams.video) == 1

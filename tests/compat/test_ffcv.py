@@ -526,8 +526,8 @@ def test_simple_decoder_needs_one_size(golden: Any) -> None:
 # -- a file of our own ---------------------------------------------------------------------------------
 
 
-class Pictures:
-    """Samples of every kind; the picture's first pixel is the sample's number."""
+class Images:
+    """Samples of every kind; the image's first pixel is the sample's number."""
 
     def __init__(self, count: int, size: tuple[int, int] = (32, 32)) -> None:
         self.count, self.size = count, size
@@ -536,9 +536,9 @@ class Pictures:
         return self.count
 
     def __getitem__(self, index: int) -> tuple[Any, ...]:
-        picture = np.random.default_rng(index).integers(0, 256, (*self.size, 3), dtype=np.uint8)
-        picture[0, 0] = index
-        return picture, index % 10
+        image = np.random.default_rng(index).integers(0, 256, (*self.size, 3), dtype=np.uint8)
+        image[0, 0] = index
+        return image, index % 10
 
 
 FIELDS = {"image": RGBImageField(), "label": IntField()}
@@ -547,12 +547,12 @@ FIELDS = {"image": RGBImageField(), "label": IntField()}
 @pytest.fixture(scope="module")
 def cifar(tmp_path_factory: pytest.TempPathFactory) -> str:
     path = str(tmp_path_factory.mktemp("cifar") / "train.beton")
-    DatasetWriter(path, FIELDS, num_workers=1).from_indexed_dataset(Pictures(50))
+    DatasetWriter(path, FIELDS, num_workers=1).from_indexed_dataset(Images(50))
     return path
 
 
 class Waves:
-    """Smooth pictures of several sizes, which survive JPEG and resizing."""
+    """Smooth images of several sizes, which survive JPEG and resizing."""
 
     def __len__(self) -> int:
         return 24
@@ -910,13 +910,13 @@ def test_a_decoder_of_the_users_own(cifar: str, compiled: bool) -> None:
     assert corners.tolist() == [[index] * 3 for index in range(50)]
 
 
-class Mixed(Pictures):
-    """Numbers, bytes and arrays beside the picture."""
+class Mixed(Images):
+    """Numbers, bytes and arrays beside the image."""
 
     def __getitem__(self, index: int) -> tuple[Any, ...]:
-        picture, label = super().__getitem__(index)
+        image, label = super().__getitem__(index)
         blob = np.arange(index % 7, dtype=np.uint8)
-        return picture, label, index / 4, blob, np.full((2, 3), index, np.float32)
+        return image, label, index / 4, blob, np.full((2, 3), index, np.float32)
 
 
 @pytest.mark.parametrize("mode", ["raw", "jpg"])
@@ -948,11 +948,11 @@ def test_decoders_called_by_hand_give_what_the_loader_gives(
         assert np.array_equal(found, expected[number].numpy()[indices]), name
 
 
-def test_a_picture_that_a_decoder_called_by_hand_cannot_read(tmp_path: Path) -> None:
+def test_a_image_that_a_decoder_called_by_hand_cannot_read(tmp_path: Path) -> None:
     path = tmp_path / "damaged.beton"
     DatasetWriter(
         str(path), {"image": RGBImageField("jpg"), "label": IntField()}, num_workers=1
-    ).from_indexed_dataset(Pictures(3))
+    ).from_indexed_dataset(Images(3))
     reader = Reader(str(path))
     data = bytearray(path.read_bytes())
     at = int(reader.metadata["f0"]["data_ptr"][1])
@@ -1353,7 +1353,7 @@ class PairField(Field):
         return PairDecoder
 
 
-class Pairs(Pictures):
+class Pairs(Images):
     def __getitem__(self, index: int) -> tuple[Any, ...]:
         return (*super().__getitem__(index), (2.0, index))
 
@@ -1362,7 +1362,7 @@ class Pairs(Pictures):
 def test_fields_of_users(tmp_path: Path, compiled: bool, workers: int) -> None:
     path = str(tmp_path / "custom.beton")
     fields = {**FIELDS, "pair": PairField()}
-    # Pictures of 300 kB, so that samples do not fit pages evenly.
+    # Images of 300 kB, so that samples do not fit pages evenly.
     writer = DatasetWriter(path, fields, page_size=1 << 21, num_workers=workers)
     writer.from_indexed_dataset(Pairs(20, (320, 320)))
     loader = Loader(path, 10, 2, custom_fields={"pair": PairField})
@@ -1394,7 +1394,7 @@ class WordField(NDArrayField):
 
 
 class DimField(RGBImageField):
-    """Pictures of half the brightness."""
+    """Images of half the brightness."""
 
     def encode(self, destination: Any, image: Any, malloc: Any) -> None:
         super().encode(destination, np.asarray(image) // 2, malloc)
@@ -1402,10 +1402,10 @@ class DimField(RGBImageField):
 
 @pytest.mark.parametrize("decoder", [WordDecoder, NDArrayDecoder, None])
 def test_fields_derived_from_ffcvs_own(tmp_path: Path, compiled: bool, decoder: Any) -> None:
-    path, pictures = str(tmp_path / "words.beton"), Pictures(20)
+    path, photos = str(tmp_path / "words.beton"), Images(20)
     words = [f"word{'x' * index}" for index in range(20)]
     fields = {"word": WordField(30), "image": DimField()}
-    samples = [(words[index], pictures[index][0]) for index in range(20)]
+    samples = [(words[index], photos[index][0]) for index in range(20)]
     DatasetWriter(path, fields, num_workers=1).from_indexed_dataset(samples)
     loader = Loader(
         path, 5, 2, order=OrderOption.RANDOM, seed=1,
@@ -1418,7 +1418,7 @@ def test_fields_derived_from_ffcvs_own(tmp_path: Path, compiled: bool, decoder: 
             found[row.tobytes().decode().rstrip()] = image
     assert sorted(found) == sorted(words)
     for word, image in found.items():
-        assert np.array_equal(image.numpy(), pictures[words.index(word)][0] // 2)
+        assert np.array_equal(image.numpy(), photos[words.index(word)][0] // 2)
 
 
 def test_fields_of_users_that_go_wrong(tmp_path: Path) -> None:
@@ -1571,14 +1571,14 @@ def test_ffcv_reads_what_the_mirror_writes(tmp_path: Path) -> None:
 
 
 ORPHANS = """
-import sys, threading, time
+import os, sys, threading, time
 from batchplant.ffcv.fields import IntField
 from batchplant.ffcv.writer import DatasetWriter
 class Slow:
     def __len__(self):
         return 1000
     def __getitem__(self, index):
-        print("ready", flush=True)
+        os.write(1, b"ready\\n")
         time.sleep(3600)
 def write():
     DatasetWriter(sys.argv[1], {"x": IntField()}, num_workers=3).from_indexed_dataset(Slow(), chunksize=5)

@@ -176,7 +176,7 @@ def test_the_tfrecord_tutorial(tmp_path: Path) -> None:
     assert str(example).startswith('features {\n  feature {\n    key: "feature0"\n')
 
 
-def picture(seed: int, size: tuple[int, int] = (64, 48)) -> bytes:
+def photo(seed: int, size: tuple[int, int] = (64, 48)) -> bytes:
     rng = np.random.default_rng(seed)
     out = io.BytesIO()
     small = Image.fromarray(rng.integers(0, 256, (6, 8, 3), dtype=np.uint8))
@@ -186,14 +186,14 @@ def picture(seed: int, size: tuple[int, int] = (64, 48)) -> bytes:
 
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Four files of ImageNet's layout, 12 pictures each."""
+    """Four files of ImageNet's layout, 12 images each."""
     folder = tmp_path_factory.mktemp("imagenet")
     for shard in range(4):
         with tf.io.TFRecordWriter(str(folder / f"train-{shard:05d}-of-00004")) as writer:
             for number in range(12):
                 feature = {
                     "image/encoded": tf.train.Feature(
-                        bytes_list=tf.train.BytesList(value=[picture(12 * shard + number)])
+                        bytes_list=tf.train.BytesList(value=[photo(12 * shard + number)])
                     ),
                     "image/class/label": tf.train.Feature(
                         int64_list=tf.train.Int64List(value=[12 * shard + number])
@@ -284,7 +284,7 @@ def test_an_imagenet_input_pipeline(shards: Path) -> None:
     assert labels.dtype == np.int32
     # Four files in turn.
     assert labels.tolist() == [12 * shard + number for number in range(12) for shard in range(4)]
-    pixels = np.asarray(Image.open(io.BytesIO(picture(0))))
+    pixels = np.asarray(Image.open(io.BytesIO(photo(0))))
     # The middle 32 of 40 rows, so the middle 38 of 48.
     middle = pixels[5:43, 13:51].mean(axis=(0, 1)) - [123.68, 116.78, 103.94]
     assert np.abs(batches[0][0][0].mean(axis=(0, 1)) - middle).max() < 2
@@ -459,7 +459,7 @@ elif {end!r} == "interrupt":
     for _ in it:
         pass
 """
-    (tmp_path / "x.jpg").write_bytes(picture(0, (400, 300)))
+    (tmp_path / "x.jpg").write_bytes(photo(0, (400, 300)))
     command = [sys.executable, "-c", code, tmp_path / "x.jpg"]
     with processes.start(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -586,7 +586,7 @@ def test_what_is_not_mirrored_says_so(tmp_path: Path) -> None:
     with pytest.raises(AttributeError, match="does not mirror the dataset method 'rejection_resample'"):
         D.range(1).rejection_resample("x")
     with pytest.raises(bp.OptionError, match="not mirrored"):
-        tf.io.decode_jpeg(picture(0), ratio=2)
+        tf.io.decode_jpeg(photo(0), ratio=2)
     with pytest.raises(bp.OptionError, match="compression_type"):
         tf.data.TFRecordDataset("x", compression_type="LZ4")
 
@@ -904,7 +904,7 @@ def test_files_of_the_system(tmp_path: Path) -> None:
         D.list_files(str(tmp_path / "*.nothing"))
 
 
-# Pictures.
+# Images.
 
 
 def test_random_operations_stay_in_their_bounds() -> None:
@@ -932,8 +932,8 @@ def test_random_operations_stay_in_their_bounds() -> None:
     assert len(set(bright)) > 5
 
 
-def test_pictures_that_are_none() -> None:
-    for data in (b"", b"hello", picture(0)[:200], picture(0)[:-400]):
+def test_images_that_are_none() -> None:
+    for data in (b"", b"hello", photo(0)[:200], photo(0)[:-400]):
         for decode in (tf.io.decode_jpeg, tf.io.decode_image, tf.io.decode_png):
             with pytest.raises(bp.DecodeError):
                 decode(data)

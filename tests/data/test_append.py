@@ -17,6 +17,7 @@ import pytest
 import batchplant as bp
 import repository
 from batchplant.cli import main
+from batchplant.data.tensors import TENSORS
 from batchplant.formats.registry import all_formats
 from batchplant.storage import checksums, commit, index, patches
 from batchplant.storage.index import container
@@ -157,7 +158,7 @@ BIG = {
 def test_the_cost_is_that_of_what_is_new(tmp_path, name):
     big = BIG.get(name, (bp.Bytes(), lambda n: np.random.default_rng(n).bytes(4000)))
     if big is None:
-        pytest.skip("the same as with pictures")
+        pytest.skip("the same as with images")
     field, value = big
     cost = []
     for count in (10, 1500):
@@ -196,7 +197,7 @@ def test_models_cannot(tmp_path, name):
     path = tmp_path / f"a{all_formats()[name].suffixes[0]}"
     path.write_bytes(b"x")
     with pytest.raises(bp.OptionError, match="cannot be appended to"):
-        bp.create(path, bp.tensors.TENSORS, format=name, mode="append")
+        bp.create(path, TENSORS, format=name, mode="append")
 
 
 @pytest.mark.parametrize(("name", "suffix"), PACKED)

@@ -11,7 +11,7 @@ from batchplant.testing.cases import jpeg
 
 @pytest.fixture
 def pair(tmp_path):
-    """Pictures in a folder, and what is known of them, in another order, in a table."""
+    """Images in a folder, and what is known of them, in another order, in a table."""
     (tmp_path / "photos").mkdir()
     for n in range(5):
         (tmp_path / "photos" / f"{n}.jpg").write_bytes(jpeg(8, 8 + n))
@@ -34,7 +34,7 @@ def test_by_position(pair):
     assert len(bp.join([one, other[:3]], how="inner")) == 3
 
 
-def test_by_key_pictures_stay_in_place(pair):
+def test_by_key_images_stay_in_place(pair):
     photos, facts = pair
     found = bp.join([photos, facts], on=[None, "name"])
     assert list(found.schema) == ["image", "name", "width"]
@@ -50,7 +50,7 @@ def test_by_key_pictures_stay_in_place(pair):
 
 def test_keys_of_their_own(tmp_path, pair):
     photos, _ = pair
-    bp.convert(photos, tmp_path / "masks", rename={"image": "picture"})
+    bp.convert(photos, tmp_path / "masks", rename={"image": "image"})
     one, other = bp.open(photos), bp.open(photos).rename({"image": "second"})
     found = bp.join([one, other[::-1]], on="key")
     assert all(np.array_equal(sample["image"], sample["second"]) for sample in found)

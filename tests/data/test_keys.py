@@ -86,8 +86,8 @@ def test_a_miss_is_named_with_keys_like_it(people: str) -> None:
 def test_a_miss_among_many_keys_finds_the_slip(monkeypatch: pytest.MonkeyPatch) -> None:
     # Those that are looked through one by one do not have it.
     monkeypatch.setattr("batchplant.data.keys.lookup.LOOKED_AT", 3)
-    reader = bp.open({"name": [f"picture-{n}" for n in range(500)]})
-    with pytest.raises(bp.SampleKeyError, match="did you mean picture-437"):
+    reader = bp.open({"name": [f"image-{n}" for n in range(500)]})
+    with pytest.raises(bp.SampleKeyError, match="did you mean image-437"):
         reader.by_key("pcture-437", field="name")
 
 

@@ -122,7 +122,7 @@ def test_every_kind_of_column():
             "number": np.array([1, 2], np.uint8),
             "text": ["a", "ü"],
             "bytes": [b"\x00", b""],
-            "picture": [image.encode(pixels(n), "png") for n in range(2)],
+            "image": [image.encode(pixels(n), "png") for n in range(2)],
             "document": [{"a": [1]}, {}],
             "ragged": [np.zeros(2), np.zeros(3)],
             "maybe": [None, 3],
@@ -131,18 +131,18 @@ def test_every_kind_of_column():
     )
     kinds = {name: field.kind for name, field in data.schema.items()}
     assert kinds == {
-        "flag": "bool", "number": "int", "text": "text", "bytes": "bytes", "picture": "image",
+        "flag": "bool", "number": "int", "text": "text", "bytes": "bytes", "image": "image",
         "document": "json", "ragged": "tensor", "maybe": "int", "time": "tensor",
     }  # fmt: skip
     assert data.schema["maybe"].optional
     sample = data[1]
     assert (sample["text"], sample["bytes"], sample["document"], sample["maybe"]) == ("ü", b"", {}, 3)
-    assert np.array_equal(sample["picture"], pixels(1))
+    assert np.array_equal(sample["image"], pixels(1))
     assert data[0]["maybe"] is None
 
 
 def test_kinds_that_values_do_not_tell(tmp_path):
-    """Pixels in an array, and paths of files, are pictures where the schema says so."""
+    """Pixels in an array, and paths of files, are images where the schema says so."""
     arrays = np.stack([pixels(n) for n in range(4)])
     paths = []
     for n in range(4):

@@ -221,12 +221,12 @@ def test_an_index_that_lies_is_not_believed(folder: Path) -> None:
     assert not isinstance(bp.open(folder).readers, Unopened)  # type: ignore[attr-defined]
 
 
-def test_pictures_of_two_encodings_are_of_both(tmp_path: Path) -> None:
-    picture = np.zeros((4, 4, 3), np.uint8)
+def test_images_of_two_encodings_are_of_both(tmp_path: Path) -> None:
+    image = np.zeros((4, 4, 3), np.uint8)
     for number, form in enumerate(["png", "jpeg", "png", "jpeg"]):
         images = bp.ImageOptions(image_format=form)
         with bp.create(tmp_path / f"{number}.tar", {"image": bp.Image()}, images=images) as out:
-            out.append({"image": picture})
+            out.append({"image": image})
     assert main(["index", str(tmp_path / "*.tar"), "--json"]) == 0
     lazy = bp.open(tmp_path)
     assert isinstance(lazy, Concat)

@@ -390,14 +390,14 @@ def test_many_threads_read_patches(scan):
 
 
 def test_rows_of_any_format_are_cut(tmp_path):
-    """Pictures of one size: the first axis is the samples."""
+    """Images of one size: the first axis is the samples."""
     values = RNG.integers(0, 255, (6, 20, 20)).astype(np.uint8)
-    with bp.create(tmp_path / "a.msgpack", {"picture": bp.Tensor("uint8", (20, 20))}) as out:
-        out.append(bp.Columns(picture=values))
+    with bp.create(tmp_path / "a.msgpack", {"image": bp.Tensor("uint8", (20, 20))}) as out:
+        out.append(bp.Columns(image=values))
     data = bp.Patches(tmp_path / "a.msgpack", size=(1, 8, 8), stride=(1, 6, 6))
     assert len(data) == 6 * 3 * 3
     for sample in data:
-        assert np.array_equal(sample["picture"], cut(values, sample["position"], (1, 8, 8)))
+        assert np.array_equal(sample["image"], cut(values, sample["position"], (1, 8, 8)))
 
 
 def test_an_array_without_values():

@@ -216,7 +216,7 @@ def test_nothing_is_read_where_nothing_can_match(tmp_path):
     assert list(found) == []
 
 
-def test_lists_and_pictures_beside_what_is_filtered(tmp_path):
+def test_lists_and_images_beside_what_is_filtered(tmp_path):
     path = tmp_path / "a.parquet"
     n = np.arange(20_000)
     vectors = pa.FixedSizeListArray.from_arrays(pa.array(np.repeat(n, 4).astype(np.float32)), 4)

@@ -84,7 +84,7 @@ def test_joined_readers_travel_to_other_processes(parts):
     assert cells(pickle.loads(pickle.dumps(joined))) == cells(joined)
 
 
-def test_pictures_may_differ_in_encoding_and_mode(tmp_path):
+def test_images_may_differ_in_encoding_and_mode(tmp_path):
     one = bp.open(save(tmp_path / "a.npz", {"image": bp.Image("jpeg")}, [{"image": jpeg()}]))
     two = bp.open(save(tmp_path / "b.npz", {"image": bp.Image(mode="L")}, [{"image": pixels(2, 3)}]))
     joined = bp.concat([one, two])

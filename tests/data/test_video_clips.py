@@ -84,13 +84,13 @@ def test_an_epoch_of_the_loader_sees_every_clip_and_resumes(films):
 
 
 def test_frames_that_clips_of_a_batch_share_are_decoded_once(films, monkeypatch):
-    pictures = []
-    picture = frame_reader._picture
-    monkeypatch.setattr(frame_reader, "_picture", lambda *a: pictures.append(1) or picture(*a))
+    images = []
+    image = frame_reader._image
+    monkeypatch.setattr(frame_reader, "_image", lambda *a: images.append(1) or image(*a))
     clips = bp.VideoClips(films, 8, 4)
-    assert not pictures
+    assert not images
     columns = clips.read([3, 1, 2, 2])
-    assert len(pictures) == 16
+    assert len(images) == 16
     for start, clip in zip((12, 4, 8, 8), columns["video"], strict=True):
         assert np.array_equal(clip, frames_of(0, 23)[start : start + 8])
 

@@ -192,23 +192,23 @@ def test_a_path_will_do(tmp_path: Path, series) -> None:
         assert windows.facts() == {"rows": 15, "length": 4, "stride": 1, "groups": 3}
 
 
-def pictures(tmp_path: Path, odd: int | None = None) -> bp.Reader:
+def images(tmp_path: Path, odd: int | None = None) -> bp.Reader:
     with bp.create(tmp_path / "p.tar", Schema({"image": Image("png"), "e": Int()})) as out:
         for n in range(6):
             out.append({"image": np.full((3 if n == odd else 2, 2, 3), n, np.uint8), "e": n // 3})
     return bp.open(tmp_path / "p.tar")
 
 
-def test_pictures_are_decoded_and_stacked(tmp_path: Path) -> None:
-    windows = Windows(pictures(tmp_path), 2, group="e")
+def test_images_are_decoded_and_stacked(tmp_path: Path) -> None:
+    windows = Windows(images(tmp_path), 2, group="e")
     assert windows.schema["image"] == Tensor("uint8", (2, 2, 2, 3))
     assert windows.read([3])["image"][0, :, 0, 0, 0].tolist() == [4, 5]
 
 
-def test_a_picture_of_another_size_is_named(tmp_path: Path) -> None:
-    windows = Windows(pictures(tmp_path, odd=4), 2, group="e")
+def test_a_image_of_another_size_is_named(tmp_path: Path) -> None:
+    windows = Windows(images(tmp_path, odd=4), 2, group="e")
     assert windows[0]["e"] == 0
-    with pytest.raises(bp.DecodeError, match=r"row 4: the picture is uint8 \(3, 2, 3\)") as failure:
+    with pytest.raises(bp.DecodeError, match=r"row 4: the image is uint8 \(3, 2, 3\)") as failure:
         windows[2]
     assert (failure.value.sample, failure.value.field) == (2, "image")
 

@@ -54,7 +54,7 @@ BAD = [
     ({"n": Explodes()}, bp.SchemaError, "Explodes does not fit Int"),
     ({"image": Explodes()}, bp.EncodeError, "RuntimeError: out of memory on device 3"),
     ({"image": "no/such/file.jpg"}, bp.EncodeError, "no/such/file.jpg: No such file"),
-    ({"image": object()}, bp.BatchplantError, "has no picture format"),
+    ({"image": object()}, bp.BatchplantError, "has no image format"),
 ]
 
 
@@ -247,7 +247,7 @@ def test_overwriting_without_checksums_removes_the_old_ones(tmp_path):
         (None, [(20, 40, 3), (20, 40, 3)]),
     ],
 )
-def test_picture_options_are_for_all_fields_or_by_field(how, images, sizes, tmp_path):
+def test_image_options_are_for_all_fields_or_by_field(how, images, sizes, tmp_path):
     schema = {"small": bp.Image(), "large": bp.Image()}
     samples = {name: [pixels(20, 40, 3)] for name in schema}
     if how == "create":
@@ -261,7 +261,7 @@ def test_picture_options_are_for_all_fields_or_by_field(how, images, sizes, tmp_
     assert [found[name].shape for name in schema] == sizes
 
 
-def test_fields_without_picture_options_of_their_own_get_the_others(tmp_path):
+def test_fields_without_image_options_of_their_own_get_the_others(tmp_path):
     schema = {"small": bp.Image(), "large": bp.Image()}
     own = {"large": bp.ImageOptions()}
     with bp.create(tmp_path / "a.npz", schema, images=own, max_resolution=10) as out:
@@ -273,13 +273,13 @@ def test_fields_without_picture_options_of_their_own_get_the_others(tmp_path):
 @pytest.mark.parametrize(
     ("options", "error", "reason"),
     [
-        ({"images": bp.ImageOptions(), "quality": 5}, bp.OptionError, "leave the other options for pictures"),
+        ({"images": bp.ImageOptions(), "quality": 5}, bp.OptionError, "leave the other options for images"),
         ({"images": {"x": bp.ImageOptions()}}, bp.FieldNameError, "'x'"),
-        ({"images": {"n": bp.ImageOptions()}}, bp.OptionError, "'n', which is Int.* and no picture"),
+        ({"images": {"n": bp.ImageOptions()}}, bp.OptionError, "'n', which is Int.* and no image"),
         ({"images": {"i": {"quality": 5}}}, bp.OptionError, "images is an ImageOptions, or maps fields"),
     ],
 )
-def test_picture_options_that_cannot_be(options, error, reason, tmp_path):
+def test_image_options_that_cannot_be(options, error, reason, tmp_path):
     with pytest.raises(error, match=reason):
         bp.create(tmp_path / "a.npz", {"n": bp.Int(), "i": bp.Image()}, **options)
     assert os.listdir(tmp_path) == []

@@ -278,7 +278,7 @@ def test_several_files_in_place():
         assert reader.read([5, 0, 3], ["label"])["label"].tolist() == [1, 0, 1]
 
 
-def test_pictures_are_decoded_in_place(tmp_path):
+def test_images_are_decoded_in_place(tmp_path):
     with bp.create(tmp_path / "a.arrow", {"image": bp.Image(), "n": bp.Int()}) as out:
         for n in range(32):
             out.append({"image": jpeg(8, 8), "n": n})

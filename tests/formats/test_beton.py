@@ -118,7 +118,7 @@ def raw_rows(reader):
     return column.raw
 
 
-def test_raw_pictures_of_ffcv_are_exact(golden):
+def test_raw_images_of_ffcv_are_exact(golden):
     path, arrays = golden("raw_fixed")
     with bp.open(path) as reader:
         assert raw_rows(reader).all()
@@ -127,7 +127,7 @@ def test_raw_pictures_of_ffcv_are_exact(golden):
 
 
 @pytest.mark.parametrize("name", ["jpg", "proportion"])
-def test_jpeg_pictures_of_ffcv_decode_near_what_went_in(golden, name):
+def test_jpeg_images_of_ffcv_decode_near_what_went_in(golden, name):
     path, arrays = golden(name)
     with bp.open(path) as reader:
         raw = raw_rows(reader)
@@ -140,7 +140,7 @@ def test_jpeg_pictures_of_ffcv_decode_near_what_went_in(golden, name):
                 assert np.array_equal(found, wrote["image"])
 
 
-def test_smart_pictures_of_ffcv_have_the_sizes_that_we_would_give_them(golden):
+def test_smart_images_of_ffcv_have_the_sizes_that_we_would_give_them(golden):
     path, arrays = golden("smart_resized")
     with bp.open(path) as reader:
         raw = raw_rows(reader)
@@ -148,7 +148,7 @@ def test_smart_pictures_of_ffcv_have_the_sizes_that_we_would_give_them(golden):
             ours = image.fit(wrote["image"], 64)
             found = reader[row]["image"]
             assert found.shape == ours.shape
-            # FFCV shrinks with OpenCV, which computes areas of small pictures in fixed point.
+            # FFCV shrinks with OpenCV, which computes areas of small images in fixed point.
             if raw[row]:
                 assert np.abs(found.astype(int) - ours.astype(int)).max() <= 1
 
@@ -327,7 +327,7 @@ def test_large_files_have_the_pages_that_ffcv_uses(tmp_path):
     assert write(tmp_path / "b.beton", {"blob": bp.Bytes()}, [{"blob": blob}]).page == SMALL_PAGE
 
 
-# --- pictures -----------------------------------------------------------------------------------------
+# --- images -----------------------------------------------------------------------------------------
 
 
 def photo(height, width, channels=3):
@@ -351,12 +351,12 @@ def photo(height, width, channels=3):
     ],
 )
 def test_write_modes(mode, options, raw, tmp_path):
-    pictures = [photo(40, 50), photo(60, 64)]
-    samples = [{"image": one} for one in pictures]
+    photos = [photo(40, 50), photo(60, 64)]
+    samples = [{"image": one} for one in photos]
     reader = write(tmp_path / "a.beton", {"image": bp.Image()}, samples, write_mode=mode, **options)
     assert raw_rows(reader).tolist() == raw
-    for sample, picture, exact in zip(reader, pictures, raw, strict=True):
-        expected = image.fit(picture, options.get("max_resolution"))
+    for sample, original, exact in zip(reader, photos, raw, strict=True):
+        expected = image.fit(original, options.get("max_resolution"))
         assert sample["image"].shape == expected.shape
         difference = np.abs(sample["image"].astype(int) - expected.astype(int)).max()
         assert difference == 0 if exact else 0 < difference < 40
@@ -407,15 +407,15 @@ def test_jpeg_files_pass_untouched_unless_they_must_not(tmp_path):
     assert decoded.shape == (20, 30, 3)
 
 
-def encoded(picture, encoding, **options):
+def encoded(photo, encoding, **options):
     buffer = io.BytesIO()
-    picture.save(buffer, encoding, **options)
+    photo.save(buffer, encoding, **options)
     return buffer.getvalue()
 
 
 def palette(transparent=False):
-    picture = Pillow.fromarray(photo(8, 9)).quantize(16)
-    return encoded(picture, "PNG", **({"transparency": 0} if transparent else {}))
+    indexed = Pillow.fromarray(photo(8, 9)).quantize(16)
+    return encoded(indexed, "PNG", **({"transparency": 0} if transparent else {}))
 
 
 def rgb16():
@@ -436,7 +436,7 @@ def rgb16():
 
 GRAY = photo(8, 9, 1)
 GRAY_JPEG = image.encode(GRAY, "jpeg")
-ODD_PICTURES = {
+ODD_IMAGES = {
     "gray png": (png(5, 6), np.repeat(pixels(5, 6)[:, :, None], 3, axis=2)),
     "gray jpeg": (GRAY_JPEG, np.repeat(image.decode(GRAY_JPEG)[:, :, None], 3, axis=2)),
     "one bit": (
@@ -458,12 +458,12 @@ ODD_PICTURES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ODD_PICTURES)
-def test_pictures_are_stored_exactly_or_refused(name, tmp_path):
-    data, expected = ODD_PICTURES[name]
+@pytest.mark.parametrize("name", ODD_IMAGES)
+def test_images_are_stored_exactly_or_refused(name, tmp_path):
+    data, expected = ODD_IMAGES[name]
     path = tmp_path / "a.beton"
     if isinstance(expected, str):
-        with pytest.raises(bp.EncodeError, match=rf"the picture is {expected}, .*to_rgb") as caught:
+        with pytest.raises(bp.EncodeError, match=rf"the image is {expected}, .*to_rgb") as caught:
             write(path, {"image": bp.Image()}, [{"image": data}])
         assert (caught.value.sample, caught.value.field) == (0, "image")
         assert not path.exists()
@@ -479,10 +479,10 @@ def test_pictures_are_stored_exactly_or_refused(name, tmp_path):
     assert cells(reader)["image"] == [data]
 
 
-@pytest.mark.parametrize("name", [name for name, (_, held) in ODD_PICTURES.items() if isinstance(held, str)])
+@pytest.mark.parametrize("name", [name for name, (_, held) in ODD_IMAGES.items() if isinstance(held, str)])
 @pytest.mark.parametrize("options", [{"write_mode": "raw"}, {"max_resolution": 4}, {"reencode": True}])
-def test_a_picture_that_has_to_be_decoded_is_no_silent_change_either(name, options, tmp_path):
-    data, mode = ODD_PICTURES[name]
+def test_a_image_that_has_to_be_decoded_is_no_silent_change_either(name, options, tmp_path):
+    data, mode = ODD_IMAGES[name]
 
     def run():
         return write(tmp_path / "a.npz", {"image": bp.Image(mode=None)}, [{"image": data}], **options)
@@ -503,20 +503,20 @@ def test_a_picture_that_has_to_be_decoded_is_no_silent_change_either(name, optio
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
-        (pixels(4, 4), "the picture is L, and the field says RGB"),
-        (pixels(4, 4, 4), "the picture is RGBA, and the field says RGB"),
-        (pixels(4, 4, 3).astype(np.float32), "the picture is float32x3, and the field says RGB"),
-        (pixels(4, 4, 3).astype(np.complex64), "an image of complex64 has no picture format"),
-        (pixels(4, 4, 5), "the picture is uint8x5, and the field says RGB"),
+        (pixels(4, 4), "the image is L, and the field says RGB"),
+        (pixels(4, 4, 4), "the image is RGBA, and the field says RGB"),
+        (pixels(4, 4, 3).astype(np.float32), "the image is float32x3, and the field says RGB"),
+        (pixels(4, 4, 3).astype(np.complex64), "an image of complex64 has no image format"),
+        (pixels(4, 4, 5), "the image is uint8x5, and the field says RGB"),
         (pixels(2, 4, 4, 3), r"an image of shape \(2, 4, 4, 3\)"),
         (np.zeros((0, 4, 3), np.uint8), r"an image of shape \(0, 4, 3\)"),
-        (b"no picture", "not a picture that batchplant knows"),
-        (b"", "not a picture that batchplant knows"),
+        (b"no image", "not an image that batchplant knows"),
+        (b"", "not an image that batchplant knows"),
         (jpeg()[:100], "bad JPEG"),
         (np.zeros((1, 70_000, 3), np.uint8), "at most 65535 pixels a side"),
     ],
 )
-def test_what_is_no_picture_for_the_field_is_refused(value, reason, tmp_path):
+def test_what_is_no_image_for_the_field_is_refused(value, reason, tmp_path):
     with pytest.raises(bp.BatchplantError, match=reason) as caught:
         write(tmp_path / "a.beton", {"image": bp.Image()}, [{"image": jpeg()}, {"image": value}])
     assert (caught.value.sample, caught.value.field) == (1, "image")
@@ -654,7 +654,7 @@ def ffcv_python():
 
 @pytest.mark.reference
 def test_ffcv_reads_what_we_write(ffcv_python, tmp_path):
-    """Raw and JPEG pictures, several pages, a page that grew, tables that had to be moved for."""
+    """Raw and JPEG images, several pages, a page that grew, tables that had to be moved for."""
     schema = {
         "image": bp.Image(),
         "number": bp.Int(),

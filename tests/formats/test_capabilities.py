@@ -104,9 +104,9 @@ def content(one: Format) -> tuple[dict[str, Field], Callable[[int], dict[str, An
             "name": f"tensor {n}", "dtype": "uint8", "shape": shape, "data": bulk(n, blob)
         }  # fmt: skip
     if "image" in one.fields:
-        picture, named = bp.Image(), bp.Text()
-        return {"image": picture, "file_name": named}, lambda n: {
-            "image": bulk(n, picture), "file_name": f"{n}.png"
+        photo, named = bp.Image(), bp.Text()
+        return {"image": photo, "file_name": named}, lambda n: {
+            "image": bulk(n, photo), "file_name": f"{n}.png"
         }  # fmt: skip
     if one.fields:
         sequence = bp.Tensor("uint8", (None,))
@@ -148,10 +148,10 @@ def place(folder: Path, one: Format) -> Path:
 
 
 def listed(folder: Path) -> Path:
-    (folder / "pictures").mkdir()
+    (folder / "images").mkdir()
     for number in range(COUNT):
-        (folder / f"pictures/{number}.png").write_bytes(bulk(number, bp.Image()))
-    rows = [f"{number}\t{number}\tpictures/{number}.png\n" for number in range(COUNT)]
+        (folder / f"images/{number}.png").write_bytes(bulk(number, bp.Image()))
+    rows = [f"{number}\t{number}\timages/{number}.png\n" for number in range(COUNT)]
     (folder / "data.lst").write_text("".join(rows))
     return folder / "data.lst"
 
@@ -323,10 +323,10 @@ def test_spans_and_memory_map(name: str, datasets: Callable[[str], Path], tmp_pa
         found = [spans for field in reader.schema if (spans := reader.spans(field, [0])) is not None]
         # Chunks that hold what is packed already are not packed again, and are used in place.
         if not found and one.writer is not None and bp.Image in one.kinds:
-            pictures = tmp_path / f"pictures{one.suffixes[0]}"
-            with bp.create(pictures, {"image": bp.Image()}, format=name) as out:
+            images = tmp_path / f"images{one.suffixes[0]}"
+            with bp.create(images, {"image": bp.Image()}, format=name) as out:
                 out.append({"image": bulk(0, bp.Image())})
-            with read(pictures, name) as other:
+            with read(images, name) as other:
                 found = [spans for spans in [other.spans("image", [0])] if spans is not None]
         assert bool(found) == one.can.spans
         for spans in found:

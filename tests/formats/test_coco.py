@@ -13,7 +13,7 @@ import repository
 from batchplant.codecs import rle
 from batchplant.codecs.media.rle import counts_of, painted
 from batchplant.testing.cases import cells, jpeg, png
-from objects import CLASSES, DetectionSuite, boxes, picture
+from objects import CLASSES, DetectionSuite, boxes, image
 
 GOLDEN = repository.GOLDEN / "coco"
 
@@ -26,7 +26,7 @@ class TestSuite(DetectionSuite):
     format = "coco"
     suffix = ".coco"
     fields: ClassVar = {
-        "image": (bp.Image(), picture),
+        "image": (bp.Image(), image),
         "file_name": (bp.Text(), lambda n: f"a b/ü {n}.jpg"),
         "image_id": (bp.Int(), lambda n: 1000 - n),
         "boxes": (bp.Boxes("xywh", labels=("labels", "area", "iscrowd", "ids")), boxes),
@@ -61,7 +61,7 @@ def coco(
     name="instances_val2017.json",
     **more,
 ):
-    """A dataset as COCO lays it out: pictures of 8 by 10 pixels (height, width)."""
+    """A dataset as COCO lays it out: images of 8 by 10 pixels (height, width)."""
     (folder / "annotations").mkdir(parents=True)
     (folder / "val2017").mkdir()
     listed = []
@@ -143,7 +143,7 @@ def test_panoptic(tmp_path):
     assert bp.verify(tmp_path / "again.coco", against=data, decode=True).problems == []
 
 
-def test_only_pictures(tmp_path):
+def test_only_images(tmp_path):
     data = coco(tmp_path / "data", [], images=2, name="image_info_test2017.json")
     shutil.move(data / "val2017", data / "test2017")
     with bp.open(data) as reader:
@@ -175,7 +175,7 @@ def test_several_files_are_chosen_from(tmp_path):
         bp.open(data, annotations="nonsense.json")
 
 
-def test_the_folder_of_the_pictures(tmp_path):
+def test_the_folder_of_the_images(tmp_path):
     data = coco(tmp_path / "data", [box()])
     elsewhere = tmp_path / "elsewhere"
     shutil.move(data / "val2017", elsewhere)
@@ -261,7 +261,7 @@ def test_masks_painted(tmp_path):
 @pytest.mark.parametrize(
     ("segmentation", "reason"),
     [
-        ({"size": [8, 9], "counts": "P2"}, "mask of 8×9 in a picture of 8×10"),
+        ({"size": [8, 9], "counts": "P2"}, "mask of 8×9 in an image of 8×10"),
         ({"size": [8, 10], "counts": "P"}, "no run-length text of 8×10"),
         ({"size": [8, 10], "counts": "\x7f"}, "no run-length text of 8×10"),
         ({"size": [8, 10], "counts": [80, 1]}, "runs that are not 8×10"),
@@ -452,8 +452,8 @@ def test_verify_names_what_is_wrong(tmp_path):
     (data / "val2017" / "000000000002.jpg").unlink()
     problems = bp.verify(data).problems
     said = [(one.sample, one.field, one.message) for one in problems]
-    assert (0, "boxes", "object 1: box [5, 5, 20, 2] (xywh) does not lie in the picture of 10×8") in said
-    assert (1, "boxes", "object 1: box [1, 1, 0, 5] (xywh) does not lie in the picture of 10×8") in said
+    assert (0, "boxes", "object 1: box [5, 5, 20, 2] (xywh) does not lie in the image of 10×8") in said
+    assert (1, "boxes", "object 1: box [1, 1, 0, 5] (xywh) does not lie in the image of 10×8") in said
     assert (1, "labels", "object 0: there is no category 99") in said
     assert (2, "image", "000000000002.jpg: No such file or directory") in said
     assert any(sample == 0 and field == "polygons" for sample, field, _ in said)
@@ -574,7 +574,7 @@ def test_samples_that_do_not_fit(sample, reason, tmp_path):
     assert not (tmp_path / "a.coco").exists()
 
 
-def test_one_file_name_for_two_pictures(tmp_path):
+def test_one_file_name_for_two_images(tmp_path):
     schema = {"image": bp.Image(), "file_name": bp.Text()}
 
     def write():

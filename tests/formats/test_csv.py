@@ -313,7 +313,7 @@ def test_empty_text_and_missing_text(tmp_path):
         assert reader[0] == {"t": ""}
 
 
-def test_pictures_are_base64_beside_a_schema(tmp_path):
+def test_images_are_base64_beside_a_schema(tmp_path):
     with bp.create(tmp_path / "a.csv", {"image": bp.Image(), "n": bp.Int("uint8")}) as out:
         out.append({"image": jpeg(), "n": 3})
         [remark] = out.remarks()

@@ -79,7 +79,7 @@ def test_elsewhere_and_back(suffix, folder, tmp_path):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_in_the_loader(name, folder):
-    """Boxes go with the picture, whatever their form in the file."""
+    """Boxes go with the image, whatever their form in the file."""
     pipelines = {"image": [Letterbox(32)], "boxes": [Pad(4)], "labels": [Pad(4, value=-1)]}
     found = bp.open(folder / f"a.{name}").select(["image", "boxes", "labels"])
     [batch] = bp.Loader(found, 6, pipelines=pipelines)

@@ -305,9 +305,9 @@ def test_many_files_as_one(tmp_path):
     assert found == [bytes([number, row]) for number in range(4) for row in range(number)]
 
 
-def test_pictures_go_through_the_loader(tmp_path):
-    pictures = [jpeg(16, 16 + number) for number in range(8)]
-    (tmp_path / "a.ffr").write_bytes(packed(pictures))
+def test_images_go_through_the_loader(tmp_path):
+    images = [jpeg(16, 16 + number) for number in range(8)]
+    (tmp_path / "a.ffr").write_bytes(packed(images))
     reader = bp.open(tmp_path / "a.ffr", schema={"data": bp.Image("jpeg")})
     batches = list(Loader(reader, 4, pipelines={"data": [ops.CenterCrop(8)]}))
     assert [batch["data"].shape for batch in batches] == [(4, 8, 8, 3)] * 2

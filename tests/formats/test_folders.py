@@ -1,4 +1,4 @@
-"""What folders of pictures, sounds and videos have in common, and how they are told apart."""
+"""What folders of images, sounds and videos have in common, and how they are told apart."""
 
 import json
 import os
@@ -225,7 +225,7 @@ def test_several_kinds_have_to_be_told_apart(below, one, tmp_path):
     format, field, _, files = one
     fill(tmp_path, {below + name: data for name, data in EVERY.items()})
     expected = (
-        r"holds pictures and sounds and videos; say which with format \(--format\): "
+        r"holds images and sounds and videos; say which with format \(--format\): "
         r"imagefolder or audiofolder or videofolder; or name the files in a metadata.csv"
     )
     with pytest.raises(bp.UnknownFormatError, match=expected):
@@ -248,7 +248,7 @@ def test_metadata_tells_them_apart(metadata, one, tmp_path):
 
 def test_metadata_that_names_several_kinds(tmp_path):
     fill(tmp_path, {**EVERY, "metadata.csv": "\n".join(["file_name", *EVERY])})
-    with pytest.raises(bp.UnknownFormatError, match="pictures and sounds and videos"):
+    with pytest.raises(bp.UnknownFormatError, match="images and sounds and videos"):
         bp.open(tmp_path)
 
 

@@ -158,7 +158,7 @@ def test_every_integer_and_padding(tmp_path):
     assert [sample["not text"] for sample in found] == [b"\xff\xfe", b"a", b"b"]
 
 
-def test_pictures_in_variable_length_cells_are_decoded_where_they_lie(tmp_path):
+def test_images_in_variable_length_cells_are_decoded_where_they_lie(tmp_path):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         made = file.create_dataset("image", (20,), h5py.vlen_dtype(np.uint8))
         for row in range(20):

@@ -186,7 +186,7 @@ def test_a_file_that_may_not_be_read(tmp_path):
         bp.open(tmp_path / "a.npy")
 
 
-def test_pictures_and_vocabularies_out_of_pipes(tmp_path):
+def test_images_and_vocabularies_out_of_pipes(tmp_path):
     os.mkfifo(tmp_path / "a.jpg")
     with unblocking(tmp_path / "a.jpg"):
         with bp.create(tmp_path / "a.beton", {"image": bp.Image()}, on_error="skip") as out:
@@ -334,7 +334,7 @@ def test_odd_consolidated_metadata(change, tmp_path):
 @pytest.mark.parametrize("which", [[0], [2], [0, 1, 2, 3]])
 @pytest.mark.parametrize("steps", [None, {"image": [bp.ops.Resize(8)]}])
 @pytest.mark.parametrize("lie", [(32774, 5, 3), (-6, 5, 3), (6, 5, 4), (2**30, 2**30, 3)])
-def test_raw_pictures_whose_shape_lies(which, steps, lie, tmp_path):
+def test_raw_images_whose_shape_lies(which, steps, lie, tmp_path):
     path = tmp_path / "a.zarr"
     with bp.create(path, {"image": bp.Image()}, compression="none") as out:
         for number in range(4):
@@ -348,7 +348,7 @@ def test_raw_pictures_whose_shape_lies(which, steps, lie, tmp_path):
         with pytest.raises(bp.DataError):
             reader[which[0]]
         loader = bp.Loader(reader, 2, pipelines=steps, on_error="skip", workers=1)
-        left = [int(picture[0, 0, 0]) for batch in loader for picture in batch["image"]]
+        left = [int(image[0, 0, 0]) for batch in loader for image in batch["image"]]
     assert left == [number for number in range(4) if number not in which]
 
 
@@ -426,11 +426,11 @@ def test_names_that_are():
 
 @pytest.mark.parametrize("name", [one for one in ODD_NAMES if one not in (".", "")] + URL_NAMES)
 def test_every_index_refuses_them(name, tmp_path):
-    pictures = tmp_path / "pictures"
-    pictures.mkdir()
-    Image.new("RGB", (4, 4)).save(pictures / "a.jpg")
-    (pictures / "metadata.jsonl").write_text(json.dumps({"file_name": name, "x": 1}) + "\n")
-    assert isinstance(use(pictures), bp.DamagedError)
+    images = tmp_path / "images"
+    images.mkdir()
+    Image.new("RGB", (4, 4)).save(images / "a.jpg")
+    (images / "metadata.jsonl").write_text(json.dumps({"file_name": name, "x": 1}) + "\n")
+    assert isinstance(use(images), bp.DamagedError)
     saved = tmp_path / "saved"
     saved.mkdir()
     (saved / "state.json").write_text(json.dumps({"_data_files": [{"filename": name}]}))
@@ -447,8 +447,8 @@ def test_every_index_refuses_them(name, tmp_path):
         (folder / "index.json").write_text(json.dumps(said))
         assert isinstance(use(folder), bp.DamagedError)
     if isinstance(name, str) and "\0" not in name and HALF not in name:
-        (pictures / "annotations.json").write_text(coco_of(name))
-        assert isinstance(use(pictures / "annotations.json", format="coco"), bp.DamagedError)
+        (images / "annotations.json").write_text(coco_of(name))
+        assert isinstance(use(images / "annotations.json", format="coco"), bp.DamagedError)
         (tmp_path / "t.lst").write_text(f"0\t1.0\t{name}\n")
         assert isinstance(use(tmp_path / "t.lst"), bp.DamagedError)
 
@@ -464,14 +464,14 @@ def coco_of(name):
 
 def test_classes_may_be_called_like_a_chain_of_file_systems(tmp_path):
     """As those of a programming language are: only names out of an index are no URLs."""
-    folder = tmp_path / "pictures"
+    folder = tmp_path / "images"
     with bp.create(folder, {"image": bp.Image(), "label": bp.Int(names=("std::map", "std::set"))}) as out:
         out.append({"image": np.zeros((4, 4, 3), np.uint8), "label": 1})
     assert bp.open(folder).schema["label"].names == ("std::map", "std::set")
 
 
 def test_names_of_files_that_are_no_text(tmp_path):
-    folder = tmp_path / "pictures"
+    folder = tmp_path / "images"
     (folder / os.fsdecode(b"b\xff")).mkdir(parents=True)
     Image.new("RGB", (4, 4)).save(os.path.join(folder, os.fsdecode(b"b\xff"), "a.png"))
     assert isinstance(use(folder), bp.BatchplantError)

@@ -30,7 +30,7 @@ SCHEMA = {
 }
 
 
-def picture(n):
+def image(n):
     out = io.BytesIO()
     Image.fromarray(np.full((6, 8, 3), n, np.uint8)).save(out, "JPEG")
     return out.getvalue()
@@ -38,7 +38,7 @@ def picture(n):
 
 def sample(n):
     return {
-        "image": picture(n), "sound": None, "label": n % 2, "small": 1, "twice": 0,
+        "image": image(n), "sound": None, "label": n % 2, "small": 1, "twice": 0,
         "text": "é" if n else None, "key": b"\0", "x": n / 2, "row": np.arange(3, dtype=np.float32),
         "ids": np.arange(n), "tags": ["a"] * n, "place": {"x": n, "name": "b"},
         "day": "2024-01-31", "at": "2024-01-31T12:00:00Z",
@@ -85,7 +85,7 @@ def test_features_and_the_types_that_they_need(suffix, tmp_path):
     # To us the fields are what they were.
     reader = bp.open(path)
     assert dict(reader.schema) == SCHEMA
-    assert reader.read([2])["image"][0].tobytes() == picture(2)
+    assert reader.read([2])["image"][0].tobytes() == image(2)
 
 
 @pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
@@ -95,7 +95,7 @@ def test_images_are_used_where_they_lie(suffix, tmp_path):
     assert spans is not None
     data = path.read_bytes()
     cells = [data[start : start + size] for start, size in zip(spans.start, spans.size, strict=True)]
-    assert cells == [picture(0), picture(3)]
+    assert cells == [image(0), image(3)]
     batch = next(iter(bp.Loader(bp.open(path).select(["image", "label"]), 4)))
     assert batch["image"].shape == (4, 6, 8, 3)
 
@@ -116,7 +116,7 @@ def test_files_with_and_without_features_are_one_table(tmp_path):
     reader = bp.open(tmp_path / "t", format="parquet")
     assert len(reader) == 8
     assert dict(reader.schema) == SCHEMA
-    assert reader.read([1, 5])["image"][1].tobytes() == picture(1)
+    assert reader.read([1, 5])["image"][1].tobytes() == image(1)
 
 
 @pytest.mark.reference

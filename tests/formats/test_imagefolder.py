@@ -1,4 +1,4 @@
-"""Folders of pictures: the suite, the three layouts, and what lies about in real folders."""
+"""Folders of images: the suite, the three layouts, and what lies about in real folders."""
 
 import io
 import json
@@ -19,7 +19,7 @@ from repository import GOLDEN
 class TestSuite(FormatSuite):
     format = "imagefolder"
     beside: ClassVar = {"image": (bp.Image(), jpeg())}
-    # A metadata file that ends early names fewer pictures, and nobody can tell.
+    # A metadata file that ends early names fewer images, and nobody can tell.
     notices_cuts = False
     golden = GOLDEN
 
@@ -50,7 +50,7 @@ def test_class_folders(tmp_path):
         assert cells(reader)["image"] == [(tmp_path / name).read_bytes() for name in names]
 
 
-def test_pictures_beside_class_folders_are_refused(tmp_path):
+def test_images_beside_class_folders_are_refused(tmp_path):
     fill(tmp_path, {"cat/a.jpg": jpeg(), "b.jpg": jpeg()})
     with pytest.raises(bp.SchemaError, match=r"beside them \(b.jpg\)"):
         bp.open(tmp_path)
@@ -163,7 +163,7 @@ def test_damaged_metadata(name, text, reason, tmp_path):
         bp.open(tmp_path)
 
 
-def test_a_column_called_image_would_hide_the_pictures(tmp_path):
+def test_a_column_called_image_would_hide_the_images(tmp_path):
     fill(tmp_path, {"a.jpg": jpeg(), "metadata.csv": "file_name,image\na.jpg,5"})
     with pytest.raises(bp.SchemaError, match="has a column 'image'"):
         bp.open(tmp_path)
@@ -172,7 +172,7 @@ def test_a_column_called_image_would_hide_the_pictures(tmp_path):
 # --- what lies about ----------------------------------------------------------------------------------
 
 
-def test_what_is_no_picture_is_skipped_and_counted(tmp_path):
+def test_what_is_no_image_is_skipped_and_counted(tmp_path):
     fill(tmp_path, {
         "cat/a.jpg": jpeg(), "cat/.hidden.jpg": jpeg(), "cat/notes.txt": "x", ".DS_Store": "x",
         "README": "x", ".git/b.jpg": jpeg(),
@@ -249,7 +249,7 @@ def test_metadata_that_names_a_missing_file_still_opens(tmp_path):
     assert [problem.sample for problem in bp.verify(tmp_path).problems] == [1]
 
 
-def test_a_truncated_picture_is_found_by_decoding(tmp_path):
+def test_a_truncated_image_is_found_by_decoding(tmp_path):
     fill(tmp_path, {"a.jpg": jpeg(), "b.jpg": jpeg()[:-20], "c.jpg": b""})
     assert bp.verify(tmp_path).problems == []
     assert [problem.sample for problem in bp.verify(tmp_path, decode=True).problems] == [1, 2]
@@ -315,7 +315,7 @@ def test_schemas_that_make_no_folder(schema, reason, tmp_path):
     ("value", "reason"),
     [
         ({"image": jpeg(), "label": 2}, "there is no class 2"),
-        ({"image": b"text", "label": 0}, "not a picture"),
+        ({"image": b"text", "label": 0}, "not an image"),
     ],
 )
 def test_samples_that_make_no_file(value, reason, tmp_path):
@@ -371,7 +371,7 @@ def test_checksums_lie_beside_the_folder(tmp_path):
         assert [problem.message for problem in bp.verify(path).problems] == ["the checksum is wrong"]
 
 
-def test_any_picture_that_pillow_writes_passes_through(tmp_path):
+def test_any_image_that_pillow_writes_passes_through(tmp_path):
     files = {}
     for kind in ("PNG", "WEBP", "TIFF", "BMP", "GIF", "JPEG"):
         buffer = io.BytesIO()
@@ -385,7 +385,7 @@ def test_any_picture_that_pillow_writes_passes_through(tmp_path):
     assert cells(bp.open(tmp_path / "out"))["image"] == list(files.values())
 
 
-# --- pictures and their masks -----------------------------------------------------------------------------
+# --- images and their masks -----------------------------------------------------------------------------
 
 
 def paired(folder, images="images", masks="masks", names=("a", "b", "sub/c"), lost=()):
@@ -403,7 +403,7 @@ def paired(folder, images="images", masks="masks", names=("a", "b", "sub/c"), lo
 @pytest.mark.parametrize(
     ("images", "masks"), [("images", "masks"), ("Img", "labels"), ("image", "annotations")]
 )
-def test_pictures_beside_their_masks(images, masks, tmp_path):
+def test_images_beside_their_masks(images, masks, tmp_path):
     with bp.open(paired(tmp_path / "set", images, masks)) as reader:
         assert reader.format == "imagefolder"
         assert dict(reader.schema) == {
@@ -429,13 +429,13 @@ def test_which_folders_belong_together_can_be_said(tmp_path):
         with bp.open(folder, pairs=pairs) as reader:
             assert list(reader.schema) == ["image", "mask"]
             assert len(reader) == 3
-    with pytest.raises(bp.OptionError, match="no pictures in a folder 'depth'"):
+    with pytest.raises(bp.OptionError, match="no images in a folder 'depth'"):
         bp.open(folder, pairs="left,depth")
     with pytest.raises(bp.OptionError, match="pairs is"):
         bp.open(folder, pairs=["left"])
 
 
-def test_a_picture_without_its_mask_is_said(tmp_path):
+def test_a_image_without_its_mask_is_said(tmp_path):
     folder = paired(tmp_path / "set", lost=["masks/b"])
     with pytest.raises(bp.SchemaError, match=r"images/b\.png has no partner in masks; pairs=False"):
         bp.open(folder)
@@ -458,13 +458,13 @@ def test_pairs_are_never_taken_for_classes(tmp_path):
     assert list(bp.open(folder, pairs="images,masks").schema) == ["image", "mask"]
     found = bp.open(folder, pairs={"image": "images", "mask": "masks", "depth": "depth"})
     assert list(found.schema) == ["image", "mask", "depth"]
-    # Splits with pictures and masks in each.
+    # Splits with images and masks in each.
     folder = tmp_path / "splits"
     for split in ("train", "val"):
         paired(folder, f"{split}/images", f"{split}/masks")
     with pytest.raises(bp.UnknownFormatError, match=r"train and val look like datasets of their own: open "):
         bp.open(folder)
-    with pytest.raises(bp.SchemaError, match=r"train and val each have pictures and masks: open one of them"):
+    with pytest.raises(bp.SchemaError, match=r"train and val each have images and masks: open one of them"):
         bp.open(folder, format="imagefolder")
     assert len(bp.open(folder / "train")) == 3
     # Labels that nobody knows.

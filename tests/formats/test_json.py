@@ -266,7 +266,7 @@ def test_python_reads_what_we_write(tmp_path):
     assert cells(bp.open(tmp_path / "b.jsonl"))["j"] == [b"null", None, b'{"a": 1}']
 
 
-def test_pictures_reach_the_loader(tmp_path):
+def test_images_reach_the_loader(tmp_path):
     with bp.create(tmp_path / "a.jsonl", {"image": bp.Image(), "n": bp.Int("int32")}) as out:
         for n in range(5):
             out.append({"image": jpeg(8, 8), "n": n})

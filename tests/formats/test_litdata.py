@@ -21,6 +21,7 @@ import batchplant as bp
 import shard_folders
 from batchplant.formats.base.shards import runs
 from batchplant.formats.litdata import nested, spec
+from batchplant.formats.registry import get_format
 from batchplant.testing import FormatSuite
 from batchplant.testing.cases import cells, jpeg, pixels, png
 from batchplant.testing.damage import memory_bounded
@@ -237,7 +238,7 @@ def test_litdata_reads_what_we_write(how: dict[str, str], tmp_path: Path) -> Non
     written(tmp_path / "a", SCHEMA, [sample(n) for n in range(8)], chunk_bytes=3000, **how)
 
     class Raw(lit.streaming.serializers.BytesSerializer):  # type: ignore[misc, name-defined]
-        """What decodes pictures is not LitData."""
+        """What decodes images is not LitData."""
 
         def deserialize(self, data: Any) -> Any:
             return bytes(data)
@@ -645,7 +646,7 @@ def test_files_that_are_not_ours(tmp_path: Path) -> None:
     chunk = '{"chunk_size": 1, "filename": "a.parquet"}'
     for text in ("", "{}", '{"shards": [], "version": 2}', f'{{"chunks": [{chunk}]}}', '{"chunks": []}'):
         (tmp_path / "a" / "index.json").write_text(text)
-        assert not bp.Probe(str(tmp_path / "a")).ask(bp.registry.get_format("litdata").sniff)
+        assert not bp.Probe(str(tmp_path / "a")).ask(get_format("litdata").sniff)
 
 
 def test_on_a_server(bucket: Bucket) -> None:

@@ -180,7 +180,7 @@ def test_an_empty_environment(tmp_path):
 # --- values -------------------------------------------------------------------------------------------
 
 
-def test_pictures_are_recognised(tmp_path):
+def test_images_are_recognised(tmp_path):
     fill(tmp_path / "a.lmdb", {b"%d" % n: jpeg(8 + n, 9) for n in range(3)})
     with bp.open(tmp_path / "a.lmdb") as reader:
         assert reader.schema["image"] == bp.Image("jpeg")
@@ -188,7 +188,7 @@ def test_pictures_are_recognised(tmp_path):
         assert reader.spans("image").size.tolist() == [len(jpeg(8 + n, 9)) for n in range(3)]
     with bp.open(tmp_path / "a.lmdb", codec="bytes") as reader:
         assert reader[0]["value"] == jpeg(8, 9)
-    fill(tmp_path / "a.lmdb", {b"1": b"no picture"})
+    fill(tmp_path / "a.lmdb", {b"1": b"no image"})
     assert list(bp.open(tmp_path / "a.lmdb").schema) == ["key", "value"]
     with bp.open(tmp_path / "a.lmdb", codec="image") as reader, pytest.raises(bp.DecodeError) as caught:
         reader[1]
@@ -279,7 +279,7 @@ def datum(shape=(0, 0, 0), data=None, label=None, floats=None, encoded=None, pac
     return out if encoded is None else out + b"\x38" + varint(encoded)
 
 
-def test_datum_with_encoded_pictures(tmp_path):
+def test_datum_with_encoded_images(tmp_path):
     fill(tmp_path / "a.lmdb", {b"%d" % n: datum(data=jpeg(), label=n - 1, encoded=1) for n in range(3)})
     with bp.open(tmp_path / "a.lmdb", codec="datum") as reader:
         kinds = {"key": bp.Text(), "image": bp.Image("jpeg"), "label": bp.Int("int32")}
@@ -293,15 +293,15 @@ def test_datum_with_encoded_pictures(tmp_path):
 
 
 def test_datum_with_raw_channels(tmp_path):
-    picture = pixels(4, 5, 3)
-    planes = picture[:, :, ::-1].transpose(2, 0, 1)
+    image = pixels(4, 5, 3)
+    planes = image[:, :, ::-1].transpose(2, 0, 1)
     fill(tmp_path / "a.lmdb", {b"0": datum((3, 4, 5), planes.tobytes(), 7)})
     with bp.open(tmp_path / "a.lmdb", codec="datum") as reader:
-        assert np.array_equal(reader[0]["image"], picture)
+        assert np.array_equal(reader[0]["image"], image)
         assert reader.schema["image"] == bp.Image(mode="RGB")
         assert reader.spans("image") is None
     with bp.open(tmp_path / "a.lmdb", codec="datum", bgr=False) as reader:
-        assert np.array_equal(reader[0]["image"], picture[:, :, ::-1])
+        assert np.array_equal(reader[0]["image"], image[:, :, ::-1])
     gray = pixels(4, 5)
     fill(tmp_path / "b.lmdb", {b"0": datum((1, 4, 5), gray.tobytes(), 7)})
     with bp.open(tmp_path / "b.lmdb", codec="datum") as reader:
@@ -523,12 +523,12 @@ def test_processes_read_the_same(way, tmp_path):
 
 
 def test_the_loader_sees_the_same_pixels_as_from_beton(tmp_path):
-    pictures = {b"%03d" % n: jpeg(40 + n, 50 - n) for n in range(16)}
-    fill(tmp_path / "plain.lmdb", pictures)
+    images = {b"%03d" % n: jpeg(40 + n, 50 - n) for n in range(16)}
+    fill(tmp_path / "plain.lmdb", images)
     for name in ("a.beton", "a.lmdb"):
         with bp.create(tmp_path / name, {"image": bp.Image()}) as out:
-            for picture in pictures.values():
-                out.append({"image": picture})
+            for image in images.values():
+                out.append({"image": image})
     pipelines = {"image": [ops.RandomResizedCrop(24), ops.RandomHorizontalFlip()]}
     how = {"order": "random", "seed": 3, "pipelines": pipelines, "indices": range(16)}
     loaders = [

@@ -1,4 +1,4 @@
-"""LST: lists of pictures, and what im2rec makes of them."""
+"""LST: lists of images, and what im2rec makes of them."""
 
 import numpy as np
 import pytest

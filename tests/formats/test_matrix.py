@@ -33,7 +33,7 @@ LEFT_OUT = {
 OTHER_KINDS = {
     "npy": {"class"},  # no place for names
 }
-# A folder has one picture, sound or video for each sample, and cannot do without: the field that it gets.
+# A folder has one image, sound or video for each sample, and cannot do without: the field that it gets.
 FOLDERS = {"imagefolder": "image", "audiofolder": "audio wav", "videofolder": "video avi"}
 OPEN = {"pickle": {"allow_pickle": True}, "joblib": {"allow_pickle": True}}
 
@@ -187,5 +187,5 @@ def test_from_each_to_each(source: str, target: str, sources: Sources, folder: P
 
 
 def plain(field: bp.Field) -> bp.Field:
-    """The field, whatever pictures are encoded as: that is the writer's choice."""
+    """The field, whatever images are encoded as: that is the writer's choice."""
     return dataclasses.replace(field, encoding=None) if isinstance(field, bp.Image) else field

@@ -20,6 +20,7 @@ import shard_folders
 from batchplant.codecs.media import image
 from batchplant.formats.base.shards import runs
 from batchplant.formats.mds import packing
+from batchplant.formats.registry import get_format
 from batchplant.testing import FormatSuite
 from batchplant.testing.cases import cells, jpeg, pixels, png
 from batchplant.testing.damage import memory_bounded
@@ -468,7 +469,7 @@ def test_files_that_are_not_ours(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     for text in ("", "{}", '{"shards": [{"format": "jsonl"}], "version": 2}', '{"chunks": [], "config": {}}'):
         (tmp_path / "a" / "index.json").write_text(text)
-        assert not bp.Probe(str(tmp_path / "a")).ask(bp.registry.get_format("mds").sniff)
+        assert not bp.Probe(str(tmp_path / "a")).ask(get_format("mds").sniff)
     (tmp_path / "a" / "index.json").write_text('{"shards": [], "version": 2}')
     with pytest.raises(bp.SchemaError, match="no shards"):
         bp.open(tmp_path / "a")

@@ -102,7 +102,7 @@ def test_golden_arrays():
         assert {name for name in reader.schema if reader.spans(name) is not None} == {"x", "ids"}
 
 
-PICTURE = jpeg(5, 7)
+IMAGE = jpeg(5, 7)
 
 
 @pytest.mark.parametrize(
@@ -152,12 +152,12 @@ def test_fields_are_inferred(values, field, read, tmp_path):
         assert len(reader) == 2 * len(values)
 
 
-def test_pictures_are_found_by_their_bytes(tmp_path):
-    records = [{"image": one, "mixed": other} for one, other in [(PICTURE, PICTURE), (PICTURE, png(3, 4, 3))]]
+def test_images_are_found_by_their_bytes(tmp_path):
+    records = [{"image": one, "mixed": other} for one, other in [(IMAGE, IMAGE), (IMAGE, png(3, 4, 3))]]
     with bp.open(stream(tmp_path / "a.msgpack", records)) as reader:
         assert reader.schema == bp.Schema(image=bp.Image("jpeg"), mixed=bp.Image())
         spans, data = reader.spans("image", [1]), Path(reader.path).read_bytes()
-        assert data[spans.start[0] : spans.start[0] + spans.size[0]] == PICTURE
+        assert data[spans.start[0] : spans.start[0] + spans.size[0]] == IMAGE
         assert reader[1]["mixed"].shape == (3, 4, 3)
 
 
@@ -278,7 +278,7 @@ def test_msgpack_reads_what_we_write(way, suffix, tmp_path):
 
 @pytest.mark.parametrize("case", list(all_cases()))
 def test_arrays_in_the_way_of_msgpack_numpy(case, tmp_path):
-    """Every kind of field comes back, also by way of pictures that are arrays."""
+    """Every kind of field comes back, also by way of images that are arrays."""
     field, values = all_cases()[case]
     path = written(
         tmp_path / "a.mpk", {"v": field}, [{"v": value} for value in values], numpy="msgpack-numpy"
@@ -287,12 +287,12 @@ def test_arrays_in_the_way_of_msgpack_numpy(case, tmp_path):
         check_samples(reader, {"v": field}, [{"v": value} for value in values])
 
 
-def test_pixels_of_others_as_pictures(tmp_path):
+def test_pixels_of_others_as_images(tmp_path):
     path = tmp_path / "a.msgpack"
-    pictures = [pixels(4, 5, 3), pixels(2, 3)]
-    stream(path, [{"image": one} for one in pictures], default=msgpack_numpy.encode)
+    images = [pixels(4, 5, 3), pixels(2, 3)]
+    stream(path, [{"image": one} for one in images], default=msgpack_numpy.encode)
     with bp.open(path, schema={"image": bp.Image(mode=None)}) as reader:
-        assert all(np.array_equal(sample["image"], one) for sample, one in zip(reader, pictures, strict=True))
+        assert all(np.array_equal(sample["image"], one) for sample, one in zip(reader, images, strict=True))
         assert reader.spans("image").shape.tolist() == [[4, 5, 3], [2, 3, 1]]
 
 

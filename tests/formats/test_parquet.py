@@ -15,6 +15,7 @@ import processes
 from batchplant.formats.base.tables.footer import footer_bytes
 from batchplant.formats.base.tables.thrift import read_struct
 from batchplant.formats.parquet import footer
+from batchplant.formats.registry import get_format
 from batchplant.schema.columns import Columns, Ragged
 from batchplant.testing import FormatSuite
 from batchplant.testing.cases import cells, equal, jpeg
@@ -315,7 +316,7 @@ def test_readers_survive_a_fork(tmp_path):
         assert reader.read([900])["n"].tolist() == [900]
 
 
-def test_loader_gives_arrays_and_pictures(tmp_path):
+def test_loader_gives_arrays_and_images(tmp_path):
     schema = {"image": bp.Image(), "x": bp.Tensor("float32", (3,)), "n": bp.Int()}
     with bp.create(tmp_path / "a.parquet", schema, row_group_size=2000) as out:
         for n in range(64):
@@ -408,7 +409,7 @@ def test_folders_that_are_something_else(tmp_path):
     for name in ("_delta_log", "metadata"):
         pq.write_to_dataset(pa.table({"n": [1]}), tmp_path / name / "t")
         (tmp_path / name / "t" / name).mkdir()
-        assert not bp.registry.get_format("parquet").matches(bp.format.Probe(str(tmp_path / name / "t")))
+        assert not get_format("parquet").matches(bp.Probe(str(tmp_path / name / "t")))
     (tmp_path / "e").mkdir()
     with pytest.raises(bp.DamagedError, match="no Parquet file"):
         bp.open(tmp_path / "e", format="parquet")
@@ -440,7 +441,7 @@ def test_a_file_of_many_row_groups_has_one_footer(tmp_path):
 def test_partitions_resume(tmp_path):
     target = str(tmp_path / "a.parquet")
     schema = bp.Schema({"n": bp.Int(), "m": bp.Int()})
-    writer = bp.registry.get_format("parquet").writer
+    writer = get_format("parquet").writer
     for resume, part in ((False, range(30)), (True, range(30, 60))):
         out = writer(target, schema, bp.WriteOptions(resume=resume), partition_by=["m"])
         for n in part:
@@ -699,13 +700,13 @@ def with_paths(folder, name, rows, kind=FILE):
 
 @pytest.mark.parametrize("order", [("bytes", "path"), ("path", "bytes")])
 @pytest.mark.parametrize("name", ["a.parquet", "a.arrow"])
-def test_pictures_of_which_only_the_path_is_there(name, order, tmp_path):
-    (tmp_path / "pictures").mkdir()
+def test_images_of_which_only_the_path_is_there(name, order, tmp_path):
+    (tmp_path / "images").mkdir()
     for n in range(3):
-        (tmp_path / "pictures" / f"{n}.jpg").write_bytes(jpeg(4 + n))
+        (tmp_path / "images" / f"{n}.jpg").write_bytes(jpeg(4 + n))
     rows = [
-        {"bytes": None, "path": "pictures/0.jpg"}, {"bytes": jpeg(7), "path": "elsewhere.jpg"},
-        {"bytes": None, "path": str(tmp_path / "pictures" / "2.jpg")},
+        {"bytes": None, "path": "images/0.jpg"}, {"bytes": jpeg(7), "path": "elsewhere.jpg"},
+        {"bytes": None, "path": str(tmp_path / "images" / "2.jpg")},
     ]  # fmt: skip
     kind = pa.struct([FILE.field(one) for one in order])
     with bp.open(with_paths(tmp_path, name, rows, kind)) as reader:

@@ -1,4 +1,4 @@
-"""Pictures of Parquet files that are used where they lie."""
+"""Images of Parquet files that are used where they lie."""
 
 import itertools
 import os
@@ -22,18 +22,18 @@ from batchplant.testing.cases import jpeg
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 
-PICTURES = [jpeg(30, 20 + number) for number in range(60)]
+IMAGES = [jpeg(30, 20 + number) for number in range(60)]
 SCHEMA = {"image": bp.Image(), "label": bp.Int()}
 PLAIN = {"compression": "none", "use_dictionary": False}
 
 
-def written(path, pictures=PICTURES, *, files=False, **options):
+def written(path, images=IMAGES, *, files=False, **options):
     """As others write them: a column of bytes, or of files as Hugging Face has them."""
     kind = pa.binary()
     if files:
         kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
-        pictures = [{"bytes": one, "path": f"{number}.jpg"} for number, one in enumerate(pictures)]
-    table = pa.table({"image": pa.array(pictures, kind), "label": np.arange(len(pictures))})
+        images = [{"bytes": one, "path": f"{number}.jpg"} for number, one in enumerate(images)]
+    table = pa.table({"image": pa.array(images, kind), "label": np.arange(len(images))})
     pq.write_table(table, path, **{"row_group_size": 7, **PLAIN, **options})
     return path
 
@@ -58,8 +58,8 @@ def in_place(reader, indices):
 def test_cells_lie_where_they_are_said_to(how, tmp_path):
     reader = bp.open(written(tmp_path / "x.parquet", **how), schema={"image": bp.Image()})
     order = np.random.default_rng(0).permutation(60)
-    assert in_place(reader, order) == [PICTURES[row] for row in order]
-    assert in_place(reader, [5, 5, 59]) == [PICTURES[5], PICTURES[5], PICTURES[59]]
+    assert in_place(reader, order) == [IMAGES[row] for row in order]
+    assert in_place(reader, [5, 5, 59]) == [IMAGES[5], IMAGES[5], IMAGES[59]]
     # What reading takes is what lies there, and of the other column what its row groups have.
     known = reader.ranges(["image"], order)
     assert np.array_equal(known.start, reader.spans("image", order).start)
@@ -69,11 +69,11 @@ def test_cells_lie_where_they_are_said_to(how, tmp_path):
 def test_what_we_write_lies_in_place_and_needs_no_library(tmp_path, monkeypatch):
     path = tmp_path / "own.parquet"
     with bp.create(path, SCHEMA, row_group_size=4000) as out:
-        for number, data in enumerate(PICTURES):
+        for number, data in enumerate(IMAGES):
             out.append({"image": data, "label": number})
     reader = bp.open(path)
     assert len(reader._starts) > 5
-    assert in_place(reader, range(60)) == PICTURES
+    assert in_place(reader, range(60)) == IMAGES
     part = type(reader._parts[0])
     load, loaded = part.load, []
     monkeypatch.setattr(part, "load", lambda self, group, names, **how: loaded.append(names) or load(
@@ -91,22 +91,22 @@ def test_what_we_write_lies_in_place_and_needs_no_library(tmp_path, monkeypatch)
 @pytest.mark.parametrize("how", [
     {"write_page_checksum": True}, {"compression": "snappy"}, {"use_dictionary": True},
     {"compression": "zstd", "files": True},
-    {"pictures": [None, *PICTURES]}, {"column_encoding": {"image": "DELTA_BYTE_ARRAY", "label": "PLAIN"}},
+    {"images": [None, *IMAGES]}, {"column_encoding": {"image": "DELTA_BYTE_ARRAY", "label": "PLAIN"}},
 ])  # fmt: skip
 def test_what_does_not_lie_there_as_it_is_is_read(how, tmp_path):
     reader = bp.open(written(tmp_path / "x.parquet", **how), schema={"image": bp.Image(optional=True)})
     assert reader.spans("image", [1]) is None
-    want = how.get("pictures", PICTURES)
+    want = how.get("images", IMAGES)
     found = reader.read(range(len(reader)), ["image"])["image"]
     assert [None if one is None else one.tobytes() for one in found] == want
 
 
 def test_some_row_groups_lie_in_place_and_others_do_not(tmp_path):
-    pictures = [*PICTURES[:20], None, *PICTURES[21:]]
-    reader = bp.open(written(tmp_path / "x.parquet", pictures), schema={"image": bp.Image(optional=True)})
-    assert in_place(reader, [0, 13, 59]) == [PICTURES[row] for row in (0, 13, 59)]
+    images = [*IMAGES[:20], None, *IMAGES[21:]]
+    reader = bp.open(written(tmp_path / "x.parquet", images), schema={"image": bp.Image(optional=True)})
+    assert in_place(reader, [0, 13, 59]) == [IMAGES[row] for row in (0, 13, 59)]
     assert reader.spans("image", [0, 14]) is None
-    assert reader.read([20, 19], ["image"])["image"][1].tobytes() == PICTURES[19]
+    assert reader.read([20, 19], ["image"])["image"][1].tobytes() == IMAGES[19]
 
 
 @pytest.fixture
@@ -130,10 +130,10 @@ def test_row_groups_that_are_wanted_whole_are_read_in_order(tmp_path, asked):
     """Where a few cells of each are wanted, nothing but their sizes is read, past the page cache."""
     reader = bp.open(written(tmp_path / "x.parquet"), schema={"image": bp.Image()})
     asked["read"].clear()
-    assert in_place(reader, [0, 7, 14]) == [PICTURES[row] for row in (0, 7, 14)]
+    assert in_place(reader, [0, 7, 14]) == [IMAGES[row] for row in (0, 7, 14)]
     assert asked == {"read": [], "past": [True]}
     # Those that are known are not looked for again.
-    assert in_place(reader, range(60)) == PICTURES
+    assert in_place(reader, range(60)) == IMAGES
     groups = [group.chunks[0] for group in reader._parts[0].footer.groups[3:]]
     assert [one.tolist() for one in asked["read"]] == [[[one.start, one.size] for one in groups]]
     assert asked["past"] == [True, False]
@@ -146,7 +146,7 @@ def test_many_row_groups_are_looked_through_however_much_of_them_is_wanted(tmp_p
     asked["read"].clear()
     for most in (size, size - 1):
         monkeypatch.setattr(places, "SCATTERED", most)
-        assert in_place(bp.open(path, schema={"image": bp.Image()}), range(60)) == PICTURES
+        assert in_place(bp.open(path, schema={"image": bp.Image()}), range(60)) == IMAGES
     assert asked["past"] == [False, True]
     assert len(asked["read"]) == 1
 
@@ -155,7 +155,7 @@ def test_threads_that_want_the_same_row_groups_look_once(tmp_path, looked):
     reader = bp.open(written(tmp_path / "x.parquet"), schema={"image": bp.Image()})
     with ThreadPoolExecutor(4) as pool:
         for found in pool.map(lambda _: in_place(reader, range(60)), range(8)):
-            assert found == PICTURES
+            assert found == IMAGES
     assert sorted(looked) == list(range(9))
 
 
@@ -164,7 +164,7 @@ def test_a_thread_that_looked_when_the_process_was_forked_is_not_waited_for(tmp_
     found = reader._places_of("image")
     found._finding.acquire()
     found._process -= 1
-    assert in_place(reader, range(60)) == PICTURES
+    assert in_place(reader, range(60)) == IMAGES
 
 
 @pytest.fixture
@@ -191,28 +191,28 @@ def looked(monkeypatch):
 def test_where_the_cells_of_a_file_lie_is_remembered(cache, looked, tmp_path):
     path, how = written(tmp_path / "x.parquet"), {"schema": {"image": bp.Image()}}
     reader = bp.open(path, **how)
-    assert in_place(reader, range(50)) == PICTURES[:50]
+    assert in_place(reader, range(50)) == IMAGES[:50]
     # Not before all of it is known.
     assert cache() == []
-    assert in_place(reader, [59]) == PICTURES[59:]
+    assert in_place(reader, [59]) == IMAGES[59:]
     assert len(cache()) == 1
     assert looked == list(range(9))
-    assert in_place(bp.open(path, **how), range(60)) == PICTURES
+    assert in_place(bp.open(path, **how), range(60)) == IMAGES
     assert looked == list(range(9))
     # Of another file by that name nothing is known.
-    written(path, PICTURES[::-1])
-    assert in_place(bp.open(path, **how), range(60)) == PICTURES[::-1]
+    written(path, IMAGES[::-1])
+    assert in_place(bp.open(path, **how), range(60)) == IMAGES[::-1]
     assert looked == 2 * list(range(9))
 
 
 def test_row_groups_that_do_not_lie_in_place_are_remembered_too(cache, looked, tmp_path):
-    pictures = [*PICTURES[:20], None, *PICTURES[21:]]
-    path, how = written(tmp_path / "x.parquet", pictures), {"schema": {"image": bp.Image(optional=True)}}
+    images = [*IMAGES[:20], None, *IMAGES[21:]]
+    path, how = written(tmp_path / "x.parquet", images), {"schema": {"image": bp.Image(optional=True)}}
     assert bp.open(path, **how).spans("image") is None
     assert len(cache()) == 1
     again = bp.open(path, **how)
     assert again.spans("image", [20]) is None
-    assert in_place(again, [0, 59]) == [PICTURES[0], PICTURES[59]]
+    assert in_place(again, [0, 59]) == [IMAGES[0], IMAGES[59]]
     assert looked == list(range(9))
     # Where nothing lies in place, there is nothing to remember.
     assert bp.open(written(tmp_path / "y.parquet", compression="zstd"), **how).spans("image") is None
@@ -240,27 +240,27 @@ def test_what_is_remembered_and_cannot_be_is_found_anew(wrong, cache, looked, tm
     reader._parts[0].remember("image", (cells["starts"], cells["sizes"]))
     assert len(cache()) == 1
     looked.clear()
-    assert in_place(bp.open(path, **how), range(60)) == PICTURES
+    assert in_place(bp.open(path, **how), range(60)) == IMAGES
     assert looked == list(range(9))
 
 
 def test_folders_filters_and_columns_that_are_numbers(tmp_path):
     for number in range(3):
-        written(tmp_path / f"part-{number}.parquet", PICTURES[20 * number : 20 * number + 20])
+        written(tmp_path / f"part-{number}.parquet", IMAGES[20 * number : 20 * number + 20])
     how = {"schema": {"image": bp.Image()}}
     reader = bp.open(tmp_path, **how)
-    assert in_place(reader, [59, 0, 25]) == [PICTURES[59], PICTURES[0], PICTURES[25]]
+    assert in_place(reader, [59, 0, 25]) == [IMAGES[59], IMAGES[0], IMAGES[25]]
     assert len(reader.spans("image", [59]).files) == 1
     assert reader.spans("label") is None
     found = bp.open(tmp_path, where="label >= 5 and label < 9", **how)
-    want = [PICTURES[20 * part + row] for part in range(3) for row in range(5, 9)]
+    want = [IMAGES[20 * part + row] for part in range(3) for row in range(5, 9)]
     assert in_place(found, range(12)) == want
     assert in_place(found.subset([11, 2]), [0, 1]) == [want[11], want[2]]
 
 
 def test_no_flipped_byte_leads_out_of_the_file(tmp_path):
     """A row group whose sizes do not add up is read as usual, which says what is wrong."""
-    data = written(tmp_path / "x.parquet", [one[:40] for one in PICTURES]).read_bytes()
+    data = written(tmp_path / "x.parquet", [one[:40] for one in IMAGES]).read_bytes()
     rng = np.random.default_rng(3)
     path, others = tmp_path / "flipped.parquet", 0
     for _ in range(150):
@@ -270,8 +270,8 @@ def test_no_flipped_byte_leads_out_of_the_file(tmp_path):
         try:
             with bp.open(path, schema={"image": bp.Bytes()}) as reader:
                 kind = {"image": bp.Image()}
-                with bp.open(path, schema=kind) as pictures:
-                    spans = pictures.spans("image")
+                with bp.open(path, schema=kind) as images:
+                    spans = images.spans("image")
                 if spans is None:
                     others += 1
                     continue

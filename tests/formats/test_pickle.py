@@ -165,7 +165,7 @@ def test_objects_that_are_datasets(objects, kind, schema, rows, tmp_path):
 
 
 def test_a_batch_of_cifar(tmp_path):
-    """Bytes as keys, one value that is no column, pictures as rows of numbers."""
+    """Bytes as keys, one value that is no column, images as rows of numbers."""
     data = np.random.default_rng(0).integers(0, 256, (4, 12), dtype=np.uint8)
     batch = {b"batch_label": b"1 of 1", b"labels": [6, 9, 9, 4], b"data": data, b"filenames": [b"a"] * 4}
     with opened(tmp_path, batch) as reader:
@@ -191,7 +191,7 @@ def test_the_oldest_protocols_have_no_magic_but_the_suffix(tmp_path):
         assert list(bp.open(tmp_path / "a.pkl", allow_pickle=True)) == ROWS
 
 
-def test_pictures_are_found_in_bytes(tmp_path):
+def test_images_are_found_in_bytes(tmp_path):
     with opened(tmp_path, {"image": [jpeg(), None, jpeg(9, 9)], "other": [jpeg(), b"no", b""]}) as reader:
         assert reader.schema["image"] == bp.Image("jpeg", optional=True)
         assert reader.schema["other"] == bp.Bytes()

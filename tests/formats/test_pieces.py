@@ -13,6 +13,7 @@ import pytest
 
 import batchplant as bp
 from batchplant.formats.base.arrays import pieces
+from batchplant.formats.registry import get_format
 from batchplant.jobs import engines
 from batchplant.jobs.conversion import job, run, task
 from batchplant.testing.cases import jpeg
@@ -114,7 +115,7 @@ def test_the_same_bytes_as_by_threads(case: str, source: Path, tmp_path: Path, t
 def test_ranges_begin_where_chunks_do(monkeypatch: pytest.MonkeyPatch) -> None:
     def unit(samples: int, fields: tuple[str, ...], **options: Any) -> int | None:
         schema = bp.Schema({name: SCHEMA[name] for name in fields})
-        return bp.registry.get_format("zarr").writer.piece_samples(schema, samples, options)
+        return get_format("zarr").writer.piece_samples(schema, samples, options)
 
     assert unit(1000, ("x", "n"), chunk_samples=6) == 6
     assert unit(1000, ("x", "n"), chunk_samples=6, chunks_per_shard=4) == 24
@@ -124,7 +125,7 @@ def test_ranges_begin_where_chunks_do(monkeypatch: pytest.MonkeyPatch) -> None:
     assert unit(10_000, ("x", "n"), chunks={"x": [10], "n": [7]}) == 70
     assert unit(1000, ("x", "n"), chunks={"x": [126], "n": [7]}) == 7
     assert unit(1000, ("x", "text"), chunk_samples=100) == 1
-    assert bp.registry.get_format("hdf5").writer.piece_samples(bp.Schema({"n": bp.Int()}), 100, {}) is None
+    assert get_format("hdf5").writer.piece_samples(bp.Schema({"n": bp.Int()}), 100, {}) is None
 
 
 def test_cells_of_one_size_alone(source: Path, tmp_path: Path, taken: list[str]) -> None:

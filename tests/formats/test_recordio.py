@@ -34,10 +34,10 @@ def frame(data, part=0):
     return MAGIC + struct.pack("<I", part << 29 | len(data)) + data + bytes(-len(data) % 4)
 
 
-def image_record(picture, label=0.0, number=0, number2=0):
+def image_record(image, label=0.0, number=0, number2=0):
     labels = [] if isinstance(label, float) else list(label)
     header = struct.pack("<IfQQ", len(labels), label if not labels else 0.0, number, number2)
-    return header + np.array(labels, "<f4").tobytes() + picture
+    return header + np.array(labels, "<f4").tobytes() + image
 
 
 def write(path, *records):
@@ -65,7 +65,7 @@ def test_golden_blobs_are_read_and_written_to_the_last_byte(tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["blobs.idx", "blobs.rec"]
 
 
-def test_golden_pictures_with_one_or_several_labels(tmp_path):
+def test_golden_images_with_one_or_several_labels(tmp_path):
     expected = json.loads((GOLDEN / "recordio/images_expected.json").read_text())
     with bp.open(GOLDEN / "recordio/images.rec") as reader:
         assert reader.schema["label"] == bp.Tensor("float32", (None,))
@@ -107,12 +107,12 @@ def offsets(path):
 
 
 def test_a_split_image_record_is_read_whole(tmp_path):
-    picture = jpeg() + bytes(-len(jpeg()) % 4) + MAGIC + b"after the end"
+    image = jpeg() + bytes(-len(jpeg()) % 4) + MAGIC + b"after the end"
     with bp.create(tmp_path / "a.rec", {"image": bp.Image(), "label": bp.Int()}) as out:
         for number in range(3):
-            out.append({"image": picture if number == 1 else jpeg(), "label": number})
+            out.append({"image": image if number == 1 else jpeg(), "label": number})
     with bp.open(tmp_path / "a.rec") as reader:
-        assert cells(reader)["image"] == [jpeg(), picture, jpeg()]
+        assert cells(reader)["image"] == [jpeg(), image, jpeg()]
         assert reader.spans("image", [0, 1]) is None
         assert reader.spans("image", [2, 0]).size.tolist() == [len(jpeg())] * 2
 
@@ -164,7 +164,7 @@ def test_labels_of_others(labels, field, values, tmp_path):
 
 
 def test_what_is_no_image_record_is_bytes(tmp_path):
-    for other in (b"short", image_record(b"no picture"), bytes(24), jpeg()):
+    for other in (b"short", image_record(b"no image"), bytes(24), jpeg()):
         with bp.open(write(tmp_path / "a.rec", image_record(jpeg()), other)) as reader:
             assert dict(reader.schema) == {"data": bp.Bytes()}
             assert reader[1]["data"] == other
@@ -175,7 +175,7 @@ def test_the_kind_of_the_records_can_be_told(tmp_path):
     with bp.open(path, records="header") as reader:
         assert list(reader.schema) == ["data", "label", "id", "id2"]
         assert reader[0]["data"] == b"any bytes"
-    with bp.open(path, records="image") as reader, pytest.raises(bp.DecodeError, match="not a picture"):
+    with bp.open(path, records="image") as reader, pytest.raises(bp.DecodeError, match="not an image"):
         reader[0]
     with bp.open(path, schema={"data": "text"}) as reader, pytest.raises(bp.DecodeError):
         reader[0]
@@ -193,23 +193,23 @@ def test_the_kind_of_the_records_can_be_told(tmp_path):
         reader[0]
     with pytest.raises(bp.OptionError, match="records is one of"):
         bp.open(path, records="nonsense")
-    with pytest.raises(bp.SchemaError, match="one picture"):
+    with pytest.raises(bp.SchemaError, match="one image"):
         bp.open(path, records="image", schema={"a": bp.Text()})
 
 
 def test_we_write_image_records(tmp_path):
     path = tmp_path / "a.rec"
-    schema = {"picture": bp.Image(), "class": bp.Int("uint8", names=("cat", "dog"))}
+    schema = {"image": bp.Image(), "class": bp.Int("uint8", names=("cat", "dog"))}
     with bp.create(path, schema) as out:
         for number in range(3):
-            out.append({"picture": jpeg(), "class": number % 2})
+            out.append({"image": jpeg(), "class": number % 2})
         assert out.remarks() == ["class is stored as float32, as MXNet and DALI read it"]
     records = [image_record(jpeg(), float(n % 2), n) for n in range(3)]
     assert path.read_bytes() == b"".join(map(frame, records))
     size = len(frame(records[0]))
     assert (tmp_path / "a.idx").read_text() == f"0\t0\n1\t{size}\n2\t{2 * size}\n"
     with bp.open(path) as reader:
-        assert dict(reader.schema) == {"picture": bp.Image(), "class": schema["class"]}
+        assert dict(reader.schema) == {"image": bp.Image(), "class": schema["class"]}
         assert [sample["class"] for sample in reader] == [0, 1, 0]
     # Without the side-car, it is what MXNet sees.
     os.unlink(f"{path}.schema.json")

@@ -153,7 +153,7 @@ def test_which_schema_counts(tmp_path):
     assert Reader(path)[0]["data"].startswith(b"\x83\xa5image")
 
 
-def test_a_record_can_be_a_picture(tmp_path):
+def test_a_record_can_be_a_image(tmp_path):
     path = written(tmp_path, {"data": bp.Bytes()}, [{"data": jpeg(5, 6)}])
     reader = Reader(path, schema={"data": bp.Image()})
     assert reader.raw

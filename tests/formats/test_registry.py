@@ -110,11 +110,11 @@ def test_no_path_at_all():
 
 @pytest.mark.parametrize(("made", "times"), [("shards", 1), ("classes", 2)])
 def test_a_folder_is_probed_once(made, times, numbered, tmp_path, monkeypatch):
-    pictures = tmp_path / "pictures"
-    pictures.mkdir()
-    (pictures / "a.jpg").write_bytes(jpeg())
-    folder = str(numbered if made == "shards" else pictures)
-    # Several formats look at a folder of pictures in one way, and the reader lists it once more.
+    images = tmp_path / "images"
+    images.mkdir()
+    (images / "a.jpg").write_bytes(jpeg())
+    folder = str(numbered if made == "shards" else images)
+    # Several formats look at a folder of images in one way, and the reader lists it once more.
     listed, asked, scandir, look = [], [], os.scandir, media.metadata_of
     monkeypatch.setattr(os, "scandir", lambda path: listed.append(str(path)) or scandir(path))
     monkeypatch.setattr(os, "listdir", None)

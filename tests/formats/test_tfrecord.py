@@ -153,7 +153,7 @@ def test_golden_raw_and_empty():
 
 
 def test_spans_lie_inside_of_the_records():
-    """A picture is decoded where it lies in the file."""
+    """An image is decoded where it lies in the file."""
     with bp.open(FILES / "plain.tfrecord") as reader:
         whole = (FILES / "plain.tfrecord").read_bytes()
         spans = reader.spans("image", [4, 0])

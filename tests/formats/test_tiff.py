@@ -1,4 +1,4 @@
-"""TIFF as an array: tiles, strips, pages, pyramids; what is damaged; pictures in folders stay pictures."""
+"""TIFF as an array: tiles, strips, pages, pyramids; what is damaged; images in folders stay images."""
 
 import pickle
 
@@ -173,7 +173,7 @@ def test_pages_that_lead_back(tmp_path):
         bp.open(path)
 
 
-def test_a_folder_of_pictures_stays_one(tmp_path):
+def test_a_folder_of_images_stays_one(tmp_path):
     for name in ("a", "b"):
         (tmp_path / "photos" / name).mkdir(parents=True)
         tifffile.imwrite(tmp_path / "photos" / name / "1.tif", COLOURS, photometric="rgb")

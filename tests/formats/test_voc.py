@@ -7,7 +7,7 @@ import pytest
 
 import batchplant as bp
 from batchplant.testing.cases import jpeg, png
-from objects import CLASSES, DetectionSuite, picture
+from objects import CLASSES, DetectionSuite, image
 
 
 def corners(n):
@@ -18,7 +18,7 @@ class TestSuite(DetectionSuite):
     format = "voc"
     suffix = ".voc"
     fields: ClassVar = {
-        "image": (bp.Image(), picture),
+        "image": (bp.Image(), image),
         "file_name": (bp.Text(), lambda n: f"a b/ü {n}.jpg"),
         "boxes": (bp.Boxes(labels=("labels", "difficult", "truncated", "occluded")), corners),
         "labels": (bp.Labels(CLASSES), lambda n: np.arange(n % 4) % 3),
@@ -41,7 +41,7 @@ def xml(*objects):
 
 
 def voc(folder, annotations, **more):
-    """Pictures of 8 by 10 pixels (height, width), and an annotation for each."""
+    """Images of 8 by 10 pixels (height, width), and an annotation for each."""
     files = {f"Annotations/{stem}.xml": text.encode() for stem, text in annotations.items()}
     files |= {f"JPEGImages/{stem}.jpg": jpeg(8, 10) for stem in annotations}
     for name, data in {**files, **more}.items():
@@ -94,9 +94,9 @@ def test_verify_names_what_is_wrong(tmp_path):
     (data / "JPEGImages" / "b.jpg").write_bytes(jpeg(9, 11))
     said = [(one.sample, one.field, one.message) for one in bp.verify(data).problems]
     assert said == [
-        (1, "image", "the picture has 11×9 pixels, and its annotation says 10×8"),
-        (0, "boxes", "object 0: box [0, 0, 20, 8] (xyxy) does not lie in the picture of 10×8"),
-        (1, "boxes", "object 0: box [4, 0, 4, 8] (xyxy) does not lie in the picture of 10×8"),
+        (1, "image", "the image has 11×9 pixels, and its annotation says 10×8"),
+        (0, "boxes", "object 0: box [0, 0, 20, 8] (xyxy) does not lie in the image of 10×8"),
+        (1, "boxes", "object 0: box [4, 0, 4, 8] (xyxy) does not lie in the image of 10×8"),
         (None, None, "JPEGImages/d.jpg has no annotation"),
         (2, "image", "JPEGImages/c.jpg: No such file or directory"),
     ]

@@ -443,13 +443,13 @@ def test_names_of_members(tmp_path):
     ("schema", "names"),
     [
         ({"image": bp.Image(), "label": bp.Int()}, ["jpg", "cls"]),
-        ({"picture": bp.Image("png"), "digit": bp.Int()}, ["jpg", "cls"]),
+        ({"image": bp.Image("png"), "digit": bp.Int()}, ["jpg", "cls"]),
         ({"image": bp.Image(), "caption": bp.Text(), "meta": bp.Json()}, ["jpg", "txt", "json"]),
         # The label is the one that has classes, or is called so.
         ({"image": bp.Image(), "id": bp.Int(), "label": bp.Int()}, ["jpg", "id", "cls"]),
         ({"image": bp.Image(), "n": bp.Int(), "c": bp.Int(names=("a", "b"))}, ["jpg", "n.cls", "cls"]),
         ({"image": bp.Image(), "n": bp.Int(), "m": bp.Int()}, ["jpg", "n.cls", "m.cls"]),
-        # A mask is not the picture; of two pictures none is.
+        # A mask is not the image; of two images none is.
         ({"image": bp.Image(), "mask": bp.Image(mask=True)}, ["jpg", "mask.jpg"]),
         ({"left": bp.Image(), "right": bp.Image()}, ["left.jpg", "right.jpg"]),
         # What other fields are called is theirs.
@@ -464,7 +464,7 @@ def test_names_of_members(tmp_path):
         ({"n": bp.Int(), "name": bp.Text()}, ["n.cls", "name.txt"]),
     ],
 )
-def test_the_picture_and_its_label_are_named_as_others_look_for_them(tmp_path, schema, names):
+def test_the_image_and_its_label_are_named_as_others_look_for_them(tmp_path, schema, names):
     values = {"image": jpeg(), "int": 1, "text": "a", "json": [1], "bytes": b"b", "audio": b"fLaC...."}
     sample = {name: values[field.kind] for name, field in schema.items()}
     path = written(tmp_path / "a.tar", 1, schema, lambda n: sample)
@@ -478,7 +478,7 @@ def test_the_picture_and_its_label_are_named_as_others_look_for_them(tmp_path, s
         assert reader.select(plain)[0] == {name: sample[name] for name in plain}
 
 
-def test_webdataset_finds_the_picture_and_its_label(tmp_path):
+def test_webdataset_finds_the_image_and_its_label(tmp_path):
     wds = pytest.importorskip("webdataset")
     schema = {"image": bp.Image(), "label": bp.Int(names=("cat", "dog"))}
     path = written(tmp_path / "a.tar", 4, schema, lambda n: {"image": jpeg(), "label": n % 2})
@@ -488,7 +488,7 @@ def test_webdataset_finds_the_picture_and_its_label(tmp_path):
         decoded = wds.filters.decode("rgb8")(samples)
         found = list(wds.filters.to_tuple("jpg", "cls")(decoded))
     assert [label for _, label in found] == [0, 1, 0, 1]
-    assert all(equal(picture, bp.open(path)[0]["image"]) for picture, _ in found)
+    assert all(equal(image, bp.open(path)[0]["image"]) for image, _ in found)
 
 
 def test_archives_of_earlier_versions(tmp_path, monkeypatch):
@@ -541,8 +541,8 @@ def test_tar_has_nothing_to_say_about_it(tmp_path):
     assert done.stdout.split() == [f"{'d' * 150}/{n}.t.txt" for n in range(2)]
 
 
-def test_pictures_are_named_by_what_they_are(tmp_path):
-    values = [jpeg(), png(3, 4, 3), pixels(2, 2, 3), b"no picture"]
+def test_images_are_named_by_what_they_are(tmp_path):
+    values = [jpeg(), png(3, 4, 3), pixels(2, 2, 3), b"no image"]
     schema = {"image": bp.Image(), "label": bp.Int()}
     path = written(tmp_path / "a.tar", 4, schema, lambda n: {"image": values[n], "label": n})
     names = [name.partition(".")[2] for name in members_of(path) if "cls" not in name]
@@ -902,11 +902,11 @@ def test_archives_elsewhere():
 # --- loading ------------------------------------------------------------------------------------------
 
 
-def pictures(n):
+def images(n):
     return {"image": jpeg(40 + n % 7, 50 + n % 5), "label": n}
 
 
-PICTURES = {"image": bp.Image("jpeg"), "label": bp.Int()}
+IMAGES = {"image": bp.Image("jpeg"), "label": bp.Int()}
 
 
 def batches(source, **options):
@@ -917,7 +917,7 @@ def batches(source, **options):
 
 
 def test_a_loader_gives_the_pixels_of_a_beton(tmp_path):
-    beton = written(tmp_path / "a.beton", 30, PICTURES, pictures)
+    beton = written(tmp_path / "a.beton", 30, IMAGES, images)
     want = batches(beton)
     assert len(want) == 8
     bp.convert(beton, tmp_path / "train.tar", shard_samples=11)

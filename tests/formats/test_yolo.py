@@ -9,7 +9,7 @@ import pytest
 import batchplant as bp
 from batchplant.formats.yolo import labels
 from batchplant.testing.cases import jpeg
-from objects import CLASSES, DetectionSuite, picture
+from objects import CLASSES, DetectionSuite, image
 
 
 def parts(n):
@@ -20,7 +20,7 @@ class TestSuite(DetectionSuite):
     format = "yolo"
     suffix = ".yolo"
     fields: ClassVar = {
-        "image": (bp.Image(), picture),
+        "image": (bp.Image(), image),
         "file_name": (bp.Text(), lambda n: f"a b/ü {n}.jpg"),
         "boxes": (bp.Boxes("cxcywh", normalized=True, labels=("labels",)), parts),
         "labels": (bp.Labels(CLASSES), lambda n: np.arange(n % 4) % 3),
@@ -32,7 +32,7 @@ class TestSuite(DetectionSuite):
 
 
 def fill(folder, **files):
-    """Files by their paths; pictures of 8 by 10 pixels (height, width) where they are not given."""
+    """Files by their paths; images of 8 by 10 pixels (height, width) where they are not given."""
     for name, data in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -67,7 +67,7 @@ def test_detection_with_splits(tmp_path):
     }  # fmt: skip
     fill_all(tmp_path, files)
     with pytest.raises(
-        bp.OptionError, match=r"train \(2 pictures\), val \(1 picture\): choose with split='train'"
+        bp.OptionError, match=r"train \(2 images\), val \(1 image\): choose with split='train'"
     ):
         bp.open(tmp_path)
     for path in (tmp_path, tmp_path / "data.yaml"):
@@ -114,7 +114,7 @@ def test_names_of_classes(names, tmp_path):
     assert bp.open(tmp_path).schema["labels"] == bp.Labels(("cat", "dog"))
 
 
-def test_lists_of_pictures(tmp_path):
+def test_lists_of_images(tmp_path):
     files = {
         "data.yaml": "train: train.txt\nnames: [cat]\n",
         "train.txt": "./images/b.jpg\nimages/a.jpg\n\n",
@@ -128,7 +128,7 @@ def test_lists_of_pictures(tmp_path):
         bp.open(tmp_path)
 
 
-def test_pictures_beside_labels_without_yaml(tmp_path):
+def test_images_beside_labels_without_yaml(tmp_path):
     files = {
         "images/a.jpg": None,
         "images/b.jpg": None,
@@ -214,9 +214,9 @@ def test_verify_names_what_is_wrong(tmp_path):
     fill_all(tmp_path, files)
     said = [(one.sample, one.field, one.message) for one in bp.verify(tmp_path).problems]
     assert said == [
-        (0, "boxes", "object 0: box [0.9, 0.5, 0.5, 0.5] (cxcywh) does not lie in the picture"),
+        (0, "boxes", "object 0: box [0.9, 0.5, 0.5, 0.5] (cxcywh) does not lie in the image"),
         (0, "labels", "object 1: there is no class 7"),
-        (None, None, "labels/gone.txt has no picture"),
+        (None, None, "labels/gone.txt has no image"),
     ]
 
 

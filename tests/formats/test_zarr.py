@@ -78,7 +78,7 @@ def test_every_kind_comes_back(options, suffix, tmp_path):
     assert bp.verify(path, decode=True).problems == []
 
 
-def test_pictures_lie_plain_and_the_rest_is_packed(tmp_path):
+def test_images_lie_plain_and_the_rest_is_packed(tmp_path):
     schema, samples = ordinary(20)
     path = write(tmp_path / "a.zarr", schema, samples)
     with bp.open(path) as reader:
@@ -88,14 +88,14 @@ def test_pictures_lie_plain_and_the_rest_is_packed(tmp_path):
         assert reader.facts()["chunks of image/values"].endswith("none")
         assert reader.facts()["chunks of number"] == "20 int64 (160 bytes), zstd"
         order = np.random.default_rng(1).permutation(20)
-        pictures = bp.Loader(reader.select(["image"]), 5, pipelines={"image": [bp.ops.CenterCrop(8)]})
-        assert [batch["image"].shape for batch in pictures] == [(5, 8, 8, 3)] * 4
+        images = bp.Loader(reader.select(["image"]), 5, pipelines={"image": [bp.ops.CenterCrop(8)]})
+        assert [batch["image"].shape for batch in images] == [(5, 8, 8, 3)] * 4
         loader = bp.Loader(reader.select(["number", "fixed"]), 5, order="sequential", indices=order)
         numbers = np.concatenate([batch["number"] for batch in loader])
         assert numbers.tolist() == [samples[n]["number"] for n in order]
 
 
-def test_pictures_over_the_border_of_chunks(tmp_path, monkeypatch):
+def test_images_over_the_border_of_chunks(tmp_path, monkeypatch):
     monkeypatch.setattr("batchplant.formats.base.arrays.parts.PLAIN_BYTES", 1000)
     schema, samples = ordinary(20)
     path = write(tmp_path / "a.zarr", schema, samples)
@@ -414,7 +414,7 @@ def test_options_that_make_no_sense(tmp_path):
 WRITES_A_PART = """
 import sys
 import numpy as np
-from batchplant.columns import Columns, Ragged
+from batchplant.schema.columns import Columns, Ragged
 from batchplant.formats import zarr
 path, part = sys.argv[1], int(sys.argv[2])
 unit = zarr.range_unit(path)

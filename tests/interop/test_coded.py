@@ -19,8 +19,8 @@ torch = pytest.importorskip("torch")
 pillow = pytest.importorskip("PIL.Image")
 
 from batchplant.interop.gpu import coded  # noqa: E402
+from batchplant.loading.images import Request  # noqa: E402
 from batchplant.loading.locate import Located  # noqa: E402
-from batchplant.loading.pictures import Request  # noqa: E402
 from batchplant.loading.stage import Target  # noqa: E402
 
 
@@ -48,7 +48,7 @@ def request_of(cells, boxes, sizes):
 
 
 def made(request, room=None, kind=coded.Coded):
-    """Pixels of every picture, and the rows that were left to others."""
+    """Pixels of every image, and the rows that were left to others."""
     cells = request.cells
     sampling = _native.device_decodable(
         cells.bases[0], cells.start, cells.size, request.sizes.astype(np.int64)
@@ -70,7 +70,7 @@ def made(request, room=None, kind=coded.Coded):
 
 @pytest.mark.parametrize("subsampling", [0, 1, 2])
 def test_pixels_are_those_of_libjpeg(subsampling):
-    """Any window of any picture, to the last bit."""
+    """Any window of any image, to the last bit."""
     rng = np.random.default_rng(subsampling)
     cells, boxes, sizes = [], [], []
     for number in range(60):
@@ -95,7 +95,7 @@ def test_pixels_are_those_of_libjpeg(subsampling):
 
 
 def test_room_is_for_the_window_however_the_detail_lies():
-    """All detail lies in a quarter of the picture, and that is what is asked for."""
+    """All detail lies in a quarter of the image, and that is what is asked for."""
     rng = np.random.default_rng(0)
     pixels = np.full((256, 256, 3), 128, np.uint8)
     pixels[:128, :128] = rng.integers(0, 256, (128, 128, 3), np.uint8)

@@ -1,4 +1,4 @@
-"""Pictures made on a device. The same plan runs on the CPU, where these tests always run, and on a GPU."""
+"""Images made on a device. The same plan runs on the CPU, where these tests always run, and on a GPU."""
 
 import io
 import os
@@ -29,7 +29,7 @@ from devices import DEVICES, HAS_CUDA, needs_gpu  # noqa: E402
 NORMAL = ops.Normalize((120.0, 110.0, 100.0), (60.0, 55.0, 50.0), "float16")
 
 
-def picture(rng, width, height, form="JPEG", **options):
+def photo(rng, width, height, form="JPEG", **options):
     small = rng.integers(0, 256, (height // 8 + 2, width // 8 + 2, 3), dtype=np.uint8)
     out = io.BytesIO()
     image.fromarray(small).resize((width, height), image.Resampling.BICUBIC).save(out, form, **options)
@@ -44,7 +44,7 @@ def jpegs(tmp_path_factory):
         for number in range(30):
             width, height = (int(one) for one in rng.integers(40, 300, 2))
             # Without subsampling, decoders differ by rounding alone.
-            data = picture(rng, width, height, quality=92, subsampling=0)
+            data = photo(rng, width, height, quality=92, subsampling=0)
             out.append({"image": data, "label": number})
     return path
 
@@ -78,13 +78,13 @@ def apart(some, others):
 # In levels. The engine rounds twice where it does as Pillow does, and the tails of bicubic amplify that.
 FARTHEST = {"area": 2, "nearest": 0, "bilinear": 2, "bicubic": 3}
 
-# --- the same pictures --------------------------------------------------------------------------------------
+# --- the same images --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("filter", ["area", "bilinear", "bicubic", "nearest"])
 @pytest.mark.parametrize("size", [64, (200, 31)])
-def test_raw_pictures_are_those_of_the_engine(raw, device, filter, size):
+def test_raw_images_are_those_of_the_engine(raw, device, filter, size):
     """Shrunk, grown, and grown on one side only: the same boxes and flips, and at most two levels apart."""
     pipeline = [ops.RandomResizedCrop(size, filter=filter), ops.RandomHorizontalFlip()]
     want = batches(raw, pipeline)
@@ -105,7 +105,7 @@ def test_jpegs(jpegs, device, mode):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_grey_pictures(tmp_path, device):
+def test_grey_images(tmp_path, device):
     rng = np.random.default_rng(1)
     with bp.create(tmp_path / "grey.beton", {"image": bp.Image(mode="RGB")}) as out:
         for _ in range(9):
@@ -118,7 +118,7 @@ def test_grey_pictures(tmp_path, device):
     assert apart(want, batches(tmp_path / "grey.beton", pipeline, device=device, decode="gpu")) <= 2
 
 
-def test_other_encodings_and_turned_pictures(tmp_path):
+def test_other_encodings_and_turned_images(tmp_path):
     rng = np.random.default_rng(2)
     path = tmp_path / "mixed.tar"
     exif = image.Exif()
@@ -126,7 +126,7 @@ def test_other_encodings_and_turned_pictures(tmp_path):
     with bp.create(path, {"image": bp.Image()}) as out:
         for number in range(12):
             form, more = [("JPEG", {"exif": exif}), ("PNG", {}), ("JPEG", {"quality": 95})][number % 3]
-            out.append({"image": picture(rng, 90 + number, 60, form, **more)})
+            out.append({"image": photo(rng, 90 + number, 60, form, **more)})
     pipeline = [ops.RandomResizedCrop(24, orient=True)]
     want = batches(path, pipeline)
     loader = Loader(
@@ -154,19 +154,19 @@ def test_all_kinds_of_jpegs(tmp_path, device, kind):
     with bp.create(path, {"image": bp.Image()}) as out:
         for _ in range(21):
             width, height = (int(one) for one in rng.integers(17, 200, 2))
-            out.append({"image": picture(rng, width, height, quality=92, **KINDS[kind])})
+            out.append({"image": photo(rng, width, height, quality=92, **KINDS[kind])})
     pipeline = [ops.RandomResizedCrop(32)]
     want, got = batches(path, pipeline), batches(path, pipeline, device=device, decode="gpu")
     assert apart(want, got) <= 2
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_pictures_of_too_many_pixels_are_refused_as_anywhere(tmp_path, device, monkeypatch):
+def test_images_of_too_many_pixels_are_refused_as_anywhere(tmp_path, device, monkeypatch):
     path = tmp_path / "large.beton"
     rng = np.random.default_rng(4)
     with bp.create(path, {"image": bp.Image()}) as out:
         for side in (64, 65, 66):
-            out.append({"image": picture(rng, side, side)})
+            out.append({"image": photo(rng, side, side)})
     monkeypatch.setattr("batchplant.storage.limits._most_pixels", 65 * 65)
     how = {"pipelines": {"image": [ops.Resize(16)]}, "device": device, "decode": "gpu"}
     loader = Loader(path, 3, on_error="skip", ids=True, **how)
@@ -179,7 +179,7 @@ def test_pictures_of_too_many_pixels_are_refused_as_anywhere(tmp_path, device, m
 @needs_gpu
 @pytest.mark.parametrize("mode", ["gpu", "hybrid", "split", "cpu"])
 def test_pixels_are_the_same_whoever_decodes(tmp_path_factory, mode):
-    """5,000 pictures of every kind, sides odd and even: at most two levels from what the engine makes."""
+    """5,000 images of every kind, sides odd and even: at most two levels from what the engine makes."""
     path = tmp_path_factory.getbasetemp() / "kinds.beton"
     if not path.exists():
         rng = np.random.default_rng(20)
@@ -187,7 +187,7 @@ def test_pixels_are_the_same_whoever_decodes(tmp_path_factory, mode):
             for number in range(5000):
                 width, height = (int(one) for one in rng.integers(3, 200, 2))
                 how = {"quality": int(rng.integers(60, 99)), "subsampling": number % 3}
-                data = picture(rng, width, height, **how)
+                data = photo(rng, width, height, **how)
                 if number % 10 == 9:
                     grey = io.BytesIO()
                     image.open(io.BytesIO(data)).convert("L").save(grey, "JPEG", quality=90)
@@ -206,10 +206,10 @@ def test_pixels_are_the_same_whoever_decodes(tmp_path_factory, mode):
 
 @needs_gpu
 def test_flipped_bytes_hurt_nobody_else(tmp_path):
-    """The device leaves what is damaged to the engine; good pictures beside and after it are as before."""
+    """The device leaves what is damaged to the engine; good images beside and after it are as before."""
     rng = np.random.default_rng(5)
     path = tmp_path / "flipped.tar"
-    good = [picture(rng, 120, 100, quality=92, subsampling=0) for _ in range(8)]
+    good = [photo(rng, 120, 100, quality=92, subsampling=0) for _ in range(8)]
     with bp.create(path, {"image": bp.Image()}) as out:
         for number in range(400):
             data = bytearray(good[number % 8])
@@ -231,7 +231,7 @@ def test_flipped_bytes_hurt_nobody_else(tmp_path):
     loader.close()
 
 
-def test_pictures_that_shrink_a_lot_go_by_the_engine(tmp_path):
+def test_images_that_shrink_a_lot_go_by_the_engine(tmp_path):
     path = tmp_path / "large.beton"
     with bp.create(path, {"image": bp.Image()}, write_mode="raw") as out:
         out.append({"image": np.random.default_rng(0).integers(0, 256, (400, 400, 3), dtype=np.uint8)})
@@ -258,7 +258,7 @@ def half(batch):
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("step", [half, OwnFlip()], ids=["function", "subclass"])
 def test_a_step_without_a_device_form_runs_on_the_cpu(raw, device, step):
-    """Pictures and the steps before it stay on the device; the loader says which step is in the way, once."""
+    """Images and the steps before it stay on the device; the loader says which step is in the way, once."""
     pipeline = [ops.RandomResizedCrop(32), ops.RandomSolarization(100), step, ops.Cutout(4)]
     with pytest.warns(UserWarning, match=r"decode='gpu': image: .* has no device form") as said:
         loader = Loader(raw, 7, pipelines={"image": pipeline}, device=device, decode="gpu")
@@ -293,22 +293,22 @@ def test_modes_that_no_device_makes(tmp_path):
             grey = np.full((20, 30), number, np.uint8)
             out.append({"image": np.full((20, 30, 3), number, np.uint8), "mask": grey})
     crops = {"image": [ops.CenterCrop(8)], "mask": [ops.CenterCrop(8)]}
-    # Masks are made here, beside pictures made there, and nothing is in the way.
+    # Masks are made here, beside images made there, and nothing is in the way.
     loader = Loader(path, 3, pipelines=crops, device="cpu", decode="gpu")
     assert [one.name for one in loader.plan.on_device] == ["image"]
-    assert "the CPU makes pictures of mode P" in str(loader.plan)
+    assert "the CPU makes images of mode P" in str(loader.plan)
     [batch] = loader
     assert batch["mask"].unique().tolist() == [0, 1, 2]
     loader.close()
-    with pytest.warns(UserWarning, match="mask: the CPU makes pictures of mode P"):
+    with pytest.warns(UserWarning, match="mask: the CPU makes images of mode P"):
         Loader(path, 3, pipelines={**crops, "image": None}, device="cpu", decode="gpu").close()
 
 
-def test_all_pictures_of_a_batch_are_damaged(tmp_path):
+def test_all_images_of_a_batch_are_damaged(tmp_path):
     path = tmp_path / "damaged.tar"
     with bp.create(path, {"image": bp.Image()}) as out:
         for _ in range(3):
-            out.append({"image": picture(np.random.default_rng(0), 60, 50)[:200]})
+            out.append({"image": photo(np.random.default_rng(0), 60, 50)[:200]})
     how = {"pipelines": {"image": [ops.Resize(8)]}, "on_error": "skip"}
     loader = Loader(path, 3, **how, device="cpu", decode="gpu")
     [batch] = loader
@@ -351,7 +351,7 @@ def damaged(jpegs, tmp_path):
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("mode", ["gpu", "hybrid"])
-def test_a_damaged_picture_is_named_or_skipped(damaged, device, mode):
+def test_a_damaged_image_is_named_or_skipped(damaged, device, mode):
     how = {"pipelines": {"image": [ops.Resize(32)]}, "device": device, "decode": mode}
     with pytest.raises(DecodeError) as caught:
         list(Loader(damaged, 8, **how))
@@ -448,7 +448,7 @@ def test_auto_finds_the_best(cpu, gpu, hindrance, mode, share):
     assert modes[-1000:].count(mode) > 950
     assert {"gpu", "split"} <= set(modes)
     assert split.share == pytest.approx(share, abs=0.02)
-    assert split.why.startswith(f"{mode} is the fastest (pictures/s: gpu ")
+    assert split.why.startswith(f"{mode} is the fastest (images/s: gpu ")
     assert set(split.rates) == {"gpu", "split", "hybrid"} - ({"hybrid"} if "hybrid" not in modes else set())
 
 
@@ -491,20 +491,20 @@ def test_auto_costs_little_where_the_machine_is_uneven():
 
 
 def test_auto_measures_again_as_batches_grow():
-    """Of few pictures the CPU reads more a second, of many the GPU: those of small batches, made together."""
+    """Of few images the CPU reads more a second, of many the GPU: those of small batches, made together."""
     now = [0.0]
     split = Split("auto", clock=lambda: now[0])
     modes = []
     for number in range(300):
         # They grow as soon as what was made only once is some time ago.
-        pictures = min(1024, 64 << max(0, number - 40) // 3)
-        there = split.count(pictures)
-        seconds = (pictures - there) / 75_000, there and 0.0012 + there / 190_000
-        if 0 < there < pictures:
+        images = min(1024, 64 << max(0, number - 40) // 3)
+        there = split.count(images)
+        seconds = (images - there) / 75_000, there and 0.0012 + there / 190_000
+        if 0 < there < images:
             seconds = seconds[0] * 3, seconds[1] * 3
         now[0] += max(seconds)
         modes.append(split.mode)
-        split.learn(split.mode, (pictures - there, seconds[0]), (there, seconds[1]))
+        split.learn(split.mode, (images - there, seconds[0]), (there, seconds[1]))
     assert "split" in modes[:40]
     assert modes[-150:].count("gpu") > 130
 
@@ -610,7 +610,7 @@ def test_memory_is_used_again_while_the_split_varies(jpegs, device, monkeypatch)
     """To take pinned memory stops the device: parts of ever new sizes must not ask for ever new memory."""
     monkeypatch.setattr("batchplant.interop.gpu.streams.LEAST", 1 << 10)
     taken, shares = [], iter(np.random.default_rng(0).random(1000).tolist())
-    monkeypatch.setattr(Split, "count", lambda self, pictures: round(next(shares) * pictures))
+    monkeypatch.setattr(Split, "count", lambda self, images: round(next(shares) * images))
     loader = Loader(
         jpegs, 10, order="random", pipelines={"image": [ops.RandomResizedCrop(32)]}, device=device,
         decode="hybrid", ahead=2,
@@ -629,7 +629,7 @@ def test_memory_is_used_again_while_the_split_varies(jpegs, device, monkeypatch)
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_several_loaders_at_once(jpegs, raw, device):
-    """In turn, and each in a thread of its own: nobody sees another's pictures."""
+    """In turn, and each in a thread of its own: nobody sees another's images."""
     hows = [
         (jpegs, {"decode": "gpu"}), (raw, {"decode": "auto"}), (raw, {}),
         (jpegs, {"decode": "hybrid", "gpu_share": 0.5}), (jpegs, {"decode": "cpu"}),
@@ -652,7 +652,7 @@ def test_several_loaders_at_once(jpegs, raw, device):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_raw_pictures_that_are_not_what_they_say(raw, device):
+def test_raw_images_that_are_not_what_they_say(raw, device):
     """A shape that does not fit the bytes: said as the engine says it, not by a fault of the copy."""
 
     class Lying:
@@ -744,11 +744,11 @@ rng = np.random.default_rng(0)
 for filter in ("area", "bilinear", "bicubic"):
     for size in ((24, 20), (50, 9)):
         sizes = rng.integers(12, 60, (5, 2))
-        pictures = [torch.from_numpy(rng.integers(0, 256, (h, w, 3), dtype=np.uint8)) for h, w in sizes]
+        images = [torch.from_numpy(rng.integers(0, 256, (h, w, 3), dtype=np.uint8)) for h, w in sizes]
         boxes = np.array([[*rng.integers(0, 4, 2), w - 3, h - 2] for h, w in sizes], dtype=np.float64)
-        start = np.array([one.data_ptr() for one in pictures])
+        start = np.array([one.data_ptr() for one in images])
         strides = np.stack([sizes[:, 1] * 3, np.full(5, 3), np.ones(5, np.int64)], axis=1)
-        sources = by_torch.Sources(start, strides, sizes, np.zeros((5, 2), np.int64), pictures, pictures)
+        sources = by_torch.Sources(start, strides, sizes, np.zeros((5, 2), np.int64), images, images)
         want, got = (torch.empty((5, *size, 3), dtype=torch.uint8) for _ in range(2))
         how = {"filter": filter, "channels_first": False, "scale": None, "offset": None}
         flip = np.array([0, 1, 0, 1, 1])

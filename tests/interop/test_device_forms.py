@@ -23,7 +23,7 @@ from loaders import leaves_nothing  # noqa: E402
 
 nothing_left_behind = pytest.fixture(autouse=True)(leaves_nothing)
 
-# Of what a sample may be. An op is tried with all that it takes; of pictures, also the frames of clips.
+# Of what a sample may be. An op is tried with all that it takes; of images, also the frames of clips.
 SPECS = {
     "RGB": Spec(np.dtype(np.uint8), (21, 30, 3)),
     "grey": Spec(np.dtype(np.uint8), (21, 30, 1)),
@@ -152,7 +152,7 @@ def batch_of(spec, count):
     if spec.dtype.kind == "f":
         return rng.normal(size=shape).astype(spec.dtype)
     limits = np.iinfo(spec.dtype)
-    # Flat places and steps, and not all levels: histograms are what they are of pictures.
+    # Flat places and steps, and not all levels: histograms are what they are of images.
     made = rng.integers(max(limits.min, -900), min(limits.max, 3000) + 1, shape).astype(spec.dtype)
     made[:, 2:, : shape[2] // 2] = made[:, 2:3, : shape[2] // 2] // 3
     return made

@@ -1,4 +1,4 @@
-"""Loaders that finish on a device give what those without one give: pictures and all that belongs to them."""
+"""Loaders that finish on a device give what those without one give: images and all that belongs to them."""
 
 import functools
 import io
@@ -105,7 +105,7 @@ CASES = {
     "soft labels": {
         "pipelines": {**FRAMES, "soft": [ops.Convert("float32")]}, "joint": [ops.MixUp(0.8, labels="soft")],
     },
-    "pictures of the CPU": {
+    "images of the CPU": {
         "pipelines": {
             **FRAMES, "image": [ops.Resize(32), lambda batch: batch // 2], "soft": [ops.Convert("float32")],
         },
@@ -142,7 +142,7 @@ def epoch(scenes, case, **options):
 
 
 def compared(one, other, far):
-    """Positions and labels are equal. Pictures are in levels, or normalised by 50."""
+    """Positions and labels are equal. Images are in levels, or normalised by 50."""
     away = np.abs(one.astype(np.float64) - other)
     if one.ndim == 4 and 3 in one.shape[1:]:
         # They may be decoded and resized there, and what follows makes more of a difference.

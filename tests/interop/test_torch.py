@@ -328,11 +328,11 @@ def test_ops_for_arrays_work_on_tensors_where_ffcv_has_them(plain):
 @pytest.mark.parametrize(
     ("steps", "message"),
     [
-        ([interop.ToTensor(), ops.RandomGrayscale()], "needs pictures"),
-        ([interop.ToTensor(), ops.ChannelsFirst()], "needs pictures"),
+        ([interop.ToTensor(), ops.RandomGrayscale()], "needs images"),
+        ([interop.ToTensor(), ops.ChannelsFirst()], "needs images"),
         ([ops.Convert(torch.bfloat16)], r"NumPy has no torch.bfloat16: put ToTensor\(\) before Convert"),
-        ([ops.ChannelsFirst(), interop.ToTorchImage()], "ToTorchImage needs pictures"),
-        ([interop.ToTorchImage(), interop.ToTorchImage()], "ToTorchImage needs pictures"),
+        ([ops.ChannelsFirst(), interop.ToTorchImage()], "ToTorchImage needs images"),
+        ([interop.ToTorchImage(), interop.ToTorchImage()], "ToTorchImage needs images"),
         ([interop.ToTensor], r"write ToTensor\(\) with parentheses"),
         ([torch.nn.ReLU], r"write ReLU\(\) with parentheses"),
     ],

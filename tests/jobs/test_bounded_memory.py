@@ -31,7 +31,8 @@ SCRIPT = """
 import ctypes, json, os, sys, threading
 import numpy as np
 import batchplant as bp
-from batchplant.columns import Columns, Ragged
+from batchplant.formats.registry import get_format
+from batchplant.schema.columns import Columns, Ragged
 
 folder, rows, chain = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
 
@@ -55,7 +56,7 @@ class Peak(threading.Thread):
             self.look()
 
 def path(name):
-    return f"{folder}/{rows}-{name}{bp.registry.get_format(name).suffixes[0]}"
+    return f"{folder}/{rows}-{name}{get_format(name).suffixes[0]}"
 
 def held(what):
     peak = Peak()

@@ -41,7 +41,7 @@ def test_a_field_that_the_target_cannot_hold_is_named(tmp_path):
 
 @pytest.fixture
 def source(tmp_path):
-    """100 samples of a number, its text and a picture."""
+    """100 samples of a number, its text and an image."""
     schema = {"image": bp.Image(), "n": bp.Int(), "text": bp.Text()}
     samples = [{"image": jpeg(8, 8 + n % 5), "n": n, "text": f"№ {n}"} for n in range(100)]
     return save(tmp_path / "source.npz", schema, samples)
@@ -125,7 +125,7 @@ def test_options_of_both_sides(source, tmp_path):
         assert reader.facts()["compressed"]
 
 
-def test_pictures_are_converted_as_told(source, tmp_path):
+def test_images_are_converted_as_told(source, tmp_path):
     bp.convert(source, tmp_path / "a.beton", images=bp.ImageOptions(write_mode="raw", max_resolution=10))
     with bp.open(tmp_path / "a.beton") as reader:
         assert reader.read(range(100), ["image"])["image"].raw.all()
@@ -143,7 +143,7 @@ def test_pictures_are_converted_as_told(source, tmp_path):
 
 @pytest.fixture
 def broken(tmp_path):
-    """A folder of 60 pictures: 7 and 30 are missing, 8 and 50 are RGBA."""
+    """A folder of 60 images: 7 and 30 are missing, 8 and 50 are RGBA."""
     folder = tmp_path / "broken"
     folder.mkdir()
     lines = ["file_name,n"]
@@ -161,7 +161,7 @@ def test_a_sample_that_cannot_be_read_or_stored_stops_and_is_named(broken, tmp_p
     assert (caught.value.sample, caught.value.path) == (7, str(broken))
     with (
         bp.open(broken, mode="RGB") as reader,
-        pytest.raises(bp.EncodeError, match="the picture is RGBA") as caught,
+        pytest.raises(bp.EncodeError, match="the image is RGBA") as caught,
     ):
         bp.convert(reader[8:30], tmp_path / "a.beton")
     assert caught.value.sample == 0
@@ -306,7 +306,7 @@ def test_batches_are_as_large_as_samples_are_small(tmp_path, monkeypatch):
     assert bp.verify(tmp_path / "b.beton", against=source).problems == []
 
 
-def test_pixels_become_pictures_and_back_without_a_change(tmp_path):
+def test_pixels_become_images_and_back_without_a_change(tmp_path):
     arrays = [{"image": pixels(4 + n % 3, 5, 3)} for n in range(10)]
     source = save(tmp_path / "raw.beton", {"image": bp.Image()}, arrays)
     bp.convert(source, tmp_path / "folder")
@@ -363,10 +363,10 @@ def test_few_bytes_more_are_not_remarked_on(drawings, tmp_path):
 
 
 def test_one_remark_has_the_sums_of_all_shards_and_processes(drawings, tmp_path):
-    how = {"rename": {"image": "picture"}}
+    how = {"rename": {"image": "image"}}
     whole = bp.convert(drawings, tmp_path / "a.beton", **how).remarks
     assert len(whole) == 1
-    assert whole[0].startswith("picture: ")
+    assert whole[0].startswith("image: ")
     assert bp.convert(drawings, tmp_path / "b.beton", shard_samples=8, **how).remarks == whole
     # One file that processes write in parts.
     two = engines.make("processes", workers=2)

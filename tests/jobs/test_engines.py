@@ -492,7 +492,7 @@ def test_two_passes_read_the_source_once_and_in_order(
 
 
 def test_what_cannot_be_read_is_skipped_in_two_passes(tmp_path: Path, small_runs: None) -> None:
-    folder = tmp_path / "pictures"
+    folder = tmp_path / "images"
     folder.mkdir()
     for n in range(30):
         (folder / f"{n:02}.jpg").write_bytes(jpeg())

@@ -79,7 +79,7 @@ def test_some_calls_of_shards(shim):
 @pytest.mark.parametrize("name", WRITERS)
 def test_every_call(shim, name, sharded, overwrite):
     if sharded and name in NO_SHARDS:
-        pytest.skip("a folder of pictures, sounds or videos has no shards")
+        pytest.skip("a folder of images, sounds or videos has no shards")
     drive(shim, name, *(["--sharded"] if sharded else []), *(["--overwrite"] if overwrite else []))
 
 

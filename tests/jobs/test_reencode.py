@@ -1,4 +1,4 @@
-"""Pictures on their way into another file: encodings asked for, what travels with them, turned, masks."""
+"""Images on their way into another file: encodings asked for, what travels with them, turned, masks."""
 
 import io
 
@@ -21,9 +21,9 @@ def smooth(height=24, width=32, channels=3):
     return image.squeeze((ramp % 256 if channels > 4 else np.minimum(ramp, 255)).astype(np.uint8))
 
 
-def saved(picture, encoding, **options):
+def saved(photo, encoding, **options):
     out = io.BytesIO()
-    picture.save(out, format=encoding, **options)
+    photo.save(out, format=encoding, **options)
     return out.getvalue()
 
 
@@ -32,9 +32,9 @@ def classes(height=24, width=32):
 
 
 def palette_mask(encoding="png"):
-    picture = Pillow.frombytes("P", (32, 24), classes().tobytes())
-    picture.putpalette([n * 37 % 256 for n in range(768)])
-    return saved(picture, encoding)
+    photo = Pillow.frombytes("P", (32, 24), classes().tobytes())
+    photo.putpalette([n * 37 % 256 for n in range(768)])
+    return saved(photo, encoding)
 
 
 SOURCES = {
@@ -50,7 +50,7 @@ SOURCES = {
 
 
 def stored(tmp_path, value, field=None, target="a.npz", **options):
-    """What becomes of one picture: the field, the bytes of the cell, its encoding, the pixels."""
+    """What becomes of one image: the field, the bytes of the cell, its encoding, the pixels."""
     with bp.create(
         tmp_path / target, {"image": field or bp.Image(mode=None)}, overwrite=True, **options
     ) as out:
@@ -145,7 +145,7 @@ def test_options_that_contradict_each_other(options, reason, tmp_path):
         (smooth(channels=2), "bmp", "bmp cannot hold LA"),
         (smooth().astype(np.float32), "png", "png cannot hold float32x3 pixels; use tiff"),
         (smooth().astype(np.uint16), "webp", "webp cannot hold RGB;16 pixels; use png or tiff"),
-        (smooth().astype(np.uint16), "raw", "the picture is RGB;16"),
+        (smooth().astype(np.uint16), "raw", "the image is RGB;16"),
     ],
 )
 def test_what_an_encoding_cannot_hold_is_refused(value, target, reason, tmp_path):
@@ -186,7 +186,7 @@ def with_exif(encoding, orientation=6):
 
 @pytest.mark.parametrize("target", ["jpeg", "png", "webp", "tiff"])
 @pytest.mark.parametrize("source", ["jpeg", "png", "webp", "tiff"])
-def test_a_picture_that_is_encoded_anew_keeps_its_notes(source, target, tmp_path):
+def test_a_image_that_is_encoded_anew_keeps_its_notes(source, target, tmp_path):
     data = with_exif(source)
     for options in ({"image_format": target}, {"image_format": target, "max_resolution": 16}):
         _, made, encoding, found = stored(tmp_path, data, **options, reencode=True)
@@ -197,7 +197,7 @@ def test_a_picture_that_is_encoded_anew_keeps_its_notes(source, target, tmp_path
 
 
 @pytest.mark.parametrize("encoding", ["jpeg", "png", "webp", "tiff"])
-def test_pictures_are_stored_upright_on_request(encoding, tmp_path):
+def test_images_are_stored_upright_on_request(encoding, tmp_path):
     for orientation in range(1, 9):
         data = with_exif(encoding, orientation)
         assert stored(tmp_path, data)[1] == data
@@ -283,13 +283,13 @@ def test_palette_masks_keep_palette_and_indices(source, options, tmp_path):
     assert after.getpalette()[:used] == before.getpalette()[:used]
 
 
-def test_a_palette_picture_of_pillow_is_a_mask_with_its_palette(tmp_path):
-    picture = Pillow.open(io.BytesIO(palette_mask()))
-    _, data, _, found = stored(tmp_path, picture, bp.Image(mask=True))
+def test_a_palette_image_of_pillow_is_a_mask_with_its_palette(tmp_path):
+    photo = Pillow.open(io.BytesIO(palette_mask()))
+    _, data, _, found = stored(tmp_path, photo, bp.Image(mask=True))
     assert np.array_equal(found, classes())
-    assert Pillow.open(io.BytesIO(data)).getpalette()[:603] == picture.getpalette()[:603]
+    assert Pillow.open(io.BytesIO(data)).getpalette()[:603] == photo.getpalette()[:603]
     # Not a mask: colours.
-    assert stored(tmp_path, picture)[3].shape == (24, 32, 3)
+    assert stored(tmp_path, photo)[3].shape == (24, 32, 3)
 
 
 def test_the_kind_of_a_mask():
@@ -318,7 +318,7 @@ def test_the_user_says_which_fields_are_masks(tmp_path):
         assert masks.schema["image"] == reader.schema["image"]
         for some in (masks, masks[1:3], masks.select(["mask"])):
             assert np.array_equal(some[0]["mask"], classes())
-        with pytest.raises(bp.OptionError, match="a mask is a picture, and 'label' is Int"):
+        with pytest.raises(bp.OptionError, match="a mask is an image, and 'label' is Int"):
             reader.with_masks(["label"])
         with pytest.raises(bp.FieldNameError):
             reader.with_masks(["nothing"])
@@ -370,7 +370,7 @@ def test_the_command_line(tmp_path, capsys):
     assert "png is stored without loss" in capsys.readouterr().err
 
 
-def test_the_command_line_turns_pictures(tmp_path):
+def test_the_command_line_turns_images(tmp_path):
     with bp.create(tmp_path / "a.npz", {"image": bp.Image(mode=None)}) as out:
         for orientation in (1, 6):
             out.append({"image": with_exif("jpeg", orientation)})

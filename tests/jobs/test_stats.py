@@ -105,7 +105,7 @@ def test_some_samples_and_fields(path: Path) -> None:
         stats.collect(path, fields=["nope"])
 
 
-def test_pictures_and_sounds_say_what_they_are(tmp_path: Path) -> None:
+def test_images_and_sounds_say_what_they_are(tmp_path: Path) -> None:
     sound = io.BytesIO()
     with wave.open(sound, "wb") as file:
         file.setparams((2, 2, 8000, 0, "NONE", ""))
@@ -113,7 +113,7 @@ def test_pictures_and_sounds_say_what_they_are(tmp_path: Path) -> None:
     png = io.BytesIO()
     Image.new("L", (5, 6)).save(png, "png")
     schema = {"image": bp.Image(mode=None), "sound": bp.Audio()}
-    data = [(jpeg(8, 9), sound.getvalue()), (png.getvalue(), b"no sound"), (b"no picture", sound.getvalue())]
+    data = [(jpeg(8, 9), sound.getvalue()), (png.getvalue(), b"no sound"), (b"no image", sound.getvalue())]
     with bp.create(tmp_path / "a.msgpack", schema) as out:
         for one, other in [*data, data[0]]:
             out.append({"image": one, "sound": other})

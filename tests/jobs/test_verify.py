@@ -142,8 +142,8 @@ def test_against_finds_one_changed_cell(tmp_path):
         ((bp.Tensor("int8", (2,)), [1, 2]), (bp.Tensor("int8", (3,)), [1, 2, 3]), False),
         ((bp.Image(), pixels(4, 4, 3)), (bp.Image("png"), pixels(4, 4, 3)), True),
         ((bp.Image(), pixels(4, 4, 3)), (bp.Image(), pixels(4, 4, 3).transpose(1, 0, 2)), False),
-        ((bp.Image(mode=None), b"no picture"), (bp.Image(mode=None), b"no picture"), True),
-        ((bp.Image(mode=None), b"no picture"), (bp.Image(mode=None), b"nor this"), False),
+        ((bp.Image(mode=None), b"no image"), (bp.Image(mode=None), b"no image"), True),
+        ((bp.Image(mode=None), b"no image"), (bp.Image(mode=None), b"nor this"), False),
     ],
 )  # fmt: skip
 def test_values_are_compared_whatever_they_are_stored_as(one, two, same, tmp_path):
@@ -447,8 +447,8 @@ def test_a_missing_cell_is_not_an_empty_one(tmp_path):
 
 def test_the_shape_of_raw_pixels_is_covered(tmp_path):
     for name, shape in (("a", (4, 6, 3)), ("b", (6, 4, 3))):
-        picture = np.arange(72, dtype=np.uint8).reshape(shape)
-        save(tmp_path / f"{name}.npz", [{"image": picture}], {"image": bp.Image()}, write_mode="raw",
+        image = np.arange(72, dtype=np.uint8).reshape(shape)
+        save(tmp_path / f"{name}.npz", [{"image": image}], {"image": bp.Image()}, write_mode="raw",
              checksums=True)  # fmt: skip
     shutil.copy(tmp_path / "b.npz.crc", tmp_path / "a.npz.crc")
     assert places(bp.verify(tmp_path / "a.npz")) == [(0, "image")]
@@ -634,7 +634,7 @@ def test_every_zip_file_keeps_the_checksums_of_its_members(suffix, options, tmp_
 
 @pytest.fixture
 def shards(tmp_path):
-    """Three files of ten; the picture of sample 14 cannot be decoded."""
+    """Three files of ten; the image of sample 14 cannot be decoded."""
     for number in range(3):
         rows = [sample(n) for n in range(10 * number, 10 * number + 10)]
         save(tmp_path / f"s-{number}.beton", rows)

@@ -101,7 +101,7 @@ def test_batches_are_the_same(path, together):
 
 @pytest.mark.parametrize("kind", ["beton", "tar", "lmdb", "folder"])
 def test_batches_that_were_read_past_the_page_cache(kind, path, together, tmp_path, cold):
-    """A convoy finds the pictures of its batches, each of which was read by itself."""
+    """A convoy finds the images of its batches, each of which was read by itself."""
     if kind == "lmdb":
         pytest.importorskip("lmdb")
     data = path

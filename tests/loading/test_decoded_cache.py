@@ -1,4 +1,4 @@
-"""Pictures kept decoded: batches are those without the cache, bit for bit, and no byte more than allowed."""
+"""Images kept decoded: batches are those without the cache, bit for bit, and no byte more than allowed."""
 
 import errno
 import os
@@ -7,11 +7,11 @@ import pickle
 import numpy as np
 import pytest
 from PIL import Image
-from test_picture_loading import ENCODINGS, photo, saved
+from test_image_loading import ENCODINGS, photo, saved
 
 import batchplant as bp
 from batchplant import ops
-from batchplant.codecs.media import image as pictures
+from batchplant.codecs.media import image as images
 from batchplant.loading import decoded
 from batchplant.storage import limits
 from loaders import Memory, checksum, leaves_nothing, smooth, write, write_jpeg
@@ -21,7 +21,7 @@ _leaves_nothing = pytest.fixture(autouse=True)(leaves_nothing)
 NORMALIZE = ops.Normalize([120, 110, 100], [60, 50, 40])
 STEPS = {
     "resized": [ops.Resize(16)],
-    # A picture takes less than what is made of it.
+    # An image takes less than what is made of it.
     "enlarged": [ops.Resize((70, 60)), ops.RandomHorizontalFlip()],
     "bicubic": [ops.Resize(13, filter="bicubic"), ops.RandomHorizontalFlip(), NORMALIZE],
     "bilinear": [ops.CenterCrop((9, 14), filter="bilinear"), ops.RandomHorizontalFlip()],
@@ -59,7 +59,7 @@ def jpegs(tmp_path):
 
 
 class Gone(Memory):
-    """Pictures that can be read once."""
+    """Images that can be read once."""
 
     def _read(self, indices, fields):
         if "image" in fields:
@@ -105,7 +105,7 @@ def test_from_the_second_epoch_on_nothing_is_read(steps):
 @pytest.mark.parametrize("steps", ["resized", "enlarged", "random"])
 def test_all_encodings(tmp_path, steps):
     cells = [saved(photo(30 + n, 20 + n % 5, n), ENCODINGS[n % 6]) for n in range(18)]
-    cells += [photo(25, 30), pictures.encode(smooth(1, 30, 40)[..., :1], "jpeg")]
+    cells += [photo(25, 30), images.encode(smooth(1, 30, 40)[..., :1], "jpeg")]
     source = Memory({"image": bp.Image(None, "RGB")}, [{"image": cell} for cell in cells])
     options = {"pipelines": {"image": STEPS[steps]}}
     stats = same(cached(source, **options), bp.Loader(source, 7, **options))
@@ -114,7 +114,7 @@ def test_all_encodings(tmp_path, steps):
 
 
 @pytest.mark.parametrize("steps", [[ops.Resize(12, orient=True)], [ops.RandomResizedCrop(12, orient=True)]])
-def test_turned_pictures(tmp_path, steps):
+def test_turned_images(tmp_path, steps):
     cells = []
     for n in range(8):
         exif = Image.Exif()
@@ -125,7 +125,7 @@ def test_turned_pictures(tmp_path, steps):
     assert same(cached(source, 3, **options), bp.Loader(source, 3, **options))["cache share"] == 1
 
 
-def test_a_picture_and_its_mask():
+def test_a_image_and_its_mask():
     rng = np.random.default_rng(0)
     samples = [
         {
@@ -141,7 +141,7 @@ def test_a_picture_and_its_mask():
     assert same(cached(source, 5, **options), bp.Loader(source, 5, **options))["cache share"] == 1
 
 
-def test_several_views_of_a_picture_are_kept_once(jpegs):
+def test_several_views_of_a_image_are_kept_once(jpegs):
     crop = [ops.RandomResizedCrop(12)]
     two = {"image": crop, "other": bp.Pipe("image", [ops.RandomResizedCrop(8)])}
     both = same(cached(jpegs, pipelines=two), bp.Loader(jpegs, 7, pipelines=two))
@@ -150,7 +150,7 @@ def test_several_views_of_a_picture_are_kept_once(jpegs):
     assert both["cache share"] == 1
 
 
-def test_a_decoder_of_your_own_has_whole_pictures_kept(jpegs):
+def test_a_decoder_of_your_own_has_whole_images_kept(jpegs):
     class Corner(ops.Resize):
         def boxes(self, sizes, draws):
             return super().boxes(sizes, draws) * draws.uniform(0.5, 1)[:, None]
@@ -242,7 +242,7 @@ def test_what_cannot_be_decoded_is_skipped_in_every_epoch(tmp_path, steps):
 
 
 def test_damage_below_the_box_is_as_harmless_as_without(tmp_path):
-    """A crop at the top needs nothing of the end of the file, which the whole picture does."""
+    """A crop at the top needs nothing of the end of the file, which the whole image does."""
 
     class Top(ops.ImageDecoder):
         size = (8, 8)
@@ -250,7 +250,7 @@ def test_damage_below_the_box_is_as_harmless_as_without(tmp_path):
         def boxes(self, sizes, draws):
             return np.tile([0.0, 0.0, 8.0, 8.0], (len(sizes), 1))
 
-    data = pictures.encode(smooth(0, 200, 40), "jpeg")
+    data = images.encode(smooth(0, 200, 40), "jpeg")
     source = Memory({"image": bp.Image()}, [{"image": data}, {"image": data[: len(data) * 9 // 10]}])
     with pytest.raises(bp.DecodeError):
         list(bp.Loader(source, 2, pipelines={"image": [ops.Resize(8)]}))
@@ -265,7 +265,7 @@ def test_an_error_has_its_place(tmp_path):
     assert (found.value.path, found.value.sample, found.value.field) == (path, 13, "image")
 
 
-def test_a_picture_that_claims_too_much_is_refused_as_usual(jpegs, monkeypatch):
+def test_a_image_that_claims_too_much_is_refused_as_usual(jpegs, monkeypatch):
     monkeypatch.setattr(limits, "max_pixels", lambda: 24 * 32)
     options = {"pipelines": {"image": STEPS["random"]}, "on_error": "skip"}
     ours, plain = cached(jpegs, **options), bp.Loader(jpegs, 7, **options)
@@ -319,9 +319,9 @@ def test_a_folder_that_cannot_be_used(jpegs, tmp_path):
 # -- a server -----------------------------------------------------------------------------------------------
 
 
-def test_nothing_is_fetched_for_pictures_that_are_kept(bucket, tmp_path):
+def test_nothing_is_fetched_for_images_that_are_kept(bucket, tmp_path):
     pytest.importorskip("obstore")
-    samples = [{"image": pictures.encode(smooth(n, 40, 50), "jpeg"), "label": n} for n in range(60)]
+    samples = [{"image": images.encode(smooth(n, 40, 50), "jpeg"), "label": n} for n in range(60)]
     write(os.path.join(bucket.root, "a.ffr"), {"image": bp.Image(), "label": bp.Int()}, samples)
     options = {"order": "shards", "pipelines": {"image": STEPS["random"], "label": None}}
     with (

@@ -67,7 +67,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def raw(folder):
-    """20 raw pictures of 12×16 and their numbers."""
+    """20 raw images of 12×16 and their numbers."""
     return write_raw(folder / "raw.beton")
 
 
@@ -121,8 +121,8 @@ def test_batches_hold_what_the_reader_reads(tmp_path, source):
         assert batch["image"].shape[1:] == (12, 16, 3)
         found += zip(batch["image"], batch["label"], strict=True)
     assert len(found) == 20
-    for sample, (picture, label) in zip(reader, found, strict=True):
-        assert np.array_equal(picture, sample["image"])
+    for sample, (photo, label) in zip(reader, found, strict=True):
+        assert np.array_equal(photo, sample["image"])
         assert label == sample["label"]
 
 
@@ -228,7 +228,7 @@ def test_other_modes(tmp_path, mode):
 def test_resize(jpeg, filter):
     reader = bp.open(jpeg)
     [batch] = Loader(reader, 23, pipelines={"image": [ops.Resize((9, 13), filter=filter)]})
-    for n, picture in enumerate(batch["image"]):
+    for n, photo in enumerate(batch["image"]):
         whole = reader[n]["image"]
         if filter == "area":
             down, across = coverage(whole.shape[0], 9), coverage(whole.shape[1], 13)
@@ -236,7 +236,7 @@ def test_resize(jpeg, filter):
         else:
             how = Pillow.Resampling[filter.upper()]
             want = np.asarray(Pillow.fromarray(whole).resize((13, 9), how)).astype(float)
-        assert np.abs(picture - want).max() <= 1
+        assert np.abs(photo - want).max() <= 1
 
 
 def coverage(size: int, result: int) -> Any:
@@ -281,7 +281,7 @@ def test_what_the_engine_does_is_what_the_ops_do(raw):
     assert 0 < flipped < 20
 
 
-def test_a_picture_that_python_decodes_gets_the_same_treatment(tmp_path, raw):
+def test_a_image_that_python_decodes_gets_the_same_treatment(tmp_path, raw):
     how: dict[str, Any] = {
         "order": "random",
         "seed": 3,
@@ -297,8 +297,8 @@ def test_a_picture_that_python_decodes_gets_the_same_treatment(tmp_path, raw):
     )
 
 
-def test_the_size_of_a_picture_that_its_header_does_not_tell(tmp_path, monkeypatch, raw):
-    """Some encodings hide it; then the box is drawn once the picture is decoded."""
+def test_the_size_of_a_image_that_its_header_does_not_tell(tmp_path, monkeypatch, raw):
+    """Some encodings hide it; then the box is drawn once the image is decoded."""
     how: dict[str, Any] = {"pipelines": {"image": [ops.RandomResizedCrop(7)]}}
     want = checksum(Loader(raw, 6, **how))
     path = image_folder(tmp_path / "bmp", encodings=("bmp",))
@@ -348,7 +348,7 @@ def test_a_part_of_a_reader(raw):
 
 @pytest.fixture(scope="module")
 def paired(folder):
-    """Pictures and masks that are the same."""
+    """Images and masks that are the same."""
     samples = ({"image": pixels(n), "mask": pixels(n)} for n in range(12))
     return write(folder / "paired.beton", {"image": bp.Image(), "mask": bp.Image()}, samples)
 
@@ -460,8 +460,8 @@ def test_filter(plain, raw):
     assert sorted(ids_of(few.filter("value", lambda value: value > 9))) == [12, 15, 18]
     assert ids_of(loader.filter("value", lambda value: False)) == []
     assert sorted(ids_of(loader)) == list(range(20))
-    by_picture = Loader(raw, 4, ids=True).filter("image", lambda picture: picture[0, 0, 1] >= 18)
-    assert ids_of(by_picture) == [18, 19]
+    by_image = Loader(raw, 4, ids=True).filter("image", lambda image: image[0, 0, 1] >= 18)
+    assert ids_of(by_image) == [18, 19]
     with pytest.raises(bp.FieldNameError, match="there is no field 'vlaue'"):
         loader.filter("vlaue", bool)
 
@@ -480,7 +480,7 @@ def test_filter_by_several_fields(raw):
 def test_filter_says_which_sample_it_cannot_decode(tmp_path):
     loader = Loader(write_jpeg(tmp_path / "data.beton", 6, damaged=[4]), 2)
     with pytest.raises(DecodeError) as caught:
-        loader.filter("image", lambda picture: True)
+        loader.filter("image", lambda image: True)
     assert (caught.value.sample, caught.value.field) == (4, "image")
     assert caught.value.path == str(tmp_path / "data.beton")
 
@@ -1167,18 +1167,18 @@ def test_a_part_of_a_batch_holds_its_memory(raw):
     kept: list[tuple[int, Any]] = []
     for _ in range(3):
         for number, batch in enumerate(loader):
-            picture = batch["image"]
+            photo = batch["image"]
             del batch
             kept += [
-                (number, picture[0]),
-                (number, picture.view(np.int8)[0].view(np.uint8)),
-                (number, np.from_dlpack(picture)[0]),
-                (number, np.frombuffer(memoryview(picture).cast("B"), np.uint8).reshape(12, 16, 3)),
+                (number, photo[0]),
+                (number, photo.view(np.int8)[0].view(np.uint8)),
+                (number, np.from_dlpack(photo)[0]),
+                (number, np.frombuffer(memoryview(photo).cast("B"), np.uint8).reshape(12, 16, 3)),
             ]
-            del picture
+            del photo
     assert len(kept) == 240
-    for number, picture in kept:
-        assert np.array_equal(picture, pixels(number))
+    for number, photo in kept:
+        assert np.array_equal(photo, pixels(number))
 
 
 def addresses(loader: Loader, epochs: int) -> set[int]:
@@ -1659,7 +1659,7 @@ def bad_reading(path: Path) -> Memory:
     return Memory({"label": bp.Int()}, ({"label": n} for n in range(12)), damaged=[3, 8])
 
 
-def bad_picture_reading(path: Path) -> Memory:
+def bad_image_reading(path: Path) -> Memory:
     schema = {"image": bp.Image(), "label": bp.Int()}
     reader = Memory(schema, ({"image": pixels(n), "label": n} for n in range(12)))
     whole = reader._read
@@ -1680,17 +1680,17 @@ DAMAGES: dict[str, tuple[Any, Any, str]] = {
     "jpeg in beton, cropped": (damaged_beton, CROP, "image"),
     "jpeg in npz": (damaged_npz, RESIZE, "image"),
     "files cut short": (damaged_folder, RESIZE, "image"),
-    "files without pictures": (emptied_folder, RESIZE, "image"),
-    "files without pictures, cropped": (emptied_folder, CROP, "image"),
-    "files without pictures, centre": (emptied_folder, {"image": [ops.CenterCrop(8)]}, "image"),
-    "files without pictures, whole": (emptied_folder, None, "image"),
+    "files without images": (emptied_folder, RESIZE, "image"),
+    "files without images, cropped": (emptied_folder, CROP, "image"),
+    "files without images, centre": (emptied_folder, {"image": [ops.CenterCrop(8)]}, "image"),
+    "files without images, whole": (emptied_folder, None, "image"),
     "files gone": (vanished_folder, RESIZE, "image"),
     "sizes that differ": (wrong_sizes, None, "image"),
     "sizes that differ, channels first": (wrong_sizes, {"image": [ops.ChannelsFirst()]}, "image"),
     "text": (bad_text, None, "text"),
     "ragged numbers": (bad_ragged, None, "values"),
     "reading": (bad_reading, None, "label"),
-    "reading of pictures": (bad_picture_reading, CROP, "image"),
+    "reading of images": (bad_image_reading, CROP, "image"),
 }
 
 
@@ -1750,10 +1750,10 @@ def test_a_batch_of_damaged_samples_alone_is_empty(tmp_path):
     assert batches[1]["image"].shape == (0, 8, 8, 3)
 
 
-def test_pictures_of_several_sizes_need_a_decoder_with_a_size(jpeg):
+def test_images_of_several_sizes_need_a_decoder_with_a_size(jpeg):
     with pytest.raises(DecodeError) as caught:
         list(Loader(jpeg, 4))
-    assert "the picture is 33×25 and the first is 32×24; give the pipeline a decoder with a size" in str(
+    assert "the image is 33×25 and the first is 32×24; give the pipeline a decoder with a size" in str(
         caught.value
     )
     assert (caught.value.sample, caught.value.field) == (1, "image")
@@ -1840,7 +1840,7 @@ def test_statistics_tell_decoding_from_resizing(jpeg):
     assert found["workers"]["decode"] + found["workers"]["resize"] <= 3 * found["decode"]
 
 
-def test_pictures_that_the_engine_cannot_decode_are_counted_as_decoding(tmp_path):
+def test_images_that_the_engine_cannot_decode_are_counted_as_decoding(tmp_path):
     image = pytest.importorskip("PIL.Image")
     image.fromarray(np.zeros((9, 9, 3), np.uint8)).save(tmp_path / "a.bmp")
     loader = Loader(tmp_path, 1, pipelines={"image": [ops.Resize(8)]})

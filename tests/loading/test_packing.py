@@ -343,11 +343,11 @@ def test_a_replay_reads_no_document(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         np.testing.assert_array_equal(again.replay(step).samples, ids)
 
 
-# -- pictures and text --------------------------------------------------------------------------------------
+# -- images and text --------------------------------------------------------------------------------------
 
 
-def pictured(count: int, first: int = 0) -> batchplant.Reader:
-    """Documents with a picture whose colour tells the document, and how many patches it is cut into."""
+def imaged(count: int, first: int = 0) -> batchplant.Reader:
+    """Documents with an image whose colour tells the document, and how many patches it is cut into."""
     pixels = [np.full((4, 4, 3), (first + number) % 256, dtype=np.uint8) for number in range(count)]
     tokens = [(first + number) * 10 + np.arange(1 + number % 5) for number in range(count)]
     patches = np.array([2 + number % 3 for number in range(count)])
@@ -365,8 +365,8 @@ IMAGE = -7
 
 
 @pytest.mark.parametrize("how", ["field", "function", "numbers", "constant"])
-def test_pictures_take_places_before_the_text_of_their_document(how: str) -> None:
-    reader = pictured(24)
+def test_images_take_places_before_the_text_of_their_document(how: str) -> None:
+    reader = imaged(24)
     patches = np.array([2 + number % 3 for number in range(24)])
     asked = {
         "field": "patches",
@@ -390,8 +390,8 @@ def test_pictures_take_places_before_the_text_of_their_document(how: str) -> Non
     assert sorted(seen) == list(range(24))
 
 
-def test_mixtures_of_pictures_and_text_go_on_exactly() -> None:
-    mix = Mix({"a": (pictured(20), 2), "b": (pictured(9, 100), 1)}, stop="all")
+def test_mixtures_of_images_and_text_go_on_exactly() -> None:
+    mix = Mix({"a": (imaged(20), 2), "b": (imaged(9, 100), 1)}, stop="all")
     pack = Pack(24, eos=EOS, window=8, image_tokens="patches", image_token_id=IMAGE)
     options: dict[str, Any] = {"order": "random", "pack": pack, "seed": 2}
     whole = np.concatenate(rows_of(batchplant.Loader(mix, 2, **options)))

@@ -198,15 +198,15 @@ def test_modes(tmp_path, mode, channels):
         assert make_plan(bp.open(path), {"image": [ops.Resize(8)]}).outputs[0].spec.shape == (8, 8, channels)
 
 
-# -- the size of pictures without one -----------------------------------------------------------------------
+# -- the size of images without one -----------------------------------------------------------------------
 
 
-def test_the_first_picture_that_tells_its_size_does_so(tmp_path):
+def test_the_first_image_that_tells_its_size_does_so(tmp_path):
     good = image.encode(smooth(1, 20, 30), "jpeg")
     path = write(
         tmp_path / "data.npz",
         {"image": bp.Image(mode=None)},
-        ({"image": one} for one in (b"no picture", good)),
+        ({"image": one} for one in (b"no image", good)),
     )
     assert make_plan(bp.open(path)).outputs[0].spec.shape == (20, 30, 3)
 
@@ -216,7 +216,7 @@ def test_an_empty_dataset_has_a_plan(tmp_path):
     assert [one.name for one in make_plan(bp.open(path)).outputs] == ["image", "label"]
 
 
-def test_the_size_of_raw_pictures_is_theirs(tmp_path):
+def test_the_size_of_raw_images_is_theirs(tmp_path):
     path = write(tmp_path / "data.beton", {"image": bp.Image()}, [{"image": pixels(1, 5, 9)}])
     assert make_plan(bp.open(path)).outputs[0].spec.shape == (5, 9, 3)
 
@@ -240,32 +240,32 @@ WRONG: dict[str, tuple[Any, str | None, str]] = {
     "text": ({"label": "squeeze"}, "label", "a pipeline is a list of ops, not 'squeeze'"),
     "a number": ({"label": [4]}, "label", "a pipeline holds ops and functions, not 4"),
     "decoder of a label": (
-        {"label": [ops.Resize(4)]}, "label", "Resize needs pictures (height, width, channels), not int64 ()",
+        {"label": [ops.Resize(4)]}, "label", "Resize needs images (height, width, channels), not int64 ()",
     ),
-    "unequal pictures": (
+    "unequal images": (
         {"image": [ops.RandomRotation(9, expand=True)]}, "image",
-        'pictures of unequal sizes: put Collate("pad")',
+        'images of unequal sizes: put Collate("pad")',
     ),
-    "picture op on a label": (
+    "image op on a label": (
         {"label": [ops.RandomHorizontalFlip()]}, "label",
-        "needs pictures (height, width, channels), not int64 ()",
+        "needs images (height, width, channels), not int64 ()",
     ),
     "normalize after channels first": (
         {"image": [ops.Resize(8), ops.ChannelsFirst(), ops.Normalize(MEAN, STD)]}, "image",
-        "Normalize needs pictures (height, width, channels), not uint8 (3, 8, 8) with channels first",
+        "Normalize needs images (height, width, channels), not uint8 (3, 8, 8) with channels first",
     ),
     "flip after channels first": (
         {"image": [ops.Resize(3), ops.ChannelsFirst(), ops.RandomHorizontalFlip()]}, "image",
-        "RandomHorizontalFlip needs pictures",
+        "RandomHorizontalFlip needs images",
     ),
-    "channels first twice": ({"image": [ops.ChannelsFirst()] * 2}, "image", "ChannelsFirst needs pictures"),
+    "channels first twice": ({"image": [ops.ChannelsFirst()] * 2}, "image", "ChannelsFirst needs images"),
     "colours after normalize": (
         {"image": [ops.Normalize(MEAN, STD), ops.RandomBrightness(0.1)]}, "image",
-        "RandomBrightness needs uint8 pictures, not float32 (12, 16, 3)",
+        "RandomBrightness needs uint8 images, not float32 (12, 16, 3)",
     ),
-    "crop larger than the picture": (
+    "crop larger than the image": (
         {"image": [ops.Resize(8), ops.RandomCrop(9)]}, "image",
-        "RandomCrop of (9, 9) does not fit pictures of 8×8",
+        "RandomCrop of (9, 9) does not fit images of 8×8",
     ),
     "one hot without mixup": ({"label": [ops.MixupToOneHot(3)]}, "label", "MixupToOneHot follows LabelMixup"),
     "pad of one number": ({"label": [ops.Pad()]}, "label", "Pad needs values whose first size varies"),
@@ -286,7 +286,7 @@ def test_wrong_pipelines_are_refused_in_one_sentence(reader, name):
         assert caught.value.path == reader.path
 
 
-def test_pictures_of_varying_sizes_need_a_size(tmp_path):
+def test_images_of_varying_sizes_need_a_size(tmp_path):
     reader = bp.open(write_jpeg(tmp_path / "data.beton", 3))
     # Only reading shows that they vary; the Loader's error is tested there.
     assert make_plan(reader).outputs[0].spec.shape == (24, 32, 3)

@@ -53,7 +53,7 @@ def test_the_same_batches_past_the_page_cache(kind, tmp_path, cold):
     assert (sum(cold) == 20) == (kind == "folder")
     cold.clear()
     past = batches(path, page_cache=False)
-    # In a tar file labels are cells beside the pictures; elsewhere all of a sample is one record.
+    # In a tar file labels are cells beside the images; elsewhere all of a sample is one record.
     assert sum(cold) == (40 if kind == "tar" else 20)
     assert len(through) == len(past) == 4
     for one, other in zip(through, past, strict=True):
@@ -82,7 +82,7 @@ def test_the_kernel_is_asked_to_read_ahead(kind, tmp_path, monkeypatch, cold):
     assert sum(asked) == 20
 
 
-def test_raw_pictures_keep_their_shape(tmp_path, cold):
+def test_raw_images_keep_their_shape(tmp_path, cold):
     path = write_raw(tmp_path / "data.beton")
     first = batches(path, page_cache=False, pipelines={})
     assert sum(cold) == 20
@@ -90,7 +90,7 @@ def test_raw_pictures_keep_their_shape(tmp_path, cold):
         np.testing.assert_array_equal(one["image"], other["image"])
 
 
-def test_a_damaged_picture_is_named_as_ever(tmp_path, cold):
+def test_a_damaged_image_is_named_as_ever(tmp_path, cold):
     path = write_jpeg(tmp_path / "data.beton", damaged=[7])
     whole = {"image": [ops.Resize((8, 8))]}
     with pytest.raises(DecodeError) as found:
@@ -144,7 +144,7 @@ def test_batches_ahead_are_read_before_any_is_made(tmp_path, monkeypatch, cold):
 
 
 def write_row_groups(path, rows=120, **options):
-    """Pictures in row groups of 30, as pyarrow writes them."""
+    """Images in row groups of 30, as pyarrow writes them."""
     pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     cells = [jpeg(30, 20 + n % 7) for n in range(rows)]
     table = pa.table({"image": pa.array(cells, pa.binary()), "label": np.arange(rows)})
@@ -173,7 +173,7 @@ def column_of(path):
 
 @pytest.mark.parametrize("order", ["sequential", "quasi_random", "random"])
 def test_row_groups_past_the_page_cache(order, tmp_path, monkeypatch, cold):
-    """Where pictures have to be found in row groups, those are read, and pictures used out of them."""
+    """Where images have to be found in row groups, those are read, and images used out of them."""
     path = write_row_groups(tmp_path / "data.parquet")
     monkeypatch.setattr(
         "batchplant.formats.base.tables.picked.WINDOW_BYTES", 2 * column_of(path)[0][1] + 1000
@@ -215,7 +215,7 @@ def test_a_row_group_is_read_once_for_the_batches_that_share_it(tmp_path, monkey
     loader.close()
 
 
-def test_pictures_of_row_groups_beside_those_of_files(tmp_path, monkeypatch, cold):
+def test_images_of_row_groups_beside_those_of_files(tmp_path, monkeypatch, cold):
     """Of some, a part is held already; the others, which nobody has mapped, are asked for by sample."""
     path = write_row_groups(tmp_path / "data.parquet")
     (tmp_path / "folder").mkdir()
@@ -259,7 +259,7 @@ def test_row_groups_that_are_much_of_the_memory_go_through_the_page_cache(
 
 
 @pytest.mark.parametrize("first", ["snappy", "none"])
-def test_row_groups_that_nobody_finds_pictures_in_are_left_to_who_reads_them(first, tmp_path, read):
+def test_row_groups_that_nobody_finds_images_in_are_left_to_who_reads_them(first, tmp_path, read):
     """What was read ahead in vain is not read again."""
     paths = [
         write_row_groups(tmp_path / f"{number}.parquet", compression=how)
@@ -316,7 +316,7 @@ def test_more_than_memory_is_read_past_the_page_cache(tmp_path, monkeypatch):
 
 
 def test_what_parquet_takes_is_told_by_its_footer(tmp_path, monkeypatch):
-    """Nobody looks for pictures all over a file to find out how large they are."""
+    """Nobody looks for images all over a file to find out how large they are."""
     pytest.importorskip("pyarrow")
     loader = bp.Loader(write_jpeg(tmp_path / "data.parquet"), 2)
     shard = loader._shard(0, 0)
@@ -426,7 +426,7 @@ def test_who_looks_into_files_by_itself_is_left_alone(tmp_path, cold):
 
 @pytest.mark.parametrize("kind", ["sounds", "zarr", "patches"])
 def test_files_that_nobody_has_mapped_are_left_to_who_reads_them(kind, tmp_path, cold):
-    """No pictures, and not mapped: nobody would look for what was read ahead."""
+    """No images, and not mapped: nobody would look for what was read ahead."""
     rng = np.random.default_rng(0)
     options = {"pipelines": {}}
     if kind == "sounds":

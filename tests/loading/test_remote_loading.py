@@ -317,7 +317,7 @@ def test_a_beton_needs_three_round_trips_and_one_for_each_sample(bucket, proxy, 
     assert len(proxy.requests) == 2
 
 
-def test_pictures_of_several_shards_are_decoded_where_they_lie(bucket, tmp_path, monkeypatch):
+def test_images_of_several_shards_are_decoded_where_they_lie(bucket, tmp_path, monkeypatch):
     rng = np.random.default_rng(0)
     with bp.create(tmp_path / "a.beton", {"image": bp.Image(), "label": bp.Int()}) as out:
         for number in range(60):
@@ -344,7 +344,7 @@ def test_pictures_of_several_shards_are_decoded_where_they_lie(bucket, tmp_path,
 
 def _only_labels(read):
     def reads(self, indices, fields=None):
-        assert "image" not in (fields or ()), "a picture was copied"
+        assert "image" not in (fields or ()), "an image was copied"
         return read(self, indices, fields)
 
     return reads

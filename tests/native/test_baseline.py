@@ -106,7 +106,7 @@ def test_every_small_size_equals_libjpeg(engines, kind):
             data = jpeg(pixels(width, height, rng), kind, quality=int(rng.integers(1, 101)))
             channels = 1 if rng.integers(4) == 0 else 3
             own = compare(engines, data, (0, 0, width, height), channels)
-            # Colours of so narrow a picture are not interpolated.
+            # Colours of so narrow an image are not interpolated.
             assert own == (width > 4 or kind in ("4:4:4", "gray"))
             whole = _native.jpeg_decode(data, "L" if channels == 1 else "RGB")
             assert np.array_equal(decode(engines[0], data, (0, 0, width, height), channels)[0], whole)
@@ -134,7 +134,7 @@ def test_parts_equal_those_of_the_whole(engines, kind, progressive):
     quality=st.integers(1, 100),
     progressive=st.booleans(),
 )
-def test_any_picture_and_part(engines, seed, kind, quality, progressive):
+def test_any_image_and_part(engines, seed, kind, quality, progressive):
     rng = np.random.default_rng(seed)
     width, height = (int(side) for side in rng.integers(5, 70, 2))
     data = jpeg(pixels(width, height, rng), kind, **(random_options(rng, progressive) | {"quality": quality}))
@@ -172,7 +172,7 @@ def test_other_kinds_are_left_to_libjpeg(engines, name):
 
 
 def scans_of(data: bytes) -> list[bytes]:
-    """What is before the first scan, and each scan with its tables: all of them together are the picture."""
+    """What is before the first scan, and each scan with its tables: all of them together are the image."""
     starts = [at for at in range(len(data) - 1) if data[at : at + 2] == b"\xff\xda"]
     cuts = [0]
     for at in starts[1:]:
@@ -237,7 +237,7 @@ def test_what_is_flipped_gets_the_same_verdict(engines, strict):
         for _ in range(100):
             flipped = bytearray(data)
             for _ in range(int(rng.integers(1, 4))):
-                # Mostly in the scan, so that the picture opens.
+                # Mostly in the scan, so that the image opens.
                 at = int(rng.integers(len(data) // 2 if rng.integers(5) else 2, len(data)))
                 flipped[at] ^= 1 << int(rng.integers(8))
             own += compare(engines, bytes(flipped), random_box(45, 50, rng), strict=strict)
@@ -245,7 +245,7 @@ def test_what_is_flipped_gets_the_same_verdict(engines, strict):
 
 
 @pytest.mark.parametrize("strict", [True, False])
-def test_damage_of_a_progressive_picture(engines, strict):
+def test_damage_of_a_progressive_image(engines, strict):
     """The same verdict, but that what is below the part may go unnoticed; the pixels are then the same."""
     rng = np.random.default_rng(12)
     unnoticed = failed = 0
@@ -285,7 +285,7 @@ def test_a_missing_end_is_noticed_at_the_bottom_only(engines):
 
 @pytest.mark.parametrize("progressive", [False, True])
 @pytest.mark.parametrize("step", [1, 40, 255])
-def test_coefficients_that_no_picture_has(engines, step, progressive):
+def test_coefficients_that_no_image_has(engines, step, progressive):
     """Far too large for pixels: libjpeg's vectors may then wrap around, so it must say what comes of it."""
     rng = np.random.default_rng(8)
     noise = rng.integers(0, 256, (48, 48, 3), dtype=np.uint8)
@@ -309,13 +309,13 @@ def test_wrong_restart_markers(engines):
             assert not compare(engines, damaged, (0, 0, 64, 64), strict=strict)
 
 
-def test_tables_of_one_picture_are_not_used_for_the_next(engines):
+def test_tables_of_one_image_are_not_used_for_the_next(engines):
     rng = np.random.default_rng(10)
-    pictures = [jpeg(pixels(40, 40, rng), quality=quality, optimize=True) for quality in (20, 95, 60)]
-    for data in pictures * 3:
+    images = [jpeg(pixels(40, 40, rng), quality=quality, optimize=True) for quality in (20, 95, 60)]
+    for data in images * 3:
         assert compare(engines, data, (3, 5, 38, 40))
-    start = pictures[0].index(b"\xff\xc4")
-    size = int.from_bytes(pictures[0][start + 2 : start + 4], "big")
-    without = pictures[0][:start] + pictures[0][start + 2 + size :]
+    start = images[0].index(b"\xff\xc4")
+    size = int.from_bytes(images[0][start + 2 : start + 4], "big")
+    without = images[0][:start] + images[0][start + 2 + size :]
     # libjpeg has tables for those that have none.
     assert not compare(engines, without, (0, 0, 40, 40))

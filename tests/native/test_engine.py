@@ -1,4 +1,4 @@
-"""The engine: pictures to batches, against Pillow, NumPy, OpenCV's recorded results, and damaged data."""
+"""The engine: images to batches, against Pillow, NumPy, OpenCV's recorded results, and damaged data."""
 
 import contextlib
 import io
@@ -70,15 +70,15 @@ def tall_subsampling(data: bytes) -> bytes:
 
 
 @dataclass
-class Picture:
+class Request:
     data: bytes
     shape: tuple[int, int, int] = (0, 0, 0)
     box: tuple[float, float, float, float] = (0, 0, 0, 0)
     flip: bool = False
 
 
-def raw(pixels: np.ndarray, box: tuple[float, ...] = (0, 0, 0, 0), flip: bool = False) -> Picture:
-    return Picture(pixels.tobytes(), pixels.shape, box, flip)
+def raw(pixels: np.ndarray, box: tuple[float, ...] = (0, 0, 0, 0), flip: bool = False) -> Request:
+    return Request(pixels.tobytes(), pixels.shape, box, flip)
 
 
 @dataclass
@@ -90,22 +90,22 @@ class Result:
 
 
 def decode(
-    engine, pictures, size, channels=3, *, dtype=np.uint8, layout="nhwc", filter="area", **options
+    engine, images, size, channels=3, *, dtype=np.uint8, layout="nhwc", filter="area", **options
 ) -> Result:
-    """Decode pictures to height and width `size`; an array that starts as 77s shows what was written."""
+    """Decode images to height and width `size`; an array that starts as 77s shows what was written."""
     height, width = size
-    count = len(pictures)
+    count = len(images)
     shape = (count, height, width, channels) if layout == "nhwc" else (count, channels, height, width)
     out = np.full(shape, 77, dtype)
-    sizes = np.array([len(picture.data) for picture in pictures], np.int64)
+    sizes = np.array([len(image.data) for image in images], np.int64)
     status, errors, warnings = engine.decode(
-        [np.frombuffer(b"".join(picture.data for picture in pictures), np.uint8)],
+        [np.frombuffer(b"".join(image.data for image in images), np.uint8)],
         np.zeros(count, np.int32),
         np.cumsum(sizes) - sizes,
         sizes,
-        np.array([picture.shape for picture in pictures], np.int32).reshape(-1, 3),
-        np.array([picture.box for picture in pictures], np.float64).reshape(-1, 4),
-        np.array([picture.flip for picture in pictures], bool),
+        np.array([image.shape for image in images], np.int32).reshape(-1, 3),
+        np.array([image.box for image in images], np.float64).reshape(-1, 4),
+        np.array([image.flip for image in images], bool),
         out,
         layout=layout,
         filter=filter,
@@ -115,8 +115,8 @@ def decode(
     return Result(out, status.tolist(), dict(errors), warnings)
 
 
-def decode_one(engine, picture, size, channels=3, **options) -> np.ndarray:
-    result = decode(engine, [picture], size, channels, **options)
+def decode_one(engine, image, size, channels=3, **options) -> np.ndarray:
+    result = decode(engine, [image], size, channels, **options)
     assert result.status == [OK], result.errors
     return result.pixels[0]
 
@@ -148,7 +148,7 @@ def test_a_part_of_a_jpeg_equals_that_part_of_the_whole(engine, kind, progressiv
             for _ in range(8):
                 x0, y0 = int(rng.integers(width)), int(rng.integers(height))
                 x1, y1 = int(rng.integers(x0 + 1, width + 1)), int(rng.integers(y0 + 1, height + 1))
-                part = decode_one(engine, Picture(data, box=(x0, y0, x1, y1)), (y1 - y0, x1 - x0), channels)
+                part = decode_one(engine, Request(data, box=(x0, y0, x1, y1)), (y1 - y0, x1 - x0), channels)
                 assert np.array_equal(part, whole[y0:y1, x0:x1]), (seed, width, height, (x0, y0, x1, y1))
 
 
@@ -158,7 +158,7 @@ def test_a_part_of_a_progressive_jpeg_that_lacks_scans_equals_that_part_of_the_w
     assert len(scans) > 4
     cut = data[: scans[2]] + b"\xff\xd9"
     whole = _native.jpeg_decode(cut, "RGB")
-    part = decode_one(engine, Picture(cut, box=(21, 13, 64, 51)), (38, 43))
+    part = decode_one(engine, Request(cut, box=(21, 13, 64, 51)), (38, 43))
     assert np.array_equal(part, whole[13:51, 21:64])
 
 
@@ -167,15 +167,15 @@ def test_a_jpeg_without_tables_borrows_none(engine):
     tables, frame = good.index(b"\xff\xdb"), good.index(b"\xff\xc0")
     without = good[:tables] + good[frame:]
     one = _native.Engine(1)
-    result = decode(one, [Picture(good), Picture(without), Picture(good)], (30, 40))
+    result = decode(one, [Request(good), Request(without), Request(good)], (30, 40))
     assert result.status == [OK, FAILED, OK]
     assert np.array_equal(result.pixels[0], result.pixels[2])
     # Standard Huffman tables may be left out, as in Motion JPEG: that too must not depend on the one before.
     plain = jpeg(seed=2)
     table = plain.index(b"\xff\xc4")
     abbreviated = plain[:table] + plain[plain.index(b"\xff\xda") :]
-    fresh = decode(_native.Engine(1), [Picture(abbreviated)], (30, 40))
-    after = decode(one, [Picture(good), Picture(abbreviated)], (30, 40))
+    fresh = decode(_native.Engine(1), [Request(abbreviated)], (30, 40))
+    after = decode(one, [Request(good), Request(abbreviated)], (30, 40))
     assert after.status[1] == fresh.status[0]
     assert np.array_equal(after.pixels[1], fresh.pixels[0])
 
@@ -187,15 +187,15 @@ def test_fast_dct_and_fast_scale_stay_near(engine):
     Image.fromarray(smooth.astype(np.uint8)).save(buffer, "JPEG", quality=92)
     data = buffer.getvalue()
     box = (8.0, 5.0, 500.0, 390.0)
-    exact = decode_one(engine, Picture(data, box=box), (96, 120)).astype(int)
-    fast = decode_one(engine, Picture(data, box=box), (96, 120), dct="fast").astype(int)
-    scaled = decode_one(engine, Picture(data, box=box), (96, 120), fast_scale=True).astype(int)
+    exact = decode_one(engine, Request(data, box=box), (96, 120)).astype(int)
+    fast = decode_one(engine, Request(data, box=box), (96, 120), dct="fast").astype(int)
+    scaled = decode_one(engine, Request(data, box=box), (96, 120), fast_scale=True).astype(int)
     assert 0 < np.abs(fast - exact).mean() < 1
     assert 0 < np.abs(scaled - exact).mean() < 2
     # Too small to be shrunk: the switch changes nothing.
     small = (0.0, 0.0, 200.0, 180.0)
-    plain = decode_one(engine, Picture(data, box=small), (96, 120))
-    assert np.array_equal(plain, decode_one(engine, Picture(data, box=small), (96, 120), fast_scale=True))
+    plain = decode_one(engine, Request(data, box=small), (96, 120))
+    assert np.array_equal(plain, decode_one(engine, Request(data, box=small), (96, 120), fast_scale=True))
 
 
 # --- resampling ---------------------------------------------------------------------------------------------
@@ -235,14 +235,14 @@ def test_resampling_equals_pillow(engine, other, filter):
     values = equal = 0
     for number in range(400):
         pixels, box, size, flip = random_case(rng, number)
-        picture, channels = raw(pixels, box, flip), pixels.shape[2]
-        ours = decode_one(engine, picture, size, channels, filter=filter)
+        image, channels = raw(pixels, box, flip), pixels.shape[2]
+        ours = decode_one(engine, image, size, channels, filter=filter)
         expected = pillow_resized(pixels, box, size, filter)
         expected = expected[:, ::-1] if flip else expected
         difference = np.abs(ours.astype(int) - expected)
         assert difference.max() <= 1, (number, pixels.shape, box, size)
         values, equal = values + difference.size, equal + np.count_nonzero(difference == 0)
-        assert np.array_equal(ours, decode_one(other, picture, size, channels, filter=filter))
+        assert np.array_equal(ours, decode_one(other, image, size, channels, filter=filter))
     # All of them where it was written; the last bit of a weight may depend on the compiler of either side.
     assert equal / values > 0.999
 
@@ -253,13 +253,13 @@ def test_area_equals_opencv(engine, other, number):
         pixels, box, expected = (arrays[f"{number:02}_{name}"] for name in ("pixels", "box", "resized"))
     size, channels = expected.shape[:2], expected.shape[2]
     for flip in (False, True):
-        picture = raw(pixels, tuple(box), flip)
-        ours = decode_one(engine, picture, size, channels)
+        image = raw(pixels, tuple(box), flip)
+        ours = decode_one(engine, image, size, channels)
         difference = np.abs(ours.astype(int) - (expected[:, ::-1] if flip else expected))
         grows = box[2] - box[0] < size[1] or box[3] - box[1] < size[0]
         assert difference.max() <= (0 if grows else 1)
         assert (difference > 0).mean() <= 0.05
-        assert np.array_equal(ours, decode_one(other, picture, size, channels))
+        assert np.array_equal(ours, decode_one(other, image, size, channels))
 
 
 def test_area_agrees_with_the_writers_shrinking(engine):
@@ -278,8 +278,8 @@ def test_a_plain_colour_stays(engine, filter, level):
     rng = np.random.default_rng(level)
     for _ in range(12):
         height, width, to_height, to_width = (int(side) for side in rng.integers(1, 300, 4))
-        picture = raw(np.full((height, width, 3), level, np.uint8), (0, 0, width * 0.77, height * 0.9))
-        assert (decode_one(engine, picture, (to_height, to_width), filter=filter) == level).all()
+        image = raw(np.full((height, width, 3), level, np.uint8), (0, 0, width * 0.77, height * 0.9))
+        assert (decode_one(engine, image, (to_height, to_width), filter=filter) == level).all()
 
 
 def test_a_long_strip_to_one_pixel(engine):
@@ -310,8 +310,8 @@ def test_layouts_types_and_normalising(engine, other, layout, dtype, channels, s
     options = {} if dtype == np.uint8 else {"scale": scale, "offset": offset}
     for flip in (False, True):
         for box in ((0, 0, 0, 0), (5, 6, 5 + size[1], 6 + size[0])):
-            picture = raw(pixels, box, flip)
-            expected = decode_one(other, picture, size, channels)
+            image = raw(pixels, box, flip)
+            expected = decode_one(other, image, size, channels)
             if box != (0, 0, 0, 0):
                 crop = pixels[6 : 6 + size[0], 5 : 5 + size[1]]
                 assert np.array_equal(expected, crop[:, ::-1] if flip else crop)
@@ -320,7 +320,7 @@ def test_layouts_types_and_normalising(engine, other, layout, dtype, channels, s
             if layout == "nchw":
                 expected = expected.transpose(2, 0, 1)
             for each in (engine, other):
-                ours = decode_one(each, picture, size, channels, dtype=dtype, layout=layout, **options)
+                ours = decode_one(each, image, size, channels, dtype=dtype, layout=layout, **options)
                 assert np.array_equal(ours, expected)
 
 
@@ -352,19 +352,19 @@ def test_halves_round_to_even_and_overflow(engine, other):
 
 def test_gray_and_colour_jpegs(engine):
     gray, colour = jpeg(mode="L"), jpeg()
-    assert np.array_equal(decode_one(engine, Picture(gray), (30, 40)), _native.jpeg_decode(gray, "RGB"))
-    assert np.array_equal(decode_one(engine, Picture(colour), (30, 40), 1), _native.jpeg_decode(colour, "L"))
+    assert np.array_equal(decode_one(engine, Request(gray), (30, 40)), _native.jpeg_decode(gray, "RGB"))
+    assert np.array_equal(decode_one(engine, Request(colour), (30, 40), 1), _native.jpeg_decode(colour, "L"))
 
 
 # --- what cannot be decoded ---------------------------------------------------------------------------------
 
 
-def test_one_bad_picture_spoils_no_other(engine):
+def test_one_bad_image_spoils_no_other(engine):
     good = [jpeg(seed=seed) for seed in range(6)]
-    pictures = [Picture(data) for data in good]
-    pictures[1] = Picture(good[1][:300])
-    pictures[4] = Picture(b"\xff\xd8\xff" + b"nonsense" * 9)
-    result = decode(engine, pictures, (30, 40), strict=True)
+    images = [Request(data) for data in good]
+    images[1] = Request(good[1][:300])
+    images[4] = Request(b"\xff\xd8\xff" + b"nonsense" * 9)
+    result = decode(engine, images, (30, 40), strict=True)
     assert result.status == [OK, FAILED, OK, OK, FAILED, OK]
     assert sorted(result.errors) == [1, 4]
     assert all(message.startswith("bad JPEG: ") for message in result.errors.values())
@@ -375,34 +375,34 @@ def test_one_bad_picture_spoils_no_other(engine):
 
 def test_what_is_not_native_is_left_alone(engine):
     image = Image.fromarray(photo(20, 20))
-    pictures = [Picture(jpeg(20, 20))]
+    images = [Request(jpeg(20, 20))]
     for name in ("GIF", "TIFF", "BMP"):
         buffer = io.BytesIO()
         image.save(buffer, name)
-        pictures.append(Picture(buffer.getvalue()))
-    pictures += [
-        Picture(jpeg(20, 20, mode="CMYK")),
+        images.append(Request(buffer.getvalue()))
+    images += [
+        Request(jpeg(20, 20, mode="CMYK")),
         raw(noise(20, 20, 1)),
         raw(noise(20, 20, 4)),
-        Picture(b"GIF"),
+        Request(b"GIF"),
     ]
-    result = decode(engine, pictures, (20, 20))
+    result = decode(engine, images, (20, 20))
     assert result.status == [OK] + [NOT_NATIVE] * 7
     assert result.errors == {}
     assert (result.pixels[1:] == 77).all()
-    assert decode(engine, [Picture(jpeg())], (20, 20), channels=4).status == [NOT_NATIVE]
+    assert decode(engine, [Request(jpeg())], (20, 20), channels=4).status == [NOT_NATIVE]
 
 
 @pytest.mark.parametrize("options", [{}, {"progressive": True}])
 def test_every_truncation_is_refused(engine, options):
     data = jpeg(24, 17, quality=30, **options)
-    pictures = [Picture(data[:size]) for size in range(4, len(data) - 2)]
-    result = decode(engine, pictures, (17, 24))
+    images = [Request(data[:size]) for size in range(4, len(data) - 2)]
+    result = decode(engine, images, (17, 24))
     assert set(result.status) == {FAILED}
     assert all(message.startswith("bad JPEG: ") for message in result.errors.values())
     # Of a part at the top, cuts far below it are not noticed, and its pixels are right.
     expected = _native.jpeg_decode(data, "RGB")[:8]
-    result = decode(engine, [Picture(one.data, box=(0, 0, 24, 8)) for one in pictures], (8, 24))
+    result = decode(engine, [Request(one.data, box=(0, 0, 24, 8)) for one in images], (8, 24))
     assert OK in result.status
     for status, pixels in zip(result.status, result.pixels, strict=True):
         assert np.array_equal(pixels, expected) if status == OK else not pixels.any()
@@ -411,15 +411,15 @@ def test_every_truncation_is_refused(engine, options):
 def test_flipped_bytes_give_pixels_or_an_error(engine):
     rng = np.random.default_rng(11)
     seeds = [jpeg(), jpeg(mode="L"), jpeg(progressive=True), jpeg(mode="CMYK"), jpeg(restart_marker_blocks=2)]
-    pictures = []
+    images = []
     for number in range(1500):
         damaged = bytearray(seeds[number % len(seeds)])
         for at in rng.integers(2, len(damaged), int(rng.integers(1, 4))):
             damaged[at] ^= int(rng.integers(1, 256))
         x0, y0 = rng.uniform(0, 20), rng.uniform(0, 15)
-        pictures.append(Picture(bytes(damaged), box=(x0, y0, x0 + 18, y0 + 14)))
+        images.append(Request(bytes(damaged), box=(x0, y0, x0 + 18, y0 + 14)))
     for strict in (True, False):
-        result = decode(engine, pictures, (12, 16), filter="bilinear", strict=strict)
+        result = decode(engine, images, (12, 16), filter="bilinear", strict=strict)
         assert {OK, FAILED} <= set(result.status)
         assert [index for index, status in enumerate(result.status) if status == FAILED] == list(
             result.errors
@@ -429,16 +429,16 @@ def test_flipped_bytes_give_pixels_or_an_error(engine):
 def test_warnings_are_counted_and_pixels_kept_when_not_strict(engine):
     data = jpeg(64, 64)
     cut = data[: len(data) * 2 // 3]
-    strict = decode(engine, [Picture(data), Picture(cut)], (64, 64))
+    strict = decode(engine, [Request(data), Request(cut)], (64, 64))
     assert (strict.status, strict.warnings) == ([OK, FAILED], 1)
-    loose = decode(engine, [Picture(data), Picture(cut)], (64, 64), strict=False)
+    loose = decode(engine, [Request(data), Request(cut)], (64, 64), strict=False)
     assert loose.status == [OK, OK]
     assert loose.warnings >= 1
     assert np.array_equal(loose.pixels[1][:24], loose.pixels[0][:24])
     assert not np.array_equal(loose.pixels[1], loose.pixels[0])
     # One that strict decoding overlooks too.
     stray = data[:2] + data[2 : data.index(b"\xff\xdb")] + bytes(9) + data[data.index(b"\xff\xdb") :]
-    result = decode(engine, [Picture(stray)], (64, 64))
+    result = decode(engine, [Request(stray)], (64, 64))
     assert result.status == [OK]
     assert result.warnings == 1
 
@@ -448,7 +448,7 @@ def test_headers_that_lie_are_refused_before_memory_is_taken(engine):
     frame = data.index(b"\xff\xc0")
     for side, message in ((65500, "claims 65500 x 65500 pixels, more than"), (9000, "but has only")):
         lie = data[: frame + 5] + side.to_bytes(2, "big") * 2 + data[frame + 9 :]
-        assert message in decode(engine, [Picture(lie)], (30, 40)).errors[0]
+        assert message in decode(engine, [Request(lie)], (30, 40)).errors[0]
 
 
 BAD_SPANS = [
@@ -503,14 +503,14 @@ def test_buffers_that_are_not_there(engine, base):
     ("shape", "message"),
     [
         ((4, 4, 4), "48 bytes cannot be pixels of the shape 4 x 4 x 4"),
-        ((-4, -4, 3), "no picture has the shape -4 x -4 x 3"),
-        ((4, 0, 3), "no picture has the shape 4 x 0 x 3"),
+        ((-4, -4, 3), "no image has the shape -4 x -4 x 3"),
+        ((4, 0, 3), "no image has the shape 4 x 0 x 3"),
         ((2**31 - 1, 2**31 - 1, 2**31 - 1), "48 bytes cannot be pixels"),
         ((1, 1, 47), "48 bytes cannot be pixels"),
     ],
 )
 def test_raw_shapes_that_do_not_fit(engine, shape, message):
-    result = decode(engine, [Picture(bytes(48), shape), raw(noise(4, 4, 3))], (4, 4))
+    result = decode(engine, [Request(bytes(48), shape), raw(noise(4, 4, 3))], (4, 4))
     assert result.status == [FAILED, OK]
     assert message in result.errors[0]
 
@@ -530,15 +530,15 @@ def test_raw_shapes_that_do_not_fit(engine, shape, message):
     ],
 )
 @pytest.mark.parametrize("filter", ["area", "bilinear"])
-def test_boxes_that_are_not_in_the_picture(engine, box, filter):
-    for picture in (raw(noise(9, 9, 3), box), Picture(jpeg(9, 9), box=box)):
-        result = decode(engine, [picture], (4, 4), filter=filter)
+def test_boxes_that_are_not_in_the_image(engine, box, filter):
+    for image in (raw(noise(9, 9, 3), box), Request(jpeg(9, 9), box=box)):
+        result = decode(engine, [image], (4, 4), filter=filter)
         assert result.status == [FAILED]
-        assert "is not in the picture of 9 x 9 pixels" in result.errors[0]
+        assert "is not in the image of 9 x 9 pixels" in result.errors[0]
 
 
 def test_an_empty_cell_fails(engine):
-    assert decode(engine, [Picture(b""), Picture(jpeg())], (30, 40)).errors == {0: "no bytes"}
+    assert decode(engine, [Request(b""), Request(jpeg())], (30, 40)).errors == {0: "no bytes"}
 
 
 def test_arguments_are_checked(engine):
@@ -593,7 +593,7 @@ def test_arguments_are_checked(engine):
         ({"layout": "hwc"}, "layout must be one of 'nhwc', 'nchw'"),
         ({"dct": "slow"}, "dct must be one of 'accurate', 'fast'"),
         ({"out": np.zeros((1, 2, 2, 5), np.uint8)}, "1 to 4 channels, not 5"),
-        ({"out": np.zeros((1, 0, 2, 3), np.uint8)}, "pictures of 2 x 0 pixels"),
+        ({"out": np.zeros((1, 0, 2, 3), np.uint8)}, "images of 2 x 0 pixels"),
         ({"scale": np.ones(3, np.float32)}, "uint8 pixels cannot be scaled"),
         (
             {"out": np.zeros((1, 2, 2, 3), np.float32), "offset": np.ones(2, np.float32)},
@@ -613,17 +613,17 @@ def test_an_empty_batch(engine):
 
 
 def test_cells_in_several_buffers(engine):
-    pictures = [jpeg(seed=seed) for seed in range(5)]
-    bases = [np.frombuffer(b"x" * seed + data + b"y", np.uint8) for seed, data in enumerate(pictures)]
+    images = [jpeg(seed=seed) for seed in range(5)]
+    bases = [np.frombuffer(b"x" * seed + data + b"y", np.uint8) for seed, data in enumerate(images)]
     order = np.array([3, 0, 4, 1, 2], np.int32)
     out = np.zeros((5, 30, 40, 3), np.uint8)
-    sizes = np.array([len(pictures[k]) for k in order])
+    sizes = np.array([len(images[k]) for k in order])
     status, _, _ = engine.decode(
         bases, order, order.astype(np.int64), sizes, None, None, None, out, layout="nhwc", filter="area"
     )
     assert not status.any()
     for k, pixels in zip(order, out, strict=True):
-        assert np.array_equal(pixels, _native.jpeg_decode(pictures[k], "RGB"))
+        assert np.array_equal(pixels, _native.jpeg_decode(images[k], "RGB"))
 
 
 def test_gather_copies_as_numpy_would(engine):
@@ -715,26 +715,26 @@ def test_threads_that_are_nice():
     plain.close()
 
 
-def mixed_batch() -> list[Picture]:
+def mixed_batch() -> list[Request]:
     rng = np.random.default_rng(9)
-    pictures = []
+    images = []
     for seed in range(48):
         width, height = (int(side) for side in rng.integers(26, 90, 2))
         x0, y0 = (float(at) for at in rng.integers(0, 10, 2))
         box = (x0, y0, x0 + 10 + seed % 5, y0 + 8.5)
         if seed % 4 == 0:
-            pictures.append(raw(photo(width, height, seed), box, seed % 3 == 0))
+            images.append(raw(photo(width, height, seed), box, seed % 3 == 0))
         else:
-            pictures.append(
-                Picture(jpeg(width, height, seed, progressive=seed % 5 == 0), box=box, flip=seed % 3 == 0)
+            images.append(
+                Request(jpeg(width, height, seed, progressive=seed % 5 == 0), box=box, flip=seed % 3 == 0)
             )
-    pictures[7] = Picture(pictures[7].data[:200])
-    return pictures
+    images[7] = Request(images[7].data[:200])
+    return images
 
 
 def test_any_number_of_threads_gives_the_same_bytes():
-    pictures = mixed_batch()
-    results = [decode(_native.Engine(threads), pictures, (24, 24), filter="bicubic") for threads in (1, 2, 8)]
+    images = mixed_batch()
+    results = [decode(_native.Engine(threads), images, (24, 24), filter="bicubic") for threads in (1, 2, 8)]
     for other in results[1:]:
         assert np.array_equal(other.pixels, results[0].pixels)
         assert (other.status, other.errors) == (results[0].status, results[0].errors)
@@ -749,55 +749,55 @@ def test_every_machine_computes_the_same_bytes(engine, other):
             for seed, size in enumerate([(20, 30), (75, 41), (97, 110)]):
                 pixels = noise(70, 90, 3, seed)
                 boxes = [(0, 0, 0, 0), (3, 4, 88, 60), (10.25, 20.5, 41.75, 59.125)]
-                pictures = [raw(pixels, box, flip) for box in boxes for flip in (False, True)]
+                images = [raw(pixels, box, flip) for box in boxes for flip in (False, True)]
                 for dtype in (np.float16, np.float32):
                     options = {"layout": "nchw", "scale": scale, "offset": offset}
-                    result = decode(each, pictures, size, dtype=dtype, filter=filter, **options)
+                    result = decode(each, images, size, dtype=dtype, filter=filter, **options)
                     crc = _native.crc32c(result.pixels.view(np.uint8).ravel(), crc)
         assert crc == EVERY_MACHINE
 
 
 def test_many_callers_at_once(engine):
-    pictures = mixed_batch()
+    images = mixed_batch()
     expected = {
-        filter: decode(engine, pictures, (24, 24), filter=filter).pixels for filter in ("area", "bilinear")
+        filter: decode(engine, images, (24, 24), filter=filter).pixels for filter in ("area", "bilinear")
     }
 
     def work(number: int) -> bool:
         filter = "area" if number % 2 else "bilinear"
-        return np.array_equal(decode(engine, pictures, (24, 24), filter=filter).pixels, expected[filter])
+        return np.array_equal(decode(engine, images, (24, 24), filter=filter).pixels, expected[filter])
 
     with ThreadPoolExecutor(6) as pool:
         assert all(pool.map(work, range(36)))
 
 
 @pytest.mark.skipif("libasan" in os.environ.get("LD_PRELOAD", ""), reason="the sanitizer keeps freed memory")
-def test_memory_does_not_grow_with_the_pictures():
+def test_memory_does_not_grow_with_the_images():
     engine = _native.Engine(2)
     rng = np.random.default_rng(2)
-    pictures = [Picture(jpeg(64 + seed, 48, seed, progressive=seed % 2 == 0)) for seed in range(40)]
-    pictures += [Picture(one.data[:500]) for one in pictures[:10]]
+    images = [Request(jpeg(64 + seed, 48, seed, progressive=seed % 2 == 0)) for seed in range(40)]
+    images += [Request(one.data[:500]) for one in images[:10]]
 
     def batches(count: int) -> int:
         for _ in range(count):
-            boxes = rng.uniform(0, 20, (len(pictures), 2))
-            for picture, (x, y) in zip(pictures, boxes, strict=True):
-                picture.box = (x, y, x + 40, y + 25)
-            decode(engine, pictures, (56, 56), filter="bilinear")
+            boxes = rng.uniform(0, 20, (len(images), 2))
+            for image, (x, y) in zip(images, boxes, strict=True):
+                image.box = (x, y, x + 40, y + 25)
+            decode(engine, images, (56, 56), filter="bilinear")
         return psutil.Process().memory_info().rss
 
     before = batches(10)
-    # 2,000 pictures; a leak of the tables of each alone would be three megabytes.
+    # 2,000 images; a leak of the tables of each alone would be three megabytes.
     assert batches(40) - before < 2 << 20
 
 
 def test_the_interpreter_runs_on_meanwhile(engine):
-    pictures = [Picture(jpeg(400, 400))] * 24
+    images = [Request(jpeg(400, 400))] * 24
     most = 0
     # Once more where a busy machine gave this thread no time meanwhile.
     for _ in range(100):
         done = threading.Event()
-        worker = threading.Thread(target=lambda done=done: (decode(engine, pictures, (64, 64)), done.set()))
+        worker = threading.Thread(target=lambda done=done: (decode(engine, images, (64, 64)), done.set()))
         worker.start()
         steps = 0
         while not done.is_set():
@@ -812,7 +812,7 @@ def test_the_interpreter_runs_on_meanwhile(engine):
 def test_time_is_accounted_for():
     engine = _native.Engine(1)
     assert engine.seconds == (0, 0)
-    decode(engine, [Picture(jpeg(200, 200))] * 4, (64, 64))
+    decode(engine, [Request(jpeg(200, 200))] * 4, (64, 64))
     assert all(seconds > 0 for seconds in engine.seconds)
 
 
@@ -832,7 +832,7 @@ def test_threads_and_closing():
     engine.close()
     assert engine.threads == 3
     with pytest.raises(RuntimeError, match="closed"):
-        decode(engine, [Picture(jpeg())], (4, 4))
+        decode(engine, [Request(jpeg())], (4, 4))
     for threads in (0, -1, 100_000):
         with pytest.raises(ValueError, match="an engine has 1 to 1024 threads, not"):
             _native.Engine(threads)
@@ -845,7 +845,7 @@ def test_threads_on_given_cpus():
     made = {task.id for task in psutil.Process().threads()} - before
     assert len(made) == 3
     assert all(os.sched_getaffinity(task) == {cpus[0]} for task in made)
-    assert decode(engine, [Picture(jpeg())], (4, 4)).status == [OK]
+    assert decode(engine, [Request(jpeg())], (4, 4)).status == [OK]
     for missing in (-1, 100_000):
         with pytest.raises(ValueError, match=f"cpu {missing} is not there"):
             _native.Engine(1, [missing])
@@ -853,16 +853,16 @@ def test_threads_on_given_cpus():
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_a_forked_child_is_told_and_does_not_hang(engine):
-    decode(engine, [Picture(jpeg())], (4, 4))
+    decode(engine, [Request(jpeg())], (4, 4))
 
     def in_child() -> bool:
         with pytest.raises(RuntimeError, match="forked"):
-            decode(engine, [Picture(jpeg())], (4, 4))
+            decode(engine, [Request(jpeg())], (4, 4))
         engine.close()
         own = _native.Engine(1)
-        status = decode(own, [Picture(jpeg())], (4, 4)).status
+        status = decode(own, [Request(jpeg())], (4, 4)).status
         own.close()
         return status == [OK]
 
     assert in_fork(in_child)
-    assert decode(engine, [Picture(jpeg())], (4, 4)).status == [OK]
+    assert decode(engine, [Request(jpeg())], (4, 4)).status == [OK]

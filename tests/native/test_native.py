@@ -30,7 +30,7 @@ def u8(data: bytes) -> np.ndarray:
     return np.frombuffer(data, np.uint8)
 
 
-def picture(width: int, height: int, mode: str, seed: int = 0) -> Image.Image:
+def photo(width: int, height: int, mode: str, seed: int = 0) -> Image.Image:
     """Smooth shapes with some noise: not trivial for an encoder, not incompressible either."""
     rng = np.random.default_rng(seed)
     y, x = np.mgrid[:height, :width]
@@ -52,7 +52,7 @@ def encode(image: Image.Image, encoding: str, **options: object) -> bytes:
 
 
 def jpeg(width: int = 24, height: int = 17, mode: str = "RGB", seed: int = 0, **options: object) -> bytes:
-    return encode(picture(width, height, mode, seed), "JPEG", **options)
+    return encode(photo(width, height, mode, seed), "JPEG", **options)
 
 
 def pillow_pixels(data: bytes) -> np.ndarray:
@@ -317,7 +317,7 @@ def test_copy_runs_refuses_wrong_arrays():
 
 ENCODINGS = {"JPEG": 1, "PNG": 2, "WEBP": 3, "GIF": 4, "BMP": 5, "TIFF": 6}
 MODES = {"L": 1, "LA": 2, "RGB": 3, "RGBA": 4, "P": 5, "CMYK": 6, "1": 7}
-PICTURES = [
+IMAGES = [
     ("JPEG", "L", {}),
     ("JPEG", "RGB", {}),
     ("JPEG", "RGB", {"progressive": True, "exif": b"Exif\0\0" + bytes(700)}),
@@ -352,17 +352,17 @@ def probe(data: bytes) -> list[int]:
     return _native.probe(u8(data), i64(0), i64(len(data)))[0].tolist()
 
 
-@pytest.mark.parametrize(("encoding", "mode", "options"), PICTURES)
+@pytest.mark.parametrize(("encoding", "mode", "options"), IMAGES)
 def test_probe_agrees_with_pillow(encoding, mode, options):
-    data = encode(picture(37, 21, mode), encoding, **options)
+    data = encode(photo(37, 21, mode), encoding, **options)
     seen = Image.open(io.BytesIO(data))
     assert probe(data)[:4] == [ENCODINGS[seen.format], *seen.size, MODES[mode]]
     assert probe(data)[4] == (1 if mode == "1" else 8)
 
 
-@pytest.mark.parametrize(("encoding", "mode", "options"), PICTURES)
+@pytest.mark.parametrize(("encoding", "mode", "options"), IMAGES)
 def test_probe_of_every_truncation(encoding, mode, options):
-    data = encode(picture(9, 5, mode), encoding, **options)
+    data = encode(photo(9, 5, mode), encoding, **options)
     whole = probe(data)
     damaged = [whole[0], 0, 0, 0, 0]
     for size in range(12, len(data)):
@@ -370,7 +370,7 @@ def test_probe_of_every_truncation(encoding, mode, options):
 
 
 def test_probe_many_runs_at_once():
-    images = [encode(picture(5 + k, 9, "RGB"), name) for k, name in enumerate(["PNG", "JPEG", "WEBP"])]
+    images = [encode(photo(5 + k, 9, "RGB"), name) for k, name in enumerate(["PNG", "JPEG", "WEBP"])]
     sizes = np.array([len(image) for image in images], np.int64)
     starts = np.cumsum(sizes) - sizes
     rows = _native.probe(u8(b"".join(images)), starts, sizes)
@@ -407,11 +407,11 @@ def test_photos_are_jpegs_of_the_common_kind(wanted, options):
     assert not any(is_photo(data[:size], 37, 21) for size in range(len(data)))
 
 
-def test_other_pictures_are_no_photos():
+def test_other_images_are_no_photos():
     for mode in ("L", "CMYK"):
         assert not is_photo(jpeg(37, 21, mode), 37, 21)
     for encoding in ("PNG", "WEBP", "BMP"):
-        assert not is_photo(encode(picture(37, 21, "RGB"), encoding), 37, 21)
+        assert not is_photo(encode(photo(37, 21, "RGB"), encoding), 37, 21)
     data = jpeg(37, 21)
     first = data.index(b"\xff\xc0") + 11
     for sampling in (0x12, 0x41, 0x14, 0x44, 0x00):
@@ -655,7 +655,7 @@ def test_jpeg_decode_from_many_threads_with_damage_between():
 @pytest.mark.parametrize("quality", [1, 50, 90, 100])
 @pytest.mark.parametrize("mode", ["L", "RGB"])
 def test_jpeg_encode_equals_pillow(mode, quality):
-    image = picture(53, 38, mode)
+    image = photo(53, 38, mode)
     pixels = np.asarray(image).reshape(38, 53, -1)
     ours = pillow_pixels(_native.jpeg_encode(pixels, quality))
     options = {"subsampling": "4:2:0"} if mode == "RGB" else {}
@@ -728,7 +728,7 @@ def test_resize_area_by_whole_ratios_is_the_mean(ratio_x, ratio_y, channels, siz
 
 
 def test_resize_area_to_its_own_size_copies():
-    pixels = np.asarray(picture(30, 20, "RGB"))
+    pixels = np.asarray(photo(30, 20, "RGB"))
     assert np.array_equal(_native.resize_area(pixels, 30, 20), pixels)
 
 
@@ -750,7 +750,7 @@ def test_resize_area_without_channels():
 
 
 def test_resize_area_from_many_threads():
-    pixels = np.asarray(picture(211, 173, "RGB"))
+    pixels = np.asarray(photo(211, 173, "RGB"))
     expected = _native.resize_area(pixels, 100, 80)
     with ThreadPoolExecutor(8) as pool:
         results = pool.map(lambda _: _native.resize_area(pixels, 100, 80), range(64))

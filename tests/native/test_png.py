@@ -74,7 +74,7 @@ def by_pillow(data: bytes, mode: str | None = None) -> np.ndarray:
 
 
 def run(engine, data, size, channels, box=(0, 0, 0, 0), filter="bilinear", shape=None, flip=False, **options):
-    """Status, error and pixels of one picture."""
+    """Status, error and pixels of one image."""
     out = np.full((1, *size, channels), 77, np.uint8)
     status, errors, _ = engine.decode(
         [np.frombuffer(data, np.uint8)], np.zeros(1, np.int32), np.zeros(1, np.int64),
@@ -125,7 +125,7 @@ def test_every_filter(colour, kind):
 
 
 def test_the_filter_that_compares_neighbours_for_all_values():
-    """Pictures of two by two: corner, above; left, and the zero that stands for what the filter chose."""
+    """Images of two by two: corner, above; left, and the zero that stands for what the filter chose."""
     left, above, corner = (axis.ravel() for axis in np.mgrid[0:256:7, 0:256:3, 0:256:5].astype(np.uint8))
     guess = left.astype(int) + above - corner
     distances = np.abs(guess - np.stack([left, above, corner]))
@@ -189,7 +189,7 @@ def test_a_transparent_colour_is_kept_from_modes_with_alpha(colour, bits):
     parts=st.integers(1, 4), filters=st.lists(st.integers(0, 4), min_size=1, max_size=5),
     seed=st.integers(0, 9),
 )  # fmt: skip
-def test_any_picture(kind, width, height, lace, parts, filters, seed):
+def test_any_image(kind, width, height, lace, parts, filters, seed):
     data = png(width, height, kind[1], kind[0], lace, parts=parts, filters=tuple(filters), seed=seed)
     assert np.array_equal(_native.png_decode(data), by_pillow(data))
 
@@ -287,22 +287,22 @@ def test_what_is_below_the_part_is_checked_by_the_checksums_of_chunks_alone(engi
     packed = zlib.compress(rows)
     end = chunk(b"IEND")
 
-    def picture(packed: bytes) -> bytes:
+    def image(packed: bytes) -> bytes:
         return SIGNATURE + header(20, 40, 8, 2) + chunk(b"IDAT", packed) + end
 
     def top(data: bytes) -> tuple[int, str | None, np.ndarray]:
         return run(engine, data, (10, 20), 3, (0, 0, 20, 10), "nearest")
 
-    expected = _native.png_decode(picture(packed))[:10]
+    expected = _native.png_decode(image(packed))[:10]
     shortened = zlib.compress(rows[: 20 * 61])
     wrong_sum = packed[:-1] + bytes([packed[-1] ^ 1])
     more, filters = zlib.compress(rows + b"more"), zlib.compress(rows[:-61] + b"\x09" * 61)
     for odd in (packed[:-20], shortened, wrong_sum, more, filters):
-        status, error, found = top(picture(odd))
+        status, error, found = top(image(odd))
         assert (status, error) == (OK, None)
         assert np.array_equal(found, expected)
-        assert run(engine, picture(odd), (40, 20), 3, filter="nearest")[0] != OK
-    flipped = bytearray(picture(packed))
+        assert run(engine, image(odd), (40, 20), 3, filter="nearest")[0] != OK
+    flipped = bytearray(image(packed))
     flipped[-30] ^= 1
     assert top(bytes(flipped))[:2] == (FAILED, "PNG: the checksum of IDAT is wrong")
     short = [
@@ -314,7 +314,7 @@ def test_what_is_below_the_part_is_checked_by_the_checksums_of_chunks_alone(engi
         b"\x79" + packed[1:],
     ]
     for odd in short:
-        status, error, found = top(picture(odd))
+        status, error, found = top(image(odd))
         assert status == FAILED
         assert error.startswith("PNG: ")
         assert not found.any()
@@ -404,7 +404,7 @@ REST = chunk(b"IDAT", zlib.compress(rows_of(4, 4, 8, 2, 0))) + chunk(b"IEND")
     "data",
     [
         b"",
-        b"no picture",
+        b"no image",
         SIGNATURE,
         SIGNATURE + chunk(b"IEND"),
         SIGNATURE + chunk(b"tEXt", b"a\0b") + bad()[8:] + REST,
@@ -466,8 +466,8 @@ def test_the_engine_equals_decoding_first(engine, encoding, channels, filter):
         pytest.skip("WebP has colours")
     pixels = photo(45, 31, channels)
     options = {"lossless": encoding == "lossless", "quality": 70, "exact": True}
-    picture = pixels[:, :, 0] if channels == 1 else pixels
-    data = saved(picture) if encoding == "PNG" else saved(picture, "WEBP", **options)
+    image = pixels[:, :, 0] if channels == 1 else pixels
+    data = saved(image) if encoding == "PNG" else saved(image, "WEBP", **options)
     decoded = by_pillow(data)
     assert decoded.shape[2] == channels
     for box, size, flip in itertools.product(BOXES, ((7, 9), (31, 45), (50, 60)), (False, True)):
@@ -489,7 +489,7 @@ def test_the_engine_converts_where_nothing_is_lost(engine, colour):
 
 @pytest.mark.parametrize("filter", ["nearest", "area", "bicubic"])
 @pytest.mark.parametrize("encoding", ["PNG", "WEBP", "JPEG"])
-def test_pictures_are_turned_before_the_box(engine, encoding, filter):
+def test_images_are_turned_before_the_box(engine, encoding, filter):
     data = saved(photo(45, 31), encoding, **({} if encoding == "PNG" else {"quality": 90}))
     pixels = _native.jpeg_decode(data) if encoding == "JPEG" else by_pillow(data)
     for orientation in range(1, 9):
@@ -510,13 +510,11 @@ def test_the_limit_of_pixels(engine, encoding):
     assert run(engine, data, (5, 5), 3, most_pixels=200)[0] == OK
     status, error, _ = run(engine, data, (5, 5), 3, most_pixels=199)
     assert status == FAILED
-    assert (
-        error == "the picture has 20 x 10 pixels, and the limit is 199; raise it with BATCHPLANT_MAX_PIXELS"
-    )
+    assert error == "the image has 20 x 10 pixels, and the limit is 199; raise it with BATCHPLANT_MAX_PIXELS"
 
 
-def test_pictures_of_all_sizes_and_kinds_through_the_same_threads(engine):
-    """Scratch memory is kept from picture to picture; none sees the one before it."""
+def test_images_of_all_sizes_and_kinds_through_the_same_threads(engine):
+    """Scratch memory is kept from image to image; none sees the one before it."""
     cells = [png(1 + 7 * n % 40, 1 + 11 * n % 30, bits, colour, n % 2, seed=n)
              for n, (colour, bits) in enumerate(KINDS * 3)]  # fmt: skip
     with ThreadPoolExecutor(4) as pool:

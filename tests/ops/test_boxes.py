@@ -1,4 +1,4 @@
-"""Boxes, keypoints and polygons: kept by formats, and moved with their picture."""
+"""Boxes, keypoints and polygons: kept by formats, and moved with their image."""
 
 import dataclasses
 import json
@@ -175,7 +175,7 @@ def test_any_numbers_may_stand_for_boxes(format):
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory):
-    """Pictures of a bright block in the dark, and all that says where it is."""
+    """Images of a bright block in the dark, and all that says where it is."""
     path = tmp_path_factory.mktemp("boxes") / "a.beton"
     rng = np.random.default_rng(1)
     schema = {
@@ -230,7 +230,7 @@ PIPELINES = {
 
 
 @pytest.mark.parametrize("name", PIPELINES)
-def test_boxes_go_with_their_picture_by_the_same_draws(dataset, name):
+def test_boxes_go_with_their_image_by_the_same_draws(dataset, name):
     pipelines = {"image": PIPELINES[name]}
     with closing(bp.Loader(dataset, 8, pipelines=pipelines, workers=1, ids=True)) as loader:
         batches = [*loader, *loader]
@@ -296,7 +296,7 @@ def test_a_mirror_exchanges_left_and_right(dataset):
     assert left.tolist() == [0, 0, 0]
 
 
-def test_views_of_one_picture_with_boxes_of_their_own(dataset):
+def test_views_of_one_image_with_boxes_of_their_own(dataset):
     pipelines = {
         "image": [Resize(50)], "small": bp.Pipe("image", [Resize(10)]), "outline": None, "pose": None,
         "small boxes": bp.Pipe("boxes", [ops.MoveBoxes(of="small", labels=["small label"])]),
@@ -313,10 +313,10 @@ def test_views_of_one_picture_with_boxes_of_their_own(dataset):
         bp.Loader(dataset, 4, pipelines=pipelines)
 
 
-def test_pictures_that_are_left_out(dataset):
+def test_images_that_are_left_out(dataset):
     with closing(bp.Loader(dataset, 2, pipelines={"image": None})) as loader, bp.open(dataset) as reader:
         np.testing.assert_array_equal(next(iter(loader))["boxes"][0][:2], reader[0]["boxes"])
-    with pytest.raises(OptionError, match="its picture 'image' is not in the batch"):
+    with pytest.raises(OptionError, match="its image 'image' is not in the batch"):
         bp.Loader(dataset, 2, pipelines={"image": None, "boxes": [ops.MoveBoxes()]})
     with closing(
         bp.Loader(dataset, 2, pipelines={"image": [Resize(8)], "boxes": [ops.MoveBoxes(of="")]})
@@ -327,7 +327,7 @@ def test_pictures_that_are_left_out(dataset):
 @pytest.mark.parametrize(
     ("pipelines", "reason"),
     [
-        ({"boxes": [ops.MoveBoxes(of="label")]}, "of names a picture of the batch, and 'label' is"),
+        ({"boxes": [ops.MoveBoxes(of="label")]}, "of names an image of the batch, and 'label' is"),
         ({"boxes": [ops.MoveBoxes(of="imaje")]}, "did you mean image|image"),
         ({"plain": [ops.MoveBoxes()]}, "say what the boxes of"),
         ({"label": [ops.MoveBoxes(bp.Boxes())]}, "needs a field of boxes"),
@@ -385,7 +385,7 @@ def test_what_was_drawn_is_kept(dataset):
     np.testing.assert_allclose(bottom - top, 64 / batch["image_matrix"][:, 1, 1])
 
 
-def test_boxes_of_pictures_that_are_kept_decoded(dataset):
+def test_boxes_of_images_that_are_kept_decoded(dataset):
     options = {"pipelines": {"image": [CenterCrop(32)]}, "cache": "decoded"}
     with closing(bp.Loader(dataset, 16, **options)) as loader:
         first, second = next(iter(loader)), next(iter(loader))
@@ -393,7 +393,7 @@ def test_boxes_of_pictures_that_are_kept_decoded(dataset):
         np.testing.assert_array_equal(one, other)
 
 
-def test_polygons_are_cut_where_the_picture_ends():
+def test_polygons_are_cut_where_the_image_ends():
     op = ops.MovePolygons().bound(bp.Polygons())
     square, beyond = [0, 0, 10, 0, 10, 10, 0, 10], [20, 20, 30, 20, 30, 30]
     sizes = np.array([[40, 40]], np.int32)
@@ -413,12 +413,12 @@ def test_polygons_are_cut_where_the_picture_ends():
 
 
 @pytest.mark.parametrize("name", [*PIPELINES, "policy"])
-def test_masks_go_with_their_picture(masks, name):
+def test_masks_go_with_their_image(masks, name):
     steps = PIPELINES.get(name, [Resize(64), ops.TrivialAugment()])
     pipelines = {"image": [*steps, Normalize([0] * 3, [1] * 3)], "mask": [ops.MoveMask()]}
     with closing(bp.Loader(masks, 8, pipelines=pipelines)) as loader:
         batch = next(iter(loader))
-    # The values of a mask are not blended, and lie where the picture is bright.
+    # The values of a mask are not blended, and lie where the image is bright.
     assert set(np.unique(batch["mask"])) <= {0, 7}
     bright = batch["mask"][..., 0] == 7
     assert bright.any()
@@ -441,9 +441,9 @@ def masks(dataset):
 @pytest.mark.parametrize(
     ("pipelines", "reason"),
     [
-        ({"mask": [ops.MoveMask("imag")]}, "its picture 'imag' is not in the batch"),
-        ({"mask": [Resize(4), ops.MoveMask()]}, "is the first step of a picture's pipeline"),
-        ({"mask": [ops.MoveMask()], "image": [ops.MoveMask("mask")]}, "follows another picture itself"),
+        ({"mask": [ops.MoveMask("imag")]}, "its image 'imag' is not in the batch"),
+        ({"mask": [Resize(4), ops.MoveMask()]}, "is the first step of an image's pipeline"),
+        ({"mask": [ops.MoveMask()], "image": [ops.MoveMask("mask")]}, "follows another image itself"),
     ],
 )
 def test_masks_that_cannot_follow(masks, pipelines, reason):
@@ -451,7 +451,7 @@ def test_masks_that_cannot_follow(masks, pipelines, reason):
         bp.Loader(masks, 2, pipelines=pipelines)
 
 
-def test_pictures_of_unequal_sizes_keep_their_boxes(dataset):
+def test_images_of_unequal_sizes_keep_their_boxes(dataset):
     mover = ops.MoveBoxes(normalized=True)
     pipelines = {"image": [ops.Resize(shorter=32), ops.Collate("pad")], "boxes": [mover], "outline": None}
     with closing(bp.Loader(dataset, 4, pipelines=pipelines)) as loader, bp.open(dataset) as reader:
@@ -459,11 +459,11 @@ def test_pictures_of_unequal_sizes_keep_their_boxes(dataset):
         boxes = np.concatenate(
             [reader[n]["boxes"] / np.tile(reader[n]["image"].shape[1::-1], 2) for n in range(4)]
         )
-    # In parts of each picture, not of what it is padded to.
+    # In parts of each image, not of what it is padded to.
     np.testing.assert_allclose(batch["boxes"][0], boxes, rtol=1e-5)
 
 
-def test_pictures_made_on_a_device_keep_their_boxes(dataset):
+def test_images_made_on_a_device_keep_their_boxes(dataset):
     pytest.importorskip("torch")
     options = {"pipelines": {"image": MOVES, "outline": None, "word": None}}
     with closing(bp.Loader(dataset, 8, **options)) as here:
@@ -531,7 +531,7 @@ def test_batches_without_any_object(tmp_path, name, optional):
 
 @pytest.fixture(scope="module")
 def segmented(tmp_path_factory):
-    """Pictures of two objects: a run-length mask, which is a dense one, too, and an outline."""
+    """Images of two objects: a run-length mask, which is a dense one, too, and an outline."""
     path = tmp_path_factory.mktemp("segmented") / "a.beton"
     schema = {
         "image": bp.Image("png"),
@@ -572,7 +572,7 @@ RLE_MOVES = PIPELINES | {
 
 
 @pytest.mark.parametrize("name", RLE_MOVES)
-def test_run_length_masks_and_areas_go_with_their_picture(segmented, name):
+def test_run_length_masks_and_areas_go_with_their_image(segmented, name):
     pipelines = {"image": RLE_MOVES[name], "dense": [ops.MoveMask(of="image")]}
     with closing(bp.Loader(segmented, 6, pipelines=pipelines, workers=1)) as loader:
         [batch] = loader

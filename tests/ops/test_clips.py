@@ -1,4 +1,4 @@
-"""Clips: picture ops on every frame by one draw, frames by segments and jitter, decoded to the crop."""
+"""Clips: image ops on every frame by one draw, frames by segments and jitter, decoded to the crop."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def clips(count: int) -> Any:
     return np.random.default_rng(3).integers(0, 256, (count, 5, 12, 16, 3), dtype=np.uint8)
 
 
-# -- ops of pictures -----------------------------------------------------------------------------------------
+# -- ops of images -----------------------------------------------------------------------------------------
 
 OPS: dict[str, ops.Op] = {
     "flip": ops.RandomHorizontalFlip(0.5),
@@ -44,7 +44,7 @@ OPS: dict[str, ops.Op] = {
 
 
 @pytest.mark.parametrize("name", OPS)
-def test_an_op_of_pictures_does_to_every_frame_what_it_does_to_a_picture(name):
+def test_an_op_of_images_does_to_every_frame_what_it_does_to_a_image(name):
     ids = np.array([4, 1, 9])
     batch = clips(3)
     op, spec = fitted(OPS[name], CLIP)
@@ -79,7 +79,7 @@ def test_clips_are_mixed_with_clips():
 def test_what_takes_anything_sees_whole_clips():
     assert fitted(ops.Convert("float32"), CLIP)[1].shape == CLIP.shape
     for spec in (Spec(np.dtype(np.uint8), (5, 3, 12, 16), channels_first=True), Spec(None)):
-        with pytest.raises(OptionError, match=r"needs pictures \(height, width, channels\)"):
+        with pytest.raises(OptionError, match=r"needs images \(height, width, channels\)"):
             fitted(ops.RandomGrayscale(), spec)
     with pytest.raises(OptionError, match="three channels"):
         fitted(ops.RandomGrayscale(), Spec(np.dtype(np.uint8), (5, 12, 16, 1)))

@@ -36,16 +36,16 @@ def off(one: Any, other: Any) -> int:
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
-    """Smooth pictures of four sizes, without loss; and masks of their brightest parts."""
+    """Smooth images of four sizes, without loss; and masks of their brightest parts."""
     fields = {"image": bp.Image(), "mask": bp.Image(mask=True), "label": bp.Int()}
     samples = (
         {"image": one, "mask": (one[..., 0] > 128).astype(np.uint8), "label": n}
-        for n, one in enumerate(map(picture, range(12)))
+        for n, one in enumerate(map(image, range(12)))
     )
-    return write(tmp_path_factory.mktemp("pictures") / "data.tar", fields, samples, image_format="png")
+    return write(tmp_path_factory.mktemp("images") / "data.tar", fields, samples, image_format="png")
 
 
-def picture(n: int) -> Any:
+def image(n: int) -> Any:
     return smooth(n, *SIZES[n % len(SIZES)])
 
 
@@ -66,14 +66,14 @@ def load(path: str, steps: Any, batch: int = 12, **options: Any) -> Any:
 @pytest.mark.parametrize("dtype", ["uint8", "float16", "float32"])
 @pytest.mark.parametrize("filter", ["area", "bilinear", "nearest"])
 def test_places_and_fill(layout, dtype, filter):
-    pictures = [smooth(n, 20 + n, 31 - n) for n in range(3)]
+    images = [smooth(n, 20 + n, 31 - n) for n in range(3)]
     places = np.array([[2, 3, 10, 9], [0, 0, 16, 14], [5, 0, 0, 7]], dtype=np.int32)
     boxes = np.array([[1.5, 2, 20, 18], [0, 0, 0, 0], [0, 0, 5, 5]])
     down = np.array([True, False, True])
     scaled = {} if dtype == "uint8" else {"scale": np.float32([0.5, 2, 1]), "offset": np.float32([1, 2, 3])}
-    cells = [one.reshape(-1) for one in pictures]
+    cells = [one.reshape(-1) for one in images]
     where = np.arange(3, dtype=np.int32), np.zeros(3, np.int64), np.array([one.size for one in cells])
-    shapes = np.array([one.shape for one in pictures], dtype=np.int32)
+    shapes = np.array([one.shape for one in images], dtype=np.int32)
     shape = (3, 16, 14, 3) if layout == "nhwc" else (3, 3, 16, 14)
     out = np.full(shape, 77, dtype)
     how = {"layout": layout, "filter": filter, **scaled}
@@ -104,7 +104,7 @@ def test_places_and_fill(layout, dtype, filter):
 @pytest.mark.parametrize("place", [[-1, 0, 4, 4], [0, 0, 9, 4], [0, 6, 4, 4], [0, 0, 4, -1]])
 def test_places_outside_are_refused(place):
     one = smooth(0, 8, 8)
-    with pytest.raises(ValueError, match="place 0 is not in pictures of 8 x 8 pixels"):
+    with pytest.raises(ValueError, match="place 0 is not in images of 8 x 8 pixels"):
         engine().decode(
             [one.reshape(-1)], np.zeros(1, np.int32), np.zeros(1, np.int64), np.array([one.size]),
             np.array([one.shape], np.int32), None, None, np.empty((1, 8, 8, 3), np.uint8), layout="nhwc",
@@ -115,7 +115,7 @@ def test_places_outside_are_refused(place):
 def test_what_a_warp_cannot_be():
     batch, eye = np.zeros((1, 4, 4, 3), np.uint8), np.eye(3)[None, None]
     black = np.zeros(3, np.uint8)
-    with pytest.raises(ValueError, match="no larger than the picture"):
+    with pytest.raises(ValueError, match="no larger than the image"):
         engine().warp(batch, eye, np.array([[[5, 4]]], np.int32), batch.copy(), "nearest", black)
     with pytest.raises(ValueError, match="filter must be one of"):
         engine().warp(batch, eye, np.array([[[4, 4]]], np.int32), batch.copy(), "area", black)
@@ -138,7 +138,7 @@ def test_resize_then_crop_is_one_resample(path, filter):
     assert not plan.outputs[0].steps
     [batch] = load(path, steps)
     for n, made in zip(batch["ids"], batch["image"], strict=True):
-        whole = Image.fromarray(picture(int(n))).resize((36, 36), PILLOW[filter])
+        whole = Image.fromarray(image(int(n))).resize((36, 36), PILLOW[filter])
         assert off(made, np.asarray(whole.crop((3, 3, 33, 33)))) <= LEVELS
 
 
@@ -146,7 +146,7 @@ def test_the_usual_evaluation_pipeline(path):
     """As torchvision: the shorter side to 32, then the middle."""
     [batch] = load(path, [ops.Resize(shorter=32, filter="bilinear"), ops.CenterCrop(28)])
     for n, made in zip(batch["ids"], batch["image"], strict=True):
-        one = picture(int(n))
+        one = image(int(n))
         height, width = one.shape[:2]
         short = min(height, width)
         size = int(32 * height / short), int(32 * width / short)
@@ -156,11 +156,11 @@ def test_the_usual_evaluation_pipeline(path):
 
 
 def test_center_crop_pads_what_is_smaller():
-    pictures = np.stack([smooth(0, 9, 20)])
-    made = ops.CenterCrop((12, 12), ratio=None).run(pictures, np.arange(1), draws(1))
+    images = np.stack([smooth(0, 9, 20)])
+    made = ops.CenterCrop((12, 12), ratio=None).run(images, np.arange(1), draws(1))
     # torchvision pads (12 - 9) // 2 above, the rest below, and cuts from round(4).
     want = np.zeros((1, 12, 12, 3), np.uint8)
-    want[0, 1:10] = pictures[0, :, 4:16]
+    want[0, 1:10] = images[0, :, 4:16]
     assert np.array_equal(made, want)
 
 
@@ -183,7 +183,7 @@ def test_sizes(op, size, want):
 def test_letterbox(path):
     [batch] = load(path, [ops.Letterbox((32, 40), filter="bilinear")])
     for n, made in zip(batch["ids"], batch["image"], strict=True):
-        one = picture(int(n))
+        one = image(int(n))
         scale = min(32 / one.shape[0], 40 / one.shape[1])
         size = round(one.shape[1] * scale), round(one.shape[0] * scale)
         want = np.full((32, 40, 3), 114, np.uint8)
@@ -198,7 +198,7 @@ FILTERS = {"bilinear": Image.Resampling.BILINEAR, "nearest": Image.Resampling.NE
 
 
 def edges_apart(one: Any, other: Any, filter: str) -> bool:
-    """Alike but for few pixels on the border between picture and fill, or where nearest is a tie."""
+    """Alike but for few pixels on the border between image and fill, or where nearest is a tie."""
     differ = (np.abs(one.astype(int) - other.astype(int)) > LEVELS).any(axis=-1)
     return one.shape == other.shape and differ.mean() < (0.03 if filter == "nearest" else 0.004)
 
@@ -217,7 +217,7 @@ def test_rotation(angle, filter, expand):
 
 
 def torchvision_affine(size: Any, angle: float, shift: Any, scale: float, shear: Any) -> list[float]:
-    """From results to pictures, by the formula that torchvision documents: T * C * RSS * C^-1, inverted."""
+    """From results to images, by the formula that torchvision documents: T * C * RSS * C^-1, inverted."""
     cx, cy = size[1] / 2, size[0] / 2
     rot, sx, sy = (math.radians(one) for one in (angle, *shear))
     turn = np.array([[math.cos(rot), -math.sin(rot)], [math.sin(rot), math.cos(rot)]])
@@ -232,15 +232,15 @@ def torchvision_affine(size: Any, angle: float, shift: Any, scale: float, shear:
 
 @pytest.mark.parametrize("filter", FILTERS)
 def test_affine(filter):
-    pictures = np.stack([smooth(n, 40, 56) for n in range(8)])
+    images = np.stack([smooth(n, 40, 56) for n in range(8)])
     op = ops.RandomAffine(30, (0.2, 0.1), (0.7, 1.3), (-10, 10, -5, 15), filter=filter, fill=50)
-    made = op.run(pictures, np.arange(8), draws(8))
+    made = op.run(images, np.arange(8), draws(8))
     drawn = draws(8)
     angle, shift = drawn.uniform(-30, 30), drawn.uniform(-1, 1, 2) * (0.2 * 56, 0.1 * 40)
     scale, x, y = drawn.uniform(0.7, 1.3), drawn.uniform(-10, 10), drawn.uniform(-5, 15)
     for n in range(8):
         matrix = torchvision_affine((40, 56), angle[n], np.round(shift[n]), scale[n], (x[n], y[n]))
-        want = Image.fromarray(pictures[n]).transform(
+        want = Image.fromarray(images[n]).transform(
             (56, 40), Image.Transform.AFFINE, matrix, FILTERS[filter], fillcolor=(50, 50, 50)
         )
         assert edges_apart(made[n], np.asarray(want), filter)
@@ -248,16 +248,16 @@ def test_affine(filter):
 
 @pytest.mark.parametrize("filter", FILTERS)
 def test_perspective(filter):
-    pictures = np.stack([smooth(n, 40, 56) for n in range(8)])
+    images = np.stack([smooth(n, 40, 56) for n in range(8)])
     op = ops.RandomPerspective(0.6, 0.7, filter=filter, fill=50)
-    made = op.run(pictures, np.arange(8), draws(8))
+    made = op.run(images, np.arange(8), draws(8))
     drawn = draws(8)
     chosen, inwards = drawn.chance(0.7), drawn.uniform(0, 1, 8).reshape(8, 4, 2)
     assert 0 < chosen.sum() < 8
     start = [(0, 0), (55, 0), (55, 39), (0, 39)]
     for n in range(8):
         if not chosen[n]:
-            assert np.array_equal(made[n], pictures[n])
+            assert np.array_equal(made[n], images[n])
             continue
         steps = np.floor(inwards[n] * (int(0.6 * 28) + 1, int(0.6 * 20) + 1))
         end = np.array(start) + steps * [[1, 1], [-1, 1], [-1, -1], [1, -1]]
@@ -265,7 +265,7 @@ def test_perspective(filter):
         for (x, y), (u, v) in zip(end, start, strict=True):
             rows += [[x, y, 1, 0, 0, 0, -u * x, -u * y], [0, 0, 0, x, y, 1, -v * x, -v * y]]
             right += [u, v]
-        want = Image.fromarray(pictures[n]).transform(
+        want = Image.fromarray(images[n]).transform(
             (56, 40), Image.Transform.PERSPECTIVE, list(np.linalg.solve(rows, right)), FILTERS[filter],
             fillcolor=(50, 50, 50),
         )  # fmt: skip
@@ -283,7 +283,7 @@ CUTTING = st.one_of(
     st.just(ops.RandomVerticalFlip()),
     st.just(ops.VerticalFlip()),
 )
-# Area where pictures shrink: where they grow, OpenCV's takes a pixel or the next by the last bit of a double.
+# Area where images shrink: where they grow, OpenCV's takes a pixel or the next by the last bit of a double.
 RESAMPLING = st.one_of(
     st.builds(ops.Resize, st.integers(8, 28), filter=st.just("area")),
     st.builds(ops.Resize, st.integers(8, 60), filter=st.just("bilinear")),
@@ -305,10 +305,10 @@ def test_composed_is_sequential(before, resampling, after, epoch):
     """All in one pass of the engine, against one step after another."""
     # What these filters see beyond a crop is why the plan does not put them behind one.
     assume(resampling.filter == "area" or not any(isinstance(op, ops.RandomCrop) for op in before))
-    pictures = [smooth(n, *SIZES[n]) for n in range(4)]
+    images = [smooth(n, *SIZES[n]) for n in range(4)]
     steps = [*before, resampling, *after]
-    sizes = np.array([one.shape[:2] for one in pictures], np.int32)
-    at, motions, want = sizes, [], pictures
+    sizes = np.array([one.shape[:2] for one in images], np.int32)
+    at, motions, want = sizes, [], images
     for number, op in enumerate(steps):
         motions.append(op.move(at, draws(4, str(number), epoch)))
         at = motions[-1].sizes
@@ -318,8 +318,8 @@ def test_composed_is_sequential(before, resampling, after, epoch):
         made = np.empty((1, *cuts.sizes[n], 3), np.uint8)
         one = slice(n, n + 1)
         status, errors, _ = engine().decode(
-            [pictures[n].reshape(-1)], np.zeros(1, np.int32), np.zeros(1, np.int64),
-            np.array([pictures[n].size]), np.array([pictures[n].shape], np.int32), cuts.boxes[one],
+            [images[n].reshape(-1)], np.zeros(1, np.int32), np.zeros(1, np.int64),
+            np.array([images[n].size]), np.array([images[n].shape], np.int32), cuts.boxes[one],
             None if cuts.flips is None else cuts.flips[one], made, layout="nhwc",
             filter=resampling.filter or "area", down=None if cuts.downs is None else cuts.downs[one],
             place=None if cuts.places is None else cuts.places[one],
@@ -336,7 +336,7 @@ def test_the_plan_composes(path):
         ops.RandomHorizontalFlip(), ops.ImagePad(3, fill=0),
     ]  # fmt: skip
     plan = make_plan(bp.open(path), {"image": steps})
-    # The border of the first crop must not be resampled with the picture: two passes.
+    # The border of the first crop must not be resampled with the image: two passes.
     assert [type(one.op).__name__ for one in plan.outputs[0].image.steps] == [
         "Decode", "RandomCrop", "RandomVerticalFlip",
     ]  # fmt: skip
@@ -345,7 +345,7 @@ def test_the_plan_composes(path):
     assert not plan.outputs[0].steps
     [batch] = load(path, steps)
     ids = batch["ids"]
-    want: Any = [picture(int(n)) for n in ids]
+    want: Any = [image(int(n)) for n in ids]
     for number, op in enumerate(steps):
         want = op.run(want, ids, Draws(7, 0, ids, f"image/{number}"))
     assert off(batch["image"], np.asarray(want)) <= LEVELS
@@ -357,11 +357,11 @@ def test_joined_warps_are_sequential_ones(path):
     assert "RandomRotation(degrees=(-20.0, 20.0)) + RandomAffine" in str(plan)
     [batch] = load(path, steps)
     ids = batch["ids"]
-    want: Any = [picture(int(n)) for n in ids]
+    want: Any = [image(int(n)) for n in ids]
     for number, op in enumerate(steps):
         want = op.run(want, ids, Draws(7, 0, ids, f"image/{number}"))
     differ = np.abs(batch["image"].astype(int) - want) > LEVELS
-    # Where a picture ends, a pixel is of the picture or of the fill.
+    # Where an image ends, a pixel is of the image or of the fill.
     assert differ.any(axis=-1).mean() < 0.05
     assert (batch["image"] == 0).all(axis=-1).mean() > 0.05
 
@@ -381,15 +381,15 @@ MOVING = [
 def test_motion_agrees_with_pixels(op):
     """A blob is where the motion takes it."""
     sizes = np.array([(64, 80), (71, 65), (60, 60)], np.int32)
-    pictures = []
+    images = []
     middle = [(41.5, 30.0), (30.0, 38.0), (29.5, 30.5)]
     for (height, width), (x, y) in zip(sizes, middle, strict=True):
         rows, columns = np.mgrid[0:height, 0:width] + 0.5
         blob = 255 * np.exp(-((columns - x) ** 2 + (rows - y) ** 2) / 18)
-        pictures.append(np.repeat(blob[..., None], 3, axis=2).astype(np.uint8))
+        images.append(np.repeat(blob[..., None], 3, axis=2).astype(np.uint8))
     op.fill = np.array(0)
     moved = op.move(sizes, draws(3))
-    made = op.run(pictures, np.arange(3), draws(3))
+    made = op.run(images, np.arange(3), draws(3))
     for n in range(3):
         assert made[n].shape[:2] == tuple(moved.sizes[n])
         weight = made[n][..., 0].astype(float)
@@ -431,17 +431,17 @@ def test_device_forms(op):
     torch = pytest.importorskip("torch")
     from batchplant.interop.gpu.ops import DeviceTensors
 
-    pictures = np.stack([smooth(n, 64, 80) for n in range(5)])
-    want = op.run(pictures.copy(), np.arange(5), draws(5))
+    images = np.stack([smooth(n, 64, 80) for n in range(5)])
+    want = op.run(images.copy(), np.arange(5), draws(5))
     form = op.device_form
-    made = form(torch.from_numpy(pictures), np.arange(5), draws(5), DeviceTensors(torch.device("cpu")))
+    made = form(torch.from_numpy(images), np.arange(5), draws(5), DeviceTensors(torch.device("cpu")))
     made = made.numpy()
     assert made.shape == np.shape(want)
     assert made.dtype == np.uint8
     assert (np.abs(made.astype(int) - want) > LEVELS).any(axis=-1).mean() < 0.003
 
 
-def test_pictures_on_a_device(path):
+def test_images_on_a_device(path):
     """Letterboxes and crops that pad are made by the engine there, the rest by the kernel: the same."""
     pytest.importorskip("torch")
     for steps in (
@@ -455,7 +455,7 @@ def test_pictures_on_a_device(path):
         assert off(made["image"].numpy().astype(float) * 20, want["image"].astype(float) * 20) <= 20 * LEVELS
 
 
-# -- unequal pictures ---------------------------------------------------------------------------------------
+# -- unequal images ---------------------------------------------------------------------------------------
 
 
 def test_padded_batches(path):
@@ -469,10 +469,10 @@ def test_padded_batches(path):
     assert "image_sizes: sizes of image → int32 (2,)" in str(plan)
     batches = load(path, steps, 4)
     alone = [one["image"] for one in load(path, [ops.Resize(shorter=20), ops.Collate("list")], 4)]
-    for batch, pictures in zip(batches, alone, strict=True):
+    for batch, images in zip(batches, alone, strict=True):
         assert batch["image"].shape == (4, 48, 48, 3)
-        assert batch["image_sizes"].tolist() == [list(one.shape[:2]) for one in pictures]
-        for made, one in zip(batch["image"], pictures, strict=True):
+        assert batch["image_sizes"].tolist() == [list(one.shape[:2]) for one in images]
+        for made, one in zip(batch["image"], images, strict=True):
             height, width = one.shape[:2]
             assert np.array_equal(made[:height, :width], one / np.float32(2))
             made[:height, :width] = 2.5
@@ -481,15 +481,15 @@ def test_padded_batches(path):
 
 def test_lists(path):
     [batch] = load(path, [ops.RandomHorizontalFlip(), ops.Collate("list"), ops.ChannelsFirst()])
-    assert [one.shape for one in batch["image"]] == [(3, *picture(int(n)).shape[:2]) for n in batch["ids"]]
+    assert [one.shape for one in batch["image"]] == [(3, *image(int(n)).shape[:2]) for n in batch["ids"]]
     assert "image_sizes" not in batch
     one = np.moveaxis(batch["image"][0], 0, -1)
-    want = picture(int(batch["ids"][0]))
+    want = image(int(batch["ids"][0]))
     assert np.array_equal(one, want) or np.array_equal(one, want[:, ::-1])
 
 
-def test_steps_of_unequal_pictures(path):
-    """Steps that take pictures one by one go on behind the engine's."""
+def test_steps_of_unequal_images(path):
+    """Steps that take images one by one go on behind the engine's."""
     steps = [
         ops.Resize(longer=40), ops.RandomRotation(30, expand=True), ops.Resize(shorter=24), ops.ImagePad(1),
         ops.Collate("pad"),
@@ -502,8 +502,8 @@ def test_steps_of_unequal_pictures(path):
     assert fixed["image"].shape == (12, 16, 16, 3)
 
 
-def test_pictures_that_do_not_fit(path):
-    with pytest.raises(DecodeError, match=r"the picture is 33×61 and the first is 56×40.*Collate\(.pad.\)"):
+def test_images_that_do_not_fit(path):
+    with pytest.raises(DecodeError, match=r"the image is 33×61 and the first is 56×40.*Collate\(.pad.\)"):
         load(path, [ops.RandomHorizontalFlip()])
     with pytest.raises(DecodeError, match=r"too small for RandomCrop\(size=\(35, 35\)\); pad_if_needed=True"):
         load(path, [ops.RandomCrop(35)])
@@ -513,11 +513,11 @@ def test_pictures_that_do_not_fit(path):
         load(path, [ops.Collate()], others={"image_sizes": bp.Pipe("label")})
     with pytest.raises(OptionError, match="one of: size, shorter, longer, fit"):
         ops.Resize(8, shorter=8)
-    with pytest.raises(OptionError, match="needs pictures of one size"):
+    with pytest.raises(OptionError, match="needs images of one size"):
         load(path, [ops.Collate("list"), ops.ColorJitter(0.1, 0.1, 0.1, 0.1)])
 
 
-def test_pictures_that_would_be_too_long(tmp_path):
+def test_images_that_would_be_too_long(tmp_path):
     fields = {"image": bp.Image(), "mask": bp.Int(), "label": bp.Int()}
     thin = write(tmp_path / "thin.tar", fields, [{"image": smooth(0, 1, 300), "mask": 0, "label": 0}])
     for how in ("list", "pad"):
@@ -537,7 +537,7 @@ def test_buckets_of_aspects(path):
     how: dict[str, Any] = {"bucket_by": "aspect", "order": "random", "order_options": {"bucket_window": 4}}
     steps = [ops.Resize(shorter=20), ops.Collate("pad")]
     batches = load(path, steps, 3, **how)
-    # Four aspects, three pictures each.
+    # Four aspects, three images each.
     assert [len(np.unique(one["image_sizes"], axis=0)) for one in batches] == [1] * 4
     seen = [one["ids"].tolist() for one in batches]
     assert sorted(n for one in seen for n in one) == list(range(12))
@@ -583,7 +583,7 @@ def test_the_same_with_any_workers_ranks_and_batches(path):
     assert seen >= 36
 
 
-def test_kept_pictures_are_cut_anew(path):
+def test_kept_images_are_cut_anew(path):
     steps = [ops.Resize(shorter=30), ops.RandomCrop(26), ops.VerticalFlip()]
     loader = bp.Loader(path, 12, pipelines={"image": steps, "mask": None}, cache="decoded", seed=7)
     fresh = bp.Loader(path, 12, pipelines={"image": steps, "mask": None}, seed=7)

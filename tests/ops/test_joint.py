@@ -25,7 +25,7 @@ SCHEMA = {
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory):
-    """Pictures of one grey each, N objects in the N-th, each a block of its own."""
+    """Images of one grey each, N objects in the N-th, each a block of its own."""
     path = tmp_path_factory.mktemp("joint") / "a.beton"
     with bp.create(path, SCHEMA) as out:
         for n in range(COUNT):
@@ -134,7 +134,7 @@ def test_a_loader_with_such_steps_can_be_copied_and_seen(dataset):
         ([{"boxes": [Pad(3)]}, Mosaic()], "pad after it"),
         ([{"image": [Normalize([0] * 3, [1] * 3)]}, Mosaic()], "normalize them after it"),
         ([MixUp()], "MixUp needs one label for each sample, not 'label'"),
-        ([CutMix(labels="class", masks="text")], "needs pictures"),
+        ([CutMix(labels="class", masks="text")], "needs images"),
     ],
 )
 def test_steps_that_do_not_fit(dataset, joint, reason):
@@ -196,7 +196,7 @@ def rows(batch, name, row):
     return values[offsets[row] : offsets[row + 1]]
 
 
-def test_a_mosaic_of_four_pictures_with_their_boxes(dataset):
+def test_a_mosaic_of_four_images_with_their_boxes(dataset):
     batch = first(dataset, [Mosaic(masks="mask", fill=255)])
     whole = first(dataset, [])
     seen = set()
@@ -213,7 +213,7 @@ def test_a_mosaic_of_four_pictures_with_their_boxes(dataset):
             np.testing.assert_allclose([min(ring[::2]), max(ring[1::2])], [x, y + h], atol=1e-4)
             if w > 2.99 and h > 2.49:
                 np.testing.assert_allclose(poses[number, 0], [x + w / 2 - 0.5, y + h / 2 - 0.5, 2], atol=1e-4)
-            # In the middle of the box there is the picture and the object that it is of.
+            # In the middle of the box there is the image and the object that it is of.
             at = int(y + h / 2), int(x + w / 2)
             if w > 1.9 and h > 1.9:
                 assert batch["image"][row][at].tolist() == [40 * (label // 10)] * 3
@@ -289,9 +289,9 @@ def test_objects_are_copied_with_their_boxes_and_labels(dataset, instances):
 
 
 def test_an_empty_batch():
-    picture, rows = Spec(np.dtype(np.uint8), (8, 8, 3)), Spec(np.dtype(np.int64), (None,), ragged=True)
+    image, rows = Spec(np.dtype(np.uint8), (8, 8, 3)), Spec(np.dtype(np.int64), (None,), ragged=True)
     specs = {
-        "image": picture, "mask": picture.but(shape=(8, 8, 1)), "class": rows.but(shape=(), ragged=False),
+        "image": image, "mask": image.but(shape=(8, 8, 1)), "class": rows.but(shape=(), ragged=False),
         "label": rows, "boxes": Spec(np.dtype(np.float32), (None, 4), ragged=True),
     }  # fmt: skip
     known = Known(specs, {}, {}, {})

@@ -145,38 +145,38 @@ def test_moments_of_many_parts_are_those_of_all():
 
 
 @pytest.mark.parametrize("mode", ["RGB", "L"])
-def test_means_of_pictures(tmp_path, mode):
+def test_means_of_images(tmp_path, mode):
     rng = np.random.default_rng(1)
     shapes = [(9, 7), (4, 12), (6, 6)]
-    pictures = [rng.integers(0, 256, (*shape, 3), dtype=np.uint8) for shape in shapes]
+    images = [rng.integers(0, 256, (*shape, 3), dtype=np.uint8) for shape in shapes]
     if mode == "L":
-        pictures = [one[..., 0] for one in pictures]
+        images = [one[..., 0] for one in images]
     with bp.create(tmp_path / "a.msgpack", {"image": bp.Image("png", mode=mode)}) as out:
-        for one in pictures:
+        for one in images:
             out.append({"image": one})
     op = ops.Normalize.fit(bp.open(tmp_path / "a.msgpack"), "image")
-    levels = np.concatenate([one.reshape(-1, 3 if mode == "RGB" else 1) for one in pictures]).astype(float)
+    levels = np.concatenate([one.reshape(-1, 3 if mode == "RGB" else 1) for one in images]).astype(float)
     assert np.allclose(op.mean, levels.mean(axis=0))
     assert np.allclose(op.std, levels.std(axis=0))
     first = ops.Normalize.fit(bp.open(tmp_path / "a.msgpack"), "image", samples=1)
-    assert np.allclose(first.mean, pictures[0].reshape(-1, len(op.mean)).mean(axis=0))
+    assert np.allclose(first.mean, images[0].reshape(-1, len(op.mean)).mean(axis=0))
     assert f"mean={op.mean.tolist()}" in repr(op)
 
 
 def test_means_below_1_are_told():
-    picture = Spec(np.dtype(np.uint8), (8, 8, 3))
+    image = Spec(np.dtype(np.uint8), (8, 8, 3))
     clip = Spec(np.dtype(np.uint8), (4, 8, 8, 3))
     imagenet = ops.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-    for spec in (picture, clip):
+    for spec in (image, clip):
         with pytest.warns(UserWarning, match=r"\(123\.675, 116\.28, 103\.53\), \(58\.395, 57\.12, 57\.375\)"):
             assert imagenet.infer(spec).shape == spec.shape
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        ops.Normalize([0] * 3, [255] * 3).infer(picture)
+        ops.Normalize([0] * 3, [255] * 3).infer(image)
         imagenet.infer(Spec(np.dtype(np.float32), (8, 8, 3)))
 
 
-def test_channels_first_pictures_are_told():
+def test_channels_first_images_are_told():
     for op in (ops.RandomGrayscale(), ops.Normalize([1] * 3, [1] * 3), ops.ChannelsFirst(), ops.Cutout(3)):
         with pytest.raises(OptionError, match=r"looks like \(channels, height, width\).*moveaxis"):
             op.infer(Spec(np.dtype(np.uint8), (3, 32, 32)))
@@ -230,7 +230,7 @@ def test_arguments_of_a_dataloader_are_told_what_they_are_called(people, name, c
         bp.Loader(people, 2, aheda=1)
 
 
-def test_pictures_with_channels_first_are_told_when_they_are_written(tmp_path):
+def test_images_with_channels_first_are_told_when_they_are_written(tmp_path):
     with (
         pytest.raises(bp.SchemaError, match=r"\(3, 32, 40\) looks like \(channels, height, width\)"),
         bp.create(tmp_path / "a.beton", {"image": bp.Image()}) as out,

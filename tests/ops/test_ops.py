@@ -21,14 +21,14 @@ from batchplant.ops.values import ragged_values
 from batchplant.schema.columns import Ragged
 from loaders import pixels
 
-PICTURES = Spec(np.dtype(np.uint8), (12, 16, 3))
+IMAGES = Spec(np.dtype(np.uint8), (12, 16, 3))
 
 
 def draws(ids: Any, *, seed: int = 1, epoch: int = 0, name: str = "op") -> Draws:
     return Draws(seed, epoch, np.asarray(ids, dtype=np.int64), name)
 
 
-def pictures(ids: Any) -> Any:
+def images(ids: Any) -> Any:
     return np.stack([pixels(int(n)) for n in ids])
 
 
@@ -133,7 +133,7 @@ def test_the_generator_of_a_batch_depends_on_its_samples_alone():
         assert not (other.random(4) == first).any()
 
 
-# -- what holds for all ops on pictures ---------------------------------------------------------------------
+# -- what holds for all ops on images ---------------------------------------------------------------------
 
 RANDOM_OPS: dict[str, ops.Op] = {
     "flip": ops.RandomHorizontalFlip(0.5),
@@ -165,8 +165,8 @@ RANDOM_OPS: dict[str, ops.Op] = {
 @pytest.mark.parametrize("name", RANDOM_OPS)
 def test_a_sample_comes_out_the_same_in_any_batch(name):
     op, ids = RANDOM_OPS[name], np.array([5, 2, 9, 2, 30, 1])
-    batch = pictures(ids)
-    spec = op.infer(PICTURES)
+    batch = images(ids)
+    spec = op.infer(IMAGES)
     together = run(op, batch, ids)
     assert together.shape == (len(ids), *spec.shape)
     assert together.dtype == spec.dtype
@@ -178,7 +178,7 @@ def test_a_sample_comes_out_the_same_in_any_batch(name):
 @pytest.mark.parametrize("name", RANDOM_OPS)
 def test_other_samples_epochs_seeds_and_names_draw_anew(name):
     op, ids = RANDOM_OPS[name], np.arange(64)
-    batch = np.repeat(pictures([3]), 64, axis=0)
+    batch = np.repeat(images([3]), 64, axis=0)
     first = run(op, batch, ids)
     assert len(np.unique(first.reshape(64, -1), axis=0)) > 1
     for how in ({"epoch": 1}, {"seed": 5}, {"name": "other"}):
@@ -189,7 +189,7 @@ def test_other_samples_epochs_seeds_and_names_draw_anew(name):
 @pytest.mark.parametrize("name", RANDOM_OPS)
 def test_no_samples(name):
     op = RANDOM_OPS[name]
-    assert run(op, np.empty((0, 12, 16, 3), np.uint8)).shape == (0, *op.infer(PICTURES).shape)
+    assert run(op, np.empty((0, 12, 16, 3), np.uint8)).shape == (0, *op.infer(IMAGES).shape)
 
 
 WITH_P = {
@@ -214,7 +214,7 @@ WITH_P = {
 @pytest.mark.parametrize("name", WITH_P)
 def test_probability(name):
     count = 400
-    batch = np.repeat(pictures([3]), count, axis=0)
+    batch = np.repeat(images([3]), count, axis=0)
     assert np.array_equal(run(WITH_P[name](0.0), batch), batch)
     for p in (0.2, 0.8, 1.0):
         changed = (run(WITH_P[name](p), batch) != batch).any(axis=(1, 2, 3)).mean()
@@ -238,12 +238,12 @@ def test_ops_with_one_share_draw_alike_and_others_do_not():
     )
 
 
-# -- changes to pictures, one by one ------------------------------------------------------------------------
+# -- changes to images, one by one ------------------------------------------------------------------------
 
 
 def test_flip():
     ids = np.arange(50)
-    batch = pictures(ids)
+    batch = images(ids)
     chosen = draws(ids).chance(0.3)
     assert 0 < chosen.sum() < 50
     want = np.where(chosen[:, None, None, None], batch[:, :, ::-1], batch)
@@ -252,9 +252,9 @@ def test_flip():
 
 def test_luma_is_pillows():
     levels = np.repeat(np.arange(256, dtype=np.uint8), 3).reshape(1, 256, 3)
-    for picture in (pixels(1, 64, 64), levels):
-        want = np.asarray(Image.fromarray(picture).convert("L"))
-        assert np.array_equal(luma(picture.astype(np.float32)), want)
+    for image in (pixels(1, 64, 64), levels):
+        want = np.asarray(Image.fromarray(image).convert("L"))
+        assert np.array_equal(luma(image.astype(np.float32)), want)
 
 
 ENHANCERS = {
@@ -269,7 +269,7 @@ ENHANCERS = {
 def test_colours_against_pillow(name, magnitude):
     op, enhancer = ENHANCERS[name]
     ids = np.arange(20)
-    batch = pictures(ids)
+    batch = images(ids)
     drawn = draws(ids)
     drawn.chance(1.0)
     factors = drawn.uniform(max(0.0, 1 - magnitude), 1 + magnitude)
@@ -284,7 +284,7 @@ def test_colours_against_pillow(name, magnitude):
 
 
 def test_contrast_goes_by_the_exact_mean_gray():
-    batch = pictures([1, 2, 3])
+    batch = images([1, 2, 3])
     drawn = draws(range(3))
     drawn.chance(1.0)
     factor = drawn.uniform(0.5, 1.5)[:, None, None, None]
@@ -317,7 +317,7 @@ def test_hue_of_no_turn_and_hue_of_gray_change_nothing():
 @pytest.mark.parametrize("magnitude", [0.0, 0.3, 3.0, 40.0, 5000.0])
 def test_saturation_by_any_amount(magnitude):
     """The engine's, against the formula."""
-    op, batch = ops.RandomSaturation(magnitude, 1.0), pictures(np.arange(9))
+    op, batch = ops.RandomSaturation(magnitude, 1.0), images(np.arange(9))
     drawn = draws(np.arange(9))
     drawn.chance(1.0)
     want = np.clip(op.change(batch.astype(np.float32), op.strength(drawn), np), 0, 255).astype(np.uint8)
@@ -326,7 +326,7 @@ def test_saturation_by_any_amount(magnitude):
 
 def test_jitter_is_its_parts_one_after_another():
     ids = np.arange(30)
-    batch = pictures(ids)
+    batch = images(ids)
     parts = [
         ops.RandomBrightness(0.4),
         ops.RandomContrast(0.3),
@@ -348,7 +348,7 @@ def test_jitter_is_its_parts_one_after_another():
 
 
 def test_grayscale_and_solarization_are_pillows():
-    batch = pictures(range(8))
+    batch = images(range(8))
     for op, reference in (
         (ops.RandomGrayscale(1.0), lambda one: one.convert("L").convert("RGB")),
         (ops.RandomSolarization(77, 1.0), lambda one: ImageOps.solarize(one, 77)),
@@ -392,8 +392,8 @@ def test_cutout_fills_one_square_anywhere():
     assert abs(chi_square(tops * 3 + lefts, 12)) < 4
 
 
-def test_translate_is_a_crop_of_the_padded_picture():
-    batch = np.repeat(pictures([3]), 500, axis=0)
+def test_translate_is_a_crop_of_the_padded_image():
+    batch = np.repeat(images([3]), 500, axis=0)
     found = run(ops.RandomTranslate(2, fill=(9, 8, 7)), batch)
     room = np.full((16, 20, 3), (9, 8, 7), np.uint8)
     room[2:14, 2:18] = batch[0]
@@ -405,7 +405,7 @@ def test_translate_is_a_crop_of_the_padded_picture():
 
 @pytest.mark.parametrize(("size", "padding"), [((5, 6), 0), (12, 4), ((12, 16), 0), ((20, 24), 4)])
 def test_crop(size, padding):
-    batch = np.repeat(pictures([3]), 300, axis=0)
+    batch = np.repeat(images([3]), 300, axis=0)
     found = run(ops.RandomCrop(size, padding, fill=77), batch)
     high, wide = np.broadcast_to(size, 2)
     room = np.pad(batch[0], ((padding, padding), (padding, padding), (0, 0)), constant_values=77)
@@ -434,10 +434,10 @@ def test_fill_of_one_channel_and_of_other_dtypes():
 
 
 def test_poison():
-    batch = pictures(range(6))
+    batch = images(range(6))
     mask, alpha = pixels(99), np.linspace(0, 1, 12 * 16).reshape(12, 16)
     op = ops.Poison(mask, alpha, indices=[4, 1, 77], clamp=(10, 240))
-    assert op.infer(PICTURES) == PICTURES
+    assert op.infer(IMAGES) == IMAGES
     found = run(op, batch)
     want = np.clip(batch * (1 - alpha[..., None]) + mask * alpha[..., None], 10, 240)
     for sample in range(6):
@@ -449,17 +449,17 @@ def test_poison():
 
 
 def test_normalize_and_channels_first():
-    batch = pictures(range(4))
+    batch = images(range(4))
     mean, std = [120.0, 110.5, 100.0], [60.0, 50.0, 0.5]
     want = (batch - np.array(mean)) / np.array(std)
     for dtype, close in (("float16", 1e-3), ("float32", 1e-6), ("float64", 1e-12)):
         op = ops.Normalize(mean, std, dtype)
-        assert op.infer(PICTURES) == Spec(np.dtype(dtype), (12, 16, 3))
+        assert op.infer(IMAGES) == Spec(np.dtype(dtype), (12, 16, 3))
         found = run(op, batch)
         assert found.dtype == dtype
         np.testing.assert_allclose(found, want, rtol=close, atol=close)
     first = ops.ChannelsFirst()
-    assert first.infer(PICTURES).shape == (3, 12, 16)
+    assert first.infer(IMAGES).shape == (3, 12, 16)
     found = run(first, batch)
     assert np.array_equal(found, batch.transpose(0, 3, 1, 2))
     assert found.flags.c_contiguous
@@ -469,9 +469,9 @@ def test_normalize_and_channels_first():
 
 
 @pytest.mark.parametrize("same", [True, False])
-def test_mixup_mixes_pictures_and_labels_alike(same):
+def test_mixup_mixes_images_and_labels_alike(same):
     ids = np.array([8, 3, 5, 1])
-    batch, labels = pictures(ids), np.array([0, 1, 2, 1])
+    batch, labels = images(ids), np.array([0, 1, 2, 1])
     image, label = ops.ImageMixup(0.7, same), ops.LabelMixup(0.7, same)
     assert image.share == label.share
     mixed = label.run(labels, ids, draws(ids, name=label.share))
@@ -826,14 +826,14 @@ def test_wrong_arguments(make, message):
         make()
 
 
-CHANNELS_FIRST = ops.ChannelsFirst().infer(PICTURES)
+CHANNELS_FIRST = ops.ChannelsFirst().infer(IMAGES)
 GRAY = Spec(np.dtype(np.uint8), (12, 16, 1))
 FLOATS = Spec(np.dtype(np.float32), (12, 16, 3))
 TENSORS = Spec(np.dtype(np.uint8), (12, 16, 3), torch=True)
 LABELS = Spec(np.dtype(np.int64))
 RAGGED = Spec(np.dtype(np.uint8), (None,), ragged=True)
 CELLS = Spec(None)
-ON_PICTURES = [
+ON_IMAGES = [
     # It takes them with channels first, too.
     *(op for op in RANDOM_OPS.values() if not isinstance(op, ops.RandomErasing)),
     ops.ChannelsFirst(),
@@ -841,10 +841,10 @@ ON_PICTURES = [
 ]
 
 
-@pytest.mark.parametrize("op", ON_PICTURES, ids=lambda op: type(op).__name__)
+@pytest.mark.parametrize("op", ON_IMAGES, ids=lambda op: type(op).__name__)
 @pytest.mark.parametrize("spec", [CHANNELS_FIRST, TENSORS, LABELS, RAGGED, CELLS], ids=str)
-def test_pictures_are_needed(op, spec):
-    with pytest.raises(OptionError, match=r"needs pictures \(height, width, channels\), not "):
+def test_images_are_needed(op, spec):
+    with pytest.raises(OptionError, match=r"needs images \(height, width, channels\), not "):
         op.infer(spec)
 
 
@@ -852,30 +852,30 @@ def test_pictures_are_needed(op, spec):
     ("op", "spec", "message"),
     [
         (ops.RandomBrightness(0.1), GRAY, "RandomBrightness needs three channels, not uint8 (12, 16, 1)"),
-        (ops.RandomBrightness(0.1), FLOATS, "RandomBrightness needs uint8 pictures, not float32 (12, 16, 3)"),
-        (ops.ImageMixup(1.0), FLOATS, "ImageMixup needs uint8 pictures"),
-        (ops.Normalize([1, 2], [1, 2]), PICTURES, "uint8 pictures of 2 channels, not uint8 (12, 16, 3)"),
+        (ops.RandomBrightness(0.1), FLOATS, "RandomBrightness needs uint8 images, not float32 (12, 16, 3)"),
+        (ops.ImageMixup(1.0), FLOATS, "ImageMixup needs uint8 images"),
+        (ops.Normalize([1, 2], [1, 2]), IMAGES, "uint8 images of 2 channels, not uint8 (12, 16, 3)"),
         (ops.Normalize([1] * 2, [1] * 2), FLOATS, "Normalize has 2 means, and they do not fit float32"),
-        (ops.Cutout(13), PICTURES, "Cutout of 13 does not fit pictures of 16×12"),
-        (ops.Cutout(0), PICTURES, "Cutout of 0 does not fit"),
-        (ops.Cutout(3, (1, 2)), PICTURES, "the fill has 2 numbers"),
-        (ops.Cutout(3, 256), PICTURES, "the fill 256 is out of range for uint8"),
-        (ops.RandomTranslate(3, (0, 0, -1)), PICTURES, "is out of range for uint8"),
+        (ops.Cutout(13), IMAGES, "Cutout of 13 does not fit images of 16×12"),
+        (ops.Cutout(0), IMAGES, "Cutout of 0 does not fit"),
+        (ops.Cutout(3, (1, 2)), IMAGES, "the fill has 2 numbers"),
+        (ops.Cutout(3, 256), IMAGES, "the fill 256 is out of range for uint8"),
+        (ops.RandomTranslate(3, (0, 0, -1)), IMAGES, "is out of range for uint8"),
         (ops.RandomCrop(3, fill=(1, 2, 3)), GRAY, "the fill has 3 numbers"),
-        (ops.RandomCrop(20, padding=3), PICTURES, "RandomCrop of (20, 20) does not fit pictures of 16×12"),
-        (ops.Poison(pixels(0, 5, 5), 0.5, [1]), PICTURES, "do not fit uint8 (12, 16, 3)"),
-        (ops.LabelMixup(1.0), PICTURES, "one label for each sample"),
+        (ops.RandomCrop(20, padding=3), IMAGES, "RandomCrop of (20, 20) does not fit images of 16×12"),
+        (ops.Poison(pixels(0, 5, 5), 0.5, [1]), IMAGES, "do not fit uint8 (12, 16, 3)"),
+        (ops.LabelMixup(1.0), IMAGES, "one label for each sample"),
         (ops.MixupToOneHot(3), LABELS, "MixupToOneHot follows LabelMixup, and this is int64 ()"),
-        (ops.Pad(), PICTURES, "Pad needs values whose first size varies"),
+        (ops.Pad(), IMAGES, "Pad needs values whose first size varies"),
         (ops.Pad(), CELLS, "Pad needs values whose first size varies"),
-        (ops.View("int64"), PICTURES, "the bytes of a row do not divide into it"),
+        (ops.View("int64"), IMAGES, "the bytes of a row do not divide into it"),
         (ops.View("int32"), LABELS, "cannot be seen as int32"),
         (ops.View("int8"), RAGGED, "put Pad before it"),
         (ops.Convert("int8"), CELLS, "Convert needs numbers, not cells"),
         (ops.Squeeze(), RAGGED, "put Pad before it"),
         (ops.Squeeze(), CELLS, "Squeeze needs numbers, not cells"),
         (ops.ReplaceLabel([1], 1), CELLS, "ReplaceLabel needs numbers, not cells"),
-        (ops.Decode(), CELLS, "Decode needs pictures (height, width, channels), not cells"),
+        (ops.Decode(), CELLS, "Decode needs images (height, width, channels), not cells"),
     ],
 )
 def test_wrong_input(op, spec, message):

@@ -26,53 +26,51 @@ def draws(ids: Any, *, seed: int = 1, epoch: int = 0, name: str = "op") -> Draws
     return Draws(seed, epoch, np.asarray(ids, dtype=np.int64), name)
 
 
-def jpeg(picture: Any, quality: int) -> Any:
+def jpeg(image: Any, quality: int) -> Any:
     data = io.BytesIO()
-    picture.save(data, "JPEG", quality=quality)
+    image.save(data, "JPEG", quality=quality)
     return Image.open(data)
 
 
-def moved(picture: Any, matrix: Any, filter: Any, fill: Any) -> Any:
-    return picture.transform(picture.size, Image.Transform.AFFINE, list(matrix), filter, fillcolor=fill)
+def moved(image: Any, matrix: Any, filter: Any, fill: Any) -> Any:
+    return image.transform(image.size, Image.Transform.AFFINE, list(matrix), filter, fillcolor=fill)
 
 
 PILLOW = {
-    Change.BRIGHTNESS: lambda picture, amount: ImageEnhance.Brightness(picture).enhance(amount),
-    Change.CONTRAST: lambda picture, amount: ImageEnhance.Contrast(picture).enhance(amount),
-    Change.SATURATION: lambda picture, amount: ImageEnhance.Color(picture).enhance(amount),
-    Change.SHARPNESS: lambda picture, amount: ImageEnhance.Sharpness(picture).enhance(amount),
-    Change.POSTERIZE: lambda picture, amount: ImageOps.posterize(picture, int(amount)),
+    Change.BRIGHTNESS: lambda image, amount: ImageEnhance.Brightness(image).enhance(amount),
+    Change.CONTRAST: lambda image, amount: ImageEnhance.Contrast(image).enhance(amount),
+    Change.SATURATION: lambda image, amount: ImageEnhance.Color(image).enhance(amount),
+    Change.SHARPNESS: lambda image, amount: ImageEnhance.Sharpness(image).enhance(amount),
+    Change.POSTERIZE: lambda image, amount: ImageOps.posterize(image, int(amount)),
     Change.SOLARIZE: ImageOps.solarize,
-    Change.INVERT: lambda picture, amount: ImageOps.invert(picture),
-    Change.AUTOCONTRAST: lambda picture, amount: ImageOps.autocontrast(picture),
-    Change.EQUALIZE: lambda picture, amount: ImageOps.equalize(picture),
-    Change.JPEG: lambda picture, amount: jpeg(picture, int(amount)),
+    Change.INVERT: lambda image, amount: ImageOps.invert(image),
+    Change.AUTOCONTRAST: lambda image, amount: ImageOps.autocontrast(image),
+    Change.EQUALIZE: lambda image, amount: ImageOps.equalize(image),
+    Change.JPEG: lambda image, amount: jpeg(image, int(amount)),
 }
 
 
-def by_pillow(picture: Any, codes: Any, amounts: Any, fill: Any = 0, bilinear: bool = False) -> Any:
-    """One picture (height, width, channels) after some changes."""
-    shown = Image.fromarray(picture[..., 0] if picture.shape[2] == 1 else picture)
+def by_pillow(image: Any, codes: Any, amounts: Any, fill: Any = 0, bilinear: bool = False) -> Any:
+    """One image (height, width, channels) after some changes."""
+    shown = Image.fromarray(image[..., 0] if image.shape[2] == 1 else image)
     filter = Image.Resampling.BILINEAR if bilinear else Image.Resampling.NEAREST
-    colour = fill if picture.shape[2] == 1 else tuple(np.broadcast_to(fill, 3).tolist())
+    colour = fill if image.shape[2] == 1 else tuple(np.broadcast_to(fill, 3).tolist())
     for code, amount in zip(codes, amounts, strict=True):
         if code == Change.AFFINE:
             shown = moved(shown, amount, filter, colour)
         elif code != Change.NONE:
             shown = PILLOW[Change(code)](shown, amount[0])
-    return np.asarray(shown).reshape(picture.shape)
+    return np.asarray(shown).reshape(image.shape)
 
 
-def any_picture(seed: int, height: int, width: int, channels: int, spread: int) -> Any:
+def any_image(seed: int, height: int, width: int, channels: int, spread: int) -> Any:
     """Noise about some level; little spread leaves levels that no pixel has."""
     rng = np.random.default_rng(seed)
     return rng.integers(128 - spread, 128 + spread, (height, width, channels)).astype(np.uint8)
 
 
 sides = st.integers(1, 40)
-pictures = st.builds(
-    any_picture, st.integers(0, 9), sides, sides, st.sampled_from([1, 3]), st.integers(1, 128)
-)
+images = st.builds(any_image, st.integers(0, 9), sides, sides, st.sampled_from([1, 3]), st.integers(1, 128))
 AMOUNTS = {
     Change.POSTERIZE: st.integers(1, 8),
     Change.SOLARIZE: st.floats(0, 256),
@@ -82,12 +80,12 @@ AMOUNTS = {
 
 @pytest.mark.parametrize("code", PILLOW, ids=lambda code: code.name)
 def test_every_change_is_pillows(code):
-    @given(pictures, AMOUNTS.get(code, st.floats(0, 3)))
-    def check(picture, amount):
+    @given(images, AMOUNTS.get(code, st.floats(0, 3)))
+    def check(image, amount):
         made = Changes.none(1, 1)
         made.codes[:], made.amounts[0, 0, 0] = code, amount
-        want = by_pillow(picture, made.codes[0], made.amounts[0])
-        got = change(picture[None].copy(), made)[0]
+        want = by_pillow(image, made.codes[0], made.amounts[0])
+        got = change(image[None].copy(), made)[0]
         # Its libjpeg may be another, and some builds of it multiply and add in one go.
         assert np.abs(got.astype(int) - want).max() <= (2 if code == Change.JPEG else 1)
 
@@ -95,18 +93,18 @@ def test_every_change_is_pillows(code):
 
 
 @pytest.mark.parametrize("bilinear", [False, True])
-def test_pictures_are_moved_as_by_pillow(bilinear):
+def test_images_are_moved_as_by_pillow(bilinear):
     @given(
-        pictures, st.lists(st.floats(-1, 1), min_size=4, max_size=4), st.integers(-9, 9), st.integers(0, 255)
+        images, st.lists(st.floats(-1, 1), min_size=4, max_size=4), st.integers(-9, 9), st.integers(0, 255)
     )
-    def check(picture, parts, shift, fill):
+    def check(image, parts, shift, fill):
         made = Changes.none(1, 1)
         made.codes[:] = Change.AFFINE
         made.amounts[0, 0] = [1 + parts[0], parts[1], shift, parts[2], 1 + parts[3], -shift / 3]
-        want = by_pillow(picture, made.codes[0], made.amounts[0], fill, bilinear)
-        got = change(picture[None].copy(), made, fill, bilinear)[0]
+        want = by_pillow(image, made.codes[0], made.amounts[0], fill, bilinear)
+        got = change(image[None].copy(), made, fill, bilinear)[0]
         away = np.abs(got.astype(int) - want)
-        assert (away > 2).mean() <= (0.0 if picture.size < 100 else 0.002)
+        assert (away > 2).mean() <= (0.0 if image.size < 100 else 0.002)
 
     check()
 
@@ -197,7 +195,7 @@ def facts(op: Any, rows: int = 20_000, size: tuple[int, int] = (100, 200)) -> An
     return made.codes[:, 0], made.amounts[:, 0]
 
 
-# By hand, from the papers' and torchvision's tables, for pictures of 200 x 100.
+# By hand, from the papers' and torchvision's tables, for images of 200 x 100.
 def expected(shear, across, down, angle, enhance, bits, solarize):  # fmt: skip
     matrices = [(1, s, 0, 0, 1, 0) for s in (shear, -shear)] + [(1, 0, 0, s, 1, 0) for s in (shear, -shear)]
     matrices += [(1, 0, s, 0, 1, 0) for s in (across, -across)]
@@ -274,17 +272,17 @@ def test_policies_do_what_pillow_does_with_their_draws(channels, filter):
 
 
 def test_rotation_is_pillows():
-    picture = smooth(3, 60, 45)
+    image = smooth(3, 60, 45)
     [rotate] = [one for one in ops.TrivialAugment()._list if one.magnitudes[-1] == 135]
     for angle in (-135.0, -30.0, 7.5, 90.0, 131.0):
         made = Changes.none(1, 1)
         made.codes[:] = Change.AFFINE
         made.amounts[0] = rotate.amounts(np.array([angle]), np.array([[60, 45]], np.int32))
-        want = np.asarray(Image.fromarray(picture).rotate(angle, Image.Resampling.NEAREST))
-        assert np.array_equal(change(picture[None].copy(), made)[0], want)
+        want = np.asarray(Image.fromarray(image).rotate(angle, Image.Resampling.NEAREST))
+        assert np.array_equal(change(image[None].copy(), made)[0], want)
 
 
-def test_augmix_mixes_the_picture_with_its_chains():
+def test_augmix_mixes_the_image_with_its_chains():
     ids = np.arange(30)
     batch = np.stack([smooth(n, 24, 32) for n in ids])
     op = ops.AugMix(5, 2, alpha=0.7, fill=9)
@@ -420,7 +418,7 @@ def test_a_device_makes_the_same(name, shape, device):
     got = op.device_form(sent, ids, draws(ids), DeviceTensors(torch.device(device)))
     assert got.dtype == torch.uint8
     away = np.abs(got.cpu().numpy().astype(int) - want)
-    # In single precision, a place at the very edge of a picture may be outside of it.
+    # In single precision, a place at the very edge of an image may be outside of it.
     assert (away > 2).mean() <= (0.001 if name in ("smooth", "augmix") else 0)
     assert (away > 0).mean() < 0.05
 
@@ -445,7 +443,7 @@ def test_erasing_on_a_device_with_channels_first():
 
 
 def test_in_a_loader(tmp_path):
-    """Whatever the batch, a sample comes out the same; normalised pictures are erased with channels first."""
+    """Whatever the batch, a sample comes out the same; normalised images are erased with channels first."""
     path = write_raw(tmp_path / "raw.beton", 12)
     pipeline = [
         ops.RandAugment(), ops.JpegArtifacts(), ops.GaussianNoise(), ops.Normalize((0, 0, 0), (1, 1, 1)),
@@ -463,9 +461,9 @@ def test_in_a_loader(tmp_path):
 
 def test_boxes_go_along(tmp_path):
     fields = {"image": bp.Image(), "boxes": bp.Boxes(of="image")}
-    picture = np.zeros((60, 60, 3), np.uint8)
-    picture[20:40, 15:35] = 255
-    samples = [{"image": picture, "boxes": np.array([[15, 20, 35, 40]], np.float32)}] * 16
+    image = np.zeros((60, 60, 3), np.uint8)
+    image[20:40, 15:35] = 255
+    samples = [{"image": image, "boxes": np.array([[15, 20, 35, 40]], np.float32)}] * 16
     path = write(tmp_path / "boxes.beton", fields, samples)
     policy = ops.RandAugment(2, 12)
     policy._list = [one for one in policy._list if one.change in (Change.NONE, Change.AFFINE)]
@@ -505,8 +503,8 @@ def test_masks_go_along_by_share(tmp_path):
     fields = {"image": bp.Image(), "mask": bp.Image(mask=True)}
     mask = np.zeros((60, 60), np.uint8)
     mask[20:40, 15:35] = 7
-    picture = np.repeat(np.where(mask, 255, 0).astype(np.uint8)[..., None], 3, axis=2)
-    path = write(tmp_path / "masks.beton", fields, [{"image": picture, "mask": mask}] * 16)
+    image = np.repeat(np.where(mask, 255, 0).astype(np.uint8)[..., None], 3, axis=2)
+    path = write(tmp_path / "masks.beton", fields, [{"image": image, "mask": mask}] * 16)
     policy = ops.RandAugment(2, 12, share="both")
     policy._list = [one for one in policy._list if one.change not in (Change.SOLARIZE, Change.EQUALIZE)]
     own = ops.RandAugment(2, 12, fill=9, filter="bilinear", share="both")

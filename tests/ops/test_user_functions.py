@@ -41,12 +41,12 @@ def plus_batch(values, rng):
     return values + rng.uniform()
 
 
-def mean(picture):
-    return picture.mean(axis=(0, 1)).astype(np.float32)
+def mean(image):
+    return image.mean(axis=(0, 1)).astype(np.float32)
 
 
-def drawn(picture, rng):
-    return rng.generator().permutation(picture, axis=0)
+def drawn(image, rng):
+    return rng.generator().permutation(image, axis=0)
 
 
 def letters(text):
@@ -189,10 +189,10 @@ def test_random_numbers_belong_to_the_sample(load, parallel):
     assert not np.array_equal(wanted, np.arange(50.0))
 
 
-def test_pictures(tmp_path, load):
+def test_images(tmp_path, load):
     path = write_raw(tmp_path / "a.beton", 30)
 
-    def pictures(function, parallel, **options):
+    def images(function, parallel, **options):
         steps = [ops.Resize(10), Function(function, each=True, parallel=parallel, **options)]
         loader = bp.Loader(path, 8, order="random", pipelines={"image": steps})
         try:
@@ -201,9 +201,9 @@ def test_pictures(tmp_path, load):
             loader.close()
 
     for function, options in ((drawn, {}), (mean, {"dtype": "float32", "shape": (3,)})):
-        wanted = pictures(function, None, **options)
+        wanted = images(function, None, **options)
         for parallel in WAYS[1:]:
-            found = pictures(function, parallel, **options)
+            found = images(function, parallel, **options)
             assert all(np.array_equal(*pair) for pair in zip(found, wanted, strict=True))
             assert found[0].dtype == wanted[0].dtype
     assert wanted[0].shape == (8, 3)

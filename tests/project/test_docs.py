@@ -23,7 +23,7 @@ from pages import FENCE, PAGES
 from repository import ROOT
 
 ADD = ROOT / "docs" / "guides" / "add-a-format.md"
-# Pages that show what a command or an example printed once, on other pictures.
+# Pages that show what a command or an example printed once, on other images.
 SHOWN_ONCE = ("README.md", "docs/quickstart.md", "docs/guides/convert-and-verify.md")
 # Run elsewhere: the format by the test below, frameworks in processes of their own.
 ELSEWHERE = (ADD, *(ROOT / "docs" / "guides" / f"{name}.md" for name in pages.FRAMEWORKS))
@@ -32,7 +32,7 @@ EXAMPLES = [
     for page in PAGES
     if page not in ELSEWHERE and {kind for kind, *_ in pages.blocks(page)} & {"python", "console"}
 ]
-# Pages that encode every picture in many ways; theirs are smaller.
+# Pages that encode every image in many ways; theirs are smaller.
 ENCODING = ("choosing-a-codec", "images", "exercise-image-formats", "exercise-imagenet-beton")
 # Pages that speak to a bucket, s3://my-bucket.
 REMOTE = ("data-in-a-bucket",)
@@ -66,7 +66,7 @@ def quotes(page: Path) -> Iterator[tuple[str, str]]:
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
-    """Pictures of a size, made once."""
+    """Images of a size, made once."""
 
     @functools.cache
     def make(size: int) -> Path:
@@ -106,14 +106,14 @@ def workplace(
         request.getfixturevalue("my_bucket")
     for name in ("photos", "broken"):
         shutil.copytree(photos(150 if page.stem in ENCODING else 400), tmp_path / name)
-    pictures = sorted((tmp_path / "broken").rglob("*.jpg"))
-    for number, content in ((23, pictures[23].read_bytes()[:300]), (38, b""), (46, b"hello\n")):
-        pictures[number].write_bytes(content)
+    images = sorted((tmp_path / "broken").rglob("*.jpg"))
+    for number, content in ((23, images[23].read_bytes()[:300]), (38, b""), (46, b"hello\n")):
+        images[number].write_bytes(content)
     (tmp_path / "mixed").mkdir()
-    with Image.open(pictures[0]) as picture:
+    with Image.open(images[0]) as image:
         for mode, name in (("RGB", "a.jpg"), ("L", "b.png"), ("RGBA", "c.png"), ("CMYK", "d.jpg")):
-            picture.convert(mode).save(tmp_path / "mixed" / name)
-        deep = np.asarray(picture.convert("L")).astype(np.uint16) * 257
+            image.convert(mode).save(tmp_path / "mixed" / name)
+        deep = np.asarray(image.convert("L")).astype(np.uint16) * 257
     Image.fromarray(deep).save(tmp_path / "mixed" / "e.png")
     monkeypatch.chdir(tmp_path)
     handler = signal.getsignal(signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""The demo's picture generator: reproducible, of a photograph's weight, with labels that can be learned."""
+"""The demo's image generator: reproducible, of a photograph's weight, with labels that can be learned."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _jpegs(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*.jpg"))}
 
 
-def test_same_seed_and_index_same_picture() -> None:
+def test_same_seed_and_index_same_image() -> None:
     first = photos.photo(3, seed=1, width=160, height=120, label=2)
     photos.photo(4, seed=1, width=160, height=120)
     assert np.array_equal(first, photos.photo(3, seed=1, width=160, height=120, label=2))
@@ -46,10 +46,10 @@ def test_same_seed_and_index_same_picture() -> None:
 
 @pytest.mark.parametrize(("width", "height"), [(500, 375), (64, 96), (17, 16), (1, 1), (900, 20)])
 def test_size_and_type(width: int, height: int) -> None:
-    picture = photos.photo(0, width=width, height=height)
-    assert picture.shape == (height, width, 3)
-    assert picture.dtype == np.uint8
-    assert picture.flags.c_contiguous
+    image = photos.photo(0, width=width, height=height)
+    assert image.shape == (height, width, 3)
+    assert image.dtype == np.uint8
+    assert image.flags.c_contiguous
 
 
 @pytest.mark.parametrize(("width", "height"), [(256, 192), (400, 300), (500, 375)])
@@ -57,8 +57,8 @@ def test_weighs_what_a_photograph_weighs(width: int, height: int) -> None:
     weights = []
     for index in range(100):
         file = io.BytesIO()
-        picture = photos.photo(index, width=width, height=height, label=index % 8)
-        Image.fromarray(picture).save(file, "JPEG", quality=90)
+        image = photos.photo(index, width=width, height=height, label=index % 8)
+        Image.fromarray(image).save(file, "JPEG", quality=90)
         weights.append(len(file.getvalue()) / (width * height))
     assert 0.4 < np.mean(weights) < 0.6
     assert 0.15 < min(weights) < 0.35
@@ -66,7 +66,7 @@ def test_weighs_what_a_photograph_weighs(width: int, height: int) -> None:
 
 
 def test_has_a_photograph_s_spectrum() -> None:
-    """Natural pictures' power falls about as the frequency squared; white noise's does not fall at all."""
+    """Natural images' power falls about as the frequency squared; white noise's does not fall at all."""
     f = np.fft.fftfreq(256)
     radius = np.hypot(f[:, None], f)
     low, high = (radius > 0.02) & (radius < 0.04), (radius > 0.2) & (radius < 0.4)
@@ -81,11 +81,9 @@ def test_has_a_photograph_s_spectrum() -> None:
 
 def test_label_can_be_told_from_colour() -> None:
     def colour(index: int, label: int) -> npt.NDArray[Any]:
-        picture = photos.photo(index, width=128, height=96, label=label).reshape(-1, 3).astype(np.float32)
-        vivid = np.ptp(picture, axis=1)
-        return np.asarray(
-            ((picture - picture.mean(axis=1, keepdims=True)) * vivid[:, None] ** 2).mean(axis=0)
-        )
+        image = photos.photo(index, width=128, height=96, label=label).reshape(-1, 3).astype(np.float32)
+        vivid = np.ptp(image, axis=1)
+        return np.asarray(((image - image.mean(axis=1, keepdims=True)) * vivid[:, None] ** 2).mean(axis=0))
 
     def directions(indices: range, label: int) -> npt.NDArray[Any]:
         found = np.array([colour(index, label) for index in indices])
@@ -97,11 +95,11 @@ def test_label_can_be_told_from_colour() -> None:
 
 
 def test_folder_is_complete_and_kept(tmp_path: Path) -> None:
-    root = tmp_path / "pictures"
+    root = tmp_path / "images"
     seen: list[tuple[int, int]] = []
     photos.make_folder(root, 24, size=64, seed=5, progress=lambda done, count: seen.append((done, count)))
     assert seen == [(n, 24) for n in range(1, 25)]
-    assert [p.name for p in tmp_path.iterdir()] == ["pictures"]
+    assert [p.name for p in tmp_path.iterdir()] == ["images"]
     assert sorted(p.name for p in root.iterdir() if p.is_dir()) == sorted(photos.NAMES)
     before = _jpegs(root)
     assert len(before) == 24

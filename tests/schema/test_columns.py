@@ -154,7 +154,7 @@ def test_spans_lie_in_one_file_unless_told():
     assert "2 cells in 1 files" in repr(spans)
 
 
-def test_a_schema_of_pictures_needs_ragged_columns():
+def test_a_schema_of_images_needs_ragged_columns():
     with pytest.raises(SchemaError, match="needs a Ragged"):
         Columns(image=np.zeros((2, 4, 4, 3), np.uint8)).check(Schema(image=Image()))
 

@@ -201,7 +201,7 @@ def test_nested_values_come_back_exactly():
     assert found[1]["t"].shape == (0, 2)
 
 
-def test_pictures_in_a_list():
+def test_images_in_a_list():
     one, other = through(List(Image()), [pixels(4, 5, 3), jpeg()])
     assert equal(one, pixels(4, 5, 3))
     assert other.shape == (8, 8, 3)

@@ -36,7 +36,7 @@ pytest.importorskip("obstore", reason="pip install 'batchplant[remote]'")
 ROWS = 12
 WRITERS = sorted(name for name, one in registry.all_formats().items() if one.writer is not None)
 OPEN = {"pickle": {"allow_pickle": True}, "joblib": {"allow_pickle": True}}
-# A folder has one picture, sound or video for each sample, and none of the other two.
+# A folder has one image, sound or video for each sample, and none of the other two.
 MEDIA = {"imagefolder": "image", "audiofolder": "audio", "videofolder": "video"}
 
 

@@ -28,7 +28,7 @@ from proxy import Proxy
 from repository import GOLDEN
 from servers import Bucket
 
-# A folder has one picture, sound or video for each sample, and cannot do without.
+# A folder has one image, sound or video for each sample, and cannot do without.
 BESIDE = {
     "imagefolder": {"image": (bp.Image(), jpeg())},
     "audiofolder": {"audio": (bp.Audio(), sound(4))},
@@ -50,11 +50,11 @@ def copied(source: Path) -> Callable[[Path], str]:
 
 
 def list_file(folder: Path) -> str:
-    os.makedirs(folder / "pictures")
+    os.makedirs(folder / "images")
     lines = []
     for number in range(ROWS):
-        (folder / f"pictures/{number}.jpg").write_bytes(jpeg(8, 8 + number))
-        lines.append(f"{number}\t{number % 3}\tpictures/{number}.jpg\n")
+        (folder / f"images/{number}.jpg").write_bytes(jpeg(8, 8 + number))
+        lines.append(f"{number}\t{number % 3}\timages/{number}.jpg\n")
     (folder / "data.lst").write_text("".join(lines))
     return "data.lst"
 
@@ -320,15 +320,15 @@ def test_files_beside(bucket: Bucket) -> None:
 
 
 def test_a_list_with_a_root(bucket: Bucket) -> None:
-    list_file(Path(bucket.root, "pictures") if (Path(bucket.root, "pictures").mkdir() or True) else Path())
+    list_file(Path(bucket.root, "images") if (Path(bucket.root, "images").mkdir() or True) else Path())
     Path(bucket.root, "lists").mkdir()
-    shutil.move(Path(bucket.root, "pictures/data.lst"), Path(bucket.root, "lists/data.lst"))
-    root = f"{bucket.url}/pictures"
+    shutil.move(Path(bucket.root, "images/data.lst"), Path(bucket.root, "lists/data.lst"))
+    root = f"{bucket.url}/images"
     with bp.open(f"{bucket.url}/lists/data.lst", endpoint=bucket.endpoint, root=root) as reader:
         assert cells(reader)["image"] == [jpeg(8, 8 + n) for n in range(ROWS)]
 
 
-# -- folders of pictures ---------------------------------------------------------------------------------
+# -- folders of images ---------------------------------------------------------------------------------
 
 
 def class_folders(bucket: Bucket, classes: int = 5, each: int = 4) -> str:
@@ -376,14 +376,14 @@ def test_folders_with_metadata(kind: str, bucket: Bucket) -> None:
         assert (caught.value.sample, caught.value.field) == (3, "image")
 
 
-def test_pictures_and_masks(bucket: Bucket) -> None:
+def test_images_and_masks(bucket: Bucket) -> None:
     for n in range(3):
         bucket.put(f"pairs/images/{n}.jpg", jpeg(8, 8 + n))
         bucket.put(f"pairs/masks/{n}.jpg", jpeg(8, 8 + n, 1))
     opened_alike(bucket, "pairs", pairs=None)
 
 
-def test_a_picture_that_is_gone(bucket: Bucket) -> None:
+def test_a_image_that_is_gone(bucket: Bucket) -> None:
     name = class_folders(bucket)
     with bp.open(f"{bucket.url}/{name}", endpoint=bucket.endpoint) as reader:
         os.remove(os.path.join(bucket.root, name, "class 1/2.jpg"))
@@ -565,7 +565,7 @@ def loaded(reader: bp.Reader, order: str) -> list[bytes]:
     ]
 
 
-def test_an_epoch_fetches_every_picture_once(bucket: Bucket, proxy: Proxy) -> None:
+def test_an_epoch_fetches_every_image_once(bucket: Bucket, proxy: Proxy) -> None:
     name = class_folders(bucket, classes=10, each=6)
     proxy.mend = True
     with bp.open(f"{bucket.url}/{name}", endpoint=proxy.endpoint) as reader:

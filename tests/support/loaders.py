@@ -25,7 +25,7 @@ from processes import PATIENCE
 
 
 def pixels(sample: int, height: int = 12, width: int = 16, channels: int = 3) -> Any:
-    """The picture of a sample: noise, the same every time, with the sample's number in its first pixel."""
+    """The image of a sample: noise, the same every time, with the sample's number in its first pixel."""
     made = np.random.default_rng([sample, height, width]).integers(
         0, 256, (height, width, channels), dtype=np.uint8
     )
@@ -34,7 +34,7 @@ def pixels(sample: int, height: int = 12, width: int = 16, channels: int = 3) ->
 
 
 def smooth(sample: int, height: int, width: int) -> Any:
-    """A picture without sharp edges, which survives JPEG and resizing."""
+    """An image without sharp edges, which survives JPEG and resizing."""
     y, x = np.mgrid[0:height, 0:width] / max(height, width)
     rng = np.random.default_rng(sample)
     waves = [np.sin(x * rng.uniform(1, 5) + y * rng.uniform(1, 5) + rng.uniform(0, 6)) for _ in range(3)]
@@ -54,13 +54,13 @@ def write(
 
 
 def write_raw(path: Path | str, count: int = 20, height: int = 12, width: int = 16) -> str:
-    """``pixels(n)`` as raw pictures of one size, and ``label`` n."""
+    """``pixels(n)`` as raw images of one size, and ``label`` n."""
     samples = ({"image": pixels(n, height, width), "label": n} for n in range(count))
     return write(path, {"image": bp.Image(), "label": bp.Int()}, samples)
 
 
 def write_jpeg(path: Path | str, count: int = 20, damaged: Iterable[int] = ()) -> str:
-    """``smooth`` pictures of several sizes as JPEG, and ``label`` n; some cut short."""
+    """``smooth`` images of several sizes as JPEG, and ``label`` n; some cut short."""
     damaged = set(damaged)
 
     def sample(n: int) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def write_jpeg(path: Path | str, count: int = 20, damaged: Iterable[int] = ()) -
 
 
 def numbers(path: Path | str, count: int = 20) -> str:
-    """A dataset without pictures: ``value`` n."""
+    """A dataset without images: ``value`` n."""
     return write(path, {"value": bp.Int()}, ({"value": n} for n in range(count)))
 
 

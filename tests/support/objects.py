@@ -1,4 +1,4 @@
-"""What the suites of COCO, YOLO and VOC share: a dataset of detection, and pictures with objects."""
+"""What the suites of COCO, YOLO and VOC share: a dataset of detection, and images with objects."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CLASSES = ("cat", "dog", "Größe: 1")
 
 
 def boxes(n: int) -> np.ndarray:
-    """As left, top, width, height, in pictures of 8 pixels and more."""
+    """As left, top, width, height, in images of 8 pixels and more."""
     return np.array([[one, 1.25, 2 + one / 4, 3.5] for one in range(n % 4)], np.float32).reshape(-1, 4)
 
 
@@ -31,15 +31,15 @@ class DetectionSuite(FormatSuite):
         return {name: one for name, one in all_cases().items() if name.startswith("image")}
 
     def files(self, path: str):
-        """Of the pictures one, and of labels those that are there."""
+        """Of the images one, and of labels those that are there."""
         found = [file for file in super().files(path) if file.stat().st_size]
-        pictures = [file for file in found if file.suffix == ".jpg"]
-        return [file for file in found if file not in pictures[1:]]
+        images = [file for file in found if file.suffix == ".jpg"]
+        return [file for file in found if file not in images[1:]]
 
     def dataset(self, count: int, *fields: str):
         schema = {name: field for name, (field, _) in self.fields.items()}
         return schema, [{name: make(n) for name, (_, make) in self.fields.items()} for n in range(count)]
 
 
-def picture(n: int) -> bytes:
+def image(n: int) -> bytes:
     return jpeg(8, 8 + n % 5)

@@ -45,7 +45,7 @@ def load_script(path: Path) -> ModuleType:
 def blocks(page: Path) -> Iterator[tuple[str, str, str]]:
     """(kind, what else stands in the first line, text) of the fenced blocks, in order.
 
-    A text block right behind another is output of that; one with words between is a picture of something.
+    A text block right behind another is output of that; one with words between is an image of something.
     """
     written, end = page.read_text("utf-8"), -1
     for found in FENCE.finditer(written):

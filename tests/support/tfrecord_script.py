@@ -2,7 +2,7 @@
 
 usage: tfrecord_script.py tensorflow|batchplant INPUTS FOLDER
 
-INPUTS is an .npz file of encoded pictures and pixels. test_tfrecord_mirror.py compares the results.
+INPUTS is an .npz file of encoded images and pixels. test_tfrecord_mirror.py compares the results.
 """
 
 import hashlib
@@ -388,7 +388,7 @@ keep(
     ],
 )
 
-# Pictures
+# Images
 given = dict(np.load(inputs))
 base, small = given.pop("base"), given.pop("small")
 files = {name: value.tobytes() for name, value in given.items()}

@@ -122,7 +122,7 @@ CASES: dict[str, tuple[Case, Case, dict[str, Any]]] = {
         case(files=10_000, sample_bytes=3e6),
         {},
     ),
-    "large-pictures": (case(PHOTO), case(PNG), {"max_resolution": 384}),
+    "large-images": (case(PHOTO), case(PNG), {"max_resolution": 384}),
     "png-photos": (case(PNG), case(PHOTO), {"image_format": "jpeg", "quality": 90}),
     "sorted-labels": (case(LABEL), case(dataclasses.replace(LABEL, sorted=False)), {}),
     "padding": (case(field(padding=0.6)), case(field(padding=0.1)), {}),
@@ -225,7 +225,7 @@ def test_every_question_has_a_rule_and_a_flag(capsys: pytest.CaptureFixture[str]
     shown = capsys.readouterr().out
     for one in QUESTIONS:
         assert f"--{one.name} " in shown
-        # Lossless is looked at by the rules of pictures.
+        # Lossless is looked at by the rules of images.
         assert one.name in RULES or one.name == "lossless"
 
 
@@ -244,7 +244,7 @@ def test_rules_keep_what_must_stay_exact() -> None:
     for one in (PHOTO, PNG):
         for answers in (yes("lossless"), {"goal": "archive"}):
             where = case(one, answers=answers)
-            assert not RULES["large-pictures"].look(where).applies
+            assert not RULES["large-images"].look(where).applies
             assert not RULES["png-photos"].look(where).applies
     mask = dataclasses.replace(PNG, field=Image(mask=True))
     assert not RULES["png-photos"].look(case(mask)).applies
@@ -665,9 +665,9 @@ def test_formats_that_suit_the_data_are_tried_first(kind: str) -> None:
     assert bench.order()[: len(first)] == first
 
 
-def test_formats_for_images_are_tried_first(pictures: Path) -> None:
+def test_formats_for_images_are_tried_first(images: Path) -> None:
     bench = GivenBench({})
-    advised(str(pictures), bench)
+    advised(str(images), bench)
     assert bench.order()[:2] == ["beton", "webdataset"]
 
 
@@ -805,12 +805,12 @@ def test_the_format_that_it_has_is_not_advised(tmp_path: Path) -> None:
     assert packed.label == "webdataset (written anew)"
 
 
-def test_a_crop_is_no_larger_than_the_images(pictures: Path) -> None:
-    """The pictures are of 64×48 pixels."""
-    found = advised(str(pictures), GivenBench({}))
+def test_a_crop_is_no_larger_than_the_images(images: Path) -> None:
+    """The images are of 64×48 pixels."""
+    found = advised(str(images), GivenBench({}))
     assert "RandomResizedCrop(48)" in found.loop
     assert found.commands[-1].endswith("--size 48")
-    assert "RandomResizedCrop(96)" in advised(str(pictures), GivenBench({}), size=96).loop
+    assert "RandomResizedCrop(96)" in advised(str(images), GivenBench({}), size=96).loop
     large = case(field("image", Image(), width=500.0, height=400.0))
     assert (large.size, case().size) == (224, 224)
 
@@ -848,7 +848,7 @@ def pretend(
 PICKS: dict[str, tuple[dict[str, Any], set[str], bool, Callable[[Format], bool]]] = {
     "tiny png files": ({"order": "random"}, {"tiny-files", "sorted-labels"}, False,
                        lambda one: one.media is None),
-    "4k photos": ({"max_resolution": 448}, {"large-pictures"}, False, lambda one: one.can.random_access),
+    "4k photos": ({"max_resolution": 448}, {"large-images"}, False, lambda one: one.can.random_access),
     "sorted tar": ({"shuffle": True, "order": "sequential"}, {"sorted-labels", "stream"}, False,
                    lambda one: one.can.streaming_write),
     "long audio": ({"order": "random"}, set(), True, lambda one: one.media is bp.Audio),
@@ -874,7 +874,7 @@ def test_pick(name: str, made: Callable[[str], str], monkeypatch: pytest.MonkeyP
 
 
 def test_pick_remote_parquet(bucket: Bucket, made: Callable[[str], str]) -> None:
-    url = bucket.put("pictures.parquet", Path(made("remote parquet")).read_bytes())
+    url = bucket.put("images.parquet", Path(made("remote parquet")).read_bytes())
     reader = bp.open(url, endpoint=bucket.endpoint)
     found = advise.advise(reader, on=dataclasses.replace(HERE, storage="s3"), try_ways=pretend)
     assert found.facts.remote
@@ -889,7 +889,7 @@ def test_pick_remote_parquet(bucket: Bucket, made: Callable[[str], str]) -> None
 JPEG = {"max_resolution": 32, "image_format": "jpeg", "quality": 80}
 WAYS: dict[str, tuple[Way, dict[str, Any]]] = {
     "options": (Way("tfrecord", ".tfrecord", {"records": "example"}), {}),
-    "pictures": (
+    "images": (
         Way("beton", ".beton", {}, {"max_resolution": 32, "image_format": "jpeg", "quality": 80}),
         {},
     ),
@@ -901,7 +901,7 @@ WAYS: dict[str, tuple[Way, dict[str, Any]]] = {
 
 
 @pytest.fixture(scope="module")
-def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rng = np.random.default_rng(0)
     folder = tmp_path_factory.mktemp("a folder") / "my photos"
     for number in range(12):
@@ -913,12 +913,12 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("goal", ["train", "archive"])
 @pytest.mark.parametrize("name", WAYS)
 def test_commands_run_as_they_are_printed(
-    name: str, goal: str, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, goal: str, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     way, settings = WAYS[name]
     answers = Answers(goal=goal, size=16, batch_size=4)
-    lines, opened = commands.commands([str(pictures)], way, settings, answers)
+    lines, opened = commands.commands([str(images)], way, settings, answers)
     assert len(lines) == (1 if way.stays else 3)
     for line in lines:
         program, *words = shlex.split(line)
@@ -943,7 +943,7 @@ def test_nothing_is_written_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 # -- the command ---------------------------------------------------------------------------------------
 
 
-def test_command(pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+def test_command(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     """For real: everything is looked at, tried and printed, and nothing is left behind."""
     scratch = tmp_path / "scratch"
     scratch.mkdir()
@@ -951,7 +951,7 @@ def test_command(pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("tempfile.tempdir", None)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("os.getloadavg", lambda: (1000.0, 0.0, 0.0))
-    argv = ["advise", str(pictures), "--formats", "beton,tfrecord", "--seconds", "0.2", "--size", "16"]
+    argv = ["advise", str(images), "--formats", "beton,tfrecord", "--seconds", "0.2", "--size", "16"]
     assert main([*argv, "--explain", "--gpus", "2", "--step-ms", "1000"]) == 0
     shown = capsys.readouterr().out
     for word in (
@@ -1005,8 +1005,8 @@ def test_what_will_lie_in_a_bucket_is_tried_over_a_network(monkeypatch: pytest.M
     assert not [one for one in opened if one.startswith("http:")]
 
 
-def test_questions_are_asked(pictures: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    argv = ["advise", str(pictures), "--ask", "--seconds", "0.1", "--formats", "beton,tfrecord", "--json"]
+def test_questions_are_asked(images: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    argv = ["advise", str(images), "--ask", "--seconds", "0.1", "--formats", "beton,tfrecord", "--json"]
     monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
     assert main(argv) == 2
     capsys.readouterr()
@@ -1067,13 +1067,13 @@ def test_proof(monkeypatch: pytest.MonkeyPatch, made: Callable[[str], str]) -> N
 
 
 def test_proof_for_real(
-    pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As typed: what is advised and the runner-up are converted and measured, and nothing is left behind."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
     monkeypatch.setattr("batchplant.cli.advise.PROVE_SECONDS", 0.1)
-    argv = ["advise", str(pictures), "--formats", "beton,tfrecord", "--seconds", "0.1", "--size", "16"]
+    argv = ["advise", str(images), "--formats", "beton,tfrecord", "--seconds", "0.1", "--size", "16"]
     assert main([*argv, "--prove"]) == 0
     shown = capsys.readouterr().out
     proved = shown.partition("\nproved")[2].split("\n\n")[0]

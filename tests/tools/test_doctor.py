@@ -35,7 +35,7 @@ GUIDE = repository.ROOT / "docs" / "guides" / "doctor.md"
 
 
 def photo(seed, height=96, width=128, grain=8):
-    """A picture that is smooth as photographs are, with some grain, another one for every seed."""
+    """An image that is smooth as photographs are, with some grain, another one for every seed."""
     rng = np.random.default_rng(seed)
     coarse = rng.integers(0, 255, (6, 8, 3)).astype(np.float64)
     rows, columns = np.linspace(0, 4.999, height), np.linspace(0, 6.999, width)
@@ -51,7 +51,7 @@ def jpeg(seed, quality=90, **size):
     return image.encode(photo(seed, **size), "jpeg", quality=quality)
 
 
-PICTURES = [jpeg(seed) for seed in range(24)]
+IMAGES = [jpeg(seed) for seed in range(24)]
 
 
 def data(samples, **schema):
@@ -89,7 +89,7 @@ def write(path, samples, **schema):
 
 @pytest.fixture(scope="module")
 def clean(tmp_path_factory):
-    """Pictures with mixed labels, numbers and texts, in two equal files: nothing is wrong with them."""
+    """Images with mixed labels, numbers and texts, in two equal files: nothing is wrong with them."""
     folder = tmp_path_factory.mktemp("clean")
     schema = {
         "image": bp.Image(),
@@ -103,11 +103,11 @@ def clean(tmp_path_factory):
     for part in range(2):
         samples = (
             {
-                "image": PICTURES[12 * part + n],
+                "image": IMAGES[12 * part + n],
                 "label": n % 2,
                 "x": float(np.float32(rng.normal())),
                 "tokens": rng.integers(0, 1000, 16).astype(np.int32),
-                "caption": f"picture {part} {n} of a {rng.integers(1 << 40)}",
+                "caption": f"image {part} {n} of a {rng.integers(1 << 40)}",
                 "at": np.datetime64(1_700_000_000 + n, "s"),
             }
             for n in range(12)
@@ -137,7 +137,7 @@ def test_no_samples():
 
 
 def test_corrupt_samples_are_counted_and_the_others_looked_at():
-    cells = [*PICTURES]
+    cells = [*IMAGES]
     for bad in (3, 7, 20):
         cells[bad] = cells[bad][:100]
     finding = one(data([{"image": cell} for cell in cells], image=bp.Image()), "corrupt-samples")
@@ -206,7 +206,7 @@ def test_names_that_are_no_utf8(tmp_path):
     folder.mkdir()
     for number, name in enumerate((b"a.jpg", b"caf\xe9.jpg", b"d.jpg", b"\xff.jpg", "é.jpg".encode())):
         with open(os.path.join(os.fsencode(folder), name), "wb") as file:
-            file.write(PICTURES[number])
+            file.write(IMAGES[number])
     finding = one(folder, "non-utf8-names")
     assert (finding.severity, finding.count, finding.of) == ("warning", 2, 5)
     names = [os.fsencode(example.key) for example in finding.examples]
@@ -218,7 +218,7 @@ def test_a_class_whose_name_is_no_utf8(tmp_path, capsys):
     for name in (b"cat", b"caf\xe9"):
         os.makedirs(os.path.join(folder, name))
         with open(os.path.join(folder, name, b"1.jpg"), "wb") as file:
-            file.write(PICTURES[0])
+            file.write(IMAGES[0])
     finding = one(tmp_path / "photos", "non-utf8-names")
     assert (finding.severity, finding.count) == ("error", 1)
     assert os.fsencode(finding.examples[0].path).endswith(b"caf\xe9")
@@ -405,7 +405,7 @@ def test_text_labels_and_those_that_look_alike():
 
 
 def test_duplicates():
-    cells = [*PICTURES[:10], PICTURES[2], PICTURES[2], PICTURES[5]]
+    cells = [*IMAGES[:10], IMAGES[2], IMAGES[2], IMAGES[5]]
     finding = one(data([{"image": cell} for cell in cells], image=bp.Image()), "duplicates")
     assert (finding.count, finding.of, finding.samples) == (3, 13, (10, 11, 12))
     assert [example.said for example in finding.examples] == ["as sample 2", "as sample 2", "as sample 5"]
@@ -433,12 +433,12 @@ def street(path, count=24, again=0):
     mask = rle.encode(np.ones(photo(0).shape[:2]))
     with bp.create(path, schema) as out:
         for n in range(count):
-            picture = PICTURES[n if n < count - again else n - count + again]
+            photograph = IMAGES[n if n < count - again else n - count + again]
             alike = {"rle": [mask, "", ""], "area": np.full(3, 4.0, np.float32), "iscrowd": np.arange(3) == 0}
             outlines = [[], [[1.0, 1, 5, 1, 5, 5]], [[1.0, 1, 5, 1, 5, 5]]]
             boxes = np.full((3, 4), 2.0, np.float32)
             out.append(
-                {"image": picture, "boxes": boxes, "labels": np.array([0, 1, 1]), "polygons": outlines}
+                {"image": photograph, "boxes": boxes, "labels": np.array([0, 1, 1]), "polygons": outlines}
                 | alike
             )
     return path
@@ -473,15 +473,15 @@ def test_what_differs_in_another_field_is_not_there_twice():
     assert question.samples == (39,)
 
 
-def test_pictures_that_look_alike_are_listed_only_by_name(tmp_path, capsys):
+def test_images_that_look_alike_are_listed_only_by_name(tmp_path, capsys):
     path = tmp_path / "photos.tar"
     with bp.create(path, {"jpg": bp.Image("jpeg")}) as out:
-        for cell in [*PICTURES[:8], jpeg(0, quality=60), jpeg(1, quality=60)]:
+        for cell in [*IMAGES[:8], jpeg(0, quality=60), jpeg(1, quality=60)]:
             out.append({"jpg": cell})
     bad = tmp_path / "bad.jsonl"
     run(capsys, path, "--all", "--quarantine", bad)
     assert bad.read_text() == ""
-    run(capsys, path, "--all", "--only", "similar-pictures", "--quarantine", bad)
+    run(capsys, path, "--all", "--only", "similar-images", "--quarantine", bad)
     assert [json.loads(line)["sample"] for line in bad.read_text().splitlines()] == [8, 9]
 
 
@@ -506,24 +506,24 @@ def test_duplicates_in_bounded_memory():
     assert all(second == first + 10_000 for second, first in pairs)
 
 
-def test_similar_pictures():
-    cells = [*PICTURES[:12], jpeg(3, quality=60), image.encode(photo(7), "png"), PICTURES[1]]
+def test_similar_images():
+    cells = [*IMAGES[:12], jpeg(3, quality=60), image.encode(photo(7), "png"), IMAGES[1]]
     small = image.fit(photo(5, height=192, width=256), 128)
     cells.append(image.encode(small, "jpeg"))
     cells.append(image.encode(np.full((64, 64, 3), 200, np.uint8), "png"))
     cells.append(image.encode(np.full((32, 32, 3), 10, np.uint8), "png"))
-    finding = one(data([{"image": cell} for cell in cells], image=bp.Image(mode=None)), "similar-pictures")
+    finding = one(data([{"image": cell} for cell in cells], image=bp.Image(mode=None)), "similar-images")
     assert (finding.severity, finding.count, finding.samples) == ("note", 3, (12, 13, 15))
     assert [example.said for example in finding.examples] == [f"looks like sample {n}" for n in (3, 7, 5)]
 
 
-# -- pictures --------------------------------------------------------------------------------------------
+# -- images --------------------------------------------------------------------------------------------
 
 
 def test_mixed_modes():
     grey = image.encode(photo(1)[..., 0], "png")
     clear = image.encode(np.dstack([photo(2), photo(3)[..., :1]]), "png")
-    cells = [*PICTURES[:6], grey, clear, grey]
+    cells = [*IMAGES[:6], grey, clear, grey]
     finding = one(data([{"image": cell} for cell in cells], image=bp.Image(mode=None)), "mixed-modes")
     assert (finding.count, finding.of) == (3, 9)
     assert finding.facts["modes"] == {"RGB": 6, "L": 2, "RGBA": 1}
@@ -534,19 +534,19 @@ def test_exif_rotation():
     turned = struct.pack("<2sHIHHHIHHI", b"II", 42, 8, 1, 0x112, 3, 1, 6, 0, 0)
     cells = [
         exif.attach(cell, "jpeg", exif.Metadata(turned)) if n in (2, 4) else cell
-        for n, cell in enumerate(PICTURES[:6])
+        for n, cell in enumerate(IMAGES[:6])
     ]
     finding = one(data([{"image": cell} for cell in cells], image=bp.Image()), "exif-rotation")
     assert (finding.count, finding.of, numbers(finding)) == (2, 6, [2, 4])
     assert finding.examples[0].said == "orientation 6"
 
 
-def test_large_pictures():
-    source = data([{"image": cell} for cell in PICTURES[:8]], image=bp.Image())
-    finding = one(source, "large-pictures", crop=40)
+def test_large_images():
+    source = data([{"image": cell} for cell in IMAGES[:8]], image=bp.Image())
+    finding = one(source, "large-images", crop=40)
     assert (finding.count, finding.of, finding.facts["short side"]) == (8, 8, 96)
     assert "--max-resolution" in finding.mend
-    assert found(source, "large-pictures", crop=48) == []
+    assert found(source, "large-images", crop=48) == []
 
 
 def test_png_photographs():
@@ -592,12 +592,11 @@ def test_few_shards(shards):
 
 def test_tiny_files(tmp_path, monkeypatch):
     monkeypatch.setattr(storage, "MANY", 10)
-    folder = write(tmp_path / "photos", ({"image": cell} for cell in PICTURES), image=bp.Image())
+    folder = write(tmp_path / "photos", ({"image": cell} for cell in IMAGES), image=bp.Image())
     finding = one(folder, "tiny-files")
     assert (finding.count, finding.severity) == (24, "warning")
     assert (
-        found(write(tmp_path / "a.tar", ({"image": c} for c in PICTURES), image=bp.Image()), "tiny-files")
-        == []
+        found(write(tmp_path / "a.tar", ({"image": c} for c in IMAGES), image=bp.Image()), "tiny-files") == []
     )
     monkeypatch.setattr(storage, "TINY", 100)
     assert found(folder, "tiny-files") == []
@@ -635,7 +634,7 @@ def test_a_model_is_not_taken_for_a_dataset(tmp_path):
 
 
 def test_a_bucket(bucket, tmp_path):
-    write(Path(bucket.root) / "a.tar", ({"image": c} for c in [*PICTURES, PICTURES[3]]), image=bp.Image())
+    write(Path(bucket.root) / "a.tar", ({"image": c} for c in [*IMAGES, IMAGES[3]]), image=bp.Image())
     report = doctor.examine(f"s3://{bucket.name}/a.tar", endpoint=bucket.endpoint, cache=None)
     assert [(one.check, one.count, numbers(one)) for one in report.findings] == [("duplicates", 1, [24])]
     assert report.findings[0].examples[0].path == f"s3://{bucket.name}/a.tar"
@@ -702,7 +701,7 @@ def run(capsys, *args):
 
 @pytest.fixture
 def damaged(tmp_path):
-    cells = [*PICTURES[:10], PICTURES[4], PICTURES[5][:90]]
+    cells = [*IMAGES[:10], IMAGES[4], IMAGES[5][:90]]
     return write(tmp_path / "photos.tar", ({"image": cell} for cell in cells), image=bp.Image())
 
 
@@ -781,7 +780,7 @@ SLOW = """
 import signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from batchplant.cli import build_parser, main
-from batchplant.doctor import sampling
+from batchplant.tools.doctor import sampling
 def slowly(reader, rows, each):
     yield next(batches(reader, rows, each))
     print("ready", flush=True)

@@ -1,4 +1,4 @@
-"""Pictures that look the same: the perceptual hash holds through encodings and sizes; groups are right."""
+"""Images that look the same: the perceptual hash holds through encodings and sizes; groups are right."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def bits(one, other):
     return int(likeness.distance(np.array([one], np.uint64), np.array([other], np.uint64))[0])
 
 
-def grouped(*pictures):
-    small = [likeness.thumbnail(one) for one in pictures]
+def grouped(*images):
+    small = [likeness.thumbnail(one) for one in images]
     hashes = np.array([likeness.perceptual_hash(one) for one in small], dtype=np.uint64)
     return likeness.groups(hashes, np.array([likeness.reduced(one) for one in small]))
 
@@ -60,11 +60,11 @@ def test_a_little_brighter_looks_the_same(seed, more, contrast):
 
 @settings(max_examples=25, deadline=None)
 @given(SEEDS, SEEDS)
-def test_other_pictures_look_different(seed, other):
+def test_other_images_look_different(seed, other):
     assert (grouped(photo(seed), photo(other)) == []) == (seed != other)
 
 
-def test_other_pictures_have_far_hashes():
+def test_other_images_have_far_hashes():
     hashes = np.array([hash_of(photo(seed)) for seed in range(300)], dtype=np.uint64)
     left, right = np.triu_indices(300, 1)
     apart = likeness.distance(hashes[left], hashes[right])
@@ -126,7 +126,7 @@ def test_bits_that_differ_in_three_bands(left_out):
         np.zeros((0, 4), np.uint8),
     ],
 )
-def test_blank_pictures_have_no_hash(pixels):
+def test_blank_images_have_no_hash(pixels):
     small = likeness.thumbnail(pixels)
     assert small is None or likeness.perceptual_hash(small) is None
 

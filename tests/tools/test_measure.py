@@ -43,7 +43,7 @@ def jpeg(seed: int, height: int = 20) -> bytes:
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> str:
-    path = tmp_path_factory.mktemp("measure") / "pictures.beton"
+    path = tmp_path_factory.mktemp("measure") / "images.beton"
     fields = {"image": bp.Image(), "label": bp.Int(), "note": bp.Text(optional=True)}
     with bp.create(path, fields) as out:
         for number in range(N):
@@ -469,10 +469,10 @@ def test_all_samples_once_where_time_is_no_matter(dataset: str, place: str) -> N
 
 
 def test_what_the_loader_cannot_do_is_a_remark(place: str, tmp_path: Path) -> None:
-    """Pictures of several sizes, and no pipeline that makes them one: all else is measured."""
-    pictures = [{"image": jpeg(number, 20 + number)} for number in range(8)]
+    """Images of several sizes, and no pipeline that makes them one: all else is measured."""
+    images = [{"image": jpeg(number, 20 + number)} for number in range(8)]
     with bp.create(tmp_path / "x.beton", {"image": bp.Image()}) as out:
-        for one in pictures:
+        for one in images:
             out.append(one)
     with bp.open(tmp_path / "x.beton") as reader:
         (found,) = measure.formats(reader, ["webdataset"], scratch=place, pipeline="none", **QUICK)

@@ -16,7 +16,7 @@ examples:
   batchplant convert photos/ train.tar --shard-size 1GB --engine dask --scheduler tcp://10.0.0.1:8786
   batchplant convert s3://mine/photos/ s3://mine/train.tar --shard-size 1GB --to-option region=eu-west-1
 
-Pictures that fit pass through byte for byte. The target appears only when it is complete.
+Images that fit pass through byte for byte. The target appears only when it is complete.
 """
 
 from __future__ import annotations
@@ -75,37 +75,37 @@ def add_args(parser: argparse.ArgumentParser) -> None:
         "--two-passes", action=argparse.BooleanOptionalAction,
         help="--shuffle reads SRC from end to end first (default: where reading at random is slow)",
     )  # fmt: skip
-    pictures = parser.add_argument_group("pictures")
-    pictures.add_argument(
+    images = parser.add_argument_group("images")
+    images.add_argument(
         "--max-resolution", type=int, metavar="PX", help="shrink so that the longer side fits"
     )
-    pictures.add_argument(
-        "--image-format", choices=IMAGE_FORMATS, help="all pictures in this encoding (default: as they are)"
+    images.add_argument(
+        "--image-format", choices=IMAGE_FORMATS, help="all images in this encoding (default: as they are)"
     )
-    pictures.add_argument(
+    images.add_argument(
         "--quality", type=int, metavar="Q", help="of JPEG and lossy WebP that we encode (default 90)"
     )
-    pictures.add_argument("--lossless", action="store_true", help="--image-format webp without loss")
-    pictures.add_argument(
+    images.add_argument("--lossless", action="store_true", help="--image-format webp without loss")
+    images.add_argument(
         "--orient", action="store_true", help="turn the pixels as EXIF says, and store them upright"
     )
-    pictures.add_argument(
-        "--mask", metavar="A,B", help="fields whose pictures are classes, not colours: kept exactly"
+    images.add_argument(
+        "--mask", metavar="A,B", help="fields whose images are classes, not colours: kept exactly"
     )
-    pictures.add_argument("--write-mode", choices=WRITE_MODES, help="default: keep JPEGs, the rest lossless")
-    pictures.add_argument(
+    images.add_argument("--write-mode", choices=WRITE_MODES, help="default: keep JPEGs, the rest lossless")
+    images.add_argument(
         "--smart-threshold", type=parse_size, default=256 * 256 * 3, metavar="SIZE",
         help="write mode smart: JPEG above this many raw bytes (default 196608)",
     )  # fmt: skip
-    pictures.add_argument(
+    images.add_argument(
         "--compress-probability",
         type=float,
         default=0.5,
         metavar="P",
         help="write mode proportion (default 0.5)",
     )
-    pictures.add_argument("--reencode", action="store_true", help="encode also what could pass through")
-    pictures.add_argument("--to-rgb", action="store_true", help="drop alpha, convert CMYK and 16 bits")
+    images.add_argument("--reencode", action="store_true", help="encode also what could pass through")
+    images.add_argument("--to-rgb", action="store_true", help="drop alpha, convert CMYK and 16 bits")
     add_tokenizing(parser.add_argument_group("text"))
     how = parser.add_argument_group("how")
     how.add_argument(

@@ -1,4 +1,4 @@
-"""Find what spoils a training run: damage, duplicates, sorted labels, odd pictures, awkward files.
+"""Find what spoils a training run: damage, duplicates, sorted labels, odd images, awkward files.
 
 examples:
   batchplant doctor photos/

@@ -1,4 +1,4 @@
-"""Pictures in a terminal: two pixels to a character, or shades where there are no colours."""
+"""Images in a terminal: two pixels to a character, or shades where there are no colours."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from rich.text import Text
 from ..codecs.media.image import expand, fit
 from ..schema import Image
 
-PICTURE_WIDTH = 32
-# A picture whose values are all below, 255 aside, would be black: they are classes.
+IMAGE_WIDTH = 32
+# An image whose values are all below, 255 aside, would be black: they are classes.
 MOST_CLASSES = 32
 SHADES = " .:-=+*#%@"
 # Of classes without colours: the first stands back.
@@ -31,13 +31,13 @@ COLOURS = (
 Array = npt.NDArray[Any]
 
 
-def picture(out: Console, pixels: Array, field: Image) -> Text:
-    """The picture as text; the classes of a mask each in a colour of their own."""
+def render(out: Console, pixels: Array, field: Image) -> Text:
+    """The image as text; the classes of a mask each in a colour of their own."""
     if not pixels.size:
         return Text()
     columns = shutil.get_terminal_size().columns - 4
     classes = field.mask or _are_classes(pixels)
-    small = expand(fit(pixels, max(8, min(PICTURE_WIDTH, columns)), nearest=classes))
+    small = expand(fit(pixels, max(8, min(IMAGE_WIDTH, columns)), nearest=classes))
     coloured = out.color_system is not None and not out.no_color
     if classes and small.shape[2] == 1:
         return _mask(small[:, :, 0], coloured)
@@ -51,7 +51,7 @@ def picture(out: Console, pixels: Array, field: Image) -> Text:
 
 
 def _are_classes(pixels: Array) -> bool:
-    """Whether the values of a picture that nobody called a mask can only be classes: few, and all small."""
+    """Whether the values of an image that nobody called a mask can only be classes: few, and all small."""
     if pixels.dtype.kind not in "iu" or (pixels.ndim > 2 and pixels.shape[2] > 1):
         return False
     known = np.unique(pixels)

@@ -1,4 +1,4 @@
-"""Show the first samples, or the last; a terminal shows pictures. Of a model, its tensors.
+"""Show the first samples, or the last; a terminal shows images. Of a model, its tensors.
 
 examples:
   batchplant head train.beton
@@ -27,7 +27,7 @@ from ..data.reader import Reader
 from ..errors import BatchplantError, OptionError, SampleIndexError
 from ..formats.base.tensors import Tensors, is_tensors, statistics
 from ..schema import Field, Image
-from .draw import picture
+from .draw import render
 from .show import as_cell, as_json, as_text, fit_widths, is_number, is_tabular, row_text
 from .terminal import add_source, console, names_of, open_source, print_json, printable
 
@@ -44,8 +44,8 @@ def add_args(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--start", type=int, metavar="I", help="the first (default 0; -5: from the end)")
     parser.add_argument("--fields", metavar="A,B", help="only these fields")
-    parser.add_argument("--mask", metavar="A,B", help="fields whose pictures are classes, not colours")
-    parser.add_argument("--no-pictures", action="store_true", help="do not draw pictures")
+    parser.add_argument("--mask", metavar="A,B", help="fields whose images are classes, not colours")
+    parser.add_argument("--no-images", action="store_true", help="do not draw images")
     parser.add_argument("--no-table", action="store_true", help="sample by sample, also what fits a table")
 
 
@@ -102,7 +102,7 @@ def _run_json(reader: Reader, numbers: range) -> int:
 
 def _run_each(args: argparse.Namespace, reader: Reader, numbers: range) -> int:
     out = console()
-    draw = out.is_terminal and not args.no_pictures
+    draw = out.is_terminal and not args.no_images
     damaged = 0
     for number, sample in _samples(reader, numbers):
         if isinstance(sample, BatchplantError):
@@ -195,4 +195,4 @@ def _print(
         out.print(Text(f"  {printable(name):<{width}}  {as_text(value, schema[name])}"))
         field = schema[name]
         if draw and isinstance(field, Image) and isinstance(value, np.ndarray):
-            out.print(picture(out, value, field))
+            out.print(render(out, value, field))

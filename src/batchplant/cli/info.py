@@ -101,7 +101,7 @@ def _cells(field: dict[str, Any]) -> str:
 def _content(field: dict[str, Any]) -> Iterator[str]:
     values = field.get("values")
     if "modes" in field:
-        yield from _pictures(field)
+        yield from _images(field)
     elif "encodings" in field or "unknown" in field:
         yield from _recordings(field)
     elif values and "true" in values:
@@ -133,7 +133,7 @@ def _recordings(field: dict[str, Any]) -> Iterator[str]:
         yield f"{field['unknown']:,} that cannot be read"
 
 
-def _pictures(field: dict[str, Any]) -> Iterator[str]:
+def _images(field: dict[str, Any]) -> Iterator[str]:
     for what in ("encodings", "modes"):
         yield ", ".join(f"{count:,} {name}" for name, count in field[what].items())
     if "width" not in field:

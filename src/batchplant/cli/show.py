@@ -37,7 +37,7 @@ def as_text(value: Any, field: Field) -> str:
     if isinstance(value, np.ndarray):
         if isinstance(field, Boxes | Labels):
             return _objects(value, field)
-        return _picture(value, field) if isinstance(field, Image) else _array(value)
+        return _image(value, field) if isinstance(field, Image) else _array(value)
     if isinstance(value, Clip):
         return f"{human_size(len(value))} {printable(value.described())}"
     if isinstance(value, Sound):
@@ -154,7 +154,7 @@ def _objects(value: Array, field: Boxes | Labels) -> str:
     return ", ".join(named) + more if named else "none"
 
 
-def _picture(value: Array, field: Image) -> str:
+def _image(value: Array, field: Image) -> str:
     height, width = value.shape[:2]
     what = f"mean {value.mean():.4g}" if value.size else "empty"
     if field.mask and value.size:

@@ -9,7 +9,7 @@ examples:
   batchplant stats 's3://mine/train-*.tar' --all --processes 16
   batchplant stats /data/train --all --engine dask --scheduler tcp://10.0.0.1:8786
 
-Pictures, sounds and videos are not decoded: they are what their headers say. Copies are cells, or whole
+Images, sounds and videos are not decoded: they are what their headers say. Copies are cells, or whole
 samples, with the same bytes.
 """
 

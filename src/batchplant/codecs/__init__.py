@@ -1,4 +1,4 @@
-"""Bytes of one cell to a value and back: ``cells`` for every kind, ``media/`` for pictures, sound, video.
+"""Bytes of one cell to a value and back: ``cells`` for every kind, ``media/`` for images, sound, video.
 
 ``sample``, ``msgpack``, ``example``, ``protobuf``, ``objects``, ``text`` and ``arrow/`` are encodings that
 several formats share. Everyone above may call a codec; a codec knows no file and no format.

@@ -236,10 +236,10 @@ def _encode_image(field: Field, value: Any) -> tuple[Any, Shape]:
         hint = f"use Image(mode={mode!r})"
         if pixels.ndim == 3 and pixels.shape[0] in (1, 3, 4) and pixels.shape[2] > 4:
             hint = (
-                f"an array {pixels.shape} looks like (channels, height, width), and pictures are (height, "
+                f"an array {pixels.shape} looks like (channels, height, width), and images are (height, "
                 "width, channels): give np.moveaxis(array, 0, -1)"
             )
-        raise SchemaError(f"the picture is {mode}, and the field says {field.mode}; {hint}")
+        raise SchemaError(f"the image is {mode}, and the field says {field.mode}; {hint}")
     if not image.holds("raw", mode):
         return image.encode(pixels, "png" if image.holds("png", mode) else "tiff"), None
     return pixels.tobytes(), image.expand(pixels).shape

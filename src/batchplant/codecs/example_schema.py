@@ -3,7 +3,7 @@
 ===================================== ======================================================================
 feature                               field
 ===================================== ======================================================================
-one bytes value                       Bytes; Image where the first of them are pictures
+one bytes value                       Bytes; Image where the first of them are images
 one int64, one float                  Int("int64"), Float("float32")
 k int64s or floats                    Tensor(dtype, (k,)); (None,) where their number varies
 several bytes values                  Json, a list: text, or {"base64": …} for what is not UTF-8
@@ -66,22 +66,22 @@ def seen_by(survey: _native.ExampleSurvey) -> list[Seen] | None:
     return found if good else None
 
 
-def pictures(found: Iterable[Seen], data: U8, starts: I64, sizes: I64) -> dict[str, Image]:
-    """The features that hold a picture in each of these records, by name."""
+def images(found: Iterable[Seen], data: U8, starts: I64, sizes: I64) -> dict[str, Image]:
+    """The features that hold an image in each of these records, by name."""
     images = {}
     for one in found:
         if one.kinds == 1 << BYTES and not one.sequence and one.fewest == one.most == 1:
             feature = Feature(Bytes(optional=True), one.key, BYTES)
             cells = bytes_column(feature, values_of(data, starts, sizes, [feature.request])[0], data)
             assert isinstance(cells, Ragged)
-            picture = infer_image(cells if cells.valid is None else cells.take(cells.valid))
-            if picture is not None:
-                images[one.key] = picture
+            image = infer_image(cells if cells.valid is None else cells.take(cells.valid))
+            if image is not None:
+                images[one.key] = image
     return images
 
 
 def infer(found: Sequence[Seen], records: int, images: Mapping[str, Image]) -> dict[str, Feature]:
-    """The fields of a file with these features in so many records; ``images``: those that are pictures."""
+    """The fields of a file with these features in so many records; ``images``: those that are images."""
     keys = {one.key for one in found if not one.sequence}
     features = {}
     for one in found:

@@ -26,12 +26,12 @@ def infer_field(values: Iterable[Any]) -> Field:
 
 
 def infer_image(cells: Ragged) -> Image | None:
-    """The field of these encoded pictures; None where one of the cells is none."""
+    """The field of these encoded images; None where one of the cells is none."""
     headers = image.probe(cells)
     encodings = {image.ENCODINGS[code] for code in headers[:, 0]}
     if not encodings or "" in encodings:
         return None
-    # Palettes and one-bit pictures are looked up; grayscale among colour decodes to RGB.
+    # Palettes and one-bit images are looked up; grayscale among colour decodes to RGB.
     modes = {{"P": "RGB", "1": "L", "": "RGB"}.get(name, name) for name in image.modes(cells)}
     mode = modes.pop() if len(modes) == 1 else "RGB" if modes and modes <= {"L", "RGB"} else None
     return Image(encodings.pop() if len(encodings) == 1 else None, mode)

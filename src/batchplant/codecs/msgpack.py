@@ -206,7 +206,7 @@ def runs(field: Field, values: Values, foreign: bool) -> Runs | None:
             channels = shapes[:, 2] if rank == 3 else np.ones(len(raw), dtype=np.int64)
             values.check(
                 raw & ((shapes < 1).any(axis=1) | (shapes > 2**31 - 1).any(axis=1) | (channels > 4)),
-                "no picture has this shape",
+                "no image has this shape",
             )
             shape[raw, :rank], shape[raw, 2] = shapes[raw], channels[raw]
             starts, sizes, payload = np.where(raw, at, starts), np.where(raw, size, sizes), payload | raw

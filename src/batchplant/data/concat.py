@@ -332,7 +332,7 @@ def _as_row(field: Field, beside: Field) -> Field:
 
 
 def _common_schema(readers: Sequence[Reader]) -> Schema:
-    """The first schema; where only encoding or mode of pictures differ, both become unknown.
+    """The first schema; where only encoding or mode of images differ, both become unknown.
 
     Lists and structs of other kinds are all JSON.
     """

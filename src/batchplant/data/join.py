@@ -28,7 +28,7 @@ def join(
     that the formats have themselves (names of files, keys of records), a field's name by its values; a list
     names another field for each source (None: its own keys). how: ``strict`` is an error where a sample has
     no partner, ``inner`` leaves it out. The order is that of the first source. Fields keep their places in
-    their files, so pictures are decoded there.
+    their files, so images are decoded there.
     """
     if isinstance(sources, str | os.PathLike | Reader) or len(sources) < 2:
         raise OptionError("join needs a list of two datasets or more")

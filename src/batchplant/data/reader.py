@@ -192,7 +192,7 @@ class Reader(Made, Keyed, Filterable, Exported):
         return View(self, fields=self._names(fields))
 
     def with_masks(self, fields: Iterable[str]) -> Reader:
-        """The same samples; the pictures in these fields are masks, whose values are classes (see Image)."""
+        """The same samples; the images in these fields are masks, whose values are classes (see Image)."""
         return View(self, masks=self._names(fields))
 
     def rename(self, names: Mapping[str, str]) -> Reader:
@@ -310,7 +310,7 @@ class Renamed(Over):
 
 
 class View(Over):
-    """Some samples or some fields of another reader; some of its pictures taken for masks."""
+    """Some samples or some fields of another reader; some of its images taken for masks."""
 
     def __init__(
         self,
@@ -334,7 +334,7 @@ class View(Over):
         """A field as one of masks: a few cells tell the mode."""
         field = self.schema[name]
         if not isinstance(field, Image):
-            raise OptionError(f"a mask is a picture, and {name!r} is {field}", path=self.path)
+            raise OptionError(f"a mask is an image, and {name!r} is {field}", path=self.path)
         with contextlib.suppress(DataError):
             cells = self.read(range(min(len(self), PROBED_SAMPLES)), [name])[name]
             assert isinstance(cells, Ragged)

@@ -41,7 +41,7 @@ class Windows(Reader):
     with ``order_by`` gathers its rows from all files.
 
     fields: those that a window has (default: all). Numbers become a Tensor of shape (length,), arrays of one
-    shape (length, *shape), and pictures, which are decoded and all have one size, (length, height, width,
+    shape (length, *shape), and images, which are decoded and all have one size, (length, height, width,
     channels). The fields of ``group`` keep their kind: there is one value for the window.
 
     pad: without it, windows lie inside of their group, and the rows at its end that fill none are left out.
@@ -122,9 +122,9 @@ class Windows(Reader):
         return dense[1], dense[0].name
 
     def _pixels_of(self, name: str) -> tuple[tuple[int, ...], str]:
-        """The shape and dtype of the first picture, which is that of all."""
+        """The shape and dtype of the first image, which is that of all."""
         if not len(self.base):
-            raise SchemaError("there is no picture to tell the size by", field=name)
+            raise SchemaError("there is no image to tell the size by", field=name)
         pixels = decode_cell(self.base.schema[name], self.base._read(np.zeros(1, np.int64), (name,))[name], 0)
         return pixels.shape, pixels.dtype.name
 
@@ -249,7 +249,7 @@ class Windows(Reader):
                 pixels = decode_cell(self.base.schema[name], column, row)
                 if pixels.shape != shape or pixels.dtype != found.dtype:
                     have, want = f"{pixels.dtype} {pixels.shape}", f"{field.dtype} {shape}"
-                    raise DecodeError(f"the picture is {have}, and the first one is {want}")
+                    raise DecodeError(f"the image is {have}, and the first one is {want}")
             except BatchplantError as error:
                 raise error.at(sample=number, field=name) from None
             found[row] = pixels

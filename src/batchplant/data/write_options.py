@@ -50,11 +50,11 @@ class WriteOptions:
             raise OptionError("images is an ImageOptions, or maps fields to ImageOptions")
 
     def images_of(self, field: str) -> ImageOptions:
-        """How the pictures of a field are stored."""
+        """How the images of a field are stored."""
         return self.images.get(field, self.other_images) if isinstance(self.images, Mapping) else self.images
 
     def check_images(self, schema: Schema) -> None:
-        """OptionError where there are options for pictures of a field that holds none."""
+        """OptionError where there are options for images of a field that holds none."""
         for name, field in schema.select(self.images if isinstance(self.images, Mapping) else ()).items():
             if not isinstance(field, Image):
-                raise OptionError(f"images has options for {name!r}, which is {field} and no picture")
+                raise OptionError(f"images has options for {name!r}, which is {field} and no image")

@@ -1,6 +1,6 @@
 """Writer: a dataset to write to. A format implements ``_begin``, ``_write`` and ``_finish``.
 
-The base owns everything that all formats share: values become cells on all cores, pictures are bounded
+The base owns everything that all formats share: values become cells on all cores, images are bounded
 and encoded, checksums are taken, the target appears by one rename, and a conversion that was stopped
 goes on from its last checkpoint. A format only ever sees finished cells, in order, in one thread.
 """
@@ -184,7 +184,7 @@ class Writer:
 
     @classmethod
     def as_stored(cls, schema: Schema, options: WriteOptions) -> Schema:
-        """The schema with the encodings and modes that pictures will have."""
+        """The schema with the encodings and modes that images will have."""
         fields = dict(schema)
         for name, field in schema.items():
             if isinstance(field, Image):
@@ -371,7 +371,7 @@ class Writer:
         return made
 
     def _encode(self, first: int, columns: Columns, rows: Any = None) -> _Encoded:
-        """In a worker: pictures as the target stores them, then checksums."""
+        """In a worker: images as the target stores them, then checksums."""
         numbers = first + (np.arange(columns.rows) if rows is None else rows)
         failed: dict[int, BatchplantError] = {}
         done = Columns(columns)

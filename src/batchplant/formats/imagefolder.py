@@ -1,11 +1,11 @@
-"""A folder of pictures: class per subfolder, flat, or with a metadata file.
+"""A folder of images: class per subfolder, flat, or with a metadata file.
 
 - ``root/cat/001.jpg``: fields ``image`` and ``label``, the classes being the subfolders in order of name;
 - ``root/001.jpg``: only ``image``;
 - ``root/images/001.jpg`` and ``root/masks/001.png``, all by the same names: fields ``image`` and ``mask``;
 - ``root/metadata.csv`` or ``root/metadata.jsonl`` naming ``file_name``: ``image`` and the other columns.
 
-Cells are the bytes of the files. Hidden files and files that are no pictures are skipped and counted.
+Cells are the bytes of the files. Hidden files and files that are no images are skipped and counted.
 What we write has ``.batchplant.json`` beside it with the schema, so that kinds and the order of samples
 (the number in the file's name) come back.
 """
@@ -17,20 +17,20 @@ from collections.abc import Sequence
 from ..codecs.media import image
 from ..schema import Image, Schema
 from .base.capabilities import Capabilities
-from .base.folders import BESIDE, PICTURES, FolderReader, FolderWriter, media_in, mixed, shared
+from .base.folders import BESIDE, IMAGE_FILES, FolderReader, FolderWriter, media_in, mixed, shared
 from .base.folders.pairs import Asked
 from .base.format import Format, Probe
 
-# Where the size and the mode of a picture stand, unless there is a thumbnail before them.
+# Where the size and the mode of an image stand, unless there is a thumbnail before them.
 HEAD = 1 << 16
 
 
 class ImageFolderReader(FolderReader):
-    """Reads a folder of pictures. ``file_names``: add the path below the root as field ``file_name``;
-    ``mode``: what pictures decode to (default: found by looking at some of them); ``pairs``: which subfolders
-    hold pictures and their masks (``"images,masks"``; False: every subfolder is a class)."""
+    """Reads a folder of images. ``file_names``: add the path below the root as field ``file_name``;
+    ``mode``: what images decode to (default: found by looking at some of them); ``pairs``: which subfolders
+    hold images and their masks (``"images,masks"``; False: every subfolder is a class)."""
 
-    media = PICTURES
+    media = IMAGE_FILES
 
     def __init__(
         self, path: str, *, file_names: bool = False, mode: str | None = None, pairs: Asked = None
@@ -39,14 +39,14 @@ class ImageFolderReader(FolderReader):
         if mode is not None:
             field = self.schema[self._field]
             assert isinstance(field, Image)
-            picture = Image(field.encoding, mode, field.mask)
-            self.schema = Schema({**self.schema, self._field: picture})
+            field_kind = Image(field.encoding, mode, field.mask)
+            self.schema = Schema({**self.schema, self._field: field_kind})
 
     def _look(self, files: Sequence[str]) -> Image:
         headers = [image.header(data[:HEAD]) for data in self._some(files)]
         encoding = shared(header.encoding for header in headers) or None
         modes = {header.mode for header in headers} - {""}
-        # Palettes and one-bit pictures are looked up; grayscale among colour decodes to RGB.
+        # Palettes and one-bit images are looked up; grayscale among colour decodes to RGB.
         modes = {{"P": "RGB", "1": "L"}.get(one, one) for one in modes}
         found = modes.pop() if len(modes) == 1 else "RGB" if modes <= {"L", "RGB"} else None
         return Image(encoding, found)
@@ -55,17 +55,17 @@ class ImageFolderReader(FolderReader):
 class ImageFolderWriter(FolderWriter):
     """Writes a folder: class per subfolder when the only other field has class names, else metadata.jsonl."""
 
-    media = PICTURES
+    media = IMAGE_FILES
 
 
 def sniff(probe: Probe) -> bool:
-    """Pictures, and no other media, at the top, in the first folders, or named by a metadata file."""
-    return probe.ask(media_in) == [PICTURES]
+    """Images, and no other media, at the top, in the first folders, or named by a metadata file."""
+    return probe.ask(media_in) == [IMAGE_FILES]
 
 
 FORMAT = Format(
     name="imagefolder",
-    title="Folder of pictures",
+    title="Folder of images",
     suffixes=(),
     spec="https://docs.pytorch.org/vision/stable/generated/torchvision.datasets.ImageFolder.html",
     reader=ImageFolderReader,

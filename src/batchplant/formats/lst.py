@@ -1,6 +1,6 @@
-"""LST, the lists of pictures from which MXNet's im2rec makes a .rec file.
+"""LST, the lists of images from which MXNet's im2rec makes a .rec file.
 
-A line for each picture: ``index TAB label [TAB label …] TAB path``. Paths are relative to ``root``, which is
+A line for each image: ``index TAB label [TAB label …] TAB path``. Paths are relative to ``root``, which is
 the folder of the list unless told otherwise. To convert ``train.lst`` to ``train.rec`` is what im2rec does.
 """
 
@@ -20,7 +20,7 @@ from .base.capabilities import Capabilities
 from .base.folders.files import open_files, placed
 from .base.format import Format
 
-# As many pictures are looked at to tell what they are.
+# As many images are looked at to tell what they are.
 PROBED_SAMPLES = 48
 HEAD = 65536
 
@@ -66,13 +66,13 @@ class LstReader(Reader):
         found = Columns()
         for name in fields:
             if name == "image":
-                found[name] = self._pictures(indices)
+                found[name] = self._images(indices)
             else:
                 column = self._labels if name == "label" else self._numbers
                 found[name] = Columns({name: column}).take(indices)[name]
         return found
 
-    def _pictures(self, indices: I64) -> Ragged:
+    def _images(self, indices: I64) -> Ragged:
         with placed(self.path, "image", indices.tolist()):
             return self._below.read(self._named(indices))
 

@@ -258,7 +258,7 @@ class N5Style(Style):
 
 
 class N5Writer(GridWriter):
-    """Writes N5. ``compression``: none, gzip, bzip2, xz, blosc or zstd (auto: zstd, but not for pictures,
+    """Writes N5. ``compression``: none, gzip, bzip2, xz, blosc or zstd (auto: zstd, but not for images,
     sound and video, which are packed already and then used in place); ``level``: of the compression;
     ``chunk_samples``: rows of a block (default: about 1 MiB, without compression 64 MiB); ``chunks``: the
     shape of a block, samples first, for all fields with as many axes or by field."""

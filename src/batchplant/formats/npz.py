@@ -5,7 +5,7 @@ axis. Members that are stored (not deflated) are used in the mapping; deflated o
 are first read. Kinds that are no array of numbers are kept as several members, and the schema beside them:
 
 - ``name.data.npy`` the bytes of all cells, ``name.offsets.npy`` where they end,
-- ``name.shape.npy`` for raw pictures, ``name.valid.npy`` where cells may be missing,
+- ``name.shape.npy`` for raw images, ``name.valid.npy`` where cells may be missing,
 - ``batchplant.json`` the schema. `numpy.load` reads all of it.
 
 The fields of a structured array are columns; a single value is none, unless there are only such. Arrays that

@@ -1,9 +1,9 @@
-"""TIFF, one file as an array: a stack of pages, or one large picture in tiles or strips.
+"""TIFF, one file as an array: a stack of pages, or one large image in tiles or strips.
 
 The pages that are like the first one are the first axis; where there is only one page, its rows are. A page
 has the axes (height, width[, colours]), or (colours, height, width) where each colour lies by itself, and a
 depth before them where it has one. The array is the field ``data``. Pages that differ (a pyramid, say) are
-left out; ``page`` chooses one. A folder of pictures is read as ``imagefolder``, whatever they are.
+left out; ``page`` chooses one. A folder of images is read as ``imagefolder``, whatever they are.
 
 tifffile says what lies where and unpacks; nothing outside of the file is opened, whatever its metadata names.
 """

@@ -88,8 +88,8 @@ class Delivery:
         memory: U8 = torch.empty(size, dtype=torch.uint8, pin_memory=self._cuda).numpy()
         return memory
 
-    def pictures(self, on_cpu: OnCpu, decode: str, share: float | None, ahead: int) -> OnDevice:
-        """What makes pictures on the device."""
+    def images(self, on_cpu: OnCpu, decode: str, share: float | None, ahead: int) -> OnDevice:
+        """What makes images on the device."""
         return OnDevice(self.device, on_cpu, Split(decode, share), ahead)
 
     def send(self, values: dict[str, Any]) -> tuple[dict[str, Any], Any]:
@@ -174,14 +174,14 @@ class ToDevice(Op):
 
 
 class ToTorchImage(Op):
-    """Pictures as (channels, height, width): the same memory seen as channels_last, or copied."""
+    """Images as (channels, height, width): the same memory seen as channels_last, or copied."""
 
     def __init__(self, channels_last: bool = True, convert_back_int16: bool = True) -> None:
         self.channels_last, self.convert_back_int16 = channels_last, convert_back_int16
 
     def infer(self, spec: Spec) -> Spec:
         if len(spec.shape) != 3 or spec.channels_first or spec.dtype is None:
-            raise OptionError(f"ToTorchImage needs pictures (height, width, channels), not {spec}")
+            raise OptionError(f"ToTorchImage needs images (height, width, channels), not {spec}")
         height, width, channels = spec.shape
         dtype = spec.dtype
         if dtype == np.int16 and self.convert_back_int16:

@@ -52,7 +52,7 @@ def convert(
     Source and target may be URLs; ``source_options`` and ``target_options`` say how to reach them, as in
     ``target_options={"region": "eu-west-1"}``, and hold the options of their formats.
     ``on_error="skip"`` leaves out what cannot be read or encoded; the result lists it. ``masks`` are fields
-    of pictures whose values are classes, by their names in the source. ``images`` says how pictures are
+    of images whose values are classes, by their names in the source. ``images`` says how images are
     stored: an :class:`ImageOptions` for all fields, or a dict of them by the fields' names in the target.
     ``append`` adds the samples to a target that is there; see :func:`create`.
     ``tokenize`` writes ids in the place of text: a tokenizer, or a dict of them by field, each the path of a

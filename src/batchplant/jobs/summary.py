@@ -22,7 +22,7 @@ from ..schema import Audio, Bool, Duration, Field, Float, Image, Int, Tensor, Ti
 from ..schema.columns import Column, Columns, Ragged, column_runs, concat_columns
 from ..storage import tree
 
-# Enough for a good picture of the spread; a dataset of millions is not read for it.
+# Enough for a good image of the spread; a dataset of millions is not read for it.
 LOOK_AT = 2000
 # Sounds and videos that are asked what they are.
 RECORDINGS = 500
@@ -74,7 +74,7 @@ def _read(reader: Reader, rows: Any, fields: Sequence[str] | None = None) -> tup
     """The cells of these samples, and how many could not be read."""
     fields = list(reader.schema) if fields is None else fields
     try:
-        # In parts: a few thousand large pictures at once would be too much memory.
+        # In parts: a few thousand large images at once would be too much memory.
         parts = [reader.read(rows[start : start + 64], fields) for start in range(0, len(rows), 64)]
     except UnsafeError as error:
         if error.field not in fields:
@@ -129,7 +129,7 @@ def _describe(field: Field, column: Column | None) -> dict[str, Any]:
     if isinstance(field, Int) and field.names:
         found["classes"] = len(field.names)
     if isinstance(column, Ragged) and isinstance(field, Image | Audio | Video):
-        found.update(_pictures(column) if isinstance(field, Image) else _recordings(field, column))
+        found.update(_images(column) if isinstance(field, Image) else _recordings(field, column))
     elif values is not None and values.size:
         if isinstance(field, Time | Duration):
             values = values.view(dtype_of(field))
@@ -194,7 +194,7 @@ def _recordings(field: Audio | Video, column: Ragged) -> dict[str, Any]:
     return found | ({"unknown": unknown} if unknown else {})
 
 
-def _pictures(column: Ragged) -> dict[str, Any]:
+def _images(column: Ragged) -> dict[str, Any]:
     headers = image.probe(column)
     raw = column.raw
     encodings = Counter(

@@ -18,8 +18,8 @@ from .prefetch import distinct_runs
 
 ADVICE = {
     "step": "the loop itself takes longer than loading; nothing to gain here",
-    "storage": "reading takes longest: use quasi_random order, a faster disk, or smaller pictures",
-    "decode": "decoding takes longest: more workers, smaller pictures (convert --max-resolution), or "
+    "storage": "reading takes longest: use quasi_random order, a faster disk, or smaller images",
+    "decode": "decoding takes longest: more workers, smaller images (convert --max-resolution), or "
     'cache="decoded"',
     "transforms": "the ops behind the decoder take longest: fewer of them, or do them on the device",
     "device": "copying to the device takes longest: send uint8 and normalise there",
@@ -41,8 +41,8 @@ def advise(parts: dict[str, float], waited: float, stepped: float) -> tuple[str,
 
 
 def warn_of_obstacles(plan: Plan, decode: str) -> None:
-    """Say which steps keep pictures, or what follows them, from the device."""
-    found = [one for one in plan.pictures if one.obstacle]
+    """Say which steps keep images, or what follows them, from the device."""
+    found = [one for one in plan.images if one.obstacle]
     if any(one.on_device for one in found) or (found and not plan.on_device):
         said = "; ".join(f"{one.name}: {one.obstacle}" for one in found)
         warnings.warn(f"decode={decode!r}: {said} (print(loader.plan) shows what runs where)", stacklevel=3)

@@ -1,4 +1,4 @@
-"""What ``Loader(bucket_by="aspect")`` goes by: how wide pictures are for their height."""
+"""What ``Loader(bucket_by="aspect")`` goes by: how wide images are for their height."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ F32 = npt.NDArray[np.float32]
 
 
 def find_aspects(reader: Reader, plan: Plan) -> Callable[[I64], Any]:
-    """Width by height of the pictures of samples, by their numbers."""
-    for output in plan.pictures:
+    """Width by height of the images of samples, by their numbers."""
+    for output in plan.images:
         field = reader.schema[output.field]
         if output.image is not None and not (isinstance(field, Image) and field.mask):
             orient = output.image.decoder.op.orient
@@ -31,7 +31,7 @@ def find_aspects(reader: Reader, plan: Plan) -> Callable[[I64], Any]:
                 of_source = _Aspects(reader.base, output.field, orient)
                 return lambda samples: of_source(reader._rows(samples))
             return _Aspects(reader, output.field, orient)
-    raise OptionError('bucket_by="aspect" is for pictures, and the batches have none')
+    raise OptionError('bucket_by="aspect" is for images, and the batches have none')
 
 
 class _Aspects:

@@ -1,4 +1,4 @@
-"""Make one batch: read, make pictures, run the ops. Any thread may do so at any time."""
+"""Make one batch: read, make images, run the ops. Any thread may do so at any time."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import numpy as np
 from ..data.reader import Reader
 from ..errors import AccessError, DataError, Problem
 from ..ops.base import CellErrors, CellOp
-from ..ops.cutting import sizes_of as picture_sizes
+from ..ops.cutting import sizes_of as image_sizes
 from ..ops.values import Pad
 from ..schema.columns import I64, Column, Spans, concat_spans
 from ..storage.remote.cells import PART
 from .decoded import Decoded
 from .following import Following
 from .geometry import Moves, moves
+from .images import Backend, Device, Failures, Request, Result, make_request
 from .locate import Located, Locator, sizes_of, turns_of
 from .on_cpu import OnCpu
-from .pictures import Backend, Device, Failures, Request, Result, make_request
 from .pipes import SIZES, padding_name
 from .plan import Output, Plan
 from .running import Running, Timer
@@ -40,14 +40,14 @@ class Batch(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """A batch that was read and whose pictures were begun; ``columns`` None: it is still to be read."""
+    """A batch that was read and whose images were begun; ``columns`` None: it is still to be read."""
 
     ids: I64
     epoch: int
     columns: dict[str, Column] | None
-    pictures: dict[str, Callable[[], Result]]
+    images: dict[str, Callable[[], Result]]
     failures: Failures
-    # Of the pictures that others go along with.
+    # Of the images that others go along with.
     moves: dict[str, Moves]
 
 
@@ -83,7 +83,7 @@ class Executor(Running):
         return self.finish(self.prepare(ids, epoch))
 
     def prepare(self, ids: I64, epoch: int) -> Prepared:
-        """Read the batch, draw boxes and flips, and queue its pictures."""
+        """Read the batch, draw boxes and flips, and queue its images."""
         try:
             return self._prepare(ids, epoch)
         except AccessError as error:
@@ -102,13 +102,13 @@ class Executor(Running):
         return None
 
     def _prepare(self, ids: I64, epoch: int) -> Prepared:
-        pictures: dict[str, Callable[[], Result]] = {}
-        if not self.plan.pictures:
+        images: dict[str, Callable[[], Result]] = {}
+        if not self.plan.images:
             # Nothing to queue, and reading need not be in order.
-            return Prepared(ids, epoch, None, pictures, {}, {})
+            return Prepared(ids, epoch, None, images, {}, {})
         columns, failures = self._read(ids)
         moved: dict[str, Moves] = {}
-        for output in self.plan.pictures:
+        for output in self.plan.images:
             if failures:
                 break
             request, failures = self.request(output, ids, epoch)
@@ -116,12 +116,12 @@ class Executor(Running):
                 moved[output.name] = self._moves(output, request, epoch)
             if request is not None:
                 began = time.perf_counter()
-                pictures[output.name] = self._begin(output, request, list(failures))
+                images[output.name] = self._begin(output, request, list(failures))
                 self.timer.add("decode", began)
-        return Prepared(ids, epoch, columns, pictures, failures, moved)
+        return Prepared(ids, epoch, columns, images, failures, moved)
 
     def _moves(self, output: Output, request: Request, epoch: int) -> Moves:
-        """Where the pictures are taken by their pipeline."""
+        """Where the images are taken by their pipeline."""
         assert output.image is not None
         orient = output.image.decoder.op.orient
 
@@ -134,7 +134,7 @@ class Executor(Running):
         return moves(output, sizes, request.ids, seed=self.seed, epoch=epoch)
 
     def _begin(self, output: Output, request: Request, refused: list[int]) -> Callable[[], Result]:
-        """Queue the pictures that are not refused."""
+        """Queue the images that are not refused."""
         rows = np.arange(len(request))
         if refused:
             rows = np.delete(rows, refused)
@@ -159,8 +159,8 @@ class Executor(Running):
                 values, failures = self._values(prepared)
             if not failures:
                 return Batch(values, ids, skipped)
-            # Errors come in the order of samples: so those of the other pictures are needed too.
-            for made in prepared.pictures.values():
+            # Errors come in the order of samples: so those of the other images are needed too.
+            for made in prepared.images.values():
                 failures = {**made().failures, **failures}
             rows = sorted(failures)
             problems = [self._located(failures[row], int(ids[row])) for row in rows]
@@ -234,7 +234,7 @@ class Executor(Running):
         return failures
 
     def request(self, output: Output, ids: I64, epoch: int) -> tuple[Request | None, Failures]:
-        """What is asked of the back end, and what is wrong with pictures that must not be decoded."""
+        """What is asked of the back end, and what is wrong with images that must not be decoded."""
         stage = output.image
         assert stage is not None
         field = output.field
@@ -252,7 +252,7 @@ class Executor(Running):
         return request, {row: error.at(field=field) for row, error in failures.items()}
 
     def _find(self, output: Output, ids: I64) -> tuple[Located, Any]:
-        """Where the pictures lie, and which of them need no cutting and resizing any more."""
+        """Where the images lie, and which of them need no cutting and resizing any more."""
         if self.decoded is None:
             return self.locator.find(output.field, ids), None
         shelf, _ = self.decoded.of[output.name]
@@ -264,7 +264,7 @@ class Executor(Running):
         if not self.plan.outputs:
             # Rows of tokens are made elsewhere, and mostly there is nothing else.
             return {}, {}
-        ids, epoch, columns, pictures, _, moved = prepared
+        ids, epoch, columns, images, _, moved = prepared
         if columns is None:
             try:
                 columns, failures = self._read(ids)
@@ -288,7 +288,7 @@ class Executor(Running):
             elif output.image is not None:
                 began = time.perf_counter()
                 # Let go of what it holds as soon as it is made.
-                value, failures, beside[output.name + SIZES] = pictures.pop(output.name)()
+                value, failures, beside[output.name + SIZES] = images.pop(output.name)()
                 self.timer.add("decode", began)
             else:
                 value, failures = self._column(output, columns[output.field])
@@ -318,7 +318,7 @@ class Executor(Running):
             if output.on_device and number == output.device_steps:
                 value = self._fetch(output, value)
             if (name := padding_name(step.op, output.name)) is not None:
-                beside[name] = step.op.mask_of(value) if isinstance(step.op, Pad) else picture_sizes(value)
+                beside[name] = step.op.mask_of(value) if isinstance(step.op, Pad) else image_sizes(value)
             try:
                 value = self._run(output.name, step, value, ids, epoch, there)
             except CellErrors as found:
@@ -334,7 +334,7 @@ class Executor(Running):
 
 
 def _sized(cells: Located, orient: bool) -> tuple[Any, Any]:
-    """Heights and widths of pictures, turned as their EXIF data say if they are to be; and these turns."""
+    """Heights and widths of images, turned as their EXIF data say if they are to be; and these turns."""
     sizes, turns = sizes_of(cells), None
     if orient:
         turns = turns_of(cells)

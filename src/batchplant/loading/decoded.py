@@ -1,8 +1,8 @@
-"""Pictures that were decoded once, kept for the epochs that follow: ``Loader(cache="decoded")``.
+"""Images that were decoded once, kept for the epochs that follow: ``Loader(cache="decoded")``.
 
 What is kept becomes a cell of raw pixels, which the engine takes as it takes any other. So a batch is the
-same, bit for bit, whether its pictures were kept or not. Where a decoder cuts a picture in the same way in
-every epoch (``Resize``, ``CenterCrop``), the result is kept; where it draws a box, the whole picture. What
+same, bit for bit, whether its images were kept or not. Where a decoder cuts an image in the same way in
+every epoch (``Resize``, ``CenterCrop``), the result is kept; where it draws a box, the whole image. What
 does not fit, or cannot be decoded, takes the usual way.
 """
 
@@ -27,18 +27,18 @@ from ..ops.each import Threads
 from ..order.place import local_world
 from ..schema.columns import I32, I64, U8
 from ..storage.settings import DEFAULT_CACHE_BYTES, bytes_of
+from .images import Request, Result
 from .locate import Located
 from .on_cpu import OnCpu
-from .pictures import Request, Result
 from .plan import Output, Plan
 from .stage import LONGEST_SIDE, Target
 
 # Disk space is taken in steps of this, before it is written to: on a full disk, writing to a mapped file
 # would kill the process.
 STEP = 64 << 20
-# Instead of a place: somebody is about to keep the picture, or it could not be kept, nor can it be later.
+# Instead of a place: somebody is about to keep the image, or it could not be kept, nor can it be later.
 CLAIMED = -1
-# Their boxes depend on nothing but the size of the picture.
+# Their boxes depend on nothing but the size of the image.
 FIXED = (Decode.boxes, Resize.boxes, CenterCrop.boxes)
 
 
@@ -63,9 +63,7 @@ class Store:
                 f"there is no memory for cache_bytes={most:,}; give less, or name a folder: cache_dir="
             ) from None
         except OSError as error:
-            raise AccessError(
-                f"decoded pictures cannot be kept there: {error.strerror}", path=folder
-            ) from None
+            raise AccessError(f"decoded images cannot be kept there: {error.strerror}", path=folder) from None
 
     def _map(self, folder: str) -> None:
         os.makedirs(folder, exist_ok=True)
@@ -80,7 +78,7 @@ class Store:
         return self.most - self.used
 
     def take(self, size: int, count: int) -> tuple[int, int]:
-        """Room for up to ``count`` pictures of ``size`` bytes: where it begins, and for how many it is."""
+        """Room for up to ``count`` images of ``size`` bytes: where it begins, and for how many it is."""
         with self._lock:
             count = min(count, self.room // size)
             if self._file is not None and self.used + count * size > self._promised:
@@ -114,7 +112,7 @@ class Store:
 
 
 class Kind(NamedTuple):
-    """Of which field pictures are, in which mode, turned or not; and ``made`` how, if they are not whole."""
+    """Of which field images are, in which mode, turned or not; and ``made`` how, if they are not whole."""
 
     field: str
     mode: str
@@ -123,7 +121,7 @@ class Kind(NamedTuple):
 
 
 class Shelf:
-    """Pictures of one kind, by sample."""
+    """Images of one kind, by sample."""
 
     def __init__(self, store: Store, samples: int, target: Target, *, fixed: bool) -> None:
         self.store, self.fixed, self.size = store, fixed, (target.height, target.width)
@@ -161,7 +159,7 @@ class Shelf:
             self.count += len(ids)
 
     def places(self, ids: I64) -> tuple[I64, I32, npt.NDArray[np.bool_]]:
-        """Of pictures that are held: where they begin, their shapes, and which need no cutting any more."""
+        """Of images that are held: where they begin, their shapes, and which need no cutting any more."""
         sides = self._sides[ids].astype(np.int32)
         ready = (sides == 0).all(axis=1)
         sides[ready] = self.size
@@ -209,11 +207,11 @@ class Shelf:
 
 
 class Keeping:
-    """A :class:`~batchplant.loading.pictures.Backend` that keeps what it decodes for the first time."""
+    """A :class:`~batchplant.loading.images.Backend` that keeps what it decodes for the first time."""
 
     def __init__(self, on_cpu: OnCpu, shelf: Shelf, *, whole: bool) -> None:
         self._on_cpu, self._shelf, self._whole = on_cpu, shelf, whole
-        # Not the engine's, which the pictures of each call may need.
+        # Not the engine's, which the images of each call may need.
         self._threads = Threads(on_cpu.engine.threads)
 
     def close(self) -> None:
@@ -258,7 +256,7 @@ class Keeping:
         return dataclasses.replace(request, cells=cells, sizes=new_sizes, boxes=boxes)
 
     def _keep(self, request: Request, size: tuple[int, int], rows: I64) -> I64:
-        """Decode pictures that become one size to where they are kept; gives the rows that could be."""
+        """Decode images that become one size to where they are kept; gives the rows that could be."""
         shelf, pixels = self._shelf, request.target.pixels
         ready = shelf.fixed and size == shelf.size
         bytes_each = size[0] * size[1] * pixels.channels
@@ -285,7 +283,7 @@ class Keeping:
 
 
 def _refuse(row: int, size: tuple[int, int]) -> Cuts:
-    raise DecodeError(f"the picture is {size[1]}×{size[0]}, and its header says otherwise")
+    raise DecodeError(f"the image is {size[1]}×{size[0]}, and its header says otherwise")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -326,13 +324,13 @@ def _memory() -> int:
 
 
 class Decoded:
-    """What a loader keeps of all its pictures."""
+    """What a loader keeps of all its images."""
 
     def __init__(self, wish: Wish, plan: Plan, samples: int, on_cpu: OnCpu, *, fast_scale: bool) -> None:
         self.store = Store(wish.bytes, wish.folder)
         self._shelves: dict[Kind, Shelf] = {}
         self.of: dict[str, tuple[Shelf, Keeping]] = {}
-        for output in plan.pictures:
+        for output in plan.images:
             kind = _kind(output, fast_scale)
             assert output.image is not None
             target, fixed = output.image.target, kind.made is not None
@@ -347,21 +345,21 @@ class Decoded:
         self.store.close()
 
     def holds(self, ids: I64) -> npt.NDArray[np.bool_]:
-        """The samples of which all pictures are kept."""
+        """The samples of which all images are kept."""
         found = np.ones(len(ids), dtype=np.bool_)
         for shelf in self._shelves.values():
             found &= shelf.holds(ids)
         return found
 
     def stats(self, samples: int) -> dict[str, Any]:
-        """Pictures that were there when they were needed, and that were not; bytes; the share of all."""
+        """Images that were there when they were needed, and that were not; bytes; the share of all."""
         shelves = self._shelves.values()
-        pictures = samples * len(shelves)
+        images = samples * len(shelves)
         return {
             "cache hits": sum(one.hits for one in shelves),
             "cache misses": sum(one.misses for one in shelves),
             "cache bytes": self.store.used, "cache limit": self.store.most,
-            "cache share": sum(one.count for one in shelves) / pictures if pictures else 0.0,
+            "cache share": sum(one.count for one in shelves) / images if images else 0.0,
         }  # fmt: skip
 
 
@@ -373,7 +371,7 @@ def _kind(output: Output, fast_scale: bool) -> Kind:
         made = f"{decoder!r} {target.filter} {target.height} {target.width}"
     elif fast_scale:
         raise OptionError(
-            f"with fast_scale, pictures are not decoded whole, and {decoder!r} needs another part in every "
+            f"with fast_scale, images are not decoded whole, and {decoder!r} needs another part in every "
             'epoch: leave out fast_scale or cache="decoded"',
             field=output.name,
         )

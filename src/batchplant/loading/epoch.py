@@ -19,8 +19,8 @@ from ..storage.remote import waiting_until
 from . import threads
 from .batch import Batch, Executor, Prepared
 from .convoy import Pace, cut
+from .images import Device
 from .on_cpu import OnCpu
-from .pictures import Device
 from .prefetch import Prefetch, make_prefetch
 from .readahead import Readahead, make_readahead
 
@@ -36,7 +36,7 @@ class Delivery(Protocol):
     elsewhere: bool
 
     def allocate(self, size: int) -> Any: ...
-    def pictures(self, on_cpu: OnCpu, decode: str, share: float | None, ahead: int) -> Device: ...
+    def images(self, on_cpu: OnCpu, decode: str, share: float | None, ahead: int) -> Device: ...
     def send(self, values: dict[str, Any]) -> tuple[dict[str, Any], Any]: ...
     def receive(self, values: dict[str, Any], ticket: Any) -> dict[str, Any]: ...
 

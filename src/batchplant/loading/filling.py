@@ -55,7 +55,7 @@ class Filling:
     """Makes rows, and counts what they came to: documents by the rows in which they begin.
 
     ``rest``: makes what a batch has besides tokens. Where these can be taken from where they lie, their dtype
-    is ``dtype``, else nothing. ``images``: how many places the pictures of documents take before their
+    is ``dtype``, else nothing. ``images``: how many places the images of documents take before their
     tokens. ``indices``: the samples that documents are, where they are not all. ``own_ends``: which samples
     get no end token if they have one; None where all get one.
     """
@@ -157,7 +157,7 @@ def fill(
     buffers: Buffers,
     images: I64 | None = None,
 ) -> dict[str, Any]:
-    """A batch of rows; ``values``: what else it has. ``images``: tokens of pictures before each document."""
+    """A batch of rows; ``values``: what else it has. ``images``: tokens of images before each document."""
     prompt = images
     if pack.prompt is not None:
         said = np.ascontiguousarray(values.pop(pack.prompt), dtype=np.int64)
@@ -216,7 +216,7 @@ def _ragged(value: Any, field: str) -> tuple[npt.NDArray[Any], I64]:
 
 
 def _behind(images: I64, image_token: int, tokens: npt.NDArray[Any], offsets: I64) -> tuple[Any, I64]:
-    """The tokens of documents, each behind the places of its pictures."""
+    """The tokens of documents, each behind the places of its images."""
     lengths = np.diff(offsets)
     where = starts_of(lengths + images)
     dtype = np.result_type(tokens.dtype, np.min_scalar_type(image_token))

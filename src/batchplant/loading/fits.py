@@ -25,7 +25,7 @@ def size_of(spans: Spans) -> int:
 
 
 def needed(executor: Executor, indices: I64 | None, stages: bool) -> float:
-    """About how many bytes an epoch has; of pictures, where those are read here."""
+    """About how many bytes an epoch has; of images, where those are read here."""
     reader, plan = executor.reader, executor.plan
     count = len(reader) if indices is None else len(indices)
     told = reader._bytes_of(plan.fields)
@@ -34,7 +34,7 @@ def needed(executor: Executor, indices: I64 | None, stages: bool) -> float:
     some = _some(count)
     some = some if indices is None else indices[some]
     if stages:
-        found = [reader.spans(output.field, some) for output in plan.pictures]
+        found = [reader.spans(output.field, some) for output in plan.images]
     else:
         found = [reader.ranges(plan.fields, some)]
     return sum(size_of(one) * count / len(some) for one in found if one is not None)

@@ -1,4 +1,4 @@
-"""What goes along with a picture: boxes, keypoints and polygons with its pixels, labels with their boxes."""
+"""What goes along with an image: boxes, keypoints and polygons with its pixels, labels with their boxes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..ops.positions import rows_taken
 from ..schema import Boxes, Image, Schema, Tensor
 from ..schema.columns import I32, I64
 from .geometry import Moves
-from .pictures import Failures, Request
+from .images import Failures, Request
 from .pipes import Pipe, as_op
 from .plan import Output, Plan
 
@@ -27,12 +27,12 @@ class Follows(NamedTuple):
     pipes: Mapping[str, Pipe]
 
     def moves_of(self, op: MoveMask) -> list[tuple[Op, str]]:
-        """The steps of a picture that move its pixels, with the names of their draws."""
+        """The steps of an image that move its pixels, with the names of their draws."""
         if op.of not in self.pipes:
-            raise OptionError(f"its picture {op.of!r} is not in the batch{near(op.of, self.pipes)}")
+            raise OptionError(f"its image {op.of!r} is not in the batch{near(op.of, self.pipes)}")
         ops = list(map(as_op, self.pipes[op.of].ops))
         if ops and isinstance(ops[0], MoveMask):
-            raise OptionError(f"{op.of!r} follows another picture itself: follow that one")
+            raise OptionError(f"{op.of!r} follows another image itself: follow that one")
         named = [(one, one.share or f"{op.of}/{number}") for number, one in enumerate(ops)]
         return [(op.filled(one), key) for one, key in named if type(one).move is not Op.move]
 
@@ -75,18 +75,18 @@ def _mover(pipe: Pipe, pipes: Mapping[str, Pipe], schema: Schema) -> Mover | Non
         mover.of = next((one.of for one in boxes), "image")
     if mover.of == "":
         return None
-    pictures = [one for one, other in pipes.items() if isinstance(schema[other.field], Image)]
+    images = [one for one, other in pipes.items() if isinstance(schema[other.field], Image)]
     of = _output_of(mover.of or "", pipes, 'MoveX(of="…")'.replace("MoveX", type(mover).__name__))
     if of is None and asked is None:
-        # Its picture is not in the batch: it stays as it is stored.
+        # Its image is not in the batch: it stays as it is stored.
         return None
     if of is None:
         raise OptionError(
-            f"its picture {mover.of!r} is not in the batch{near(mover.of or '', pictures)}: "
+            f"its image {mover.of!r} is not in the batch{near(mover.of or '', images)}: "
             f"do not leave it out, or name another with of="
         )
-    if of not in pictures:
-        raise OptionError(f"of names a picture of the batch, and {of!r} is {schema[pipes[of].field]}")
+    if of not in images:
+        raise OptionError(f"of names an image of the batch, and {of!r} is {schema[pipes[of].field]}")
     mover.of = of
     said = asked is not None and asked.labels is not None
     mover.labels = tuple(_labels(mover, pipes, schema, said=said))
@@ -150,12 +150,12 @@ class Following:
     def __init__(self, plan: Plan) -> None:
         self._movers = [(one, one.mover) for one in plan.outputs if one.mover is not None]
         self._rows = [(one, one.rows_of) for one in plan.outputs if one.rows_of is not None]
-        # The pictures whose moves somebody needs.
+        # The images whose moves somebody needs.
         self.of = {mover.of for _, mover in self._movers} | {one.of for one in plan.outputs if one.drawn}
         self._known: dict[tuple[str, bool], I32] = {}
 
     def sizes(self, request: Request, stored: Callable[[I64], I32] | None, key: Any, samples: int) -> I32:
-        """Heights and widths of stored pictures. ``stored`` reads them where the request has other ones."""
+        """Heights and widths of stored images. ``stored`` reads them where the request has other ones."""
         if stored is None:
             sizes = request.sizes.copy()
         else:
@@ -169,7 +169,7 @@ class Following:
             try:
                 sizes[row] = request.pixels(row).shape[:2]
             except DataError:
-                # It is said when the picture is made.
+                # It is said when the image is made.
                 sizes[row] = 1
         return sizes
 

@@ -1,4 +1,4 @@
-"""Where the pictures of a batch are taken by their whole pipeline; what belongs to them goes along."""
+"""Where the images of a batch are taken by their whole pipeline; what belongs to them goes along."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .plan import Output
 
 
 class Moves(NamedTuple):
-    """What became of the pictures of a batch, step by step, from those ``sizes`` (height, width) on."""
+    """What became of the images of a batch, step by step, from those ``sizes`` (height, width) on."""
 
     sizes: I32
     steps: tuple[Motion, ...]
@@ -28,10 +28,10 @@ class Moves(NamedTuple):
         return functools.reduce(Motion.then, self.steps)
 
     def kept(self, what: str) -> Any:
-        """What was drawn, as an array with a row for each picture.
+        """What was drawn, as an array with a row for each image.
 
-        matrix: from positions in the stored picture to those in the batch. size: the stored height and width.
-        box: the part of the stored picture that is seen (left, top, right, bottom). flip: whether it is
+        matrix: from positions in the stored image to those in the batch. size: the stored height and width.
+        box: the part of the stored image that is seen (left, top, right, bottom). flip: whether it is
         mirrored. angle: by how many degrees it is turned, clockwise.
         """
         whole = self.whole
@@ -43,7 +43,7 @@ class Moves(NamedTuple):
         if what == "flip":
             return mirrored
         if what == "angle":
-            # Of a mirrored picture, what it is turned by after that.
+            # Of a mirrored image, what it is turned by after that.
             side = whole.matrix[:, :2, 0] * np.where(mirrored, -1, 1)[:, None]
             return np.degrees(np.arctan2(side[:, 1], side[:, 0])) + 0.0
         height, width = whole.sizes[:, 0], whole.sizes[:, 1]
@@ -54,14 +54,14 @@ class Moves(NamedTuple):
 
 
 def moves(output: Output, sizes: I32, ids: I64, *, seed: int, epoch: int) -> Moves:
-    """From stored pictures of these sizes (turned as their decoder turns them) to those of the batch."""
+    """From stored images of these sizes (turned as their decoder turns them) to those of the batch."""
     at = sizes
     found: list[Motion] = []
     stage = output.image
     first = () if stage is None else stage.steps
     for number, step in enumerate((*first, *output.steps)):
         draws = Draws(seed, epoch, ids, step.key)
-        # Several that are run as one are told apart: each cuts off what it takes out of the picture.
+        # Several that are run as one are told apart: each cuts off what it takes out of the image.
         one = step.op.chain(at, draws) if isinstance(step.op, Warp) else [step.op.move(at, draws)]
         motions = [moved for moved in one if moved is not None]
         # The decoder's steps are one for the pixels, and so are several that are run as one.

@@ -28,13 +28,13 @@ from .buffers import Buffers
 from .convoy import Pace
 from .decoded import Decoded, Wish
 from .epoch import Delivery, Epoch, Progress, Tally, after, check_process
+from .images import DecodeOptions, Device
 from .joining import Joint
 from .matching import matching
 from .on_cpu import OnCpu
 from .ordering import Ordering, make_buckets
 from .packed import Packing
 from .packing import Pack
-from .pictures import Device, PictureOptions
 from .pipes import Pipelines
 from .planned import Planned
 from .planning import make_plan
@@ -62,16 +62,16 @@ class Loader(Bridges, Planned, Replaying, Stats):
     of sample numbers. bucket_by_length: batches of samples that are about as long, by a field (True: the only
     one that varies), a number for every sample, or a function; ``order_options`` has ``bucket_window`` (so
     many batches are sorted together) and ``bucket_run`` (so many that are alike follow each other, one for
-    each rank). bucket_by: ``aspect`` for batches of pictures of about one aspect, as their headers say. pack:
+    each rank). bucket_by: ``aspect`` for batches of images of about one aspect, as their headers say. pack:
     rows of tokens in place of samples, see :class:`Pack`; batch_size counts rows.
     workers: decoding threads (default: all cores, divided by LOCAL_WORLD_SIZE); cpus: the cores they stay on.
-    ahead: batches made in advance. device: a torch device, for tensors there; None for NumPy. pictures: how
-    they are made, see :class:`PictureOptions`; its options can also be given directly, as in
+    ahead: batches made in advance. device: a torch device, for tensors there; None for NumPy. images: how
+    they are made, see :class:`DecodeOptions`; its options can also be given directly, as in
     ``decode="hybrid"``. on_error: ``raise``, or ``skip`` to leave out what cannot be read and list it in
-    ``skipped``. ids: add the sample numbers as ``ids``. cache: ``decoded`` keeps pictures as they come out of
+    ``skipped``. ids: add the sample numbers as ``ids``. cache: ``decoded`` keeps images as they come out of
     the decoder, for the epochs that follow; cache_bytes: how much at most (default: a quarter of the memory);
     cache_dir: in a file there, not in memory. page_cache: whether local files are read through it (default:
-    pictures of more bytes than there is memory are not). order_options: as in ``{"window": 64}``, and
+    images of more bytes than there is memory are not). order_options: as in ``{"window": 64}``, and
     ``{"lanes": world}`` for ranks that read from a bucket. source_options: as in ``{"cache": "/data"}``.
     dashboard: True, or a port, to see on a web page where time goes; the link is printed, and
     ``loader.dashboard.url``.
@@ -100,7 +100,7 @@ class Loader(Bridges, Planned, Replaying, Stats):
         cpus: list[int] | None = None,
         ahead: int = 3,
         device: Any = None,
-        pictures: PictureOptions | None = None,
+        images: DecodeOptions | None = None,
         on_error: str = "raise",
         ids: bool = False,
         page_cache: bool | None = None,
@@ -110,7 +110,7 @@ class Loader(Bridges, Planned, Replaying, Stats):
         order_options: Mapping[str, Any] | None = None,
         source_options: Mapping[str, Any] | None = None,
         dashboard: bool | int | None = None,
-        **picture_options: Any,
+        **image_options: Any,
     ) -> None:
         if batch_size < 1 or ahead < 1:
             raise OptionError(f"batch_size and ahead are at least 1, not {batch_size} and {ahead}")
@@ -118,9 +118,9 @@ class Loader(Bridges, Planned, Replaying, Stats):
             raise OptionError(f"on_error is raise or skip, not {on_error!r}")
         if evaluate and drop_last:
             raise OptionError("evaluate needs every sample, and drop_last leaves some out: give one of them")
-        if pictures is not None and not isinstance(pictures, PictureOptions):
-            raise OptionError(f"pictures is a PictureOptions, not {pictures!r}")
-        pictures = (pictures or PictureOptions()).but(picture_options, inspect.signature(Loader).parameters)
+        if images is not None and not isinstance(images, DecodeOptions):
+            raise OptionError(f"images is a DecodeOptions, not {images!r}")
+        images = (images or DecodeOptions()).but(image_options, inspect.signature(Loader).parameters)
         if order_options and "lanes" in order_options:
             order_options = {"lane_size": batch_size, **order_options}
         if bucket_by is not None or (bucket_by_length is not None and bucket_by_length is not False):
@@ -133,18 +133,18 @@ class Loader(Bridges, Planned, Replaying, Stats):
             "order": order, "pipelines": pipelines, "joint": joint, "rank": rank, "world": world,
             "drop_last": drop_last, "evaluate": evaluate, "balance": balance, "sizes": sizes, "pack": pack,
             "bucket_by_length": bucket_by_length, "bucket_by": bucket_by, "seed": seed,
-            "workers": workers, "cpus": cpus, "ahead": ahead, "device": device, "pictures": pictures,
+            "workers": workers, "cpus": cpus, "ahead": ahead, "device": device, "images": images,
             "on_error": on_error, "ids": ids, "page_cache": page_cache, "order_options": order_options,
             "cache": cache, "cache_bytes": cache_bytes, "cache_dir": cache_dir, "dashboard": False,
         }  # fmt: skip
-        wish = Wish.of(cache, cache_bytes, cache_dir, decode=pictures.decode)
+        wish = Wish.of(cache, cache_bytes, cache_dir, decode=images.decode)
         self.reader = source if isinstance(source, Reader) else open_reader(source, **(source_options or {}))
         self.indices: I64 | None = None if indices is None else self.reader._check(indices)
         self.samples = len(self.reader) if self.indices is None else len(self.indices)
         self.batch_size, self.drop_last, self.ahead, self.seed = batch_size, drop_last, ahead, seed
         if rank is not None and world is not None:
             orders.place(rank, world)
-        self.plan = make_plan(self.reader, pipelines, joint, on_device=pictures.decode is not None)
+        self.plan = make_plan(self.reader, pipelines, joint, on_device=images.decode is not None)
         self._sizes = make_sizes(self.reader, self.plan.fields, self.indices, balance, sizes)
         if ids and any(output.name == "ids" for output in self.plan.outputs):
             raise OptionError("ids=True adds the sample numbers as ids, and a field has that name already")
@@ -152,7 +152,7 @@ class Loader(Bridges, Planned, Replaying, Stats):
         if device is not None:
             # The loader knows no framework; a device names one.
             self._delivery = hooks.part("torch").Delivery(device)
-        pictures.check(device)
+        images.check(device)
         buckets = make_buckets(self.reader, self.plan, self.indices, bucket_by_length, bucket_by)
         self._ordering = Ordering(self.reader, order, order_options, self.indices, seed, buckets)
         self._epoch, self._position = 0, 0
@@ -164,15 +164,15 @@ class Loader(Bridges, Planned, Replaying, Stats):
         self._live: weakref.WeakSet[Epoch] = weakref.WeakSet()
         self._closed, self._process = False, os.getpid()
         self._threads = workers or (len(cpus) if cpus else orders.default_threads())
-        engine = _native.Engine(self._threads, cpus, nice=0 if pictures.decode is None else BESIDE_A_DEVICE)
+        engine = _native.Engine(self._threads, cpus, nice=0 if images.decode is None else BESIDE_A_DEVICE)
         self._device: Device | None = None
         on_cpu = self._on_cpu(engine)
-        if self._delivery is not None and pictures.decode is not None:
-            self._device = self._delivery.pictures(on_cpu, pictures.decode, pictures.gpu_share, ahead)
-            warn_of_obstacles(self.plan, pictures.decode)
+        if self._delivery is not None and images.decode is not None:
+            self._device = self._delivery.images(on_cpu, images.decode, images.gpu_share, ahead)
+            warn_of_obstacles(self.plan, images.decode)
         self._decoded: Decoded | None = None
         if wish is not None:
-            self._decoded = Decoded(wish, self.plan, len(self.reader), on_cpu, fast_scale=pictures.fast_scale)
+            self._decoded = Decoded(wish, self.plan, len(self.reader), on_cpu, fast_scale=images.fast_scale)
         self._executor = Executor(
             self.reader, self.plan, on_cpu, self._device, seed=seed, skip=on_error == "skip",
             decoded=self._decoded,
@@ -192,10 +192,10 @@ class Loader(Bridges, Planned, Replaying, Stats):
         self._watched(dashboard)
 
     def _on_cpu(self, engine: _native.Engine) -> OnCpu:
-        pictures: PictureOptions = self._options["pictures"]
+        images: DecodeOptions = self._options["images"]
         # For a device, more batches may be under way.
-        keep = self.ahead + (2 if pictures.decode is None else UNDER_WAY)
-        return OnCpu(engine, self._buffers(keep), dct=pictures.dct, fast_scale=pictures.fast_scale)
+        keep = self.ahead + (2 if images.decode is None else UNDER_WAY)
+        return OnCpu(engine, self._buffers(keep), dct=images.dct, fast_scale=images.fast_scale)
 
     def _buffers(self, keep: int) -> Buffers:
         return Buffers(keep, self._delivery.allocate if self._delivery else None)

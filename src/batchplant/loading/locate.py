@@ -1,4 +1,4 @@
-"""Where the encoded pictures of a batch lie in memory: in mapped files where they can, else read."""
+"""Where the encoded images of a batch lie in memory: in mapped files where they can, else read."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class Locator:
         with self._lock:
             found = self._maps.pop(path, None)
             self._maps[path] = found = MappedSource(path).data if found is None else found
-            # Those used last stay; in a folder of a million pictures, each is a file.
+            # Those used last stay; in a folder of a million images, each is a file.
             while len(self._maps) > 2 * MAPPED_FILES:
                 self._maps.popitem(last=False)
             return found
@@ -135,10 +135,10 @@ def _fetched(spans: Spans) -> Located | None:
 
 
 def sizes_of(cells: Located) -> I32:
-    """(height, width) of every picture; zeros where the header tells none."""
+    """(height, width) of every image; zeros where the header tells none."""
     raw = cells.raw
     all_raw = bool(raw.all())
-    sizes = _native.prefetch_pictures(cells.bases, cells.base, cells.start, cells.size, headers=not all_raw)
+    sizes = _native.prefetch_images(cells.bases, cells.base, cells.start, cells.size, headers=not all_raw)
     if cells.shape is not None:
         if all_raw:
             return cells.shape[:, :2].copy()
@@ -147,7 +147,7 @@ def sizes_of(cells: Located) -> I32:
 
 
 def turns_of(cells: Located) -> U8:
-    """EXIF's orientation of every picture; 1 for raw pixels."""
+    """EXIF's orientation of every image; 1 for raw pixels."""
     found = np.ones(len(cells.start), dtype=np.uint8)
     for row in np.flatnonzero(~cells.raw).tolist():
         found[row] = image.orientation(cells.cell(row))

@@ -1,4 +1,4 @@
-"""Pictures made by the engine, in memory: decoded, cropped, resized, flipped and normalised in one pass."""
+"""Images made by the engine, in memory: decoded, cropped, resized, flipped and normalised in one pass."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from ..ops.each import Threads
 from ..schema.columns import I32
 from ..storage import limits
 from .buffers import Buffers
+from .images import Failures, Request, Result, as_raw, misfit
 from .locate import Located
-from .pictures import Failures, Request, Result, as_raw, misfit
 from .stage import Target
 
-# The status of a picture that the engine cannot decode.
+# The status of an image that the engine cannot decode.
 NOT_NATIVE = 2
 
 
 class OnCpu:
-    """A :class:`~batchplant.loading.pictures.Backend`. ``warnings``: how often libjpeg complained."""
+    """A :class:`~batchplant.loading.images.Backend`. ``warnings``: how often libjpeg complained."""
 
     def __init__(
         self, engine: _native.Engine, buffers: Buffers, *, dct: str = "accurate", fast_scale: bool = False
     ) -> None:
         self.engine, self.buffers = engine, buffers
         self._dct, self._fast_scale = dct, fast_scale
-        # For pictures that the engine cannot decode.
+        # For images that the engine cannot decode.
         self._threads = Threads(engine.threads)
         self.warnings = 0
         # Seconds that these took to decode.
@@ -68,7 +68,7 @@ class OnCpu:
         return lambda: Result(out, self.decode(request, out), sizes)
 
     def _one_by_one(self, request: Request) -> Result:
-        """Pictures of unequal sizes, each an array."""
+        """Images of unequal sizes, each an array."""
         made: list[Any] = []
         parts: list[Request] = []
         for row, (height, width) in enumerate(request.canvases.tolist()):
@@ -110,7 +110,7 @@ class OnCpu:
         )  # fmt: skip
 
     def _decode_other(self, request: Request, row: int, out: Any) -> None:
-        """A picture that the engine cannot decode: to pixels first, then as raw."""
+        """An image that the engine cannot decode: to pixels first, then as raw."""
         began = time.perf_counter()
         pixels, one = request.pixels(row), slice(row, row + 1)
         with self._lock:
@@ -127,5 +127,5 @@ class OnCpu:
             cuts = Cuts(alone.boxes, alone.flips, alone.downs, alone.places, alone.canvases)
         status, errors, _ = self._run(as_raw(pixels), cuts, None, target, out[one])
         if status[0]:
-            why = errors[0][1] if errors else f"a picture of {pixels.shape[2]} channels does not fit"
+            why = errors[0][1] if errors else f"an image of {pixels.shape[2]} channels does not fit"
             raise DecodeError(why)

@@ -30,7 +30,7 @@ def make_buckets(
 ) -> Buckets | None:
     """What ``bucket_by_length`` asks for; True: by the only field whose cells differ in length.
 
-    ``other``: what ``bucket_by`` asks for, the aspect of pictures.
+    ``other``: what ``bucket_by`` asks for, the aspect of images.
     """
     if other is not None:
         if other != "aspect" or not (by is None or by is False):

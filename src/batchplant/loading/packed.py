@@ -160,7 +160,7 @@ def _rest(pack: Pack, output: Output, plan: Plan, executor: Executor) -> tuple[E
 
 
 def image_sizes(pack: Pack, reader: Reader) -> Callable[[I64], I64] | None:
-    """How many places the pictures of documents take; None where there are none."""
+    """How many places the images of documents take; None where there are none."""
     asked = pack.image_tokens
     if asked is None:
         return None

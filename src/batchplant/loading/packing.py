@@ -66,7 +66,7 @@ class Pack:
     outputs: those of these names that are wanted, where that is not all: what is not made takes no time.
 
     sizes: how many tokens a document has, where that cannot be told without reading it: a field, one number
-    for each sample, or a function of sample numbers. image_tokens: how many places a document's pictures take
+    for each sample, or a function of sample numbers. image_tokens: how many places a document's images take
     before its text, said in the same ways, or one number for all; they hold ``image_token_id`` and are not
     learned.
     """

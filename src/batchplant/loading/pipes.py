@@ -17,7 +17,7 @@ from ..schema import Field, Schema
 from ..schema.columns import dense_of
 
 MASK = "_mask"
-# Of pictures that were padded.
+# Of images that were padded.
 SIZES = "_sizes"
 
 
@@ -25,7 +25,7 @@ SIZES = "_sizes"
 class Pipe:
     """A pipeline that starts at a field of another name: several views of one field.
 
-    keep: ``geometry`` adds what was drawn for a picture, as outputs NAME_matrix, NAME_size, NAME_box,
+    keep: ``geometry`` adds what was drawn for an image, as outputs NAME_matrix, NAME_size, NAME_box,
     NAME_flip and NAME_angle; see :meth:`batchplant.loading.geometry.Moves.kept`.
     """
 

@@ -16,11 +16,11 @@ from .stage import ImageStage, Step
 class Output:
     """One entry of every batch.
 
-    ``on_device``: a device makes the pictures and runs the first ``device_steps`` steps; the rest runs on the
-    CPU, and ``obstacle`` says why. Without pictures it runs those from ``device_from`` on. ``beside``: it
-    begins with the mask that comes of padding that output. ``mover``: its positions go with a picture first.
+    ``on_device``: a device makes the images and runs the first ``device_steps`` steps; the rest runs on the
+    CPU, and ``obstacle`` says why. Without images it runs those from ``device_from`` on. ``beside``: it
+    begins with the mask that comes of padding that output. ``mover``: its positions go with an image first.
     ``rows_of``: then it loses the rows whose boxes are dropped there. ``drawn``: it is what was drawn for the
-    picture ``of``, no field.
+    image ``of``, no field.
     """
 
     name: str
@@ -78,7 +78,7 @@ class Plan:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The fields that are read as columns; pictures are decoded where they lie."""
+        """The fields that are read as columns; images are decoded where they lie."""
         return tuple(dict.fromkeys(one.field for one in self.outputs if one.image is None and not one.drawn))
 
     @property
@@ -87,7 +87,7 @@ class Plan:
         return tuple(dict.fromkeys(one.field for one in self.outputs))
 
     @property
-    def pictures(self) -> tuple[Output, ...]:
+    def images(self) -> tuple[Output, ...]:
         return tuple(one for one in self.outputs if one.image is not None)
 
     @property

@@ -1,6 +1,6 @@
 """From pipelines to a frozen plan: which fields are read, what runs where, every shape known.
 
-The first steps of a picture's pipeline (decoder, crops, flips, normalisation, channels first) become one
+The first steps of an image's pipeline (decoder, crops, flips, normalisation, channels first) become one
 :class:`~.stage.ImageStage`, done in one pass: by the engine, or by a device. What follows runs as ops on the
 batch: on that device as far as the ops have a device form, then on the CPU.
 """
@@ -32,7 +32,7 @@ from .pipes import MASK, Pipe, Pipelines, as_op, masked_by, may_miss, padding_na
 from .plan import Output, Plan
 from .stage import Step, fuse
 
-# Of the modes of pictures, those that a device makes.
+# Of the modes of images, those that a device makes.
 DEVICE_MODES = ("RGB", "L")
 # What keep="geometry" adds to a batch; see Moves.kept.
 DRAWN: dict[str, tuple[str, tuple[int, ...]]] = {
@@ -47,7 +47,7 @@ def make_plan(
     """The plan for these pipelines; fields without one are given as they are, those with None left out.
 
     ``joint``: steps of several outputs, behind all of them. ``on_device``: there is a device that can make
-    pictures.
+    images.
     """
     given = dict(pipelines or {})
     for name in given:
@@ -111,7 +111,7 @@ def _mask(output: Output, reader: Reader, given: Pipelines) -> list[Output]:
 
 
 def _padding(output: Output, reader: Reader, given: Pipelines) -> list[Output]:
-    """The mask of what was padded, if it is wanted, or the sizes of pictures that were."""
+    """The mask of what was padded, if it is wanted, or the sizes of images that were."""
     found = [(one.op, one.spec) for one in output.steps]
     if output.image is not None and output.image.target.collate is not None:
         found.insert(0, (output.image.target.collate, output.spec))
@@ -125,7 +125,7 @@ def _padding(output: Output, reader: Reader, given: Pipelines) -> list[Output]:
             f"the mask of {output.name!r} would be called {name!r}, as is another output: Pad(mask=NAME)"
             if not isinstance(padded, Collate)
             else f"the sizes of {output.name!r} would be called {name!r}, as is another output: call the "
-            f'pictures otherwise, {{"{output.name}": None, "NAME": Pipe("{output.field}", …)}}',
+            f'images otherwise, {{"{output.name}": None, "NAME": Pipe("{output.field}", …)}}',
             path=reader.path,
         )
     sizes = isinstance(padded, Collate)
@@ -138,14 +138,14 @@ def _padding(output: Output, reader: Reader, given: Pipelines) -> list[Output]:
 
 
 def _placed(output: Output, schema: Schema) -> Output:
-    """The output with its pictures on the device, and as many of its steps as can run there."""
+    """The output with its images on the device, and as many of its steps as can run there."""
     if output.image is None:
         return _tail_placed(output, schema)
     mode = output.image.target.mode
     if mode not in DEVICE_MODES:
-        return dataclasses.replace(output, obstacle=f"the CPU makes pictures of mode {mode}")
+        return dataclasses.replace(output, obstacle=f"the CPU makes images of mode {mode}")
     if output.image.target.as_list:
-        return dataclasses.replace(output, obstacle="the CPU makes pictures of unequal sizes")
+        return dataclasses.replace(output, obstacle="the CPU makes images of unequal sizes")
     count = 0
     while count < len(output.steps) and output.steps[count].op.device_form is not None:
         count += 1
@@ -166,7 +166,7 @@ def _fetched(output: Output, joint: Iterable[Step[JointOp]]) -> Output:
 
 
 def _tail_placed(output: Output, schema: Schema) -> Output:
-    """One without pictures (sounds, clips, volumes): as many of its last steps as can run on the device."""
+    """One without images (sounds, clips, volumes): as many of its last steps as can run on the device."""
     if output.mover is not None or output.beside is not None or output.drawn is not None:
         return output
     first = len(output.steps)
@@ -182,11 +182,11 @@ def _tail_placed(output: Output, schema: Schema) -> Output:
 
 
 def _drawn(output: Output, pipe: Pipe, reader: Reader, given: Pipelines) -> list[Output]:
-    """What was drawn for pictures, where it is kept."""
+    """What was drawn for images, where it is kept."""
     if pipe.keep is None:
         return []
     if pipe.keep != "geometry" or output.image is None:
-        raise OptionError(f'keep="geometry" is for pictures; not {pipe.keep!r} of {output.field!r}')
+        raise OptionError(f'keep="geometry" is for images; not {pipe.keep!r} of {output.field!r}')
     made = []
     for what, (dtype, shape) in DRAWN.items():
         name = f"{output.name}_{what}"
@@ -232,7 +232,7 @@ def _output(
                 op, spec = fitted(op, spec)
             steps.append(Step(op, key, spec))
         if image is not None and spec.unequal and not any(isinstance(op, Collate) for op in pipe.ops):
-            raise OptionError('pictures of unequal sizes: put Collate("pad") or Collate("list") behind them')
+            raise OptionError('images of unequal sizes: put Collate("pad") or Collate("list") behind them')
     except OptionError as error:
         raise error.at(path=reader.path, field=name) from None
     return Output(name, pipe.field, image, tuple(steps), spec, mover=mover, rows_of=rows_of)

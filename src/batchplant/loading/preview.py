@@ -14,9 +14,9 @@ from .plan import Output
 
 
 class Cut(NamedTuple):
-    """The box of a picture that an output is made of.
+    """The box of an image that an output is made of.
 
-    size: height and width of the picture, turned as its EXIF data say where ``turn`` is not 1. box: (left,
+    size: height and width of the image, turned as its EXIF data say where ``turn`` is not 1. box: (left,
     top, right, bottom). flip: whether it is mirrored.
     """
 
@@ -27,7 +27,7 @@ class Cut(NamedTuple):
 
 
 class Preview(NamedTuple):
-    """``values`` by output, ``cuts`` by output of a picture; ``batch``: the samples that it was made with."""
+    """``values`` by output, ``cuts`` by output of an image; ``batch``: the samples that it was made with."""
 
     values: dict[str, Any]
     cuts: dict[str, Cut]
@@ -54,7 +54,7 @@ def preview(loader: Loader, sample: int, epoch: int) -> Preview:
     row = int(at[0])
     values = {name: _row(value, row) for name, value in made.values.items()}
     one = np.array([sample], dtype=np.int64)
-    cuts = {output.name: _cut(loader._executor, output, one, epoch) for output in loader.plan.pictures}
+    cuts = {output.name: _cut(loader._executor, output, one, epoch) for output in loader.plan.images}
     return Preview(values, cuts, made.ids)
 
 

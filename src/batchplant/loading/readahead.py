@@ -51,7 +51,7 @@ class Readahead:
     """Reads for the batches of a shard, in order, some ahead of those that are made.
 
     ``wait(number)`` is called before a batch is made, ``done(number)`` after; ``close`` ends it. ``stages``:
-    it is known without reading where pictures lie, so they can be read here; ``direct``: past the page cache.
+    it is known without reading where images lie, so they can be read here; ``direct``: past the page cache.
     ``past``: fields that are read past it too, for those who then read samples from the files.
     """
 
@@ -190,7 +190,7 @@ class Readahead:
         # By field, or what several take together; the rest is asked of the kernel.
         here: list[tuple[str | None, Spans]] = []
         rest = [name for name in (plan.columns if self._stages else plan.fields) if name not in past]
-        for field in dict.fromkeys(output.field for output in plan.pictures if self._stages):
+        for field in dict.fromkeys(output.field for output in plan.images if self._stages):
             around = reader.ranges([field], ids)
             shared = around is not None and len(ids) > TOGETHER * len(around)
             self._together = self._together or shared
@@ -355,12 +355,12 @@ def make_readahead(
 
 
 def _is_known(executor: Executor, one: I64) -> bool:
-    """Whether it is known without reading where pictures lie; within a record, they have to be looked for."""
-    # Of pictures that are kept decoded, most are not read.
-    if executor.decoded is not None or not executor.plan.pictures:
+    """Whether it is known without reading where images lie; within a record, they have to be looked for."""
+    # Of images that are kept decoded, most are not read.
+    if executor.decoded is not None or not executor.plan.images:
         return False
     reader = executor.reader
-    for field in {output.field for output in executor.plan.pictures}:
+    for field in {output.field for output in executor.plan.images}:
         cell, read = reader.spans(field, one), reader.ranges([field], one)
         if cell is None or read is None or not np.array_equal(cell.start, read.start):
             return False

@@ -16,7 +16,7 @@ from ..ops.base import CellErrors, Draws, RowError
 from ..ops.function import Function
 from ..ops.joint import Map
 from ..schema.columns import I64
-from .pictures import Device, Failures
+from .images import Device, Failures
 from .plan import Plan
 from .stage import Step
 

@@ -1,6 +1,6 @@
-"""What is done to pictures in one pass, by the engine or by a device: the first steps of their pipeline.
+"""What is done to images in one pass, by the engine or by a device: the first steps of their pipeline.
 
-Crops, resizes, flips and padding, in any order and number, are one box of every picture, resized once, at a
+Crops, resizes, flips and padding, in any order and number, are one box of every image, resized once, at a
 place of a canvas; normalisation and channels first cost nothing more.
 """
 
@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from ..codecs.cells import decode_cell
-from ..codecs.media import image as pictures
+from ..codecs.media import image as images
 from ..data.reader import Reader
 from ..errors import DataError, DecodeError, OptionError
 from ..ops.base import Draws, Op, Spec
@@ -28,9 +28,9 @@ from ..schema import Image
 from ..schema.columns import I32, I64, Ragged
 
 CHANNELS = {"L": 1, "P": 1, "LA": 2, "RGB": 3, "RGBA": 4, "CMYK": 4}
-# How many samples may be damaged before the size of pictures cannot be told.
+# How many samples may be damaged before the size of images cannot be told.
 PROBED_SAMPLES = 64
-# Of a picture in a batch; the engine makes none that is longer.
+# Of an image in a batch; the engine makes none that is longer.
 LONGEST_SIDE = 65535
 
 # The filters that take pixels from beside the box, too.
@@ -50,11 +50,11 @@ class Step(Generic[OpT]):
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """What every picture of a batch becomes.
+    """What every image of a batch becomes.
 
-    ``mode`` is the one that they are decoded to; P: the indices of palettes, the levels of gray pictures.
+    ``mode`` is the one that they are decoded to; P: the indices of palettes, the levels of gray images.
     ``as_stored``: nobody asked for a size, so all must have that of the first. ``fill``: what is beside
-    pictures, a number for each channel. ``collate``: how pictures of unequal sizes become a batch; then
+    images, a number for each channel. ``collate``: how images of unequal sizes become a batch; then
     height and width are those of one batch, and zeros in a plan.
     """
 
@@ -91,7 +91,7 @@ class Target:
 
 @dataclasses.dataclass(frozen=True)
 class ImageStage:
-    """What is done to pictures in one pass: box, resize, flips, place, normalisation, layout.
+    """What is done to images in one pass: box, resize, flips, place, normalisation, layout.
 
     ``steps``: the decoder, and what goes on from there.
     """
@@ -112,7 +112,7 @@ class ImageStage:
         return flips and self.decoder.op.boxed and self.target.collate is None
 
     def cuts(self, sizes: I32, ids: I64, *, seed: int, epoch: int) -> tuple[Cuts, dict[int, DataError]]:
-        """How pictures of these sizes are cut, and which of them a step cannot take."""
+        """How images of these sizes are cut, and which of them a step cannot take."""
 
         def draws(step: Step[Any]) -> Draws:
             return Draws(seed, epoch, ids, step.key)
@@ -130,7 +130,7 @@ class ImageStage:
         for step in self.steps:
             small = step.op.too_small(at)
             for row in np.flatnonzero(small).tolist() if small is not None else ():
-                size = f"the picture is {at[row, 1]}×{at[row, 0]}"
+                size = f"the image is {at[row, 1]}×{at[row, 0]}"
                 error = DecodeError(f"{size}, too small for {step.op!r}; pad_if_needed=True pads it")
                 wrong.setdefault(row, error)
             motions.append(step.op.move(at, draws(step)))
@@ -151,7 +151,7 @@ def fuse(
 ) -> tuple[ImageStage, Spec, Ops]:
     """The stage that is done in one pass, what comes out of it, and the ops that are left.
 
-    ``ops`` begin with a decoder. ``on_device``: a device makes the pictures; what its kernel cannot do is
+    ``ops`` begin with a decoder. ``on_device``: a device makes the images; what its kernel cannot do is
     left to ops, which have a device form.
     """
     mode = field.mode or "RGB"
@@ -187,7 +187,7 @@ def _fitted(op: Op, number: int, mask: bool) -> Op:
 
 
 def _stays_unequal(spec: Spec, ops: list[Op]) -> bool:
-    """Whether pictures still have their own sizes when a step comes that cannot take them."""
+    """Whether images still have their own sizes when a step comes that cannot take them."""
     for op in ops:
         if not isinstance(op, Cutting | Warp | Collate) or not spec.unequal:
             break
@@ -212,7 +212,7 @@ def _leading(
         height, width = spec.shape[:2]
         fills = op.fills((height, width))
         if steps:
-            # Twice resampled is not the same as once; nor is a border that is resampled with its picture, nor
+            # Twice resampled is not the same as once; nor is a border that is resampled with its image, nor
             # what these filters see beyond the edge of a crop.
             if op.resamples and (filter or fill is not None or (op.filter in SEE_BEYOND and _crops(steps))):
                 break
@@ -234,7 +234,7 @@ def _leading(
             collate, spec, rest = one, one.infer(spec), rest[1:]
             fill = padding if one.how == "pad" else fill
     if collate is None and spec.unequal:
-        # Some step that takes pictures one by one comes next.
+        # Some step that takes images one by one comes next.
         collate = Collate("list")
     normalize: Normalize | None = None
     channels_first = False
@@ -278,7 +278,7 @@ def _joined(ops: Ops) -> Ops:
 
 
 def _first_size(reader: Reader, name: str, mode: str, orient: bool) -> tuple[int, int]:
-    """The size that all pictures have to have when none is asked for: that of the first that can be decoded.
+    """The size that all images have to have when none is asked for: that of the first that can be decoded.
 
     A header alone is not believed: batches take memory for it.
     """
@@ -292,6 +292,6 @@ def _first_size(reader: Reader, name: str, mode: str, orient: bool) -> tuple[int
                 continue
             raw = column.shape is not None and column.shape[0].any()
             height, width = pixels.shape[:2]
-            turned = orient and not raw and pictures.orientation(column[0]) >= 5
+            turned = orient and not raw and images.orientation(column[0]) >= 5
             return (width, height) if turned else (height, width)
     return (0, 0)

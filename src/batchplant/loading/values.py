@@ -12,7 +12,7 @@ from ..errors import DataError, DecodeError
 from ..ops.values import ragged_values
 from ..schema import Field, List
 from ..schema.columns import Column, Masked, Ragged
-from .pictures import Failures
+from .images import Failures
 from .planning import spec_of
 
 

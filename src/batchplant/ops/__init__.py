@@ -1,7 +1,7 @@
 """Steps of a pipeline: decoders, augmentation, changes to values, any function. Public.
 
 ``base`` says what an op is. ``decode``, ``colour``, ``levels``, ``policies``, ``erasing`` and ``augment``
-are for pictures (``changes`` is what some of them are made of), ``audio`` and ``video`` decode those,
+are for images (``changes`` is what some of them are made of), ``audio`` and ``video`` decode those,
 ``sound`` and ``spectrogram`` are for decoded sounds, ``volumes`` for those, ``values`` and ``categories``
 for numbers and labels, ``tokens`` for text, ``function`` for those of users (in threads: ``each``, in
 ``processes``). An op has its CPU form and, where it can, its device form. Pipelines name ops and

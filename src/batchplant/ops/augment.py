@@ -1,4 +1,4 @@
-"""Augmentation of decoded pictures, (samples, height, width, channels): what covers or mixes them."""
+"""Augmentation of decoded images, (samples, height, width, channels): what covers or mixes them."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from .cutting import check_fill
 from .dtypes import choose
 
 
-class PictureOp(Op):
-    """An op on uint8 pictures that keeps their size."""
+class ImageOp(Op):
+    """An op on uint8 images that keeps their size."""
 
     def infer(self, spec: Spec) -> Spec:
         spec.channels(self)
         if spec.dtype != np.uint8:
-            raise OptionError(f"{type(self).__name__} needs uint8 pictures, not {spec}")
+            raise OptionError(f"{type(self).__name__} needs uint8 images, not {spec}")
         return spec
 
 
 class FillOp(Op):
-    """An op on pictures of any dtype that fills places with a colour: one number, or one per channel."""
+    """An op on images of any dtype that fills places with a colour: one number, or one per channel."""
 
     fill: Any
 
@@ -44,9 +44,9 @@ class Cutout(FillOp):
         self.share = share
 
     def infer(self, spec: Spec) -> Spec:
-        height, width, _ = super().infer(spec).picture(self)
+        height, width, _ = super().infer(spec).image(self)
         if not 0 < self.crop_size <= min(height, width):
-            raise OptionError(f"Cutout of {self.crop_size} does not fit pictures of {width}×{height}")
+            raise OptionError(f"Cutout of {self.crop_size} does not fit images of {width}×{height}")
         return spec
 
     def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
@@ -67,8 +67,8 @@ class Cutout(FillOp):
         return choose(inside, tensors.send(self.fill).to(batch.dtype), batch)
 
 
-class Poison(PictureOp):
-    """Lay a mask of opacity ``alpha`` over the pictures of some samples."""
+class Poison(ImageOp):
+    """Lay a mask of opacity ``alpha`` over the images of some samples."""
 
     def __init__(
         self, mask: Any, alpha: Any, indices: Sequence[int], clamp: tuple[int, int] = (0, 255)
@@ -77,7 +77,7 @@ class Poison(PictureOp):
         self.indices, self.clamp = np.unique(np.asarray(indices, dtype=np.int64)), clamp
 
     def infer(self, spec: Spec) -> Spec:
-        shape = super().infer(spec).picture(self)
+        shape = super().infer(spec).image(self)
         alpha = self.alpha.shape if self.alpha.ndim != 2 else (*self.alpha.shape, 1)
         try:
             fits = np.broadcast_shapes(self.mask.shape, alpha, shape) == shape
@@ -104,8 +104,8 @@ class Poison(PictureOp):
         return tensors.torch.where(chosen, laid.to(batch.dtype), batch)
 
 
-class ImageMixup(PictureOp):
-    """Mix every picture with the one before it in the batch; use LabelMixup with the same arguments."""
+class ImageMixup(ImageOp):
+    """Mix every image with the one before it in the batch; use LabelMixup with the same arguments."""
 
     mixes = True
 

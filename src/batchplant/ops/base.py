@@ -52,7 +52,7 @@ class Draws:
         return made
 
     def repeat(self, times: int) -> Draws:
-        """Each of these for so many pictures in a row, as the frames of a clip are."""
+        """Each of these for so many images in a row, as the frames of a clip are."""
         made = copy.copy(self)
         made._ids, made.keys = np.repeat(self._ids, times), np.repeat(self.keys, times)
         return made
@@ -103,7 +103,7 @@ class Spec:
 
     ``dtype`` None: encoded cells or Python objects, no array. ``torch``: a tensor, no NumPy array.
     ``channels_first``: the shape is (channels, height, width). ``ragged``: (values, offsets), no array.
-    ``unequal``: a list of pictures, each of its own size. ``names``: of the classes that numbers stand for.
+    ``unequal``: a list of images, each of its own size. ``names``: of the classes that numbers stand for.
     """
 
     dtype: np.dtype[Any] | None
@@ -123,29 +123,29 @@ class Spec:
             what += " with channels first"
         return f"{what} on {self.device}" if self.torch else what
 
-    def picture(self, op: object) -> tuple[int, int, int]:
-        """Height, width, channels; an OptionError where this is no batch of pictures of one size."""
+    def image(self, op: object) -> tuple[int, int, int]:
+        """Height, width, channels; an OptionError where this is no batch of images of one size."""
         self.channels(op)
         height, width, channels = self.shape
         if height is None or width is None or channels is None:
-            raise OptionError(f"{type(op).__name__} needs pictures of a size that is known, not {self}")
+            raise OptionError(f"{type(op).__name__} needs images of a size that is known, not {self}")
         return height, width, channels
 
     def channels(self, op: object, *, unequal: bool = False) -> int:
-        """Of pictures of one size, even if each batch has its own; with ``unequal`` also of others."""
+        """Of images of one size, even if each batch has its own; with ``unequal`` also of others."""
         wrong = self.dtype is None or self.torch or self.ragged or self.channels_first
         first, last = (self.shape[0], self.shape[2]) if len(self.shape) == 3 else (None, None)
         if not wrong and first in (1, 3, 4) and last is not None and last > 4:
             raise OptionError(
-                f"{type(op).__name__} needs pictures (height, width, channels), and {self} looks like "
+                f"{type(op).__name__} needs images (height, width, channels), and {self} looks like "
                 "(channels, height, width): store them with channels last, or put before it "
                 f"Function(lambda batch: np.moveaxis(batch, 1, -1), shape={(*self.shape[1:], first)})"
             )
         if wrong or len(self.shape) != 3 or self.shape[2] is None:
-            raise OptionError(f"{type(op).__name__} needs pictures (height, width, channels), not {self}")
+            raise OptionError(f"{type(op).__name__} needs images (height, width, channels), not {self}")
         if self.unequal and not unequal:
             raise OptionError(
-                f"{type(op).__name__} needs pictures of one size: resize or crop them before it, or put "
+                f"{type(op).__name__} needs images of one size: resize or crop them before it, or put "
                 'Collate("pad") there'
             )
         return self.shape[2]
@@ -200,9 +200,9 @@ class Op:
         return self
 
     def move(self, sizes: I32, draws: Draws) -> Motion | None:
-        """Where it takes the pixels of pictures of these sizes, by the draws of ``run``; None: nowhere.
+        """Where it takes the pixels of images of these sizes, by the draws of ``run``; None: nowhere.
 
-        Boxes and keypoints of the pictures go along.
+        Boxes and keypoints of the images go along.
         """
         return None
 

@@ -70,11 +70,11 @@ def _drawn(alpha: float, p: float, same: bool, draws: Draws) -> tuple[I64, Any]:
 
 
 class MixUp(SoftMix):
-    """Every picture mixed with another of the batch, and labels alike: rows of class weights.
+    """Every image mixed with another of the batch, and labels alike: rows of class weights.
 
     alpha: of the Beta distribution that the part is drawn from; same: one for the whole batch. num_classes:
     of labels that are numbers (default: as many as the field names). With ``boxes``, for detection, those of
-    both pictures stay, and so does all that has a row for each. labels: default ``label``, or these. p: of a
+    both images stay, and so does all that has a row for each. labels: default ``label``, or these. p: of a
     sample to be mixed.
     """
 
@@ -115,30 +115,30 @@ class MixUp(SoftMix):
 
     def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
         other, part = _drawn(self.alpha, self.p, self.same, draws)
-        pictures = batch[self.image]
-        weight = per_sample(part, pictures.ndim).astype(np.float32)
-        mixed = weight * pictures + (1 - weight) * pictures[other]
-        if pictures.dtype.kind in "iu":
+        images = batch[self.image]
+        weight = per_sample(part, images.ndim).astype(np.float32)
+        mixed = weight * images + (1 - weight) * images[other]
+        if images.dtype.kind in "iu":
             mixed = np.floor(mixed + 0.5)
-        return {self.image: mixed.astype(pictures.dtype), **self._rest(batch, other, part)}
+        return {self.image: mixed.astype(images.dtype), **self._rest(batch, other, part)}
 
     def on_device(self, batch: Any, ids: I64, draws: Draws, tensors: Tensors) -> Any:
         other, part = _drawn(self.alpha, self.p, self.same, draws)
-        pictures = batch[self.image]
-        weight = tensors.send(per_sample(part, pictures.ndim).astype(np.float32))
-        whole = not pictures.dtype.is_floating_point
-        levels = pictures.float() if whole else pictures
+        images = batch[self.image]
+        weight = tensors.send(per_sample(part, images.ndim).astype(np.float32))
+        whole = not images.dtype.is_floating_point
+        levels = images.float() if whole else images
         mixed = weight * levels + (1 - weight) * levels[tensors.send(other)]
         if whole:
             mixed = (mixed + 0.5).floor()
-        return {self.image: mixed.to(pictures.dtype), **self._rest(batch, other, part)}
+        return {self.image: mixed.to(images.dtype), **self._rest(batch, other, part)}
 
 
 class CutMix(SoftMix):
-    """A box of another picture of the batch in place of one's own, and labels by the area of both.
+    """A box of another image of the batch in place of one's own, and labels by the area of both.
 
     alpha: of the Beta distribution that the part which stays is drawn from. num_classes: of labels that are
-    numbers (default: as many as the field names). masks: outputs that are cut like the picture. p: of a
+    numbers (default: as many as the field names). masks: outputs that are cut like the image. p: of a
     sample to be mixed.
     """
 
@@ -158,7 +158,7 @@ class CutMix(SoftMix):
 
     def infer_all(self, known: Known) -> dict[str, Spec]:
         self._note(known, ("label",))
-        self._pictures(known, whole=False)
+        self._images(known, whole=False)
         same = {name: known.specs[name] for name in (self.image, *self.masks)}
         return {**same, **self._classes(known, self.num_classes)}
 
@@ -192,10 +192,10 @@ class CutMix(SoftMix):
         made = {}
         for name in (self.image, *self.masks):
             # A mask may have been made on the CPU.
-            pictures = tensors.send(batch[name]) if isinstance(batch[name], np.ndarray) else batch[name]
-            y = torch.arange(size[0], device=pictures.device).view(1, -1, 1, 1)
-            x = torch.arange(size[1], device=pictures.device).view(1, 1, -1, 1)
+            images = tensors.send(batch[name]) if isinstance(batch[name], np.ndarray) else batch[name]
+            y = torch.arange(size[0], device=images.device).view(1, -1, 1, 1)
+            x = torch.arange(size[1], device=images.device).view(1, 1, -1, 1)
             inside = (y >= top) & (y < bottom) & (x >= left) & (x < right)
-            others = signed(pictures)[tensors.send(other)].view(pictures.dtype)
-            made[name] = choose(inside, others, pictures)
+            others = signed(images)[tensors.send(other)].view(images.dtype)
+            made[name] = choose(inside, others, images)
         return {**made, **self._mixed(batch, other, part)}

@@ -1,6 +1,6 @@
-"""Changes that augmentation makes to pictures, by number: what the native core does, and a device as well.
+"""Changes that augmentation makes to images, by number: what the native core does, and a device as well.
 
-An op draws :class:`Changes`: for every picture of a batch which changes, one after the other, and how much of
+An op draws :class:`Changes`: for every image of a batch which changes, one after the other, and how much of
 each. Then ``change`` makes them in one pass over the batch, and ``changes_device`` on tensors.
 """
 
@@ -23,7 +23,7 @@ AMOUNTS = 6
 
 
 class Change(enum.IntEnum):
-    """What its amounts mean is said in native/pictures/changes.hpp."""
+    """What its amounts mean is said in native/images/changes.hpp."""
 
     NONE = 0
     BRIGHTNESS = 1
@@ -41,17 +41,17 @@ class Change(enum.IntEnum):
 
 @dataclasses.dataclass(frozen=True)
 class Changes:
-    """codes: (pictures, steps). amounts: (pictures, steps, AMOUNTS)."""
+    """codes: (images, steps). amounts: (images, steps, AMOUNTS)."""
 
     codes: U8
     amounts: F64
 
     @staticmethod
-    def none(pictures: int, steps: int) -> Changes:
-        return Changes(np.zeros((pictures, steps), np.uint8), np.zeros((pictures, steps, AMOUNTS)))
+    def none(images: int, steps: int) -> Changes:
+        return Changes(np.zeros((images, steps), np.uint8), np.zeros((images, steps, AMOUNTS)))
 
     def motion(self, sizes: I32) -> Motion | None:
-        """Where they take the pixels of pictures of these sizes."""
+        """Where they take the pixels of images of these sizes."""
         if not (self.codes == Change.AFFINE).any():
             return None
         matrix = np.broadcast_to(np.eye(3), (len(sizes), 3, 3)).copy()
@@ -63,27 +63,25 @@ class Changes:
         return Motion(matrix, np.asarray(sizes, dtype=np.int32))
 
 
-def change(pictures: Any, changes: Changes, fill: Any = 0, smooth: bool = False) -> Any:
-    """Pictures (n, height, width, channels) of bytes, changed; in place, where they lie in one piece.
+def change(images: Any, changes: Changes, fill: Any = 0, smooth: bool = False) -> Any:
+    """Images (n, height, width, channels) of bytes, changed; in place, where they lie in one piece.
 
-    ``fill``: what moves into a picture. ``smooth``: pixels that are moved are blended of four.
+    ``fill``: what moves into an image. ``smooth``: pixels that are moved are blended of four.
     """
-    pictures = np.ascontiguousarray(pictures)
-    fill = colour(fill, pictures.shape[-1])
-    _native.change_pictures(pictures, changes.codes, changes.amounts, fill, smooth, engine())
-    return pictures
+    images = np.ascontiguousarray(images)
+    fill = colour(fill, images.shape[-1])
+    _native.change_images(images, changes.codes, changes.amounts, fill, smooth, engine())
+    return images
 
 
-def mix_changed(
-    pictures: Any, chains: list[Changes], weights: F64, fill: Any = 0, smooth: bool = False
-) -> Any:
-    """The sum of the pictures as they are and after each of the chains, by weight; in place as ``change``.
+def mix_changed(images: Any, chains: list[Changes], weights: F64, fill: Any = 0, smooth: bool = False) -> Any:
+    """The sum of the images as they are and after each of the chains, by weight; in place as ``change``.
 
-    ``weights``: (n, 1 + chains), that of the picture as it is first.
+    ``weights``: (n, 1 + chains), that of the image as it is first.
     """
-    pictures = np.ascontiguousarray(pictures)
+    images = np.ascontiguousarray(images)
     codes = np.concatenate([one.codes for one in chains], axis=1)
     amounts = np.concatenate([one.amounts for one in chains], axis=1)
-    fill = colour(fill, pictures.shape[-1])
-    _native.mix_changed(pictures, codes, amounts, weights.astype(np.float32), fill, smooth, engine())
-    return pictures
+    fill = colour(fill, images.shape[-1])
+    _native.mix_changed(images, codes, amounts, weights.astype(np.float32), fill, smooth, engine())
+    return images

@@ -1,4 +1,4 @@
-"""Ops of pictures on clips: every frame, by one draw for the clip."""
+"""Ops of images on clips: every frame, by one draw for the clip."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .geometry import Motion
 
 
 def fitted(op: Op, spec: Spec) -> tuple[Op, Spec]:
-    """The op for this batch, and what comes out: one of pictures runs on each frame of clips."""
+    """The op for this batch, and what comes out: one of images runs on each frame of clips."""
     try:
         return op.suited(spec), op.infer(spec)
     except OptionError:
@@ -25,7 +25,7 @@ def fitted(op: Op, spec: Spec) -> tuple[Op, Spec]:
 
 
 class EachFrame(Op):
-    """An op of pictures on clips (frames, height, width, channels); the frames of a clip have its draws."""
+    """An op of images on clips (frames, height, width, channels); the frames of a clip have its draws."""
 
     def __init__(self, op: Op) -> None:
         self.op = op
@@ -50,24 +50,24 @@ class EachFrame(Op):
 
     def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
         if self.mixes:
-            return self._mixed(batch, lambda pictures: self.op.run(pictures, ids, draws))
+            return self._mixed(batch, lambda images: self.op.run(images, ids, draws))
         count, frames = batch.shape[:2]
-        pictures = batch.reshape(count * frames, *batch.shape[2:])
-        made = self.op.run(pictures, np.repeat(ids, frames), draws.repeat(frames))
+        images = batch.reshape(count * frames, *batch.shape[2:])
+        made = self.op.run(images, np.repeat(ids, frames), draws.repeat(frames))
         return made.reshape(count, frames, *made.shape[1:])
 
     def _there(self, batch: Any, ids: I64, draws: Draws, tensors: Tensors) -> Any:
         form = self.op.device_form
         assert form is not None
         if self.mixes:
-            return self._mixed(batch, lambda pictures: form(pictures, ids, draws, tensors))
+            return self._mixed(batch, lambda images: form(images, ids, draws, tensors))
         count, frames = batch.shape[:2]
-        pictures = batch.reshape(count * frames, *batch.shape[2:])
-        made = form(pictures, np.repeat(ids, frames), draws.repeat(frames), tensors)
+        images = batch.reshape(count * frames, *batch.shape[2:])
+        made = form(images, np.repeat(ids, frames), draws.repeat(frames), tensors)
         return made.reshape(count, frames, *made.shape[1:])
 
     def _mixed(self, batch: Any, run: Callable[[Any], Any]) -> Any:
-        """Clips are mixed with clips: their frames lie side by side, as channels of one picture."""
+        """Clips are mixed with clips: their frames lie side by side, as channels of one image."""
         count, frames, height, width, channels = batch.shape
         made = run(batch.swapaxes(1, 2).swapaxes(2, 3).reshape(count, height, width, frames * channels))
         made = made.reshape(count, height, width, frames, channels).swapaxes(2, 3).swapaxes(1, 2)

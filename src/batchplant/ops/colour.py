@@ -1,4 +1,4 @@
-"""Augmentation of the colours of decoded pictures: (samples, height, width, 3), uint8.
+"""Augmentation of the colours of decoded images: (samples, height, width, 3), uint8.
 
 Every formula is written once, for arrays and for tensors: ``change`` gets NumPy or torch as ``xp``, and uses
 what both have.
@@ -14,13 +14,13 @@ import numpy.typing as npt
 
 from ..errors import OptionError
 from ..schema.columns import I64
-from .augment import PictureOp
+from .augment import ImageOp
 from .base import Draws, Op, Spec, Tensors, check_probability, per_sample
 from .cutting import engine
 
 
-class ColourOp(PictureOp):
-    """A PictureOp on three channels, done to each sample with probability ``p``."""
+class ColourOp(ImageOp):
+    """A ImageOp on three channels, done to each sample with probability ``p``."""
 
     p: float
 
@@ -48,11 +48,11 @@ class ColourOp(PictureOp):
         return changed.clamp(0, 255).to(batch.dtype)
 
     def strength(self, draws: Draws) -> Any:
-        """One number for each sample of the batch, ready to multiply pictures with."""
+        """One number for each sample of the batch, ready to multiply images with."""
         return np.zeros((len(draws), 1, 1, 1))
 
-    def change(self, pictures: Any, strength: Any, xp: Any) -> Any:
-        """The pictures, as float32, changed."""
+    def change(self, images: Any, strength: Any, xp: Any) -> Any:
+        """The images, as float32, changed."""
         raise NotImplementedError
 
 
@@ -62,15 +62,15 @@ def _levels(values: Any) -> npt.NDArray[np.uint8]:
     return found
 
 
-def luma(pictures: Any, xp: Any = np) -> Any:
+def luma(images: Any, xp: Any = np) -> Any:
     """The gray of every pixel, exactly as Pillow's ``convert("L")``; all its steps are exact in float32."""
-    red, green, blue = (pictures[..., channel] for channel in range(3))
+    red, green, blue = (images[..., channel] for channel in range(3))
     return xp.floor((19595 * red + 38470 * green + 7471 * blue + 32768) / 65536)
 
 
-def _blend(pictures: Any, other: Any, ratio: Any, xp: Any) -> Any:
+def _blend(images: Any, other: Any, ratio: Any, xp: Any) -> Any:
     ratio = xp.asarray(ratio, dtype=xp.float32)
-    return ratio * pictures + (1 - ratio) * other
+    return ratio * images + (1 - ratio) * other
 
 
 class _Magnitude(ColourOp):
@@ -93,19 +93,19 @@ class RandomBrightness(_Magnitude):
 
     _column = 0
 
-    def change(self, pictures: Any, strength: Any, xp: Any) -> Any:
-        return _blend(pictures, 0, strength, xp)
+    def change(self, images: Any, strength: Any, xp: Any) -> Any:
+        return _blend(images, 0, strength, xp)
 
 
 class RandomContrast(_Magnitude):
-    """Move every pixel away from, or towards, the mean luma of its picture."""
+    """Move every pixel away from, or towards, the mean luma of its image."""
 
     _column = 1
 
-    def change(self, pictures: Any, strength: Any, xp: Any) -> Any:
-        # Summed exactly, so that it does not depend on how many pictures are summed side by side.
-        mean = luma(pictures, xp).mean(axis=(1, 2), dtype=xp.float64)
-        return _blend(pictures, xp.asarray(mean, dtype=xp.float32).reshape(-1, 1, 1, 1), strength, xp)
+    def change(self, images: Any, strength: Any, xp: Any) -> Any:
+        # Summed exactly, so that it does not depend on how many images are summed side by side.
+        mean = luma(images, xp).mean(axis=(1, 2), dtype=xp.float64)
+        return _blend(images, xp.asarray(mean, dtype=xp.float32).reshape(-1, 1, 1, 1), strength, xp)
 
 
 class RandomSaturation(_Magnitude):
@@ -113,8 +113,8 @@ class RandomSaturation(_Magnitude):
 
     _column = 2
 
-    def change(self, pictures: Any, strength: Any, xp: Any) -> Any:
-        return _blend(pictures, luma(pictures, xp)[..., None], strength, xp)
+    def change(self, images: Any, strength: Any, xp: Any) -> Any:
+        return _blend(images, luma(images, xp)[..., None], strength, xp)
 
 
 class RandomHue(_Magnitude):
@@ -130,8 +130,8 @@ class RandomHue(_Magnitude):
     def strength(self, draws: Draws) -> Any:
         return per_sample(draws.uniform(-self.magnitude, self.magnitude), 4)
 
-    def change(self, pictures: Any, strength: Any, xp: Any) -> Any:
-        red, green, blue = (pictures[..., channel] / 255 for channel in range(3))
+    def change(self, images: Any, strength: Any, xp: Any) -> Any:
+        red, green, blue = (images[..., channel] / 255 for channel in range(3))
         high = xp.maximum(xp.maximum(red, green), blue)
         low = xp.minimum(xp.minimum(red, green), blue)
         spread = high - low
@@ -205,8 +205,8 @@ class RandomGrayscale(ColourOp):
         self.p = check_probability(p, "p")
         self.share = share
 
-    def change(self, pictures: Any, strength: Any, xp: Any) -> Any:
-        return xp.stack([luma(pictures, xp)] * 3, -1)
+    def change(self, images: Any, strength: Any, xp: Any) -> Any:
+        return xp.stack([luma(images, xp)] * 3, -1)
 
 
 class RandomSolarization(ColourOp):
@@ -217,8 +217,8 @@ class RandomSolarization(ColourOp):
         self.p = check_probability(p, "p")
         self.share = share
 
-    def change(self, pictures: Any, strength: Any, xp: Any) -> Any:
-        return xp.where(pictures >= self.threshold, 255 - pictures, pictures)
+    def change(self, images: Any, strength: Any, xp: Any) -> Any:
+        return xp.where(images >= self.threshold, 255 - images, images)
 
 
 class GaussianBlur(ColourOp):
@@ -245,27 +245,27 @@ class GaussianBlur(ColourOp):
         kernel = np.exp(-0.5 * (offsets / draws.uniform(*self.sigma)[:, None]) ** 2)
         return (kernel / kernel.sum(axis=1, keepdims=True)).astype(np.float32)
 
-    def change(self, pictures: Any, strength: Any, xp: Any) -> Any:
+    def change(self, images: Any, strength: Any, xp: Any) -> Any:
         half = self.kernel_size // 2
         for axis in (1, 2):
-            size = pictures.shape[axis]
-            padded = xp.concatenate(_around(pictures, half, axis, xp), axis)
+            size = images.shape[axis]
+            padded = xp.concatenate(_around(images, half, axis, xp), axis)
             parts = []
             for step in range(self.kernel_size):
                 shifted = padded[:, step : step + size] if axis == 1 else padded[:, :, step : step + size]
                 parts.append(strength[:, step].reshape(-1, 1, 1, 1) * shifted)
-            pictures = sum(parts)
-        return xp.round(pictures)
+            images = sum(parts)
+        return xp.round(images)
 
 
-def _around(pictures: Any, half: int, axis: int, xp: Any) -> list[Any]:
-    """The pictures between what lies beside them: mirrored at the edge, without the edge itself."""
+def _around(images: Any, half: int, axis: int, xp: Any) -> list[Any]:
+    """The images between what lies beside them: mirrored at the edge, without the edge itself."""
 
     def part(first: int, end: int) -> Any:
-        return pictures[:, first:end] if axis == 1 else pictures[:, :, first:end]
+        return images[:, first:end] if axis == 1 else images[:, :, first:end]
 
-    size = pictures.shape[axis]
+    size = images.shape[axis]
     if size > half:
         before, after = part(1, half + 1), part(size - half - 1, size - 1)
-        return [xp.flip(before, (axis,)), pictures, xp.flip(after, (axis,))]
-    return [part(0, 1)] * half + [pictures] + [part(size - 1, size)] * half
+        return [xp.flip(before, (axis,)), images, xp.flip(after, (axis,))]
+    return [part(0, 1)] * half + [images] + [part(size - 1, size)] * half

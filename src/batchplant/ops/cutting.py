@@ -1,6 +1,6 @@
-"""Ops that cut, resize, mirror and frame pictures, and how any number of them becomes one.
+"""Ops that cut, resize, mirror and frame images, and how any number of them becomes one.
 
-What such ops make of a picture is a box of it, resized, mirrored, at a place of a canvas that is filled
+What such ops make of an image is a box of it, resized, mirrored, at a place of a canvas that is filled
 otherwise: :class:`Cuts`. The plan hands those of the first steps to the engine, which does them while it
 decodes; behind those an op works on pixels, here.
 """
@@ -32,7 +32,7 @@ THINNEST = 1 / 256
 
 
 class Cuts(NamedTuple):
-    """How every picture is cut.
+    """How every image is cut.
 
     boxes: (left, top, right, bottom) of what is seen of it. flips, downs: whether that is mirrored left to
     right, upside down; None: nowhere. places: (top, left, height, width) of it in the result; None: all of
@@ -47,8 +47,8 @@ class Cuts(NamedTuple):
 
 
 def cuts_of(sizes: I32, motions: Sequence[Motion]) -> Cuts:
-    """What motions along the axes, one after another, make of pictures of these sizes."""
-    # (x, y) of the corners of what is left of the picture, and from its positions to those there.
+    """What motions along the axes, one after another, make of images of these sizes."""
+    # (x, y) of the corners of what is left of the image, and from its positions to those there.
     low, high = np.zeros((len(sizes), 2)), sizes[:, ::-1].astype(np.float64)
     scale, shift = np.ones_like(low), np.zeros_like(low)
     after = sizes
@@ -83,11 +83,11 @@ def _snapped(values: F64) -> F64:
 
 
 class Cutting(Op):
-    """An op that cuts, resizes, mirrors or frames pictures. A subclass says how in ``move``, along the axes.
+    """An op that cuts, resizes, mirrors or frames images. A subclass says how in ``move``, along the axes.
 
-    ``size``: (height, width) of what it makes of any picture; None: it depends on the picture, see ``after``.
-    ``resamples``: it may make pixels of another size. ``mirrors_down``: it may turn pictures upside down.
-    ``fill``: what is seen beside the picture, a number or one for each channel.
+    ``size``: (height, width) of what it makes of any image; None: it depends on the image, see ``after``.
+    ``resamples``: it may make pixels of another size. ``mirrors_down``: it may turn images upside down.
+    ``fill``: what is seen beside the image, a number or one for each channel.
     """
 
     size: tuple[int, int] | None = None
@@ -103,15 +103,15 @@ class Cutting(Op):
         raise NotImplementedError
 
     def after(self, sizes: I32) -> I32:
-        """Height and width of what pictures of these sizes become."""
+        """Height and width of what images of these sizes become."""
         return sizes if self.size is None else np.tile(np.array(self.size, np.int32), (len(sizes), 1))
 
     def fills(self, size: tuple[int | None, int | None]) -> bool:
-        """Whether something else than the picture may be seen, of pictures of this size (None: unknown)."""
+        """Whether something else than the image may be seen, of images of this size (None: unknown)."""
         return False
 
     def too_small(self, sizes: I32) -> Flags | None:
-        """Which pictures it cannot take."""
+        """Which images it cannot take."""
         return None
 
     @property
@@ -127,7 +127,7 @@ class Cutting(Op):
     def infer(self, spec: Spec) -> Spec:
         channels = spec.channels(self, unequal=True)
         if self.resamples and spec.dtype != np.uint8:
-            raise OptionError(f"{type(self).__name__} needs uint8 pictures, not {spec}")
+            raise OptionError(f"{type(self).__name__} needs uint8 images, not {spec}")
         check_fill(self.fill, channels, spec)
         height, width = spec.shape[:2]
         if self.size is not None:
@@ -180,7 +180,7 @@ class Cutting(Op):
 
 
 def sizes_of(batch: Any) -> I32:
-    """Height and width of every picture of a batch, or of a list of pictures."""
+    """Height and width of every image of a batch, or of a list of images."""
     if isinstance(batch, list):
         return np.array([one.shape[:2] for one in batch], dtype=np.int32).reshape(-1, 2)
     return np.tile(np.array(batch.shape[1:3], np.int32), (len(batch), 1))
@@ -193,9 +193,9 @@ def part(cuts: Cuts, rows: Any) -> Cuts:
 
 
 def check_fill(fill: Any, channels: int, spec: Spec) -> None:
-    """OptionError where pictures cannot be filled with it."""
+    """OptionError where images cannot be filled with it."""
     if fill.shape not in ((), (1,), (channels,)):
-        raise OptionError(f"the fill has {fill.size} numbers, and the pictures are {spec}")
+        raise OptionError(f"the fill has {fill.size} numbers, and the images are {spec}")
     if spec.dtype is not None and spec.dtype.kind in "iu":
         limits = np.iinfo(spec.dtype)
         if not limits.min <= fill.min() <= fill.max() <= limits.max:
@@ -208,15 +208,15 @@ def colour(fill: Any, channels: int) -> npt.NDArray[np.uint8]:
 
 
 def resample(batch: Any, cuts: Cuts, out: Any, filter: str, fill: Any) -> None:
-    """Pixels, a batch or a list of pictures of uint8, by the engine."""
+    """Pixels, a batch or a list of images of uint8, by the engine."""
     if not len(batch):
         return
-    pictures = [np.ascontiguousarray(one) for one in batch]
-    zeros = np.zeros(len(pictures), dtype=np.int64)
+    images = [np.ascontiguousarray(one) for one in batch]
+    zeros = np.zeros(len(images), dtype=np.int64)
     engine().decode(
-        [one.reshape(-1) for one in pictures], np.arange(len(pictures), dtype=np.int32), zeros,
-        np.array([one.size for one in pictures], dtype=np.int64),
-        np.array([one.shape for one in pictures], dtype=np.int32), cuts.boxes, cuts.flips, out,
+        [one.reshape(-1) for one in images], np.arange(len(images), dtype=np.int32), zeros,
+        np.array([one.size for one in images], dtype=np.int64),
+        np.array([one.shape for one in images], dtype=np.int32), cuts.boxes, cuts.flips, out,
         layout="nhwc", filter=filter, down=cuts.downs, place=cuts.places, fill=colour(fill, out.shape[-1]),
     )  # fmt: skip
 

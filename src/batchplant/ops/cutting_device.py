@@ -1,4 +1,4 @@
-"""The device form of ops that cut pictures: by index where pixels only move, else by weights."""
+"""The device form of ops that cut images: by index where pixels only move, else by weights."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def cut_tensor(
     batch: Any, cuts: Cuts, size: list[int], fill: Any, filter: str | None, tensors: Tensors
 ) -> Any:
-    """Pictures (n, height, width, channels) of a tensor, cut; ``filter`` None: every pixel stays as it is."""
+    """Images (n, height, width, channels) of a tensor, cut; ``filter`` None: every pixel stays as it is."""
     torch = tensors.torch
     count, height, width, _ = batch.shape
     places = cuts.places if cuts.places is not None else np.tile([0, 0, *size], (count, 1))
@@ -52,7 +52,7 @@ def cut_tensor(
 
 
 def _steps(place: Any, length: Any, mirrored: Any, result: int) -> tuple[Any, Any]:
-    """Which pixel of its place each of the result is, as the picture counts them; and whether it is one."""
+    """Which pixel of its place each of the result is, as the image counts them; and whether it is one."""
     at = np.arange(result)[None] - place[:, None]
     inside = (at >= 0) & (at < length[:, None])
     if mirrored is not None:

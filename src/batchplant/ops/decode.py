@@ -1,6 +1,6 @@
-"""Decoders of pictures and the steps that the engine does while it decodes.
+"""Decoders of images and the steps that the engine does while it decodes.
 
-A decoder says which box of every picture it wants and at what size; the engine decodes only that box. Crops
+A decoder says which box of every image it wants and at what size; the engine decodes only that box. Crops
 and flips, a normalisation and the change to channels first that follow it cost no pass of their own.
 """
 
@@ -24,11 +24,11 @@ FILTERS = ("area", "bilinear", "bicubic", "nearest")
 
 
 class ImageDecoder(Cutting):
-    """Turns encoded pictures into pixels: a box of each, resized. Behind another step, the same to pixels.
+    """Turns encoded images into pixels: a box of each, resized. Behind another step, the same to pixels.
 
-    ``filter`` None: area, and nearest for masks, whose values must not be blended. ``orient``: every picture
+    ``filter`` None: area, and nearest for masks, whose values must not be blended. ``orient``: every image
     is first turned as its EXIF data say, where this is the first step; sizes and boxes are those of the
-    turned picture.
+    turned image.
     """
 
     orient: bool = False
@@ -43,7 +43,7 @@ class ImageDecoder(Cutting):
         return True
 
     def boxes(self, sizes: I32, draws: Draws) -> F64:
-        """(left, top, right, bottom) of every picture; ``sizes`` are (height, width)."""
+        """(left, top, right, bottom) of every image; ``sizes`` are (height, width)."""
         raise NotImplementedError
 
     def move(self, sizes: I32, draws: Draws) -> Motion:
@@ -66,7 +66,7 @@ def check_filter(name: str | None) -> str | None:
 
 
 class Decode(ImageDecoder):
-    """The whole picture as it is."""
+    """The whole image as it is."""
 
     def __init__(self, *, orient: bool = False) -> None:
         self.orient = bool(orient)
@@ -80,7 +80,7 @@ class Decode(ImageDecoder):
 
 
 class Resize(ImageDecoder):
-    """The whole picture, resized: to ``size``, or with its aspect kept.
+    """The whole image, resized: to ``size``, or with its aspect kept.
 
     shorter: the length of its shorter side. longer: of its longer one. fit: as large as it fits into (height,
     width).
@@ -130,7 +130,7 @@ USUAL_RATIO = 224 / 256
 
 
 class CenterCrop(ImageDecoder):
-    """The middle of the picture.
+    """The middle of the image.
 
     As a first step: the square in the middle, ``ratio`` of the shorter side wide, resized. Behind another
     step, or with ``ratio=None``: so many pixels in the middle, with black around them where there are fewer.
@@ -214,13 +214,13 @@ def random_boxes(sizes: I32, scale: tuple[float, float], ratio: tuple[float, flo
 
 
 def whole_boxes(sizes: I32) -> F64:
-    """The whole of every picture."""
+    """The whole of every image."""
     zeros = np.zeros(len(sizes))
     return np.stack([zeros, zeros, sizes[:, 1], sizes[:, 0]], axis=1).astype(np.float64)
 
 
 class _Flip(Cutting):
-    """Mirror pictures along an axis (of a batch) with probability ``flip_prob``."""
+    """Mirror images along an axis (of a batch) with probability ``flip_prob``."""
 
     _axis: int
     flip_prob: float

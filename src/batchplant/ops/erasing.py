@@ -1,4 +1,4 @@
-"""Rectangles of pictures that are erased."""
+"""Rectangles of images that are erased."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ TRIES = 10
 class RandomErasing(Op):
     """Erase a random rectangle with probability ``p``; as torchvision's.
 
-    scale: the part of the picture that it covers, from least to most; ratio: its height over its width.
+    scale: the part of the image that it covers, from least to most; ratio: its height over its width.
     value: what it is filled with: a number, one for each channel, or "random": for each pixel another, of the
-    normal distribution in pictures of floats, and any level in others. Channels may be first or last.
+    normal distribution in images of floats, and any level in others. Channels may be first or last.
     """
 
     # Whether the channels of a batch come first.
@@ -62,7 +62,7 @@ class RandomErasing(Op):
         return made
 
     def _boxes(self, height: int, width: int, draws: Draws) -> tuple[I64, I64, I64, I64]:
-        """(top, bottom, left, right) of what is erased of every picture; of most, nothing may be."""
+        """(top, bottom, left, right) of what is erased of every image; of most, nothing may be."""
         chosen = draws.chance(self.p)
         area = height * width * draws.uniform(*self.scale, TRIES)
         least, most = np.log(self.ratio).tolist()

@@ -17,10 +17,10 @@ from ..schema import Field, Image, Text
 from ..schema.columns import Column, Masked, Ragged, dense_of
 from .each import Threads
 
-# So many pictures tell their mean.
+# So many images tell their mean.
 SAMPLES = 10_000
 # Read at a time.
-ROWS, PICTURES = 4096, 64
+ROWS, IMAGES = 4096, 64
 # Values that a median is of, evenly spread; distinct values of which one is most frequent.
 MOST_VALUES, MOST_DISTINCT = 1 << 24, 1_000_000
 
@@ -67,20 +67,18 @@ class Moments:
 
 
 def moments(reader: Reader, name: str, *, each: bool = True, samples: int = SAMPLES) -> tuple[F64, F64]:
-    """Mean and standard deviation of a field: of every channel of pictures, of every number of the last axis
+    """Mean and standard deviation of a field: of every channel of images, of every number of the last axis
     of arrays (one for all without ``each``), or of a number."""
     field = field_of(reader, name)
     made = Moments()
     if isinstance(field, Image):
         if samples < 1:
             raise OptionError(f"samples is a number from 1 on, not {samples}")
-        _add_pictures(made, reader, name, field, samples)
+        _add_images(made, reader, name, field, samples)
         return made.found(reader.path, name)
     dense = dense_of(field)
     if dense is None or dense[0].kind not in "biuf":
-        raise OptionError(
-            f"a mean is of pictures, numbers, or arrays of one shape, not of {field}", field=name
-        )
+        raise OptionError(f"a mean is of images, numbers, or arrays of one shape, not of {field}", field=name)
     width = dense[1][-1] if each and dense[1] else 1
     for values in _numbers(reader, name):
         if len(values):
@@ -88,7 +86,7 @@ def moments(reader: Reader, name: str, *, each: bool = True, samples: int = SAMP
     return made.found(reader.path, name)
 
 
-def _add_pictures(made: Moments, reader: Reader, name: str, field: Image, samples: int) -> None:
+def _add_images(made: Moments, reader: Reader, name: str, field: Image, samples: int) -> None:
     as_loaded = Image(mode=field.mode or "RGB")
     total = len(reader)
     if not total:
@@ -96,8 +94,8 @@ def _add_pictures(made: Moments, reader: Reader, name: str, field: Image, sample
     numbers = np.unique(np.linspace(0, total - 1, min(samples, total)).astype(np.int64))
     threads = Threads()
     try:
-        for start in range(0, len(numbers), PICTURES):
-            column = reader.read(numbers[start : start + PICTURES], [name])[name]
+        for start in range(0, len(numbers), IMAGES):
+            column = reader.read(numbers[start : start + IMAGES], [name])[name]
             assert isinstance(column, Ragged)
 
             def one(row: int, column: Ragged = column) -> tuple[Any, Any, Any] | None:

@@ -1,4 +1,4 @@
-"""Crops at native resolution, padding and letterboxes; batches of pictures of unequal sizes."""
+"""Crops at native resolution, padding and letterboxes; batches of images of unequal sizes."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class RandomCrop(Cutting):
     """A random part of ``size`` pixels, after ``padding``, filled with a colour.
 
     padding: on every side, or (left and right, top and bottom), or (left, top, right, bottom).
-    pad_if_needed: smaller pictures are padded too, on both sides by what is missing; else they are an error.
+    pad_if_needed: smaller images are padded too, on both sides by what is missing; else they are an error.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class RandomCrop(Cutting):
         known = height is not None and width is not None and not self.pad_if_needed
         if known and (self._padded(np.array([height, width], np.int32)) < self.size).any():
             raise OptionError(
-                f"RandomCrop of {self.size} does not fit pictures of {width}×{height}; "
+                f"RandomCrop of {self.size} does not fit images of {width}×{height}; "
                 "pad_if_needed=True pads them"
             )
         return made
@@ -97,7 +97,7 @@ class RandomCrop(Cutting):
     def move(self, sizes: I32, draws: Draws) -> Motion:
         left, top = padding_of(self.padding)[:2]
         room = self._padded(sizes) - self.size
-        # Padded by what is missing on both sides, a picture has as much room as it lacks.
+        # Padded by what is missing on both sides, an image has as much room as it lacks.
         missing = np.maximum(-room, 0)
         room = np.abs(room)
         down, right = draws.integers(room[:, 0] + 1), draws.integers(room[:, 1] + 1)
@@ -105,7 +105,7 @@ class RandomCrop(Cutting):
 
 
 class ImagePad(Cutting):
-    """Pictures with a border of a colour.
+    """Images with a border of a colour.
 
     padding: on every side, or (left and right, top and bottom), or (left, top, right, bottom).
     """
@@ -126,9 +126,9 @@ class ImagePad(Cutting):
 
 
 class Letterbox(Cutting):
-    """The whole picture, its aspect kept, as large as it fits, in the middle of a canvas of ``size``.
+    """The whole image, its aspect kept, as large as it fits, in the middle of a canvas of ``size``.
 
-    scale_up: False leaves pictures that are smaller than the canvas as they are.
+    scale_up: False leaves images that are smaller than the canvas as they are.
     """
 
     def __init__(
@@ -165,17 +165,17 @@ class Letterbox(Cutting):
 
 
 class Collate(Op):
-    """Pictures of unequal sizes as one batch, behind the steps that crop and resize them.
+    """Images of unequal sizes as one batch, behind the steps that crop and resize them.
 
-    how: ``pad`` makes one array, as large as the largest picture of the batch; each picture lies at its upper
+    how: ``pad`` makes one array, as large as the largest image of the batch; each image lies at its upper
     left, and the batch has their sizes (height, width) too, as ``image_sizes`` of the output ``image``.
     ``list`` makes a list of arrays. multiple_of: rounds the size of the array up. fill: what is beside the
-    pictures.
+    images.
     """
 
     def __init__(self, how: str = "pad", *, multiple_of: int = 1, fill: int | Sequence[int] = 0) -> None:
         if how not in ("pad", "list"):
-            raise OptionError(f"Collate makes pad or list of unequal pictures, not {how!r}")
+            raise OptionError(f"Collate makes pad or list of unequal images, not {how!r}")
         if multiple_of < 1:
             raise OptionError(f"multiple_of is a number from 1 on, not {multiple_of}")
         self.how, self.multiple_of, self.fill = how, int(multiple_of), np.array(fill)
@@ -183,23 +183,23 @@ class Collate(Op):
     def infer(self, spec: Spec) -> Spec:
         channels = spec.channels(self, unequal=True)
         check_fill(self.fill, channels, spec)
-        # Also of pictures that turn out to have one size: what comes out must not depend on that.
+        # Also of images that turn out to have one size: what comes out must not depend on that.
         return spec.but(shape=(None, None, channels), unequal=self.how == "list")
 
     def canvas(self, sizes: I32) -> tuple[int, int]:
-        """Height and width of the array for pictures of these sizes."""
+        """Height and width of the array for images of these sizes."""
         most = sizes.max(axis=0, initial=1)
         height, width = (-(-most // self.multiple_of) * self.multiple_of).tolist()
         return height, width
 
     def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
-        pictures = list(batch)
+        images = list(batch)
         if self.how == "list":
-            return pictures
-        channels = pictures[0].shape[-1] if pictures else np.shape(batch)[-1] if np.ndim(batch) == 4 else 1
-        dtype = pictures[0].dtype if pictures else np.dtype(np.uint8)
-        out = np.empty((len(pictures), *self.canvas(sizes_of(pictures)), channels), dtype)
+            return images
+        channels = images[0].shape[-1] if images else np.shape(batch)[-1] if np.ndim(batch) == 4 else 1
+        dtype = images[0].dtype if images else np.dtype(np.uint8)
+        out = np.empty((len(images), *self.canvas(sizes_of(images)), channels), dtype)
         out[:] = self.fill
-        for to, one in zip(out, pictures, strict=True):
+        for to, one in zip(out, images, strict=True):
             to[: one.shape[0], : one.shape[1]] = one
         return out

@@ -1,7 +1,7 @@
-"""Where steps take the pixels of pictures: :class:`Motion`, by which boxes, keypoints and masks go along.
+"""Where steps take the pixels of images: :class:`Motion`, by which boxes, keypoints and masks go along.
 
 Positions are (x, y) with x to the right and y down, and whole numbers are the corners of pixels: the middle
-of the first pixel is (0.5, 0.5), a picture reaches from (0, 0) to (width, height).
+of the first pixel is (0.5, 0.5), an image reaches from (0, 0) to (width, height).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ I32 = npt.NDArray[np.int32]
 
 @dataclasses.dataclass(frozen=True)
 class Motion:
-    """What a step does to the pictures of a batch, one row for each.
+    """What a step does to the images of a batch, one row for each.
 
     matrix: (n, 3, 3), from positions before to positions after it. sizes: (n, 2), height and width after it.
     samples: whether pixels are sampled behind it; several motions before that are one step for them.
@@ -39,7 +39,7 @@ class Motion:
         return Motion(self.matrix[rows], self.sizes[rows], self.samples)
 
     def points(self, row: int, points: Any) -> F64:
-        """Where positions (…, 2) of one picture go."""
+        """Where positions (…, 2) of one image go."""
         points = np.asarray(points, dtype=np.float64)
         moved = points @ self.matrix[row, :, :2].T + self.matrix[row, :, 2]
         found: F64 = moved[..., :2] / moved[..., 2:]
@@ -52,7 +52,7 @@ def still(sizes: I32) -> Motion:
 
 
 def stretched(boxes: F64, sizes: Any) -> Motion:
-    """The boxes (left, top, right, bottom) become the whole of pictures of these sizes."""
+    """The boxes (left, top, right, bottom) become the whole of images of these sizes."""
     boxes = np.asarray(boxes, dtype=np.float64)
     after = np.broadcast_to(np.asarray(sizes, dtype=np.int32), (len(boxes), 2))
     matrix = np.zeros((len(boxes), 3, 3))
@@ -65,7 +65,7 @@ def stretched(boxes: F64, sizes: Any) -> Motion:
 
 
 def shifted(sizes: I32, right: Any, down: Any, after: Any = None) -> Motion:
-    """The upper left corner comes to (right, down) in pictures of the sizes ``after``."""
+    """The upper left corner comes to (right, down) in images of the sizes ``after``."""
     made = still(sizes)
     made.matrix[:, 0, 2], made.matrix[:, 1, 2] = right, down
     if after is None:

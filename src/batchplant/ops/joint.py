@@ -20,7 +20,7 @@ from .moving import Mover
 class Known(NamedTuple):
     """What is known of the outputs of a batch, by name.
 
-    movers: what moves those that lie in a picture, as they are in the batch. rows: the outputs with a row for
+    movers: what moves those that lie in an image, as they are in the batch. rows: the outputs with a row for
     each of these boxes. classes: how many a field names.
     """
 

@@ -1,4 +1,4 @@
-"""What a JPEG leaves of pictures, computed on a device without encoding one.
+"""What a JPEG leaves of images, computed on a device without encoding one.
 
 Everything that libjpeg does between pixels and pixels, in its own integers and with its own rounding (all of
 them exact in float64): colours to YCbCr, half as many of them (4:2:0), the cosine transform, quantisation,
@@ -46,21 +46,21 @@ def _matrix() -> Any:
 
 
 def _steps(table: Any, qualities: I64) -> I64:
-    """The quantisation of every picture, (n, 1, 8, 1, 8)."""
+    """The quantisation of every image, (n, 1, 8, 1, 8)."""
     scale = np.where(qualities < 50, 5000 // qualities, 200 - 2 * qualities)[:, None, None]
     steps: I64 = ((np.asarray(table) * scale + 50) // 100).clip(1, 255)
     return steps[:, None, :, None, :]
 
 
-def through_jpeg(pictures: Any, qualities: I64, tensors: Tensors) -> Any:
-    """Pictures (n, height, width, 1 or 3) of bytes as a JPEG of their quality leaves them."""
+def through_jpeg(images: Any, qualities: I64, tensors: Tensors) -> Any:
+    """Images (n, height, width, 1 or 3) of bytes as a JPEG of their quality leaves them."""
     matrix = tensors.send(_matrix()).double()
     luma, chroma = (tensors.send(_steps(table, qualities)).double() for table in (_LUMA, _CHROMA))
-    levels = pictures.double()
-    if pictures.shape[-1] == 1:
-        return _through(levels[..., 0], matrix, luma).to(pictures.dtype)[..., None]
+    levels = images.double()
+    if images.shape[-1] == 1:
+        return _through(levels[..., 0], matrix, luma).to(images.dtype)[..., None]
     red, green, blue = levels.unbind(-1)
-    height, width = pictures.shape[1:3]
+    height, width = images.shape[1:3]
     y = ((19595 * red + 38470 * green + 7471 * blue + 32768) / 65536).floor()
     cb = ((-11059 * red - 21709 * green + 32768 * blue + (128 << 16) + 32767) / 65536).floor()
     cr = ((32768 * red - 27439 * green - 5329 * blue + (128 << 16) + 32767) / 65536).floor()
@@ -69,7 +69,7 @@ def through_jpeg(pictures: Any, qualities: I64, tensors: Tensors) -> Any:
     red = y + ((91881 * cr + 32768) / 65536).floor()
     green = y + ((-22554 * cb - 46802 * cr + 32768) / 65536).floor()
     blue = y + ((116130 * cb + 32768) / 65536).floor()
-    return tensors.torch.stack([red, green, blue], -1).clamp(0, 255).to(pictures.dtype)
+    return tensors.torch.stack([red, green, blue], -1).clamp(0, 255).to(images.dtype)
 
 
 def _grown(plane: Any, height: int, width: int) -> Any:

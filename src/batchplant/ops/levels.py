@@ -1,6 +1,6 @@
-"""Augmentation of the levels of decoded pictures: (samples, height, width, channels), uint8.
+"""Augmentation of the levels of decoded images: (samples, height, width, channels), uint8.
 
-The native core makes it, to the levels that Pillow gives: those of torchvision for pictures of Pillow.
+The native core makes it, to the levels that Pillow gives: those of torchvision for images of Pillow.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy.typing as npt
 from .. import _native
 from ..errors import OptionError
 from ..schema.columns import I64
-from .augment import PictureOp
+from .augment import ImageOp
 from .base import F64, Draws, Spec, Tensors, check_probability, per_sample
 from .changes import Change, Changes, change
 from .changes_device import change_on_device
@@ -35,7 +35,7 @@ def span_of(value: float | Sequence[float], name: str, low: float, high: float) 
     return pair[0], pair[1]
 
 
-class _Level(PictureOp):
+class _Level(ImageOp):
     """One change, made to each sample with probability ``p``."""
 
     _change: Change
@@ -94,7 +94,7 @@ class Posterize(_Level):
 
 
 class Sharpness(_Level):
-    """Away from, or towards, the smoothed picture: 0 is smoothed, 1 as it is, 2 sharpened.
+    """Away from, or towards, the smoothed image: 0 is smoothed, 1 as it is, 2 sharpened.
 
     ``factor``: a number, or drawn from (least, most).
     """
@@ -112,7 +112,7 @@ class Sharpness(_Level):
 
 
 class JpegArtifacts(_Level):
-    """Encode as a JPEG and decode again: what a low quality leaves of a picture. One or three channels.
+    """Encode as a JPEG and decode again: what a low quality leaves of an image. One or three channels.
 
     ``quality``: from 1 to 100, a number, or drawn from (least, most). Colours are kept at half the size.
     """
@@ -140,7 +140,7 @@ def _whole(bounds: int | tuple[int, int], draws: Draws) -> Any:
     return least + draws.integers(most - least + 1)
 
 
-class GaussianNoise(PictureOp):
+class GaussianNoise(ImageOp):
     """Add noise of the normal distribution to every level, each channel by itself.
 
     ``sigma``: its standard deviation in levels, a number, or drawn from (least, most).
@@ -168,7 +168,7 @@ class GaussianNoise(PictureOp):
     def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
         keys, sigmas = self._sigmas(draws)
         batch = np.ascontiguousarray(batch)
-        # Frames of a clip as the rows of one picture.
+        # Frames of a clip as the rows of one image.
         rows = math.prod(batch.shape[1:-2])
         _native.add_noise(
             batch.reshape(len(batch), rows, *batch.shape[-2:]), keys, sigmas, quantiles(), engine()

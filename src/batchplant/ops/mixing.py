@@ -1,6 +1,6 @@
-"""Samples of a batch made of several: mosaics, and objects copied from one picture to another.
+"""Samples of a batch made of several: mosaics, and objects copied from one image to another.
 
-Steps of several outputs (:mod:`.joint`): pictures with their boxes, labels and masks. Which samples are mixed
+Steps of several outputs (:mod:`.joint`): images with their boxes, labels and masks. Which samples are mixed
 depends on the batch and its samples alone, as all draws do.
 """
 
@@ -22,7 +22,7 @@ from .joint import JointOp, Known
 from .moving import MoveBoxes, MovePolygons, MoveRle
 from .positions import as_ragged, gathered, merged, regrouped, rows_taken
 
-# Of the objects in a picture; those beyond are chosen as the first ones are.
+# Of the objects in an image; those beyond are chosen as the first ones are.
 MOST_CHOSEN = 64
 
 
@@ -66,16 +66,16 @@ class MixOp(JointOp):
         self.inputs = self.outputs = tuple(names)
         self._movers = {name: known.movers[name] for name in names if name in known.movers}
 
-    def _pictures(self, known: Known, *, whole: bool = True) -> tuple[int, int, int]:
-        """The size of pictures, whose masks have the same."""
+    def _images(self, known: Known, *, whole: bool = True) -> tuple[int, int, int]:
+        """The size of images, whose masks have the same."""
         spec = known.spec(self.image, self)
-        size = spec.picture(self)
+        size = spec.image(self)
         if whole and spec.dtype != np.uint8:
             raise OptionError(
-                f"{type(self).__name__} needs uint8 pictures, not {spec}: normalize them after it"
+                f"{type(self).__name__} needs uint8 images, not {spec}: normalize them after it"
             )
         for name in self.masks:
-            if known.spec(name, self).picture(self)[:2] != size[:2]:
+            if known.spec(name, self).image(self)[:2] != size[:2]:
                 raise OptionError(f"{name!r} has another size than {self.image!r}: {known.specs[name]}")
         return size
 
@@ -97,13 +97,13 @@ class MixOp(JointOp):
 
 
 class Mosaic(MixOp):
-    """Four pictures of the batch in one, each at half its size, about a point that is drawn.
+    """Four images of the batch in one, each at half its size, about a point that is drawn.
 
-    With the probability ``p`` a sample becomes one, its own picture and three others of the batch around a
+    With the probability ``p`` a sample becomes one, its own image and three others of the batch around a
     point within ``center`` (parts of the sides); what none of them covers is ``fill``. Boxes, keypoints and
     polygons go along and are cut. labels: outputs with a row for each box (default: all that there are).
     min_area: in pixels, of what is left of a box; min_visibility: as a part of it. masks: outputs that are
-    mixed like the picture.
+    mixed like the image.
     """
 
     def __init__(
@@ -129,22 +129,22 @@ class Mosaic(MixOp):
 
     def infer_all(self, known: Known) -> dict[str, Spec]:
         self._note(known)
-        if min(self._pictures(known)[:2]) < 2:
-            raise OptionError("Mosaic needs pictures of at least 2×2")
+        if min(self._images(known)[:2]) < 2:
+            raise OptionError("Mosaic needs images of at least 2×2")
         self._objects(known)
         return {name: known.specs[name] for name in self.outputs}
 
     def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
-        pictures = batch[self.image]
-        count, height, width = pictures.shape[:3]
+        images = batch[self.image]
+        count, height, width = images.shape[:3]
         done = draws.chance(self.p)
-        # Its own picture comes first, at the upper left.
+        # Its own image comes first, at the upper left.
         parts = np.stack([np.arange(count), *(draws.integers(max(count, 1)) for _ in range(3))], axis=1)
         low, high = self.center
         x = np.rint(draws.uniform(low, high) * width).astype(np.int64)
         y = np.rint(draws.uniform(low, high) * height).astype(np.int64)
         rows = np.flatnonzero(done)
-        made = {self.image: self._laid(pictures, rows, parts, x, y, _halved(pictures), self.fill)}
+        made = {self.image: self._laid(images, rows, parts, x, y, _halved(images), self.fill)}
         for name in self.masks:
             small = batch[name][:, : height // 2 * 2 : 2, : width // 2 * 2 : 2]
             made[name] = self._laid(batch[name], rows, parts, x, y, small, 0)
@@ -170,7 +170,7 @@ class Mosaic(MixOp):
         return made
 
     def _moved(self, batch: Any, pieces: _Pieces) -> dict[str, Any]:
-        """What lies in the pictures, cut where each piece ends."""
+        """What lies in the images, cut where each piece ends."""
         assert self.boxes is not None
         mover = self._mover()
         mover.clip, mover.min_area, mover.min_visibility = True, self.min_area, self.min_visibility
@@ -194,9 +194,9 @@ class Mosaic(MixOp):
 
 
 class _Pieces:
-    """The pieces of pictures that samples are made of, in order.
+    """The pieces of images that samples are made of, in order.
 
-    sources: of which pictures they are. steps: how these move. first: the first piece of each sample, and the
+    sources: of which images they are. steps: how these move. first: the first piece of each sample, and the
     end.
     """
 
@@ -230,13 +230,13 @@ class _Pieces:
 
 
 class CopyPaste(MixOp):
-    """Objects of another picture of the batch, cut out by their mask and laid over one's own.
+    """Objects of another image of the batch, cut out by their mask and laid over one's own.
 
-    mask: an output of the picture's size that is 0 beside objects. instances: the output that says for each
+    mask: an output of the image's size that is 0 beside objects. instances: the output that says for each
     box which value its object has in the mask; then each is copied with the probability ``part``, else all
     of them are. Boxes and labels of what is copied are added; one's own are dropped where less than
     ``min_visibility`` of them is still to be seen. labels: outputs with a row for each box (default: all that
-    there are). masks: outputs that are copied like the picture. p: of a sample to get something.
+    there are). masks: outputs that are copied like the image. p: of a sample to get something.
     """
 
     def __init__(
@@ -262,16 +262,16 @@ class CopyPaste(MixOp):
 
     def infer_all(self, known: Known) -> dict[str, Spec]:
         self._note(known)
-        self._pictures(known, whole=False)
+        self._images(known, whole=False)
         self._objects(known)
-        known.spec(self.mask, self).picture(self)
+        known.spec(self.mask, self).image(self)
         if self.instances is not None and not known.spec(self.instances, self).ragged:
             raise OptionError(f"{self.instances!r} has no row for each box: {known.specs[self.instances]}")
         return {name: known.specs[name] for name in self.outputs}
 
     def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
-        pictures = (self.image, self.mask, *self.masks)
-        made = {name: batch[name].copy() for name in pictures}
+        images = (self.image, self.mask, *self.masks)
+        made = {name: batch[name].copy() for name in images}
         objects = _Objects(self, batch)
         count = len(batch[self.image])
         done = draws.chance(self.p) & (count > 1)
@@ -287,7 +287,7 @@ class CopyPaste(MixOp):
                     theirs = theirs[chosen[row, np.arange(len(theirs)) % MOST_CHOSEN]]
                 laid = objects.mask_of(source, theirs)
                 own = objects.uncovered(row, own, laid, self.min_visibility)
-                for name in pictures:
+                for name in images:
                     made[name][row][laid] = batch[name][source][laid]
                 if self.instances is not None:
                     made[self.mask][row, ..., 0] = objects.numbered(row, own, source, theirs)
@@ -322,7 +322,7 @@ class _Objects:
         return np.arange(self._offsets[sample], self._offsets[sample + 1])
 
     def mask_of(self, sample: int, rows: I64) -> Any:
-        """Where these objects are in their picture; without instances, where any is."""
+        """Where these objects are in their image; without instances, where any is."""
         mask = self._mask[sample]
         return mask > 0 if self._values is None else (mask > 0) & np.isin(mask, self._values[rows])
 
@@ -354,18 +354,18 @@ def _listed(names: Any) -> tuple[str, ...]:
     return (names,) if isinstance(names, str) else tuple(names)
 
 
-def _halved(pictures: Any) -> Any:
-    """Pictures of half the size: every pixel is the mean of four."""
-    high, wide = pictures.shape[1] // 2 * 2, pictures.shape[2] // 2 * 2
-    total = np.full((len(pictures), high // 2, wide // 2, pictures.shape[3]), 2, dtype=np.uint16)
+def _halved(images: Any) -> Any:
+    """Images of half the size: every pixel is the mean of four."""
+    high, wide = images.shape[1] // 2 * 2, images.shape[2] // 2 * 2
+    total = np.full((len(images), high // 2, wide // 2, images.shape[3]), 2, dtype=np.uint16)
     for y in (0, 1):
         for x in (0, 1):
-            total += pictures[:, y:high:2, x:wide:2]
+            total += images[:, y:high:2, x:wide:2]
     return (total >> 2).astype(np.uint8)
 
 
 def _corners_at(x: int, y: int, high: int, wide: int) -> list[tuple[int, int]]:
-    """Left and top of four pictures of this size that meet at a point."""
+    """Left and top of four images of this size that meet at a point."""
     return [(x - wide, y - high), (x, y - high), (x - wide, y), (x, y)]
 
 

@@ -1,7 +1,7 @@
-"""What lies in a picture goes where its pixels go: boxes, keypoints and polygons, a first step of each.
+"""What lies in an image goes where its pixels go: boxes, keypoints and polygons, a first step of each.
 
-A loader gives these ops the motions of the picture, one for each step that moves pixels, by the same draws.
-After each of them what lies outside is cut off, as it is of the picture.
+A loader gives these ops the motions of the image, one for each step that moves pixels, by the same draws.
+After each of them what lies outside is cut off, as it is of the image.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ RLE, AREA = "rle", "area"
 
 
 class Mover(Op):
-    """A first step that moves stored positions with their picture.
+    """A first step that moves stored positions with their image.
 
-    ``of``: the picture, an output of the batch; None: what the field says. ``labels``: outputs with a row for
+    ``of``: the image, an output of the batch; None: what the field says. ``labels``: outputs with a row for
     each box.
     """
 
@@ -74,7 +74,7 @@ class Mover(Op):
         return spec
 
     def move_with(self, batch: Any, steps: Sequence[Motion], sizes: I32) -> tuple[Any, Any]:
-        """The batch after these motions of pictures that had these sizes, and which rows are left (or None).
+        """The batch after these motions of images that had these sizes, and which rows are left (or None).
 
         CellErrors where something is wrong with a sample.
         """
@@ -86,7 +86,7 @@ class Mover(Op):
         raise NotImplementedError
 
     def areas_of(self, batch: Any, rows: I64, sizes: I32, *, stored: bool) -> F64:
-        """The area of each object of a batch, in pixels; ``rows``: of which picture each is."""
+        """The area of each object of a batch, in pixels; ``rows``: of which image each is."""
         raise NotImplementedError
 
     def _scaled(self, sizes: Any, *, stored: bool) -> Any:
@@ -95,17 +95,17 @@ class Mover(Op):
         return np.asarray(sizes)[..., ::-1].astype(np.float64) if parts else np.ones(2)
 
     def _of(self, sizes: Any, rows: Any, *, stored: bool) -> Any:
-        """The same for the pictures of these rows."""
+        """The same for the images of these rows."""
         scale = self._scaled(sizes, stored=stored)
         return scale[rows] if scale.ndim > 1 else scale
 
 
 class MoveBoxes(Mover):
-    """Boxes go with their picture, and those that end up outside are dropped.
+    """Boxes go with their image, and those that end up outside are dropped.
 
     Fields of kind Boxes do so by themselves; name it to say how, or for a Tensor field, whose boxes ``kind``
     describes: ``MoveBoxes(Boxes("xywh", of="image", labels=["label"]))``. clip: cut off what reaches beyond
-    the picture. min_area: of what is left, in pixels; min_visibility: as a part of the box. format,
+    the image. min_area: of what is left, in pixels; min_visibility: as a part of the box. format,
     normalized: what comes out (default: as they are stored). A box that is turned becomes the box around it.
     of, labels: outputs of the batch, where several show one field. of="": leave them as they are stored.
     areas: which of the labels is the area of the object, to be made that of what is left of it (default: the
@@ -160,7 +160,7 @@ class MoveBoxes(Mover):
         return Spec(_float_of(spec), (None, width), ragged=True)
 
     def corners(self, values: Any, rows: I64, sizes: Any) -> F64:
-        """Left, top, right, bottom of boxes in the pictures of these rows, in pixels."""
+        """Left, top, right, bottom of boxes in the images of these rows, in pixels."""
         found = corners_of(values[:, :4].astype(np.float64), self._stored).reshape(-1, 2, 2)
         scale = np.expand_dims(self._of(sizes, rows, stored=True), -2)
         made: F64 = (found * scale).reshape(-1, 4)
@@ -187,7 +187,7 @@ class MoveBoxes(Mover):
     def resized(
         self, areas: Any, boxes: Any, outlines: Sequence[tuple[Mover, Any, Any]], moves: tuple[Any, I32]
     ) -> Any:
-        """The areas of objects after motions of pictures that had these sizes (``moves``).
+        """The areas of objects after motions of images that had these sizes (``moves``).
 
         They shrink and grow with the run-length mask or polygon of the object: ``outlines`` has what moves
         it, and all of these before and after. An object without one does so with its box.
@@ -229,7 +229,7 @@ class MoveBoxes(Mover):
 
 
 class MoveKeypoints(Mover):
-    """Keypoints go with their picture; the visibility of those that end up outside becomes 0.
+    """Keypoints go with their image; the visibility of those that end up outside becomes 0.
 
     Fields of kind Keypoints do so by themselves; for a Tensor field of shape (…, 2) or (…, 3) ``kind``
     describes them. A mirror exchanges the pairs of ``swap``. Whole numbers are the middles of pixels, unless
@@ -265,7 +265,7 @@ class MoveKeypoints(Mover):
         if self.swap is not None:
             made.swap = swap_pairs(self.swap, points or 0, getattr(kind, "names", None) or ())
         if made.of is None:
-            raise OptionError(f'say which picture the keypoints of {field} are of: MoveKeypoints(of="image")')
+            raise OptionError(f'say which image the keypoints of {field} are of: MoveKeypoints(of="image")')
         if made.swap and max(map(max, made.swap)) >= (field.shape[-2] or 0):
             raise OptionError(f"swap names keypoints that {field} does not have")
         return made
@@ -322,7 +322,7 @@ class MoveKeypoints(Mover):
 
 
 class MovePolygons(Mover):
-    """Polygons go with their picture and are cut where it ends; of an object outside, no ring is left.
+    """Polygons go with their image and are cut where it ends; of an object outside, no ring is left.
 
     Fields of kind Polygons do so by themselves. of: an output of the batch; "": leave them as stored.
     """
@@ -378,7 +378,7 @@ class MovePolygons(Mover):
 
 
 class MoveRle(Mover):
-    """Run-length masks go with their picture: COCO's text of the mask in the stored picture becomes that of
+    """Run-length masks go with their image: COCO's text of the mask in the stored image becomes that of
     the mask in the batch.
 
     A field of texts called ``rle`` does so by itself; name it for another one. Masks are sampled by the
@@ -438,7 +438,7 @@ class MoveRle(Mover):
 
 
 class MoveMask(Op):
-    """A mask, or another picture of the same thing, goes with its picture: the first step of its pipeline.
+    """A mask, or another image of the same thing, goes with its image: the first step of its pipeline.
 
     It stands for all steps of the output ``of`` that move pixels, by the same draws. A mask is sampled by the
     nearest pixel, so that its values stay what they are; what comes in from outside is ``fill``.
@@ -448,7 +448,7 @@ class MoveMask(Op):
         self.of, self.fill = of, fill
 
     def filled(self, op: Op) -> Op:
-        """A step of the picture, for this one."""
+        """A step of the image, for this one."""
         if not hasattr(op, "fill"):
             return op
         made: Any = copy.copy(op)
@@ -458,7 +458,7 @@ class MoveMask(Op):
 
     def infer(self, spec: Spec) -> Spec:
         # The plan puts the steps in its place before it asks them.
-        raise OptionError("MoveMask is the first step of a picture's pipeline")
+        raise OptionError("MoveMask is the first step of an image's pipeline")
 
 
 MOVERS: dict[type[Field], type[Mover]] = {

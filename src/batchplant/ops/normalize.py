@@ -23,7 +23,7 @@ from .fitting import SAMPLES, moments
 class Normalize(Op):
     """(value - mean) / std, as float32, float16 or float64.
 
-    Of pictures and clips of uint8, whose levels are from 0 to 255: one mean and std for each channel. Of
+    Of images and clips of uint8, whose levels are from 0 to 255: one mean and std for each channel. Of
     other numbers: one for all, or one for each number of the last axis. ``fit`` finds them in the data.
     """
 
@@ -47,9 +47,9 @@ class Normalize(Op):
         samples: int = SAMPLES,
         dtype: Any = "float32",
     ) -> Self:
-        """With mean and std of a field of pictures, numbers or arrays; missing values and NaN do not count.
+        """With mean and std of a field of images, numbers or arrays; missing values and NaN do not count.
 
-        Of pictures: for each channel, of at most ``samples`` of them, evenly spread. Of arrays: for each
+        Of images: for each channel, of at most ``samples`` of them, evenly spread. Of arrays: for each
         number of the last axis, or with ``each=False`` one for all. What never varies has the std 1.
         """
         mean, std = moments(reader, field, each=each, samples=samples)
@@ -72,22 +72,22 @@ class Normalize(Op):
 
     def infer(self, spec: Spec) -> Spec:
         if spec.dtype == np.uint8 and len(spec.shape) >= 3:
-            self._check_pictures(spec)
+            self._check_images(spec)
         elif spec.dtype is None or spec.dtype.kind not in "biuf":
-            raise OptionError(f"Normalize needs pictures or numbers, not {spec}")
+            raise OptionError(f"Normalize needs images or numbers, not {spec}")
         elif len(self.mean) not in (1, spec.shape[-1] if spec.shape else 1):
             raise OptionError(f"Normalize has {len(self.mean)} means, and they do not fit {spec}")
         return spec.but(dtype=self.dtype)
 
-    def _check_pictures(self, spec: Spec) -> None:
-        # Clips are pictures below each other.
+    def _check_images(self, spec: Spec) -> None:
+        # Clips are images below each other.
         channels = spec.but(shape=spec.shape[-3:]).channels(self, unequal=True)
         if channels != len(self.mean):
-            raise OptionError(f"Normalize needs uint8 pictures of {len(self.mean)} channels, not {spec}")
+            raise OptionError(f"Normalize needs uint8 images of {len(self.mean)} channels, not {spec}")
         if ((self.mean > 0) & (self.mean < 1)).all():
             mean, std = (", ".join(f"{255 * one:.6g}" for one in many) for many in (self.mean, self.std))
             warnings.warn(
-                "Normalize has means below 1, and the levels of pictures are from 0 to 255: multiply means "
+                "Normalize has means below 1, and the levels of images are from 0 to 255: multiply means "
                 f"and stds by 255, Normalize(({mean}), ({std}))",
                 stacklevel=2,
             )
@@ -107,7 +107,7 @@ class Normalize(Op):
         return self.pixels(batch, np.empty(batch.shape, dtype=self.dtype))
 
     def pixels(self, batch: Any, out: Any, plane: int = 0) -> Any:
-        """Pictures of uint8, into ``out``; ``plane``: the pixels of each, whose channels shall come first."""
+        """Images of uint8, into ``out``; ``plane``: the pixels of each, whose channels shall come first."""
         # As whole numbers of that size: they are only copied.
         whole = np.dtype(f"u{self.dtype.itemsize}")
         tables = np.ascontiguousarray(self.table().T)

@@ -1,7 +1,7 @@
 """Augmentation by policies: a few changes drawn from a list, each with a magnitude, for every sample.
 
 Lists and magnitudes are those of torchvision. All changes of a batch are made in one pass by the native core;
-on a device, each change once to all pictures that it was drawn for.
+on a device, each change once to all images that it was drawn for.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FILTERS = ("nearest", "bilinear")
 class Choice(NamedTuple):
     """One change of a policy.
 
-    magnitudes: weakest first. signed: either way. amounts: (n, AMOUNTS), of a magnitude for each of pictures
+    magnitudes: weakest first. signed: either way. amounts: (n, AMOUNTS), of a magnitude for each of images
     of these sizes.
     """
 
@@ -121,7 +121,7 @@ def _choices(bins: int, *, shear: float, translate: float, part: bool, rotate: f
 class Policy(FillOp):
     """An op that draws changes for every sample from a list.
 
-    filter: how pixels that are moved are sampled. fill: what moves into a picture.
+    filter: how pixels that are moved are sampled. fill: what moves into an image.
     """
 
     filter: str
@@ -137,7 +137,7 @@ class Policy(FillOp):
     def infer(self, spec: Spec) -> Spec:
         if super().infer(spec).dtype != np.uint8 or spec.shape[-1] not in (1, 3):
             raise OptionError(
-                f"{type(self).__name__} needs uint8 pictures of one or three channels, not {spec}"
+                f"{type(self).__name__} needs uint8 images of one or three channels, not {spec}"
             )
         return spec
 
@@ -154,13 +154,13 @@ class Policy(FillOp):
             made.amounts[rows, step] = choice.amounts(values, sizes[rows])
 
     def of_masks(self) -> Policy:
-        """This, for masks, which are moved as their pictures are, and keep their values."""
+        """This, for masks, which are moved as their images are, and keep their values."""
         made = copy.copy(self)
         made.filter, made._masks = "nearest", True
         return made
 
     def changes(self, sizes: I32, draws: Draws) -> Changes:
-        """What is done to pictures of these sizes, (height, width)."""
+        """What is done to images of these sizes, (height, width)."""
         raise NotImplementedError
 
     def _made(self, batch: Any, draws: Draws) -> Changes:
@@ -241,11 +241,11 @@ class TrivialAugment(Policy):
 
 
 class AugMix(Policy):
-    """The picture, mixed with ``mixture_width`` copies of it that went through chains of changes.
+    """The image, mixed with ``mixture_width`` copies of it that went through chains of changes.
 
     severity: the magnitudes that are drawn from, from 1 to 10. chain_depth: changes in a chain; None: one to
     three. alpha: of the Dirichlet distribution of the weights. all_ops: brightness, contrast, saturation and
-    sharpness, too. Boxes, keypoints and masks stay where they are, as most of the picture does.
+    sharpness, too. Boxes, keypoints and masks stay where they are, as most of the image does.
     """
 
     _BINS, _DEEPEST = 10, 3
@@ -277,7 +277,7 @@ class AugMix(Policy):
         self._list = [one for one in every[1:] if all_ops or one.amounts is not _from_one]
 
     def chains(self, sizes: I32, draws: Draws) -> tuple[list[Changes], F64]:
-        """The changes of every chain, and the weights: (n, 1 + chains), that of the picture first."""
+        """The changes of every chain, and the weights: (n, 1 + chains), that of the image first."""
         rest = _dirichlet(self.alpha, 2, draws)
         weights = np.concatenate(
             [rest[:, :1], rest[:, 1:] * _dirichlet(self.alpha, self.mixture_width, draws)], axis=1

@@ -1,4 +1,4 @@
-"""Positions in pictures: boxes and rings of points, moved and cut; and the rows that are left of a batch."""
+"""Positions in images: boxes and rings of points, moved and cut; and the rows that are left of a batch."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def area_of(boxes: F64) -> F64:
 
 
 def clipped_rings(points: F64, ring: I64, sizes: Any) -> tuple[F64, I64]:
-    """What of rings lies in their pictures: their points (points, 2), and which ring each is of.
+    """What of rings lies in their images: their points (points, 2), and which ring each is of.
 
     ``ring`` counts up; ``sizes``: height and width for each. As Sutherland and Hodgman: cut by one edge after
     the other, all rings at once.

@@ -1,4 +1,4 @@
-"""Sounds as pictures of their frequencies, and masks over those."""
+"""Sounds as images of their frequencies, and masks over those."""
 
 from __future__ import annotations
 

@@ -92,10 +92,10 @@ class DecodeVideo(CellOp):
         height, width = self.size or (getattr(field, "height", None), getattr(field, "width", None))
         if self.size is None and self.upright:
             height = width = None
-        picture = Spec(np.dtype(np.uint8), (height, width, 3))
+        image = Spec(np.dtype(np.uint8), (height, width, 3))
         for op, _ in self._cuts:
-            picture = op.infer(picture)
-        height, width, _ = picture.shape
+            image = op.infer(image)
+        height, width, _ = image.shape
         shape = (3, height, width) if self.channels_first else (height, width, 3)
         return Spec(np.dtype(np.uint8), (self.frames, *shape), channels_first=self.channels_first)
 
@@ -145,14 +145,14 @@ class DecodeVideo(CellOp):
         out: U8 = np.empty((0, 0, 0, 3), dtype=np.uint8)
         cuts: Cuts | None = None
         waiting: list[tuple[I64, U8]] = []
-        for found, picture in each_frame(data, index, numbers, size=self.size, upright=self.upright):
+        for found, image in each_frame(data, index, numbers, size=self.size, upright=self.upright):
             if cuts is None:
-                cuts = self._cut(picture, draws)
+                cuts = self._cut(image, draws)
                 size = cuts.sizes[0].tolist()
                 check_clip(len(numbers), *size)
                 out = np.empty((len(numbers), *size, 3), dtype=np.uint8)
-            waiting.append((found, np.array(picture)))
-            if len(waiting) * picture.nbytes > TOGETHER:
+            waiting.append((found, np.array(image)))
+            if len(waiting) * image.nbytes > TOGETHER:
                 self._resample(waiting, cuts, out)
                 waiting = []
         if cuts is not None:
@@ -163,9 +163,9 @@ class DecodeVideo(CellOp):
         """Put frames to their places, cut."""
         made = np.empty((len(waiting), *out.shape[1:]), dtype=np.uint8)
         rows = np.zeros(len(waiting), dtype=np.int64)
-        resample([picture for _, picture in waiting], part(cuts, rows), made, self._filter, self._fill)
-        for (places, _), picture in zip(waiting, made, strict=True):
-            out[places] = picture
+        resample([image for _, image in waiting], part(cuts, rows), made, self._filter, self._fill)
+        for (places, _), image in zip(waiting, made, strict=True):
+            out[places] = image
 
     @property
     def _filter(self) -> str:
@@ -177,9 +177,9 @@ class DecodeVideo(CellOp):
         filling = [op.fill for op, _ in self._cuts if op.fills((None, None))]
         return filling[-1] if filling else np.array(0)
 
-    def _cut(self, picture: U8, draws: Draws) -> Cuts:
+    def _cut(self, image: U8, draws: Draws) -> Cuts:
         """One for all frames of a clip."""
-        first = sizes = np.array([picture.shape[:2]], dtype=np.int32)
+        first = sizes = np.array([image.shape[:2]], dtype=np.int32)
         motions = []
         for op, key in self._cuts:
             small = op.too_small(sizes)

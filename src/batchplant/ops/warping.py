@@ -1,6 +1,6 @@
 """Rotation, affine maps and perspective, as torchvision defines them.
 
-Neighbouring ones of a pipeline become one: every pixel of the result is looked for once, in the picture that
+Neighbouring ones of a pipeline become one: every pixel of the result is looked for once, in the image that
 was there before all of them.
 """
 
@@ -22,16 +22,16 @@ FILTERS = ("bilinear", "nearest")
 
 
 class Warp(Op):
-    """An op that takes pictures (uint8) through a matrix for each, which ``move`` gives.
+    """An op that takes images (uint8) through a matrix for each, which ``move`` gives.
 
-    ``filter`` None: bilinear, and nearest for masks. ``fill``: what is seen beside the picture, a number or
+    ``filter`` None: bilinear, and nearest for masks. ``fill``: what is seen beside the image, a number or
     one for each channel.
     """
 
     filter: str | None = None
     fill: Any = np.array(0)
     resamples: bool = True
-    # Whether pictures change their size.
+    # Whether images change their size.
     expand: bool = False
 
     def move(self, sizes: I32, draws: Draws) -> Motion:
@@ -44,7 +44,7 @@ class Warp(Op):
     def infer(self, spec: Spec) -> Spec:
         channels = spec.channels(self, unequal=True)
         if spec.dtype != np.uint8 or channels > 4:
-            raise OptionError(f"{type(self).__name__} needs uint8 pictures of 1 to 4 channels, not {spec}")
+            raise OptionError(f"{type(self).__name__} needs uint8 images of 1 to 4 channels, not {spec}")
         check_fill(self.fill, channels, spec)
         return spec.but(shape=(None, None, channels), unequal=True) if self.expand else spec
 
@@ -65,8 +65,8 @@ class Warp(Op):
 
     def _warped(self, batch: Any, inverse: F64, canvases: I32, out: Any) -> None:
         if len(batch):
-            pictures, filter = np.ascontiguousarray(batch), self.filter or "bilinear"
-            engine().warp(pictures, inverse, canvases, out, filter, colour(self.fill, batch.shape[-1]))
+            images, filter = np.ascontiguousarray(batch), self.filter or "bilinear"
+            engine().warp(images, inverse, canvases, out, filter, colour(self.fill, batch.shape[-1]))
 
     def on_device(self, batch: Any, ids: I64, draws: Draws, tensors: Tensors) -> Any:
         sizes = np.tile(np.array(batch.shape[1:3], np.int32), (len(batch), 1))
@@ -123,7 +123,7 @@ class _Joined(Warp):
 
 
 def inverses(sizes: I32, motions: list[Motion]) -> tuple[F64, I32, I32]:
-    """From results back to each canvas on the way, the first of which is the picture; the sizes of these, and
+    """From results back to each canvas on the way, the first of which is the image; the sizes of these, and
     of the results."""
     canvases = [np.asarray(sizes, dtype=np.int32), *(one.sizes for one in motions[:-1])]
     found = []
@@ -156,7 +156,7 @@ def _check(filter: str | None) -> str | None:
 
 
 def _about_middle(linear: Any, sizes: I32, shift: F64 | None = None) -> F64:
-    """(n, 3, 3): by ``linear`` (n, 2, 2) about the middle of pictures, then by ``shift`` (n, 2)."""
+    """(n, 3, 3): by ``linear`` (n, 2, 2) about the middle of images, then by ``shift`` (n, 2)."""
     middle = sizes[:, ::-1] / 2
     matrix = np.zeros((len(sizes), 3, 3))
     matrix[:, :2, :2], matrix[:, 2, 2] = linear, 1
@@ -167,7 +167,7 @@ def _about_middle(linear: Any, sizes: I32, shift: F64 | None = None) -> F64:
 class RandomRotation(Warp):
     """Turn by a random angle, counterclockwise: from -``degrees`` to ``degrees``, or (low, high).
 
-    expand: make pictures so large that nothing is cut off; then they are of unequal sizes.
+    expand: make images so large that nothing is cut off; then they are of unequal sizes.
     """
 
     def __init__(
@@ -248,7 +248,7 @@ class RandomAffine(Warp):
 
 
 class RandomPerspective(Warp):
-    """See the picture from another side, with probability ``prob``: its corners move inwards at random.
+    """See the image from another side, with probability ``prob``: its corners move inwards at random.
 
     distortion: how far at most, as a part of half the width and height.
     """
@@ -274,7 +274,7 @@ class RandomPerspective(Warp):
         room = (self.distortion * (np.stack([width, height], axis=1) // 2)).astype(np.int64)
         drawn = np.floor(draws.uniform(count=8).reshape(-1, 4, 2) * (room[:, None] + 1))
         inwards = np.array([[1, 1], [-1, 1], [-1, -1], [1, -1]])
-        # A picture of one pixel has no corners.
+        # An image of one pixel has no corners.
         chosen &= np.minimum(width, height) > 1
         end = start + np.where(chosen[:, None, None], drawn * inwards, 0)
         matrix = np.broadcast_to(np.eye(3), (len(sizes), 3, 3)).copy()

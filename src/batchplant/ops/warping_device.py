@@ -1,4 +1,4 @@
-"""The device form of warps: where every pixel of the result lies in the picture, then what is there."""
+"""The device form of warps: where every pixel of the result lies in the image, then what is there."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .base import F64, Tensors
 
 
 def warp_tensor(batch: Any, inverse: F64, canvases: I32, bilinear: bool, fill: Any, tensors: Tensors) -> Any:
-    """Pictures (n, height, width, channels) of a tensor; the matrices as the engine takes them."""
+    """Images (n, height, width, channels) of a tensor; the matrices as the engine takes them."""
     torch = tensors.torch
     count, height, width, channels = batch.shape
     x = torch.arange(width, device=batch.device).double() + 0.5

@@ -1,4 +1,4 @@
-"""How much one small file may make of itself: the most that a cell, chunk, line or picture may unpack to.
+"""How much one small file may make of itself: the most that a cell, chunk, line or image may unpack to.
 
 What is stored as it is needs no limit: a file cannot hold more than its own size. What is packed, or is only
 a claim in a header, is refused before memory is taken for it. :func:`max_bytes` sets the limit, and so does
@@ -13,7 +13,7 @@ from ..errors import DamagedError, OptionError
 
 VARIABLE = "BATCHPLANT_MAX_BYTES"
 DEFAULT = 512 << 20
-# Of a picture, of all pages of a TIFF and of all pictures of an animation together.
+# Of an image, of all pages of a TIFF and of all images of an animation together.
 PIXELS_VARIABLE = "BATCHPLANT_MAX_PIXELS"
 DEFAULT_PIXELS = 1 << 28
 # Real data that is larger than the limit shrinks by less than this when it is packed.
@@ -24,7 +24,7 @@ _most_pixels: int | None = None
 
 
 def max_bytes(size: int | None = None) -> int:
-    """What a cell, chunk, line or picture may always unpack to; a number sets it, for this process.
+    """What a cell, chunk, line or image may always unpack to; a number sets it, for this process.
 
     At first it is the number in the environment variable BATCHPLANT_MAX_BYTES, or 512 MiB. What is stored in
     more than a sixteenth of that may unpack to sixteen times its stored size.
@@ -36,7 +36,7 @@ def max_bytes(size: int | None = None) -> int:
 
 
 def max_pixels(pixels: int | None = None) -> int:
-    """The most pixels that a picture may have; a number sets it, for this process and from now on.
+    """The most pixels that an image may have; a number sets it, for this process and from now on.
 
     At first it is the number in the environment variable BATCHPLANT_MAX_PIXELS, or 2**28. What its pixels
     take in memory is held to :func:`max_bytes` besides.

@@ -44,7 +44,7 @@ FLOATS = ("float16", "float32", "float64")
 
 
 def pixels(*shape: int, dtype: Any = np.uint8) -> Any:
-    """A picture that is the same every time."""
+    """An image that is the same every time."""
     return np.random.default_rng(shape).integers(0, np.iinfo(dtype).max, shape, dtype, endpoint=True)
 
 
@@ -73,17 +73,17 @@ def sound(frames: int, *, channels: int = 1) -> bytes:
 
 @functools.cache
 def film(frames: int, side: int = 16) -> bytes:
-    """An AVI file of JPEG pictures: the one video that needs no library to be written."""
+    """An AVI file of JPEG images: the one video that needs no library to be written."""
 
     def chunk(name: bytes, body: bytes) -> bytes:
         return name + struct.pack("<I", len(body)) + body + b"\0" * (len(body) % 2)
 
     main = struct.pack("<14I", 40_000, 0, 0, 0x10, frames, 0, 1, 0, side, side, 0, 0, 0, 0)
     stream = struct.pack("<4s4sIHH8I", b"vids", b"MJPG", *(0,) * 4, 1, 25, 0, frames, 0, 0, 0)
-    picture = struct.pack("<IiiHH4sIiiII", 40, side, side, 1, 24, b"MJPG", 3 * side * side, 0, 0, 0, 0)
-    track = chunk(b"LIST", b"strl" + chunk(b"strh", stream + bytes(8)) + chunk(b"strf", picture))
-    pictures = b"".join(chunk(b"00dc", jpeg(side, side)) for _ in range(frames))
-    parts = chunk(b"LIST", b"hdrl" + chunk(b"avih", main) + track) + chunk(b"LIST", b"movi" + pictures)
+    stream_format = struct.pack("<IiiHH4sIiiII", 40, side, side, 1, 24, b"MJPG", 3 * side * side, 0, 0, 0, 0)
+    track = chunk(b"LIST", b"strl" + chunk(b"strh", stream + bytes(8)) + chunk(b"strf", stream_format))
+    images = b"".join(chunk(b"00dc", jpeg(side, side)) for _ in range(frames))
+    parts = chunk(b"LIST", b"hdrl" + chunk(b"avih", main) + track) + chunk(b"LIST", b"movi" + images)
     return chunk(b"RIFF", b"AVI " + parts)
 
 
@@ -241,7 +241,7 @@ def equal(mine: Any, theirs: Any) -> bool:
 
 
 def check_samples(reader: Reader, schema: Mapping[str, Field], samples: Sequence[Sample]) -> None:
-    """The reader holds exactly these samples; pictures that went in encoded are compared decoded."""
+    """The reader holds exactly these samples; images that went in encoded are compared decoded."""
     assert len(reader) == len(samples)
     for number, (read, wrote) in enumerate(zip(reader, samples, strict=True)):
         assert list(read) == list(schema)

@@ -39,7 +39,7 @@ WRAPPED = 8
 
 
 def _kinds(schema: Mapping[str, Field]) -> list[tuple[str, Field]]:
-    """The fields, whatever pictures are encoded as: that is the writer's choice."""
+    """The fields, whatever images are encoded as: that is the writer's choice."""
     return [
         (name, dataclasses.replace(field, encoding=None) if isinstance(field, Image) else field)
         for name, field in schema.items()
@@ -140,9 +140,9 @@ class FormatSuite(Bench):
             assert reader.read([]).rows == 0
         assert verify(path, format=self.format, decode=True, **self.open_options).problems == []
 
-    def test_pictures_from_paths_and_pillow(self, tmp_path: Path) -> None:
+    def test_images_from_paths_and_pillow(self, tmp_path: Path) -> None:
         if Image not in self.spec.kinds:
-            pytest.skip(f"{self.format} holds no pictures")
+            pytest.skip(f"{self.format} holds no images")
         pillow = pytest.importorskip("PIL.Image")
         file = tmp_path / "one.jpg"
         file.write_bytes(jpeg())

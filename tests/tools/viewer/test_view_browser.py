@@ -14,7 +14,7 @@ from browser import viewed
 
 
 def objects() -> bp.Reader:
-    """Pictures with boxes, classes, outlines, run-length masks and keypoints, as COCO has them."""
+    """Images with boxes, classes, outlines, run-length masks and keypoints, as COCO has them."""
     beside = ("labels", "polygons", "rle", "points")
     kinds = {
         "image": bp.Image(encoding="raw"), "boxes": bp.Boxes("xywh", labels=beside),
@@ -84,7 +84,7 @@ def test_annotations_of_a_sample_are_named_and_drawn(chromium: Any) -> None:
     with viewed(chromium, objects(), width=1200) as tab:
         page = tab.go("sample=0").page
         page.wait_for_selector(".overlay rect.edge")
-        # The picture is as wide as its pane or as high as most of the window.
+        # The image is as wide as its pane or as high as most of the window.
         assert page.locator("img.large").bounding_box()["width"] > 600
         labels = page.locator("article[aria-label=labels]")
         assert labels.locator("li").all_inner_texts() == ["dog", "evilU+202Egnp"]

@@ -1,4 +1,4 @@
-"""The viewer's samples: which of them, in short, in full, as pictures; and the page that shows them."""
+"""The viewer's samples: which of them, in short, in full, as images; and the page that shows them."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def jpeg(number: int, height: int = 40, width: int = 60) -> bytes:
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Pictures of three colours; sample 7 is damaged, 11 is no picture."""
-    found = tmp_path_factory.mktemp("view") / "pictures.beton"
+    """Images of three colours; sample 7 is damaged, 11 is no image."""
+    found = tmp_path_factory.mktemp("view") / "images.beton"
     schema = {
         "image": bp.Image(), "label": bp.Int(names=NAMES), "caption": bp.Text(), "score": bp.Float("float32"),
         "note": bp.Text(optional=True),
@@ -60,7 +60,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for n in range(COUNT):
             writer.append(
                 {
-                    "image": jpeg(n), "label": n % 3, "caption": f"Picture {n} – größer",
+                    "image": jpeg(n), "label": n % 3, "caption": f"Image {n} – größer",
                     "score": (n * 7) % 60, "note": None if n % 2 else f"n{n:02d}",
                 }
             )  # fmt: skip
@@ -114,11 +114,11 @@ def ask(reader: Reader) -> Iterator[Callable[..., Any]]:
 
 def test_the_page_is_told_what_is_open(ask: Callable[..., Any], path: Path) -> None:
     found = ask("dataset")
-    assert (found["title"], found["path"], found["samples"]) == ("pictures.beton", str(path), COUNT)
-    assert (found["layout"], found["picture"], found["label"]) == ("grid", "image", "label")
+    assert (found["title"], found["path"], found["samples"]) == ("images.beton", str(path), COUNT)
+    assert (found["layout"], found["image"], found["label"]) == ("grid", "image", "label")
     shows = {one["name"]: one["shows"] for one in found["fields"]}
     assert shows == {
-        "image": "picture",
+        "image": "image",
         "label": "class",
         "caption": "text",
         "score": "number",
@@ -139,7 +139,7 @@ def test_a_password_in_a_url_is_not_shown() -> None:
     ("data", "layout"),
     [({"x": [1, 2], "text": ["a", "b"]}, "table"), ({"volume": np.zeros((2, 3, 4, 5))}, "table")],
 )
-def test_what_has_no_pictures_is_a_table(data: dict[str, Any], layout: str) -> None:
+def test_what_has_no_images_is_a_table(data: dict[str, Any], layout: str) -> None:
     with asking(bp.open(data)) as ask:
         assert ask("dataset")["layout"] == layout
 
@@ -165,9 +165,9 @@ def test_all_samples_in_their_order_need_no_job(ask: Callable[..., Any]) -> None
 def test_a_condition_a_search_and_a_sort_go_together(ask: Callable[..., Any]) -> None:
     greens = [n for n in range(COUNT) if n % 3 == 1]
     assert numbers(ask, where='label == "Green"') == greens
-    assert numbers(ask, where='label == "Green"', search="picture 1") == [1, 10, 13, 16, 19]
+    assert numbers(ask, where='label == "Green"', search="image 1") == [1, 10, 13, 16, 19]
     by_score = sorted([1, 10, 13, 16, 19], key=lambda n: (n * 7) % 60)
-    query = {"where": 'label == "Green"', "search": "picture 1", "sort": "score"}
+    query = {"where": 'label == "Green"', "search": "image 1", "sort": "score"}
     assert numbers(ask, **query) == by_score
     assert numbers(ask, **query, down="1") == by_score[::-1]
 
@@ -175,13 +175,13 @@ def test_a_condition_a_search_and_a_sort_go_together(ask: Callable[..., Any]) ->
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ("PICTURE 59", [59]),
+        ("IMAGE 59", [59]),
         ("GRÖSSER", list(range(COUNT))),
         ("gree", [n for n in range(COUNT) if n % 3 == 1]),
         ("n08", [8]),
         # The end of one caption and the beginning of the next.
-        ("größerpicture", []),
-        ("rpicture 1", []),
+        ("größerimage", []),
+        ("rimage 1", []),
         (".*", []),
     ],
 )
@@ -213,7 +213,7 @@ def test_missing_texts_come_last(ask: Callable[..., Any]) -> None:
     assert numbers(ask, sort="note", down="1") == [*range(COUNT - 2, -1, -2), *odd]
 
 
-def test_pictures_are_sorted_by_their_bytes(ask: Callable[..., Any], reader: Reader) -> None:
+def test_images_are_sorted_by_their_bytes(ask: Callable[..., Any], reader: Reader) -> None:
     sizes = reader.spans("image").size  # type: ignore[union-attr]
     assert ask("rows", sort="image")["note"] == "sorted by the bytes of each cell"
     assert numbers(ask, sort="image") == np.argsort(sizes, kind="stable").tolist()
@@ -256,15 +256,15 @@ def test_who_asks_too_early_is_told_to_wait(reader: Reader, monkeypatch: pytest.
     session = Session(reader)
     client = TestClient(application(session))
     try:
-        early = client.get("/api/samples", params={"search": "picture 5"})
+        early = client.get("/api/samples", params={"search": "image 5"})
         assert early.status_code == 409
         assert early.json()["state"] == "working"
-        assert client.get("/api/sheet", params={"search": "picture 5", "field": "image"}).status_code == 409
+        assert client.get("/api/sheet", params={"search": "image 5", "field": "image"}).status_code == 409
         # A sample is shown meanwhile.
-        assert client.get("/api/sample/5", params={"search": "picture 5"}).json()["sample"] == 5
+        assert client.get("/api/sample/5", params={"search": "image 5"}).json()["sample"] == 5
         go.set()
         with asking(reader) as ask:
-            assert len(numbers(ask, search="picture 5")) == 11
+            assert len(numbers(ask, search="image 5")) == 11
     finally:
         go.set()
         session.close()
@@ -292,9 +292,9 @@ def test_a_filter_tells_how_far_it_is_and_can_be_ended(monkeypatch: pytest.Monke
 def test_samples_in_short(ask: Callable[..., Any]) -> None:
     one = ask("samples", start=4, count=1)["samples"][0]
     assert one["cells"] == {
-        "image": {"field": "image", "shows": "picture", "height": 40, "width": 60},
+        "image": {"field": "image", "shows": "image", "height": 40, "width": 60},
         "label": {"field": "label", "shows": "class", "value": 1, "text": "Green"},
-        "caption": {"field": "caption", "shows": "text", "text": "Picture 4 – größer"},
+        "caption": {"field": "caption", "shows": "text", "text": "Image 4 – größer"},
         "score": {"field": "score", "shows": "number", "value": 28.0, "text": "28.0"},
         "note": {"field": "note", "shows": "text", "text": "n04"},
     }
@@ -304,10 +304,10 @@ def test_samples_in_short(ask: Callable[..., Any]) -> None:
 
 def test_damage_is_shown_in_its_place(ask: Callable[..., Any]) -> None:
     cells = ask("samples", start=11, count=1)["samples"][0]["cells"]
-    assert "no picture" in cells["image"]["error"]
-    assert cells["caption"]["text"].startswith("Picture 11")
+    assert "no image" in cells["image"]["error"]
+    assert cells["caption"]["text"].startswith("Image 11")
     full = {one["field"]: one for one in ask("sample/11")["cells"]}
-    assert "no picture" in full["image"]["error"]
+    assert "no image" in full["image"]["error"]
     assert full["image"]["hex"].startswith("77686174")
     assert full["label"]["text"] == "blau"
 
@@ -369,7 +369,7 @@ def test_a_sample_is_checked_by_the_checksums_there_are(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("asked", "status"),
     [
-        ("sample/60", 404), ("sample/x", 404), ("sample/-1", 404), ("picture/0/nothing", 404),
+        ("sample/60", 404), ("sample/x", 404), ("sample/-1", 404), ("image/0/nothing", 404),
         ("samples?start=x", 400), ("samples?side=b", 404), ("sheet?field=caption", 422), ("nothing", 404),
         ("bytes/0/..%2F..%2Fetc%2Fpasswd", 404), ("sample/99999999999999999999999999", 404),
     ],
@@ -391,10 +391,10 @@ def test_requests_have_limits(ask: Callable[..., Any]) -> None:
         assert found.size == (5120, 3072)
 
 
-# -- pictures ----------------------------------------------------------------------------------------------
+# -- images ----------------------------------------------------------------------------------------------
 
 
-def test_a_sheet_has_every_picture_as_a_square(ask: Callable[..., Any]) -> None:
+def test_a_sheet_has_every_image_as_a_square(ask: Callable[..., Any]) -> None:
     sheet = ask("sheet", field="image", start=1, count=23, size=32)
     assert json.loads(sheet.headers["x-broken"]) == [6, 10]
     with Image.open(io.BytesIO(sheet.content)) as found:
@@ -407,7 +407,7 @@ def test_a_sheet_has_every_picture_as_a_square(ask: Callable[..., Any]) -> None:
     assert ask("sheet", field="image", start=COUNT, status=204).content == b""
 
 
-def test_every_kind_of_picture_is_shown(tmp_path: Path) -> None:
+def test_every_kind_of_image_is_shown(tmp_path: Path) -> None:
     """What the engine cannot decode, and what browsers cannot show, too."""
     grey = np.tile(np.arange(64, dtype=np.uint8) * 4, (48, 1))
     made = {
@@ -433,7 +433,7 @@ def test_every_kind_of_picture_is_shown(tmp_path: Path) -> None:
         assert [int(np.ptp(one[:, 16])) > 100 for one in tiles] == [False] * 9 + [True]
         for number in range(len(made) + 1):
             for longest in (32, 2048):
-                got = ask(f"picture/{number}/image", max=longest)
+                got = ask(f"image/{number}/image", max=longest)
                 assert got.headers["content-type"].startswith("image/")
                 with Image.open(io.BytesIO(got.content)) as found:
                     assert max(found.size) == min(64, longest)
@@ -442,13 +442,13 @@ def test_every_kind_of_picture_is_shown(tmp_path: Path) -> None:
         assert (last["width"], last["height"]) == (48, 64)
 
 
-def test_a_picture_that_a_browser_shows_is_given_as_it_is(ask: Callable[..., Any]) -> None:
-    got = ask("picture/4/image")
+def test_a_image_that_a_browser_shows_is_given_as_it_is(ask: Callable[..., Any]) -> None:
+    got = ask("image/4/image")
     assert got.content == jpeg(4)
     assert (got.headers["content-type"], got.headers["cache-control"]) == (
         "image/jpeg", "private, max-age=600",
     )  # fmt: skip
-    ask("picture/11/image", status=422)
+    ask("image/11/image", status=422)
 
 
 # -- jobs --------------------------------------------------------------------------------------------------
@@ -523,15 +523,15 @@ def test_fifty_tabs_leave_nothing_behind(reader: Reader) -> None:
 
 
 def painted(tab: Any, row: int) -> None:
-    """Waits until a row has its picture."""
-    tab.page.wait_for_selector(f"#row-{row} .picture")
+    """Waits until a row has its image."""
+    tab.page.wait_for_selector(f"#row-{row} .image")
 
 
-def test_the_grid_shows_pictures_and_samples_by_keyboard(chromium: Any, reader: Reader) -> None:
+def test_the_grid_shows_images_and_samples_by_keyboard(chromium: Any, reader: Reader) -> None:
     with viewed(chromium, reader) as tab:
         page = tab.go().page
         painted(tab, 0)
-        assert page.inner_text("#title") == "pictures.beton"
+        assert page.inner_text("#title") == "images.beton"
         assert "cannot be decoded" in page.inner_text("#row-7")
         assert "broken" in page.inner_text("#row-11")
         assert tab.axe() == []
@@ -540,7 +540,7 @@ def test_the_grid_shows_pictures_and_samples_by_keyboard(chromium: Any, reader: 
         page.keyboard.press("Enter")
         page.wait_for_selector("article[aria-label=caption]")
         assert "sample=2" in page.url
-        assert "Picture 2" in page.inner_text("article[aria-label=caption]")
+        assert "Image 2" in page.inner_text("article[aria-label=caption]")
         page.click("article[aria-label=image] summary")
         page.click("article[aria-label=image] button:has-text('Check')")
         page.wait_for_selector("article[aria-label=image] .good")
@@ -564,7 +564,7 @@ def test_a_link_leads_to_a_sample(chromium: Any, reader: Reader) -> None:
     with viewed(chromium, reader, width=390, height=844, scheme="dark") as tab:
         page = tab.go("sample=4").page
         page.wait_for_selector("article[aria-label=caption]")
-        assert "Picture 4" in page.inner_text("article[aria-label=caption]")
+        assert "Image 4" in page.inner_text("article[aria-label=caption]")
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
         assert tab.axe() == []
 
@@ -582,7 +582,7 @@ def test_filter_search_and_sort_in_the_page(chromium: Any, reader: Reader) -> No
         page.wait_for_function("() => document.querySelector('.count').textContent === '20 of 60 samples'")
         page.keyboard.press("Escape")
         page.keyboard.press("/")
-        page.keyboard.type("picture 1")
+        page.keyboard.type("image 1")
         page.keyboard.press("Enter")
         page.wait_for_function("() => document.querySelector('.count').textContent === '5 of 60 samples'")
         page.click("text=Table")

@@ -44,13 +44,13 @@ HOSTILE = "<script>document.title='run'</script>\"'><img src=x onerror=\"documen
 
 
 @pytest.fixture(scope="module")
-def pictures(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return write_jpeg(tmp_path_factory.mktemp("pictures") / "jpeg.beton", 12)
+def images(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write_jpeg(tmp_path_factory.mktemp("images") / "jpeg.beton", 12)
 
 
 @pytest.fixture(scope="module")
 def ramps(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Pictures that say where a pixel was: red is its column, green its row."""
+    """Images that say where a pixel was: red is its column, green its row."""
     y, x = np.mgrid[0:100, 0:140]
     one = np.stack([x, y, np.zeros_like(x)], axis=-1).astype(np.uint8)
     path = tmp_path_factory.mktemp("ramps") / "ramps.beton"
@@ -75,11 +75,11 @@ def until(done: Any) -> None:
 
 
 @pytest.mark.parametrize("mixed", [False, True])
-def test_previews_are_what_the_loader_yields(pictures: str, mixed: bool) -> None:
+def test_previews_are_what_the_loader_yields(images: str, mixed: bool) -> None:
     own = [*AUGMENT, *([ops.ImageMixup(0.5)] if mixed else []), ops.ChannelsFirst()]
     more = {"two": bp.Pipe("image", [ops.RandomResizedCrop(8)])}
     with contextlib.closing(
-        bp.Loader(pictures, 5, order="random", seed=7, pipelines={"image": own, **more}, ids=True)
+        bp.Loader(images, 5, order="random", seed=7, pipelines={"image": own, **more}, ids=True)
     ) as loader:
         assert mixes(loader) == mixed
         for epoch in range(2):
@@ -130,7 +130,7 @@ def test_what_cannot_be_shown_says_so(tmp_path: Path) -> None:
         preview(dropping, 3, 0)
 
 
-def test_pictures_come_turned_as_the_pipeline_turns_them(tmp_path: Path) -> None:
+def test_images_come_turned_as_the_pipeline_turns_them(tmp_path: Path) -> None:
     pillow = pytest.importorskip("PIL.Image")
     exif = pillow.Exif()
     exif[0x0112] = 6
@@ -184,13 +184,13 @@ def test_values_of_every_kind_are_shown(tmp_path: Path) -> None:
         ("[" * 5000, "no JSON"),
     ],
 )
-def test_only_offered_ops_can_be_picked(pictures: str, text: str, said: str) -> None:
+def test_only_offered_ops_can_be_picked(images: str, text: str, said: str) -> None:
     with pytest.raises(OptionError, match=said):
-        pipelines.picked(text, bp.open(pictures))
+        pipelines.picked(text, bp.open(images))
 
 
-def test_every_offered_op_works(pictures: str) -> None:
-    with contextlib.closing(Session(bp.open(pictures))) as session:
+def test_every_offered_op_works(images: str) -> None:
+    with contextlib.closing(Session(bp.open(images))) as session:
         for name in pipelines.OFFERED:
             given = [[name, {}]] if hasattr(getattr(ops, name), "boxes") else [["Resize", {}], [name, {}]]
             [view] = augmented(session, session.sides["a"], 0, ops=json.dumps(given), seed=1)["views"]
@@ -198,15 +198,15 @@ def test_every_offered_op_works(pictures: str) -> None:
         assert len(session.loaders._kept) == 4
 
 
-def test_pipelines_of_a_file(pictures: str, tmp_path: Path) -> None:
-    reader = bp.open(pictures)
+def test_pipelines_of_a_file(images: str, tmp_path: Path) -> None:
+    reader = bp.open(images)
     (tmp_path / "beside.py").write_text("SIZE = 12\n")
     file = tmp_path / "train.py"
     file.write_text(
         "import batchplant as bp\nfrom batchplant.ops import Resize\nfrom beside import SIZE\n"
         "pipelines = {'image': [Resize(SIZE)]}\naugment = [Resize(8)]\n"
         "arguments = {'pipelines': pipelines, 'seed': 5, 'batch_size': 3, 'device': 'cuda'}\n"
-        f"loader = bp.Loader({pictures!r}, 6, pipelines=pipelines, seed=9)\n"
+        f"loader = bp.Loader({images!r}, 6, pipelines=pipelines, seed=9)\n"
         "def by_reader(reader):\n    return {name: None for name in reader.schema if name != 'image'}\n"
         "def alone():\n    return augment\nnumber = 3\n"
     )
@@ -232,18 +232,18 @@ def test_pipelines_of_a_file(pictures: str, tmp_path: Path) -> None:
         pipelines.load(str(file))
 
 
-def test_a_function_that_fails_is_told_in_place(pictures: str) -> None:
+def test_a_function_that_fails_is_told_in_place(images: str) -> None:
     def broken(batch: Any) -> Any:
         raise ZeroDivisionError("my fault")
 
     given = {"image": [ops.Resize(8), ops.Function(broken, each=True)]}
-    with contextlib.closing(Session(bp.open(pictures), pipeline=given)) as session:
+    with contextlib.closing(Session(bp.open(images), pipeline=given)) as session:
         [view] = augmented(session, session.sides["a"], 0)["views"]
         assert view["error"] == "ZeroDivisionError: my fault"
 
 
-def test_augmentation_by_its_route(pictures: str) -> None:
-    session = Session(bp.open(pictures))
+def test_augmentation_by_its_route(images: str) -> None:
+    session = Session(bp.open(images))
     with contextlib.closing(session), TestClient(application(session)) as client:
 
         def ask(path: str, **params: Any) -> Any:
@@ -261,8 +261,8 @@ def test_augmentation_by_its_route(pictures: str) -> None:
         assert ask("augment/99").status_code == 404
 
 
-def test_augment_in_the_page(chromium: Any, pictures: str) -> None:
-    reader = bp.open(pictures)
+def test_augment_in_the_page(chromium: Any, images: str) -> None:
+    reader = bp.open(images)
     with viewed(chromium, reader, pipeline={"image": AUGMENT}) as tab:
         tab.go("tab=augment&sample=3")
         tab.page.locator(".aug-view img").nth(3).wait_for()
@@ -297,8 +297,8 @@ def test_rows_are_kept_in_a_ring() -> None:
     assert ring.since(9) == (5, [])
 
 
-def test_statistics_count_samples_and_queues(pictures: str) -> None:
-    with contextlib.closing(bp.Loader(pictures, 5, pipelines={"image": AUGMENT}, ahead=2)) as loader:
+def test_statistics_count_samples_and_queues(images: str) -> None:
+    with contextlib.closing(bp.Loader(images, 5, pipelines={"image": AUGMENT}, ahead=2)) as loader:
         assert loader.stats()["queue"] == {"ready": 0, "making": 0, "ahead": 2}
         epoch = iter(loader)
         next(epoch)
@@ -310,9 +310,9 @@ def test_statistics_count_samples_and_queues(pictures: str) -> None:
         assert loader.dashboard is None
 
 
-def test_a_dashboard_from_begin_to_end(pictures: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_dashboard_from_begin_to_end(images: str, capfd: pytest.CaptureFixture[str]) -> None:
     before = set(threading.enumerate())
-    loader = bp.Loader(pictures, 5, pipelines={"image": AUGMENT}, dashboard=True)
+    loader = bp.Loader(images, 5, pipelines={"image": AUGMENT}, dashboard=True)
     url = loader.dashboard.url
     assert url in capfd.readouterr().err
     list(loader)
@@ -329,7 +329,7 @@ def test_a_dashboard_from_begin_to_end(pictures: str, capfd: pytest.CaptureFixtu
     # The rest of the page is there, too, with the loader's own pipelines.
     assert attach.ask(url, "dataset")["pipeline"]
     # A second loader is on the same page, which stays until both are closed.
-    second = bp.Loader(pictures, 4, pipelines={"image": AUGMENT}, dashboard=True)
+    second = bp.Loader(images, 4, pipelines={"image": AUGMENT}, dashboard=True)
     assert second.dashboard.url.startswith(url)
     loader.close()
     assert [one["ended"] for one in attach.ask(url, "live?loader=1")["loaders"]] == [True, False]
@@ -353,9 +353,9 @@ def _port(url: str) -> str:
     return str(urllib.parse.urlsplit(url).port)
 
 
-def test_a_loader_that_is_let_go_takes_its_page_along(pictures: str) -> None:
+def test_a_loader_that_is_let_go_takes_its_page_along(images: str) -> None:
     before = set(threading.enumerate())
-    loader = bp.Loader(pictures, 5, pipelines={"image": AUGMENT}, dashboard=True)
+    loader = bp.Loader(images, 5, pipelines={"image": AUGMENT}, dashboard=True)
     url = loader.dashboard.url
     next(iter(loader))
     del loader
@@ -365,7 +365,7 @@ def test_a_loader_that_is_let_go_takes_its_page_along(pictures: str) -> None:
     assert attach.running() == []
 
 
-def test_a_port_that_is_taken(pictures: str) -> None:
+def test_a_port_that_is_taken(images: str) -> None:
     import socket
 
     with socket.socket() as other:
@@ -373,23 +373,23 @@ def test_a_port_that_is_taken(pictures: str) -> None:
         other.listen()
         port = other.getsockname()[1]
         with pytest.warns(UserWarning, match=f"takes another port: cannot listen on 127.0.0.1:{port}"):
-            loader = bp.Loader(pictures, 5, pipelines={"image": AUGMENT}, dashboard=port)
+            loader = bp.Loader(images, 5, pipelines={"image": AUGMENT}, dashboard=port)
     assert _port(loader.dashboard.url) != str(port)
     loader.close()
     with pytest.raises(OptionError, match="True or a port"):
-        bp.Loader(pictures, 5, pipelines={"image": AUGMENT}, dashboard=1 << 20)
+        bp.Loader(images, 5, pipelines={"image": AUGMENT}, dashboard=1 << 20)
 
 
-def test_a_dashboard_by_the_environment(pictures: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dashboard_by_the_environment(images: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BATCHPLANT_DASHBOARD", "1")
-    with contextlib.closing(bp.Loader(pictures, 5, pipelines={"image": AUGMENT})) as loader:
+    with contextlib.closing(bp.Loader(images, 5, pipelines={"image": AUGMENT})) as loader:
         assert loader.dashboard.url
-        with contextlib.closing(bp.Loader(pictures, 5, pipelines={"image": AUGMENT}, dashboard=False)) as off:
+        with contextlib.closing(bp.Loader(images, 5, pipelines={"image": AUGMENT}, dashboard=False)) as off:
             assert off.dashboard is None
         assert loader.filter("label", lambda label: label > 3).dashboard is None
     monkeypatch.setenv("BATCHPLANT_DASHBOARD", "yes")
     with pytest.warns(UserWarning, match="it is 1 or a port, not 'yes'"):
-        loader = bp.Loader(pictures, 5, pipelines={"image": AUGMENT})
+        loader = bp.Loader(images, 5, pipelines={"image": AUGMENT})
     assert loader.dashboard is None
     assert sum(len(batch["label"]) for batch in loader) == 12
     loader.close()
@@ -420,10 +420,10 @@ def test_notes_of_others(tmp_path: Path) -> None:
     assert attach.running() == []
 
 
-def test_attach_to_another_process(pictures: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_attach_to_another_process(images: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code = (
         "import sys, batchplant as bp\n"
-        f"loader = bp.Loader({pictures!r}, 4, dashboard=True, pipelines={{'image': [bp.ops.Resize(8)]}})\n"
+        f"loader = bp.Loader({images!r}, 4, dashboard=True, pipelines={{'image': [bp.ops.Resize(8)]}})\n"
         "list(loader); print('ready', flush=True); sys.stdin.read()\n"
     ).replace("import sys,", "import sys, batchplant.ops,")
     environment = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path / "run")}
@@ -440,8 +440,8 @@ def test_attach_to_another_process(pictures: str, tmp_path: Path, capsys: pytest
     assert not list((tmp_path / "run" / "batchplant").iterdir())
 
 
-def test_a_running_loader_in_the_page(chromium: Any, pictures: str) -> None:
-    with contextlib.closing(bp.Loader(pictures, 4, pipelines={"image": AUGMENT}, dashboard=True)) as loader:
+def test_a_running_loader_in_the_page(chromium: Any, images: str) -> None:
+    with contextlib.closing(bp.Loader(images, 4, pipelines={"image": AUGMENT}, dashboard=True)) as loader:
         list(loader)
         with viewed(chromium, loader.reader, live=loader.dashboard.board) as tab:
             tab.go("tab=live")
@@ -522,17 +522,17 @@ def test_a_report_as_a_file(
 
 
 def test_a_report_to_standard_output_or_nowhere(
-    pictures: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    images: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["view", pictures, "--export", "-", "--samples", "1"]) == 0
+    assert main(["view", images, "--export", "-", "--samples", "1"]) == 0
     text = capsys.readouterr().out
     assert text.startswith("<!doctype html>")
     assert assert_harmless(text).tags.count("img") == 1
-    assert main(["view", pictures, "--export", str(tmp_path / "a.json"), "--samples", "20"]) == 0
+    assert main(["view", images, "--export", str(tmp_path / "a.json"), "--samples", "20"]) == 0
     assert "12 of 12 samples" in capsys.readouterr().out
     assert len(json.loads((tmp_path / "a.json").read_text())["samples"]) == 12
-    assert main(["view", pictures, "--export", str(tmp_path / "a.txt")]) == 2
-    assert main(["view", pictures, "--export", str(tmp_path / "none" / "a.html")]) != 0
+    assert main(["view", images, "--export", str(tmp_path / "a.txt")]) == 2
+    assert main(["view", images, "--export", str(tmp_path / "none" / "a.html")]) != 0
     assert "cannot write it: No such file" in capsys.readouterr().err
     assert [one.name for one in tmp_path.iterdir()] == ["a.json"]
 
@@ -551,21 +551,21 @@ def test_a_reader_in_a_notebook(hostile: str, tmp_path: Path) -> None:
     assert bp.open({"x": np.zeros((0, 3))})._repr_html_()
 
 
-def test_what_fails_in_a_notebook_is_no_stack_trace(pictures: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    reader = bp.open(pictures)
+def test_what_fails_in_a_notebook_is_no_stack_trace(images: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = bp.open(images)
     monkeypatch.setattr(type(reader), "_read", None)
     monkeypatch.setattr(type(reader), "_spans", None)
     assert "image: Image" in reader._repr_html_()
 
 
-def test_a_loader_in_a_notebook(pictures: str) -> None:
+def test_a_loader_in_a_notebook(images: str) -> None:
     calls = []
 
     def counted(batch: Any) -> Any:
         calls.append(1)
         return batch
 
-    with contextlib.closing(bp.Loader(pictures, 5, order="random", pipelines={"image": AUGMENT})) as loader:
+    with contextlib.closing(bp.Loader(images, 5, order="random", pipelines={"image": AUGMENT})) as loader:
         first = next(iter(loader))
         text = loader._repr_html_()
         assert assert_harmless(text).tags.count("img") == 5
@@ -573,7 +573,7 @@ def test_a_loader_in_a_notebook(pictures: str) -> None:
         assert len(first["label"]) == 5
     assert "closed" in loader._repr_html_()
     own = {"image": [ops.Resize(8), counted]}
-    with contextlib.closing(bp.Loader(pictures, 5, pipelines=own)) as loader:
+    with contextlib.closing(bp.Loader(images, 5, pipelines=own)) as loader:
         assert "The next epoch begins with the samples 0, 1, 2, 3, 4" in loader._repr_html_()
         assert not calls
 
@@ -591,18 +591,18 @@ def in_notebook(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-def test_view_embeds_the_page(pictures: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_view_embeds_the_page(images: str, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[str] = []
     monkeypatch.setattr("batchplant.tools.viewer.serve.show", opened.append)
     before = set(threading.enumerate())
-    with bp.view(pictures, pipeline={"image": AUGMENT}) as seen:
+    with bp.view(images, pipeline={"image": AUGMENT}) as seen:
         assert opened == [seen.url]
         assert _policy(seen.url).endswith("frame-ancestors 'none'")
         assert attach.ask(seen.url, "dataset")["pipeline"]
     assert repr(seen) == "<view, closed>"
     with in_notebook(monkeypatch):
-        loader = bp.Loader(pictures, 5, pipelines={"image": AUGMENT})
-        with bp.view(loader, other=bp.open(pictures)) as seen:
+        loader = bp.Loader(images, 5, pipelines={"image": AUGMENT})
+        with bp.view(loader, other=bp.open(images)) as seen:
             assert len(opened) == 1
             assert f'src="{seen.url}"' in seen._repr_html_()
             assert "frame-ancestors http: https:" in _policy(seen.url)
@@ -615,7 +615,7 @@ def test_view_embeds_the_page(pictures: str, monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(NotFoundError):
         bp.view("/nowhere/at/all")
     with pytest.raises(OptionError):
-        bp.view(pictures, pipeline=3)
+        bp.view(images, pipeline=3)
 
 
 def _policy(url: str) -> str:
@@ -627,7 +627,7 @@ def _policy(url: str) -> str:
 
 
 def test_a_report_draws_annotations(tmp_path: Path) -> None:
-    """Boxes, outlines and points lie over their picture, and classes have names."""
+    """Boxes, outlines and points lie over their image, and classes have names."""
     (tmp_path / "coco" / "images").mkdir(parents=True)
     (tmp_path / "coco" / "images" / "a.jpg").write_bytes(
         image.encode(np.zeros((40, 60, 3), np.uint8), "jpeg")

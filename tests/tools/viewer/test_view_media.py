@@ -1,4 +1,4 @@
-"""The viewer: sounds, videos, arrays, masks, trees, tokens, models, and what is drawn over pictures."""
+"""The viewer: sounds, videos, arrays, masks, trees, tokens, models, and what is drawn over images."""
 
 from __future__ import annotations
 
@@ -368,8 +368,8 @@ def test_masks_have_colours_and_a_legend(tmp_path: Path) -> None:
         assert (over[..., 3] > 0).sum() == 50
         colour = "#" + bytes(over[0, 19, :3].tolist()).hex()
         assert colour == cell["legend"][1]["colour"]
-        # So do the picture and the tiles of a grid.
-        assert bytes(pixels(ask("picture/0/mask"))[0, 19].tolist()).hex() == colour[1:]
+        # So do the image and the tiles of a grid.
+        assert bytes(pixels(ask("image/0/mask"))[0, 19].tolist()).hex() == colour[1:]
 
 
 @pytest.mark.parametrize(
@@ -412,7 +412,7 @@ def test_boxes_that_could_be_meant_twice() -> None:
 
 
 def detection(path: Path) -> Any:
-    """Two pictures: arrays of boxes and points beside the first field, annotations as COCO has them."""
+    """Two images: arrays of boxes and points beside the first field, annotations as COCO has them."""
     coco = [
         {"bbox": [10, 5, 30, 20], "category_id": 7, "segmentation": [[10, 5, 40, 5, 40, 25]], "score": 0.5},
         {"bbox": [0, 0, 64, 48], "category": "<b>all</b>", "keypoints": [5, 5, 2, 9, 9, 0]},
@@ -596,7 +596,7 @@ def test_slices_follow_the_slider(chromium: Any, tmp_path: Path) -> None:
 SIZE = "['width', 'height'].map((one) => +document.querySelectorAll('.overlay .edge')[2].getAttribute(one))"
 
 
-def test_boxes_lie_over_pictures(chromium: Any, tmp_path: Path) -> None:
+def test_boxes_lie_over_images(chromium: Any, tmp_path: Path) -> None:
     with viewed(chromium, detection(tmp_path / "a.beton")) as tab:
         tab.go()
         page = tab.page

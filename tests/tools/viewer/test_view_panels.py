@@ -53,7 +53,7 @@ def written(path: Path, rows: list[dict[str, Any]]) -> Any:
 
 
 @pytest.fixture(scope="module")
-def pictures(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def images(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return written(tmp_path_factory.mktemp("panels") / "a.beton", samples())
 
 
@@ -74,9 +74,9 @@ def told(done: int, of: int) -> None:
 # -- overview ------------------------------------------------------------------------------------------------
 
 
-def test_every_bar_leaves_as_many_samples_as_it_counts(pictures: Any) -> None:
+def test_every_bar_leaves_as_many_samples_as_it_counts(images: Any) -> None:
     bars = 0
-    with asked(pictures) as ask:
+    with asked(images) as ask:
         for field in ask("overview", exact=1)["fields"]:
             wanted = [({"where": field["missing_where"]}, field["missing"])] if field["missing"] else []
             for what, one in field["numbers"].items():
@@ -94,16 +94,16 @@ def test_every_bar_leaves_as_many_samples_as_it_counts(pictures: Any) -> None:
     assert bars > 150
 
 
-def test_some_samples_unless_all_are_asked_for(pictures: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_some_samples_unless_all_are_asked_for(images: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(overview, "SAMPLE", 40)
-    with asked(pictures) as ask:
+    with asked(images) as ask:
         some, every = ask("overview"), ask("overview", exact=1)
     assert (some["looked_at"], some["samples"], some["exact"]) == (40, COUNT, False)
     assert (every["looked_at"], every["exact"]) == (COUNT, True)
 
 
-def test_overview_is_of_what_the_filter_leaves(pictures: Any) -> None:
-    with asked(pictures) as ask:
+def test_overview_is_of_what_the_filter_leaves(images: Any) -> None:
+    with asked(images) as ask:
         found = ask("overview", where="label == 'dog'", sort="size")
         assert found["samples"] == 40
         # Numbers of the dataset, not of what is left.
@@ -119,17 +119,17 @@ def test_overview_is_of_what_the_filter_leaves(pictures: Any) -> None:
 
 @pytest.mark.parametrize("order", epochs.NAMES)
 @pytest.mark.parametrize("where", ["", "label != 'dog'"])
-def test_steps_are_those_of_the_loader(pictures: Any, order: str, where: str) -> None:
+def test_steps_are_those_of_the_loader(images: Any, order: str, where: str) -> None:
     """With ranks, a filter, and a last step that does not come out even."""
     chosen = np.arange(COUNT) if not where else np.flatnonzero([one["label"] != 1 for one in samples()])
     options: dict[str, Any] = {}
     if order == "class_balanced":
         options["labels"] = np.array([one["label"] for one in samples()])[chosen]
     params = {"order": order, "seed": 3, "epoch": 1, "batch_size": 7, "world": 3, "where": where}
-    with asked(pictures) as ask:
+    with asked(images) as ask:
         for rank in range(3):
             loader = bp.Loader(
-                pictures, 7, order=order, order_options=options, seed=3, rank=rank, world=3, indices=chosen,
+                images, 7, order=order, order_options=options, seed=3, rank=rank, world=3, indices=chosen,
                 pipelines={name: None for name in FIELDS if name != "label"}, ids=True, workers=1,
             )  # fmt: skip
             loader.go_to(1)
@@ -146,9 +146,9 @@ def test_steps_are_those_of_the_loader(pictures: Any, order: str, where: str) ->
 @pytest.mark.parametrize(
     ("world", "batch", "drop"), [(1, 256, ""), (3, 7, ""), (7, 9, ""), (50, 2, ""), (4, 8, "1")]
 )
-def test_every_position_has_its_step_and_rank(pictures: Any, world: int, batch: int, drop: str) -> None:
+def test_every_position_has_its_step_and_rank(images: Any, world: int, batch: int, drop: str) -> None:
     epoch = Epoch(
-        pictures, None, Wish("random", batch_size=batch, world=world, drop_last=bool(drop)), None, told
+        images, None, Wish("random", batch_size=batch, world=world, drop_last=bool(drop)), None, told
     )
     steps, ranks = epoch.steps_and_ranks(np.arange(COUNT))
     expected = {
@@ -161,8 +161,8 @@ def test_every_position_has_its_step_and_rank(pictures: Any, world: int, batch: 
     assert found == expected
 
 
-def test_labels_along_the_epoch(pictures: Any) -> None:
-    with asked(pictures) as ask:
+def test_labels_along_the_epoch(images: Any) -> None:
+    with asked(images) as ask:
         sorted_, mixed = (
             ask("epoch", order=one, batch_size=10)["mixing"] for one in ("sequential", "random")
         )
@@ -175,18 +175,18 @@ def test_labels_along_the_epoch(pictures: Any) -> None:
         assert {"(missing)", "text 1"} <= set(named)
 
 
-def test_how_mixed_a_long_epoch_is(pictures: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_how_mixed_a_long_epoch_is(images: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Told by rows from all over it; each of them has one class only, which is not by chance."""
     monkeypatch.setattr(epochs, "STRETCH", 32)
-    with asked(pictures) as ask:
+    with asked(images) as ask:
         found = ask("epoch", order="sequential", batch_size=4)
     assert found["mixing"]["again"] > 0.8
     assert found["mixing"]["batch_entropy"] < 0.2
     assert found["kept_neighbours"] == 1.0
 
 
-def test_blocks_and_ranks_of_an_epoch(pictures: Any) -> None:
-    with asked(pictures) as ask:
+def test_blocks_and_ranks_of_an_epoch(images: Any) -> None:
+    with asked(images) as ask:
         found = ask("epoch", order="shards", world=4, batch_size=5)
         assert (found["steps"], found["length"]) == (6, COUNT)
         assert {dot[3] for dot in found["dots"]} == {0, 1, 2, 3}
@@ -199,12 +199,12 @@ def test_blocks_and_ranks_of_an_epoch(pictures: Any) -> None:
         ]
 
 
-def test_orders_that_cannot_be_had(pictures: Any) -> None:
+def test_orders_that_cannot_be_had(images: Any) -> None:
     with asked(bp.open({"x": np.arange(5, dtype=np.float32)})) as ask:
         assert "no blocks" in ask("epoch", order="shards")["error"]["message"]
         assert "needs a field of classes" in ask("epoch", order="class_balanced")["error"]["message"]
         assert "mixing" not in ask("epoch")
-    with asked(pictures) as ask:
+    with asked(images) as ask:
         assert "no order" in ask("epoch", 400, order="weighted")["error"]["message"]
         assert "no field of classes" in ask("epoch", 400, label="image")["error"]["message"]
         assert ask("when/5", where="label == 'dog'")["seen"] == []
@@ -244,12 +244,12 @@ def test_findings_name_the_samples(damaged: Any) -> None:
     assert all(one["why"] and one["mend"] for one in found.values())
 
 
-def test_work_that_nobody_wants_ends(pictures: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_that_nobody_wants_ends(images: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The page is closed while all samples are counted."""
     begun, ended = threading.Event(), threading.Event()
     from batchplant.tools.viewer.session import Session
 
-    session = Session(pictures)
+    session = Session(images)
     real = overview.stats.collect
 
     def collect(*args: Any, progress: Any, **options: Any) -> Any:
@@ -262,13 +262,13 @@ def test_work_that_nobody_wants_ends(pictures: Any, monkeypatch: pytest.MonkeyPa
             ended.set()
 
     monkeypatch.setattr(overview.stats, "collect", collect)
-    session.jobs.get("x", lambda told: overview.overview(pictures, None, exact=True, told=told))
+    session.jobs.get("x", lambda told: overview.overview(images, None, exact=True, told=told))
     assert begun.wait(PATIENCE)
     session.close()
     assert ended.wait(PATIENCE)
 
 
-def test_work_is_stopped_and_begun_again(pictures: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_is_stopped_and_begun_again(images: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     stopped = threading.Event()
     real = overview.stats.collect
 
@@ -282,7 +282,7 @@ def test_work_is_stopped_and_begun_again(pictures: Any, monkeypatch: pytest.Monk
         return real(*args, progress=progress, **options)
 
     monkeypatch.setattr(overview.stats, "collect", endless)
-    with working(pictures) as client:
+    with working(images) as client:
         assert client.get("/api/overview").json()["state"] == "working"
         client.get("/api/overview?stop=1")
         assert stopped.wait(PATIENCE)
@@ -294,8 +294,8 @@ def test_work_is_stopped_and_begun_again(pictures: Any, monkeypatch: pytest.Monk
 # -- compare -------------------------------------------------------------------------------------------------
 
 
-def test_cells_that_differ_come_first(pictures: Any, changed: Any) -> None:
-    with asked(pictures, changed) as ask:
+def test_cells_that_differ_come_first(images: Any, changed: Any) -> None:
+    with asked(images, changed) as ask:
         found = ask("compare")
         assert found["pairs"] == found["compared"] == COUNT - 5
         differ = {(one["sample"], one["field"]): one["said"] for one in found["cells"]}
@@ -311,8 +311,8 @@ def test_cells_that_differ_come_first(pictures: Any, changed: Any) -> None:
         assert pair == {name: name != "image" for name in FIELDS}
 
 
-def test_samples_are_matched_by_a_field(pictures: Any) -> None:
-    turned = pictures.subset(np.arange(COUNT)[::-1])
+def test_samples_are_matched_by_a_field(images: Any) -> None:
+    turned = images.subset(np.arange(COUNT)[::-1])
     keyed = bp.open({"id": [5, 3, 9], "x": [1.0, 2.0, 3.0]})
     other = bp.open({"id": [9, 5, 7, 5], "x": [3.0, 1.5, 0.0, 0.0]})
     with asked(keyed, other) as ask:
@@ -322,7 +322,7 @@ def test_samples_are_matched_by_a_field(pictures: Any) -> None:
         assert (found["alone"]["samples"], found["others_alone"]["samples"]) == ([1], [2])
         assert {"by": "field:id", "title": "the field id"} in found["ways"]
         assert "cannot be matched" in ask("compare", by="field:y")["error"]["message"]
-    with asked(pictures, turned) as ask:
+    with asked(images, turned) as ask:
         assert len(ask("compare")["cells"]) > 50
 
 
@@ -338,8 +338,8 @@ def test_formats_with_keys_are_matched_by_them(tmp_path: Path) -> None:
         assert (found["alone"]["count"], found["others_alone"]["count"]) == (1, 1)
 
 
-def test_difference_picture(pictures: Any, changed: Any) -> None:
-    with asked(pictures, changed) as ask:
+def test_difference_image(images: Any, changed: Any) -> None:
+    with asked(images, changed) as ask:
         mine = image.decode(samples()[30]["image"]).astype(int)
         found = image.decode(ask("apart/30/30/image", gain=2).content)
         assert np.array_equal(found, np.clip(np.abs(mine - (255 - mine)) * 2, 0, 255))
@@ -347,8 +347,8 @@ def test_difference_picture(pictures: Any, changed: Any) -> None:
         assert "gain" in ask("apart/0/0/image", 400, gain=0)["error"]["message"]
         assert "gain" in ask("apart/0/0/image", 400, gain="x")["error"]["message"]
         assert "pixels" in ask("apart/0/1/image", 400)["error"]["message"]
-        assert "not a field of pictures" in ask("apart/0/0/label", 400)["error"]["message"]
-    with asked(pictures) as ask:
+        assert "not a field of images" in ask("apart/0/0/label", 400)["error"]["message"]
+    with asked(images) as ask:
         assert "nothing to compare" in ask("compare", 404)["error"]["message"]
 
 
@@ -374,8 +374,8 @@ def test_how_far_values_are_apart() -> None:
 # -- in a browser --------------------------------------------------------------------------------------------
 
 
-def test_overview_in_a_browser(chromium: Any, pictures: Any) -> None:
-    with viewed(chromium, pictures) as tab:
+def test_overview_in_a_browser(chromium: Any, images: Any) -> None:
+    with viewed(chromium, images) as tab:
         tab.go("tab=overview")
         page = tab.page
         page.get_by_role("button", name=CLASSES[2]).wait_for()
@@ -395,8 +395,8 @@ def test_overview_in_a_browser(chromium: Any, pictures: Any) -> None:
         page.get_by_text("40 of 120 samples").wait_for()
 
 
-def test_order_in_a_browser(chromium: Any, pictures: Any) -> None:
-    with viewed(chromium, pictures, width=390, height=844, scheme="dark") as tab:
+def test_order_in_a_browser(chromium: Any, images: Any) -> None:
+    with viewed(chromium, images, width=390, height=844, scheme="dark") as tab:
         tab.go("tab=order&order_batch=8&order_world=2&order_by=sequential")
         page = tab.page
         page.get_by_text("Step 0 of rank 0: 8 samples").wait_for()
@@ -423,8 +423,8 @@ def test_health_in_a_browser(chromium: Any, damaged: Any) -> None:
         page.wait_for_function("() => location.hash.includes('sample=90')")
 
 
-def test_compare_in_a_browser(chromium: Any, pictures: Any, changed: Any) -> None:
-    with viewed(chromium, pictures, changed) as tab:
+def test_compare_in_a_browser(chromium: Any, images: Any, changed: Any) -> None:
+    with viewed(chromium, images, changed) as tab:
         tab.go("tab=compare")
         page = tab.page
         page.get_by_text("3 cells differ").wait_for()

@@ -141,7 +141,7 @@ ODD_NUMBERS = (
 )  # fmt: skip
 NUMBERED_ROUTES = {
     "samples": ("start", "count"), "sheet": ("size", "start", "count"), "find": ("sample",),
-    "sample/0": ("row",), "picture/0/image": ("max",), "drawn": ("samples",), "live": ("loader", "since"),
+    "sample/0": ("row",), "image/0/image": ("max",), "drawn": ("samples",), "live": ("loader", "since"),
     "slice/0/x": ("axes", "at"), "tree/0/j": ("start", "path"), "tensors": ("start", "count"),
     "epoch": ("seed", "epoch", "batch_size", "world", "window", "lanes"), "step": ("step", "rank"),
     "augment/0": ("seed", "epoch", "count"), "verify": ("sample",), "doctor": ("world",),
@@ -149,7 +149,7 @@ NUMBERED_ROUTES = {
     "frame/0/x": ("at", "max"), "strip/0/x": ("count", "height"), "mask/0/image": ("max",),
 }  # fmt: skip
 NUMBERED_PATHS = (
-    "sample/{}", "check/{}", "picture/{}/image", "bytes/{}/x", "augment/{}", "when/{}", "slice/{}/x",
+    "sample/{}", "check/{}", "image/{}/image", "bytes/{}/x", "augment/{}", "when/{}", "slice/{}/x",
     "statistics/{}/x", "sound/{}/x", "video/{}/x", "frame/{}/x", "mask/{}/image", "tree/{}/j", "pair/{}/0",
     "pair/0/{}", "apart/{}/0/image",
 )  # fmt: skip

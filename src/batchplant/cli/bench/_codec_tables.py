@@ -16,13 +16,13 @@ SHOWN = 10
 
 def print_found(found: dict[str, Any]) -> None:
     kinds = ", ".join(f"{count} {name}" for name, count in found["stored as"].items())
-    mean = found["megapixels"] / found["pictures"]
+    mean = found["megapixels"] / found["images"]
     print(
-        f"{found['path']}, field {found['field']}: {found['pictures']} of {found['samples']:,} pictures "
+        f"{found['path']}, field {found['field']}: {found['images']} of {found['samples']:,} images "
         f"({kinds}), {mean:.3g} megapixels on average; best and median of {found['rounds']}\n"
     )
     sizes = figures.table(
-        "size and loss", "a picture", "of stored", "bits/px", "PSNR", "SSIM", "ImageNet", "yours"
+        "size and loss", "an image", "of stored", "bits/px", "PSNR", "SSIM", "ImageNet", "yours"
     )
     speeds = figures.table("one core", "encode/s", "(best)", "MP/s", "decode/s", "(best)", "MP/s")
     before = None
@@ -36,7 +36,7 @@ def print_found(found: dict[str, Any]) -> None:
     console().print(sizes)
     print()
     console().print(speeds)
-    print(f"\nImageNet: 1.28 million pictures like these; yours: {found['samples']:,}")
+    print(f"\nImageNet: 1.28 million images like these; yours: {found['samples']:,}")
     by_pillow = [title for key, title in BY_PILLOW.items() if _has(found, key)]
     if by_pillow:
         print(f"{' and '.join(by_pillow)}: by Pillow; the Loader and convert do not know them")
@@ -57,7 +57,7 @@ def _has(found: dict[str, Any], encoding: str) -> bool:
 def _add_row(sizes: Any, speeds: Any, name: str, one: dict[str, Any]) -> None:
     psnr, ssim = one["PSNR"], one["SSIM"]
     sizes.add_row(
-        name, human_size(one["bytes per picture"]), f"{one['of stored']:.2f}",
+        name, human_size(one["bytes per image"]), f"{one['of stored']:.2f}",
         f"{one['bits per pixel']:.2f}",
         "–" if psnr is None else f"{psnr['median']:.1f}",
         "–" if ssim is None else f"{ssim['median']:.3f}",
@@ -65,7 +65,7 @@ def _add_row(sizes: Any, speeds: Any, name: str, one: dict[str, Any]) -> None:
     )  # fmt: skip
     shown: list[str] = []
     for part in (one["encode"], one["decode"]):
-        keys = ("pictures/s, median", "pictures/s, best", "megapixels/s, median")
+        keys = ("images/s, median", "images/s, best", "megapixels/s, median")
         shown += ["–"] * 3 if part is None else [_number(part[key]) for key in keys]
     speeds.add_row(name, *shown)
 
@@ -92,20 +92,20 @@ def draw(found: dict[str, Any]) -> Any:
         _panel(axes, some)
         if len(sizes) > 1:
             axes.set_title(f"at most {size} px" if size else "full size", fontsize=10)
-        axes.set_xlabel("kB a picture (smaller is better)", fontsize=9)
-    panels[0].set_ylabel("pictures decoded a second, one core", fontsize=9)
+        axes.set_xlabel("kB an image (smaller is better)", fontsize=9)
+    panels[0].set_ylabel("images decoded a second, one core", fontsize=9)
     figures.legend_below(figure, panels[-1], 8)
     for axes in panels:
         figures.logarithmic(axes)
         axes.margins(0.12)
         figures.tidy(axes)
-        # kB a picture times 1.28 million pictures are so many GB.
+        # kB an image times 1.28 million images are so many GB.
         above = axes.secondary_xaxis("top", functions=(lambda kb: kb * 1.281167, lambda gb: gb / 1.281167))
-        above.set_xlabel("GB for 1.28 million pictures, as ImageNet has", fontsize=8, color=figures.GREY)
+        above.set_xlabel("GB for 1.28 million images, as ImageNet has", fontsize=8, color=figures.GREY)
         figures.plain_numbers(above.xaxis)
         above.tick_params(labelsize=8, colors=figures.GREY)
         above.spines["top"].set_color(figures.GREY)
-    figure.suptitle(f"{found['pictures']} pictures of {found['path']}", fontsize=10)
+    figure.suptitle(f"{found['images']} images of {found['path']}", fontsize=10)
     return figure
 
 
@@ -115,7 +115,7 @@ def _panel(axes: Any, formats: dict[str, Any]) -> None:
         family = name if one["quality"] is None else name.rpartition(" ")[0]
         label = name if one["quality"] is None else str(one["quality"])
         label += f" ({one['PSNR']['median']:.0f} dB)" if one["PSNR"] else ""
-        point = one["bytes per picture"] / 1000, one["decode"]["pictures/s, median"], label
+        point = one["bytes per image"] / 1000, one["decode"]["images/s, median"], label
         families.setdefault(family, []).append(point)
     for (family, points), colour in zip(families.items(), figures.COLOURS, strict=False):
         x, y, labels = zip(*points, strict=True)

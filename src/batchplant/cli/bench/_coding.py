@@ -1,4 +1,4 @@
-"""Encode and decode one picture in one way, and see what it cost: what `bench codecs` adds up."""
+"""Encode and decode one image in one way, and see what it cost: what `bench codecs` adds up."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ...storage import limits
 RAW = "raw"
 # What Pillow may know and the Loader does not, by the name that Pillow has for it.
 BY_PILLOW = {"avif": "AVIF", "jxl": "JPEG XL"}
-# Of one picture in one way: who takes longer is not asked again, for a moment more or less does not matter.
+# Of one image in one way: who takes longer is not asked again, for a moment more or less does not matter.
 SLOW = 0.2
 # Windows of 8 x 8 pixels, one for every 4: as video encoders measure SSIM.
 STEP = 4
@@ -33,7 +33,7 @@ STEP = 4
 
 @dataclasses.dataclass(frozen=True)
 class Candidate:
-    """A way to store a picture."""
+    """A way to store an image."""
 
     name: str
     encoding: str
@@ -56,7 +56,7 @@ class Candidate:
 
 
 def pillow_has(encoding: str) -> bool:
-    """Whether Pillow, or a plug-in of it that is installed, both reads and writes such pictures."""
+    """Whether Pillow, or a plug-in of it that is installed, both reads and writes such images."""
     try:
         library = pillow.library()
     except MissingLibraryError:
@@ -73,7 +73,7 @@ class Tally:
 
     def __init__(self, rounds: int) -> None:
         self.bytes = self.pixels = 0
-        # Of all pictures, by round.
+        # Of all images, by round.
         self.encode, self.decode = np.zeros(rounds), np.zeros(rounds)
         self.psnr: list[float] = []
         self.ssim: list[float] = []
@@ -89,7 +89,7 @@ def load(
     assert isinstance(column, Ragged)
     cell = column[0]
     if cell is None:
-        raise DecodeError("there is no picture")
+        raise DecodeError("there is no image")
     shape = (
         tuple(int(size) for size in column.shape[0]) if column.raw[0] and column.shape is not None else None
     )
@@ -99,7 +99,7 @@ def load(
     if to_rgb:
         return cell, None, image.to_rgb(cell)
     if image.header(cell).mode == "CMYK":
-        raise DecodeError("the picture is CMYK, which nothing else here holds; --to-rgb converts it")
+        raise DecodeError("the image is CMYK, which nothing else here holds; --to-rgb converts it")
     pixels = image.decode(cell, mask=mask)
     if pixels.dtype not in (np.uint8, np.uint16) or image.expand(pixels).shape[2] > 4:
         raise DecodeError(
@@ -109,7 +109,7 @@ def load(
 
 
 def one_way(engine: _native.Engine, way: Candidate, pixels: image.Pixels, tally: Tally, rounds: int) -> None:
-    """Add one picture to a candidate's tally."""
+    """Add one image to a candidate's tally."""
     cell = b""
     spent = np.zeros(rounds)
     try:
@@ -155,7 +155,7 @@ def watch(decode: Callable[[], image.Pixels], rounds: int) -> tuple[image.Pixels
 
 
 def decode_by_pillow(cell: bytes) -> Callable[[], image.Pixels]:
-    """Pictures that the bench made itself, so that nothing about them has to be checked."""
+    """Images that the bench made itself, so that nothing about them has to be checked."""
     return lambda: np.asarray(pillow.library().open(io.BytesIO(cell)))
 
 
@@ -191,9 +191,9 @@ def difference(pixels: image.Pixels, decoded: image.Pixels) -> tuple[float, int]
 
 
 def ssim(pixels: image.Pixels, decoded: image.Pixels) -> float:
-    """How alike two pictures look, 1 where they are the same: the mean SSIM of their brightness.
+    """How alike two images look, 1 where they are the same: the mean SSIM of their brightness.
 
-    Of windows of 8 x 8 pixels; a picture smaller than that is one window.
+    Of windows of 8 x 8 pixels; an image smaller than that is one window.
     """
     one, two = (_brightness(each) for each in _alike(pixels, decoded))
     means = [_window_means(each) for each in (one, two, one * one, two * two, one * two)]

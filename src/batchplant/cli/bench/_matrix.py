@@ -1,4 +1,4 @@
-"""`bench loader --matrix`: the user's pictures as JPEG and as raw pixels, of some sizes, in three orders."""
+"""`bench loader --matrix`: the user's images as JPEG and as raw pixels, of some sizes, in three orders."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from .codecs import parse_resolutions
 
 ORDERS = ("sequential", "quasi_random", "random")
 MODES = {"JPEG": "jpg", "raw": "raw"}
-# Pictures that are taken, and their longer side, where nobody says.
+# Images that are taken, and their longer side, where nobody says.
 TAKEN, SIDE = 1000, "256"
 PROBED = 64
 
@@ -40,7 +40,7 @@ PROBED = 64
 def run(args: argparse.Namespace) -> int:
     resolutions = parse_resolutions(args.max_resolution or SIDE)
     if args.pipeline == "raw" or args.device is not None:
-        raise OptionError("--matrix decodes pictures into memory: it takes no --device and no --pipeline raw")
+        raise OptionError("--matrix decodes images into memory: it takes no --device and no --pipeline raw")
     with open_source(args) as source:
         names = args.fields.split(",") if args.fields else image_fields(source.schema)
         chosen = source.select(names)
@@ -67,9 +67,7 @@ def _rows(taken: Reader, resolutions: list[int | None], args: argparse.Namespace
         progress = stack.enter_context(progress_bar("matrix", quiet=args.quiet or args.json))
         needed = _room(taken, resolutions)
         folder = stack.enter_context(
-            scratch_folder(
-                args.scratch, taken.path, needed, what="raw pictures take", less="a smaller --limit"
-            )
+            scratch_folder(args.scratch, taken.path, needed, what="raw images take", less="a smaller --limit")
         )
         done = 0
         for resolution in resolutions:
@@ -91,12 +89,12 @@ def _rows(taken: Reader, resolutions: list[int | None], args: argparse.Namespace
 
 
 def _colour(taken: Reader) -> bool:
-    """JPEG has no transparency and no CMYK; gray pictures and masks stay as they are."""
+    """JPEG has no transparency and no CMYK; gray images and masks stay as they are."""
     return all(getattr(taken.schema[name], "mode", None) != "L" for name in image_fields(taken.schema))
 
 
 def _room(taken: Reader, resolutions: list[int | None]) -> int:
-    """Bytes of the largest file: all pictures raw."""
+    """Bytes of the largest file: all images raw."""
     at = np.unique(np.linspace(0, len(taken) - 1, min(PROBED, len(taken))).astype(np.int64))
     total = 0.0
     largest = None if None in resolutions else max(one for one in resolutions if one is not None)
@@ -116,7 +114,7 @@ def _epochs(path: Path, order: str, args: argparse.Namespace) -> dict[str, Any]:
     began = time.perf_counter()
     with open_reader(path) as reader:
         if not len(reader):
-            raise DecodeError("not one of the pictures could be decoded", path=str(path))
+            raise DecodeError("not one of the images could be decoded", path=str(path))
         loader = Loader(
             reader, args.batch_size, order=order, workers=args.workers, on_error="skip",
             pipelines=pipelines(reader.schema, args.pipeline, args.size),
@@ -138,12 +136,12 @@ def _epochs(path: Path, order: str, args: argparse.Namespace) -> dict[str, Any]:
             "first": rates[0], "from disk": cold, "median": statistics.median(warm), "best": max(warm),
             "epochs": len(rates),
         },
-        "bytes per picture": size, "batch": _way.split(stats, opened), "bottleneck": stats["bottleneck"],
+        "bytes per image": size, "batch": _way.split(stats, opened), "bottleneck": stats["bottleneck"],
     }  # fmt: skip
 
 
 def _stored(reader: Reader) -> float:
-    """Bytes of the pictures of a sample; a .beton file is in whole pages, which says little of a few."""
+    """Bytes of the images of a sample; a .beton file is in whole pages, which says little of a few."""
     spans = [reader.spans(name) for name in image_fields(reader.schema)]
     return sum(float(one.size.mean()) for one in spans if one is not None)
 
@@ -157,7 +155,7 @@ def _name(row: dict[str, Any]) -> str:
 def _print(found: dict[str, Any]) -> None:
     pipeline = found["pipeline"] + (f" {found['size']}" if found["pipeline"] in ("train", "val") else "")
     print(
-        f"{found['path']}: {counted(found['samples'], 'picture')} of {found['of samples']:,}, batches of "
+        f"{found['path']}: {counted(found['samples'], 'image')} of {found['of samples']:,}, batches of "
         f"{found['batch size']}, {counted(found['workers'], 'worker')}, pipeline {pipeline}\n"
     )
     table = figures.table("stored as", "each", "order", "first", "warm", "(best)", "read", "decode", "resize")
@@ -167,7 +165,7 @@ def _print(found: dict[str, Any]) -> None:
         total = sum(seconds.values()) or 1.0
         same = name == before
         table.add_row(
-            "" if same else name, "" if same else human_size(row["bytes per picture"]), row["order"],
+            "" if same else name, "" if same else human_size(row["bytes per image"]), row["order"],
             f"{rate['first']:,.0f}" + ("" if rate["from disk"] else "*"), f"{rate['median']:,.0f}",
             f"{rate['best']:,.0f}",
             *(f"{seconds[part] / total:.0%}" for part in ("read", "decode", "resize")),
@@ -180,7 +178,7 @@ def _print(found: dict[str, Any]) -> None:
     print("read, decode, resize: shares of a batch's time; in the rest it waits for others")
     lost = max(row["skipped"] for row in found["rows"])
     if lost:
-        print(f"left out: {counted(lost, 'picture')} that cannot be decoded (batchplant verify --decode)")
+        print(f"left out: {counted(lost, 'image')} that cannot be decoded (batchplant verify --decode)")
 
 
 def draw(found: dict[str, Any]) -> Any:
@@ -210,7 +208,7 @@ def draw(found: dict[str, Any]) -> Any:
     for axes, columns in ((left, 2), (right, 4)):
         axes.legend(fontsize=8, frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=columns)
     figure.suptitle(
-        f"{found['path']}: {found['samples']:,} pictures, pipeline {found['pipeline']} {found['size']}",
+        f"{found['path']}: {found['samples']:,} images, pipeline {found['pipeline']} {found['size']}",
         fontsize=10,
     )
     return figure

@@ -20,14 +20,14 @@ WIDTH = 60
 COLOURS = dict(zip(PARTS, (*figures.COLOURS[1:5], *figures.COLOURS[6:8], "#d1d5db"), strict=True))
 NOTES = {
     "open": "the dataset, once, shared by all batches",
-    "read": "to find cells, and for fields without pictures",
+    "read": "to find cells, and for fields without images",
     "decode": "on {threads} at once",
     "resize": "one pass with crop, flip and normalisation",
     "transform": "the ops behind the decoder",
     "copy": "to the device",
     "wait": "for threads that are busy with other batches",
 }
-# Where a device makes the pictures, nobody measures one without the other.
+# Where a device makes the images, nobody measures one without the other.
 TOGETHER = "and resizing and waiting, which are one here"
 
 

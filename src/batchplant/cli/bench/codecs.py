@@ -1,4 +1,4 @@
-"""Which image format should I store? Size, speed and loss of each, on your own pictures.
+"""Which image format should I store? Size, speed and loss of each, on your own images.
 
 examples:
   batchplant bench codecs photos/
@@ -8,12 +8,12 @@ examples:
   batchplant bench codecs photos/ --figure codecs.svg
   batchplant bench codecs photos/ --json
 
-Some of the pictures, taken evenly from the whole dataset, are encoded and decoded in every way. Speed is that
+Some of the images, taken evenly from the whole dataset, are encoded and decoded in every way. Speed is that
 of one core: processor time, as the Loader decodes (in the native engine where that can), without resizing.
-PSNR and SSIM compare with the picture as it was before, at the same size: 40 dB and more is hard to see, an
-SSIM of 1 and a dash mean that nothing is lost. Pictures that are JPEG now have lost something before; that is
+PSNR and SSIM compare with the image as it was before, at the same size: 40 dB and more is hard to see, an
+SSIM of 1 and a dash mean that nothing is lost. Images that are JPEG now have lost something before; that is
 not counted. With --max-resolution they are shrunk first, as convert --max-resolution does.
-The last columns say what 1.28 million pictures like these, as many as ImageNet has, and all of yours take.
+The last columns say what 1.28 million images like these, as many as ImageNet has, and all of yours take.
 AVIF and JPEG XL are measured where Pillow has them, by Pillow; the Loader does not decode them.
 """
 
@@ -39,7 +39,7 @@ from ..terminal import add_source, human_size, open_source, progress_bar
 from ._codec_tables import STORED, draw, print_found
 from ._coding import BY_PILLOW, RAW, Candidate, Tally, decoder, load, one_way, pillow_has, watch
 
-# Pictures of ImageNet's training set.
+# Images of ImageNet's training set.
 IMAGENET = 1_281_167
 FULL = "full"
 # dB; below, the loss can be seen by who looks for it.
@@ -51,7 +51,7 @@ WORTH = 0.95
 def add_args(parser: argparse.ArgumentParser) -> None:
     add_source(parser)
     parser.add_argument("--field", metavar="NAME", help="the image field (default: the first)")
-    parser.add_argument("--limit", type=int, default=64, metavar="N", help="at most N pictures (default 64)")
+    parser.add_argument("--limit", type=int, default=64, metavar="N", help="at most N images (default 64)")
     parser.add_argument(
         "--qualities", default="70,80,90,95", metavar="A,B",
         help="of JPEG, WebP, AVIF and JPEG XL (default 70,80,90,95)",
@@ -69,7 +69,7 @@ def add_args(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=120,
         metavar="S",
-        help="take no further picture after S (default 120)",
+        help="take no further image after S (default 120)",
     )
     parser.add_argument("--figure", metavar="FILE", help="draw size against speed into a .png, .svg or .pdf")
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
@@ -86,12 +86,10 @@ def run(args: argparse.Namespace) -> int:
             "path": reader.path, "field": field, "samples": len(reader), "rounds": args.rounds,
             **measure(reader, field, *ways, args),
         }  # fmt: skip
-    if not found["pictures"]:
+    if not found["images"]:
         if not found["skipped"]:
-            raise OptionError("there are no pictures", path=found["path"])
-        raise DecodeError(
-            "not one picture could be decoded; the first: " + str(Problem(**found["skipped"][0]))
-        )
+            raise OptionError("there are no images", path=found["path"])
+        raise DecodeError("not one image could be decoded; the first: " + str(Problem(**found["skipped"][0])))
     found["advice"] = advise(found)
     show(args, found, lambda: print_found(found), lambda: draw(found))
     return 1 if found["skipped"] else 0
@@ -108,7 +106,7 @@ def parse_qualities(text: str) -> list[int]:
 
 
 def parse_resolutions(text: str) -> list[int | None]:
-    """The smallest first; None for the pictures as they are."""
+    """The smallest first; None for the images as they are."""
     try:
         found = {None if part.strip() == FULL else int(part) for part in text.split(",")}
     except ValueError:
@@ -121,17 +119,17 @@ def parse_resolutions(text: str) -> list[int | None]:
 
 
 def find_field(reader: Reader, asked: str | None) -> str:
-    pictures = [name for name, field in reader.schema.items() if isinstance(field, Image)]
-    if asked is None and not pictures:
+    images = [name for name, field in reader.schema.items() if isinstance(field, Image)]
+    if asked is None and not images:
         raise OptionError(f"there is no image field among {', '.join(reader.schema)}", path=reader.path)
-    name = pictures[0] if asked is None else asked
+    name = images[0] if asked is None else asked
     if not isinstance(reader.schema.select([name])[name], Image):
         raise OptionError(f"{name} is no image field", path=reader.path, field=name)
     return name
 
 
 def candidates(qualities: list[int], *, mask: bool) -> list[Candidate]:
-    """Every way to store a picture; a mask is never stored with loss."""
+    """Every way to store an image; a mask is never stored with loss."""
     families = [("JPEG", "jpeg"), ("WebP", "webp")]
     families += [(title, encoding) for encoding, title in BY_PILLOW.items() if pillow_has(encoding)]
     lossy = [
@@ -150,7 +148,7 @@ def name_of(way: Candidate, resolution: int | None) -> str:
 def measure(
     reader: Reader, field: str, qualities: list[int], resolutions: list[int | None], args: argparse.Namespace
 ) -> dict[str, Any]:
-    """Encode and decode picture after picture, one at a time, in every way."""
+    """Encode and decode image after image, one at a time, in every way."""
     mask = bool(getattr(reader.schema[field], "mask", False))
     ways = candidates(qualities, mask=mask)
     chosen = np.unique(np.linspace(0, len(reader) - 1, min(args.limit, len(reader))).astype(np.int64))
@@ -162,7 +160,7 @@ def measure(
     done = 0
     began = time.monotonic()
     try:
-        with progress_bar("pictures", quiet=args.quiet or args.json) as progress:
+        with progress_bar("images", quiet=args.quiet or args.json) as progress:
             for number, row in enumerate(chosen.tolist(), 1):
                 try:
                     cell, shape, pixels = load(reader, field, row, to_rgb=args.to_rgb, mask=mask)
@@ -188,7 +186,7 @@ def measure(
         engine.close()
     every = {(Candidate(STORED, ""), None): stored, **tallies}
     return {
-        "pictures": done, "megapixels": stored.pixels / 1e6, "stored as": encodings,
+        "images": done, "megapixels": stored.pixels / 1e6, "stored as": encodings,
         "formats": {
             name_of(way, size): {"max resolution": size, **summary(way, tally, stored, done, len(reader))}
             for (way, size), tally in every.items() if done and not tally.refused
@@ -200,7 +198,7 @@ def measure(
     }  # fmt: skip
 
 
-def summary(way: Candidate, tally: Tally, stored: Tally, pictures: int, samples: int) -> dict[str, Any]:
+def summary(way: Candidate, tally: Tally, stored: Tally, images: int, samples: int) -> dict[str, Any]:
     """Every number that is printed of one candidate. JSON has no infinity: None where nothing is lost."""
 
     def speed(seconds: Any) -> dict[str, float]:
@@ -208,15 +206,15 @@ def summary(way: Candidate, tally: Tally, stored: Tally, pictures: int, samples:
         # A clock that did not move is no reason to divide by nothing.
         return {
             f"{what}/s, {key}": count / max(value, 1e-9)
-            for what, count in (("pictures", pictures), ("megapixels", tally.pixels / 1e6))
+            for what, count in (("images", images), ("megapixels", tally.pixels / 1e6))
             for key, value in spent.items()
         }
 
     lossy = [one for one in tally.psnr if math.isfinite(one)]
-    each = tally.bytes / pictures
+    each = tally.bytes / images
     return {
         "encoding": way.encoding or None, "quality": way.quality,
-        "bytes per picture": each, "of stored": tally.bytes / max(stored.bytes, 1),
+        "bytes per image": each, "of stored": tally.bytes / max(stored.bytes, 1),
         "bits per pixel": 8 * tally.bytes / tally.pixels,
         "bytes of ImageNet": round(each * IMAGENET), "bytes of dataset": round(each * samples),
         "lossless": way.lossless and not lossy,
@@ -238,7 +236,7 @@ def advise(found: dict[str, Any]) -> list[str]:
             # Not what could not be used after all.
             if one.get("max resolution") == size and one.get("encoding") not in BY_PILLOW
         }
-        # Pictures that are measured smaller only have nothing to be compared with as they are.
+        # Images that are measured smaller only have nothing to be compared with as they are.
         if set(some) != {STORED}:
             said.append((f"at {size} px: " if size else "") + _advice(some, found["stored as"]))
     return said
@@ -246,7 +244,7 @@ def advise(found: dict[str, Any]) -> list[str]:
 
 def _advice(formats: dict[str, Any], stored: dict[str, int]) -> str:
     def size(name: str) -> float:
-        return float(formats[name]["bytes per picture"])
+        return float(formats[name]["bytes per image"])
 
     def speed(name: str) -> float:
         return float(formats[name]["decode"]["megapixels/s, median"])
@@ -256,7 +254,7 @@ def _advice(formats: dict[str, Any], stored: dict[str, int]) -> str:
 
     exact = min((name for name in formats if formats[name]["lossless"]), key=size)
     what = f"{exact} ({' and '.join(stored)})" if exact == STORED else exact
-    said = f"smallest that loses nothing: {what}, {human_size(size(exact))} a picture"
+    said = f"smallest that loses nothing: {what}, {human_size(size(exact))} an image"
     good = [name for name in formats if psnr(name) >= GOOD]
     small = min(good, key=size, default=exact)
     if size(small) < WORTH * size(exact):

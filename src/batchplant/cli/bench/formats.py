@@ -18,7 +18,7 @@ stands for every format that holds the fields.
 pipelines, for every image field:
   train  RandomResizedCrop(SIZE), RandomHorizontalFlip()
   val    CenterCrop(SIZE)
-  none   whole pictures, which have to be of one size
+  none   whole images, which have to be of one size
   raw    the encoded bytes: what storage alone can give
 """
 
@@ -82,7 +82,7 @@ def add_args(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="of reading (default 3)")
     parser.add_argument("--pipeline", choices=PIPELINES, default="train", help="see below; default train")
     parser.add_argument(
-        "--size", type=int, default=224, metavar="PX", help="of pictures in a batch (default 224)"
+        "--size", type=int, default=224, metavar="PX", help="of images in a batch (default 224)"
     )
     parser.add_argument("--order", choices=ORDERS, default="random", help="of the epochs; default random")
     parser.add_argument("--batch-size", type=int, default=256, metavar="N", help="at most; default 256")

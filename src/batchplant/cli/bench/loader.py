@@ -13,11 +13,11 @@ examples:
 pipelines, for every image field:
   train  RandomResizedCrop(SIZE), RandomHorizontalFlip()
   val    CenterCrop(SIZE)
-  none   whole pictures, which have to be of one size
+  none   whole images, which have to be of one size
   raw    the encoded bytes: what storage alone can give
 
 The first epoch reads from the disk what the system does not hold in memory yet; the others show what the
-processor can do. With --matrix some of the pictures are stored as JPEG and as raw pixels, of each size that
+processor can do. With --matrix some of the images are stored as JPEG and as raw pixels, of each size that
 is named, in .beton files in a scratch folder, and loaded in sequential, quasi_random and random order.
 """
 
@@ -57,7 +57,7 @@ def add_args(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--order", choices=ORDERS, default="random", help="default random")
     parser.add_argument("--pipeline", choices=PIPELINES, default="train", help="see below; default train")
     parser.add_argument(
-        "--size", type=int, default=224, metavar="PX", help="of pictures in a batch (default 224)"
+        "--size", type=int, default=224, metavar="PX", help="of images in a batch (default 224)"
     )
     parser.add_argument("--fields", metavar="A,B", help="only these fields")
     parser.add_argument("--limit", type=int, metavar="N", help="at most N samples in an epoch")
@@ -69,7 +69,7 @@ def add_args(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--matrix", action="store_true", help="JPEG and raw, each in three orders")
     parser.add_argument(
         "--max-resolution", metavar="A,B",
-        help="with --matrix: longer sides of the pictures, e.g. 256,384,full (default 256)",
+        help="with --matrix: longer sides of the images, e.g. 256,384,full (default 256)",
     )  # fmt: skip
     parser.add_argument("--scratch", metavar="DIR", help="with --matrix: a folder for files that are removed")
     parser.add_argument("--quiet", action="store_true", help="no progress bar")

@@ -2,7 +2,7 @@
 
 Numbers, text and bytes are the same bytes in both. A tensor is a list of numbers, nested once for each axis;
 one whose sizes vary beyond the first, or whose dtype Arrow lacks, is binary: a whole NPY file, or the bare
-values where the field tells their shape. Pictures are the encoded files.
+values where the field tells their shape. Images are the encoded files.
 """
 
 from __future__ import annotations

@@ -130,7 +130,7 @@ def _array(field: Field, column: Column) -> Any:
         return _tensor_array(field, column)
     assert isinstance(column, Ragged)
     if column.shape is not None and column.shape.any():
-        raise EncodeError("Arrow cannot hold raw pixels; encode the pictures first")
+        raise EncodeError("Arrow cannot hold raw pixels; encode the images first")
     kind = storage(field)
     if isinstance(field, List | Struct) and not pa.types.is_large_string(kind):
         return nested.array_of(field, column, _array)

@@ -1,4 +1,4 @@
-"""Pictures and sounds of which a table has only the path: read from the folder that the table lies in.
+"""Images and sounds of which a table has only the path: read from the folder that the table lies in.
 
 Hugging Face's datasets keep a file as its bytes, its path, or both. A path is followed only below the folder.
 """

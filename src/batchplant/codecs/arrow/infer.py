@@ -9,7 +9,7 @@ Arrow type                          field
 =================================== ==============================================================
 integers, floats, bool              Int, Float, Bool
 string                              Text
-binary                              Image where the first values are pictures, else Bytes
+binary                              Image where the first values are images, else Bytes
 struct {bytes, path}                the same, of ``bytes``; Audio, Video where Hugging Face's metadata says so
 lists of numbers                    Tensor, its first size varying; List where whole numbers are missing
 fixed-size lists of numbers         Tensor, all of its shape known
@@ -134,7 +134,7 @@ def _hinted(hint: Any, kind: Any, cells: Any) -> Field | None:
         if what == "ClassLabel" and types.is_integer(kind):
             return Int(str(kind), names=tuple(hint["names"]))
         if what == "Image" and is_file_struct(kind):
-            return _picture(cells) or Image(mode=None)
+            return _image(cells) or Image(mode=None)
         if what == "Audio" and is_file_struct(kind):
             return Audio()
         if what == "Video" and is_file_struct(kind):
@@ -181,7 +181,7 @@ def _field_of(kind: Any, cells: Any) -> Field:
     if is_text(kind):
         return Text()
     if is_binary(kind) or is_file_struct(kind):
-        return _picture(cells) or Bytes()
+        return _image(cells) or Bytes()
     if types.is_decimal(kind):
         return Decimal(kind.precision, kind.scale)
     if types.is_temporal(kind) and not types.is_interval(kind):
@@ -274,7 +274,7 @@ def has_gaps(array: Any) -> bool:
     return False
 
 
-def _picture(cells: Any) -> Image | None:
+def _image(cells: Any) -> Image | None:
     """What the first bytes that there are show."""
     if cells is None:
         return None

@@ -142,7 +142,7 @@ def arrow_schema(schema: Schema) -> Any:
 
 
 def is_file_struct(kind: Any) -> bool:
-    """Whether it is Hugging Face's picture or sound: the bytes of a file, and its name."""
+    """Whether it is Hugging Face's image or sound: the bytes of a file, and its name."""
     types = pyarrow().types
     if not types.is_struct(kind) or sorted(one.name for one in kind) != ["bytes", "path"]:
         return False

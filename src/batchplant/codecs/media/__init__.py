@@ -1,6 +1,6 @@
-"""Pictures, sound and video: from the bytes of one encoded file to pixels, samples and frames, and back.
+"""Images, sound and video: from the bytes of one encoded file to pixels, samples and frames, and back.
 
-``image`` (with header, pixels, exif, ifd, pillow, tiff) decodes and encodes one picture; ``image_rules`` says
+``image`` (with header, pixels, exif, ifd, pillow, tiff) decodes and encodes one image; ``image_rules`` says
 what a writer makes of it. ``audio`` (wav, mp3, sndfile) and ``video/`` do so for sound and video. Batches
-of pictures never come here: the engine in native/pictures decodes those.
+of images never come here: the engine in native/images decodes those.
 """

@@ -1,4 +1,4 @@
-"""EXIF and ICC profiles of encoded pictures: which way up they are, and what travels with the pixels.
+"""EXIF and ICC profiles of encoded images: which way up they are, and what travels with the pixels.
 
 JPEG, PNG, WebP and TIFF can hold both. Only bytes are parsed here; no library is needed.
 """
@@ -21,14 +21,14 @@ MOST_SEGMENT = 65533
 
 
 class Metadata(NamedTuple):
-    """What describes a picture: EXIF as a small TIFF, an ICC profile; empty where there is none."""
+    """What describes an image: EXIF as a small TIFF, an ICC profile; empty where there is none."""
 
     exif: bytes = b""
     icc: bytes = b""
 
 
 def orientation(data: Any) -> int:
-    """How the picture is to be turned, 1 to 8 as EXIF counts; 1 (not at all) where nothing is said."""
+    """How the image is to be turned, 1 to 8 as EXIF counts; 1 (not at all) where nothing is said."""
     view = _view(data)
     blob = view if ifd.order_of(view) else _exif(view)
     order = ifd.order_of(blob)
@@ -42,7 +42,7 @@ def orientation(data: Any) -> int:
 
 
 def read(data: Any) -> Metadata:
-    """The EXIF and the ICC profile of a picture."""
+    """The EXIF and the ICC profile of an image."""
     view = _view(data)
     order = ifd.order_of(view)
     if order is not None:
@@ -63,9 +63,9 @@ def upright(metadata: Metadata) -> Metadata:
 
 
 def attach(data: bytes, encoding: str, metadata: Metadata, *, channels: int = 3) -> bytes:
-    """An encoded picture with EXIF and profile, which it has none of yet; unchanged where it can hold none.
+    """An encoded image with EXIF and profile, which it has none of yet; unchanged where it can hold none.
 
-    A profile for another number of channels than the picture's is left out: it says nothing about them.
+    A profile for another number of channels than the image's is left out: it says nothing about them.
     """
     space = bytes(metadata.icc[16:20])
     if {b"GRAY": (1, 2), b"RGB ": (3, 4), b"CMYK": (4,)}.get(space, (channels,)).count(channels) == 0:
@@ -76,7 +76,7 @@ def attach(data: bytes, encoding: str, metadata: Metadata, *, channels: int = 3)
 
 
 def is_lossy_webp(data: Any) -> bool:
-    """Whether a picture is a WebP whose pixels are stored with loss."""
+    """Whether an image is a WebP whose pixels are stored with loss."""
     view = _view(data)
     return _encoding(view) == "webp" and any(kind == b"VP8 " for kind, _, _ in _webp_chunks(view))
 
@@ -95,7 +95,7 @@ def _encoding(view: memoryview) -> str:
 
 
 def _exif(view: memoryview) -> bytes | memoryview:
-    """The EXIF data of a picture that is no TIFF."""
+    """The EXIF data of an image that is no TIFF."""
     encoding = _encoding(view)
     if encoding == "jpeg":
         for marker, start, end in _jpeg_segments(view):

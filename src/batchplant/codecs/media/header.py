@@ -1,4 +1,4 @@
-"""What encoded pictures say about themselves, and whether that may be believed: before memory is taken."""
+"""What encoded images say about themselves, and whether that may be believed: before memory is taken."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ALWAYS = 1 << 16
 
 
 class Header(NamedTuple):
-    """What an encoded picture says about itself."""
+    """What an encoded image says about itself."""
 
     encoding: str
     width: int
@@ -70,7 +70,7 @@ def modes(cells: Ragged) -> list[str]:
 
 
 def header(data: U8) -> Header:
-    """The header of one encoded picture; all empty where it is none."""
+    """The header of one encoded image; all empty where it is none."""
     row = _native.probe(data, np.zeros(1, np.int64), np.array([len(data)], np.int64))[0]
     found = Header(ENCODINGS[row[0]], int(row[1]), int(row[2]), MODES[row[3]], int(row[4]))
     if found.encoding == "tiff":
@@ -83,7 +83,7 @@ def header(data: U8) -> Header:
 
 
 def check(found: Header, view: U8, *, indices: bool = False) -> None:
-    """A DecodeError where a picture claims more than its bytes can hold, or than is allowed.
+    """A DecodeError where an image claims more than its bytes can hold, or than is allowed.
 
     ``indices``: of a palette, which is not looked up.
     """
@@ -96,8 +96,8 @@ def check(found: Header, view: U8, *, indices: bool = False) -> None:
     elif _claims(found, view):
         raise DecodeError(f"it claims {found.width}×{found.height} pixels and ends after {len(view)} bytes")
     if pixels > limits.max_pixels():
-        raise too_large(f"the picture has {found.width}×{found.height} pixels")
-    check_bytes(f"the picture of {found.width}×{found.height} pixels", size, view)
+        raise too_large(f"the image has {found.width}×{found.height} pixels")
+    check_bytes(f"the image of {found.width}×{found.height} pixels", size, view)
 
 
 def _claims(found: Header, view: U8) -> bool:

@@ -1,4 +1,4 @@
-"""Pictures: look at the header, decode, encode, resize, turn.
+"""Images: look at the header, decode, encode, resize, turn.
 
 JPEG, PNG and WebP are decoded natively and without the GIL; the rest goes through Pillow (extra ``images``),
 and what Pillow cannot hold (colour of more than 8 bits, floats, many channels) through tifffile and
@@ -71,7 +71,7 @@ def holds(encoding: str, mode: str) -> bool:
 
 
 def decode(data: Any, mode: str | None = None, *, mask: bool = False) -> Pixels:
-    """The pixels of an encoded picture, of its first page; ``mode`` converts only where nothing is lost.
+    """The pixels of an encoded image, of its first page; ``mode`` converts only where nothing is lost.
 
     Palettes are looked up. In mode P, and of a mask, the indices of its palette are the pixels.
     """
@@ -90,13 +90,13 @@ def _view_and_header(data: Any, *, indices: bool = False) -> tuple[U8, Header]:
     view = np.frombuffer(data, dtype=np.uint8)
     found = header(view)
     if not found.encoding:
-        raise DecodeError("these bytes are not a picture that batchplant knows")
+        raise DecodeError("these bytes are not an image that batchplant knows")
     check(found, view, indices=indices)
     return view, found
 
 
 def _native_decode(view: U8, found: Header, mode: str | None) -> Pixels | None:
-    """The pixels, where the native code decodes such a picture."""
+    """The pixels, where the native code decodes such an image."""
     try:
         if found.encoding == "jpeg":
             if found.width * found.height > MOST_PIXELS:
@@ -115,7 +115,7 @@ def _native_decode(view: U8, found: Header, mode: str | None) -> Pixels | None:
 def _library_decode(view: U8, found: Header, mode: str | None, *, indices: bool) -> Pixels:
     if _is_deep(view, found):
         if mode not in (None, found.mode):
-            raise DecodeError(f"the picture is {found.mode}; making it {mode} would change its pixels")
+            raise DecodeError(f"the image is {found.mode}; making it {mode} would change its pixels")
         return _png16_decode(view) if found.encoding == "png" else squeeze(tiff.read(view)[0])
     image = pillow.load(view, found.encoding)
     return pillow.pixels_of(image, None if mode == "P" else mode, indices=indices)
@@ -152,14 +152,14 @@ def _imagecodecs() -> Any:
 
 
 def to_rgb(data: Any) -> Pixels:
-    """The pixels as RGB whatever the picture is: alpha dropped, CMYK and 16 bits converted."""
+    """The pixels as RGB whatever the image is: alpha dropped, CMYK and 16 bits converted."""
     view, found = _view_and_header(data)
     if found.encoding == "tiff" and _is_deep(view, found):
         pixels = squeeze(tiff.read(view)[0])
         if mode_of(pixels).endswith(";16"):
             pixels = (pixels >> 8).astype(np.uint8)
         if mode_of(pixels) not in HELD["raw"]:
-            raise DecodeError(f"the picture is {found.mode}, and there is no known conversion of it to RGB")
+            raise DecodeError(f"the image is {found.mode}, and there is no known conversion of it to RGB")
         return pixels_to_rgb(pixels)
     native = _native_decode(view, found, None) if found.encoding in ("png", "webp") else None
     if native is not None:
@@ -171,14 +171,14 @@ def to_rgb(data: Any) -> Pixels:
 
 
 def decode_palette(data: Any) -> tuple[Pixels, pillow.Palette | None]:
-    """The indices of a palette picture, and the palette."""
+    """The indices of a palette image, and the palette."""
     view, found = _view_and_header(data, indices=True)
     image = pillow.load(view, found.encoding)
     return pillow.pixels_of(image, indices=True), pillow.palette_of(image)
 
 
 def page_count(data: Any) -> int:
-    """How many pictures an encoded picture has: pages of a TIFF, pictures of an animation."""
+    """How many images an encoded image has: pages of a TIFF, images of an animation."""
     view = np.frombuffer(data, dtype=np.uint8)
     encoding = header(view).encoding
     if encoding == "tiff":
@@ -198,7 +198,7 @@ def page_count(data: Any) -> int:
 
 
 def pages(data: Any) -> Pixels:
-    """All pages of a TIFF, (pages, height, width[, channels]); all pictures of an animation, as RGB."""
+    """All pages of a TIFF, (pages, height, width[, channels]); all images of an animation, as RGB."""
     view = np.frombuffer(data, dtype=np.uint8)
     found = header(view)
     if found.encoding != "tiff":
@@ -231,7 +231,7 @@ def _plain_pages(view: U8, count: int) -> list[Pixels]:
 
 
 def frames(data: Any) -> list[Pixels]:
-    """All pictures of an animation, as RGB."""
+    """All images of an animation, as RGB."""
     view, known = _view_and_header(data)
     image = pillow.load(view, known.encoding)
     found: list[Pixels] = []
@@ -242,7 +242,7 @@ def frames(data: Any) -> list[Pixels]:
         # As Pillow's decoders do.
         except Exception as error:
             raise DecodeError(f"{type(error).__name__}: {error}") from None
-        what = f"an animation whose first {number} pictures are {image.width}×{image.height}"
+        what = f"an animation whose first {number} images are {image.width}×{image.height}"
         pixels = number * image.width * image.height
         if pixels > limits.max_pixels():
             raise too_large(what)
@@ -264,7 +264,7 @@ def encode(
     mode: str | None = None,
     palette: pillow.Palette | None = None,
 ) -> bytes:
-    """An encoded picture. WebP is lossless unless told otherwise; JPEG takes L, RGB and CMYK only.
+    """An encoded image. WebP is lossless unless told otherwise; JPEG takes L, RGB and CMYK only.
 
     ``mode`` tells CMYK from RGBA, which look alike. With a ``palette`` the pixels are indices of it.
     """

@@ -1,8 +1,8 @@
-"""How pictures are stored: which cells pass through untouched, and what becomes of the others.
+"""How images are stored: which cells pass through untouched, and what becomes of the others.
 
 A cell that the target can hold and that is within the bounds passes byte for byte. Nothing else is
 lossy unless the caller asked for it: without a ``write_mode`` or an ``image_format``, a JPEG or lossy WebP
-that has to shrink is encoded so again, and every other picture stays lossless. A mask is never stored in a
+that has to shrink is encoded so again, and every other image stays lossless. A mask is never stored in a
 lossy way. What is encoded anew keeps its EXIF data and its ICC profile where the encoding can hold them.
 """
 
@@ -32,12 +32,12 @@ GROWTH_BYTES = 1_000_000
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ImageOptions:
-    """How a writer stores pictures, those of all fields or of one.
+    """How a writer stores images, those of all fields or of one.
 
     write_mode: None (keep what is there, lossless otherwise), or FFCV's ``jpg``, ``raw``, ``smart`` (JPEG
     where the raw pixels exceed ``smart_threshold`` bytes, else raw) and ``proportion`` (JPEG with
     probability ``compress_probability``). max_resolution bounds the longer side. reencode: encode also
-    what could pass through. to_rgb: drop alpha and convert CMYK, 16-bit and grayscale pictures.
+    what could pass through. to_rgb: drop alpha and convert CMYK, 16-bit and grayscale images.
 
     image_format: the encoding that all are to have, ``jpeg``, ``png``, ``webp``, ``tiff``, ``bmp`` or
     ``raw``; those that have it pass through. quality: of JPEG and lossy WebP (``jpeg_quality`` is FFCV's name
@@ -79,9 +79,7 @@ class ImageOptions:
         if chosen is not None and chosen not in IMAGE_FORMATS:
             raise OptionError(f"image_format is one of {', '.join(IMAGE_FORMATS)}, not {chosen!r}")
         if chosen is not None and self.write_mode is not None:
-            raise OptionError(
-                "write_mode and image_format both say how pictures are stored; give one of them"
-            )
+            raise OptionError("write_mode and image_format both say how images are stored; give one of them")
         if self.lossless and chosen in (None, "jpeg"):
             which = "jpeg cannot be" if chosen else "lossless needs an image_format that can be"
             raise OptionError(f"{which} lossless; choose webp, png, tiff, bmp or raw")
@@ -100,7 +98,7 @@ class ImageOptions:
         return webp or self.image_format == "jpeg" or self.write_mode not in (None, "raw")
 
 
-# For all fields of pictures, or for some by name.
+# For all fields of images, or for some by name.
 Images = ImageOptions | Mapping[str, ImageOptions]
 
 
@@ -113,7 +111,7 @@ class ImageTarget:
 
 
 def stored_field(field: Image, options: ImageOptions, target: ImageTarget) -> Image:
-    """What is known of a field's pictures once they are stored."""
+    """What is known of a field's images once they are stored."""
     encoding, mode = field.encoding, field.mode
     asked = {"jpg": "jpeg"}.get(options.write_mode or "", options.write_mode) or options.image_format
     if field.mask:
@@ -141,7 +139,7 @@ def remarks(fields: Mapping[str, Field], options_of: Callable[[str], ImageOption
         asked = options_of(name)
         if asked.lossy or asked.to_rgb or asked.image_format == "webp":
             masks.append(name)
-    said = "a mask is stored without loss and as it is, whatever is asked for pictures"
+    said = "a mask is stored without loss and as it is, whatever is asked for images"
     return [f"{', '.join(masks)}: {said}"] if masks else []
 
 
@@ -255,7 +253,7 @@ def _untouched(
 
 
 class _Decoded(NamedTuple):
-    """A picture on its way from one encoding to another."""
+    """An image on its way from one encoding to another."""
 
     pixels: image.Pixels
     mode: str
@@ -274,7 +272,7 @@ def _store(
     target: ImageTarget,
     mask: bool,
 ) -> tuple[Any, tuple[int, ...] | None]:
-    """One picture decoded, bounded and encoded as the target needs it."""
+    """One image decoded, bounded and encoded as the target needs it."""
     if shape and any(shape):
         pixels = image.squeeze(data.reshape(shape))
         pixels = image.pixels_to_rgb(pixels) if options.to_rgb else pixels
@@ -292,7 +290,7 @@ def _store(
         encoding = "png" if image.holds("png", found.mode) else "tiff"
     if encoding not in target.encodings:
         held = ", ".join(sorted(target.encodings))
-        raise EncodeError(f"this format cannot hold {encoding} pictures, only {held}")
+        raise EncodeError(f"this format cannot hold {encoding} images, only {held}")
     if encoding == "raw":
         if not image.holds("raw", found.mode) and found.mode != "P":
             raise _wrong_mode(found.mode, ImageTarget(modes=frozenset(image.HELD["raw"])))
@@ -309,7 +307,7 @@ def _decoded(data: Any, options: ImageOptions, mask: bool) -> _Decoded:
     header = image.header(data)
     if not options.to_rgb and image.page_count(data) > 1:
         raise EncodeError(
-            f"it has {image.page_count(data)} pages, and only the first would be kept; save them as pictures "
+            f"it has {image.page_count(data)} pages, and only the first would be kept; save them as images "
             "of their own, or take the first with to_rgb (--to-rgb)"
         )
     palette = None
@@ -330,7 +328,7 @@ def _decoded(data: Any, options: ImageOptions, mask: bool) -> _Decoded:
 def _wrong_mode(mode: str, target: ImageTarget) -> EncodeError:
     held = " and ".join(sorted(target.modes or ()))
     return EncodeError(
-        f"the picture is {mode}, and what it is to be stored as holds only {held}; convert it with to_rgb "
+        f"the image is {mode}, and what it is to be stored as holds only {held}; convert it with to_rgb "
         f"(--to-rgb), skip it, or keep the file as it is in a field Image(mode={mode!r})"
     )
 

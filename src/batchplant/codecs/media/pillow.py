@@ -1,4 +1,4 @@
-"""Pictures through Pillow (extra ``images``): opened as the encoding that we found, and as no other."""
+"""Images through Pillow (extra ``images``): opened as the encoding that we found, and as no other."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from . import exif
 PLUGINS = {"jpeg": "Jpeg", "png": "Png", "webp": "WebP", "gif": "Gif", "bmp": "Bmp", "tiff": "Tiff"}
 # (from, to) of conversions that keep every value.
 EXACT = {("L", "RGB"), ("RGB", "RGBA"), ("L", "RGBA"), ("L", "LA"), ("LA", "RGBA")}
-# Larger pictures are taken in parts of so many bytes: Pillow would make two more copies of the whole.
+# Larger images are taken in parts of so many bytes: Pillow would make two more copies of the whole.
 STRIP = 1 << 21
 
 Pixels = npt.NDArray[Any]
 
 
 class Palette(NamedTuple):
-    """The colours of a palette picture, and which of them are transparent."""
+    """The colours of a palette image, and which of them are transparent."""
 
     colours: bytes
     transparency: int | bytes | None
@@ -58,7 +58,7 @@ def library() -> ModuleType:
     try:
         import PIL.Image
     except ImportError:
-        raise MissingLibraryError('this picture needs Pillow: pip install "batchplant[images]"') from None
+        raise MissingLibraryError('this image needs Pillow: pip install "batchplant[images]"') from None
     return PIL.Image
 
 
@@ -85,12 +85,12 @@ def open_image(view: U8, encoding: str) -> Any:
     # Pillow's decoders raise many kinds on damaged bytes (OSError, SyntaxError, struct.error, …).
     except Exception as error:
         raise DecodeError(f"{type(error).__name__}: {error}") from None
-    # A header may not tell all: a picture of an animation can be larger than the whole.
+    # A header may not tell all: an image of an animation can be larger than the whole.
     if width * height > limits.max_pixels():
-        raise DecodeError(f"the picture has {width}×{height} pixels, and the limit is {limits.max_pixels()}")
+        raise DecodeError(f"the image has {width}×{height} pixels, and the limit is {limits.max_pixels()}")
     size = width * height * len(image.getbands())
     if size > limits.allowed(view.size):
-        raise DecodeError(limits.too_large(f"the picture of {width}×{height} pixels", size, view.size))
+        raise DecodeError(limits.too_large(f"the image of {width}×{height} pixels", size, view.size))
     return image
 
 
@@ -116,7 +116,7 @@ def pixels_of(image: Any, mode: str | None = None, *, indices: bool = False) -> 
     looked_up = "RGBA" if transparent else "RGB"
     has = {"P": looked_up, "1": "L"}.get(image.mode, image.mode)
     if mode not in (None, has) and ((has, mode) not in EXACT or transparent):
-        raise DecodeError(f"the picture is {has}; making it {mode} would change its pixels")
+        raise DecodeError(f"the image is {has}; making it {mode} would change its pixels")
     return array_of(image, has, mode or has)
 
 
@@ -148,7 +148,7 @@ def palette_of(image: Any) -> Palette | None:
 
 
 def save(pixels: Pixels, encoding: str, mode: str, palette: Palette | None = None, **options: Any) -> bytes:
-    """An encoded picture of these pixels, one channel without its axis."""
+    """An encoded image of these pixels, one channel without its axis."""
     out = io.BytesIO()
     try:
         if mode in ("CMYK", "P"):

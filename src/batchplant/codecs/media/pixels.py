@@ -29,10 +29,10 @@ def mode_of(pixels: Pixels) -> str:
     channels = 1 if pixels.ndim == 2 else pixels.shape[2] if pixels.ndim == 3 else 0
     if 0 in pixels.shape or not 1 <= channels < 1 << 16:
         raise EncodeError(
-            f"an image of shape {pixels.shape} has no picture format; store it in a Tensor field instead"
+            f"an image of shape {pixels.shape} has no image format; store it in a Tensor field instead"
         )
     if pixels.dtype.kind not in "iuf" or pixels.dtype.itemsize > 8:
-        message = f"an image of {pixels.dtype} has no picture format; store it in a Tensor field instead"
+        message = f"an image of {pixels.dtype} has no image format; store it in a Tensor field instead"
         raise EncodeError(message)
     return mode_name(pixels.dtype, channels)
 
@@ -54,7 +54,7 @@ def pixels_to_rgb(pixels: Pixels) -> Pixels:
 
 
 def orient(pixels: Pixels, orientation: int) -> Pixels:
-    """The picture turned and mirrored as EXIF's number says, so that it is upright."""
+    """The image turned and mirrored as EXIF's number says, so that it is upright."""
     if orientation in (5, 6, 7, 8):
         pixels = pixels.swapaxes(0, 1)
     if orientation in (2, 3, 6, 7):

@@ -56,7 +56,7 @@ def text_of(found: Any, height: int, width: int) -> str:
         raise DamagedError(f"{json.dumps(found)[:60]} is no run-length mask") from None
     if size != [height, width]:
         shown = "×".join(map(str, size))
-        raise DamagedError(f"a run-length mask of {shown} in a picture of {height}×{width}")
+        raise DamagedError(f"a run-length mask of {shown} in an image of {height}×{width}")
     if runs is None:
         counts_of(counts.encode(), height, width)
         return str(counts)
@@ -66,7 +66,7 @@ def text_of(found: Any, height: int, width: int) -> str:
 
 
 def painted(objects: Iterable[tuple[int, Rings, str]], height: int, width: int) -> npt.NDArray[Any]:
-    """A picture of objects (value, rings, run-length text), one after another; 0 where there is none."""
+    """An image of objects (value, rings, run-length text), one after another; 0 where there is none."""
     limits.check("a mask", 2 * height * width)
     listed = list(objects)
     deep = max((value for value, *_ in listed), default=0) > 255
@@ -77,7 +77,7 @@ def painted(objects: Iterable[tuple[int, Rings, str]], height: int, width: int) 
         for ring in rings:
             counts = _native.rle_of_polygon(np.array(ring, dtype=np.float64), height, width)
             if counts is None:
-                raise DamagedError("a polygon reaches too far out of its picture")
+                raise DamagedError("a polygon reaches too far out of its image")
             _native.rle_paint(counts, canvas, value)
     return canvas
 

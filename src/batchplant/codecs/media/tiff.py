@@ -1,4 +1,4 @@
-"""TIFF pictures that Pillow cannot hold: more than 8 bits in colour, floats, any number of channels, pages.
+"""TIFF images that Pillow cannot hold: more than 8 bits in colour, floats, any number of channels, pages.
 
 Read and written by tifffile, with imagecodecs for what is compressed (extra ``tiff``).
 """
@@ -19,7 +19,7 @@ from ...errors import DecodeError, EncodeError, MissingLibraryError
 from ...schema.columns import U8
 from . import ifd
 
-# A chain of directories may be as long as the file; nobody stores a picture of so many pages.
+# A chain of directories may be as long as the file; nobody stores an image of so many pages.
 MOST_PAGES = 1 << 16
 # None, LZW, Deflate, PackBits, LZMA, Zstandard: what unpacks to the size that the directory says, and how
 # many bytes a byte can become at the most. Codecs with a size of their own inside (JPEG and its kin) are not
@@ -123,7 +123,7 @@ def _page(found: ifd.Directory) -> Page:
 
 
 def read(view: U8, first: int = 0, count: int = 1) -> list[npt.NDArray[Any]]:
-    """Pages of a picture; sizes have been compared with what is allowed."""
+    """Pages of an image; sizes have been compared with what is allowed."""
     tifffile = library()
     found: list[npt.NDArray[Any]] = []
     try:
@@ -142,7 +142,7 @@ def read(view: U8, first: int = 0, count: int = 1) -> list[npt.NDArray[Any]]:
 
 def _pixels(page: Any, view: U8) -> npt.NDArray[Any]:
     if page.compression not in BOUNDED:
-        raise DecodeError(f"pictures of this kind are not read with compression {page.compression}")
+        raise DecodeError(f"images of this kind are not read with compression {page.compression}")
     # A bit may become a byte.
     if page.nbytes > 8 * BOUNDED[page.compression] * len(view):
         raise DecodeError(f"it claims {page.nbytes} bytes of pixels, and the file has {len(view)}")
@@ -175,7 +175,7 @@ def library() -> ModuleType:
         import tifffile
     except ImportError:
         raise MissingLibraryError(
-            'this picture needs tifffile and imagecodecs: pip install "batchplant[tiff]"'
+            'this image needs tifffile and imagecodecs: pip install "batchplant[tiff]"'
         ) from None
     # It also logs what it raises, and without any handler that goes to the terminal.
     logger = logging.getLogger("tifffile")

@@ -24,7 +24,7 @@ def memcpy(source: Any, dest: Any) -> None:
 def resize_crop(
     source: Any, start_row: int, end_row: int, start_col: int, end_col: int, destination: Any
 ) -> None:
-    """Resize a part of a picture into the destination; each pixel is the mean of what it covers."""
+    """Resize a part of an image into the destination; each pixel is the mean of what it covers."""
     part = np.ascontiguousarray(source[start_row:end_row, start_col:end_col])
     high, wide = destination.shape[:2]
     # Where it has to grow, pixels repeat first, so that there is something to take the mean of.

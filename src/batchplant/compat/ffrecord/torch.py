@@ -2,11 +2,11 @@
 
 ::
 
-    class Pictures(Dataset):
+    class Images(Dataset):
         def process(self, indices, data):
             return [decode(one) for one in data]
 
-    loader = DataLoader(Pictures("train.ffr"), batch_size=64, shuffle=True, num_workers=4)
+    loader = DataLoader(Images("train.ffr"), batch_size=64, shuffle=True, num_workers=4)
 """
 
 from __future__ import annotations

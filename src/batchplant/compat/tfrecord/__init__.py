@@ -2,7 +2,7 @@
 
 ``tf.io``, ``tf.train``, ``tf.data`` and ``tf.image`` have TensorFlow's names, arguments and results, as far
 as files of records and input pipelines go. TensorFlow is not used. Records are found, Examples parsed and
-pictures decoded by batchplant's native core.
+images decoded by batchplant's native core.
 """
 
 from __future__ import annotations

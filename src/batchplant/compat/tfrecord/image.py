@@ -1,4 +1,4 @@
-"""tf.image: decoding by the native core, and the common operations on single pictures."""
+"""tf.image: decoding by the native core, and the common operations on single images."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _with_channels(pixels: Any, channels: int) -> Any:
     alpha = out[:, :, -1:] if found in (2, 4) else np.full_like(out[:, :, :1], top)
     colour = out[:, :, : found - 1] if found in (2, 4) else out
     if channels in (1, 2) and colour.shape[2] == 3:
-        raise DecodeError(f"cannot convert a picture of {found} channels to {channels}")
+        raise DecodeError(f"cannot convert an image of {found} channels to {channels}")
     if channels in (3, 4) and colour.shape[2] == 1:
         colour = np.repeat(colour, 3, axis=2)
     return (np.concatenate([colour, alpha], axis=2) if channels in (2, 4) else colour).view(Tensor)
@@ -148,7 +148,7 @@ def decode_bmp(contents: Any, channels: Any = 0, name: Any = None) -> Any:
 
 
 def decode_gif(contents: Any, name: Any = None) -> Any:
-    """All pictures of a GIF: (pictures, height, width, 3)."""
+    """All images of a GIF: (images, height, width, 3)."""
     return np.stack(codec.frames(as_bytes(contents))).view(Tensor)
 
 

@@ -1,4 +1,4 @@
-"""Pictures in another type or lightness."""
+"""Images in another type or lightness."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from .values import Tensor, tensor
 
 
 def _flip(image: Any, axis: int, draws: np.random.Generator) -> Any:
-    """A picture mirrored or not; of a batch each by its own draw."""
+    """An image mirrored or not; of a batch each by its own draw."""
     image = tensor(image)
     if image.ndim == 3:
         return np.flip(image, axis) if draws.random() < 0.5 else image
@@ -88,17 +88,15 @@ def sample_distorted_bounding_box(
     use_image_if_no_bounding_boxes: bool = False,
     name: Any = None,
 ) -> BoundingBox:
-    """A random crop of the picture that shows enough of one of the boxes (top, left, bottom, right, 0 to 1).
+    """A random crop of the image that shows enough of one of the boxes (top, left, bottom, right, 0 to 1).
 
-    Gives where it begins, its size, and itself as a box; the whole picture where no attempt succeeds.
+    Gives where it begins, its size, and itself as a box; the whole image where no attempt succeeds.
     """
     height, width = (int(one) for one in np.asarray(image_size).reshape(-1)[:2])
     boxes = np.asarray(bounding_boxes, dtype=np.float64).reshape(-1, 4)
     if not len(boxes):
         if not use_image_if_no_bounding_boxes:
-            raise SchemaError(
-                "there is no bounding box; use_image_if_no_bounding_boxes=True takes the picture"
-            )
+            raise SchemaError("there is no bounding box; use_image_if_no_bounding_boxes=True takes the image")
         boxes = np.array([[0.0, 0.0, 1.0, 1.0]])
     with generator(seed or None) as draws:
         top, left, tall, wide = _attempts(

@@ -155,7 +155,7 @@ def _sampled(old: int, new: int, method: ResizeMethod, antialias: bool) -> Taps:
     end = np.clip(np.floor(middles + reach - _HALF).astype(np.int64), 0, old - 1) + 1
     at = start[:, None] + np.arange(int(np.max(end - start)))
     distance = np.abs(at.astype(np.float32) + _HALF - middles[:, None]) * (_ONE / wide)
-    # What lies outside of the picture does not count; the rest makes up for it.
+    # What lies outside of the image does not count; the rest makes up for it.
     weights = np.where(at < end[:, None], kernel(distance), np.float32(0.0))
     return np.minimum(at, old - 1), _whole(weights)
 
@@ -200,14 +200,14 @@ def resize(
     *,
     half_pixel_centers: bool = True,
 ) -> Any:
-    """A picture (height, width, channels), or a batch of them, in another size.
+    """An image (height, width, channels), or a batch of them, in another size.
 
     The result is float32, but for the nearest neighbour, which keeps the type.
     """
     given = tensor(images)
     pixels = np.asarray(given)
     if pixels.ndim not in (3, 4) or 0 in pixels.shape:
-        raise OptionError(f"a picture of shape {pixels.shape} cannot be resized")
+        raise OptionError(f"an image of shape {pixels.shape} cannot be resized")
     height, width = (int(one) for one in np.asarray(size).reshape(-1))
     if height < 1 or width < 1:
         raise OptionError(f"a size is at least 1 × 1, not {height} × {width}")

@@ -1,7 +1,7 @@
 """Apache Arrow IPC and Feather, columns as they lie in memory.
 
 A file holds record batches of some thousand samples. In one that is not compressed, numbers, tensors, text,
-bytes and pictures are used where they lie, without decoding anything; of compressed batches the columns that
+bytes and images are used where they lie, without decoding anything; of compressed batches the columns that
 are asked for are unpacked. Feather (version 2) is the same format under another name. A stream has no footer,
 and its messages are walked through once. The folders that `save_to_disk` of Hugging Face's datasets leaves
 hold streams, and are opened as they are.

@@ -7,8 +7,8 @@
 - ``ipc/``: Arrow's own files, by themselves or inside of others (Arrow, LitData);
 - ``lake/``: tables whose files a log lists (Delta, Iceberg);
 - ``arrays/``: arrays in chunks (Zarr, N5);
-- ``folders/``: one file for each sample (pictures, sound, video);
-- ``detection/``: the same, and beside them what lies in the pictures (COCO, YOLO, VOC);
+- ``folders/``: one file for each sample (images, sound, video);
+- ``detection/``: the same, and beside them what lies in the images (COCO, YOLO, VOC);
 - ``tokens``: sequences of tokens and nothing else (Megatron, flat files);
 - ``objects``: Python objects (pickle, joblib); ``tensors/``: models as named tensors (safetensors, ONNX …).
 

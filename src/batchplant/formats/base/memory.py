@@ -28,7 +28,7 @@ from .tables import TableReader
 
 # In place of a path: no file has this name.
 PATH = "<memory>"
-# Cells looked at to tell whether bytes are pictures.
+# Cells looked at to tell whether bytes are images.
 LOOK_AT = 32
 # Rows of an Arrow table that are decoded at a time.
 UNIT_ROWS = 65536
@@ -40,7 +40,7 @@ class ValuesReader(Reader):
     # What was given, in words; the names of what stands beside the columns.
     kind: str
     beside: list[str]
-    # Whether a text in place of a picture or a sound is the path of one.
+    # Whether a text in place of an image or a sound is the path of one.
     takes_paths: bool = False
     _values: dict[str, Values]
 
@@ -83,9 +83,9 @@ class ValuesReader(Reader):
         elif isinstance(field, Bytes):
             present = [value for value in values if value is not None]
             some = np.unique(np.linspace(0, len(present) - 1, LOOK_AT).astype(int))
-            picture = infer_image(Ragged.from_cells([present[row] for row in some]))
-            if picture is not None:
-                return dataclasses.replace(picture, optional=field.optional)
+            image = infer_image(Ragged.from_cells([present[row] for row in some]))
+            if image is not None:
+                return dataclasses.replace(image, optional=field.optional)
         return field
 
     def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
@@ -118,7 +118,7 @@ class MemoryReader(ValuesReader):
     """A dict of columns, a list of samples, an array, tensors, a data frame.
 
     ``fields``: only these. ``schema``: the kinds of some fields, where the values do not tell them: arrays of
-    pixels, or paths of files, that are pictures.
+    pixels, or paths of files, that are images.
     """
 
     format = "memory"

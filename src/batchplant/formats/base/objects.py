@@ -5,7 +5,7 @@ dataset: a dict of columns (arrays, lists), a list of dicts, tuples or values, a
 a file with several pickles, one sample or one list of samples after another.
 
 We write a dict of columns: arrays of numbers for cells of one fixed size, lists of plain values for all
-others (pictures as their encoded files, or as arrays of pixels). Before it stands our schema, as a text that
+others (images as their encoded files, or as arrays of pixels). Before it stands our schema, as a text that
 the pickle drops at once: everybody else loads the dict and nothing besides.
 """
 

@@ -77,7 +77,7 @@ class BetonWriter(Writer):
 
     def remarks(self) -> list[str]:
         return [
-            f"the pictures of {name!r} are {field.mode or 'not all RGB'}; FFCV's image type holds RGB, "
+            f"the images of {name!r} are {field.mode or 'not all RGB'}; FFCV's image type holds RGB, "
             "so they are stored as bytes, which FFCV reads as such; to_rgb (--to-rgb) makes them RGB"
             for name, field in self.schema.items()
             if isinstance(field, Image) and layout(field) != RGB
@@ -122,7 +122,7 @@ class BetonWriter(Writer):
             if isinstance(column, Ragged):
                 large = (probe(column)[:, 1:3] > SIDE_MOST).any(axis=1) if kind == RGB else ()
                 for row in np.flatnonzero(large):
-                    message = f".beton holds pictures of at most {SIDE_MOST} pixels a side"
+                    message = f".beton holds images of at most {SIDE_MOST} pixels a side"
                     found[int(row)] = EncodeError(message, field=name)
         for row in np.flatnonzero(totals >= PAGE_END // 2):
             found[int(row)] = EncodeError(f"{totals[row]} bytes exceed .beton's largest page")
@@ -156,7 +156,7 @@ class BetonWriter(Writer):
             else:
                 member["ptr"] = ptrs[:, at]
                 if kind == RGB:
-                    self._picture(columns[name], member)
+                    self._image(columns[name], member)
                 else:
                     member["size"] = sizes[:, at]
             at += 1
@@ -194,7 +194,7 @@ class BetonWriter(Writer):
             buffer[ptrs[own < 0, number] - first] = MISSING_MARK
         self._pages.write_at(buffer, first)
 
-    def _picture(self, column: Column, member: Any) -> None:
+    def _image(self, column: Column, member: Any) -> None:
         assert isinstance(column, Ragged)
         headers = probe(column)
         member["mode"] = np.where(column.raw, RAW, JPEG)

@@ -1,7 +1,7 @@
-"""COCO: annotations in one JSON file, pictures in a folder beside it.
+"""COCO: annotations in one JSON file, images in a folder beside it.
 
 ``annotations/instances_val2017.json`` beside ``val2017/``; a sample is an image with its annotations. The
-file names pictures (``images``), classes (``categories``) and what lies in the pictures (``annotations``):
+file names images (``images``), classes (``categories``) and what lies in the images (``annotations``):
 boxes, outlines, keypoints, captions, panoptic segments. A class is its place among the categories here, from
 0 on; the ids that it has in the file are ``ids`` of the field ``labels``. Keys that COCO does not know are
 ``image_extra`` and ``object_extra``.

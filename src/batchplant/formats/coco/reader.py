@@ -31,12 +31,12 @@ EXTRA = ("image_extra", "object_extra")
 
 
 class CocoReader(DetectionReader):
-    """Reads COCO annotations and the pictures beside them.
+    """Reads COCO annotations and the images beside them.
 
-    ``images``: the folder of the pictures (default: found by the first of them). ``annotations``: which file,
+    ``images``: the folder of the images (default: found by the first of them). ``annotations``: which file,
     where the path is a folder with several. ``masks``: add a field ``mask`` that is painted with the objects:
     ``classes`` (class + 1) or ``instances`` (number of the object + 1). ``panoptic``: the folder of the
-    panoptic pictures. ``float64``: which of boxes, area and keypoints are float64 even where float32 keeps
+    panoptic images. ``float64``: which of boxes, area and keypoints are float64 even where float32 keeps
     all digits of the file. ``index``: see the guide on index files.
     """
 
@@ -60,7 +60,7 @@ class CocoReader(DetectionReader):
         if masks is not None and masks not in MASKS:
             raise OptionError(f"masks is {' or '.join(MASKS)}, not {masks!r}", path=path)
         self._masks = masks
-        self._pictures, self._columns = {}, Columns()
+        self._images, self._columns = {}, Columns()
         file = self._annotations(annotations)
         self._source = open_source(file)
         try:
@@ -73,7 +73,7 @@ class CocoReader(DetectionReader):
                 files = self._panoptic_names()
                 there = [name for name in files if name is not None]
                 others["panoptic"] = self._folder(panoptic, file, there, "panoptic"), files
-            self._set_pictures(below, names, **others)
+            self._set_images(below, names, **others)
             self._set_fields()
         except BatchplantError as error:
             self._source.close()
@@ -117,7 +117,7 @@ class CocoReader(DetectionReader):
     def _panoptic_names(self) -> list[str | None]:
         letters, ends = self._arrays["panoptic"].tobytes(), self._arrays["panoptic_offsets"].tolist()
         if len(ends) != len(self._counts) + 1:
-            raise DamagedError("the index does not know the panoptic pictures")
+            raise DamagedError("the index does not know the panoptic images")
         return [os.fsdecode(letters[a:b]) or None for a, b in itertools.pairwise(ends)]
 
     def _folder(self, asked: str | None, file: str, names: Sequence[str], option: str) -> Files:
@@ -149,7 +149,7 @@ class CocoReader(DetectionReader):
             dict.fromkeys(os.path.relpath(one, above) if "://" not in one else one for one in tried)
         )
         raise NotFoundError(
-            f"the pictures are not found ({first} is in none of {looked}): say where with {option}=FOLDER "
+            f"the images are not found ({first} is in none of {looked}): say where with {option}=FOLDER "
             f"(--option {option}=FOLDER)",
             path=file,
         )
@@ -219,7 +219,7 @@ class CocoReader(DetectionReader):
     # -- reading ---------------------------------------------------------------------------------------
 
     def _column(self, name: str, indices: I64) -> Any:
-        if name in self._columns or name in self._pictures:
+        if name in self._columns or name in self._images:
             return super()._column(name, indices)
         if name in EXTRA:
             return self._extras(name, indices)

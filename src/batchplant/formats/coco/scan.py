@@ -1,4 +1,4 @@
-"""Where what lies in a COCO file: pictures, categories, and the objects in order of their pictures.
+"""Where what lies in a COCO file: images, categories, and the objects in order of their images.
 
 The file may be half a gigabyte: numbers are parsed natively, some objects at a time, and outlines and
 captions stay where they are until somebody reads them.
@@ -241,7 +241,7 @@ def _names(rows: _Rows, places: dict[str, tuple[Any, Any, Any]]) -> tuple[U8, I6
 
 
 def _objects(rows: _Rows, images: I64, points: int) -> tuple[index.Arrays, list[str], int]:
-    """The objects, in order of the pictures; which keys they have; how many keypoints."""
+    """The objects, in order of the images; which keys they have; how many keypoints."""
     keys = list(OBJECT_KEYS)
     places = rows.find(["segments_info", "file_name", *keys])
     owners = rows.numbers("image_id", places["image_id"], Int(), np.iinfo(np.int64).min)
@@ -277,7 +277,7 @@ def _objects(rows: _Rows, images: I64, points: int) -> tuple[index.Arrays, list[
         "text_kind": told[0],
     }  # fmt: skip
     rank = _rank(owners, images)
-    # Stable: the objects of a picture stay in the order of the file.
+    # Stable: the objects of an image stay in the order of the file.
     order = np.argsort(np.where(rank < 0, len(images), rank), kind="stable")[: int((rank >= 0).sum())]
     made = {name: np.ascontiguousarray(one[order]).reshape(-1) for name, one in found.items()}
     made["counts"] = np.bincount(rank[rank >= 0], minlength=len(images)).astype(np.int64)
@@ -310,7 +310,7 @@ def _keypoints(rows: _Rows, place: tuple[Any, Any, Any], points: int) -> tuple[n
 
 
 def _files(rows: _Rows, place: tuple[Any, Any, Any], rank: I64, count: int) -> tuple[U8, I64]:
-    """The names of the panoptic pictures, image by image; empty where one has none."""
+    """The names of the panoptic images, image by image; empty where one has none."""
     kind, start, size = place
     names: list[bytes] = [b""] * count
     for row in np.flatnonzero((kind == STRING) & (rank >= 0)).tolist():

@@ -7,9 +7,9 @@ the file, virtual datasets and references are never followed.
 What we write, all of which h5py reads:
 
 - numbers and tensors of one size as datasets; times as int64,
-- bytes, pictures and tensors of varying size as variable-length ``uint8`` (tensors: of their dtype), text and
+- bytes, images and tensors of varying size as variable-length ``uint8`` (tensors: of their dtype), text and
   JSON as variable-length strings; with ``layout="packed"`` as ``NAME/data`` and ``NAME/offsets`` instead,
-- ``batchplant/valid/NAME`` where cells may be missing, ``batchplant/shape/NAME`` for raw pictures,
+- ``batchplant/valid/NAME`` where cells may be missing, ``batchplant/shape/NAME`` for raw images,
 - the attribute ``batchplant`` of the file: the schema as JSON.
 """
 

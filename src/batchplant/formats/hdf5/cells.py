@@ -63,7 +63,7 @@ class Cells:
             return None
         found = self.shapes.rows(indices, 0, 12).view("<i4").astype(np.int32)
         if ((found < 0) | (found[:, 2:] > 4)).any():
-            raise DamagedError("the shape of a picture makes no sense")
+            raise DamagedError("the shape of an image makes no sense")
         return found if found.any() else None
 
 

@@ -2,7 +2,7 @@
 
 A heap is ``GCOL``, a version, its size, and objects: number, references, size, bytes up to a multiple of 8.
 An object of number 0 is the free space at the end. We read them here and not through the library, which
-copies cell by cell under one lock, and which a damaged heap can hold up for ever. So pictures are decoded
+copies cell by cell under one lock, and which a damaged heap can hold up for ever. So images are decoded
 where they lie.
 """
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from .layout import File, Table
 
 BLOCK_BYTES = 8 << 20
-# So many samples say whether bytes are text or pictures.
+# So many samples say whether bytes are text or images.
 PROBED = 16
 # The number of the filter that is a checksum.
 FLETCHER = 3
@@ -271,7 +271,7 @@ class Hdf5Reader(PackedReader):
                 file.left_out[name] = f"it has {length} rows, and the others {counts[0][0]}"
 
     def _probed(self, cells: Cells, part: Any, field: Field) -> Field:
-        """Bytes that are pictures are an Image; a text that says it is ASCII, and is not, is Bytes."""
+        """Bytes that are images are an Image; a text that says it is ASCII, and is not, is Bytes."""
         try:
             sample = cells.read(np.arange(min(PROBED, self.length)))
         # What is damaged will be found when it is read.

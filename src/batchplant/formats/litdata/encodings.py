@@ -61,7 +61,7 @@ TORCH = (
     "uint16",
 )  # fmt: skip
 NUMBERS = {"int": "int64", "float": "float64", "bool": "uint8"}
-PICTURES = ("jpeg", "image")
+IMAGE_ENCODINGS = ("jpeg", "image")
 MOST_AXES = 63
 
 
@@ -154,7 +154,7 @@ def field_of(encoding: Encoding, cells: Ragged) -> Field:
         return _array_field(encoding, cells)
     if encoding.form == "pil":
         return pil.field_of(cells)
-    if name in PICTURES:
+    if name in IMAGE_ENCODINGS:
         found = infer_image(cells) if len(cells) else None
         return Image() if found is None and not len(cells) else found or Bytes()
     known: dict[str, Field] = {
@@ -178,4 +178,4 @@ def _array_field(encoding: Encoding, cells: Ragged) -> Field:
 
 def vague(encoding: Encoding) -> bool:
     """Whether the first cells have to tell the field."""
-    return encoding.form in ("array", "pil") or encoding.text.partition(":")[0] in PICTURES
+    return encoding.form in ("array", "pil") or encoding.text.partition(":")[0] in IMAGE_ENCODINGS

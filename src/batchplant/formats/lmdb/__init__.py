@@ -2,7 +2,7 @@
 
 Reading goes without liblmdb, which trusts the pages that it maps: our own walker checks every number, finds
 once where each value lies, and from then on values are used in the mapping. What a value is, ``codec`` says:
-bytes, pictures, JSON, text, MessagePack, Caffe's Datum, pickles. The key is the field ``key``.
+bytes, images, JSON, text, MessagePack, Caffe's Datum, pickles. The key is the field ``key``.
 
 What we write: the samples in order under the keys ``0000000000``, ``0000000001``, …, each as a MessagePack
 map (a single field ``data`` of bytes as it is), and the schema as JSON under the key ``__batchplant__``,

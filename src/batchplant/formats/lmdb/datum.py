@@ -1,4 +1,4 @@
-"""Caffe's Datum: a picture, encoded or as raw channels, or an array, and a label."""
+"""Caffe's Datum: an image, encoded or as raw channels, or an array, and a label."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from .codec import Codec
 
 # The columns of what _native.datum_scan gives.
 CHANNELS, HEIGHT, WIDTH, LABEL, ENCODED, START, SIZE, _, FLOATS = range(9)
-# Longer sides make no picture; the product of three stays far from overflowing.
+# Longer sides make no image; the product of three stays far from overflowing.
 LONGEST = 1 << 20
 
 
 class DatumCodec(Codec):
-    """Fields ``image`` and ``label``; ``data`` (channels, height, width) where it is no picture."""
+    """Fields ``image`` and ``label``; ``data`` (channels, height, width) where it is no image."""
 
     name = "datum"
 
     def __init__(self, data: U8, starts: I64, sizes: I64, *, bgr: bool) -> None:
         self._bgr = bgr
         rows = _scan(data, starts, sizes)
-        self._data: Field = self._picture(rows, data) or self._tensor(rows)
+        self._data: Field = self._image(rows, data) or self._tensor(rows)
         self._named = "image" if isinstance(self._data, Image) else "data"
         self.fields = {self._named: self._data, "label": Int("int32")}
 
-    def _picture(self, rows: I64, data: U8) -> Image | None:
+    def _image(self, rows: I64, data: U8) -> Image | None:
         encoded = _is_encoded(rows)
         if (rows[:, FLOATS] > 0).any() or not np.isin(rows[~encoded, CHANNELS], (1, 3)).all():
             return None
@@ -59,7 +59,7 @@ class DatumCodec(Codec):
             if name == "label":
                 found[name] = rows[:, LABEL].astype(np.int32)
             elif isinstance(self._data, Image):
-                found[name] = self._read_pictures(rows, data)
+                found[name] = self._read_images(rows, data)
             else:
                 found[name] = self._read_arrays(rows, data, starts, sizes)
         return found
@@ -73,12 +73,12 @@ class DatumCodec(Codec):
             return None
         return rows[:, START].copy(), rows[:, SIZE].copy(), None
 
-    def _read_pictures(self, rows: I64, data: U8) -> Ragged:
+    def _read_images(self, rows: I64, data: U8) -> Ragged:
         encoded = _is_encoded(rows)
         for row in np.flatnonzero(~encoded).tolist():
             shape = _shape(rows, row)
             if shape[0] not in (1, 3) or math.prod(shape) != rows[row, SIZE]:
-                raise DecodeError(f"{rows[row, SIZE]} bytes are not a picture of shape {shape}", sample=row)
+                raise DecodeError(f"{rows[row, SIZE]} bytes are not an image of shape {shape}", sample=row)
         cells = gathered(data, rows[:, START], rows[:, SIZE])
         if encoded.all():
             return cells
@@ -119,12 +119,12 @@ def _scan(data: U8, starts: I64, sizes: I64) -> I64:
 
 
 def _is_encoded(rows: I64) -> npt.NDArray[np.bool_]:
-    """An encoded picture says so; some tools leave that out, and the shape too."""
+    """An encoded image says so; some tools leave that out, and the shape too."""
     return np.asarray((rows[:, SIZE] >= 0) & ((rows[:, ENCODED] != 0) | (rows[:, CHANNELS] == 0)))
 
 
 def _shape(rows: I64, row: int) -> tuple[int, ...]:
     shape = tuple(rows[row, [CHANNELS, HEIGHT, WIDTH]].tolist())
     if min(shape) < 0 or max(shape) > LONGEST:
-        raise DecodeError(f"no picture has the shape {shape}", sample=row)
+        raise DecodeError(f"no image has the shape {shape}", sample=row)
     return shape

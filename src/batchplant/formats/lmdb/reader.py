@@ -26,7 +26,7 @@ INTACT = 2
 class LmdbReader(RecordReader):
     """Reads LMDB environments. ``codec``: what values are: ``bytes``, ``image``, ``json``, ``text``,
     ``msgpack``, ``datum`` (Caffe), ``pickle`` (only with ``allow_pickle``, for it can run code), or ``auto``:
-    our own samples, pictures or bytes; ``db``: a named database; ``schema``: the fields of msgpack values;
+    our own samples, images or bytes; ``db``: a named database; ``schema``: the fields of msgpack values;
     ``bgr``: whether raw pixels of a Datum have blue first, as Caffe's tools write them; ``index``: auto,
     memory, write or rebuild."""
 

@@ -80,9 +80,9 @@ def _field_of(values: list[Any]) -> Field:
     present = [value for value in values if value is not None]
     if present and all(isinstance(value, bytes) for value in present):
         cells = Ragged.from_cells(present)
-        picture = infer_image(cells)
-        if picture is not None and len(present) == len(values):
-            return picture
+        image = infer_image(cells)
+        if image is not None and len(present) == len(values):
+            return image
     try:
         return infer_field(values)
     except SchemaError:
@@ -136,9 +136,9 @@ class PickleCodec(Codec):
 
 
 def _guess(data: U8, starts: I64, sizes: I64) -> Codec:
-    picture = infer_image(gathered(data, starts, sizes))
-    if picture is not None:
-        return WholeCodec("image", IMAGE, picture)
+    image = infer_image(gathered(data, starts, sizes))
+    if image is not None:
+        return WholeCodec("image", IMAGE, image)
     return WholeCodec("bytes", VALUE, Bytes())
 
 

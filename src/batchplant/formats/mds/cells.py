@@ -17,7 +17,7 @@ from .encodings import DIGITS, DTYPES, MOST_DIGITS, MOST_SIZE, Encoding, stored_
 
 
 def inner(encoding: Encoding, field: Field, data: U8, starts: I64, sizes: I64) -> Inner | None:
-    """Where the pixels of pictures lie, and the values of arrays that say their shape; None: make them."""
+    """Where the pixels of images lie, and the values of arrays that say their shape; None: make them."""
     if encoding.text == "pil":
         return pil.inner(data, starts, sizes)
     if not (isinstance(field, Tensor) and field.flat):

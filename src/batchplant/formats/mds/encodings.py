@@ -43,13 +43,13 @@ DTYPES = {
     34: "float32", 64: "uint64", 65: "int64", 66: "float64",
 }  # fmt: skip
 TEXTS = ("str", "str_decimal")
-PICTURES = ("jpeg", "png")
+IMAGE_ENCODINGS = ("jpeg", "png")
 DIGITS = {"str_int": "int64", "str_float": "float64"}
 # Python gives up on more digits by itself, and says so at length.
 MOST_DIGITS = 400
 # Those whose cells we hand on as they are. A pickle would run code: it stays bytes.
 OPAQUE = ("bytes", "pkl", "jpeg_array", "jpegarray", "list[jpeg]", "list[png]", "list[pil]")
-PLAIN = (*OPAQUE, *TEXTS, *PICTURES, "json")
+PLAIN = (*OPAQUE, *TEXTS, *IMAGE_ENCODINGS, "json")
 MOST_AXES = 63
 # No size of an array that fits into a shard is larger.
 MOST_SIZE = 1 << 40
@@ -164,7 +164,7 @@ def field_of(encoding: Encoding, cells: Ragged) -> Field:
         return Float(dtype) if dtype in FLOATS else Int(dtype)
     if encoding.text == "pil":
         return pil.field_of(cells)
-    if encoding.text in PICTURES:
+    if encoding.text in IMAGE_ENCODINGS:
         found = infer_image(cells) if len(cells) else None
         return Image(encoding.text) if found is None and not len(cells) else found or Bytes()
     return Text() if encoding.text in TEXTS else Json() if encoding.text == "json" else Bytes()

@@ -15,7 +15,7 @@ from ...storage import is_remote, limits, open_source
 from ..base.records import GivenSchema
 from ..base.shards import Inner, Shards, ShardsReader
 from . import cells, index, shards
-from .encodings import DIGITS, PICTURES, holds
+from .encodings import DIGITS, IMAGE_ENCODINGS, holds
 from .index import Shard
 from .packing import digest
 
@@ -51,7 +51,7 @@ class MdsReader(ShardsReader):
         self._set_schema(self._told() if note is None else note.schema, schema)
 
     def _told(self) -> Schema:
-        told = ("pil", "str_int", *PICTURES)
+        told = ("pil", "str_int", *IMAGE_ENCODINGS)
         vague = [name for name, one in self.columns if one.varies or one.text in told]
         return Schema(index.fields_of(self.index, self._first_cells(vague)))
 

@@ -6,7 +6,7 @@ once; in a random order, of more than the cache holds, a sample costs the pages 
 files is one dataset, and folders called NAME=VALUE in it are fields.
 
 What a field is stands in the metadata of its column; see the guide for how fields are stored, and for what
-the types of other programs become. Pictures are bytes, or Hugging Face's struct of bytes and path.
+the types of other programs become. Images are bytes, or Hugging Face's struct of bytes and path.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ COMPRESSIONS = ("none", "snappy", "gzip", "brotli", "lz4", "zstd")
 class ParquetWriter(Writer):
     """Writes .parquet files, or folders of them.
 
-    ``compression``: zstd, snappy, gzip, brotli, lz4 or none; encoded pictures, sound and video are never
+    ``compression``: zstd, snappy, gzip, brotli, lz4 or none; encoded images, sound and video are never
     packed again. ``level``: how hard it tries. ``row_group_size``: bytes of cells in a row group (default
     4 MiB: small, so that shuffled reading is quick). ``partition_by``: fields whose values become folders,
     NAME=VALUE. ``hugging_face``: with the features of Hugging Face's datasets, for which an image is a struct

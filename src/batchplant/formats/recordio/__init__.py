@@ -6,9 +6,9 @@ parts (1 first, 2 middle, 3 last; 0 is a whole record), and the magic is left ou
 ``NAME.idx`` beside ``NAME.rec`` has a line ``key TAB offset`` for each record.
 
 An image record, as MXNet and DALI read it, begins with a header of 24 bytes: u32 count of labels, float32
-label, u64 id, u64 id2. Where the count is not 0, that many float32 labels follow. The rest is the picture.
+label, u64 id, u64 id2. Where the count is not 0, that many float32 labels follow. The rest is the image.
 
-What we write: a picture with at most a label, ``id`` and ``id2`` as an image record; a single field ``data``
+What we write: an image with at most a label, ``id`` and ``id2`` as an image record; a single field ``data``
 of bytes as it is; every other sample as a MessagePack map. ``NAME.rec.schema.json`` keeps the schema.
 """
 

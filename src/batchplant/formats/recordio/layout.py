@@ -18,7 +18,7 @@ MAGIC = 0xCED7230A
 FRAME = 8
 MOST_BYTES = (1 << 29) - 1
 KEYS = "{stem}.idx"
-# What stands before the picture of an image record.
+# What stands before the image of an image record.
 HEADER = np.dtype([("flag", "<u4"), ("label", "<f4"), ("id", "<u8"), ("id2", "<u8")])
 LABEL_AT = 4
 NUMBERS = ("id", "id2")
@@ -26,12 +26,12 @@ STEP = 64 << 20
 
 
 def image_field(schema: Schema) -> str | None:
-    """The picture of a schema that image records can hold; None where they cannot."""
-    pictures = [name for name, field in schema.items() if isinstance(field, Image) and not field.optional]
-    rest = [name for name in schema if name not in pictures and not _is_number(name, schema[name])]
-    if len(pictures) != 1 or len(rest) > 1 or (rest and not is_label(rest[0], schema[rest[0]])):
+    """The image of a schema that image records can hold; None where they cannot."""
+    images = [name for name, field in schema.items() if isinstance(field, Image) and not field.optional]
+    rest = [name for name in schema if name not in images and not _is_number(name, schema[name])]
+    if len(images) != 1 or len(rest) > 1 or (rest and not is_label(rest[0], schema[rest[0]])):
         return None
-    return pictures[0]
+    return images[0]
 
 
 def _is_number(name: str, field: Field) -> bool:

@@ -45,7 +45,7 @@ class RecordIOReader(RecordReader):
         self._starts, self._sizes, self._split = (found.arrays[name] for name in ("starts", "sizes", "split"))
         self._facts = found.facts
         self.length = len(self._starts)
-        self.picture: str | None = None
+        self.image: str | None = None
         try:
             self._open_schema(records, schema)
         except BatchplantError as error:
@@ -77,9 +77,9 @@ class RecordIOReader(RecordReader):
             self.schema = self._found_schema(bare=records == "header")
         elif image_field(self.schema) is None and records != "header":
             if records == "image":
-                raise SchemaError("image records have one picture, and at most label, id and id2")
+                raise SchemaError("image records have one image, and at most label, id and id2")
             return
-        self.picture = self._body_field()
+        self.image = self._body_field()
         self.raw = False
 
     def _body_field(self) -> str:
@@ -95,7 +95,7 @@ class RecordIOReader(RecordReader):
         return np.arange(0, self.length, step)[:PROBED_SAMPLES]
 
     def _has_headers(self, *, strict: bool) -> bool:
-        """Whether the records are image records: a header that fits, and (``strict``) a picture behind it."""
+        """Whether the records are image records: a header that fits, and (``strict``) an image behind it."""
         if not self.length:
             return not strict
         try:
@@ -192,7 +192,7 @@ class RecordIOReader(RecordReader):
     def _read_records(self, indices: I64, fields: Sequence[str]) -> Columns:
         if not fields:
             return Columns()
-        if self.picture is None:
+        if self.image is None:
             if self.raw and self._is_split(indices):
                 data, at, sizes, _ = self._found(indices, check=True)
                 return Columns(data=gathered(data, at, sizes))
@@ -200,7 +200,7 @@ class RecordIOReader(RecordReader):
         data, at, sizes, headers, body = self._bodies(indices)
         found = Columns()
         for name in fields:
-            if name == self.picture:
+            if name == self.image:
                 found[name] = gathered(data, at + body, sizes - body)
             elif name in NUMBERS:
                 found[name] = headers[name].astype(np.uint64)
@@ -241,9 +241,9 @@ class RecordIOReader(RecordReader):
     def _spans(self, field: str, indices: I64) -> Spans | None:
         if (field == "key" and self._noted_keys is not None) or self._is_split(indices):
             return None
-        if self.picture is None:
+        if self.image is None:
             return super()._spans(field, indices)
-        if field != self.picture:
+        if field != self.image:
             return None
         _, _, sizes, _, body = self._bodies(indices)
         return Spans([self.source.path], self._starts[indices] + FRAME + body, sizes - body)
@@ -297,5 +297,5 @@ class RecordIOReader(RecordReader):
             yield from self._check_keys(*found)
 
     def facts(self) -> dict[str, Any]:
-        kind = "image" if self.picture is not None else "raw" if self.raw else "packed"
+        kind = "image" if self.image is not None else "raw" if self.raw else "packed"
         return {"records": kind, "split records": len(self._split)}

@@ -26,7 +26,7 @@ EXACT = 1 << 24
 
 class RecordIOWriter(RecordWriter):
     """Writes .rec files and their .idx files. ``records``: ``image`` records, ``packed`` samples, or
-    ``auto``: image records where a picture, a label, id and id2 are all there is."""
+    ``auto``: image records where an image, a label, id and id2 are all there is."""
 
     side_cars: ClassVar[tuple[str, ...]] = (SCHEMA_SIDE_CAR, KEYS)
     # There is a key for each.
@@ -37,15 +37,15 @@ class RecordIOWriter(RecordWriter):
     def __init__(self, path: str, schema: Schema, options: WriteOptions, *, records: str = "auto") -> None:
         if records not in KINDS:
             raise OptionError(f"records is one of {', '.join(KINDS)}, not {records!r}", path=path)
-        self._picture = None if records == "packed" else image_field(schema)
-        if records == "image" and self._picture is None:
+        self._image = None if records == "packed" else image_field(schema)
+        if records == "image" and self._image is None:
             raise SchemaError(
-                "an image record holds one picture, and at most a label (Int, Float of 32 bits, or a Tensor "
+                "an image record holds one image, and at most a label (Int, Float of 32 bits, or a Tensor "
                 "of those with one axis) and id and id2 (Int of uint64)",
                 path=path,
             )
-        rest = [name for name in schema if name != self._picture and name not in NUMBERS]
-        self._label = rest[0] if self._picture is not None and rest else None
+        rest = [name for name in schema if name != self._image and name not in NUMBERS]
+        self._label = rest[0] if self._image is not None and rest else None
         super().__init__(path, schema, options)
 
     @classmethod
@@ -61,10 +61,10 @@ class RecordIOWriter(RecordWriter):
     def _begin(self, state: dict[str, Any] | None) -> None:
         if self.base is not None:
             assert isinstance(self.base, RecordIOReader)
-            if self.base.picture is None:
-                self._picture = self._label = None
-            if self.base.picture != self._picture:
-                raise self.cannot_append("its records have headers, and no pictures behind them")
+            if self.base.image is None:
+                self._image = self._label = None
+            if self.base.image != self._image:
+                raise self.cannot_append("its records have headers, and no images behind them")
         self._file = self.partial.spool("records")
         self._keys = self.partial.spool("keys")
 
@@ -100,13 +100,13 @@ class RecordIOWriter(RecordWriter):
         )
 
     def _write(self, columns: Columns) -> None:
-        if self._picture is None:
+        if self._image is None:
             super()._write(columns)
         else:
-            self._write_records(self._image_records(self._picture, columns))
+            self._write_records(self._image_records(self._image, columns))
 
-    def _image_records(self, picture: str, columns: Columns) -> Ragged:
-        """Header, labels where there are several, and the picture."""
+    def _image_records(self, image: str, columns: Columns) -> Ragged:
+        """Header, labels where there are several, and the image."""
         rows = columns.rows
         headers = np.zeros(rows, dtype=HEADER)
         headers["id"] = columns["id"] if "id" in columns else self.before + self.written + np.arange(rows)
@@ -125,7 +125,7 @@ class RecordIOWriter(RecordWriter):
                 headers["flag"] = sizes // 4
             else:
                 headers["label"] = labels
-        parts = [column_runs(headers), *several, column_runs(columns[picture])]
+        parts = [column_runs(headers), *several, column_runs(columns[image])]
         offsets = starts_of(sum((sizes for _, _, sizes in parts), np.zeros(rows, dtype=np.int64)))
         out, at = np.empty(offsets[-1], dtype=np.uint8), offsets[:-1].copy()
         for data, starts, sizes in parts:

@@ -49,7 +49,7 @@ def create(
 ) -> Writer | ShardWriter:
     """Write a dataset: ``with create("a.beton", schema) as out: out.append({...})``.
 
-    The format comes from the suffix unless named. ``images`` says how pictures are stored: an
+    The format comes from the suffix unless named. ``images`` says how images are stored: an
     :class:`ImageOptions` for all fields, or a dict of them by field. The options from ``write_mode`` to
     ``orient`` are those of ImageOptions, for all fields that ``images`` does not name. See
     :class:`WriteOptions` for the rest; further options are the format's own, and those of storage (endpoint,
@@ -59,16 +59,16 @@ def create(
     ``mode="append"`` adds to a dataset that is there, and makes one where there is none. The schema is that
     of the dataset; one that is given has to fit to it. All new samples appear when the writer is closed.
     """
-    pictures = ImageOptions(
+    image_options = ImageOptions(
         write_mode=write_mode, max_resolution=max_resolution, jpeg_quality=jpeg_quality, to_rgb=to_rgb,
         smart_threshold=smart_threshold, compress_probability=compress_probability, reencode=reencode,
         seed=seed, image_format=image_format, quality=quality, lossless=lossless, orient=orient,
     )  # fmt: skip
-    if isinstance(images, ImageOptions) and pictures != ImageOptions():
-        raise OptionError("images says how pictures are stored; leave the other options for pictures out")
+    if isinstance(images, ImageOptions) and image_options != ImageOptions():
+        raise OptionError("images says how images are stored; leave the other options for images out")
     write = WriteOptions(
         overwrite=overwrite, length=length, workers=workers, on_error=on_error, checksums=checksums,
-        images=pictures if images is None else images, other_images=pictures,
+        images=image_options if images is None else images, other_images=image_options,
     )  # fmt: skip
     given = None if schema is None else Schema(schema)
     return create_with(os.fspath(path), given, write, format=format, mode=mode, **options)
@@ -251,7 +251,7 @@ def target_format(path: str, schema: Mapping[str, Field] | None = None) -> Forma
         message = f"no format that we write has the suffix {suffix}{hint}; `batchplant formats` lists all"
         raise UnknownFormatError(message, path=path)
     folders = {one.media: name for name, one in known.items() if one.media is not None}
-    # In the order of the kinds: pictures come before sounds and videos.
+    # In the order of the kinds: images come before sounds and videos.
     media = [kind for kind in KINDS if kind in folders]
     held = [kind for kind in media if any(field.kind == kind for field in (schema or {}).values())]
     if schema and not held:

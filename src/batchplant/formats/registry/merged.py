@@ -190,7 +190,7 @@ class Folder:
 
     @staticmethod
     def _is_dataset(before: str, others: set[str]) -> bool:
-        """Whether the folder is one of another format; without other files, only of pictures and the like."""
+        """Whether the folder is one of another format; without other files, only of images and the like."""
         probe = Probe(os.path.dirname(before))
         if others:
             return find_format(probe) is not None

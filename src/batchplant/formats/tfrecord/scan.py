@@ -32,8 +32,8 @@ SHORT = (1, 3)
 CHUNK = 32 << 20
 # A record larger than this in a packed file is not looked into, for all of it would have to be kept.
 LARGEST = 64 << 20
-# How many records are looked at to find out which features are pictures.
-PICTURES = 64
+# How many records are looked at to find out which features are images.
+PROBED_RECORDS = 64
 
 
 def is_head(head: bytes) -> bool:
@@ -91,9 +91,11 @@ class Scan:
         if seen is None:
             self.survey = None
         elif self.images is None:
-            whole = [row for row in range(min(PICTURES, len(starts))) if _is_whole(data, starts, sizes, row)]
+            complete = [
+                row for row in range(min(PROBED_RECORDS, len(starts))) if _is_whole(data, starts, sizes, row)
+            ]
             try:
-                self.images = example_schema.pictures(seen, data, starts[whole], sizes[whole])
+                self.images = example_schema.images(seen, data, starts[complete], sizes[complete])
             except RecordError:
                 self.images = {}
 

@@ -1,6 +1,6 @@
-"""Pascal VOC: an XML file for each picture.
+"""Pascal VOC: an XML file for each image.
 
-``JPEGImages/2007_000027.jpg``, ``Annotations/2007_000027.xml``, and lists of pictures in ``ImageSets/Main/``;
+``JPEGImages/2007_000027.jpg``, ``Annotations/2007_000027.xml``, and lists of images in ``ImageSets/Main/``;
 some have masks in ``SegmentationClass/`` (``mask``) and ``SegmentationObject/`` (``instances``). Its boxes
 count pixels from 1 on, and the last one is inside; ours count from 0, to the edge behind the last one. XML is
 read by a parser that refuses document types: there are no entities to expand and no other files to fetch.

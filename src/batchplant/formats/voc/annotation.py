@@ -1,4 +1,4 @@
-"""The XML of one picture: its size, and the objects in it."""
+"""The XML of one image: its size, and the objects in it."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def _without(inside: dict[str, Any], known: frozenset[str]) -> dict[str, Any]:
 
 
 def write(file: str, size: tuple[int, int], extra: dict[str, Any], things: list[dict[str, Any]]) -> str:
-    """The XML of a picture of this width and height.
+    """The XML of an image of this width and height.
 
     ``extra``: other elements, which come first. Each thing has its elements in order, the sides of its box
     among them.

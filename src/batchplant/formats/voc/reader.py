@@ -16,7 +16,7 @@ from ...schema.columns import Columns, Ragged
 from ...storage import is_below, is_plain, join, read_text, tree
 from ..base.detection import DetectionReader, boxes_field, narrowed, ragged
 from ..base.detection.notes import read_classes, read_float64, read_note
-from ..base.folders import PICTURES
+from ..base.folders import IMAGE_FILES
 from ..base.folders.files import open_files
 from .annotation import FLAGS, Annotation, parse
 
@@ -28,7 +28,7 @@ ROWS = 1024
 MOST_PROBLEMS = 100
 # A longer side is a mistake in the file.
 LONGEST_SIDE_PIXELS = 1 << 31
-# The list of all pictures, in the order in which our writer got them.
+# The list of all images, in the order in which our writer got them.
 ALL = "trainval"
 ORDER = ("all", ALL)
 MAIN = "Main/"
@@ -42,7 +42,7 @@ CLASSES = (
 class VocReader(DetectionReader):
     """Reads a folder with ``Annotations/`` and ``JPEGImages/``.
 
-    ``split``: only the pictures that a list in ``ImageSets/Main/`` (or ``Segmentation/``) names: train, val …
+    ``split``: only the images that a list in ``ImageSets/Main/`` (or ``Segmentation/``) names: train, val …
     ``classes``: the names of the classes, in order (default: those of the challenge where they are all among
     them, else all that there are, sorted). ``masks=False`` leaves the masks of ``SegmentationClass/`` and
     ``SegmentationObject/`` out. ``float64=["boxes"]``: boxes are float64 even where float32 keeps all digits.
@@ -63,17 +63,17 @@ class VocReader(DetectionReader):
         self._float64 = {float64} if isinstance(float64, str) else set(float64)
         if not self._float64 <= {"boxes"}:
             raise OptionError(f"float64 names boxes, or nothing, not {float64!r}", path=path)
-        self._pictures, self._columns = {}, Columns()
+        self._images, self._columns = {}, Columns()
         below = open_files(path)
         try:
             every = list(
-                below.walk(lambda name: PICTURES.has(name) or name.endswith(".xml"), ".batchplant.json")
+                below.walk(lambda name: IMAGE_FILES.has(name) or name.endswith(".xml"), ".batchplant.json")
             )
             folders = (ANNOTATIONS, IMAGES)
             if not tree.is_folder(join(path, ANNOTATIONS)):
                 folders = (ANNOTATIONS.lower(), "images")
             xml = sorted(name for name in every if _in(name, folders[0]) and name.endswith(".xml"))
-            pictures = {_stem(name): name for name in sorted(every) if _in(name, folders[1])}
+            images = {_stem(name): name for name in sorted(every) if _in(name, folders[1])}
             stems = [_stem(name) for name in xml]
             if split is not None:
                 stems = self._listed(split, set(stems))
@@ -81,17 +81,17 @@ class VocReader(DetectionReader):
                 lists = [name for name in ORDER if tree.is_file(join(path, SETS, "Main", f"{name}.txt"))]
                 listed = self._listed(lists[0], set(stems)) if lists else stems
                 stems = listed if set(listed) == set(stems) and len(listed) == len(stems) else stems
-            files = [pictures.get(stem, f"{folders[1]}/{stem}.jpg") for stem in stems]
+            files = [images.get(stem, f"{folders[1]}/{stem}.jpg") for stem in stems]
             known = set(stems)
             self._alone = (
-                sorted(name for stem, name in pictures.items() if stem not in known) if split is None else []
+                sorted(name for stem, name in images.items() if stem not in known) if split is None else []
             )
             others: dict[str, Any] = {}
             for field, folder in MASKS.items() if masks else ():
                 there = {_stem(name): name for name in every if _in(name, folder)}
                 if any(stem in there for stem in stems):
                     others[field] = below, [there.get(stem) for stem in stems]
-            self._set_pictures(below, files, **others)
+            self._set_images(below, files, **others)
             shown = [name.partition("/")[2] for name in files]
             self._columns["file_name"] = Ragged.from_cells([os.fsencode(name) for name in shown])
             sets = {} if split is not None else self._sets(stems)
@@ -103,14 +103,14 @@ class VocReader(DetectionReader):
             raise DamagedError(f"{error.filename}: {error.strerror}", path=path) from None
 
     def _listed(self, split: str, there: set[str]) -> list[str]:
-        """The pictures of a list of a split."""
+        """The images of a list of a split."""
         if not is_plain(split):
             raise OptionError(f"a split is the name of a list, such as train, not {split!r}")
         for folder in ("Main", "Segmentation", ""):
             path = join(self.path, SETS, *filter(None, [folder]), f"{split}.txt")
             if not tree.is_file(path):
                 continue
-            # Lists of one class have a second column: whether it is in the picture.
+            # Lists of one class have a second column: whether it is in the image.
             named = [line.strip() for line in read_text(path).splitlines() if line.strip()]
             stems = [line if line in there else _CLASS_LIST.sub("", line) for line in named]
             for number, stem in enumerate(stems, 1):
@@ -122,9 +122,9 @@ class VocReader(DetectionReader):
         raise OptionError(f"there is no split {split!r}; there are {', '.join(some[:8]) or 'none'}")
 
     def _sets(self, stems: list[str]) -> dict[str, Field]:
-        """The field that says which lists name a picture, where there are lists that tell them apart.
+        """The field that says which lists name an image, where there are lists that tell them apart.
 
-        ``split``, where the lists of ImageSets/Main share the pictures out, else ``sets``.
+        ``split``, where the lists of ImageSets/Main share the images out, else ``sets``.
         """
         lists: dict[str, list[str]] = {}
         there = set(stems)
@@ -154,7 +154,7 @@ class VocReader(DetectionReader):
 
     @staticmethod
     def _named(path: str, there: set[str]) -> list[str] | None:
-        """The pictures of a list; None where it is one of a class, or names what is not there."""
+        """The images of a list; None where it is one of a class, or names what is not there."""
         try:
             lines = [line.strip() for line in read_text(path).splitlines() if line.strip()]
         except BatchplantError:
@@ -218,10 +218,10 @@ class VocReader(DetectionReader):
 
     def _extra(self, one: Annotation, row: int) -> dict[str, Any]:
         """What an annotation says besides what a writer knows by itself."""
-        pictures = self._pictures
-        masks = (pictures[field].names[row] for field in MASKS if field in pictures)
+        images = self._images
+        masks = (images[field].names[row] for field in MASKS if field in images)
         segmented = "1" if any(name is not None for name in masks) else "0"
-        file = os.path.basename(str(pictures["image"].names[row]))
+        file = os.path.basename(str(images["image"].names[row]))
         usual = {"filename": file, "segmented": segmented}
         extra = {key: value for key, value in one.extra.items() if usual.get(key, ...) != value}
         size = extra.pop("size", None)
@@ -232,7 +232,7 @@ class VocReader(DetectionReader):
         return extra
 
     def _parsed(self, files: list[str]) -> Iterator[Annotation]:
-        below = self._pictures["image"].below
+        below = self._images["image"].below
         for start in range(0, len(files), ROWS):
             some = files[start : start + ROWS]
             try:

@@ -25,7 +25,7 @@ class VocWriter(DetectionWriter):
     """
 
     boxes = Boxes("xyxy")
-    pictures = IMAGES
+    images = IMAGES
 
     def _begin(self, state: dict[str, Any] | None) -> None:
         super()._begin(state)

@@ -7,7 +7,7 @@
 - Passed over: folders and links, names without an extension, dot files at the top, names like ``__x__``.
 
 Every member is a run of bytes behind a header, so the archive is scanned once, and every sample is found at
-once from then on. Numbers are decimal text, arrays are NPY files, pictures and sound are as they are. A field
+once from then on. Numbers are decimal text, arrays are NPY files, images and sound are as they are. A field
 that a sample does not have is missing. Names are data: nothing is ever unpacked to a path.
 """
 

@@ -8,8 +8,8 @@ A name is a key, a dot and an extension. What comes after the last dot of the ex
     flac wav ogg opus mp3 m4a                            Audio        mp4 mkv webm avi mov      Video
 
 A field of that kind whose name is such an extension (``jpg``, ``seg.png``) is written under it. Beside
-pictures, sound or video, the only field of its kind has the bare extension, so that WebDataset's
-``to_tuple("jpg", "cls")`` finds it: the picture that is no mask, the label, the text, the JSON. Every other
+images, sound or video, the only field of its kind has the bare extension, so that WebDataset's
+``to_tuple("jpg", "cls")`` finds it: the image that is no mask, the label, the text, the JSON. Every other
 field ``label`` is written as ``label.cls``, and so on. What the names do not tell stands in the note, the
 comment of a PAX header at the start of the archive, which other programs pass over: the schema, which
 extensions a field has, and how many samples and bytes were written.
@@ -39,9 +39,9 @@ INTS = ("cls", "cls2", "index", "inx", "id")
 TEXTS = ("txt", "text", "transcript")
 AUDIO = ("flac", "wav", "ogg", "opus", "mp3", "m4a")
 VIDEO = ("mp4", "mkv", "webm", "avi", "mov")
-# The extension that a picture gets by its encoding, in the order of image.ENCODINGS; the first is for bytes
-# that are no picture we know.
-PICTURES = ("img", "jpg", "png", "webp", "gif", "bmp", "tiff")
+# The extension that an image gets by its encoding, in the order of image.ENCODINGS; the first is for bytes
+# that are no image we know.
+IMAGE_SUFFIXES = ("img", "jpg", "png", "webp", "gif", "bmp", "tiff")
 
 # What the field of classes is called, where others hold whole numbers too.
 LABELS = ("label", "labels", "class", "cls", "target", "y")
@@ -64,7 +64,7 @@ def kind_of(extension: str) -> type[Field]:
 
 
 def extensions_of(schema: Mapping[str, Field]) -> dict[str, list[str]]:
-    """Field name → the extensions that its members may have; a picture's depends on its bytes."""
+    """Field name → the extensions that its members may have; an image's depends on its bytes."""
     found: dict[str, list[str]] = {}
     taken = {NOTHING}
     bare = _bare(schema)
@@ -82,13 +82,13 @@ def extensions_of(schema: Mapping[str, Field]) -> dict[str, list[str]]:
 
 
 def _bare(schema: Mapping[str, Field]) -> dict[str, list[str]]:
-    """The fields that have an extension to themselves, where there are pictures, sound or video."""
-    pictures = [name for name, field in schema.items() if isinstance(field, Image) and not field.mask]
+    """The fields that have an extension to themselves, where there are images, sound or video."""
+    images = [name for name, field in schema.items() if isinstance(field, Image) and not field.mask]
     by_kind = {
         kind: [name for name, field in schema.items() if type(field) is kind]
         for kind in (Audio, Video, Int, Text, Json)
     }
-    if not (pictures or by_kind[Audio] or by_kind[Video]):
+    if not (images or by_kind[Audio] or by_kind[Video]):
         return {}
     classes = [
         name for name in by_kind[Int] if getattr(schema[name], "names", None) or name.lower() in LABELS
@@ -96,7 +96,7 @@ def _bare(schema: Mapping[str, Field]) -> dict[str, list[str]]:
     by_kind[Int] = classes or by_kind[Int]
     usual = {name: _endings(_plain(name), field) for name, field in schema.items()}
     found: dict[str, list[str]] = {}
-    for names in (pictures, *by_kind.values()):
+    for names in (images, *by_kind.values()):
         name = names[0] if len(names) == 1 else None
         # One whose name is an extension stays under it.
         if name is None or usual[name] == [_plain(name)]:
@@ -121,7 +121,7 @@ def _endings(stem: str, field: Field) -> list[str]:
     if isinstance(field, (Bytes, kind_of(stem))):
         return [stem]
     if isinstance(field, Image):
-        return [f"{stem}.{one}" for one in PICTURES]
+        return [f"{stem}.{one}" for one in IMAGE_SUFFIXES]
     if isinstance(field, Audio | Video):
         known = AUDIO if isinstance(field, Audio) else VIDEO
         return [f"{stem}.{field.encoding if field.encoding in known else field.kind}"]

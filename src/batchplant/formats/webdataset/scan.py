@@ -25,7 +25,7 @@ ARRAYS = ("keys", "key_offsets", "firsts", "extension_offsets", "rows", "starts"
 PIECE = 32 << 20
 # Of a file on a server: what is read where the scan jumped over a member of at least so many bytes.
 FIRST, JUMP = 64 << 10, 1 << 20
-# Enough to tell which encodings and modes pictures have without opening every one.
+# Enough to tell which encodings and modes images have without opening every one.
 PROBED_SAMPLES = 48
 # Cells that are looked at in one go.
 STEP = 1 << 16
@@ -126,7 +126,7 @@ def _infer_image(source: Source, name: str, starts: I64, sizes: I64) -> Field:
     encodings = {one.encoding for one in headers}
     by_name = IMAGES[name.rpartition(".")[2]] or None
     encoding = (encodings.pop() or by_name) if len(encodings) == 1 else None
-    # Palettes and one-bit pictures are looked up; grayscale among colour decodes to RGB.
+    # Palettes and one-bit images are looked up; grayscale among colour decodes to RGB.
     modes = {{"P": "RGB", "1": "L"}.get(one.mode, one.mode) for one in headers} - {""}
     return Image(encoding, modes.pop() if len(modes) == 1 else "RGB" if modes <= {"L", "RGB"} else None)
 

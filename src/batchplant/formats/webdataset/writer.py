@@ -173,7 +173,7 @@ class WebDatasetWriter(Writer):
             self._index(rows, ending[rows, fields], starts + self.end + first, sizes, names)
 
     def _ending(self, number: int, column: Ragged) -> I64 | int:
-        """Which extension each cell has: by what it is for pictures, else the field's only one."""
+        """Which extension each cell has: by what it is for images, else the field's only one."""
         first, last = int(self._first[number]), int(self._first[number + 1])
         if last - first == 1:
             return first

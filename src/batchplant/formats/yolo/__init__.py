@@ -1,14 +1,14 @@
-"""YOLO: a text file of labels for each picture.
+"""YOLO: a text file of labels for each image.
 
 ``images/train/001.jpg`` and ``labels/train/001.txt``, a line for each object, its numbers in parts of the
-picture's width and height:
+image's width and height:
 
 - detection: ``class cx cy w h``;
 - segmentation: ``class x1 y1 x2 y2 x3 y3 …``;
 - pose: ``class cx cy w h x1 y1 [visible] …``, with ``kpt_shape`` in the YAML.
 
 ``data.yaml`` names the classes (``names``) and the folders, or lists, of the splits (``train``, ``val``,
-``test``). Without one, ``images/`` beside ``labels/`` is enough. A picture without labels has no objects.
+``test``). Without one, ``images/`` beside ``labels/`` is enough. An image without labels has no objects.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ HELD = ("image", "file_name", "split", "boxes", "labels", "polygons", "keypoints
 
 
 def sniff(probe: Probe) -> bool:
-    """A YAML file of classes and splits, or labels beside pictures."""
+    """A YAML file of classes and splits, or labels beside images."""
     if probe.folder:
         return probe.ask(annotated) == YOLO
     return probe.path.endswith((".yaml", ".yml")) and is_yaml(probe.head)

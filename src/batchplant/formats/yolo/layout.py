@@ -1,4 +1,4 @@
-"""Which pictures a YOLO folder has, and where their labels lie; what its YAML says."""
+"""Which images a YOLO folder has, and where their labels lie; what its YAML says."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from ...data.config import parse_yaml
 from ...errors import DamagedError, NotFoundError
 from ...storage import is_below, join, open_source, read_text, tree
-from ..base.folders import PICTURES
+from ..base.folders import IMAGE_FILES
 from ..base.folders.files import Files
 
 SPLITS = ("train", "val", "valid", "test")
@@ -21,7 +21,7 @@ _TOP = re.compile(r"(\S[^:]*?)\s*:(\s|$)")
 
 
 class Layout(NamedTuple):
-    """``splits``: pictures of each, by their paths below the root; ``folders``: the one that they lie in."""
+    """``splits``: images of each, by their paths below the root; ``folders``: the one that they lie in."""
 
     splits: dict[str, list[str]]
     folders: dict[str, str]
@@ -63,9 +63,9 @@ def read_yaml(path: str) -> dict[str, Any]:
 
 
 def find(root: str, below: Files, told: dict[str, Any]) -> Layout:
-    """The pictures and the labels."""
-    every = list(below.walk(lambda name: PICTURES.has(name) or name.endswith(".txt"), ".batchplant.json"))
-    pictures = sorted(name for name in every if PICTURES.has(name))
+    """The images and the labels."""
+    every = list(below.walk(lambda name: IMAGE_FILES.has(name) or name.endswith(".txt"), ".batchplant.json"))
+    images = sorted(name for name in every if IMAGE_FILES.has(name))
     labels = {name for name in every if name.endswith(".txt")}
     splits: dict[str, list[str]] = {}
     folders: dict[str, str] = {}
@@ -79,10 +79,10 @@ def find(root: str, below: Files, told: dict[str, Any]) -> Layout:
                 folders[split] = _above(splits[split], split)
             else:
                 prefix = f"{place}/" if place else ""
-                splits[split] += [name for name in pictures if name.startswith(prefix)]
+                splits[split] += [name for name in images if name.startswith(prefix)]
     if splits:
         return Layout(splits, folders, labels)
-    inside = [name for name in pictures if name.startswith("images/")]
+    inside = [name for name in images if name.startswith("images/")]
     tops = {name.split("/")[1] if name.count("/") > 1 else "" for name in inside}
     if tops and tops <= set(SPLITS):
         names = [one for one in SPLITS if one in tops]
@@ -95,7 +95,7 @@ def find(root: str, below: Files, told: dict[str, Any]) -> Layout:
 
 
 def _above(names: list[str], split: str) -> str:
-    """The folder that listed pictures lie in."""
+    """The folder that listed images lie in."""
     tried = (f"images/{split}", "images")
     return next((one for one in tried if names and all(name.startswith(one + "/") for name in names)), "")
 
@@ -112,7 +112,7 @@ def _resolved(root: str, base: str, name: str) -> str:
 
 
 def _listed(path: str, name: str) -> list[str]:
-    """The pictures that a list names, below the root."""
+    """The images that a list names, below the root."""
     found = []
     for number, line in enumerate(read_text(path).splitlines(), 1):
         if not line.strip():
@@ -125,9 +125,9 @@ def _listed(path: str, name: str) -> list[str]:
     return found
 
 
-def label_of(picture: str) -> str:
-    """Where the labels of a picture lie: in labels/ where it lies in images/, else beside it."""
-    parts = picture.split("/")
+def label_of(image: str) -> str:
+    """Where the labels of an image lie: in labels/ where it lies in images/, else beside it."""
+    parts = image.split("/")
     for place in range(len(parts) - 2, -1, -1):
         if parts[place] == "images":
             parts[place] = "labels"

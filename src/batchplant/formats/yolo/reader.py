@@ -31,7 +31,7 @@ class YoloReader(DetectionReader):
 
     def __init__(self, path: str, *, split: str | None = None) -> None:
         self.path = path
-        self._pictures, self._columns = {}, Columns()
+        self._images, self._columns = {}, Columns()
         folder = tree.is_folder(path)
         root = path if folder else parent(absolute(path))
         below = open_files(root)
@@ -41,7 +41,7 @@ class YoloReader(DetectionReader):
             found = find(root, below, told)
             chosen = self._split(split, found.splits)
             names = [name for one in chosen for name in found.splits[one]]
-            self._set_pictures(below, names)
+            self._set_images(below, names)
             self._labels = [label_of(name) for name in names]
             self._orphans = self._lonely(found.labels, found.splits)
             self._set_objects(found.labels, told)
@@ -61,7 +61,7 @@ class YoloReader(DetectionReader):
         if asked is None:
             if len(there) > 1:
                 counts = [(one, len(splits[one])) for one in there]
-                shown = ", ".join(f"{one} ({many:,} picture{'s' * (many != 1)})" for one, many in counts)
+                shown = ", ".join(f"{one} ({many:,} image{'s' * (many != 1)})" for one, many in counts)
                 raise OptionError(
                     f"it has {shown}: choose with split={there[0]!r} (--option split={there[0]}); "
                     f"split={ALL!r} takes all, and adds the field split"
@@ -76,13 +76,13 @@ class YoloReader(DetectionReader):
         raise OptionError(f"there is no split {asked!r}; it has {', '.join(filter(None, there)) or 'none'}")
 
     def _lonely(self, there: set[str], splits: dict[str, list[str]]) -> list[str]:
-        """Labels without a picture."""
+        """Labels without an image."""
         known = {label_of(name) for names in splits.values() for name in names}
         return sorted(name for name in there if "labels" in name.split("/")[:-1] and name not in known)
 
     def _set_objects(self, there: set[str], told: dict[str, Any]) -> None:
-        """Labels of all pictures; one without a file of them has no objects."""
-        below = self._pictures["image"].below
+        """Labels of all images; one without a file of them has no objects."""
+        below = self._images["image"].below
         rows = [row for row, name in enumerate(self._labels) if name in there]
         try:
             found = labels.parse(below.read([self._labels[row] for row in rows]))
@@ -140,14 +140,14 @@ class YoloReader(DetectionReader):
 
     def facts(self) -> dict[str, Any]:
         lost = self.length - sum(map(bool, self._counts.tolist()))
-        return {"objects": int(self._counts.sum()), "pictures without objects": lost}
+        return {"objects": int(self._counts.sum()), "images without objects": lost}
 
     def _verify(self) -> Iterator[Problem]:
         yield from super()._verify()
         for name in self._orphans[:MOST_PROBLEMS]:
-            yield Problem(f"{name} has no picture", self.path)
+            yield Problem(f"{name} has no image", self.path)
         if len(self._orphans) > MOST_PROBLEMS:
-            yield Problem(f"{len(self._orphans) - MOST_PROBLEMS:,} more labels without a picture", self.path)
+            yield Problem(f"{len(self._orphans) - MOST_PROBLEMS:,} more labels without an image", self.path)
 
 
 def _points_of(told: dict[str, Any]) -> tuple[int, int] | None:

@@ -56,7 +56,7 @@ class YoloWriter(DetectionWriter):
             )
         if any("\n" in name or '"' in name for name in self._names_of_classes):
             raise SchemaError('the name of a class has no line breaks and no "', field="labels")
-        # Names of their own do not tell in which order the pictures came: lists do.
+        # Names of their own do not tell in which order the images came: lists do.
         self._list = self.partial.spool("list") if "file_name" in self.schema else None
         self._most = int(state["most"]) if state else -1
         self._joined = bool(state["joined"]) if state else False
@@ -133,7 +133,7 @@ class YoloWriter(DetectionWriter):
         return super()._finish()
 
     def _lists(self) -> bool:
-        """Write the lists of the pictures of each split, where they are needed."""
+        """Write the lists of the images of each split, where they are needed."""
         if self._list is None:
             return False
         every = self._list.read_at(self._list.size, 0).decode().splitlines(keepends=True)

@@ -7,7 +7,7 @@ write has its schema in the attributes of the group (``batchplant``), and as arr
 - numbers and tensors of one shape: ``NAME``;
 - with missing cells: ``NAME/values`` and ``NAME/valid``;
 - cells of differing length: ``NAME/values``, all of them one after another, and ``NAME/offsets``, where they
-  begin; ``NAME/shape`` for raw pictures, ``NAME/valid`` where cells may be missing.
+  begin; ``NAME/shape`` for raw images, ``NAME/valid`` where cells may be missing.
 
 Reading goes without zarr-python: chunks are found and unpacked here, one library call for each, without an
 event loop that a fork would lose, and with every size checked before it is believed.
@@ -77,7 +77,7 @@ def _bare(document: dict[str, Any] | None) -> str:
 
 class ZarrWriter(GridWriter):
     """Writes Zarr. ``zarr_format``: 2 or 3; ``compression``: none, zstd, gzip or blosc (auto: zstd, but not
-    for pictures, sound and video, which are packed already and then used in place); ``level``: of the
+    for images, sound and video, which are packed already and then used in place); ``level``: of the
     compression; ``chunk_samples``: rows of a chunk (default: about 1 MiB, without compression 64 MiB);
     ``chunks``: the shape of a chunk, samples first, for all fields with as many axes or by field;
     ``chunks_per_shard``: so many chunks in one file (Zarr 3); ``attributes``: ``{"": {…}, field: {…}}``."""

@@ -15,15 +15,15 @@ import numpy as np
 import torch
 
 from ... import _native
-from ...loading.pictures import Request
+from ...loading.images import Request
 from ...schema.columns import I32, I64, U8
 from .colour import Planes, kernels, rgb_facts, shared_by, to_rgb
 from .parts import Part, cut
 from .resample import SUPPORT
 
-# Bytes of a picture before its blocks, of a block before its entries, and of a Huffman code.
+# Bytes of an image before its blocks, of a block before its entries, and of a Huffman code.
 STEPS, BLOCK, CODE = 192, 8, 288
-# Bytes of what the kernels are told of a picture, and of the flag that they answer with.
+# Bytes of what the kernels are told of an image, and of the flag that they answer with.
 TOLD = 8 * (12 + 15 + 20 + 4) + 4
 # Entries that the engine may need for a byte of a JPEG.
 ENTRIES = 1.5
@@ -144,7 +144,7 @@ class Jpegs:
         return there, at
 
     def _facts(self, whole: Any, planes: Planes) -> I64:
-        """What the kernels of the transform are told of each picture."""
+        """What the kernels of the transform are told of each image."""
         place, blocks, light, colour = (
             self.table[:, 0],
             self.table[:, 1],
@@ -162,7 +162,7 @@ class Jpegs:
         return facts
 
     def _transformed(self, whole: Any, samples: Any, row: int, places: list[int]) -> None:
-        """The planes of one picture, by torch."""
+        """The planes of one image, by torch."""
         place, blocks, entries = self.table[row, :3].tolist()
         steps = whole[place : place + STEPS].view(3, 64).to(torch.int32)
         at = place + STEPS
@@ -191,7 +191,7 @@ class Jpegs:
             done += rows * columns
 
     def _scans(self, whole: Any) -> tuple[I64 | None, I64 | None]:
-        """What the kernel that reads scans is told of each picture, and where their Huffman codes lie."""
+        """What the kernel that reads scans is told of each image, and where their Huffman codes lie."""
         return None, None
 
 
@@ -204,7 +204,7 @@ class Coded(Jpegs):
     def room(self) -> int:
         high, wide = ((self.window[:, 2:] + 32) // 8).T
         blocks = high * wide * (1 + 2 / self.shared.prod(axis=1))
-        # A window may hold more of the detail than of the area; and one picture most of it.
+        # A window may hold more of the detail than of the area; and one image most of it.
         share = np.sqrt(np.minimum(1, 64 * high * wide / self.shape.prod(axis=1)))
         entries = 2 * ENTRIES * self.request.cells.size[self.rows]
         each = STEPS + 16 + BLOCK * blocks + share * entries + TOLD
@@ -212,7 +212,7 @@ class Coded(Jpegs):
 
 
 class Scans(Jpegs):
-    """JPEGs whose scans a CUDA device reads: one picture a lane, a thousand pictures side by side."""
+    """JPEGs whose scans a CUDA device reads: one image a lane, a thousand images side by side."""
 
     scans = True
 

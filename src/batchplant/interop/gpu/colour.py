@@ -16,7 +16,7 @@ from ...schema.columns import I64, U8
 
 # As fractions of 65,536: what red gets of Cr, blue of Cb, and green loses of both.
 RED_CR, BLUE_CB, GREEN_CB, GREEN_CR = 91881, 116130, 22554, 46802
-# libjpeg blends no colours of pictures that have fewer in a row.
+# libjpeg blends no colours of images that have fewer in a row.
 LEAST_BLENDED = 3
 
 
@@ -39,11 +39,11 @@ def _kernels() -> Any:
 
 
 class Planes(NamedTuple):
-    """Brightness, Cb and Cr of pictures, or of what is needed of them, on a device; a row for each picture.
+    """Brightness, Cb and Cr of images, or of what is needed of them, on a device; a row for each image.
 
     place: where in ``memory`` the three begin. line: bytes from row to row, of the brightness and of the
     colours. corner: row and column of the first sample that is there, (n, 2, 2) of both. shape: height and
-    width of the pictures. shared: how many pixels have one colour, in a column and in a row.
+    width of the images. shared: how many pixels have one colour, in a column and in a row.
     """
 
     memory: Any
@@ -67,7 +67,7 @@ def to_rgb(planes: Planes, window: I64, out: Any, out_place: I64) -> None:
 
 def rgb_facts(planes: Planes, window: I64, out: Any, out_place: I64) -> I64:
     """The same as the kernel is told of it."""
-    # As if all of every picture were there: what is not is never looked at.
+    # As if all of every image were there: what is not is never looked at.
     away = (planes.corner * np.stack([planes.line, np.ones_like(planes.line)], axis=2)).sum(axis=2)
     line = window[:, 3] * 3
     facts = np.empty((len(window), 15), dtype=np.int64)
@@ -79,7 +79,7 @@ def rgb_facts(planes: Planes, window: I64, out: Any, out_place: I64) -> I64:
 
 
 def _one(planes: Planes, row: int, window: list[int], out: Any) -> None:
-    """Of one picture."""
+    """Of one image."""
     top, left, rows, columns = window
     device = planes.memory.device
     y, x = torch.arange(top, top + rows, device=device), torch.arange(left, left + columns, device=device)

@@ -150,7 +150,7 @@ def _largest(a, b, c, d, e, f, g, h):
 def _columns(
     table, values, order, between, flags, most: tl.constexpr, lanes: tl.constexpr, flagged: tl.constexpr
 ):
-    """The transform along columns: a lane for each. Flags pictures whose values leave what libjpeg can do."""
+    """The transform along columns: a lane for each. Flags images whose values leave what libjpeg can do."""
     facts = table + tl.program_id(0) * 12
     light = tl.load(facts + 5).to(tl.int32)
     colour = tl.load(facts + 6).to(tl.int32)
@@ -200,7 +200,7 @@ def _level(sum):
 
 @triton.jit
 def _rows(table, between, lanes: tl.constexpr):
-    """Along rows, to the planes of the pictures: a lane for each."""
+    """Along rows, to the planes of the images: a lane for each."""
     facts = table + tl.program_id(0) * 12
     light = tl.load(facts + 5).to(tl.int32)
     colour = tl.load(facts + 6).to(tl.int32)
@@ -242,17 +242,17 @@ def decode(
     table: Any, colours: Any, scans: Any, codes: Any, total: int, most: int, window: I64, flags: Any
 ) -> None:
     """Make pixels of JPEGs, all on the current stream: tables as coded.py makes them; ``scans`` None where
-    the engine has read the scans. ``total``: bytes of the planes; ``most``: blocks of one picture.
+    the engine has read the scans. ``total``: bytes of the planes; ``most``: blocks of one image.
 
     ``flags``: pinned memory, which tells then whose scan is out of the ordinary.
     """
     values = torch.zeros(total, dtype=torch.int16, device=table.device)
     between = torch.empty(total, dtype=torch.int16, device=table.device)
-    pictures, lines = len(table), (len(table), triton.cdiv(most * 8, LANES))
+    images, lines = len(table), (len(table), triton.cdiv(most * 8, LANES))
     order = _order(table.device, scans is not None)
     with LAUNCHING, torch.cuda.device(table.device):
         if scans is None:
-            _unpacked[(pictures, triton.cdiv(most, 8))](table, values, blocks=8, lanes=16, num_warps=1)
+            _unpacked[(images, triton.cdiv(most, 8))](table, values, blocks=8, lanes=16, num_warps=1)
         else:
             scan_kernel.read(scans, codes, values, flags)
         _columns[lines](
@@ -260,7 +260,7 @@ def decode(
             flagged=flags is not None,
         )  # fmt: skip
         _rows[lines](table, between, lanes=LANES)
-        grid = (pictures, int(window[:, 2].max()), triton.cdiv(int(window[:, 3].max()), LINE))
+        grid = (images, int(window[:, 2].max()), triton.cdiv(int(window[:, 3].max()), LINE))
         _rgb[grid](colours, columns=LINE, least=LEAST_BLENDED, num_warps=2)
 
 

@@ -30,9 +30,9 @@ def _curve(x, filter: tl.constexpr):
     return part
 
 
-@triton.jit(do_not_specialize=["pictures", "high", "wide", "height", "width"])
+@triton.jit(do_not_specialize=["images", "high", "wide", "height", "width"])
 def _taps(
-    table, row_first, row_weight, column_first, column_weight, pictures, high, wide, height, width,
+    table, row_first, row_weight, column_first, column_weight, images, high, wide, height, width,
     filter: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
     """Which source pixels a result pixel needs, and how much of each; see resample.taps for the rules.
@@ -44,7 +44,7 @@ def _taps(
     count = tl.where(side == 0, high, wide)
     first = row_first if side == 0 else column_first
     weight = row_weight if side == 0 else column_weight
-    total = pictures * result
+    total = images * result
     at = tl.program_id(0) * block + tl.arange(0, block)
     inside = at < total
     n = at // result
@@ -153,7 +153,7 @@ def _resample(
         for j in range(taps_x):
             weight_x = tl.load(column_weight + column_at * wide + j, mask=inside_x, other=0.0)
             weight = weight_y * weight_x
-            # What weighs nothing may lie outside of the picture.
+            # What weighs nothing may lie outside of the image.
             counts = inside & (weight != 0.0)
             at = line + (first_x + j) * pixel_stride
             red += weight * tl.load(source + at, mask=counts, other=0).to(tl.float32)

@@ -1,4 +1,4 @@
-"""Pictures made on a device: decoded there, or here, or both; cropped, resized and normalised there.
+"""Images made on a device: decoded there, or here, or both; cropped, resized and normalised there.
 
 A request holds the box and the flip of every sample. Then, on the threads of the loader:
 
@@ -24,8 +24,8 @@ import torch
 
 from ... import _native
 from ...errors import OptionError
+from ...loading.images import Failures, Request, Result
 from ...loading.on_cpu import OnCpu
-from ...loading.pictures import Failures, Request, Result
 from ...loading.stage import Target
 from ...ops.base import Draws, Op
 from ...ops.dtypes import torch_dtype
@@ -39,7 +39,7 @@ from .resample import resample
 from .split import Split
 from .streams import Streams, Transfer, rounded
 
-# A picture that shrinks by more than this has too many pixels under one of the result.
+# An image that shrinks by more than this has too many pixels under one of the result.
 MOST_SHRINK = 32
 # Pixels: as far as the kernels count.
 LONGEST_SIDE = 16384
@@ -77,7 +77,7 @@ class _Reading(NamedTuple):
 
 
 class OnDevice:
-    """A :class:`~batchplant.loading.pictures.Device`; see the module."""
+    """A :class:`~batchplant.loading.images.Device`; see the module."""
 
     def __init__(self, device: Any, on_cpu: OnCpu, split: Split, ahead: int) -> None:
         self.device, self.on_cpu, self.split = device, on_cpu, split
@@ -269,7 +269,7 @@ class OnDevice:
         return self.on_cpu.buffers.take_bytes(rounded(size))
 
     def _pixels(self, target: Target, count: int) -> Any:
-        """Pinned memory for pictures that the engine makes; the kernel does the rest."""
+        """Pinned memory for images that the engine makes; the kernel does the rest."""
         shape = (count, *target.pixels.shape)
         return self._memory(int(np.prod(shape)))[: int(np.prod(shape))].reshape(shape) if count else None
 
@@ -282,7 +282,7 @@ class OnDevice:
         return seconds
 
     def _on_cpu(self, request: Request, rows: I64, out: Any) -> tuple[Callable[[Transfer], Part], Failures]:
-        """These pictures decoded, cropped, flipped and resized by the engine, in pinned memory."""
+        """These images decoded, cropped, flipped and resized by the engine, in pinned memory."""
         wrong = self.on_cpu.decode(request.part(rows, request.target.pixels), out)
         failures = {int(rows[row]): error for row, error in wrong.items()}
         return lambda transfer: finished(self.streams.copied(torch.from_numpy(out), transfer), rows), failures
@@ -333,8 +333,8 @@ class OnDevice:
 
     def _count(self, **sides: tuple[int, float]) -> None:
         with self._lock:
-            for side, (pictures, seconds) in sides.items():
-                self.decoded[side] += pictures
+            for side, (images, seconds) in sides.items():
+                self.decoded[side] += images
                 if side in ("cpu", "gpu"):
                     self.seconds[f"decode {side}"] += seconds
 
@@ -345,7 +345,7 @@ class OnDevice:
         return {
             **self.seconds, **self.streams.seconds, "decoded": dict(self.decoded),
             "decode mode": self.split.mode, "why": self.split.why, "gpu share": round(self.split.share, 3),
-            "pictures/s": rates,
+            "images/s": rates,
         }  # fmt: skip
 
     def close(self) -> None:

@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ... import _native
-from ...loading.pictures import Request
+from ...loading.images import Request
 from ...schema.columns import I64, U8
 from .resample import SUPPORT, Sources
 
 
 class Part(NamedTuple):
-    """Some pictures of a batch on the device, before the kernel."""
+    """Some images of a batch on the device, before the kernel."""
 
     rows: I64
     sources: Sources
@@ -22,7 +22,7 @@ class Part(NamedTuple):
 
 
 class Windows:
-    """The parts of raw pictures that their boxes need, and where they are to lie, one behind the other.
+    """The parts of raw images that their boxes need, and where they are to lie, one behind the other.
 
     ``room``: the bytes that all take together.
     """
@@ -61,7 +61,7 @@ class Windows:
 
 
 def cut(whole: Any, place: I64, sizes: I64, window: I64, channels: int) -> Sources:
-    """Windows (top, left, rows, columns) of pictures of these sizes, which lie at places of one tensor."""
+    """Windows (top, left, rows, columns) of images of these sizes, which lie at places of one tensor."""
     strides = np.empty((len(place), 3), np.int64)
     strides[:, 0], strides[:, 1:] = window[:, 3] * channels, (channels, 1)
     views = _Views(whole, place, window[:, 2:], channels)
@@ -69,7 +69,7 @@ def cut(whole: Any, place: I64, sizes: I64, window: I64, channels: int) -> Sourc
 
 
 class _Views:
-    """Pictures that lie in one tensor, as tensors (height, width, channels)."""
+    """Images that lie in one tensor, as tensors (height, width, channels)."""
 
     def __init__(self, whole: Any, place: I64, sizes: I64, channels: int) -> None:
         self._whole, self._place, self._sizes, self._channels = whole, place, sizes, channels
@@ -81,7 +81,7 @@ class _Views:
 
 
 def finished(whole: Any, rows: I64) -> Part:
-    """Pictures (number, height, width, channels) of the right size already."""
+    """Images (number, height, width, channels) of the right size already."""
     count, height, width, channels = whole.shape
     start = whole.data_ptr() + np.arange(count, dtype=np.int64) * (height * width * channels)
     strides = np.tile(np.array([width * channels, channels, 1], np.int64), (count, 1))

@@ -1,8 +1,8 @@
-"""Crop, resize, flip, normalise and lay out a batch of pictures of differing sizes, on any torch device.
+"""Crop, resize, flip, normalise and lay out a batch of images of differing sizes, on any torch device.
 
-For each side of each picture a table says which source pixels a result pixel needs, and how much of each. The
-rules are those of the engine (native/pictures/resample.cpp); results differ by rounding alone. One Triton
-kernel then makes the whole batch; where there is no Triton, torch does it picture by picture.
+For each side of each image a table says which source pixels a result pixel needs, and how much of each. The
+rules are those of the engine (native/images/resample.cpp); results differ by rounding alone. One Triton
+kernel then makes the whole batch; where there is no Triton, torch does it image by image.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ SUPPORT = {"bilinear": 1.0, "bicubic": 2.0}
 
 
 class Views(Protocol):
-    """Pictures by number."""
+    """Images by number."""
 
     def __getitem__(self, row: int, /) -> Any: ...
 
 
 class Sources(NamedTuple):
-    """Pictures on the device: where each begins, its strides (row, pixel, channel), height and width.
+    """Images on the device: where each begins, its strides (row, pixel, channel), height and width.
 
     ``corner``: row and column of the first pixel that is there; what is above it or left of it is not
     needed. ``views`` gives what is there as tensors (height, width, channels); ``kept`` is what their memory
@@ -46,7 +46,7 @@ class Sources(NamedTuple):
 
 
 def most_taps(filter: str, lengths: F64, result: int) -> int:
-    """The most source pixels that a result pixel needs, over pictures of which ``lengths`` are wanted."""
+    """The most source pixels that a result pixel needs, over images of which ``lengths`` are wanted."""
     scale = float(max(lengths.max(initial=0.0) / result, 1.0))
     if filter == "nearest":
         return 1
@@ -57,7 +57,7 @@ def taps(low: Any, high: Any, source: Any, linear: Any, result: int, filter: str
     """(first source pixel, weights) of every result pixel: int32 (n, result), float32 (n, result, count).
 
     ``low`` and ``high`` bound what is wanted of ``source`` pixels, all float64 (n, 1); ``linear``: for area,
-    blend two neighbours, which is what it does to pictures that grow on either side.
+    blend two neighbours, which is what it does to images that grow on either side.
     """
     i = torch.arange(result, dtype=torch.float64, device=low.device)[None]
     k = torch.arange(count, dtype=torch.float64, device=low.device)
@@ -147,11 +147,11 @@ def resample(
     """
     n = len(boxes)
     height, width = out.shape[2:] if channels_first else out.shape[1:3]
-    # One small copy for all that is known of the pictures.
+    # One small copy for all that is known of the images.
     facts = np.empty((n, 11), dtype=np.int64)
     facts[:, :4] = boxes.view(np.int64)
     facts[:, 4:6] = sources.sizes
-    # Where the first pixel of the picture would be; it is never read where it is not there.
+    # Where the first pixel of the image would be; it is never read where it is not there.
     facts[:, 6] = sources.start - (sources.corner * sources.strides[:, :2]).sum(axis=1)
     facts[:, 7:10] = sources.strides
     facts[:, 10] = 0 if flip is None else flip
@@ -187,11 +187,11 @@ def resample(
         seen[one].copy_(levels if scale is None else levels * scale + offset)
 
 
-def _resample_one(picture: Any, first: tuple[Any, Any], weight: tuple[Any, Any], *, flip: bool) -> Any:
-    levels = picture.to(torch.float32)
+def _resample_one(image: Any, first: tuple[Any, Any], weight: tuple[Any, Any], *, flip: bool) -> Any:
+    levels = image.to(torch.float32)
     for side in (0, 1):
         at = first[side][:, None].to(torch.int64) + torch.arange(weight[side].shape[-1], device=levels.device)
-        # What weighs nothing may lie outside of the picture.
+        # What weighs nothing may lie outside of the image.
         at = at.clamp(0, levels.shape[side] - 1)
         picked = levels[at] if side == 0 else levels[:, at]
         share = weight[side][:, :, None, None] if side == 0 else weight[side][None, :, :, None]

@@ -16,7 +16,7 @@ import triton.language as tl
 
 # Entries for a Huffman code: by 11 bits, by 16 where a code is longer, and one for what is no code.
 TABLE = 2048 + 4096 + 1
-# Pictures that one program reads: more of them take less of the device, and wait longer for each other.
+# Images that one program reads: more of them take less of the device, and wait longer for each other.
 LANES = 8
 
 
@@ -58,8 +58,8 @@ def _tables(codes, entries, ends, stride: tl.constexpr, lanes: tl.constexpr):
 
 @triton.jit
 def _read(table, entries, ends, values, flags, count, stride: tl.constexpr, lanes: tl.constexpr):
-    """Scans: a lane for each picture, a symbol at a time. What is needed is stored, in the scan's order; a
-    picture where anything is out of the ordinary is flagged, and left."""
+    """Scans: a lane for each image, a symbol at a time. What is needed is stored, in the scan's order; an
+    image where anything is out of the ordinary is flagged, and left."""
     lane = tl.program_id(0) * lanes + tl.arange(0, lanes)
     there = lane < count
     facts = table + lane * 20

@@ -31,16 +31,16 @@ ALIKE = 0.6
 
 
 class _Rate:
-    """Pictures a second, over the last batches; ``ready`` after so many, the first ones not counted."""
+    """Images a second, over the last batches; ``ready`` after so many, the first ones not counted."""
 
     def __init__(self, uncounted: int = 0, needed: int = 0) -> None:
         self._last: deque[tuple[int, float]] = deque(maxlen=KEPT)
         self._batches, self._needed = -uncounted, needed
 
-    def add(self, pictures: int, seconds: float) -> None:
+    def add(self, images: int, seconds: float) -> None:
         self._batches += 1
         if self._batches > 0 and seconds > 0:
-            self._last.append((pictures, seconds))
+            self._last.append((images, seconds))
 
     def ready(self, best: float = 0.0) -> bool:
         """Whether it is known; sooner if it is far below the best of all that are."""
@@ -91,13 +91,13 @@ class Split:
         self._made = 0.0
         self._due: float | None = None
         self._best, self._patience = "", SOON
-        # The most pictures at a time of all that the rates are of.
+        # The most images at a time of all that the rates are of.
         self._most = 0
         self._lock = threading.Lock()
 
-    def count(self, pictures: int) -> int:
-        """How many of so many pictures the GPU is to decode."""
-        return round(self.share * pictures)
+    def count(self, images: int) -> int:
+        """How many of so many images the GPU is to decode."""
+        return round(self.share * images)
 
     @property
     def codes(self) -> bool:
@@ -110,26 +110,26 @@ class Split:
 
     @property
     def rates(self) -> dict[str, float]:
-        """Pictures a second, as measured."""
+        """Images a second, as measured."""
         best = max((rate.value for rate in self._rates.values() if rate.ready()), default=0.0)
         return {mode: rate.value for mode, rate in self._rates.items() if rate.ready(best)}
 
     def learn(self, mode: str, cpu: tuple[int, float], gpu: tuple[int, float]) -> None:
-        """(pictures, seconds) of a batch on either side; ``mode``: as it was when they were divided."""
+        """(images, seconds) of a batch on either side; ``mode``: as it was when they were divided."""
         with self._lock:
             now = self._clock()
             since, self._last = now - self._last, now
             self.seen += 1
             if self.seen <= WARM_UP:
                 return
-            pictures = cpu[0] + gpu[0]
-            self._taken.add(pictures, since)
+            images = cpu[0] + gpu[0]
+            self._taken.add(images, since)
             if self._auto:
-                if pictures:
+                if images:
                     seconds = max(cpu[1], gpu[1])
                     self._made += seconds
-                    self._rates[mode].add(pictures, seconds)
-                    self._decide(pictures)
+                    self._rates[mode].add(images, seconds)
+                    self._decide(images)
                 return
             for side, one in (("split", cpu), ("gpu", gpu)):
                 if one[0]:
@@ -138,10 +138,10 @@ class Split:
             if self._moves and len(found) == 2:
                 self.share = found["gpu"] / (found["gpu"] + found["split"])
 
-    def _decide(self, pictures: int) -> None:
+    def _decide(self, images: int) -> None:
         """What auto is now. A step that takes less than the CPU can read has the GPU almost to itself."""
-        if pictures > GROWN * self._most:
-            self._most, self._due = pictures, None
+        if images > GROWN * self._most:
+            self._most, self._due = images, None
             self._forget(self.mode, FIRST)
         found = self.rates
         for mode in ("gpu", "split"):
@@ -154,7 +154,7 @@ class Split:
             return self._look_at("hybrid")
         taken, enough = self._taken.value, TOO_MUCH if self.mode == "split" else ENOUGH
         told = ", ".join(f"{mode} {rate:,.0f}" for mode, rate in found.items())
-        told = f"pictures/s: {told}, taken {taken:,.0f}"
+        told = f"images/s: {told}, taken {taken:,.0f}"
         if self._taken.ready() and taken < enough * cpu:
             self._be("split", f"the CPU is enough ({told})")
             return None
@@ -165,7 +165,7 @@ class Split:
         if self._due is None:
             rest = [rate for mode, rate in found.items() if mode != best]
             far = max(rest) < ALIKE * found[best]
-            look = sum(pictures / rate for rate in rest) * (AGAIN[0] + (FEW if far else AGAIN[1]))
+            look = sum(images / rate for rate in rest) * (AGAIN[0] + (FEW if far else AGAIN[1]))
             self._due = self._made + self._patience * look
             self._patience = SELDOM if far else min(2 * self._patience, SELDOM)
         elif self._made >= self._due:

@@ -1,4 +1,4 @@
-"""The streams that pictures come to a device by: what runs on each, and what must live until it is done.
+"""The streams that images come to a device by: what runs on each, and what must live until it is done.
 
 Memory that was freed on a stream goes to the next who asks on that stream, since what is done there is done
 in order. Kernels run on another stream than copies and decoders, so what those fill is held until the kernel

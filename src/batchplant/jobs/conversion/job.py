@@ -315,7 +315,7 @@ class Job:
 
 
 def _described(images: Images) -> dict[str, Any]:
-    """The options for pictures as JSON."""
+    """The options for images as JSON."""
     if isinstance(images, ImageOptions):
         return dataclasses.asdict(images)
     return {name: dataclasses.asdict(one) for name, one in images.items()}

@@ -67,7 +67,7 @@ def collect(
     ``source``: what ``open`` takes, or a Reader. ``fields``: only these. ``sample``: only so many samples,
     drawn with ``seed``. ``engine`` says who works: ``"threads"``, ``"processes"``, ``"dask"``, ``"ray"``, or
     one that :func:`batchplant.engines.make` gave; the result is the same. ``workers``: threads of each task.
-    Pictures, sounds and videos are not decoded: they are what their headers say.
+    Images, sounds and videos are not decoded: they are what their headers say.
     """
     if sample is not None and sample < 1:
         raise OptionError(f"sample is at least 1, or None for all, not {sample}")

@@ -1,4 +1,4 @@
-"""What the cells of one field hold: :class:`FieldScan`. Pictures, sounds and videos are not decoded."""
+"""What the cells of one field hold: :class:`FieldScan`. Images, sounds and videos are not decoded."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ class FieldScan:
     def _look_ragged(self, column: Ragged) -> None:
         field = self._field
         if isinstance(field, Image):
-            self._pictures(column)
+            self._images(column)
         elif isinstance(field, Audio):
             self._each(column, self._sound)
         elif isinstance(field, Video):
@@ -151,7 +151,7 @@ class FieldScan:
         if isinstance(field, Image | Audio | Video) or field.kind in ("json", "struct"):
             self._sums("bytes").add(column.sizes)
 
-    def _pictures(self, column: Ragged) -> None:
+    def _images(self, column: Ragged) -> None:
         headers, raw = image.probe(column), column.raw
         known = headers[:, 1] > 0
         self._unknown += int((~known).sum())

@@ -1,4 +1,4 @@
-"""Kinds of encoded files: pictures, sound, video."""
+"""Kinds of encoded files: images, sound, video."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class _Media(Field):
 
 @dataclasses.dataclass(frozen=True)
 class Image(_Media):
-    """A picture. ``encoding`` None: mixed; ``mode`` is what it decodes to (RGB, L, RGBA, …; None: varies).
+    """An image. ``encoding`` None: mixed; ``mode`` is what it decodes to (RGB, L, RGBA, …; None: varies).
 
     ``mask``: its values are classes, not colours. They are never blended with each other and never stored
     in a way that changes them. A mask has one channel, mode L unless another is named; in mode P its values
@@ -61,7 +61,7 @@ class Audio(_Media):
 
 @dataclasses.dataclass(frozen=True)
 class Video(_Media):
-    """Encoded moving pictures. ``fps``, ``width``, ``height``: what all of them share; None: they differ."""
+    """Encoded moving images. ``fps``, ``width``, ``height``: what all of them share; None: they differ."""
 
     fps: float | None = None
     width: int | None = None

@@ -1,6 +1,6 @@
-"""What lies in a picture: boxes, labels, keypoints, polygons. Where it is cut or turned, they go along.
+"""What lies in an image: boxes, labels, keypoints, polygons. Where it is cut or turned, they go along.
 
-Positions are in pixels of the stored picture, x to the right and y down, counted from its upper left corner.
+Positions are in pixels of the stored image, x to the right and y down, counted from its upper left corner.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ def check_box_format(format: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Boxes(Tensor):
-    """Boxes of objects in the picture field ``of``: four numbers for each.
+    """Boxes of objects in the image field ``of``: four numbers for each.
 
     format: ``xyxy`` (left, top, right, bottom), ``xywh`` (left, top, width, height) or ``cxcywh`` (middle,
-    width, height). normalized: in parts of the picture's width and height, not in pixels. labels: the fields
+    width, height). normalized: in parts of the image's width and height, not in pixels. labels: the fields
     that have a row for each box, such as their classes: where a box is dropped, so are theirs.
     """
 
@@ -102,11 +102,11 @@ class Labels(Tensor):
 
 @dataclasses.dataclass(frozen=True)
 class Keypoints(Tensor):
-    """Keypoints of objects in the picture field ``of``: ``points`` for each object, as (x, y, visibility).
+    """Keypoints of objects in the image field ``of``: ``points`` for each object, as (x, y, visibility).
 
     visibility: 0 where a point is not there; False: points are (x, y). names: what the points are. swap: the
     pairs that a mirror exchanges, by number or name; default: those whose names differ in left and right.
-    normalized: in parts of the picture's width and height, not in pixels.
+    normalized: in parts of the image's width and height, not in pixels.
     """
 
     wide: ClassVar[type[Field] | None] = Tensor
@@ -169,10 +169,10 @@ def swap_pairs(
 
 @dataclasses.dataclass(frozen=True)
 class Polygons(Json):
-    """Outlines of objects in the picture field ``of``: for each object a list of rings, as COCO has them.
+    """Outlines of objects in the image field ``of``: for each object a list of rings, as COCO has them.
 
     A ring is ``[x, y, x, y, …]``; an array of shape (points, 2) is taken too. normalized: in parts of the
-    picture's width and height, not in pixels. An object may have no ring.
+    image's width and height, not in pixels. An object may have no ring.
     """
 
     wide: ClassVar[type[Field] | None] = Json

@@ -1,4 +1,4 @@
-"""Whole objects: a folder of pictures, the chunks of an array. Many small ones are fetched side by side."""
+"""Whole objects: a folder of images, the chunks of an array. Many small ones are fetched side by side."""
 
 from __future__ import annotations
 

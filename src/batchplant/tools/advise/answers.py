@@ -34,7 +34,7 @@ QUESTIONS = (
     Question("schema", "Must the fields come back exactly as they were?", "docs/choosing.md#schema-changes"),
     Question("safety", "Must damage be found by checksums?", "docs/choosing.md#safety"),
     Question("readable", "Must people read it in a text editor?", "docs/choosing.md#interop"),
-    Question("lossless", "Must pictures stay exactly as they are?", "docs/choosing.md#pictures"),
+    Question("lossless", "Must images stay exactly as they are?", "docs/choosing.md#images"),
 )
 
 

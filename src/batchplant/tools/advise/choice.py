@@ -13,7 +13,7 @@ from ...schema import Schema
 from ..measure.choice import ALL, candidates, chosen, missing, refusals
 from .contest import COLUMNAR, OVER, Tried, kind_of, preference
 from .rules import Case, Must
-from .trial import FIGURES, PICTURES
+from .trial import FIGURES, IMAGE_SETTINGS
 
 # Ways this near to the best are as good; the simpler format is taken.
 TIE = 0.05
@@ -115,7 +115,7 @@ def _reasons(
     wished = [f"it cannot {one.words} as it is" for one in lacks if one.wish]
     if settings.get("rewrite"):
         wished.append("its blocks, chunks or compression make single samples slow to read")
-    if any(name in settings for name in PICTURES):
+    if any(name in settings for name in IMAGE_SETTINGS):
         wished.append("its images are larger or slower to decode than training needs")
     return next(iter(needed), ""), next(iter(wished), "")
 

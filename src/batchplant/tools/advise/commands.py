@@ -14,7 +14,11 @@ from .answers import Answers
 from .facts import CROP
 from .trial import Way
 
-PICTURES = {"max_resolution": "--max-resolution", "image_format": "--image-format", "quality": "--quality"}
+IMAGE_SETTINGS = {
+    "max_resolution": "--max-resolution",
+    "image_format": "--image-format",
+    "quality": "--quality",
+}
 
 
 def target_of(source: str, way: Way, settings: Mapping[str, Any]) -> tuple[str, str]:
@@ -74,7 +78,7 @@ def _convert(source: str, target: str, way: Way, settings: Mapping[str, Any], re
     for name, value in way.options.items():
         words += ["--to-option", f"{name}={value}"]
     for name, value in way.images.items():
-        words += [PICTURES[name], str(value)]
+        words += [IMAGE_SETTINGS[name], str(value)]
     if "shard_size" in settings:
         words += ["--shard-size", f"{round(settings['shard_size'] / 1e6)}MB"]
     if settings.get("shuffle"):
@@ -86,16 +90,16 @@ def _convert(source: str, target: str, way: Way, settings: Mapping[str, Any], re
 
 def loop(opened: str, schema: Schema, settings: Mapping[str, Any], answers: Answers) -> str:
     """The Loader with the settings, as Python."""
-    pictures = [name for name, field in schema.items() if isinstance(field, Image)]
+    images = [name for name, field in schema.items() if isinstance(field, Image)]
     options = [f'order="{settings.get("order", "random")}"', f"workers={settings.get('workers')}"]
     options.append(f"ahead={settings.get('ahead', 3)}")
     if settings.get("cache") and is_remote(opened):
         options.append('source_options={"cache": "cache"}')
     lines = ["import batchplant as bp"]
-    if pictures:
+    if images:
         lines.append("from batchplant.ops import RandomHorizontalFlip, RandomResizedCrop")
         steps = f"[RandomResizedCrop({answers.size or CROP}), RandomHorizontalFlip()]"
-        pipes = ", ".join(f'"{name}": {steps}' for name in pictures)
+        pipes = ", ".join(f'"{name}": {steps}' for name in images)
         options.append(f"pipelines={{{pipes}}}")
     said = "".join(f"    {one},\n" for one in [f'"{opened}"', str(answers.batch_size), *options])
     return "\n".join([*lines, "", f"loader = bp.Loader(\n{said})"])

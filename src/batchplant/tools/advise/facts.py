@@ -43,7 +43,7 @@ LEAST_LABELS = 16
 class FieldFacts:
     """What the cells of a field are.
 
-    bytes: mean of a cell; missing: how many have none. Pictures: encodings by count, width and height
+    bytes: mean of a cell; missing: how many have none. Images: encodings by count, width and height
     (median), pixel_bytes: encoded bytes a pixel. labels: few values that many samples share, as numbers or
     text; classes: how many; sorted: equal ones stand together. padding: the part of all values that fills up.
     """
@@ -265,7 +265,7 @@ def describe(name: str, field: Field, column: Column) -> FieldFacts:
         "missing": int((sizes < 0).sum()),
     }
     if isinstance(field, Image) and isinstance(column, Ragged):
-        found |= _pictures(column)
+        found |= _images(column)
     values = _values(field, column)
     if values is not None and values.ndim == 1:
         found |= _labels(field, values)
@@ -284,7 +284,7 @@ def _values(field: Field, column: Column) -> npt.NDArray[Any] | None:
     return None if isinstance(column, Ragged) else column
 
 
-def _pictures(column: Ragged) -> dict[str, Any]:
+def _images(column: Ragged) -> dict[str, Any]:
     headers, raw = image.probe(column), column.raw
     encodings = Counter(
         "raw" if raw[row] else image.ENCODINGS[code] or "?" for row, code in enumerate(headers[:, 0])

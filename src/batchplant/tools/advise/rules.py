@@ -152,12 +152,12 @@ def _exact_photo(one: FieldFacts) -> bool:
     return most in ("png", "bmp", "tiff") and one.pixel_bytes > PHOTO and colours
 
 
-@rule("Pixels that no crop shows are decoded in every epoch.", "pictures-larger-than-the-crop")
-def large_pictures(case: Case) -> Seen:
+@rule("Pixels that no crop shows are decoded in every epoch.", "images-larger-than-the-crop")
+def large_images(case: Case) -> Seen:
     size = case.size
     large = [one for one in case.facts.having(kind="image") if _side(one) > 2.5 * size]
     if not large:
-        return no(f"no pictures of more than 2.5 times the crop of {size} px")
+        return no(f"no images of more than 2.5 times the crop of {size} px")
     one = large[0]
     said = f"{one.name}: {one.width:.0f}×{one.height:.0f} px, and a batch takes {size}×{size}"
     if not case.loads or "lossless" in case.answers.yes:

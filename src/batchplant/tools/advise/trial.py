@@ -46,7 +46,7 @@ LEVEL = 9
 # Names that writers have for the same thing: bytes in a block, samples in a chunk.
 UNIT_NAMES = ("row_group_size", "batch_size")
 CHUNK_NAMES = ("chunk_samples", "chunk")
-PICTURES = ("max_resolution", "image_format", "quality")
+IMAGE_SETTINGS = ("max_resolution", "image_format", "quality")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,8 +98,8 @@ def way_of(found: Format, settings: Mapping[str, Any], schema: Schema, *, source
     if not rewritten:
         # What the writer does by itself need not be said.
         options = {name: value for name, value in options.items() if own[name].default != value}
-    pictures = any(isinstance(field, Image) for field in schema.values())
-    images = {name: settings[name] for name in PICTURES if name in settings} if pictures else {}
+    has_images = any(isinstance(field, Image) for field in schema.values())
+    images = {name: settings[name] for name in IMAGE_SETTINGS if name in settings} if has_images else {}
     note = "written anew" if rewritten and not options and not images else ""
     return Way(found.name, suffix, options, images, note=note)
 

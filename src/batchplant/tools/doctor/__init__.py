@@ -2,7 +2,7 @@
 
 ``examination`` reads a dataset once (``sampling`` says which samples) and shows every batch to every check of
 ``checks/``; each check is a small class with a sentence and a section in docs/guides/doctor.md. ``likeness``
-tells pictures that look the same. It is a user of readers like any other, and imports no format.
+tells images that look the same. It is a user of readers like any other, and imports no format.
 """
 
 from .check import Batch, Check, Subject

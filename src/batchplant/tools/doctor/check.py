@@ -139,7 +139,7 @@ class Batch:
         return None if isinstance(found, Ragged) else found
 
     def headers(self, field: str) -> npt.NDArray[np.int32]:
-        """Of pictures: encoding, width, height, mode, bits (see ``image.probe``)."""
+        """Of images: encoding, width, height, mode, bits (see ``image.probe``)."""
         if field not in self._headers:
             self._headers[field] = image.probe(self.ragged(field))
         return self._headers[field]
@@ -248,6 +248,6 @@ def named(source: Any) -> str:
     return shlex.quote(shown(os.fspath(source))) if isinstance(source, str | os.PathLike) else "SRC"
 
 
-def pictures(subject: Subject) -> list[str]:
-    """The fields of pictures that are no masks."""
+def images(subject: Subject) -> list[str]:
+    """The fields of images that are no masks."""
     return [n for n, field in subject.schema.items() if isinstance(field, Image) and not field.mask]

@@ -48,7 +48,7 @@ def examine(
     """Look for gotchas in a dataset: a Reader, or what ``open`` takes, with its options.
 
     ``sample``: at most so many samples, from all over the dataset, and fewer where they are large; None: all.
-    ``world``: training processes that share the files; ``crop``: pixels that training sees of a picture;
+    ``world``: training processes that share the files; ``crop``: pixels that training sees of an image;
     ``batch_size`` and ``window`` of a shuffle buffer tell how well labels are mixed; ``label`` names their
     field. ``only`` and ``without`` are names of checks. ``progress`` is called with samples done and to do.
     """
@@ -153,7 +153,7 @@ def _read(
 def _decoded(
     field: Field, column: Column, rows: npt.NDArray[np.int64]
 ) -> list[tuple[npt.NDArray[np.float32] | None, DataError | MissingLibraryError | None]]:
-    """What is wrong with cells, and small copies of pictures."""
+    """What is wrong with cells, and small copies of images."""
     found: list[tuple[npt.NDArray[np.float32] | None, DataError | MissingLibraryError | None]] = []
     for row in rows.tolist():
         try:

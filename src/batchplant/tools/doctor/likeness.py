@@ -1,7 +1,7 @@
-"""Pictures that look the same: a perceptual hash, and groups of pictures whose hashes are close.
+"""Images that look the same: a perceptual hash, and groups of images whose hashes are close.
 
 The hash is made of the lowest frequencies of a small grey copy, so that another encoding, quality or size
-changes few of its bits. Hashes find candidates; a small copy of both pictures decides.
+changes few of its bits. Hashes find candidates; a small copy of both images decides.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SIDE, LOW, SMALL = 32, 8, 8
 CLOSE = 6
 # Of the two small copies: how alike in shape they are, 1 the same, and how far apart in grey levels.
 ALIKE, LEVELS = 0.98, 12.0
-# Grey levels; a picture that varies less is blank, and blank pictures all look the same.
+# Grey levels; an image that varies less is blank, and blank images all look the same.
 BLANK = 2.0
 BANDS = [(0, 16), (16, 32), (32, 48), (48, 63)]
 # Candidates of one hash and bit that are looked at; more have it only where a dataset is all alike.
@@ -39,7 +39,7 @@ def thumbnail(pixels: npt.NDArray[Any]) -> F32 | None:
     """A grey copy of 32×32, levels 0 to 255, each the mean of what it covers; None: nothing to see."""
     if pixels.size == 0 or pixels.dtype.kind not in "biuf":
         return None
-    # A large picture natively first. Of the small rest, products are too small for threads of a library.
+    # A large image natively first. Of the small rest, products are too small for threads of a library.
     pixels = fit(pixels, 4 * SIDE)
     grey = _grey(pixels)
     small = _cover(grey.shape[0]) @ grey @ _cover(grey.shape[1]).T
@@ -86,7 +86,7 @@ def perceptual_hash(small: F32) -> int | None:
 
 
 def reduced(small: F32) -> U8:
-    """8×8 of the 32×32, as bytes: what decides whether two pictures are alike."""
+    """8×8 of the 32×32, as bytes: what decides whether two images are alike."""
     side = SIDE // SMALL
     means = small.reshape(SMALL, side, SMALL, side).mean(axis=(1, 3))
     return np.asarray(means.clip(0, 255).round(), dtype=np.uint8).reshape(-1)
@@ -99,7 +99,7 @@ def distance(one: U64, other: U64) -> npt.NDArray[np.uint8]:
 
 
 def groups(hashes: U64, copies: U8) -> list[list[int]]:
-    """Which pictures look the same: places in ``hashes``, each group in order, the first group first."""
+    """Which images look the same: places in ``hashes``, each group in order, the first group first."""
     leader = np.arange(len(hashes))
 
     def find(one: int) -> int:

@@ -13,7 +13,7 @@ PIPELINES = ("train", "val", "none", "raw")
 
 
 class Undecoded(Over):
-    """A dataset whose pictures are plain bytes, so that nobody decodes them."""
+    """A dataset whose images are plain bytes, so that nobody decodes them."""
 
     def __init__(self, base: Reader) -> None:
         super().__init__(base)

@@ -225,7 +225,7 @@ def html(rows: Sequence[Measured], about: About, size: Any) -> str:
     )
     region = 'class="wide" tabindex="0" role="region" aria-label="Measured"'
     table = f"<div {region}><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
-    picture = svg(draw(rows, about, title=False))
+    image = svg(draw(rows, about, title=False))
     remarks = [f"{one.label}: {text}" for one in rows for text in one.remarks]
     failed = [f"{one.label}: {one.error}" for one in rows if one.error is not None]
     left_out = [f"{name}: {why}" for name, why in about.refused.items()]
@@ -233,7 +233,7 @@ def html(rows: Sequence[Measured], about: About, size: Any) -> str:
         f"<h1>{escape(about.title)}</h1>",
         f'<p class="faint">{escape(about.how)}<br>{escape(about.machine)}</p>',
         "".join(f'<p class="doubt">{escape(text)}</p>' for text in caveats(rows, SPEEDS[about.by][0])),
-        f'<figure role="img" aria-label="Size against speed of each format">{picture}</figure>',
+        f'<figure role="img" aria-label="Size against speed of each format">{image}</figure>',
         f"<h2>Measured</h2>{table}",
         "<p><small>Those in colour are on the Pareto front: no other is smaller and faster. Speeds are the "
         "median of the rounds, with the best of them in brackets where there were several.</small></p>",

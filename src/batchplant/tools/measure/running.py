@@ -107,7 +107,7 @@ def formats(
 
     names: formats, also with options, as ``"parquet:compression=zstd"`` or a :class:`Candidate`; None:
     :func:`candidates` of the schema, and the format of the source. sample: how many samples (None: as many as
-    the time allows). pipeline, size: what the Loader does to pictures (``train``, ``val``, ``none``,
+    the time allows). pipeline, size: what the Loader does to images (``train``, ``val``, ``none``,
     ``raw``). remote: a URL below which they are written and read back, in a folder of their own that is
     removed. scratch: the folder for local files (None: a temporary one where there is room). seconds: about
     how long it may take; None: all samples, however long. A format that fails is a row with an ``error``.

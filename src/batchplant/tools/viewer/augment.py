@@ -64,9 +64,9 @@ def augmented(
 
 
 def _annotations(
-    side: Side, plan: Plan, picture: Output, values: Mapping[str, Any], size: tuple[int, int]
+    side: Side, plan: Plan, canvas: Output, values: Mapping[str, Any], size: tuple[int, int]
 ) -> list[dict[str, Any]]:
-    """Boxes, points, polygons and masks as they come out of the loader, to be drawn over their picture.
+    """Boxes, points, polygons and masks as they come out of the loader, to be drawn over their canvas.
 
     ``size``: height and width of that.
     """
@@ -74,7 +74,7 @@ def _annotations(
     for output in plan.outputs:
         mover = output.mover
         # Further steps may have made anything of the positions.
-        if mover is None or mover.of != picture.name or output.steps:
+        if mover is None or mover.of != canvas.name or output.steps:
             continue
         drawn = _moved(mover, values[output.name], *size)
         if not drawn:
@@ -98,7 +98,7 @@ def _moved(mover: Mover, value: Any, height: int, width: int) -> Drawn:
 
 
 def _original(side: Side, sample: int, field: str, cut: Cut) -> dict[str, Any]:
-    """The whole picture as the decoder sees it: turned only where the pipeline turns it."""
+    """The whole image as the decoder sees it: turned only where the pipeline turns it."""
     height, width = cut.size
     found = {"field": field, "turn": cut.turn, "width": width, "height": height}
     try:
@@ -120,7 +120,7 @@ def data_uri(pixels: Any, longest: int = LONGEST_SIDE) -> str:
     pixels = pixels if pixels.dtype == np.uint8 else stretched(pixels)
     pixels = image.fit(np.ascontiguousarray(pixels[..., :3] if pixels.shape[2] > 4 else pixels), longest)
     pixels = image.expand(pixels)
-    # Small pictures have hard edges that JPEG smears, and it has no alpha.
+    # Small images have hard edges that JPEG smears, and it has no alpha.
     if max(pixels.shape[:2]) <= SMALL or pixels.shape[2] in (2, 4):
         kind, data = "png", png.encode(pixels)
     else:
@@ -153,7 +153,7 @@ def shown_value(output: Output, value: Any) -> dict[str, Any]:
 
 
 def _pixels(output: Output, array: Any) -> tuple[Any, str] | None:
-    """The pixels of a picture, or of the first frames of a video side by side; and how they were changed."""
+    """The pixels of an image, or of the first frames of a video side by side; and how they were changed."""
     stage = output.image
     if array.ndim == 4 and array.shape[-1] in (1, 3, 4) and len(array):
         frames = array[np.linspace(0, len(array) - 1, min(FRAMES, len(array))).astype(int)]

@@ -29,7 +29,7 @@ MOST = 1000
 # Samples without a partner that are listed.
 LISTED = 20
 KEYS_TOLD = 1 << 14
-# The longer side of a picture of differences.
+# The longer side of an image of differences.
 LONGEST = 1024
 # Letters of values that are told as they are.
 SHORT = 40
@@ -247,15 +247,15 @@ def _scale(one: Pixels, two: Pixels) -> float:
     return max([float(np.abs(each.astype(np.float64)).max()) for each in finite if each.size] or [1.0]) or 1.0
 
 
-def difference_picture(a: Reader, b: Reader, sample: int, other: int, name: str, gain: float) -> bytes:
-    """How far two pictures are apart, pixel by pixel, times ``gain``: black where they are the same."""
+def difference_image(a: Reader, b: Reader, sample: int, other: int, name: str, gain: float) -> bytes:
+    """How far two images are apart, pixel by pixel, times ``gain``: black where they are the same."""
     for reader in (a, b):
         if not isinstance(reader.schema[name], Image):
-            raise OptionError(f"{name!r} is not a field of pictures")
+            raise OptionError(f"{name!r} is not a field of images")
     one, two = (image.expand(_value(reader, at, name)) for reader, at in ((a, sample), (b, other)))
     if one.shape[:2] != two.shape[:2]:
         raise OptionError(
-            f"the pictures have {one.shape[1]}×{one.shape[0]} and {two.shape[1]}×{two.shape[0]} pixels"
+            f"the images have {one.shape[1]}×{one.shape[0]} and {two.shape[1]}×{two.shape[0]} pixels"
         )
     channels = max(one.shape[2], two.shape[2])
     if one.shape[2] != two.shape[2]:

@@ -23,7 +23,7 @@ from .session import whole
 Progress = Callable[[int, int], None]
 
 NAMES = ("sequential", "random", "quasi_random", "shards", "windowed", "class_balanced")
-# Dots of the picture of an epoch; columns of the one of labels, and samples that are read for each.
+# Dots of the image of an epoch; columns of the one of labels, and samples that are read for each.
 DOTS, COLUMNS, EACH, FEWEST = 3000, 80, 64, 32
 # Of so few samples all labels are read. class_balanced, which needs all, stops here.
 ALL_LABELS, MOST_LABELS = 20_000, 20_000_000
@@ -191,9 +191,9 @@ class Epoch:
                 return number, rank
         return -1, -1
 
-    # -- the picture of an epoch -----------------------------------------------------------------------
+    # -- the image of an epoch -----------------------------------------------------------------------
 
-    def picture(self, told: Progress) -> dict[str, Any]:
+    def image(self, told: Progress) -> dict[str, Any]:
         length = self.order.length
         shard = self.shard(0)
         found: dict[str, Any] = {

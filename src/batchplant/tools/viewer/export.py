@@ -1,4 +1,4 @@
-"""A report as one HTML file: pictures inside, no script, nothing from elsewhere."""
+"""A report as one HTML file: images inside, no script, nothing from elsewhere."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ def _sample(one: dict[str, Any]) -> Markup:
 
 
 def thumbnail(name: str, cell: dict[str, Any], widest: int, tallest: int) -> Markup:
-    """The square picture, stretched back to its shape."""
+    """The square image, stretched back to its shape."""
     width, height = max(1, cell.get("width", 1)), max(1, cell.get("height", 1))
     scale = min(widest / width, tallest / height)
     size = {"width": max(1, round(width * scale)), "height": max(1, round(height * scale))}
@@ -207,7 +207,7 @@ def thumbnail(name: str, cell: dict[str, Any], widest: int, tallest: int) -> Mar
 
 
 def _drawing(annotations: list[dict[str, Any]], width: int, height: int) -> Markup:
-    """Boxes, polygons and points as lines over a picture; what they are is said where the pointer is."""
+    """Boxes, polygons and points as lines over an image; what they are is said where the pointer is."""
     view = {"viewBox": f"0 0 {width} {height}", "preserveAspectRatio": "none", "aria-hidden": "true"}
     return tag("svg", view, [_shapes(one, width, height) for one in annotations])
 

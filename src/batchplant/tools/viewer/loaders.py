@@ -50,8 +50,8 @@ def _loader(side: Side, given: dict[str, Any], seed: int | None) -> Loader:
     options = {name: value for name, value in given.items() if name in KEPT}
     if seed is not None:
         options["seed"] = seed
-    if (pictures := options.get("pictures")) is not None:
-        options["pictures"] = pictures.but({"decode": None, "gpu_share": None}, ())
+    if (images := options.get("images")) is not None:
+        options["images"] = images.but({"decode": None, "gpu_share": None}, ())
     # Only what batches can hold: other fields are seen beside it.
     size = int(given.get("batch_size", BATCH))
     return Loader(side.reader, size, workers=THREADS, ahead=1, rank=0, world=1, dashboard=False, **options)

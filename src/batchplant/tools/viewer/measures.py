@@ -1,4 +1,4 @@
-"""Samples by what no filter can name: the width of a picture, the length of a text, the seconds of a sound.
+"""Samples by what no filter can name: the width of an image, the length of a text, the seconds of a sound.
 
 A measure is text, as the page has it in its address: ``image|width|61|70`` for 61 ≤ width < 70, with ``=`` at
 the end for width ≤ 70; ``image|resolutions|640×480`` for what is no number. What they mean is what ``stats``

@@ -61,18 +61,18 @@ def _fields(reader: Reader) -> Markup:
 
 
 def _samples(reader: Reader) -> Markup:
-    from .pixels import Pictures
+    from .pixels import Images
     from .report import described
     from .session import Side
 
     # Behind a URL, to look is to download.
     if is_remote(reader.path) or not len(reader):
         return Markup()
-    pictures = Pictures()
+    images = Images()
     try:
-        found = described(Side("a", reader, ""), pictures, list(range(min(SAMPLES, len(reader)))), THUMBNAIL)
+        found = described(Side("a", reader, ""), images, list(range(min(SAMPLES, len(reader)))), THUMBNAIL)
     finally:
-        pictures.close()
+        images.close()
     return joined([_box(one["sample"], one["cells"]) for one in found])
 
 
@@ -117,7 +117,7 @@ def _loaded(loader: Loader) -> Markup:
 
 
 def made_size(shape: list[int]) -> tuple[int, int]:
-    """Height and width of a picture in a batch, whatever its layout."""
+    """Height and width of an image in a batch, whatever its layout."""
     if len(shape) == 4:
         return shape[1], shape[2] * min(6, shape[0])
     first = shape[0] in (1, 3, 4) and shape[2] not in (1, 3, 4)
@@ -177,7 +177,7 @@ def view(
 
     source: a Reader, a Loader, whose samples are then also seen as it augments them, or what
     :func:`batchplant.open` takes, with its options. other: what it is compared with. pipeline: a Loader's
-    ``pipelines``, its arguments, or ops for the pictures. height: of the page in a notebook, in pixels. port:
+    ``pipelines``, its arguments, or ops for the images. height: of the page in a notebook, in pixels. port:
     0 for a free one. browser: open it there (default: unless this is a notebook). The page is served until
     ``close``, or until the program ends.
     """

@@ -28,7 +28,7 @@ KEPT = (
     "pipelines",
     "seed",
     "drop_last",
-    "pictures",
+    "images",
     "indices",
     "dct",
     "fast_scale",
@@ -99,7 +99,7 @@ def _run(path: str) -> Any:
 def arguments(found: Any, reader: Reader) -> dict[str, Any]:
     """The arguments of a Loader that a pipeline stands for.
 
-    It is a Loader, its keyword arguments, its ``pipelines``, the ops of the first picture, or a function that
+    It is a Loader, its keyword arguments, its ``pipelines``, the ops of the first image, or a function that
     gives one of these, of a Reader or of nothing.
     """
     if inspect.isfunction(found):
@@ -112,7 +112,7 @@ def arguments(found: Any, reader: Reader) -> dict[str, Any]:
         own = "pipelines" in values and "pipelines" not in reader.schema
         return values if own else {"pipelines": values}
     if isinstance(found, Sequence) and not isinstance(found, str):
-        return {"pipelines": {_picture(reader): list(found)}}
+        return {"pipelines": {_image(reader): list(found)}}
     if isinstance(found, Pipe):
         return {"pipelines": {found.field: found}}
     raise OptionError(
@@ -120,11 +120,11 @@ def arguments(found: Any, reader: Reader) -> dict[str, Any]:
     )
 
 
-def _picture(reader: Reader) -> str:
+def _image(reader: Reader) -> str:
     for name, kind in reader.schema.items():
         if kind.kind == "image" and not getattr(kind, "mask", False):
             return name
-    raise OptionError('there are no pictures: name the field, as in {"field": [ops]}', path=reader.path)
+    raise OptionError('there are no images: name the field, as in {"field": [ops]}', path=reader.path)
 
 
 def picked(text: str, reader: Reader) -> dict[str, Any]:
@@ -135,20 +135,20 @@ def picked(text: str, reader: Reader) -> dict[str, Any]:
         raise OptionError(f"the ops are no JSON: {error}") from None
     if not isinstance(given, list) or len(given) > MOST_OPS:
         raise OptionError(f"the ops are a list of at most {MOST_OPS}")
-    name = _picture(reader)
+    name = _image(reader)
     # Only this field and its annotations: others may be of kinds that no batch can have.
     annotations = _annotations(reader, name)
     others = {other: None for other in reader.schema if other != name and other not in annotations}
     return {"pipelines": {**others, name: [_op(one) for one in given]}}
 
 
-def _annotations(reader: Reader, picture: str) -> set[str]:
-    """The fields that move with a picture, and the classes and run-length masks beside its boxes."""
+def _annotations(reader: Reader, image: str) -> set[str]:
+    """The fields that move with an image, and the classes and run-length masks beside its boxes."""
     schema = reader.schema
     found = {
         name
         for name, kind in schema.items()
-        if isinstance(kind, Boxes | Keypoints | Polygons) and kind.of == picture
+        if isinstance(kind, Boxes | Keypoints | Polygons) and kind.of == image
     }
     labels = {label for name in found for label in getattr(schema[name], "labels", ())}
     masks = {name for name in labels if name == RLE and name in schema and MoveRle.fits(schema[name])}

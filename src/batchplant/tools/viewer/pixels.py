@@ -1,4 +1,4 @@
-"""Pictures for the browser: many small ones at once by the engine, or one, whatever it is stored as."""
+"""Images for the browser: many small ones at once by the engine, or one, whatever it is stored as."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ NOTHING: tuple[Any, Future[Sheet]] = (None, Future())
 
 # Tiles next to each other in a sheet.
 COLUMNS = 10
-# What a tile shows where there is no picture: neither black nor white, in both themes.
+# What a tile shows where there is no image: neither black nor white, in both themes.
 GREY = 128
 THREADS = 4
-# The status of a picture that the engine leaves to other decoders.
+# The status of an image that the engine leaves to other decoders.
 NOT_NATIVE = 2
 # What browsers show as it is.
 SHOWN = {
@@ -41,7 +41,7 @@ SHOWN = {
 }
 
 
-class Pictures:
+class Images:
     """An engine of a few threads, started with the first sheet."""
 
     def __init__(self) -> None:
@@ -97,10 +97,10 @@ class Pictures:
             return _sheet(tiles), wrong
 
     def tiles(self, side: Any, field: str, samples: I64, size: int) -> tuple[U8, dict[int, str]]:
-        """(n, size, size, 3): whole pictures, stretched to squares; and what is wrong with some, by row."""
+        """(n, size, size, 3): whole images, stretched to squares; and what is wrong with some, by row."""
         out = np.full((len(samples), size, size, 3), GREY, dtype=np.uint8)
         if side.reader.schema[field].kind != "image":
-            raise DecodeError(f"there are no pictures in {field!r}", path=side.reader.path)
+            raise DecodeError(f"there are no images in {field!r}", path=side.reader.path)
         wrong: dict[int, str] = {}
         rows = self._native(side, field, samples, out, wrong)
         # Those that the engine cannot decode, and all where they cannot be read together.
@@ -147,7 +147,7 @@ def _sheet(tiles: U8) -> bytes:
 
 
 def as_shown(cell: Cell) -> U8:
-    """A picture as 8 bits, grey or RGB, turned as EXIF says. Other values are stretched to 0…255."""
+    """An image as 8 bits, grey or RGB, turned as EXIF says. Other values are stretched to 0…255."""
     raw = cell.pixels_shape
     if cell.shows == "mask":
         return coloured(classes(cell.value()))[..., :3]
@@ -203,7 +203,7 @@ def _square(pixels: U8, size: int) -> U8:
 
 
 def for_browser(cell: Cell, longest: int) -> tuple[bytes, str]:
-    """The picture and its media type: as it is stored where a browser shows that and it is not larger."""
+    """The image and its media type: as it is stored where a browser shows that and it is not larger."""
     raw = cell.pixels_shape
     if raw is None and cell.shows != "mask":
         data = cell.data
@@ -214,7 +214,7 @@ def for_browser(cell: Cell, longest: int) -> tuple[bytes, str]:
         if plain and max(found.width, found.height) <= longest:
             return data.tobytes(), SHOWN[found.encoding]
     pixels = image.fit(as_shown(cell), longest)
-    # Small pictures have hard edges that JPEG smears.
+    # Small images have hard edges that JPEG smears.
     if max(pixels.shape[:2]) <= 256:
         return image.encode(image.squeeze(pixels), "png"), "image/png"
     return image.encode(image.squeeze(pixels), "jpeg", quality=92), "image/jpeg"

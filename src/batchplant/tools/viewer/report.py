@@ -16,32 +16,32 @@ from .cells import short
 from .cells.cell import cells_of
 from .media import overlays
 from .overview import overview
-from .pixels import Pictures
+from .pixels import Images
 from .session import Side
 
 Progress = Callable[[int, int], None]
 
-# Samples at a time, and the longest side of their pictures.
+# Samples at a time, and the longest side of their images.
 STEP = 50
 THUMBNAIL = 192
-# A picture of more pixels is not decoded for a thumbnail.
+# An image of more pixels is not decoded for a thumbnail.
 MOST_PIXELS = 64_000_000
 
 
 def report(side: Side, count: int, *, exact: bool = False, told: Progress | None = None) -> dict[str, Any]:
     """What the dataset is, statistics of some samples (``exact``: of all), the first ``count`` samples."""
     reader = side.reader
-    pictures = Pictures()
+    images = Images()
     drawings = _overlays(side)
     samples: list[dict[str, Any]] = []
     try:
         for start in range(0, min(count, len(reader)), STEP):
             numbers = list(range(start, min(start + STEP, count, len(reader))))
-            samples += described(side, pictures, numbers, drawn=drawings)
+            samples += described(side, images, numbers, drawn=drawings)
             if told is not None:
                 told(len(samples), min(count, len(reader)))
     finally:
-        pictures.close()
+        images.close()
     try:
         statistics: dict[str, Any] = overview(reader, None, exact=exact, told=lambda done, of: None)
     except (BatchplantError, OSError, MemoryError) as error:
@@ -63,19 +63,19 @@ def _facts(side: Side) -> dict[str, str]:
 
 def _overlays(side: Side) -> list[overlays.Overlay]:
     try:
-        return overlays.found(side) if side.picture is not None else []
+        return overlays.found(side) if side.image is not None else []
     except (BatchplantError, OSError, MemoryError):
         # Its samples say what is wrong.
         return []
 
 
 def described(
-    side: Side, pictures: Pictures, numbers: list[int], size: int = THUMBNAIL,
+    side: Side, images: Images, numbers: list[int], size: int = THUMBNAIL,
     drawn: Sequence[overlays.Overlay] = (),
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """Samples in short, their pictures as ``src``: a square that stands for width × height.
+    """Samples in short, their images as ``src``: a square that stands for width × height.
 
-    ``drawn``: the overlays whose shapes come with them, as ``annotations`` of their picture.
+    ``drawn``: the overlays whose shapes come with them, as ``annotations`` of their image.
     """
     found = cells_of(side, numbers, side.reader.schema)
     samples: list[dict[str, Any]] = [
@@ -83,26 +83,24 @@ def described(
         for number, cells in zip(numbers, found, strict=True)
     ]
     for field, shows in side.shows.items():
-        if shows in ("picture", "mask"):
-            _add_thumbnails(side, pictures, field, samples, size)
+        if shows in ("image", "mask"):
+            _add_thumbnails(side, images, field, samples, size)
     for one, cells in zip(samples, found, strict=True):
         for overlay in drawn:
             # A damaged annotation is told as the text of its own field.
             with contextlib.suppress(BatchplantError, OSError, MemoryError):
                 if shapes := overlays.drawn(side, overlay, cells):
                     told = {"field": overlay.field, "format": overlay.format, "relative": overlay.relative}
-                    one["cells"][overlay.picture].setdefault("annotations", []).append({**told, **shapes})
+                    one["cells"][overlay.image].setdefault("annotations", []).append({**told, **shapes})
     return samples
 
 
-def _add_thumbnails(
-    side: Side, pictures: Pictures, field: str, samples: list[dict[str, Any]], size: int
-) -> None:
+def _add_thumbnails(side: Side, images: Images, field: str, samples: list[dict[str, Any]], size: int) -> None:
     told = [one for one in samples if _is_small(one["cells"][field])]
     if not told:
         return
     try:
-        tiles, wrong = pictures.tiles(side, field, np.array([one["sample"] for one in told]), size)
+        tiles, wrong = images.tiles(side, field, np.array([one["sample"] for one in told]), size)
     except (BatchplantError, OSError, MemoryError):
         return
     for row, one in enumerate(told):

@@ -20,7 +20,7 @@ from .media.recent import Recent
 from .media.sound import Window
 from .media.tokens import Tokenizer
 from .media.video import Movie
-from .pixels import Pictures
+from .pixels import Images
 
 if TYPE_CHECKING:
     from .loaders import Loaders
@@ -57,9 +57,9 @@ class Side:
         return found | ({"data": "array"} if is_tensors(self.reader.schema) else {})
 
     @property
-    def picture(self) -> str | None:
-        """The field whose pictures are shown in the grid."""
-        return self.first("picture") or self.first("mask")
+    def image(self) -> str | None:
+        """The field whose images are shown in the grid."""
+        return self.first("image") or self.first("mask")
 
     def first(self, how: str) -> str | None:
         """The first field that is shown like this."""
@@ -79,7 +79,7 @@ class Session:
         # The loaders that run in this process and are watched, or None: see dashboard.py.
         self.live = live
         self.jobs = Jobs()
-        self.pictures = Pictures()
+        self.images = Images()
         # Sounds and videos that are being looked at.
         self.windows: Recent[Window] = Recent(KEPT, lambda one: one.samples.nbytes)
         self.clips: Recent[Movie] = Recent(KEPT, lambda one: one.data.nbytes)
@@ -94,8 +94,8 @@ class Session:
     def warm(self) -> None:
         """Begin with the thumbnails that the page asks for first; the server takes as long to start."""
         side = self.sides["a"]
-        if side.picture is not None:
-            self.pictures.begin(side, side.picture, np.arange(min(FIRST_ROWS, len(side.reader))), FIRST_SIZE)
+        if side.image is not None:
+            self.images.begin(side, side.image, np.arange(min(FIRST_ROWS, len(side.reader))), FIRST_SIZE)
 
     def side(self, params: Mapping[str, str]) -> Side:
         name = params.get("side", "a")
@@ -119,7 +119,7 @@ class Session:
         self.jobs.close()
         if "loaders" in vars(self):
             self.loaders.close()
-        self.pictures.close()
+        self.images.close()
         self.windows.clear()
         self.clips.clear()
 

@@ -77,7 +77,7 @@ class Clip(bytes):
 
     @functools.cached_property
     def rotation(self) -> int:
-        """Degrees, against the clock, by which a player turns the pictures. Decodes one frame."""
+        """Degrees, against the clock, by which a player turns the images. Decodes one frame."""
         return rotation_of(memoryview(self), self._index)
 
     @property
@@ -109,7 +109,7 @@ class Clip(bytes):
     def audio(
         self, start: float = 0.0, seconds: float | None = None, *, rate: int | None = None, mono: bool = False
     ) -> npt.NDArray[np.float32]:
-        """The sound from a second on, as float32 (frames, channels); 0 is the first picture.
+        """The sound from a second on, as float32 (frames, channels); 0 is the first image.
 
         seconds: None: to the end. rate: resampled to it. mono: the mean of all channels.
         """

@@ -24,7 +24,7 @@ SUFFIXES = {
     ".avi": "avi",
 }
 DEMUXERS = {"mp4": "mp4", "mov": "mov", "mkv": "matroska", "webm": "matroska", "avi": "avi"}
-# Sound and still pictures that come in the boxes of MP4.
+# Sound and still images that come in the boxes of MP4.
 NO_VIDEO = (b"M4A ", b"M4B ", b"heic", b"heix", b"hevc", b"mif1", b"msf1", b"avif")
 VIDEO_CODECS = frozenset((
     "h264", "hevc", "vp8", "vp9", "av1", "libdav1d", "libaom-av1", "mpeg4", "mpeg2video", "mpeg1video",
@@ -151,7 +151,7 @@ def opened(data: memoryview, *, known: bool = False) -> Iterator[Any]:
 
 
 def video_of(container: Any) -> Any:
-    """The video among the streams, ready to be decoded; pictures of a cover are none."""
+    """The video among the streams, ready to be decoded; images of a cover are none."""
     av = pyav()
     cover = av.stream.Disposition.attached_pic
     found = [stream for stream in container.streams.video if not stream.disposition & cover]

@@ -1,4 +1,4 @@
-"""Pictures to an encoded video."""
+"""Images to an encoded video."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ def encode(
     lossless: bool = False,
     gop: int | None = None,
 ) -> bytes:
-    """Pictures (n, height, width, 3), uint8, as a video.
+    """Images (n, height, width, 3), uint8, as a video.
 
     quality: 1 to 100, the codec's own usual one by default. lossless: every pixel comes back as it is. gop:
     frames from one keyframe to the next, at most; fewer make random clips quicker and files larger.
     """
-    pictures = np.asarray(frames)
-    if pictures.ndim != 4 or pictures.shape[3] != 3 or pictures.dtype != np.uint8 or 0 in pictures.shape:
-        first = pictures.ndim == 4 and pictures.shape[1] == 3 and pictures.shape[3] != 3
+    images = np.asarray(frames)
+    if images.ndim != 4 or images.shape[3] != 3 or images.dtype != np.uint8 or 0 in images.shape:
+        first = images.ndim == 4 and images.shape[1] == 3 and images.shape[3] != 3
         hint = ": give np.moveaxis(frames, 1, -1)" if first else ""
         raise EncodeError(
-            f"a video is uint8 of shape (frames, height, width, 3), not {_described(pictures)}{hint}"
+            f"a video is uint8 of shape (frames, height, width, 3), not {_described(images)}{hint}"
         )
     if encoding not in MUXERS:
         raise OptionError(f"encoding is one of {', '.join(MUXERS)}, not {encoding!r}")
@@ -64,11 +64,11 @@ def encode(
     else:
         name = codec or CODECS[encoding]
         # Half as many colours as pixels need sides of an even number.
-        odd = pictures.shape[1] % 2 or pictures.shape[2] % 2
+        odd = images.shape[1] % 2 or images.shape[2] % 2
         pixels = "yuv444p" if odd and name.startswith(("libx26", "libvpx-vp9")) else "yuv420p"
         options = _quality(name, quality)
     try:
-        return _write(pictures, fps, MUXERS[encoding], name, pixels, options, gop)
+        return _write(images, fps, MUXERS[encoding], name, pixels, options, gop)
     except BatchplantError:
         raise
     # Encoders raise many kinds on what they cannot do.
@@ -87,7 +87,7 @@ def _quality(codec: str, quality: int | None) -> dict[str, str]:
 
 
 def _write(
-    pictures: Any, fps: float, muxer: str, codec: str, pixels: str, options: dict[str, str], gop: int | None
+    images: Any, fps: float, muxer: str, codec: str, pixels: str, options: dict[str, str], gop: int | None
 ) -> bytes:
     av = pyav()
     rate = Fraction(fps).limit_denominator(1001)
@@ -95,7 +95,7 @@ def _write(
     quiet = {"libx265": {"x265-params": "log-level=none"}}.get(codec, {})
     with scheduling.kept() as restore, av.open(out, "w", format=muxer) as container:
         stream = container.add_stream(codec, rate=rate, options={**options, **quiet})
-        stream.height, stream.width = pictures.shape[1:3]
+        stream.height, stream.width = images.shape[1:3]
         stream.pix_fmt = pixels
         one_thread(stream.codec_context)
         if gop is not None:
@@ -103,8 +103,8 @@ def _write(
         # Here threads are started.
         container.start_encoding()
         restore()
-        for number, picture in enumerate(pictures):
-            frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(picture), format="rgb24")
+        for number, image in enumerate(images):
+            frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(image), format="rgb24")
             frame.pts, frame.time_base = number, 1 / rate
             container.mux(stream.encode(frame))
         container.mux(stream.encode(None))

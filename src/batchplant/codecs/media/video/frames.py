@@ -1,4 +1,4 @@
-"""Frames of a video by number: from the keyframe before, and only those that are wanted become pictures.
+"""Frames of a video by number: from the keyframe before, and only those that are wanted become images.
 
 A frame is known by the time at which it is shown, for the order of decoding is another. Decoding starts at
 the last keyframe that is shown at or before it: what follows a keyframe in the file and is shown after it
@@ -30,7 +30,7 @@ class _LostError(Exception):
 
 
 def sized(size: int | Sequence[int] | None, index: Index) -> tuple[int, int]:
-    """Height and width of the pictures that are asked for."""
+    """Height and width of the images that are asked for."""
     if size is None:
         return index.height, index.width
     given = (size, size) if isinstance(size, int | np.integer) else tuple(size)
@@ -53,10 +53,10 @@ def read_frames(
     height, width = sized(size, index)
     check_clip(len(numbers), height, width)
     out: U8 = np.empty((0, height, width, 3), dtype=np.uint8)
-    for places, picture in each_frame(data, index, numbers, size=size, upright=upright):
+    for places, image in each_frame(data, index, numbers, size=size, upright=upright):
         if not len(out):
-            out = np.empty((len(numbers), *picture.shape), dtype=np.uint8)
-        out[places] = picture
+            out = np.empty((len(numbers), *image.shape), dtype=np.uint8)
+        out[places] = image
     return out
 
 
@@ -76,9 +76,9 @@ def each_frame(
     size: int | Sequence[int] | None = None,
     upright: bool = False,
 ) -> Iterator[tuple[I64, U8]]:
-    """The frames of these numbers, each once: at which places it is asked for, and its picture.
+    """The frames of these numbers, each once: at which places it is asked for, and its image.
 
-    A picture is only good until the next one comes.
+    An image is only good until the next one comes.
     """
     height, width = sized(size, index)
     wanted, back = np.unique(numbers, return_inverse=True)
@@ -86,13 +86,13 @@ def each_frame(
     shape: tuple[int, ...] | None = None
     for place, frame in enumerate(_decoded(data, index, wanted)):
         turns = round(frame.rotation / 90) % 4 if upright else 0
-        # The size is that of the picture as it is returned.
+        # The size is that of the image as it is returned.
         high, wide = (width, height) if turns % 2 and size is not None else (height, width)
-        picture = np.rot90(_picture(reformatter, frame, high, wide), turns)
-        if picture.shape != (shape or picture.shape):
+        image = np.rot90(_image(reformatter, frame, high, wide), turns)
+        if image.shape != (shape or image.shape):
             raise DecodeError("its frames have different rotations; read them with upright=False")
-        shape = picture.shape
-        yield np.flatnonzero(back == place), picture
+        shape = image.shape
+        yield np.flatnonzero(back == place), image
 
 
 def check_frames(data: memoryview, index: Index) -> None:
@@ -108,11 +108,11 @@ def rotation_of(data: memoryview, index: Index) -> int:
     raise AssertionError
 
 
-def _picture(reformatter: Any, frame: Any, height: int, width: int) -> U8:
+def _image(reformatter: Any, frame: Any, height: int, width: int) -> U8:
     """One frame as RGB at a size; lies in memory of FFmpeg's."""
     # What has the right size already is not filtered, and then this is what PyAV gives by itself.
     same = (frame.height, frame.width) == (height, width)
-    with guarded("a frame cannot become a picture"):
+    with guarded("a frame cannot become an image"):
         made = reformatter.reformat(
             frame, width, height, "rgb24", interpolation="BILINEAR" if same else "AREA", threads=1
         )

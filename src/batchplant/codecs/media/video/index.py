@@ -121,7 +121,7 @@ class _Packets:
         self._last = packet.duration or 0
 
     def _hidden(self, packet: Any) -> bool:
-        """Whether it is a picture that only others refer to; VP8 keeps those as packets of their own."""
+        """Whether it is an image that only others refer to; VP8 keeps those as packets of their own."""
         return self._codec == "vp8" and not memoryview(packet)[0] & 0x10
 
     def index(self, encoding: str, codec: Any, base: Fraction, rate: Any, sound: Any) -> Index:

@@ -1,4 +1,4 @@
-"""Pictures."""
+"""Images."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from .... import _native, ops
-from ....codecs.media import image as pictures
+from ....codecs.media import image as images
 from ....codecs.media.image_rules import ImageOptions
 from ....errors import DecodeError, OptionError
 from ....ops.base import F64, Draws, Op
@@ -23,7 +23,7 @@ from .base import ARG_TYPE, Field
 from .basics import Decoder
 
 IMAGE_MODES = {"jpg": 0, "raw": 1}
-# As a threshold: no picture is larger.
+# As a threshold: no image is larger.
 NEVER = 1 << 62
 
 
@@ -33,8 +33,8 @@ def encode_jpeg(numpy_image: Any, quality: int) -> Any:
 
 
 def resizer(image: Any, target_resolution: int | None) -> Any:
-    """The picture, shrunk where its longer side exceeds the target."""
-    return pictures.fit(image, target_resolution)
+    """The image, shrunk where its longer side exceeds the target."""
+    return images.fit(image, target_resolution)
 
 
 def get_random_crop(height: int, width: int, scale: Any, ratio: Any) -> tuple[int, int, int, int]:
@@ -58,7 +58,7 @@ def get_center_crop(height: int, width: int, _: Any, ratio: float) -> tuple[int,
 
 
 class VaryingSizeError(OptionError, TypeError):
-    """What FFCV raises as a TypeError: the pictures of a file are not of one size."""
+    """What FFCV raises as a TypeError: the images of a file are not of one size."""
 
 
 @functools.cache
@@ -68,7 +68,7 @@ def _engine(process: int) -> Any:
 
 
 class SimpleRGBImageDecoder(Decoder):
-    """Pictures as they are; all of the file must have one size."""
+    """Images as they are; all of the file must have one size."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ class SimpleRGBImageDecoder(Decoder):
         least, most = [one.min(initial=65535) for one in sizes], [one.max(initial=0) for one in sizes]
         if len(self.metadata) and least != most:
             raise VaryingSizeError(
-                f"the pictures of this file are from {least[1]}×{least[0]} to {most[1]}×{most[0]}; "
+                f"the images of this file are from {least[1]}×{least[0]} to {most[1]}×{most[0]}; "
                 "SimpleRGBImageDecoder needs one size: use RandomResizedCropRGBImageDecoder or "
                 "CenterCropRGBImageDecoder"
             )
@@ -101,7 +101,7 @@ class SimpleRGBImageDecoder(Decoder):
             boxes, None, destination, layout="nhwc", filter="area", dct="fast",
         )  # fmt: skip
         for row in np.flatnonzero(status)[:1]:
-            said = errors[0][1] if errors else "the picture cannot be decoded as RGB"
+            said = errors[0][1] if errors else "the image cannot be decoded as RGB"
             raise DecodeError(said, sample=int(ids[errors[0][0] if errors else row]))
 
     def declare_state_and_memory(self, previous_state: State) -> tuple[State, Any]:
@@ -110,7 +110,7 @@ class SimpleRGBImageDecoder(Decoder):
 
 
 class ResizedCropRGBImageDecoder(SimpleRGBImageDecoder):
-    """A part of every picture, resized; subclasses say which with ``get_crop_generator``.
+    """A part of every image, resized; subclasses say which with ``get_crop_generator``.
 
     ``output_size`` may be changed between epochs, for training at a growing resolution.
     """
@@ -178,7 +178,7 @@ class CenterCropRGBImageDecoder(ResizedCropRGBImageDecoder):
 
 
 class RGBImageField(Field):
-    """RGB pictures: arrays (height, width, 3) of uint8, or PIL images.
+    """RGB images: arrays (height, width, 3) of uint8, or PIL images.
 
     write_mode: ``raw``, ``jpg``, ``smart`` (JPEG where the raw pixels exceed ``smart_threshold`` bytes) or
     ``proportion`` (JPEG with probability ``compress_probability``). max_resolution bounds the longer side.
@@ -225,7 +225,7 @@ class RGBImageField(Field):
         pixels = np.asarray(image)
         if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3:
             raise OptionError(
-                f"an RGB picture is uint8 (height, width, 3), and this is {pixels.dtype} {pixels.shape}"
+                f"an RGB image is uint8 (height, width, 3), and this is {pixels.dtype} {pixels.shape}"
             )
         options = self.options()
         pixels = resizer(pixels, options.max_resolution)

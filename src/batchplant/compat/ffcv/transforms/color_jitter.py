@@ -21,7 +21,7 @@ class RandomBrightness(_Jitter):
 
 
 class RandomContrast(_Jitter):
-    """With probability ``p``, move all pixels away from the picture's mean gray, or towards it."""
+    """With probability ``p``, move all pixels away from the image's mean gray, or towards it."""
 
     def as_op(self, tensors: bool) -> Op:
         return ops.RandomContrast(self.magnitude, self.p)

@@ -12,7 +12,7 @@ from ..builtin import Builtin
 
 
 class Cutout(Builtin):
-    """Fill a random square of every picture with a colour."""
+    """Fill a random square of every image with a colour."""
 
     def __init__(self, crop_size: int, fill: Any = (0, 0, 0)) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Mixup of pictures and of their labels."""
+"""Mixup of images and of their labels."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..builtin import Builtin
 
 
 class ImageMixup(Builtin):
-    """Mix every picture with the one before it in the batch; LabelMixup with the same arguments fits."""
+    """Mix every image with the one before it in the batch; LabelMixup with the same arguments fits."""
 
     def __init__(self, alpha: float, same_lambda: bool) -> None:
         super().__init__()

@@ -56,7 +56,7 @@ class NormalizeTensor(ops.Normalize):
         channels = len(self.mean)
         self._first = spec.channels_first or spec.shape[-1:] != (channels,)
         if spec.dtype != np.uint8 or len(spec.shape) != 3 or spec.shape[0 if self._first else 2] != channels:
-            raise OptionError(f"NormalizeImage needs uint8 pictures of {channels} channels, not {spec}")
+            raise OptionError(f"NormalizeImage needs uint8 images of {channels} channels, not {spec}")
         return spec.but(dtype=self.dtype)
 
     def run(self, batch: Any, ids: I64, draws: Draws) -> Any:

@@ -1,4 +1,4 @@
-"""To tensors, to a device, to torch's layout of pictures, to another dtype."""
+"""To tensors, to a device, to torch's layout of images, to another dtype."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from ..builtin import Builtin
 
 
 class Poison(Builtin):
-    """Lay a mask of opacity ``alpha`` over the pictures of some samples."""
+    """Lay a mask of opacity ``alpha`` over the images of some samples."""
 
     def __init__(self, mask: Any, alpha: Any, indices: Any, clamp: tuple[int, int] = (0, 255)) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A random crop of pictures that are decoded already."""
+"""A random crop of images that are decoded already."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..builtin import Builtin
 
 
 class RandomResizedCrop(Builtin):
-    """A random part of every picture, resized. Right behind SimpleRGBImageDecoder it becomes one with it."""
+    """A random part of every image, resized. Right behind SimpleRGBImageDecoder it becomes one with it."""
 
     def __init__(self, scale: tuple[float, float], ratio: tuple[float, float], size: int) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class _Crop(Op):
         self._engine: Any = None
 
     def infer(self, spec: Spec) -> Spec:
-        return Spec(spec.dtype, (*self.decoder.size, spec.picture(self)[2]))
+        return Spec(spec.dtype, (*self.decoder.size, spec.image(self)[2]))
 
     def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
         count, height, width, channels = batch.shape

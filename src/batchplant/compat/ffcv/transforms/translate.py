@@ -12,7 +12,7 @@ from ..builtin import Builtin
 
 
 class RandomTranslate(Builtin):
-    """Shift every picture by up to ``padding`` pixels each way, and fill what comes free with a colour."""
+    """Shift every image by up to ``padding`` pixels each way, and fill what comes free with a colour."""
 
     def __init__(self, padding: int, fill: Any = (0, 0, 0)) -> None:
         super().__init__()

@@ -5,7 +5,7 @@ A field is one of
 - *rows*: one array, a row for each sample (numbers, tensors of one shape);
 - *masked*: the same with missing cells: ``values``, and ``valid``, which is false where a cell is missing;
 - *ragged*: ``values``, the cells of all samples one after another, and ``offsets``, where they begin (one
-  more than there are samples, in rows of ``values``); ``shape`` (height, width, channels) for raw pictures,
+  more than there are samples, in rows of ``values``); ``shape`` (height, width, channels) for raw images,
   zeros for encoded ones; ``valid`` where cells may be missing.
 
 The note lies in the attributes of the top, under ``batchplant``::

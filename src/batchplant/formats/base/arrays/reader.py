@@ -227,7 +227,7 @@ class GridReader(PackedReader):
                 raise SchemaError("text and bytes of more than one axis have no field kind")
             if not grid.dtype.metadata:
                 return Text()
-            # Bytes may be pictures; the first few tell.
+            # Bytes may be images; the first few tell.
             cells = grid.rows(self._cache, np.arange(min(PROBED_SAMPLES, grid.shape[0])))
             assert isinstance(cells, Ragged)
             return infer_image(cells) or Bytes()
@@ -254,7 +254,7 @@ class GridReader(PackedReader):
         starts, counts = self._runs(name, indices)
         shape = self._rows(name, SHAPE, indices)
         if shape is not None and ((shape < 0) | (shape[:, 2:] > 4)).any():
-            raise DamagedError("the shape of a picture is damaged")
+            raise DamagedError("the shape of an image is damaged")
         data = values.runs(self._cache, starts, counts, indices)
         shape = shape if shape is not None and shape.any() else None
         return Ragged(data, starts_of(counts * values.width), shape, valid)

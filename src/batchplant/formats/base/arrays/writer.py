@@ -311,7 +311,7 @@ def _parts(
     found, paths = {}, paths_of(schema)
     for name, field in schema.items():
         for part, (dtype, row) in parts_of(field).items():
-            # Pictures, sound and video are packed already, and are used in place where they lie plain.
+            # Images, sound and video are packed already, and are used in place where they lie plain.
             media = isinstance(field, Image | Audio | Video) and part == VALUES
             packing = "none" if auto and media else kind
             width = dtype.itemsize * math.prod(row)

@@ -1,8 +1,8 @@
-"""What formats of detection share: pictures in files, and beside them what lies in each.
+"""What formats of detection share: images in files, and beside them what lies in each.
 
-A sample is a picture with its objects. Fields that have a row for each object stand in one order:
+A sample is an image with its objects. Fields that have a row for each object stand in one order:
 
-- ``image``, ``file_name``: the picture, and its path below the folder of pictures;
+- ``image``, ``file_name``: the image, and its path below the folder of images;
 - ``boxes``, ``labels``: where the objects are, and their classes;
 - ``polygons``, ``rle``, ``keypoints``: their outlines, masks in COCO's run-length text, keypoints;
 - what else a format knows: ``area``, ``iscrowd``, ``difficult`` …

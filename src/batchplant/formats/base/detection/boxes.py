@@ -13,7 +13,7 @@ F64 = npt.NDArray[np.float64]
 
 
 def boxes_as(boxes: npt.NDArray[Any], have: Boxes, want: Boxes, sizes: npt.NDArray[Any]) -> F64:
-    """Boxes in another form. ``sizes``: width and height of the picture of each, where one is normalized."""
+    """Boxes in another form. ``sizes``: width and height of the image of each, where one is normalized."""
     found = np.asarray(boxes, dtype=np.float64).reshape(-1, 4)
     if have.format != want.format:
         found = _of_corners(_corners(found, have.format), want.format)
@@ -49,7 +49,7 @@ def _survives(values: F64) -> npt.NDArray[np.bool_]:
 
 
 def outside(boxes: npt.NDArray[Any], kind: Boxes, sizes: npt.NDArray[Any], slack: float = 1.0) -> Any:
-    """Which boxes are none in their picture: not finite, without size, or more than ``slack`` pixels out."""
+    """Which boxes are none in their image: not finite, without size, or more than ``slack`` pixels out."""
     corners = _corners(np.asarray(boxes, dtype=np.float64).reshape(-1, 4), kind.format)
     sizes = np.asarray(sizes, dtype=np.float64).reshape(-1, 2)
     if kind.normalized:

@@ -1,4 +1,4 @@
-"""What our writers leave beside the pictures: which fields they were given. Files do not always tell."""
+"""What our writers leave beside the images: which fields they were given. Files do not always tell."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading pictures and what lies in them."""
+"""Reading images and what lies in them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .boxes import outside
 from .fields import boxes_field
 from .notes import read_note
 
-# Pictures looked at to tell what they are, and so much of each.
+# Images looked at to tell what they are, and so much of each.
 PROBED_SAMPLES, PROBED_REMOTE, HEAD = 48, 8, 1 << 16
 # Headers that are looked at at once.
 ROWS = 256
@@ -54,7 +54,7 @@ def with_boxes(fields: Mapping[str, Field]) -> Schema:
 
 
 @dataclasses.dataclass(frozen=True)
-class Pictures:
+class Images:
     """The files of a field, sample by sample, below a folder; None where a sample has none."""
 
     below: Files
@@ -67,36 +67,36 @@ class Pictures:
 
 
 class DetectionReader(Reader):
-    """Samples whose pictures are files, and whose other fields are in memory.
+    """Samples whose images are files, and whose other fields are in memory.
 
-    A format's reader fills ``_pictures`` and ``_columns``, and sets ``_sizes`` (width and height of every
-    picture, where something tells them) for the checks of ``verify``.
+    A format's reader fills ``_images`` and ``_columns``, and sets ``_sizes`` (width and height of every
+    image, where something tells them) for the checks of ``verify``.
     """
 
-    _pictures: dict[str, Pictures]
+    _images: dict[str, Images]
     _columns: Columns
     _sizes: npt.NDArray[Any] | None = None
 
-    def _set_pictures(
+    def _set_images(
         self, below: Files, names: Sequence[str], **others: tuple[Files, Sequence[str | None]]
     ) -> None:
-        """The pictures of all samples, and those of other fields."""
+        """The images of all samples, and those of other fields."""
         for sample, name in enumerate(names):
             if not is_below(name):
                 raise DamagedError(
-                    f"file_name is {name!r}, not a path below the folder of pictures",
+                    f"file_name is {name!r}, not a path below the folder of images",
                     path=self.path,
                     sample=sample,
                 )
         below.named = len(names)
-        self._pictures = {"image": Pictures(below, names)}
+        self._images = {"image": Images(below, names)}
         for field, (folder, files) in others.items():
             for sample, file in enumerate(files):
                 if file is not None and not is_below(file):
                     raise DamagedError(
                         f"{file!r} is no path below its folder", path=self.path, sample=sample, field=field
                     )
-            self._pictures[field] = Pictures(folder, files)
+            self._images[field] = Images(folder, files)
         self.length = len(names)
         self._columns["file_name"] = Ragged.from_cells([os.fsencode(name) for name in names])
 
@@ -124,12 +124,12 @@ class DetectionReader(Reader):
         return type(self)(*args, **{**options, "float64": tuple(wide)})
 
     def _look(self, field: str = "image", *, mask: bool = False) -> Image:
-        """What the pictures of a field are, from some of them."""
-        pictures = self._pictures[field]
-        names = [name for name in pictures.names if name is not None]
-        optional = len(names) < len(pictures.names)
-        most = PROBED_REMOTE if is_remote(pictures.below.root) else PROBED_SAMPLES
-        heads = Ragged.from_cells([one[:HEAD] for one in pictures.below.some(names, most)])
+        """What the images of a field are, from some of them."""
+        images = self._images[field]
+        names = [name for name in images.names if name is not None]
+        optional = len(names) < len(images.names)
+        most = PROBED_REMOTE if is_remote(images.below.root) else PROBED_SAMPLES
+        heads = Ragged.from_cells([one[:HEAD] for one in images.below.some(names, most)])
         found = (infer_image(heads) if len(heads) else None) or Image()
         return dataclasses.replace(infer_mask(found, heads) if mask else found, optional=optional)
 
@@ -139,12 +139,12 @@ class DetectionReader(Reader):
         return Columns((name, self._column(name, indices)) for name in fields)
 
     def _column(self, name: str, indices: I64) -> Any:
-        if name not in self._pictures:
+        if name not in self._images:
             return Columns({name: self._columns[name]}).take(indices)[name]
-        pictures, numbers = self._pictures[name], indices.tolist()
-        rows, names = pictures.chosen(numbers)
+        images, numbers = self._images[name], indices.tolist()
+        rows, names = images.chosen(numbers)
         with placed(self.path, name, [numbers[row] for row in rows]):
-            found = pictures.below.read(names)
+            found = images.below.read(names)
         if not self.schema[name].optional:
             return found
         sizes = np.zeros(len(numbers), dtype=np.int64)
@@ -154,12 +154,12 @@ class DetectionReader(Reader):
         return Ragged(found.data, starts_of(sizes), valid=valid)
 
     def _spans(self, field: str, indices: I64) -> Spans | None:
-        if field not in self._pictures:
+        if field not in self._images:
             return None
-        pictures, numbers = self._pictures[field], indices.tolist()
-        rows, names = pictures.chosen(numbers)
+        images, numbers = self._images[field], indices.tolist()
+        rows, names = images.chosen(numbers)
         with placed(self.path, field, [numbers[row] for row in rows]):
-            found = pictures.below.spans(names)
+            found = images.below.spans(names)
         if found is None or len(rows) == len(numbers):
             return found
         start, size = np.zeros(len(numbers), dtype=np.int64), np.full(len(numbers), -1, dtype=np.int64)
@@ -170,17 +170,17 @@ class DetectionReader(Reader):
     def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
         """Whole files; other fields are in memory."""
         found = []
-        for name in (one for one in fields if one in self._pictures):
-            rows, names = self._pictures[name].chosen(indices.tolist())
+        for name in (one for one in fields if one in self._images):
+            rows, names = self._images[name].chosen(indices.tolist())
             with placed(self.path, name, [int(indices[row]) for row in rows]):
-                found.append(self._pictures[name].below.ahead(names))
+                found.append(self._images[name].below.ahead(names))
         return None if None in found else concat_spans([one for one in found if one is not None])
 
     def _key_kind(self) -> Field | None:
         return Text()
 
     def _keys(self, indices: I64, short: bool = False) -> Ragged | None:
-        """The paths of the pictures; the short ones are without the suffix."""
+        """The paths of the images; the short ones are without the suffix."""
         found = Columns({"file_name": self._columns["file_name"]}).take(indices)["file_name"]
         assert isinstance(found, Ragged)
         names = [os.fsdecode(b"" if name is None else name.tobytes()) for name in found]
@@ -189,12 +189,12 @@ class DetectionReader(Reader):
         return Ragged.from_cells([os.fsencode(name.replace(os.sep, "/")) for name in names])
 
     def where(self, sample: int) -> str:
-        pictures = self._pictures["image"]
-        return pictures.below.path(str(pictures.names[sample]))
+        images = self._images["image"]
+        return images.below.path(str(images.names[sample]))
 
     def close(self) -> None:
-        for pictures in self._pictures.values():
-            pictures.below.close()
+        for images in self._images.values():
+            images.below.close()
 
     @property
     def attributes(self) -> Mapping[str, Mapping[str, Any]]:
@@ -203,7 +203,7 @@ class DetectionReader(Reader):
     # -- checks ----------------------------------------------------------------------------------------
 
     def _verify(self) -> Iterator[Problem]:
-        """Boxes that are none, or lie outside of their picture; classes that there are not; other sizes."""
+        """Boxes that are none, or lie outside of their image; classes that there are not; other sizes."""
         yield from self._bad_sizes()
         for name, field in self.schema.items():
             column = self._columns.get(name)
@@ -213,18 +213,18 @@ class DetectionReader(Reader):
                 yield from self._bad_labels(name, field, column)
 
     def _bad_sizes(self) -> Iterator[Problem]:
-        """Pictures of another size than the annotations say: boxes were drawn in another one."""
-        pictures, told = self._pictures["image"], self._sizes
+        """Images of another size than the annotations say: boxes were drawn in another one."""
+        images, told = self._images["image"], self._sizes
         for start in range(0, len(self) if told is not None else 0, ROWS):
             assert told is not None
-            heads = pictures.below.heads([str(name) for name in pictures.names[start : start + ROWS]], HEAD)
+            heads = images.below.heads([str(name) for name in images.names[start : start + ROWS]], HEAD)
             if heads is None:
                 return
             sizes = image.probe(heads)[:, 1:3]
             said = told[start : start + ROWS]
             for row in np.flatnonzero(((sizes > 0) & (said > 0) & (sizes != said)).any(axis=1)).tolist():
                 have, other = ("×".join(map(str, one[row].tolist())) for one in (sizes, said))
-                message = f"the picture has {have} pixels, and its annotation says {other}"
+                message = f"the image has {have} pixels, and its annotation says {other}"
                 yield Problem(message, self.where(start + row), start + row, "image")
 
     def _bad_labels(self, name: str, field: Labels, column: Ragged) -> Iterator[Problem]:
@@ -239,19 +239,19 @@ class DetectionReader(Reader):
     def _bad_boxes(self, name: str, field: Boxes, column: Ragged) -> Iterator[Problem]:
         boxes, counts = spread(column, field.dtype, field.shape)
         if field.normalized:
-            # So much of a picture as a pixel would be, whatever its size.
+            # So much of an image as a pixel would be, whatever its size.
             sizes, slack = np.ones((len(boxes), 2)), 0.005
         elif self._sizes is not None:
             sizes, slack = np.repeat(self._sizes, counts, axis=0), 1.0
         else:
             return
-        # A picture whose size nobody told is not judged by it.
+        # An image whose size nobody told is not judged by it.
         sizes = np.where(sizes > 0, sizes, np.inf)
 
         def say(row: int) -> str:
             shown = ", ".join(f"{value:g}" for value in boxes[row].tolist())
             size = "" if field.normalized else f" of {sizes[row][0]:g}×{sizes[row][1]:g}"
-            return f"box [{shown}] ({field.format}) does not lie in the picture{size}"
+            return f"box [{shown}] ({field.format}) does not lie in the image{size}"
 
         yield from self._problems(name, counts, outside(boxes, field, sizes, slack), say)
 

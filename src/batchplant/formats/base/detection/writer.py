@@ -1,4 +1,4 @@
-"""Writing pictures and what lies in them."""
+"""Writing images and what lies in them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ....schema import Boxes, Field, Image, Keypoints, Labels, Polygons, Schema,
 from ....schema.columns import Columns, Ragged
 from ....schema.kinds import BOX_FORMATS
 from ....storage import checksums, is_below
-from ..folders.media import PICTURES
+from ..folders.media import IMAGE_FILES
 from .boxes import boxes_as
 from .fields import FIELDS
 from .notes import write_note
@@ -29,7 +29,7 @@ from .reader import ragged, spread
 
 
 class Entry(NamedTuple):
-    """A sample as a format writes it: its file, the picture's size, and the values of its other fields."""
+    """A sample as a format writes it: its file, the image's size, and the values of its other fields."""
 
     number: int
     file: str
@@ -39,12 +39,12 @@ class Entry(NamedTuple):
 
 
 class DetectionWriter(Writer):
-    """Writes a folder of pictures, and beside it what lies in each. A subclass says how that is written."""
+    """Writes a folder of images, and beside it what lies in each. A subclass says how that is written."""
 
     # As which boxes are stored.
     boxes: ClassVar[Boxes]
-    # The folder of the pictures.
-    pictures: ClassVar[str] = "images"
+    # The folder of the images.
+    images: ClassVar[str] = "images"
     # Whether boxes that come as float64 are stored with all of their digits.
     keeps_float64: ClassVar[bool] = True
 
@@ -64,7 +64,7 @@ class DetectionWriter(Writer):
             raise SchemaError(f"{self.format} needs labels beside boxes: the class of each", field="boxes")
         self.classes: tuple[str, ...] | None = getattr(labels, "names", None)
         self._folder = self.partial.folder / "folder"
-        (self._folder / self.pictures).mkdir(parents=True, exist_ok=True)
+        (self._folder / self.images).mkdir(parents=True, exist_ok=True)
 
     def _check(self, name: str, field: Field) -> None:
         want = FIELDS[name]
@@ -107,7 +107,7 @@ class DetectionWriter(Writer):
         have = self._have.get("boxes")
         if have is None or (have.format, have.normalized) == (self.boxes.format, self.boxes.normalized):
             return []
-        parts = ", in parts of the picture's size" if self.boxes.normalized else ", in pixels"
+        parts = ", in parts of the image's size" if self.boxes.normalized else ", in pixels"
         return [f"{self.format} has boxes as {self.boxes.format}{parts}: they are converted"]
 
     # -- in a worker -----------------------------------------------------------------------------------
@@ -116,9 +116,9 @@ class DetectionWriter(Writer):
         found: dict[int, BatchplantError] = {}
         cells = columns["image"]
         assert isinstance(cells, Ragged)
-        for row, encoding in enumerate(PICTURES.encodings(cells)):
+        for row, encoding in enumerate(IMAGE_FILES.encodings(cells)):
             if not encoding:
-                found[row] = EncodeError("these bytes are not a picture that batchplant knows", field="image")
+                found[row] = EncodeError("these bytes are not an image that batchplant knows", field="image")
         if "file_name" in columns:
             for row, name in enumerate(columns["file_name"]):
                 text = bytes(name).decode("utf-8", "replace")
@@ -203,11 +203,11 @@ class DetectionWriter(Writer):
             cells = columns["image"]
             assert isinstance(cells, Ragged)
             names = []
-            for name, encoding in zip(columns["file_name"], PICTURES.encodings(cells), strict=True):
+            for name, encoding in zip(columns["file_name"], IMAGE_FILES.encodings(cells), strict=True):
                 text = bytes(name).decode()
                 stem, suffix = os.path.splitext(text)
-                fits = PICTURES.suffixes.get(suffix.lower()) == encoding
-                names.append((text if fits else stem + PICTURES.suffix(encoding)).encode())
+                fits = IMAGE_FILES.suffixes.get(suffix.lower()) == encoding
+                names.append((text if fits else stem + IMAGE_FILES.suffix(encoding)).encode())
             done["file_name"] = Ragged.from_cells(names)
         return done
 
@@ -223,11 +223,11 @@ class DetectionWriter(Writer):
         self._put(list(self._entries(columns)))
 
     def _put(self, entries: list[Entry]) -> None:
-        """Write what lies in pictures that are written."""
+        """Write what lies in images that are written."""
         raise NotImplementedError
 
     def _place(self, values: Mapping[str, Any]) -> str:
-        """The folder below that of the pictures that one goes to."""
+        """The folder below that of the images that one goes to."""
         return ""
 
     def _entries(self, columns: Columns) -> Iterator[Entry]:
@@ -240,21 +240,21 @@ class DetectionWriter(Writer):
         )
         cells = columns["image"]
         assert isinstance(cells, Ragged)
-        encodings, sizes = PICTURES.encodings(cells), self._sizes_of(columns).tolist()
+        encodings, sizes = IMAGE_FILES.encodings(cells), self._sizes_of(columns).tolist()
         others = Columns((name, columns[name]) for name in stored)
         for row, (encoding, size) in enumerate(zip(encodings, sizes, strict=True)):
             values = decode_sample(stored, others, row)
             number = self.written + row
-            file = values.get("file_name") or f"{number:08d}{PICTURES.suffix(encoding)}"
+            file = values.get("file_name") or f"{number:08d}{IMAGE_FILES.suffix(encoding)}"
             file = os.path.join(self._place(values), file)
-            self._save(os.path.join(self.pictures, file), cells[row], number)
+            self._save(os.path.join(self.images, file), cells[row], number)
             for name, field in self.schema.items():
                 if isinstance(field, Image) and name != "image":
                     values[name] = self._save_other(name, file, columns[name], row, number)
             yield Entry(number, file, size[0], size[1], values)
 
     def _save_other(self, name: str, file: str, column: Any, row: int, number: int) -> str | None:
-        """Write the picture of another field; give its name."""
+        """Write the image of another field; give its name."""
         raise NotImplementedError
 
     def _save(self, name: str, data: Any, number: int) -> None:
@@ -286,7 +286,7 @@ class DetectionWriter(Writer):
 
 
 def _scaled(column: Any, sizes: Any, *, shrinks: bool) -> Ragged:
-    """Outlines in parts of the picture's size, or in pixels."""
+    """Outlines in parts of the image's size, or in pixels."""
     cells = []
     for cell, (width, height) in zip(column, sizes.tolist(), strict=True):
         scale = np.array([1 / width, 1 / height] if shrinks else [width, height])

@@ -1,4 +1,4 @@
-"""What lies beside pictures and says what is on them: how the formats of detection are recognised."""
+"""What lies beside images and says what is on them: how the formats of detection are recognised."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ _OBJECT = re.compile(rb"\s*\d+(\s+[-+.\deE]+){4,}\s*")
 
 
 def is_coco(head: bytes) -> bool:
-    """Whether a JSON file that begins so is one of COCO: lists of pictures and of what is on them."""
+    """Whether a JSON file that begins so is one of COCO: lists of images and of what is on them."""
     if head.lstrip()[:1] != b"{" or _LIST.search(head) is None:
         return False
-    pictures = b'"file_name"' in head and b'"id"' in head
+    images = b'"file_name"' in head and b'"id"' in head
     objects = any(key in head for key in (b'"category_id"', b'"caption"', b'"segments_info"', b'"bbox"'))
-    return pictures or (b'"image_id"' in head and objects)
+    return images or (b'"image_id"' in head and objects)
 
 
 def annotated(probe: Probe) -> str | None:
-    """Which of the formats a folder of pictures is; ``probe.ask(annotated)`` looks once for all that ask."""
+    """Which of the formats a folder of images is; ``probe.ask(annotated)`` looks once for all that ask."""
     if not probe.folder:
         return None
     names = set(probe.names)

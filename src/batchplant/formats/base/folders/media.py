@@ -59,16 +59,16 @@ def _each(encoding_of: Callable[[U8], str | None]) -> Callable[[Ragged], list[st
     return lambda cells: ["" if data is None else encoding_of(data) or "" for data in cells]
 
 
-PICTURES = Media(
+IMAGE_FILES = Media(
     Image,
-    "picture",
-    "pictures",
+    "image",
+    "images",
     image.SUFFIXES,
     lambda cells: [image.ENCODINGS[code] for code in image.probe(cells)[:, 0].tolist()],
 )
 SOUNDS = Media(Audio, "sound", "sounds", audio.SUFFIXES, _each(audio.encoding_of))
 VIDEOS = Media(Video, "video", "videos", video.SUFFIXES, _each(video.encoding_of))
-MEDIA = (PICTURES, SOUNDS, VIDEOS)
+MEDIA = (IMAGE_FILES, SOUNDS, VIDEOS)
 
 
 def media_in(probe: Probe) -> list[Media]:
@@ -95,7 +95,7 @@ def media_in(probe: Probe) -> list[Media]:
             found = _media_of(_names_below(path, inner))
     # Whoever opens it is told what is wrong with it.
     told = metadata is not None or tree.exists(join(path, NOTE))
-    return found or ([PICTURES] if told else [])
+    return found or ([IMAGE_FILES] if told else [])
 
 
 def mixed(probe: Probe) -> str | None:

@@ -1,4 +1,4 @@
-"""Pictures and their masks in folders beside each other: ``images/001.jpg`` and ``masks/001.png``."""
+"""Images and their masks in folders beside each other: ``images/001.jpg`` and ``masks/001.png``."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Collection, Mapping, Sequence
 from ....errors import DamagedError, OptionError, SchemaError
 from ....storage import tree
 
-# What folders are called in which pictures lie, and those in which the masks of these lie.
+# What folders are called in which images lie, and those in which the masks of these lie.
 IMAGES = {"images", "image", "imgs", "img"}
 MASKS = {
     "masks", "mask", "labels", "label", "annotations", "annotation", "segmentations", "segmentation",
     "segmentation_masks",
 }  # fmt: skip
 
-# What the names of masks may have behind those of their pictures: 001_mask.png of 001.jpg.
+# What the names of masks may have behind those of their images: 001_mask.png of 001.jpg.
 BEHIND = ("", "_mask", "-mask", "_masks", "_seg", "_segmentation", "_label", "_gt")
 
 # None: found by the names; False: every folder is a class; else field → folder, or the folders.
@@ -30,7 +30,7 @@ def tops_of(files: Sequence[str]) -> set[str]:
 def pairs_of(
     files: Sequence[str], tops: Collection[str], asked: Asked, path: str
 ) -> dict[str, list[str]] | None:
-    """Field → its files, sample by sample, the pictures first; None where folders (tops) are classes."""
+    """Field → its files, sample by sample, the images first; None where folders (tops) are classes."""
     if asked is False:
         return None
     fields = _asked(asked, path) if asked is not None else None
@@ -40,7 +40,7 @@ def pairs_of(
         return None
     for folder in fields.values():
         if folder not in tops:
-            raise OptionError(f"there are no pictures in a folder {folder!r}", path=path)
+            raise OptionError(f"there are no images in a folder {folder!r}", path=path)
     stems = {field: _stems(files, folder, path) for field, folder in fields.items()}
     first = next(iter(stems.values()))
     for field in list(stems)[1:]:
@@ -67,7 +67,7 @@ def pairs_of(
 
 
 def _told(files: Sequence[str], tops: Collection[str], path: str) -> dict[str, str] | None:
-    """The folders of pictures and masks, by their names; None where folders are classes."""
+    """The folders of images and masks, by their names; None where folders are classes."""
     _check_below(files, tops, path)
     images = [name for name in tops if name.lower() in IMAGES]
     masks = [name for name in tops if name.lower() in MASKS]
@@ -75,8 +75,8 @@ def _told(files: Sequence[str], tops: Collection[str], path: str) -> dict[str, s
         beside = [one.name for one in tree.entries(path) if one.folder and one.name.lower() in MASKS]
         if beside:
             raise SchemaError(
-                f"{beside[0]} beside {images[0]} holds neither masks (pictures) nor labels of YOLO, COCO or "
-                f"VOC; pairs=False opens the pictures of {images[0]} alone",
+                f"{beside[0]} beside {images[0]} holds neither masks (images) nor labels of YOLO, COCO or "
+                f"VOC; pairs=False opens the images of {images[0]} alone",
                 path=path,
             )
     if not images or not masks or any(os.sep not in name for name in files):
@@ -94,7 +94,7 @@ def _told(files: Sequence[str], tops: Collection[str], path: str) -> dict[str, s
 
 
 def _check_below(files: Sequence[str], tops: Collection[str], path: str) -> None:
-    """Folders that each have pictures and masks are no classes, but splits."""
+    """Folders that each have images and masks are no classes, but splits."""
     inside: dict[str, set[str]] = {top: set() for top in tops}
     for name in files:
         steps = name.split(os.sep)
@@ -103,14 +103,14 @@ def _check_below(files: Sequence[str], tops: Collection[str], path: str) -> None
     if inside and all(found & IMAGES and found & MASKS for found in inside.values()):
         one = min(inside)
         raise SchemaError(
-            f"{' and '.join(sorted(inside))} each have pictures and masks: open one of them, as "
+            f"{' and '.join(sorted(inside))} each have images and masks: open one of them, as "
             f"{os.path.join(path, one)}; pairs=False takes them for classes",
             path=path,
         )
 
 
 def _without_ends(found: dict[str, str], first: dict[str, str]) -> dict[str, str]:
-    """Names without what masks have behind those of their pictures, where all of them have it."""
+    """Names without what masks have behind those of their images, where all of them have it."""
     for end in BEHIND:
         if found and all(stem.endswith(end) for stem in found):
             short = {stem[: len(stem) - len(end)]: name for stem, name in found.items()}

@@ -101,7 +101,7 @@ class FolderReader(Reader):
         raise NotImplementedError
 
     def _seen(self, files: Sequence[str]) -> tuple[Image, Ragged]:
-        """What pictures seem to be, and some of them."""
+        """What images seem to be, and some of them."""
         field = self._look(files)
         assert isinstance(field, Image)
         return field, Ragged.from_cells(list(itertools.islice(self._some(files), PROBED_SAMPLES // 4)))

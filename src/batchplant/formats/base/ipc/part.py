@@ -179,7 +179,7 @@ class Part:
         for one in self.schema:
             nodes = [self.starts()[one.name][0]]
             if is_file_struct(one.type):
-                # A picture is missing where its bytes are; both parts of the struct are one node.
+                # An image is missing where its bytes are; both parts of the struct are one node.
                 nodes.append(nodes[0] + 1 + [part.name for part in one.type].index("bytes"))
             packed = pyarrow().types.is_dictionary(one.type) and self._null_in_dictionary
             some = [

@@ -17,9 +17,9 @@ MODES = {count: mode for mode, count in CHANNELS.items()}
 
 def inner(data: U8, starts: I64, sizes: I64) -> Inner:
     """Where the pixels lie in the cells, and their shapes."""
-    wrong(sizes < 12, "it is too short for a picture of Pillow")
+    wrong(sizes < 12, "it is too short for an image of Pillow")
     width, height, length = numbers_at(data, starts, 3, "<u4").astype(np.int64).T
-    wrong(length > np.minimum(sizes - 12, 16), "it is too short for a picture of Pillow")
+    wrong(length > np.minimum(sizes - 12, 16), "it is too short for an image of Pillow")
     channels = np.zeros(len(starts), dtype=np.int64)
     for row, (start, count) in enumerate(zip((starts + 12).tolist(), length.tolist(), strict=True)):
         mode = data[start : start + count].tobytes().decode("latin1")
@@ -31,7 +31,7 @@ def inner(data: U8, starts: I64, sizes: I64) -> Inner:
     # Two numbers of 32 bits; with the channels, the product stays below 2**63 only as a real.
     wrong(width.astype(np.float64) * height * channels != left, "its pixels are more or fewer than it says")
     shape = np.stack([height, width, channels], axis=1)
-    wrong(np.maximum(height, width) > 0x7FFFFFFF, "it is too large for a picture")
+    wrong(np.maximum(height, width) > 0x7FFFFFFF, "it is too large for an image")
     return Inner(starts + head, left, shape.astype(np.int32))
 
 

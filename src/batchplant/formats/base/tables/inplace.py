@@ -1,6 +1,6 @@
-"""Pictures that lie in Parquet files as they are: neither packed nor by a dictionary, each behind its size.
+"""Images that lie in Parquet files as they are: neither packed nor by a dictionary, each behind its size.
 
-Those of a row group are found together, by their sizes, and need no library then: a picture costs its own
+Those of a row group are found together, by their sizes, and need no library then: an image costs its own
 bytes, not those of its row group. Nothing is believed: cells that do not fill their pages are read as usual.
 Where those of a whole file were found, the user's cache remembers it.
 """

@@ -89,7 +89,7 @@ class PartsReader(ParquetRows):
         return Schema(fields)
 
     def _sample(self, part: ParquetPart, names: Sequence[str]) -> Any:
-        """A few rows of the columns that may be pictures."""
+        """A few rows of the columns that may be images."""
         kinds = {name: part.schema.field(name).type for name in names if name in part.schema.names}
         looked = [name for name, kind in kinds.items() if is_binary(kind) or is_file_struct(kind)]
         if not looked or not len(part.rows):
@@ -163,10 +163,10 @@ class PartsReader(ParquetRows):
         return sum(size for part, group, names in groups for _, size in part.runs(group, names))
 
     def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
-        pictures = [name for name in fields if isinstance(self.schema[name], Image)]
-        if not pictures or len(indices) > FEW * len(np.unique(self._units_of(indices)[0])):
+        images = [name for name in fields if isinstance(self.schema[name], Image)]
+        if not images or len(indices) > FEW * len(np.unique(self._units_of(indices)[0])):
             return super()._read(indices, fields)
-        cells = {name: self._spans(name, indices) for name in pictures}
+        cells = {name: self._spans(name, indices) for name in images}
         rest = [name for name in fields if cells.get(name) is None]
         found = super()._read(indices, rest) if rest else Columns()
         found.update((name, self._copied(spans)) for name, spans in cells.items() if spans is not None)

@@ -1,4 +1,4 @@
-"""Where the pictures of Parquet files lie, as they are asked for: see inplace.py."""
+"""Where the images of Parquet files lie, as they are asked for: see inplace.py."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """The checks, each a small class. A new one is listed below and has a section of its name in the guide."""
 
 from .damage import CorruptSamples, Empty, Names, Pickles
-from .duplicates import Duplicates, SimilarPictures
+from .duplicates import Duplicates, SimilarImages
+from .images import ExifRotation, LargeImages, MixedModes, PngPhotographs
 from .labels import ClassImbalance, SortedLabels, TextLabels
-from .pictures import ExifRotation, LargePictures, MixedModes, PngPhotographs
 from .storage import CompressedFiles, FewShards, LargeBlocks, TinyFiles, UnequalShards
 from .values import Float64, MissingValues, NaiveTimes, NotFinite, OddValues, Padding
 
@@ -19,10 +19,10 @@ CHECKS = (
     ClassImbalance,
     TextLabels,
     Duplicates,
-    SimilarPictures,
+    SimilarImages,
     MixedModes,
     ExifRotation,
-    LargePictures,
+    LargeImages,
     PngPhotographs,
     NaiveTimes,
     Float64,

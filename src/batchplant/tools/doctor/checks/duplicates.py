@@ -27,7 +27,7 @@ from ....schema import (
     Video,
 )
 from ....schema.columns import U8, column_runs
-from ..check import Batch, Check, Subject, pictures
+from ..check import Batch, Check, Subject, images
 from ..likeness import I64, U64, groups, perceptual_hash, reduced
 from ..report import EXAMPLES, LISTED, Finding
 
@@ -39,7 +39,7 @@ _MIX = np.uint64(0x9E3779B97F4A7C15)
 # Hashes that are held for each field. Beyond it every second one is let go, by its own bits, so that equal
 # cells stay or go together.
 HELD = 1 << 22
-# Pictures whose hashes are compared.
+# Images whose hashes are compared.
 COMPARED = 1 << 20
 
 
@@ -217,19 +217,19 @@ def drop(subject: Subject, check: str, count: int) -> str:
     )
 
 
-class SimilarPictures(Check):
-    name = "similar-pictures"
-    title = "pictures that look the same"
+class SimilarImages(Check):
+    name = "similar-images"
+    title = "images that look the same"
     severity = "note"
     sentence = (
-        "Pictures that look the same (another size, quality or encoding) leak into test data just as well."
+        "Images that look the same (another size, quality or encoding) leak into test data just as well."
     )
     decodes = True
 
     def __init__(self, subject: Subject) -> None:
         super().__init__(subject)
         # Numbers, hashes and small copies, packed: there may be a million.
-        self._found = {name: (array("q"), array("Q"), bytearray()) for name in pictures(subject)}
+        self._found = {name: (array("q"), array("Q"), bytearray()) for name in images(subject)}
         self._left = dict.fromkeys(self._found, 0)
         self._same: dict[str, set[int]] = {name: set() for name in self._found}
 
@@ -265,7 +265,7 @@ class SimilarPictures(Check):
                 self.subject.place(one, name, f"looks like sample {first}") for one, first in pairs[:EXAMPLES]
             ]
             yield self.finding(
-                f"{name}: pictures look like an earlier one",
+                f"{name}: images look like an earlier one",
                 count, len(numbers), drop(self.subject, self.name, count),
                 examples=examples, samples=tuple(one for one, _ in pairs), field=name,
                 facts={"groups": len(alike), "largest": max(map(len, alike))},
@@ -274,4 +274,4 @@ class SimilarPictures(Check):
     def remarks(self) -> Iterator[str]:
         for name, left in self._left.items():
             if left:
-                yield f"similar-pictures compared the first {COMPARED:,} pictures of {name}"
+                yield f"similar-images compared the first {COMPARED:,} images of {name}"

@@ -31,13 +31,13 @@ from ....schema.kinds import (
     Uuid,
     Video,
 )
-from . import array, boxes, labels, mask, picture, plain, sound, tokens, tree, video
+from . import array, boxes, image, labels, mask, plain, sound, tokens, tree, video
 from .cell import Cell
 from .place import place_of
 
 # What shows a cell. What is not here is shown as plain text.
 MODULES: dict[str, ModuleType] = {
-    "picture": picture,
+    "image": image,
     "mask": mask,
     "sound": sound,
     "video": video,
@@ -53,7 +53,7 @@ BYTES_SHOWN = 256
 def shows(name: str, kind: Field) -> str:
     """How cells of a field are shown."""
     if isinstance(kind, Image):
-        return "mask" if kind.mask else "picture"
+        return "mask" if kind.mask else "image"
     for one, how in _HOW.items():
         if isinstance(kind, one):
             return how

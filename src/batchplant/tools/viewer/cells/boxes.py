@@ -1,4 +1,4 @@
-"""Boxes: how many in short, all numbers in full. They are drawn over the picture of their sample, too."""
+"""Boxes: how many in short, all numbers in full. They are drawn over the image of their sample, too."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""Masks: their size as pictures have it, and in full which classes they hold."""
+"""Masks: their size as images have it, and in full which classes they hold."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from ..media import masks
-from . import picture
-from .picture import short
+from . import image
+from .image import short
 
 if TYPE_CHECKING:
     from .cell import Cell
@@ -15,4 +15,4 @@ __all__ = ["full", "short"]
 
 
 def full(cell: Cell) -> dict[str, Any]:
-    return {**picture.full(cell), "legend": masks.legend(masks.classes(cell.value()))}
+    return {**image.full(cell), "legend": masks.legend(masks.classes(cell.value()))}

@@ -1,4 +1,4 @@
-"""Masks: pictures whose values are classes, as colours and with a legend."""
+"""Masks: images whose values are classes, as colours and with a legend."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def legend(found: npt.NDArray[np.int64], names: tuple[str, ...] = ()) -> list[di
 
 
 def coloured(found: npt.NDArray[np.int64], largest: int = LARGEST, *, over: bool = False) -> U8:
-    """RGBA pixels, no side longer than ``largest``. ``over``: to lay over a picture, class 0 left out."""
+    """RGBA pixels, no side longer than ``largest``. ``over``: to lay over an image, class 0 left out."""
     step = max(1, -(-max(found.shape, default=1) // largest))
     small = found[::step, ::step]
     values, inverse = np.unique(small, return_inverse=True)

@@ -1,4 +1,4 @@
-"""What belongs onto a picture: boxes, points, polygons and masks in other fields of its sample.
+"""What belongs onto an image: boxes, points, polygons and masks in other fields of its sample.
 
 Which fields these are is told by names and shapes, how their numbers are meant by looking at a few samples:
 both are guesses, which the page shows and lets people change.
@@ -17,7 +17,7 @@ import numpy.typing as npt
 from ....errors import BatchplantError
 from ....schema.kinds import Boxes, Field, Image, Json, Keypoints, Labels, List, Polygons, Tensor
 from ..cells.cell import Cell, cells_of
-from ..cells.picture import short as size_of
+from ..cells.image import short as size_of
 from .annotations import Drawn, of_json, of_labels, of_numbers, of_rle
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Overlay:
 
     field: str
     draws: str
-    picture: str
+    image: str
     labels: str | None = None
     scores: str | None = None
     # How four numbers are a box, and whether they count from 0 to 1 instead of pixels.
@@ -53,17 +53,17 @@ class Overlay:
 
 
 def found(side: Side) -> list[Overlay]:
-    """The overlays of a dataset, its first picture being what they lie on."""
+    """The overlays of a dataset, its first image being what they lie on."""
     schema = side.reader.schema
-    picture = next((name for name, kind in schema.items() if isinstance(kind, Image) and not kind.mask), None)
-    if picture is None or not len(side.reader):
+    image = next((name for name, kind in schema.items() if isinstance(kind, Image) and not kind.mask), None)
+    if image is None or not len(side.reader):
         return []
-    candidates = [one for name, kind in schema.items() for one in _candidate(name, kind, picture)]
+    candidates = [one for name, kind in schema.items() for one in _candidate(name, kind, image)]
     if not candidates:
         return []
     count = min(PROBED, len(side.reader))
     numbers = np.unique(np.linspace(0, len(side.reader) - 1, count).astype(np.int64)).tolist()
-    names = [picture, *dict.fromkeys(one.field for one in candidates if one.draws != "mask")]
+    names = [image, *dict.fromkeys(one.field for one in candidates if one.draws != "mask")]
     samples = cells_of(side, numbers, names)
     return [made for one in candidates for made in _looked_at(one, samples, schema)]
 
@@ -77,7 +77,7 @@ def drawn(side: Side, overlay: Overlay, cells: dict[str, Cell]) -> Drawn:
     if isinstance(kind, Polygons):
         made = of_json([{"segmentation": rings} for rings in value])
     elif _is_rle(overlay.field, kind):
-        size = size_of(cells[overlay.picture])
+        size = size_of(cells[overlay.image])
         made = of_rle(value, int(size["height"]), int(size["width"]))
     elif overlay.draws == "annotations":
         return of_json(value)
@@ -101,8 +101,8 @@ def fields_of(overlays: Sequence[Overlay]) -> list[str]:
         name
         for one in overlays
         if one.draws != "mask"
-        # How large a picture is tells how a run-length mask lies on it.
-        for name in (one.field, one.labels, one.scores, one.picture if one.field == RLE else None)
+        # How large an image is tells how a run-length mask lies on it.
+        for name in (one.field, one.labels, one.scores, one.image if one.field == RLE else None)
         if name
     ]
     return list(dict.fromkeys(names))
@@ -115,24 +115,24 @@ def _is_rle(name: str, kind: Field) -> bool:
     return name == RLE and isinstance(kind, List)
 
 
-def _candidate(name: str, kind: Field, picture: str) -> Iterator[Overlay]:
+def _candidate(name: str, kind: Field, image: str) -> Iterator[Overlay]:
     if isinstance(kind, Image) and kind.mask:
-        yield Overlay(name, "mask", picture, why="a mask")
+        yield Overlay(name, "mask", image, why="a mask")
     elif isinstance(kind, Boxes):
-        yield Overlay(name, "boxes", picture)
+        yield Overlay(name, "boxes", image)
     elif isinstance(kind, Keypoints):
-        yield Overlay(name, "points", picture)
+        yield Overlay(name, "points", image)
     elif isinstance(kind, Json):
         # Its values tell.
-        yield Overlay(name, "annotations", picture)
+        yield Overlay(name, "annotations", image)
     elif isinstance(kind, Tensor):
         shape, numeric = kind.shape, np.dtype(kind.dtype).kind in "iuf"
         if numeric and len(shape) in (1, 2) and shape[-1] == 4 and _BOX.search(name):
-            yield Overlay(name, "boxes", picture)
+            yield Overlay(name, "boxes", image)
         elif numeric and len(shape) in (2, 3) and shape[-1] in (2, 3) and _POINTS.search(name):
-            yield Overlay(name, "points", picture)
+            yield Overlay(name, "points", image)
         elif np.dtype(kind.dtype).kind in "biu" and len(shape) in (2, 3) and _MASK.search(name):
-            yield Overlay(name, "mask", picture, why="whole numbers under the name of a mask")
+            yield Overlay(name, "mask", image, why="whole numbers under the name of a mask")
 
 
 def _looked_at(one: Overlay, samples: list[dict[str, Cell]], schema: Any) -> Iterator[Overlay]:
@@ -151,7 +151,7 @@ def _looked_at(one: Overlay, samples: list[dict[str, Cell]], schema: Any) -> Ite
     for cells in samples:
         try:
             value = cells[one.field].value()
-            size = size_of(cells[one.picture])
+            size = size_of(cells[one.image])
         except (BatchplantError, OSError, MemoryError):
             continue
         if value is None:
@@ -183,7 +183,7 @@ def _looked_at(one: Overlay, samples: list[dict[str, Cell]], schema: Any) -> Ite
 
 
 def guess(boxes: Sequence[tuple[npt.NDArray[np.float64], float, float]], name: str) -> tuple[str, bool]:
-    """How boxes are meant: format, and whether relative. Each with the width and height of its picture."""
+    """How boxes are meant: format, and whether relative. Each with the width and height of its image."""
     filled = [one for one in boxes if len(one[0])]
     relative = bool(filled) and max(float(flat.max()) for flat, _, _ in filled) <= 1.5
     lower = name.lower()
@@ -200,7 +200,7 @@ def guess(boxes: Sequence[tuple[npt.NDArray[np.float64], float, float]], name: s
     ]
     every = np.concatenate(scaled)
     x, y, third, fourth = every.T
-    # The share of boxes that lie on the picture, were they meant so.
+    # The share of boxes that lie on the image, were they meant so.
     near = 0.02
     fits = {
         "xyxy": (third >= x) & (fourth >= y) & (every.max(axis=1) <= 1 + near) & (every.min(axis=1) >= -near),

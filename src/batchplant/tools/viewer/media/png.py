@@ -1,4 +1,4 @@
-"""PNG without a library: pictures that are made of numbers here are small and need no filters."""
+"""PNG without a library: images that are made of numbers here are small and need no filters."""
 
 from __future__ import annotations
 

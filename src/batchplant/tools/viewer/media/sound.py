@@ -67,7 +67,7 @@ def peaks(samples: npt.NDArray[Any], width: int) -> tuple[npt.NDArray[Any], npt.
 
 
 def wave(part: Window, width: int, height: int) -> bytes:
-    """A picture of the window, one band for each of up to two channels; transparent around it."""
+    """An image of the window, one band for each of up to two channels; transparent around it."""
     channels = part.samples[:, :2]
     if not len(channels):
         return png.encode(np.zeros((height, width, 4), dtype=np.uint8))

@@ -14,7 +14,7 @@ from ....schema.columns import I64, U8
 
 # What browsers have a player for, by encoding; they try, and the frames are shown anyway.
 PLAYED = {"mp4": "video/mp4", "mov": "video/mp4", "webm": "video/webm", "mkv": "video/x-matroska"}
-# Larger pictures of frames are made smaller.
+# Larger images of frames are made smaller.
 LARGEST = 1280
 
 
@@ -64,14 +64,14 @@ def frame(movie: Movie, number: int, largest: int) -> bytes:
 
 
 def strip(movie: Movie, count: int, height: int) -> bytes:
-    """Frames at equal distances in one picture, from left to right."""
+    """Frames at equal distances in one image, from left to right."""
     tall, wide = movie.shape
     count = min(count, movie.frames)
     # However odd its shape, something of it is to be seen.
     width = min(max(8, round(wide * height / tall)), 8 * height)
     numbers = ((np.arange(count) + 0.5) * movie.frames / count).astype(np.int64)
-    pictures = movie.read(numbers, (height, width))
-    return image.encode(pictures.swapaxes(0, 1).reshape(height, -1, 3), "jpeg", quality=80)
+    images = movie.read(numbers, (height, width))
+    return image.encode(images.swapaxes(0, 1).reshape(height, -1, 3), "jpeg", quality=80)
 
 
 __all__ = ["PLAYED", "Movie", "encoding_of", "facts", "frame", "strip"]

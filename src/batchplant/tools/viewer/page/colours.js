@@ -1,4 +1,4 @@
-// Colours of numbers and of classes. media/colours.py has the same for pictures that the server makes.
+// Colours of numbers and of classes. media/colours.py has the same for images that the server makes.
 
 const GOLDEN = 0.618033988749895;
 // Of the first classes, as unlike each other as they can be; the rest goes around the wheel of hues.

@@ -1,4 +1,4 @@
-// What belongs onto a picture: boxes, points, polygons and masks out of other fields of its sample. How their numbers
+// What belongs onto an image: boxes, points, polygons and masks out of other fields of its sample. How their numbers
 // are meant is a guess of the server's, which is shown and can be changed; changes stay in the address.
 
 import { address, ask, wait } from "./api.js";
@@ -76,14 +76,14 @@ async function flush(side) {
   }
 }
 
-/** An element to lie over a picture of this size in pixels; it fills itself. */
+/** An element to lie over an image of this size in pixels; it fills itself. */
 export function layer({ sample, side = "a", field, width, height, labels = true, mask = 1024 }) {
   const box = h("div.overlay", { "aria-hidden": "true" });
   async function paint() {
     const all = (await overlays(side)).map((one) => meant(one));
-    if (!all.some((one) => one.picture === field && !one.off)) { put(box); return; }
+    if (!all.some((one) => one.image === field && !one.off)) { put(box); return; }
     const found = all.every((one) => one.draws === "mask") ? [] : await shapes(sample, side);
-    put(box, all.map((one, at) => (one.picture !== field || one.off ? null : one.draws === "mask"
+    put(box, all.map((one, at) => (one.image !== field || one.off ? null : one.draws === "mask"
       ? h("img.over", { src: address(`mask/${sample}/${encodeURIComponent(one.field)}`, { side, over: 1, max: mask }), alt: "" })
       : shape(one, found[at] ?? {}, width, height, labels))));
   }
@@ -100,7 +100,7 @@ export function corners([a, b, c, d], { format, relative }, width, height) {
   return [a * w, b * ht, c * w, d * ht];
 }
 
-/** Boxes, points and polygons over a picture of this size: {format, relative} says how their numbers are meant. */
+/** Boxes, points and polygons over an image of this size: {format, relative} says how their numbers are meant. */
 export function shape(one, found, width, height, labels) {
   const count = Math.max(...["boxes", "points", "polygons"].map((name) => found[name]?.length ?? 0));
   const parts = [], names = [];
@@ -135,7 +135,7 @@ const clamp = (value) => Math.max(0, Math.min(96, value));
 export function controls(side = "a", field = null) {
   const box = h("div.overlay-controls", { hidden: true });
   async function paint() {
-    const all = (await overlays(side)).filter((one) => field === null || one.picture === field).map((one) => meant(one));
+    const all = (await overlays(side)).filter((one) => field === null || one.image === field).map((one) => meant(one));
     box.hidden = !all.length;
     put(box, all.map((one) => control(one)));
   }

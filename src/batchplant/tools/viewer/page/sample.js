@@ -6,7 +6,7 @@ import { bytes, h, number, put, visible } from "./dom.js";
 import * as state from "./state.js";
 
 // What needs room, and how many letters of a text do.
-const WIDE = new Set(["picture", "mask", "video", "sound", "tree", "tokens", "array", "boxes", "labels"]), LONG = 300;
+const WIDE = new Set(["image", "mask", "video", "sound", "tree", "tokens", "array", "boxes", "labels"]), LONG = 300;
 
 export class Sample {
   /** close() goes back to the list; move({sample, row}) to another sample. */
@@ -62,7 +62,7 @@ export class Sample {
 
   pressed(event) {
     if (event.key === "Escape") { this.close(); return true; }
-    // In pictures that are moved through by keys, and in texts that scroll, the arrows are theirs.
+    // In images that are moved through by keys, and in texts that scroll, the arrows are theirs.
     const taken = event.target.closest("input, select, video, audio, [role=slider], pre, .own-keys");
     if (["j", "k"].includes(event.key) || (!taken && ["ArrowLeft", "ArrowRight"].includes(event.key))) {
       this.step(["j", "ArrowRight"].includes(event.key) ? "next" : "previous");

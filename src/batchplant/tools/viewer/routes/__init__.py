@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from . import dataset, pictures, samples
+from . import dataset, images, samples
 
 Routes = dict[str, Callable[..., Any]]
 
 # What a page asks for first.
-FIRST: Routes = {**dataset.ROUTES, **pictures.ROUTES, **samples.ROUTES}
+FIRST: Routes = {**dataset.ROUTES, **images.ROUTES, **samples.ROUTES}
 
 
 def others() -> Routes:

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ....errors import NotFoundError, OptionError
-from ..comparing import difference, difference_picture, differing, pairs, ways
+from ..comparing import difference, difference_image, differing, pairs, ways
 from ..jobs import Job, Progress
 from ..rows import chosen
 from ..session import Session, Side
@@ -39,7 +39,7 @@ def pair(session: Session, request: Request) -> dict[str, Any]:
 
 
 def apart(session: Session, request: Request) -> Response:
-    """The picture of what differs."""
+    """The image of what differs."""
     a, b, mine, other = _pair(session, request)
     name = session.field(a, request.path_params["field"])
     session.field(b, name)
@@ -49,7 +49,7 @@ def apart(session: Session, request: Request) -> Response:
         raise OptionError("gain has to be a number") from None
     if not GAINS[0] <= gain <= GAINS[1]:
         raise OptionError(f"gain is from {GAINS[0]:g} to {GAINS[1]:g}")
-    data = difference_picture(a.reader, b.reader, mine, other, name, gain)
+    data = difference_image(a.reader, b.reader, mine, other, name, gain)
     return Response(data, media_type="image/png", headers=KEPT)
 
 

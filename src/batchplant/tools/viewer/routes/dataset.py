@@ -18,7 +18,7 @@ MOST_NAMES = 2000
 # Characters of each.
 NAME_CHARACTERS = 200
 # Fields whose cells fill a card of a grid; what has none of them is a table.
-SEEN = ("picture", "mask", "video", "sound")
+SEEN = ("image", "mask", "video", "sound")
 LABELS = ("label", "labels", "class", "target", "category", "caption", "text", "y", "cls", "fine_label")
 
 
@@ -33,7 +33,7 @@ def dataset(session: Session, request: Request) -> dict[str, Any]:
         "facts": _facts(side),
         "fields": [_field(name, kind, side.shows[name]) for name, kind in reader.schema.items()],
         "layout": _layout(side),
-        "picture": side.picture,
+        "image": side.image,
         "label": _label(side),
         "sides": list(session.sides),
         "pipeline": session.pipeline is not None,
@@ -81,7 +81,7 @@ def _layout(side: Side) -> str:
 
 
 def _label(side: Side) -> str | None:
-    """What stands below a picture: its class, or a field that is called like one."""
+    """What stands below an image: its class, or a field that is called like one."""
     named = [name for name in side.shows if name.lower() in LABELS]
     likely = [name for name in named if side.shows[name] in ("number", "text", "bool")]
     return side.first("class") or next(iter(likely), None)

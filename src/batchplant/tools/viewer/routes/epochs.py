@@ -1,4 +1,4 @@
-"""The epoch as a Loader reads it: the picture of it, what a step of a rank sees, when a sample is seen."""
+"""The epoch as a Loader reads it: the image of it, what a step of a rank sees, when a sample is seen."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SHOWN = 64
 
 
 def epoch(session: Session, request: Request) -> Job:
-    return _job(session, request, "picture", lambda one, told: one.picture(told))
+    return _job(session, request, "image", lambda one, told: one.image(told))
 
 
 def step(session: Session, request: Request) -> Job:

@@ -1,4 +1,4 @@
-"""Sounds, videos, arrays, masks, trees, and what is drawn over pictures."""
+"""Sounds, videos, arrays, masks, trees, and what is drawn over images."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def array_slice(session: Session, request: Request) -> Response:
 
 
 def heat(session: Session, request: Request) -> Response:
-    """The slice in the middle of an array as a picture, for the grid."""
+    """The slice in the middle of an array as an image, for the grid."""
     source = slices.source(_cell(session, request))
     axes = slices.drawn_axes(source.shape)
     facts, values = slices.take(source, axes, [size // 2 for size in source.shape])
@@ -197,7 +197,7 @@ def _overlays(session: Session, side: Side) -> Job:
 
 
 def overlaid(session: Session, request: Request) -> Job:
-    """Which fields belong onto the pictures."""
+    """Which fields belong onto the images."""
     job = _overlays(session, session.side(request.query_params))
     return (
         job

@@ -1,4 +1,4 @@
-// Boxes, as numbers; overlay.js draws them over the picture of their sample.
+// Boxes, as numbers; overlay.js draws them over the image of their sample.
 
 import { h, put } from "../dom.js";
 import { formatOf } from "../overlay.js";
@@ -11,11 +11,11 @@ export const { small } = plain;
 
 export function large(cell, ctx) {
   const count = cell.shape.length > 1 ? cell.shape[0] : 1;
-  const picture = ctx.dataset?.picture;
+  const image = ctx.dataset?.image;
   const table = h("div");
   const paint = (format) => put(table, numbers(cell, { heads: HEADS[format], names: cell.names }));
   paint(cell.format);
   // What a dataset does not say of its boxes is guessed from them.
   if (!cell.format) formatOf(cell.field, ctx.side).then(paint);
-  return h("div", {}, h("p.dim", {}, `${count} box${count === 1 ? "" : "es"}${picture ? `, drawn over ${picture}` : ""}`), count ? table : null);
+  return h("div", {}, h("p.dim", {}, `${count} box${count === 1 ? "" : "es"}${image ? `, drawn over ${image}` : ""}`), count ? table : null);
 }

@@ -5,7 +5,7 @@ import * as array from "./array.js";
 import * as boxes from "./boxes.js";
 import * as labels from "./labels.js";
 import * as mask from "./mask.js";
-import * as picture from "./picture.js";
+import * as image from "./image.js";
 import * as plain from "./plain.js";
 import * as sound from "./sound.js";
 import * as text from "./text.js";
@@ -14,7 +14,7 @@ import * as tree from "./tree.js";
 import * as video from "./video.js";
 
 // What shows a cell by its `shows`; what is not here is shown as text.
-const MODULES = { picture, mask, sound, video, text, tokens, tree, array, boxes, labels };
+const MODULES = { image, mask, sound, video, text, tokens, tree, array, boxes, labels };
 
 /** An element for a cell in a grid or a table. ctx: {sample, side, dataset}. */
 export function small(cell, ctx) {

@@ -1,4 +1,4 @@
-// Classes of objects: their names, in the colours that their boxes have over the picture.
+// Classes of objects: their names, in the colours that their boxes have over the image.
 
 import { ofLabel } from "../colours.js";
 import { h, number } from "../dom.js";

@@ -1,12 +1,12 @@
-// Masks: pictures whose values are classes, with what each colour means.
+// Masks: images whose values are classes, with what each colour means.
 
 import { h } from "../dom.js";
-import * as picture from "./picture.js";
+import * as image from "./image.js";
 
-export const { small } = picture;
+export const { small } = image;
 
 export function large(cell, ctx) {
-  const shown = picture.large(cell, ctx);
+  const shown = image.large(cell, ctx);
   shown.querySelector("img")?.classList.add("pixels");
   return h("div", {}, shown, h("ul.classes", { "aria-label": "Classes" }, (cell.legend ?? []).map((one) =>
     h("li", {}, h("span.swatch", { "aria-hidden": "true", style: { background: one.colour } }), one.name ?? String(one.class),

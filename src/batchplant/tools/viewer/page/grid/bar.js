@@ -10,7 +10,7 @@ export class Bar {
     this.search = h("input", { id: "search", type: "search", name: "search", placeholder: "Search texts  /", "aria-label": "Search in texts, classes and keys", autocomplete: "off" });
     this.sort = h("select", { id: "sort", "aria-label": "Sort by", onchange: () => state.set({ sort: this.sort.value, down: "" }) });
     this.down = h("button", { type: "button", "aria-label": "Largest first", title: "Largest first", onclick: () => state.set({ down: state.get().down ? "" : "1" }) }, "↓");
-    this.size = h("input", { id: "size", type: "range", min: 64, max: 480, step: 8, "aria-label": "Size of pictures", oninput: () => resized(Number(this.size.value)) });
+    this.size = h("input", { id: "size", type: "range", min: 64, max: 480, step: 8, "aria-label": "Size of images", oninput: () => resized(Number(this.size.value)) });
     this.layout = h("button", { type: "button", onclick: layout }, "");
     this.side = h("select", { "aria-label": "Dataset", hidden: true, onchange: () => state.set({ side: this.side.value === "a" ? "" : this.side.value, sample: "", row: "" }) });
     this.count = h("span.count", { role: "status" });

@@ -10,7 +10,7 @@ const COLUMNS = 10;
 const PAUSE = 60;
 
 export class Source {
-  /** options: {side, query, count, fields, picture}; changed() when something arrived, failed(error). */
+  /** options: {side, query, count, fields, image}; changed() when something arrived, failed(error). */
   constructor(options, changed, failed) {
     Object.assign(this, options, { changed, failed });
     this.chunks = new Map();
@@ -68,7 +68,7 @@ export class Source {
     const params = { ...this.query, side: this.side, start: number * CHUNK, count: Math.min(CHUNK, this.count - number * CHUNK) };
     const tasks = [];
     if (!chunk.samples) tasks.push(this.asked("samples", { ...params, field: this.fields }, controller.signal).then((found) => { chunk.samples = found.samples; arrived(); }));
-    if (size && this.picture) tasks.push(this.sheet(chunk, { ...params, field: this.picture, size }, controller.signal).then(arrived));
+    if (size && this.image) tasks.push(this.sheet(chunk, { ...params, field: this.image, size }, controller.signal).then(arrived));
     Promise.all(tasks).then(() => { chunk.done = true; }, (error) => {
       if (error.name !== "AbortError" && !this.closed) this.failed(error);
     }).finally(() => {

@@ -4,12 +4,12 @@ import { small } from "../cells/index.js";
 import { h, number, put, visible } from "../dom.js";
 
 const HEIGHT = 32, TALL = 56, HEADER = 34;
-const WIDTHS = { number: 120, class: 140, bool: 80, time: 180, text: 320, tree: 280, picture: 110, mask: 110, video: 140, sound: 220, array: 200, boxes: 160, labels: 220, tokens: 260, bytes: 220 };
+const WIDTHS = { number: 120, class: 140, bool: 80, time: 180, text: 320, tree: 280, image: 110, mask: 110, video: 140, sound: 220, array: 200, boxes: 160, labels: 220, tokens: 260, bytes: 220 };
 // Of these the letters tell how wide they are.
 const TEXTS = new Set(["number", "class", "bool", "time", "text", "tree", "tokens", "labels"]), LETTER = 8;
 const ROOMY = new Set(["tokens", "tree", "labels", "array", "bytes"]);
 const RIGHT = new Set(["number"]);
-const SEEN = new Set(["picture", "mask", "video", "sound"]);
+const SEEN = new Set(["image", "mask", "video", "sound"]);
 
 export class Table {
   /** sort(field) is called when a header is clicked. */

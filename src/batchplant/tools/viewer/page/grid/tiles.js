@@ -1,4 +1,4 @@
-// Samples as cards: a picture (or what stands for one) and what it is.
+// Samples as cards: an image (or what stands for one) and what it is.
 
 import { small } from "../cells/index.js";
 import { h, number, put, visible } from "../dom.js";
@@ -69,11 +69,11 @@ export class Tiles {
       this.describe(tile, sample);
       tile.url = null;
     }
-    if (!sample || !source.picture) return;
+    if (!sample || !source.image) return;
     const found = source.tile(row);
     if (!found || found.url === tile.url) return;
     tile.url = found.url;
-    this.picture(tile, sample, found, source.picture);
+    this.image(tile, sample, found, source.image);
   }
 
   describe(tile, sample) {
@@ -84,16 +84,16 @@ export class Tiles {
     put(tile.caption, h("span.name", { title: name }, sample.key ? name.split("/").at(-1) : name), label ? h("span.label", {}, small(label, ctx)) : null);
     tile.element.setAttribute("aria-label", [`sample ${sample.sample}`, label && !label.missing && label.text ? visible(label.text) : null].filter(Boolean).join(", "));
     const main = sample.cells[this.ctx.main];
-    if (main && (main.error || main.missing || !["picture", "mask"].includes(main.shows))) put(tile.shot, h("div.other", {}, small(main, ctx)));
+    if (main && (main.error || main.missing || !["image", "mask"].includes(main.shows))) put(tile.shot, h("div.other", {}, small(main, ctx)));
   }
 
-  picture(tile, sample, found, field) {
+  image(tile, sample, found, field) {
     const cell = sample.cells[field];
     if (!cell || cell.missing || cell.error) return;
     if (found.broken) { put(tile.shot, h("div.other", {}, h("span.error", {}, "✕ cannot be decoded"))); return; }
     const longest = Math.max(cell.width, cell.height) || 1;
     const width = Math.max(1, Math.round((cell.width / longest) * this.size)), height = Math.max(1, Math.round((cell.height / longest) * this.size));
-    const shown = h("div.picture", { style: {
+    const shown = h("div.image", { style: {
       width: `${width}px`, height: `${height}px`, backgroundImage: `url(${found.url})`,
       backgroundSize: `${width * found.columns}px ${height * found.rows}px`, backgroundPosition: `${-found.x * width}px ${-found.y * height}px`,
     } });

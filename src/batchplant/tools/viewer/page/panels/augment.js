@@ -163,7 +163,7 @@ function argument(op, { name, value: usual }, values, told) {
   return h("span.aug-argument", {}, h("span.dim", { "aria-hidden": "true" }, name), fields);
 }
 
-/** The whole picture with the box of every view on it. */
+/** The whole image with the box of every view on it. */
 function original(one, views) {
   const boxes = views.flatMap((view, at) => (view.outputs ?? []).filter((output) => output.field === one.field && output.turn === one.turn && output.box)
     .map((output) => ({ output, at, epoch: view.epoch })));
@@ -183,7 +183,7 @@ function original(one, views) {
 function card(view, at, found) {
   const head = h("h2", {}, h(`span.swatch.${colour(at % 8)}`, { "aria-hidden": "true" }), `Epoch ${number(view.epoch)}`);
   if (view.error) return h("div.card.aug-view", {}, head, h("p.error", {}, view.error));
-  // What is drawn over the picture is read as numbers on request only.
+  // What is drawn over the image is read as numbers on request only.
   const drawn = new Set(view.outputs.flatMap((one) => (one.annotations ?? []).map((each) => each.field)));
   const [seen, read] = [view.outputs.filter((one) => !drawn.has(one.field)), view.outputs.filter((one) => drawn.has(one.field))];
   return h("div.card.aug-view", {}, head, seen.map((one) => value(one, view.epoch, found)),
@@ -194,7 +194,7 @@ function value(one, epoch) {
   const what = one.shape ? `${one.dtype}${one.shape.length ? ` ${one.shape.join("×")}` : ""}` : "";
   if (one.src) {
     const [height, width] = one.size;
-    return h("figure", {}, h("div.aug-shown", {}, h("img.aug-picture", { src: one.src, alt: `${one.name} in epoch ${epoch}${one.annotations?.length ? `, with its ${one.annotations.map((each) => each.field).join(", ")}` : ""}` }),
+    return h("figure", {}, h("div.aug-shown", {}, h("img.aug-image", { src: one.src, alt: `${one.name} in epoch ${epoch}${one.annotations?.length ? `, with its ${one.annotations.map((each) => each.field).join(", ")}` : ""}` }),
       one.annotations?.length ? h("div.overlay", { "aria-hidden": "true" }, one.annotations.map((each) => shape(each, each, width, height, true))) : null),
       h("figcaption.dim", {}, `${one.name}: ${what}${one.flip ? ", mirrored" : ""}${one.note ? ` (${one.note})` : ""}`));
   }

@@ -1,4 +1,4 @@
-// Two datasets side by side: the cells that differ first, and a picture of what differs.
+// Two datasets side by side: the cells that differ first, and an image of what differs.
 
 import { address, ask } from "../api.js";
 import { large } from "../cells/index.js";
@@ -117,11 +117,11 @@ async function pairOf(wanted, now, [mine, other], signal) {
 function row(name, mine, other, told, where) {
   const side = (cell, sample, letter, dataset) => h("div", { role: "group", "aria-label": `${name} in ${dataset.title}` },
     cell ? large(cell, { sample, side: letter, dataset }) : h("p.dim", {}, "no such field"));
-  const pictures = [mine, other].every((cell) => cell && ["picture", "mask"].includes(cell.shows) && !cell.error && !cell.missing);
+  const images = [mine, other].every((cell) => cell && ["image", "mask"].includes(cell.shows) && !cell.error && !cell.missing);
   const state_ = !told ? h("span.warn", {}, "only in one") : told.same ? h("span.good", {}, "✓ the same") : h("span.bad", {}, `✕ ${told.said}`);
   return h("section.field-pair", {}, h("h3", {}, h("bdi", {}, name), " ", state_),
     h("div.pair", {}, side(mine, where.n, "a", where.mine), side(other, where.m, "b", where.other)),
-    told && !told.same && pictures && mine.width === other.width && mine.height === other.height ? apart(name, where) : null);
+    told && !told.same && images && mine.width === other.width && mine.height === other.height ? apart(name, where) : null);
 }
 
 /** What differs, made brighter by a factor that can be changed. */

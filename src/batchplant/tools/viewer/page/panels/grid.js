@@ -1,4 +1,4 @@
-// The samples, as pictures or as rows, and one of them in full.
+// The samples, as images or as rows, and one of them in full.
 
 import { ask, wait } from "../api.js";
 import { h, put } from "../dom.js";
@@ -13,7 +13,7 @@ import * as overlay from "../overlay.js";
 import { Sample } from "../sample.js";
 import * as state from "../state.js";
 
-const MAIN = ["picture", "mask", "video", "sound", "array", "boxes"];
+const MAIN = ["image", "mask", "video", "sound", "array", "boxes"];
 
 export function create(context) {
   const layer = h("div.layer"), spacer = h("div.spacer");
@@ -64,12 +64,12 @@ export function create(context) {
     if (mine !== looking) return;
     source?.close();
     const shows = Object.fromEntries(dataset.fields.map((one) => [one.name, one.shows]));
-    const main = dataset.picture ?? dataset.fields.find((one) => MAIN.includes(one.shows))?.name ?? dataset.fields[0]?.name;
-    const picture = layout === "grid" && ["picture", "mask"].includes(shows[main]) ? main : null;
+    const main = dataset.image ?? dataset.fields.find((one) => MAIN.includes(one.shows))?.name ?? dataset.fields[0]?.name;
+    const image = layout === "grid" && ["image", "mask"].includes(shows[main]) ? main : null;
     const fields = layout === "grid" ? [...new Set([main, dataset.label].filter(Boolean))] : [];
-    source = new Source({ side, query: params, count: found.count, fields, picture }, () => scroller.ask(), (error) => context.say(error.message));
+    source = new Source({ side, query: params, count: found.count, fields, image }, () => scroller.ask(), (error) => context.say(error.message));
     const ctx = { side, dataset, main, decorate };
-    put(drawn, picture ? overlay.controls(side, picture) : null);
+    put(drawn, image ? overlay.controls(side, image) : null);
     view = layout === "grid" ? new Tiles(layer, ctx, pick) : new Table(layer, ctx, pick, sorted);
     field.setAttribute("role", layout === "grid" ? "listbox" : "grid");
     field.setAttribute("aria-label", "Samples");
@@ -86,7 +86,7 @@ export function create(context) {
     paint();
   }
 
-  /** What lies over the picture of a card. */
+  /** What lies over the image of a card. */
   function decorate(shown, sample, cell, { width }) {
     shown.append(overlay.layer({ sample: sample.sample, side: state.get().side ?? "a", field: cell.field, width: cell.width, height: cell.height, labels: width >= 140, mask: 256 }));
   }

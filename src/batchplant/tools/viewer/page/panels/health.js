@@ -24,7 +24,7 @@ export function create(context) {
     h("article.card", {}, h("h2", {}, "Is it sound?"), h("p.dim", {}, "Structure, bounds and checksums of every sample, as batchplant verify does."),
       h("div.row.toolbar", {}, h("button.main", { onclick: () => check(0) }, "Check all samples"),
         context.dataset.samples > SOME ? h("button", { onclick: () => check(SOME) }, `Check ${SOME} of them`) : null, h("label.check", {}, decode, "decode every cell, too")), ofVerify),
-    h("article.card", {}, h("h2", {}, "Will it spoil training?"), h("p.dim", {}, "Duplicates, sorted labels, odd pictures, awkward files, as batchplant doctor does."),
+    h("article.card", {}, h("h2", {}, "Will it spoil training?"), h("p.dim", {}, "Duplicates, sorted labels, odd images, awkward files, as batchplant doctor does."),
       h("div.row.toolbar", {}, h("button.main", { onclick: () => examine(true) }, "Examine all samples"),
         h("button", { onclick: () => examine(false) }, "Examine some"), field("Ranks", world)), ofDoctor));
 

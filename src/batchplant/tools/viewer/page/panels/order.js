@@ -21,14 +21,14 @@ const DEFAULTS = { by: "random", seed: 0, epoch: 0, batch: 256, world: 1, window
 
 export function create(context) {
   const controls = h("form.row.controls", { "aria-label": "How the Loader reads", onsubmit: (event) => event.preventDefault() });
-  const [note, picture, batch, found] = [h("div"), h("div"), h("div"), h("div")];
+  const [note, image, batch, found] = [h("div"), h("div"), h("div"), h("div")];
   const stepControls = h("form.row.controls", { "aria-label": "Which batch", onsubmit: (event) => event.preventDefault() });
   const element = h("section.order", { "aria-label": "Order" }, note,
-    h("article.card", {}, h("h2", {}, "The epoch"), controls, picture),
+    h("article.card", {}, h("h2", {}, "The epoch"), controls, image),
     h("article.card", {}, h("h2", {}, "What a rank sees at a step"), stepControls, batch),
     h("article.card", {}, h("h2", {}, "When a sample is seen"), finder(), found));
-  const [ofPicture, ofBatch, ofFound] = [picture, batch, found].map((box) => runner(box, context.say));
-  let [madePicture, madeBatch, labels] = [null, null, null];
+  const [ofImage, ofBatch, ofFound] = [image, batch, found].map((box) => runner(box, context.say));
+  let [madeImage, madeBatch, labels] = [null, null, null];
 
   const value = (now, name) => now[`order_${name}`] ?? String(DEFAULTS[name]);
   const set = (changes, options) => state.set(Object.fromEntries(Object.entries(changes).map(([name, one]) =>
@@ -91,11 +91,11 @@ export function create(context) {
     form(now);
     const params = asked(now);
     const key = JSON.stringify(params);
-    if (key !== madePicture) {
-      madePicture = key;
+    if (key !== madeImage) {
+      madeImage = key;
       put(note, filterNote(now));
       put(found);
-      ofPicture.run("Reading the order", async (told, signal) => {
+      ofImage.run("Reading the order", async (told, signal) => {
         const value = await result("epoch", params, told, signal);
         labels = value.labels;
         form(state.get());
@@ -158,12 +158,12 @@ const sum = (values) => values.reduce((total, one) => total + one, 0);
 
 function batchOf(seen, now, context) {
   const { dataset } = context;
-  const [picture, label] = [dataset.picture, dataset.label];
+  const [image, label] = [dataset.image, dataset.label];
   const shown = seen.shown.map(({ sample, cells }) => {
     const ctx = { sample, side: now.side, dataset };
-    const main = picture ? cells[picture] : null;
+    const main = image ? cells[image] : null;
     const rest = label && cells[label] ? [cells[label]] : Object.values(cells).slice(0, 3);
-    return h("li.seen", {}, main ? h("div.seen-picture", {}, small(main, ctx)) : null,
+    return h("li.seen", {}, main ? h("div.seen-image", {}, small(main, ctx)) : null,
       sampleLink(sample, number(sample)), rest.filter((cell) => cell !== main).map((cell) => h("div.seen-cell", {}, small(cell, ctx))));
   });
   const more = seen.count - seen.shown.length;

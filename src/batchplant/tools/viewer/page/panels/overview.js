@@ -114,7 +114,7 @@ function counts(found, label, log, shown = 10) {
 function measured(field, what, one, log) {
   const name = UNITS[what] ?? plots.short;
   const told = one.texts ? (value) => one.texts[one.edges.indexOf(value)] ?? String(value) : name;
-  // Boxes may be parts of their picture instead of pixels.
+  // Boxes may be parts of their image instead of pixels.
   const title = field.kind === "boxes" ? what : TITLES[what] ?? what;
   if (one.min === one.max && !one.nan && !one.infinite) return h("p", {}, `${title}: `, h("span.dim", {}, `always ${one.texts ? one.texts[0] : name(one.min)}`));
   const rows = one.counts.map((count, at) => [`${told(one.edges[at])} to ${told(one.edges[at + 1])}`, count]);

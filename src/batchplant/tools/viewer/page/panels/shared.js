@@ -71,7 +71,7 @@ export function filterBy(where) {
   state.set({ where: parts.join(" and "), tab: "grid", sample: null });
 }
 
-/** The same for what a condition cannot name, such as the width of a picture; see measures.py. */
+/** The same for what a condition cannot name, such as the width of an image; see measures.py. */
 export function measureBy(field, what, ...rest) {
   state.set({ measure: [field, what, ...rest].join("|"), tab: "grid", sample: null });
 }

@@ -33,23 +33,23 @@ struct JpegOptions {
     JpegDct dct = JpegDct::accurate;
     // Decode at a half, a quarter or an eighth of the size, each side rounded up.
     size_t shrink = 1;
-    // Refuse a picture that libjpeg warns about, rather than keep the pixels it made up.
+    // Refuse an image that libjpeg warns about, rather than keep the pixels it made up.
     bool strict = true;
 };
 
 // Decodes JPEGs, one after the other, into memory that it keeps or that the caller owns. All functions throw
 // std::invalid_argument with a message for people when the data is bad; the decoder can then go on with the
-// next picture. Not for two threads at once.
-// No picture sees anything of the one before it: libjpeg would let one without tables of its own borrow those
+// next image. Not for two threads at once.
+// No image sees anything of the one before it: libjpeg would let one without tables of its own borrow those
 // of its predecessor, and the pixels would then depend on which thread saw what.
 class JpegDecoder {
 public:
-    // With kernels, decode_part() decodes the common kind of picture itself (baseline.hpp), which takes less time
+    // With kernels, decode_part() decodes the common kind of image itself (baseline.hpp), which takes less time
     // and gives the same pixels, and leaves to libjpeg all others and whatever is damaged. Without, libjpeg does all.
     explicit JpegDecoder(const JpegKernels* kernels = nullptr);
     ~JpegDecoder();
 
-    // Reads the header. The bytes are borrowed until the next open(). Refuses a picture that claims more
+    // Reads the header. The bytes are borrowed until the next open(). Refuses an image that claims more
     // pixels than its bytes could hold, before any memory is taken for them. channels are those stored.
     ImageShape open(const uint8_t* data, size_t size);
 
@@ -61,7 +61,7 @@ public:
     // Writes rows of width * channels bytes, one after the other: shape(options).bytes() in all.
     void decode(uint8_t* pixels, const JpegOptions& options);
 
-    // The part of the picture that was decoded, somewhat larger than what was asked for; its pixels equal
+    // The part of the image that was decoded, somewhat larger than what was asked for; its pixels equal
     // those of a decode of the whole, if perhaps not at its very edges. Valid until the next call.
     struct Part {
         const uint8_t* pixels;
@@ -70,7 +70,7 @@ public:
         const uint8_t* end;  // of the memory that may be read
     };
 
-    // Decodes columns left to right - 1 of rows top to bottom - 1 (of the shrunken picture) and as little else
+    // Decodes columns left to right - 1 of rows top to bottom - 1 (of the shrunken image) and as little else
     // as possible. Damage below the last row is not noticed. `spare` bytes after the pixels may be read.
     Part decode_part(size_t left, size_t top, size_t right, size_t bottom, const JpegOptions& options, size_t spare);
 

@@ -54,11 +54,11 @@ ImageShape raw_shape(const DecodeJob& job, size_t index, size_t size) {
     const int32_t* given = job.shape + 3 * index;
     const int64_t height = given[0], width = given[1], channels = given[2];
     if (height == 0 && width == 0 && channels == 0) return {};
-    // Only when it is needed: made for each picture it would take a tenth of the time of a copy.
+    // Only when it is needed: made for each image it would take a tenth of the time of a copy.
     const auto name = [&] {
         return std::to_string(height) + " x " + std::to_string(width) + " x " + std::to_string(channels);
     };
-    if (height < 1 || width < 1 || channels < 1) throw std::invalid_argument("no picture has the shape " + name());
+    if (height < 1 || width < 1 || channels < 1) throw std::invalid_argument("no image has the shape " + name());
     // The second product could not be formed for every three numbers, so the first is divided into the size.
     const auto pixels = static_cast<uint64_t>(height * width);
     const auto samples = static_cast<uint64_t>(channels);
@@ -89,7 +89,7 @@ Box find_box(const DecodeJob& job, size_t index, const ImageShape& shape) {
     constexpr double thinnest = 1.0 / 256;
     if (!fits || box.width() < thinnest || box.height() < thinnest) {
         throw std::invalid_argument("the box (" + text(box.x0) + ", " + text(box.y0) + ", " + text(box.x1) + ", " +
-                                    text(box.y1) + ") is not in the picture of " + std::to_string(shape.width) + " x " +
+                                    text(box.y1) + ") is not in the image of " + std::to_string(shape.width) + " x " +
                                     std::to_string(shape.height) + " pixels");
     }
     return box;
@@ -180,7 +180,7 @@ struct Engine::Worker {
             }
             const Place place = place_of(job, index);
             if (job.place != nullptr) job.output.fill_around(index, place);
-            // Nothing of the picture is seen.
+            // Nothing of the image is seen.
             if (place.height == 0 || place.width == 0) return Status::ok;
             Resampler::Task task{};
             task.width = place.width;
@@ -200,7 +200,7 @@ struct Engine::Worker {
         } catch (const std::exception& error) {
             message = error.what();
         }
-        std::memset(job.output.picture(index), 0, job.output.picture_size());
+        std::memset(job.output.image(index), 0, job.output.image_size());
         return Status::failed;
     }
 
@@ -240,7 +240,7 @@ struct Engine::Worker {
     }
 
 private:
-    // A picture that a device is to make: its steps and two pieces behind them, and the first columns of its row.
+    // An image that a device is to make: its steps and two pieces behind them, and the first columns of its row.
     template <typename Found, typename First, typename Second>
     static bool put(const CodeJob& job, int64_t* row, std::atomic<size_t>& used, const Found& found, size_t count,
                     First first, Second second) {
@@ -280,7 +280,7 @@ private:
         const Box box = find_box(job, index, shape);
         const bool whole = box.x0 == 0 && box.y0 == 0 && box.width() == static_cast<double>(shape.width) &&
                            box.height() == static_cast<double>(shape.height);
-        if (whole) std::memcpy(output.picture(index), cell.data, cell.size);
+        if (whole) std::memcpy(output.image(index), cell.data, cell.size);
         return whole;
     }
 
@@ -315,7 +315,7 @@ private:
         return {job.orient == nullptr ? 1u : job.orient[index], stored.width, stored.height};
     }
 
-    // The part of the picture, as it is turned, that its pixels come from.
+    // The part of the image, as it is turned, that its pixels come from.
     Region plan(const DecodeJob& job, size_t index, const Turn& turn, Resampler::Task& task) {
         task.source_width = turn.width();
         task.source_height = turn.height();
@@ -441,7 +441,7 @@ Engine::~Engine() {
 }
 
 DecodeResult Engine::decode(const DecodeJob& job) {
-    const size_t n = job.output.pictures;
+    const size_t n = job.output.images;
     DecodeResult result;
     result.status.resize(n);
     std::vector<std::string> messages(n);
@@ -471,7 +471,7 @@ size_t Engine::code(const CodeJob& job) {
 
 void Engine::warp(const WarpJob& job) {
     std::atomic<bool> failed{false};
-    pool_.parallel_for(job.pictures, [&](size_t index, size_t which) noexcept {
+    pool_.parallel_for(job.images, [&](size_t index, size_t which) noexcept {
         try {
             batchplant::warp(job, index, workers_[which]->warped);
         } catch (const std::bad_alloc&) {
@@ -481,9 +481,9 @@ void Engine::warp(const WarpJob& job) {
     if (failed) throw std::bad_alloc();
 }
 
-void Engine::jitter(uint8_t* pictures, size_t n, size_t pixels, const Jitter* amounts) {
+void Engine::jitter(uint8_t* images, size_t n, size_t pixels, const Jitter* amounts) {
     pool_.parallel_for(n, [&](size_t index, size_t) noexcept {
-        batchplant::jitter(pictures + 3 * pixels * index, pixels, amounts[index]);
+        batchplant::jitter(images + 3 * pixels * index, pixels, amounts[index]);
     });
 }
 

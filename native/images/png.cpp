@@ -41,7 +41,7 @@ void check_crc(const Chunk& chunk, uint32_t crc) {
     if (crc != chunk.stated_crc()) damaged("the checksum of " + std::string(chunk.type, chunk.type + 4) + " is wrong");
 }
 
-// One of the seven parts of an interlaced picture, or all of another: every dx-th pixel from x0 on, and so on.
+// One of the seven parts of an interlaced image, or all of another: every dx-th pixel from x0 on, and so on.
 struct Pass {
     size_t x0, y0, dx, dy;
 
@@ -207,7 +207,7 @@ void PngDecoder::State::read_palette(const Chunk& chunk) {
 }
 
 void PngDecoder::State::read_transparency(const Chunk& chunk, bool has_palette) {
-    // Of gray and RGB it names one colour; what is asked of such a picture decides whether that is in the way.
+    // Of gray and RGB it names one colour; what is asked of such an image decides whether that is in the way.
     const bool fits = colour == Colour::palette ? has_palette && chunk.size <= 256
                                                 : chunk.size == (colour == Colour::gray ? 2 : 6);
     if (!fits || colour == Colour::gray_alpha || colour == Colour::rgb_alpha) throw NotNative();
@@ -238,7 +238,7 @@ size_t PngDecoder::State::filtered_size() const {
     return sum;
 }
 
-// Down to a row of a picture that is not interlaced.
+// Down to a row of an image that is not interlaced.
 void PngDecoder::State::inflate(size_t rows) {
     const uint8_t* packed = parts[0].data;
     size_t size = parts[0].size;
@@ -257,7 +257,7 @@ void PngDecoder::State::inflate(size_t rows) {
         std::memset(to, 0, Inflater::packed_overrun);
     }
     if (rows < height) {
-        // Behind the only part there is its checksum, and the chunk that ends the picture.
+        // Behind the only part there is its checksum, and the chunk that ends the image.
         static_assert(Inflater::packed_overrun <= 4 + 12 && Inflater::overrun >= filter_overrun);
         const size_t want = rows * (line_bytes(width) + 1);
         switch (inflater.run(packed, size, filtered.room(want + Inflater::overrun), want)) {

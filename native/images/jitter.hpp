@@ -5,7 +5,7 @@
 
 namespace batchplant {
 
-// Of a picture, in the order in which they are changed; a NaN leaves one as it is.
+// Of an image, in the order in which they are changed; a NaN leaves one as it is.
 struct Jitter {
     float brightness;  // 0 black, 1 as it is
     float contrast;    // 0 the mean gray, 1 as it is
@@ -14,6 +14,6 @@ struct Jitter {
 };
 
 // Changes the colours of `pixels` pixels of three bytes. After each change, fractions are cut off; hues are rounded.
-void jitter(uint8_t* picture, size_t pixels, const Jitter& amounts) noexcept;
+void jitter(uint8_t* image, size_t pixels, const Jitter& amounts) noexcept;
 
 }  // namespace batchplant

@@ -9,7 +9,7 @@
 
 namespace batchplant {
 
-// What augmentation does to the levels of a picture. Results are Pillow's (ImageOps, ImageEnhance), bit for bit.
+// What augmentation does to the levels of an image. Results are Pillow's (ImageOps, ImageEnhance), bit for bit.
 // The numbers are those of batchplant.ops.changes.Change.
 enum class Change : uint8_t {
     none,
@@ -29,32 +29,32 @@ constexpr uint8_t changes = 12;
 constexpr size_t amounts_of_change = 6;
 
 // Rows of width * channels bytes, one after the other.
-struct Picture {
+struct Image {
     uint8_t* pixels;
     size_t height, width, channels;
 
     size_t bytes() const { return height * width * channels; }
 };
 
-// Changes pictures in place, one after the other, and keeps its scratch memory. Not for two threads at once.
+// Changes images in place, one after the other, and keeps its scratch memory. Not for two threads at once.
 class Changer {
 public:
-    // Pixels from outside of the picture become `fill`, one value for each channel. smooth: affine blends the four
+    // Pixels from outside of the image become `fill`, one value for each channel. smooth: affine blends the four
     // pixels around a place; else it takes the nearest.
     Changer(const uint8_t* fill, bool smooth);
 
-    // Throws std::invalid_argument where a picture cannot be changed so.
-    void apply(const Picture& picture, Change change, const double* amounts);
+    // Throws std::invalid_argument where an image cannot be changed so.
+    void apply(const Image& image, Change change, const double* amounts);
 
-    // The picture as it is and after each chain of so many changes, added up by weight, that of the picture first;
+    // The image as it is and after each chain of so many changes, added up by weight, that of the image first;
     // cut, not rounded.
-    void mix(const Picture& picture, size_t chains, size_t steps, const uint8_t* codes, const double* amounts,
+    void mix(const Image& image, size_t chains, size_t steps, const uint8_t* codes, const double* amounts,
              const float* weights);
 
 private:
-    void sharpen(const Picture& picture, float ratio);
-    void encode(const Picture& picture, int quality);
-    void move(const Picture& picture, const double* matrix);
+    void sharpen(const Image& image, float ratio);
+    void encode(const Image& image, int quality);
+    void move(const Image& image, const double* matrix);
 
     const uint8_t* fill_;
     bool smooth_;

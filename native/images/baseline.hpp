@@ -26,20 +26,20 @@ struct BaselineHeader {
     // Of the brightness, for one of each colour: 1 x 1, 2 x 1 or 2 x 2.
     size_t across = 1, down = 1;
     std::array<Component, 3> component;
-    std::array<const HuffmanCode*, 4> dc{}, ac{};  // null where the picture has none
+    std::array<const HuffmanCode*, 4> dc{}, ac{};  // null where the image has none
     size_t restart_interval = 0;                   // in MCUs; 0 for none
-    const uint8_t* data = nullptr;                 // of the scan; in a progressive picture the marker before it
+    const uint8_t* data = nullptr;                 // of the scan; in a progressive image the marker before it
     const uint8_t* end = nullptr;
 };
 
-// What a scan says of the blocks that a part of a picture needs, before any arithmetic: for a device that does the rest.
+// What a scan says of the blocks that a part of an image needs, before any arithmetic: for a device that does the rest.
 struct CodedPart {
     struct Block {
         uint32_t start;  // of its entries
         uint16_t count;
         int16_t first;  // its first coefficient, which has no entry
     };
-    // Of a component, in blocks of the picture.
+    // Of a component, in blocks of the image.
     struct Extent {
         size_t first_column = 0, columns = 0, first_row = 0, rows = 0;
 
@@ -67,21 +67,21 @@ struct ScanPart {
     bool to_the_end = false;  // all bits have to be read
 };
 
-// Decodes such pictures, or a part of one, to the very pixels that libjpeg gives. What is left and right of the
+// Decodes such images, or a part of one, to the very pixels that libjpeg gives. What is left and right of the
 // part or above it is read but neither stored nor transformed; what is below it is not read.
-// Keeps its tables and rows from picture to picture. Not for two threads at once.
+// Keeps its tables and rows from image to image. Not for two threads at once.
 class BaselineDecoder {
 public:
     explicit BaselineDecoder(const JpegKernels& kernels) : kernels_(kernels) {}
 
-    // Writes columns left to right - 1 of rows top to bottom - 1, which lie in the picture, as 1 or 3 channels,
+    // Writes columns left to right - 1 of rows top to bottom - 1, which lie in the image, as 1 or 3 channels,
     // and may write jpeg_overrun * 3 bytes more than these.
     // Returns false where anything at all is out of the ordinary, in those rows that libjpeg would read for the
     // part, and at the bottom also in what follows: libjpeg then decides what to make of it.
     bool decode(const BaselineHeader& header, size_t left, size_t top, size_t right, size_t bottom, size_t channels,
                 uint8_t* pixels);
 
-    // The same without the transform and all that follows, of sequential pictures with three components. False also
+    // The same without the transform and all that follows, of sequential images with three components. False also
     // where decode() would return false.
     bool code(const BaselineHeader& header, size_t left, size_t top, size_t right, size_t bottom, CodedPart& coded);
 
@@ -158,7 +158,7 @@ private:
     CodedPart* coded_ = nullptr;  // where blocks go that are not transformed
     std::array<CodedPart::Block*, 3> blocks_of_{};
 
-    // Of the picture at hand.
+    // Of the image at hand.
     BitCursor at_;
     size_t block_count_ = 0;
     size_t mcus_per_row_ = 0, mcu_rows_ = 0, mcu_height_ = 0;

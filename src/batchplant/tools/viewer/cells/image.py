@@ -1,4 +1,4 @@
-"""Pictures: their size in short, how they are encoded in full. ``sheet`` and ``picture`` give the pixels."""
+"""Images: their size in short, how they are encoded in full. ``sheet`` and ``image`` give the pixels."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def short(cell: Cell) -> dict[str, Any]:
     data = cell.data
     found = image.header(data)
     if not found.encoding:
-        raise DecodeError("these bytes are no picture that batchplant knows" if len(data) else "it is empty")
+        raise DecodeError("these bytes are no image that batchplant knows" if len(data) else "it is empty")
     height, width = found.height, found.width
     # 5 to 8 lie on their side.
     return (

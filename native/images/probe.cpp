@@ -101,7 +101,7 @@ JpegSegments jpeg_segments(View& view) {
         if (view.u8(at) != 0xFF) break;
         const uint32_t marker = view.u8(at + 1);
         const uint32_t length = view.be16(at + 2);
-        // Neither the end of the picture nor a byte that fills: such files are for a decoder that knows them.
+        // Neither the end of the image nor a byte that fills: such files are for a decoder that knows them.
         if (length < 2 || marker < 0xC0 || marker == 0xD9 || marker == 0xFF) break;
         if (is_jpeg_marker_without_length(marker)) break;
         const uint64_t inside = at + 4;

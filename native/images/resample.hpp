@@ -33,7 +33,7 @@ struct Region {
     size_t height() const { return bottom - top; }
 };
 
-// Pixels of a region of a picture, HWC, borrowed.
+// Pixels of a region of an image, HWC, borrowed.
 struct PixelView {
     const uint8_t* pixels = nullptr;
     size_t stride = 0;
@@ -41,8 +41,8 @@ struct PixelView {
     const uint8_t* end = nullptr;  // of the memory that may be read, at the earliest the end of the last row
 };
 
-// Crops, resizes and flips in one go. One for each thread: it keeps its tables and rows from picture to
-// picture, so that after the first few nothing is allocated.
+// Crops, resizes and flips in one go. One for each thread: it keeps its tables and rows from image to
+// image, so that after the first few nothing is allocated.
 class Resampler {
 public:
     explicit Resampler(const Kernels& kernels = best_kernels()) : kernels_(kernels) {}

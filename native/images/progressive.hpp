@@ -31,7 +31,7 @@ struct ProgressiveHeader {
 // in each scan that refines them. How a block is refined depends on which of its coefficients are other than zero
 // already. So that is kept of all blocks, and the values of those that are needed. Each scan is read down to the last
 // row that is needed.
-// Keeps its tables and, unless it is large, its memory from picture to picture. Not for two threads at once.
+// Keeps its tables and, unless it is large, its memory from image to image. Not for two threads at once.
 class ProgressiveScans {
 public:
     // False where anything at all is out of the ordinary in what was read: libjpeg then decides what to make of it.
@@ -47,7 +47,7 @@ public:
         return 63 - static_cast<size_t>(std::countl_zero(plane.nonzero[row * plane.stride + column] | 1));
     }
 
-    // Gives memory back where a large picture took much.
+    // Gives memory back where a large image took much.
     void release();
 
 private:

@@ -11,15 +11,15 @@ namespace batchplant {
 enum class Layout { nhwc, nchw };
 enum class PixelType { uint8, float16, float32 };
 
-// The part of an output's picture that holds pixels; the rest of it is filled.
+// The part of an output's image that holds pixels; the rest of it is filled.
 struct Place {
     size_t top = 0, left = 0, height = 0, width = 0;
 };
 
-// A batch of pictures of one size, in memory that the caller owns.
+// A batch of images of one size, in memory that the caller owns.
 struct Output {
     uint8_t* data = nullptr;
-    size_t pictures = 0;
+    size_t images = 0;
     size_t height = 0;
     size_t width = 0;
     size_t channels = 0;
@@ -28,26 +28,26 @@ struct Output {
     // For the float types, a value for each value of a row in the order that it is written in.
     std::vector<float> scale;
     std::vector<float> offset;
-    // What is outside the places of pictures: a row of it, as it lies in the output.
+    // What is outside the places of images: a row of it, as it lies in the output.
     std::vector<uint8_t> fill;
 
     size_t value_size() const { return type == PixelType::uint8 ? 1 : type == PixelType::float16 ? 2 : 4; }
     size_t row_values() const { return width * channels; }
-    size_t picture_size() const { return height * row_values() * value_size(); }
-    uint8_t* picture(size_t index) const { return data + index * picture_size(); }
+    size_t image_size() const { return height * row_values() * value_size(); }
+    uint8_t* image(size_t index) const { return data + index * image_size(); }
 
     // Sets scale and offset from those of each channel; null stands for 1 and 0.
     void normalise(const float* channel_scale, const float* channel_offset);
     // Sets what is filled in, a byte for each channel as if it were a pixel's; null stands for zeros.
     void set_fill(const uint8_t* channel_fill, const Kernels& kernels);
-    // Fills all of a picture but the place.
+    // Fills all of an image but the place.
     void fill_around(size_t index, const Place& place) const;
 };
 
-// Takes the rows of one picture, HWC bytes, in any order, and puts them where and how the output wants them.
+// Takes the rows of one image, HWC bytes, in any order, and puts them where and how the output wants them.
 class RowWriter {
 public:
-    // Scratch for a row, kept by the thread from picture to picture.
+    // Scratch for a row, kept by the thread from image to image.
     using Scratch = std::vector<uint8_t>;
 
     // down: the rows come upside down.
@@ -56,7 +56,7 @@ public:
 
     // Where to put the bytes of row y; finish(y) must follow before the next row().
     uint8_t* row(size_t y) const {
-        return direct_ ? picture_ + line(y) * output_.row_values() + place_.left * output_.channels : scratch_;
+        return direct_ ? image_ + line(y) * output_.row_values() + place_.left * output_.channels : scratch_;
     }
     void finish(size_t y) const;
 
@@ -71,7 +71,7 @@ private:
     const Kernels& kernels_;
     const Place place_;
     const bool down_;
-    uint8_t* picture_;
+    uint8_t* image_;
     uint8_t* scratch_;
     bool direct_;
 };

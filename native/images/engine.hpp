@@ -29,42 +29,42 @@ struct Buffer {
 // a kind of those that it leaves to others, or other channels than the output's.
 enum class Status : int32_t { ok = 0, failed = 1, not_native = 2 };
 
-// A batch of pictures to be decoded; all arrays borrowed, with one entry for each picture of the output.
+// A batch of images to be decoded; all arrays borrowed, with one entry for each image of the output.
 struct DecodeJob {
     std::vector<Buffer> bases;
     const int32_t* base = nullptr;   // which of the bases
     const int64_t* start = nullptr;  // where in it
     const int64_t* size = nullptr;
-    const int32_t* shape = nullptr;  // height, width, channels of raw pixels; zeros for an encoded picture. Or null.
-    const double* box = nullptr;     // x0, y0, x1, y1 in the picture; zeros for all of it. Or null.
+    const int32_t* shape = nullptr;  // height, width, channels of raw pixels; zeros for an encoded image. Or null.
+    const double* box = nullptr;     // x0, y0, x1, y1 in the image; zeros for all of it. Or null.
     const uint8_t* flip = nullptr;   // left to right. Or null.
     const uint8_t* down = nullptr;   // upside down. Or null.
     const int32_t* place = nullptr;  // top, left, height, width in the output, whose rest is filled. Or null: all of it.
-    // EXIF's orientation, 1 to 8, of encoded pictures: they are turned before all else, and the box is in the turned
-    // picture. Or null.
+    // EXIF's orientation, 1 to 8, of encoded images: they are turned before all else, and the box is in the turned
+    // image. Or null.
     const uint8_t* orient = nullptr;
     PixelMode mode = PixelMode::unknown;  // that PNG and WebP are to have; unknown: the one that has the channels
-    uint64_t most_pixels = uint64_t{1} << 28;  // an encoded picture that claims more fails
+    uint64_t most_pixels = uint64_t{1} << 28;  // an encoded image that claims more fails
     Filter filter = Filter::area;
     JpegDct dct = JpegDct::accurate;
-    bool fast_scale = false;  // let libjpeg shrink pictures that are at least twice the size that is needed
-    bool strict = true;       // a picture that libjpeg warns about fails
+    bool fast_scale = false;  // let libjpeg shrink images that are at least twice the size that is needed
+    bool strict = true;       // an image that libjpeg warns about fails
     Output output;
 };
 
 // Parts of JPEGs that a device makes pixels of: what their scans say goes to `out`, in the order in which it is ready. Each
-// picture there: three tables of 64 steps, its blocks, its entries; see CodedPart. Or the scans themselves, with
+// image there: three tables of 64 steps, its blocks, its entries; see CodedPart. Or the scans themselves, with
 // `scans`: the tables of steps, four Huffman codes, its words; see ScanPart. All arrays borrowed.
 struct CodeJob {
     std::vector<Buffer> bases;
     const int32_t* base = nullptr;
     const int64_t* start = nullptr;
     const int64_t* size = nullptr;
-    const int64_t* part = nullptr;  // left, top, right, bottom in the picture, whole pixels
+    const int64_t* part = nullptr;  // left, top, right, bottom in the image, whole pixels
     size_t count = 0;
     uint8_t* out = nullptr;
     size_t room = 0;
-    // For each picture: where in out it begins, or -1 where it is of another kind or there is no room; how many blocks and
+    // For each image: where in out it begins, or -1 where it is of another kind or there is no room; how many blocks and
     // entries (bits) it has; then first column, columns, first row, rows of the brightness, and of the colours, in blocks.
     // With `scans` also: MCUs in a row, rows of them, whether all bits have to be read, and a number that those have in common who have
     // the same codes.
@@ -78,7 +78,7 @@ struct CodeJob {
 struct DecodeResult {
     std::vector<int32_t> status;
     std::vector<std::pair<size_t, std::string>> errors;  // of those that failed, in order
-    size_t warnings = 0;                                 // by libjpeg, over all pictures
+    size_t warnings = 0;                                 // by libjpeg, over all images
 };
 
 // Where the threads' time went, in seconds, added up over threads and calls.
@@ -87,7 +87,7 @@ struct Seconds {
     double resample = 0;
 };
 
-// Encoded pictures in buffers; all arrays borrowed.
+// Encoded images in buffers; all arrays borrowed.
 struct Cells {
     const std::vector<Buffer>& bases;
     const int32_t* base;
@@ -99,7 +99,7 @@ struct Cells {
 // Has the kernel begin to read the cells of mapped files that are not in memory, all together.
 void prefetch(const Cells& cells);
 
-// Height and width of every picture, as its header says; zeros where it says none, or there is no such cell.
+// Height and width of every image, as its header says; zeros where it says none, or there is no such cell.
 void read_sizes(const Cells& cells, int32_t* height_width);
 
 // Fills batches on threads of its own. Each thread keeps a decoder and scratch memory, so that from the second
@@ -112,7 +112,7 @@ public:
            bool baseline = true);
     ~Engine();
 
-    // What is wrong with one picture is said in the result, and the others are decoded all the same. A picture
+    // What is wrong with one image is said in the result, and the others are decoded all the same. An image
     // that failed is filled with zeros, one that is not native is left as it was.
     // Throws std::runtime_error after close(), and in a process forked from the one that made the engine.
     DecodeResult decode(const DecodeJob& job);
@@ -120,11 +120,11 @@ public:
     // Reads scans, in parallel. The same runtime errors. Returns how many bytes of out are used.
     size_t code(const CodeJob& job);
 
-    // Warps pictures, in parallel. The same runtime errors.
+    // Warps images, in parallel. The same runtime errors.
     void warp(const WarpJob& job);
 
-    // Changes the colours of n pictures of so many pixels of three bytes, in place, in parallel. The same runtime errors.
-    void jitter(uint8_t* pictures, size_t n, size_t pixels, const Jitter* amounts);
+    // Changes the colours of n images of so many pixels of three bytes, in place, in parallel. The same runtime errors.
+    void jitter(uint8_t* images, size_t n, size_t pixels, const Jitter* amounts);
 
     // Runs work(index, worker) for every index below n on its threads; see Pool::parallel_for.
     template <typename Work>

@@ -125,7 +125,7 @@ void recolour(uint8_t* pixels, size_t count, const Fixed& ratio, const Fixed& tu
 
 }  // namespace
 
-void jitter(uint8_t* picture, size_t pixels, const Jitter& amounts) noexcept {
+void jitter(uint8_t* image, size_t pixels, const Jitter& amounts) noexcept {
     const bool contrast = !std::isnan(amounts.contrast), saturation = !std::isnan(amounts.saturation);
     const bool hue = !std::isnan(amounts.hue);
     Levels levels;
@@ -134,8 +134,8 @@ void jitter(uint8_t* picture, size_t pixels, const Jitter& amounts) noexcept {
         uint64_t sum = 0;
         for (size_t at = 0; at < pixels; at += chunk) {
             const size_t count = std::min(chunk, pixels - at);
-            if (!std::isnan(amounts.brightness)) levels.apply(picture + 3 * at, 3 * count);
-            sum += luma_sum(picture + 3 * at, count);
+            if (!std::isnan(amounts.brightness)) levels.apply(image + 3 * at, 3 * count);
+            sum += luma_sum(image + 3 * at, count);
         }
         levels = Levels();
         levels.blend(amounts.contrast, static_cast<float>(static_cast<double>(sum) / static_cast<double>(pixels)));
@@ -144,7 +144,7 @@ void jitter(uint8_t* picture, size_t pixels, const Jitter& amounts) noexcept {
     const Fixed ratio(saturation ? amounts.saturation : 1), turn(hue ? 6 * amounts.hue : 0);
     for (size_t at = 0; at < pixels; at += chunk) {
         const size_t count = std::min(chunk, pixels - at);
-        uint8_t* here = picture + 3 * at;
+        uint8_t* here = image + 3 * at;
         if (looked_up) levels.apply(here, 3 * count);
         if (saturation && hue) {
             recolour<true, true>(here, count, ratio, turn);

@@ -1,4 +1,4 @@
-"""The pictures of a batch: one request, which the engine (:mod:`.on_cpu`) or a device answers."""
+"""The images of a batch: one request, which the engine (:mod:`.on_cpu`) or a device answers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .arguments import unexpected
 from .locate import Located
 from .stage import LONGEST_SIDE, PROBED_SAMPLES, ImageStage, Target
 
-# Hardly any picture becomes so many times its size; of one that says so, the header is looked at.
+# Hardly any image becomes so many times its size; of one that says so, the header is looked at.
 DOUBTFUL = 1000
 
 # What is wrong with rows of a batch.
@@ -30,8 +30,8 @@ Failures = dict[int, DataError]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PictureOptions:
-    """How a Loader makes pictures.
+class DecodeOptions:
+    """How a Loader makes images.
 
     decode: how they get to the ``device``. None: made on the CPU and copied; or finished on the device, with
     JPEGs decoded by the ``cpu``, the ``gpu``, either (``hybrid``), both together (``split``), or what
@@ -45,7 +45,7 @@ class PictureOptions:
     dct: str = "accurate"
     fast_scale: bool = False
 
-    def but(self, changes: Mapping[str, Any], others: Iterable[str]) -> PictureOptions:
+    def but(self, changes: Mapping[str, Any], others: Iterable[str]) -> DecodeOptions:
         """The same with some changed, as they were given to the Loader, which has ``others`` too."""
         own = [one.name for one in dataclasses.fields(self)]
         for name in changes:
@@ -55,14 +55,14 @@ class PictureOptions:
 
     def check(self, device: Any) -> None:
         if device is None and (self.decode is not None or self.gpu_share is not None):
-            raise OptionError('decode says how pictures get to a device: name one, as in device="cuda"')
+            raise OptionError('decode says how images get to a device: name one, as in device="cuda"')
         if self.decode is None and self.gpu_share is not None:
             raise OptionError('gpu_share says how decode="hybrid" splits; without it nothing is split')
 
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """Pictures to make, a row for each; of the samples ``ids``.
+    """Images to make, a row for each; of the samples ``ids``.
 
     sizes: height and width, turned as ``turns`` (EXIF) says; zeros where the header tells none. boxes, flips,
     downs, places: as in :class:`~batchplant.ops.cutting.Cuts`. canvases: height and width of what each
@@ -105,7 +105,7 @@ class Request:
         return found
 
     def pixels(self, row: int) -> Any:
-        """One picture, decoded whole, in the mode of the target."""
+        """One image, decoded whole, in the mode of the target."""
         data, mode, shape = self.cells.cell(row), self.target.mode, self.cells.shape
         if shape is None or not shape[row].any():
             pixels = image.expand(image.decode(data, mode))
@@ -125,7 +125,7 @@ class Request:
         return failures
 
     def _implausible(self) -> Failures:
-        """Pictures that claim more than they may."""
+        """Images that claim more than they may."""
         cells, encoded = self.cells, ~self.cells.raw
         if not encoded.any():
             return {}
@@ -156,7 +156,7 @@ class Request:
             self.pixels(row)
         except DataError as error:
             return error
-        return DecodeError(f"none of the first {PROBED_SAMPLES} pictures can be decoded; {HINT}")
+        return DecodeError(f"none of the first {PROBED_SAMPLES} images can be decoded; {HINT}")
 
 
 HINT = (
@@ -166,14 +166,14 @@ HINT = (
 
 
 def misfit(size: tuple[int, int] | list[int], target: Target) -> DataError | None:
-    """Why a picture of this height and width cannot be part of a batch whose size the first one gave."""
+    """Why an image of this height and width cannot be part of a batch whose size the first one gave."""
     height, width = size
     if max(size) > LONGEST_SIDE:
         return _too_long(list(size))
     if (height, width) == (target.height, target.width):
         return None
     return DecodeError(
-        f"the picture is {width}×{height} and the first is {target.width}×{target.height}; {HINT}"
+        f"the image is {width}×{height} and the first is {target.width}×{target.height}; {HINT}"
     )
 
 
@@ -181,7 +181,7 @@ def make_request(
     stage: ImageStage, cells: Located, sizes: I32, turns: U8 | None, ready: Any, ids: I64, *,
     seed: int, epoch: int,
 ) -> tuple[Request, Failures]:  # fmt: skip
-    """What a stage asks for pictures of these sizes (height, width, as they are turned; zeros: unknown), and
+    """What a stage asks for images of these sizes (height, width, as they are turned; zeros: unknown), and
     what is wrong with those that must not be decoded. ``ready``: those that are cut and resized already."""
 
     def redraw(row: int, size: tuple[int, int]) -> Cuts:
@@ -194,7 +194,7 @@ def make_request(
     if stage.target.collate is not None:
         # Their sizes are those of the batch.
         sizes = _told(cells, sizes, turns)
-    # A picture of no known size is refused, or has one, once it is decoded.
+    # An image of no known size is refused, or has one, once it is decoded.
     cuts, wrong = stage.cuts(np.maximum(sizes, 1), ids, seed=seed, epoch=epoch)
     if ready is not None:
         cuts.boxes[ready] = whole_boxes(sizes[ready])
@@ -216,7 +216,7 @@ def make_request(
 
 
 def _told(cells: Located, sizes: I32, turns: U8 | None) -> I32:
-    """The sizes, also of pictures whose encoding the engine does not know."""
+    """The sizes, also of images whose encoding the engine does not know."""
     sizes = sizes.copy()
     for row in np.flatnonzero(~sizes.all(axis=1)).tolist():
         # What is wrong with it is said when it is decoded.
@@ -232,7 +232,7 @@ def _too_long(size: list[int]) -> DataError:
 
 
 def _too_large(sizes: I32, target: Target, refused: Failures) -> Failures:
-    """The largest picture, where an array as large as it would mostly hold padding, and more than may be."""
+    """The largest image, where an array as large as it would mostly hold padding, and more than may be."""
     assert target.collate is not None
     kept = np.delete(np.arange(len(sizes)), list(refused))
     if not len(kept):
@@ -246,14 +246,14 @@ def _too_large(sizes: I32, target: Target, refused: Failures) -> Failures:
     height, width = sizes[row].tolist()
     return {
         row: DecodeError(
-            f"the picture is {width}×{height}, and to pad the others of its batch to that would take "
+            f"the image is {width}×{height}, and to pad the others of its batch to that would take "
             f'{whole / 2**30:.1f} GiB: put Resize(longer=…) before Collate, or use Collate("list")'
         )
     }
 
 
 def as_raw(pixels: Any) -> Located:
-    """One decoded picture as a cell."""
+    """One decoded image as a cell."""
     raw = as_bytes(pixels)
     zero = np.zeros(1, dtype=np.int64)
     shape = np.array([pixels.shape], dtype=np.int32)
@@ -261,7 +261,7 @@ def as_raw(pixels: Any) -> Located:
 
 
 class Result(NamedTuple):
-    """The pictures as one array or tensor, and what is wrong with some; then the array is of no use.
+    """The images as one array or tensor, and what is wrong with some; then the array is of no use.
 
     sizes: of those that lie in a larger array, height and width.
     """
@@ -272,7 +272,7 @@ class Result(NamedTuple):
 
 
 class Backend(Protocol):
-    """Makes pictures. Requests are begun in the order of batches, one at a time, and finished in parallel.
+    """Makes images. Requests are begun in the order of batches, one at a time, and finished in parallel.
 
     A batch that is made again, without samples that failed, is begun whenever that is found.
     """
@@ -294,7 +294,7 @@ class Device(Backend, Protocol):
         """A batch back in memory, for steps on the CPU: as a tensor or as an array."""
 
     def producers(self, raw: bool) -> int:
-        """How many threads should make batches: of raw pixels, or of encoded pictures."""
+        """How many threads should make batches: of raw pixels, or of encoded images."""
 
     def stats(self) -> dict[str, Any]: ...
 

@@ -113,7 +113,7 @@ void sample_row(const WarpJob& job, const uint8_t* pixels, const int32_t* size, 
             }
         }
 #endif
-        // At its edges a picture goes on as it ends.
+        // At its edges an image goes on as it ends.
         const auto left = static_cast<size_t>(std::clamp(x, 0, last_x));
         const auto top = static_cast<size_t>(std::clamp(y, 0, last_y));
         const size_t next = x >= 0 && x < last_x ? channels : 0, below = y >= 0 && y < last_y ? stride : 0;
@@ -146,7 +146,7 @@ void warp(const WarpJob& job, size_t index, WarpScratch& scratch) {
     scratch.inside.resize(job.width);
     for (size_t row = 0; row < job.height; ++row, to += line) {
         std::fill(scratch.inside.begin(), scratch.inside.end(), uint8_t{1});
-        // The picture itself last: its positions are those that are looked at.
+        // The image itself last: its positions are those that are looked at.
         for (size_t canvas = job.canvases; canvas-- > 0;) {
             find_row(inverse + 9 * canvas, static_cast<double>(row), job.width, scratch.x.data(), scratch.y.data());
             keep_inside(scratch.x.data(), scratch.y.data(), job.width, sizes + 2 * canvas, scratch.inside.data());

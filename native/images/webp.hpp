@@ -11,14 +11,14 @@
 
 namespace batchplant {
 
-// Decodes still WebP pictures, lossy and lossless, by libwebp. Throws as PngDecoder does; animations are NotNative.
+// Decodes still WebP images, lossy and lossless, by libwebp. Throws as PngDecoder does; animations are NotNative.
 // Not for two threads at once.
 class WebpDecoder {
 public:
     // Reads the header. The bytes are borrowed until the next open().
     ImageShape open(const uint8_t* data, size_t size, uint64_t most_pixels);
 
-    // rgb, or rgba for a picture with alpha.
+    // rgb, or rgba for an image with alpha.
     PixelMode mode() const { return alpha_ ? PixelMode::rgba : PixelMode::rgb; }
     bool can(PixelMode mode) const { return converts(this->mode(), mode); }
 

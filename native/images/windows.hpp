@@ -5,7 +5,7 @@
 
 namespace batchplant {
 
-// Parts of pictures that lie in buffers: `rows` lines of `width` bytes, each `line` bytes after the one before it. They
+// Parts of images that lie in buffers: `rows` lines of `width` bytes, each `line` bytes after the one before it. They
 // are wanted one line after the other, from `place` on. All arrays borrowed.
 struct Windows {
     const int32_t* base;
@@ -23,10 +23,10 @@ bool window_fits(const Windows& windows, size_t i, size_t size, size_t room);
 // Its lines, one after the other.
 void copy_window(const Windows& windows, size_t i, const uint8_t* from, uint8_t* to);
 
-// Raw pictures of which boxes are wanted, each resized to `height` x `width` by a filter that sees `support` pixels
-// around a pixel, or more where it shrinks the picture. All arrays borrowed.
+// Raw images of which boxes are wanted, each resized to `height` x `width` by a filter that sees `support` pixels
+// around a pixel, or more where it shrinks the image. All arrays borrowed.
 struct Wanted {
-    const int64_t* start;  // of a picture
+    const int64_t* start;  // of an image
     const int32_t* shape;  // height, width, channels
     const double* box;     // x0, y0, x1, y1 inside of it
     double support;
@@ -38,7 +38,7 @@ struct Wanted {
 // What `plan_windows` finds: a row of `count` numbers for each.
 enum class WindowRow : size_t { top, left, rows, columns, start, line, width, place, count };
 
-// Which part of each picture its box needs, and a place for it, 16 bytes aligned; returns the bytes they all take.
+// Which part of each image its box needs, and a place for it, 16 bytes aligned; returns the bytes they all take.
 int64_t plan_windows(const Wanted& wanted, int64_t* out);
 
 }  // namespace batchplant

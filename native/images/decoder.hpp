@@ -13,7 +13,7 @@ namespace batchplant {
 
 // What the decoders of PNG and WebP share.
 
-// Thrown for a picture that is somebody else's to decode: nothing is wrong with it as far as this code can tell.
+// Thrown for an image that is somebody else's to decode: nothing is wrong with it as far as this code can tell.
 struct NotNative {};
 
 inline size_t channels_of(PixelMode mode) {
@@ -39,7 +39,7 @@ inline bool converts(PixelMode from, PixelMode to) {
     }
 }
 
-// Memory that grows and never shrinks, so that from the second picture on little is allocated.
+// Memory that grows and never shrinks, so that from the second image on little is allocated.
 class Scratch {
 public:
     // At least so many bytes, of whatever content. What was there before is lost where there were fewer.
@@ -65,12 +65,12 @@ private:
     size_t size_ = 0;
 };
 
-// Throws for a picture that is larger than the caller wants to see.
+// Throws for an image that is larger than the caller wants to see.
 inline void check_pixels(size_t width, size_t height, uint64_t most) {
     // Sides have 31 bits at most, so the product fits.
     const uint64_t pixels = uint64_t{width} * height;
     if (pixels <= most) return;
-    throw std::invalid_argument("the picture has " + std::to_string(width) + " x " + std::to_string(height) +
+    throw std::invalid_argument("the image has " + std::to_string(width) + " x " + std::to_string(height) +
                                 " pixels, and the limit is " + std::to_string(most) +
                                 "; raise it with BATCHPLANT_MAX_PIXELS");
 }

@@ -1,4 +1,4 @@
-"""Pictures of every encoding through the loader: masks, orientation, what the engine cannot decode."""
+"""Images of every encoding through the loader: masks, orientation, what the engine cannot decode."""
 
 import io
 import json
@@ -14,7 +14,7 @@ from PIL import Image
 import batchplant as bp
 import processes
 from batchplant import _native, ops
-from batchplant.codecs.media import image as pictures
+from batchplant.codecs.media import image as images
 from batchplant.storage import limits
 from processes import PATIENCE
 
@@ -58,7 +58,7 @@ def test_all_encodings_in_one_batch(tmp_path, steps, workers):
     """The pixels are those of decoding each by itself, then resizing as raw."""
     cells = [saved(photo(30 + n, 20 + n, n), ENCODINGS[n % 6]) for n in range(18)]
     path = dataset(tmp_path / "a.msgpack", cells, bp.Image(None, "RGB"))
-    decoded = [pictures.decode(cell, "RGB") for cell in cells]
+    decoded = [images.decode(cell, "RGB") for cell in cells]
     raw = dataset(tmp_path / "raw.msgpack", decoded, bp.Image("raw", "RGB"))
     assert np.array_equal(first(path, steps, workers=workers), first(raw, steps))
 
@@ -68,7 +68,7 @@ def test_all_encodings_in_one_batch(tmp_path, steps, workers):
 def test_the_interpreter_decodes_nothing(tmp_path, monkeypatch, encoding):
     cells = [saved(photo(30, 20, n), encoding) for n in range(4)]
     path = dataset(tmp_path / "a.msgpack", cells, bp.Image(encoding.lower(), "RGB"))
-    monkeypatch.setattr(pictures, "decode", None)
+    monkeypatch.setattr(images, "decode", None)
     assert first(path, [ops.Resize(8)]).shape == (4, 8, 8, 3)
 
 
@@ -76,19 +76,19 @@ def test_others_are_decoded_in_as_many_threads_as_there_are_workers(tmp_path, mo
     cells = [saved(photo(30, 20, n), "BMP") for n in range(12)]
     path = dataset(tmp_path / "a.msgpack", cells, bp.Image("bmp", "RGB"))
     together = threading.Barrier(3)
-    decode = pictures.decode
+    decode = images.decode
 
     def meet(data, mode=None, **options):
         # Breaks, and fails the test, unless three come here at once.
         together.wait(PATIENCE)
         return decode(data, mode, **options)
 
-    monkeypatch.setattr(pictures, "decode", meet)
+    monkeypatch.setattr(images, "decode", meet)
     assert first(path, [ops.Resize(8)], workers=3).shape == (12, 8, 8, 3)
 
 
 @pytest.mark.parametrize("encoding", ["PNG", "WEBP", "BMP", "GIF"])
-def test_damaged_pictures_are_named_in_order(tmp_path, encoding):
+def test_damaged_images_are_named_in_order(tmp_path, encoding):
     cells = [saved(photo(30, 20, n), encoding) for n in range(9)]
     for number in (3, 7):
         cells[number] = cells[number][: len(cells[number]) // 3]
@@ -102,13 +102,13 @@ def test_damaged_pictures_are_named_in_order(tmp_path, encoding):
     assert [problem.sample for problem in loader.skipped] == [3, 7]
 
 
-def test_a_gray_or_transparent_picture_among_others(tmp_path):
+def test_a_gray_or_transparent_image_among_others(tmp_path):
     gray = saved(photo(9, 9)[:, :, 0], "PNG")
     path = dataset(tmp_path / "gray.msgpack", [gray, saved(photo(9, 9), "PNG")], bp.Image("png", "RGB"))
     assert np.array_equal(first(path, [])[0], np.repeat(photo(9, 9)[:, :, :1], 3, axis=2))
     clear = saved(np.dstack([photo(9, 9), photo(9, 9)[:, :, 0]]), "PNG")
     path = dataset(tmp_path / "clear.msgpack", [saved(photo(9, 9), "PNG"), clear], bp.Image("png", "RGB"))
-    with pytest.raises(bp.DecodeError, match="the picture is RGBA; making it RGB would change") as caught:
+    with pytest.raises(bp.DecodeError, match="the image is RGBA; making it RGB would change") as caught:
         first(path, [])
     assert caught.value.sample == 1
 
@@ -183,11 +183,11 @@ def turned_cells(encoding) -> list[bytes]:
 
 
 @pytest.mark.parametrize("encoding", ["JPEG", "PNG", "WEBP", "TIFF"])
-def test_pictures_are_turned_where_it_is_asked_for(tmp_path, encoding):
+def test_images_are_turned_where_it_is_asked_for(tmp_path, encoding):
     cells = turned_cells(encoding)
     path = dataset(tmp_path / "a.msgpack", cells, bp.Image(encoding.lower(), "RGB"))
-    decoded = [pictures.decode(cell, "RGB") for cell in cells]
-    upright = [pictures.orient(pixels, n) for n, pixels in enumerate(decoded, 1)]
+    decoded = [images.decode(cell, "RGB") for cell in cells]
+    upright = [images.orient(pixels, n) for n, pixels in enumerate(decoded, 1)]
     raw = dataset(tmp_path / "raw.msgpack", upright, bp.Image("raw", "RGB"))
     for make in (ops.Resize, ops.CenterCrop, ops.RandomResizedCrop):
         assert np.array_equal(first(path, [make(14, orient=True)]), first(raw, [make(14)])), make
@@ -195,13 +195,13 @@ def test_pictures_are_turned_where_it_is_asked_for(tmp_path, encoding):
     assert np.array_equal(first(path, [ops.Resize(14)]), first(stored, [ops.Resize(14)]))
 
 
-def test_whole_pictures_that_are_turned(tmp_path):
+def test_whole_images_that_are_turned(tmp_path):
     cells = turned_cells("JPEG")
     path = dataset(tmp_path / "a.msgpack", cells[4:], bp.Image("jpeg", "RGB"))
     assert first(path, [ops.Decode(orient=True)]).shape == (4, 30, 20, 3)
     assert first(path, []).shape == (4, 20, 30, 3)
     mixed = dataset(tmp_path / "b.msgpack", cells, bp.Image("jpeg", "RGB"))
-    with pytest.raises(bp.DecodeError, match="the picture is 20×30 and the first is 30×20") as caught:
+    with pytest.raises(bp.DecodeError, match="the image is 20×30 and the first is 30×20") as caught:
         first(mixed, [ops.Decode(orient=True)])
     assert caught.value.sample == 4
 
@@ -217,7 +217,7 @@ def test_the_plan_tells(tmp_path):
 
 
 def lying(encoding, width, height) -> bytes:
-    """A small picture whose header says that it is a large one."""
+    """A small image whose header says that it is a large one."""
     data = bytearray(saved(photo(48, 40), encoding))
     if encoding == "JPEG":
         at = data.find(b"\xff\xc0") + 5
@@ -278,7 +278,7 @@ print([batch["image"].shape for batch in loader], len(loader.skipped))
     assert done.stdout.strip() == "[(7, 40, 48, 3)] 1", done.stderr
 
 
-def test_when_no_picture_can_be_read_the_cause_is_said(tmp_path):
+def test_when_no_image_can_be_read_the_cause_is_said(tmp_path):
     cells = [saved(photo(48, 40), "PNG")[:-30], lying("JPEG", 4000, 4000)]
     path = dataset(tmp_path / "a.msgpack", cells, bp.Image(None, "RGB"))
     with pytest.raises(bp.DecodeError, match=r"cut short|truncated") as caught:

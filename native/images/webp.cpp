@@ -25,7 +25,7 @@ namespace {
 }
 
 // The colour of a pixel also comes from its neighbours' chroma, and libwebp takes the edge of what it decodes for the
-// edge of the picture. It begins at even columns and rows.
+// edge of the image. It begins at even columns and rows.
 constexpr size_t margin = 2;
 
 size_t before(size_t edge) { return edge < margin ? 0 : (edge - margin) / 2 * 2; }

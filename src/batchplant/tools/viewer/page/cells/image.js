@@ -1,25 +1,25 @@
-// Pictures.
+// Images.
 
 import { address } from "../api.js";
 import { h } from "../dom.js";
 import * as overlay from "../overlay.js";
 
-/** The address of a picture of up to so many pixels. */
+/** The address of an image of up to so many pixels. */
 export function source(cell, ctx, max) {
-  return address(`picture/${ctx.sample}/${encodeURIComponent(cell.field)}`, { side: ctx.side, max });
+  return address(`image/${ctx.sample}/${encodeURIComponent(cell.field)}`, { side: ctx.side, max });
 }
 
 export function small(cell, ctx) {
   return h("img.small", { src: source(cell, ctx, 128), alt: `${cell.field} of sample ${ctx.sample}`, loading: "lazy" });
 }
 
-// Pixels of a picture that is drawn without smoothing.
+// Pixels of an image that is drawn without smoothing.
 const SMALL = 128;
 
 export function large(cell, ctx) {
   const said = h("figcaption.dim", {}, [`${cell.width}×${cell.height}`, cell.encoding, cell.mode, cell.bits > 8 ? `${cell.bits} bits` : null].filter(Boolean).join(" · "));
   const image = h("img.large", { src: source(cell, ctx, 2048), alt: `${cell.field} of sample ${ctx.sample}`, width: cell.width, height: cell.height,
-    onerror: () => stage.replaceWith(h("p.error", { role: "alert" }, "This picture cannot be decoded.")) });
+    onerror: () => stage.replaceWith(h("p.error", { role: "alert" }, "This image cannot be decoded.")) });
   const { field, width, height } = cell;
   // As large as the pane is wide or the window is high; the pixels of small ones are seen as such.
   image.classList.toggle("pixels", Math.max(width, height) <= SMALL);

@@ -1,4 +1,4 @@
-"""Pictures: many small ones as one, or one."""
+"""Images: many small ones as one, or one."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def sheet(session: Session, request: Request) -> Response:
     samples = found.take(start, count)
     if not len(samples):
         return Response(status_code=204)
-    made, wrong = session.pictures.sheet(side, field, samples, size)
-    # Which tiles are no pictures; what is wrong with them says the view of the sample.
+    made, wrong = session.images.sheet(side, field, samples, size)
+    # Which tiles are no images; what is wrong with them says the view of the sample.
     headers = {"X-Broken": json.dumps(sorted(wrong))}
     return Response(made, media_type="image/jpeg", headers={**KEPT, **headers})
 
 
-def picture(session: Session, request: Request) -> Response:
+def image(session: Session, request: Request) -> Response:
     side = session.side(request.query_params)
     number = session.sample(side, request.path_params["n"])
     name = session.field(side, request.path_params["field"])
@@ -43,4 +43,4 @@ def picture(session: Session, request: Request) -> Response:
     return Response(data, media_type=kind, headers=KEPT)
 
 
-ROUTES = {"sheet": sheet, "picture/{n}/{field:path}": picture}
+ROUTES = {"sheet": sheet, "image/{n}/{field:path}": image}

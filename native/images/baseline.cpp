@@ -374,7 +374,7 @@ bool BaselineDecoder::read_row(size_t mcu_row) {
                        [](const Plane& plane) { return std::abs(plane.prediction) <= most_prediction; });
 }
 
-// --- progressive pictures -----------------------------------------------------------------------------------
+// --- progressive images -----------------------------------------------------------------------------------
 
 bool BaselineDecoder::read_scans(const BaselineHeader& header) {
     ProgressiveHeader all;
@@ -404,7 +404,7 @@ bool BaselineDecoder::read_scans(const BaselineHeader& header) {
     return scans_.read(all);
 }
 
-// What read_row() does for a sequential picture, with the coefficients that are there already.
+// What read_row() does for a sequential image, with the coefficients that are there already.
 bool BaselineDecoder::place_row(size_t mcu_row) {
     for (size_t c = 0; c < planes_.size(); ++c) {
         Plane& plane = planes_[c];
@@ -486,7 +486,7 @@ void BaselineDecoder::write_rows(size_t mcu_row, const Part& part) {
 // ------------------------------------------------------------------------------------------------------------
 
 bool BaselineDecoder::can(const BaselineHeader& header) {
-    // libjpeg does not interpolate colours of so narrow a picture.
+    // libjpeg does not interpolate colours of so narrow an image.
     const bool narrow = header.across == 2 && header.width <= 4;
     if (narrow || !set_steps(header) || (!header.progressive && !set_tables(header))) return false;
     for (Plane& plane : planes_) plane.prediction = 0, plane.end_column = plane.end_row = 0;

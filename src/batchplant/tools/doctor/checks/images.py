@@ -1,4 +1,4 @@
-"""Pictures: colour modes, rotation, size beyond the crop, photographs stored without loss."""
+"""Images: colour modes, rotation, size beyond the crop, photographs stored without loss."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ....codecs.media import image
-from ..check import Batch, Check, Subject, Tally, pictures
+from ..check import Batch, Check, Subject, Tally, images
 from ..report import Finding
 
 # Pixels beyond this multiple of the crop are decoded to be thrown away.
@@ -25,21 +25,21 @@ PNG = image.ENCODINGS.index("png")
 
 class MixedModes(Check):
     name = "mixed-modes"
-    title = "grey, palette or transparent pictures among RGB"
+    title = "grey, palette or transparent images among RGB"
     severity = "warning"
     sentence = (
-        "Grey, palette, CMYK or transparent pictures among RGB give other channels, or colours nobody meant."
+        "Grey, palette, CMYK or transparent images among RGB give other channels, or colours nobody meant."
     )
 
     def __init__(self, subject: Subject) -> None:
         super().__init__(subject)
-        self._modes: dict[str, Counter[str]] = {name: Counter() for name in pictures(subject)}
+        self._modes: dict[str, Counter[str]] = {name: Counter() for name in images(subject)}
         self._first: dict[tuple[str, str], int] = {}
 
     def look(self, batch: Batch) -> None:
         for name, counts in self._modes.items():
             for row, mode in enumerate(image.modes(batch.ragged(name))):
-                # A picture whose header says nothing is damaged or of a kind that only libraries know.
+                # An image whose header says nothing is damaged or of a kind that only libraries know.
                 if mode:
                     counts[mode] += 1
                     self._first.setdefault((name, mode), int(batch.numbers[row]))
@@ -55,7 +55,7 @@ class MixedModes(Check):
             ]
             told = ", ".join(f"{mode} {count:,}" for mode, count in counts.most_common())
             yield self.finding(
-                f"{name}: pictures are not all {usual}: {told}",
+                f"{name}: images are not all {usual}: {told}",
                 counts.total() - counts[usual], counts.total(),
                 "the Loader makes all of them RGB; for other readers: " + self.subject.command("--to-rgb"),
                 examples=examples, field=name, facts={"modes": dict(counts)},
@@ -64,13 +64,13 @@ class MixedModes(Check):
 
 class ExifRotation(Check):
     name = "exif-rotation"
-    title = "pictures that EXIF says are to be turned"
+    title = "images that EXIF says are to be turned"
     severity = "warning"
-    sentence = "Cameras note in EXIF how to turn a picture; a reader that ignores it sees it lying on a side."
+    sentence = "Cameras note in EXIF how to turn an image; a reader that ignores it sees it lying on a side."
 
     def __init__(self, subject: Subject) -> None:
         super().__init__(subject)
-        self._tallies = {name: Tally(subject, name) for name in pictures(subject)}
+        self._tallies = {name: Tally(subject, name) for name in images(subject)}
 
     def look(self, batch: Batch) -> None:
         for name, tally in self._tallies.items():
@@ -86,24 +86,22 @@ class ExifRotation(Check):
         for name, tally in self._tallies.items():
             if tally.count:
                 yield self.finding(
-                    f"{name}: pictures are to be turned, as their EXIF data say", tally.count, tally.of,
+                    f"{name}: images are to be turned, as their EXIF data say", tally.count, tally.of,
                     "store them upright once: " + self.subject.command("--orient")
                     + "\nor pass orient=True to the decoder of the Loader",
                     examples=tally.examples(), field=name,
                 )  # fmt: skip
 
 
-class LargePictures(Check):
-    name = "large-pictures"
-    title = "pictures far larger than the training crop"
+class LargeImages(Check):
+    name = "large-images"
+    title = "images far larger than the training crop"
     severity = "note"
-    sentence = (
-        "Pictures far larger than the training crop cost disk and decoding time for pixels nobody sees."
-    )
+    sentence = "Images far larger than the training crop cost disk and decoding time for pixels nobody sees."
 
     def __init__(self, subject: Subject) -> None:
         super().__init__(subject)
-        self._tallies = {name: Tally(subject, name) for name in pictures(subject)}
+        self._tallies = {name: Tally(subject, name) for name in images(subject)}
         self._sides: dict[str, list[int]] = {name: [] for name in self._tallies}
 
     def look(self, batch: Batch) -> None:
@@ -147,7 +145,7 @@ class PngPhotographs(Check):
 
     def __init__(self, subject: Subject) -> None:
         super().__init__(subject)
-        self._tallies = {name: Tally(subject, name) for name in pictures(subject)}
+        self._tallies = {name: Tally(subject, name) for name in images(subject)}
 
     def look(self, batch: Batch) -> None:
         for name, tally in self._tallies.items():
@@ -172,7 +170,7 @@ class PngPhotographs(Check):
                 yield self.finding(
                     f"{name}: photographs are stored as PNG", tally.count, tally.of,
                     self.subject.command("--image-format jpeg --quality 90")
-                    + "\n(lossy; `batchplant bench codecs` shows size and loss on your pictures)",
+                    + "\n(lossy; `batchplant bench codecs` shows size and loss on your images)",
                     examples=tally.examples(), field=name,
                 )  # fmt: skip
 

@@ -62,9 +62,9 @@ void check_size(ImageShape shape, size_t encoded_size) {
     }
 }
 
-// libjpeg keeps Huffman and quantization tables from one picture to the next, and has no call to drop them.
-// Here they are taken away from it before each picture, and their memory given back to it when it asks for
-// memory for tables: dropping the pointers alone would lose some memory with every picture.
+// libjpeg keeps Huffman and quantization tables from one image to the next, and has no call to drop them.
+// Here they are taken away from it before each image, and their memory given back to it when it asks for
+// memory for tables: dropping the pointers alone would lose some memory with every image.
 class SpareTables {
 public:
     void take(jpeg_decompress_struct& codec) {
@@ -107,7 +107,7 @@ private:
 #endif
 
 // Interpolating the colours of a pixel needs those beside it, so the columns at a cut differ from a decode of
-// the whole picture. One would do on the left; on the right colours end with the pair that the last is in.
+// the whole image. One would do on the left; on the right colours end with the pair that the last is in.
 [[maybe_unused]] constexpr size_t cut_margin = 2;
 
 }  // namespace
@@ -162,7 +162,7 @@ struct JpegDecoder::State {
         return true;
     }
 
-    // Fills in what baseline.hpp has to know. False where the picture is of another kind.
+    // Fills in what baseline.hpp has to know. False where the image is of another kind.
     bool describe(BaselineHeader& header) {
         const bool three = codec.num_components == 3 && codec.jpeg_color_space == JCS_YCbCr;
         const bool one = codec.num_components == 1 && codec.jpeg_color_space == JCS_GRAYSCALE;
@@ -218,7 +218,7 @@ struct JpegDecoder::State {
         return &to;
     }
 
-    // Where pictures were cut off after a whole scan, libjpeg guesses what is missing of a block from the
+    // Where images were cut off after a whole scan, libjpeg guesses what is missing of a block from the
     // blocks around it.
     bool guesses_blocks() const {
         if (!codec.progressive_mode || codec.coef_bits == nullptr) return false;
@@ -322,9 +322,9 @@ JpegDecoder::Part JpegDecoder::decode_part(size_t left, size_t top, size_t right
                                            const JpegOptions& options, size_t spare) {
     State& state = *state_;
     const ImageShape whole = shape(options);
-    if (whole.channels == 4) throw std::invalid_argument("parts of a CMYK picture cannot be decoded");
+    if (whole.channels == 4) throw std::invalid_argument("parts of a CMYK image cannot be decoded");
     if (left >= right || right > whole.width || top >= bottom || bottom > whole.height) {
-        throw std::invalid_argument("that part of the picture does not exist");
+        throw std::invalid_argument("that part of the image does not exist");
     }
     const auto make_room = [&](size_t pixels, size_t more) {
         if (state.scratch.size() < pixels + more) state.scratch.resize(pixels + more);
@@ -355,7 +355,7 @@ bool JpegDecoder::baseline_part(size_t left, size_t top, size_t right, size_t bo
     BaselineHeader header;
     if (!state.baseline || !state.describe(header) || header.progressive) return false;
     if (left >= right || right > header.width || top >= bottom || bottom > header.height) {
-        throw std::invalid_argument("that part of the picture does not exist");
+        throw std::invalid_argument("that part of the image does not exist");
     }
     return ((*state.baseline).*make)(header, left, top, right, bottom, made);
 }

@@ -21,14 +21,14 @@ public:
     PngDecoder();
     ~PngDecoder();
 
-    // Reads all chunks. The bytes are borrowed until the next open(). Refuses a picture of more than `most_pixels`,
+    // Reads all chunks. The bytes are borrowed until the next open(). Refuses an image of more than `most_pixels`,
     // or one that claims more than its bytes could hold, before any memory is taken. channels are those of mode().
     ImageShape open(const uint8_t* data, size_t size, uint64_t most_pixels);
 
     // What the pixels are once a palette is looked up: l, la, rgb or rgba.
     PixelMode mode() const;
 
-    // Whether decode() can give this mode: one that loses nothing, or `palette`: indices of a palette picture,
+    // Whether decode() can give this mode: one that loses nothing, or `palette`: indices of a palette image,
     // levels of a gray one.
     bool can(PixelMode mode) const;
 

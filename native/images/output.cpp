@@ -39,7 +39,7 @@ void Output::fill_around(size_t index, const Place& place) const {
     const bool planes = layout == Layout::nchw;
     const size_t pixel = value_size() * (planes ? 1 : channels), line = width * pixel;
     const size_t right = place.left + place.width, bottom = place.top + place.height;
-    uint8_t* to = picture(index);
+    uint8_t* to = image(index);
     for (size_t plane = 0; plane < (planes ? channels : 1); ++plane) {
         const uint8_t* row = fill.data() + plane * line;
         for (size_t y = 0; y < height; ++y, to += line) {
@@ -59,7 +59,7 @@ RowWriter::RowWriter(const Output& output, size_t index, const Place& place, boo
       kernels_(kernels),
       place_(place),
       down_(down),
-      picture_(output.picture(index)),
+      image_(output.image(index)),
       direct_(output.type == PixelType::uint8 && (output.layout == Layout::nhwc || output.channels == 1)) {
     // A row as it comes, and the same with its channels apart.
     if (scratch.size() < 2 * output.row_values()) scratch.resize(2 * output.row_values());
@@ -70,10 +70,10 @@ void RowWriter::finish(size_t y) const {
     if (direct_) return;
     const size_t width = place_.width, channels = output_.channels, plane = output_.height * output_.width;
     const uint8_t* row = scratch_;
-    // Values from the start of the picture, or of a plane.
+    // Values from the start of the image, or of a plane.
     size_t start = line(y) * output_.width + place_.left;
     if (output_.layout == Layout::nchw && output_.type == PixelType::uint8) {
-        return kernels_.split(row, picture_ + start, plane, width, channels);
+        return kernels_.split(row, image_ + start, plane, width, channels);
     }
     // What follows writes `runs` pieces of the row, each `run` values long, `step` values apart.
     size_t runs = channels, run = width, step = plane;
@@ -89,9 +89,9 @@ void RowWriter::finish(size_t y) const {
         const float* scale = output_.scale.data() + i * output_.width;
         const float* offset = output_.offset.data() + i * output_.width;
         if (output_.type == PixelType::float16) {
-            kernels_.to_half(row + at, scale, offset, reinterpret_cast<uint16_t*>(picture_) + start + i * step, run);
+            kernels_.to_half(row + at, scale, offset, reinterpret_cast<uint16_t*>(image_) + start + i * step, run);
         } else {
-            kernels_.to_float(row + at, scale, offset, reinterpret_cast<float*>(picture_) + start + i * step, run);
+            kernels_.to_float(row + at, scale, offset, reinterpret_cast<float*>(image_) + start + i * step, run);
         }
     }
 }

@@ -8,21 +8,21 @@
 
 namespace batchplant {
 
-// How a picture is turned for people to see it, by EXIF's orientation: 1 as it is stored, 2 mirrored, 3 upside down,
+// How an image is turned for people to see it, by EXIF's orientation: 1 as it is stored, 2 mirrored, 3 upside down,
 // 4 both, 5 to 8 the same with rows and columns exchanged first. Other numbers mean 1.
 class Turn {
 public:
     Turn(unsigned orientation, size_t stored_width, size_t stored_height);
 
     bool turns() const { return swap_ || mirror_x_ || mirror_y_; }
-    // Of the turned picture.
+    // Of the turned image.
     size_t width() const { return swap_ ? height_ : width_; }
     size_t height() const { return swap_ ? width_ : height_; }
 
-    // Where a region of the turned picture is stored.
+    // Where a region of the turned image is stored.
     Region stored(const Region& turned) const;
 
-    // Where a pixel of the turned picture is stored.
+    // Where a pixel of the turned image is stored.
     size_t stored_x(size_t x, size_t y) const;
     size_t stored_y(size_t x, size_t y) const;
 
@@ -31,7 +31,7 @@ private:
     bool swap_, mirror_x_, mirror_y_;  // the last two in stored coordinates
 };
 
-// The region `need` of the turned picture out of pixels that hold at least what it needs; kept in `scratch` unless
+// The region `need` of the turned image out of pixels that hold at least what it needs; kept in `scratch` unless
 // nothing has to be turned.
 PixelView turn_pixels(const PixelView& stored, const Turn& turn, const Region& need, size_t channels,
                       Scratch& scratch);
