@@ -22,7 +22,7 @@ from typing import Any
 import batchplant.tfrecord as tf
 import numpy as np
 import pytest
-from batchplant.tfrecord import parsing, wire
+from batchplant.tfrecord import parsing
 from batchplant.tfrecord.data import threads
 from batchplant.tfrecord.values import String
 from hypothesis import given
@@ -33,6 +33,7 @@ import batchplant as bp
 import processes
 import repository
 from batchplant import _native
+from batchplant.codecs import protobuf
 
 SCRIPT = repository.SUPPORT / "tfrecord_script.py"
 GOLDEN = repository.GOLDEN / "tfrecord_mirror"
@@ -53,8 +54,8 @@ def compare(results: dict[str, Any], near: Any, other: dict[str, Any], other_nea
         ours, theirs = near[name], other_near[name]
         assert (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype), name
         # A crop of TensorFlow's differs at its edges.
-        most = {"crop": 8, "contrast": 1}.get(name, 0.001)
-        assert np.abs(ours.astype(np.float64) - theirs).max() <= most, name
+        tolerance = 8 if name == "crop" else 0.001
+        assert np.abs(ours.astype(np.float64) - theirs).max() <= tolerance, name
 
 
 def run_here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[dict[str, Any], Any]:
@@ -91,14 +92,6 @@ def test_the_same_script_gives_what_tensorflow_gives(tmp_path: Path, monkeypatch
         "    ours = tf.data.TFRecordDataset(f'{sys.argv[1]}/batchplant{kind}.tfrecord', kind)\n"
         "    theirs = tf.data.TFRecordDataset(f'{sys.argv[1]}/tensorflow.tfrecord')\n"
         "    assert [x.numpy() for x in ours] == [x.numpy() for x in theirs], kind\n"
-    )
-    code += (
-        "for name, kind in (('saved', None), ('packed', 'GZIP')):\n"
-        "    ours = tf.data.Dataset.load(f'{sys.argv[1]}/batchplant-{name}', compression=kind)\n"
-        "    theirs = tf.data.Dataset.load(f'{sys.argv[1]}/tensorflow-{name}', compression=kind)\n"
-        "    assert ours.element_spec == theirs.element_spec and len(ours) == len(theirs) == 23\n"
-        "    for pair in zip(ours, theirs):\n"
-        "        tf.nest.map_structure(tf.debugging.assert_equal, *pair)\n"
     )
     done = processes.run([python, "-c", code, tmp_path], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -148,7 +141,9 @@ def test_the_tfrecord_tutorial(tmp_path: Path) -> None:
     again = tf.data.Dataset.from_generator(generator, output_types=tf.string, output_shapes=())
     assert list(again) == list(serialized)
     filename = str(tmp_path / "test.tfrecord")
-    tf.data.experimental.TFRecordWriter(filename).write(serialized)
+    with tf.io.TFRecordWriter(filename) as writer:
+        for record in serialized:
+            writer.write(record)
 
     raw_dataset = tf.data.TFRecordDataset([filename])
     feature_description = {
@@ -223,46 +218,30 @@ def test_an_imagenet_input_pipeline(shards: Path) -> None:
         )
         features = tf.io.parse_single_example(serialized=example_serialized, features=feature_map)
         label = tf.cast(features["image/class/label"], dtype=tf.int32)
-        xmin = tf.expand_dims(features["image/object/bbox/xmin"].values, 0)
-        xmax = tf.expand_dims(features["image/object/bbox/xmax"].values, 0)
-        bbox = tf.concat([tf.zeros_like(xmin), xmin, tf.ones_like(xmax), xmax], 0)
-        bbox = tf.transpose(tf.expand_dims(bbox, 0), [0, 2, 1])
-        return features["image/encoded"], label, bbox
+        assert len(features["image/object/bbox/xmin"].values) in (0, 1, 2)
+        assert len(features["image/object/bbox/ymin"].values) == 0
+        return features["image/encoded"], label
 
-    def preprocess(image_buffer: Any, bbox: Any, is_training: bool) -> Any:
+    def preprocess(image_buffer: Any, is_training: bool) -> Any:
         if is_training:
-            bbox_begin, bbox_size, _ = tf.image.sample_distorted_bounding_box(
-                tf.image.extract_jpeg_shape(image_buffer),
-                bounding_boxes=bbox,
-                min_object_covered=0.1,
-                aspect_ratio_range=[0.75, 1.33],
-                area_range=[0.05, 1.0],
-                max_attempts=100,
-                use_image_if_no_bounding_boxes=True,
-            )
-            offset_y, offset_x, _ = tf.unstack(bbox_begin)
-            target_height, target_width, _ = tf.unstack(bbox_size)
-            crop_window = tf.stack([offset_y, offset_x, target_height, target_width])
-            image = tf.image.decode_and_crop_jpeg(image_buffer, crop_window, channels=3)
-            image = tf.image.random_flip_left_right(image)
-            image = tf.compat.v1.image.resize(image, [32, 32], method=tf.image.ResizeMethod.BILINEAR)
+            height, width, _ = tf.image.extract_jpeg_shape(image_buffer)
+            top, left = np.random.randint(height - 39), np.random.randint(width - 39)
+            image = tf.image.decode_and_crop_jpeg(image_buffer, [top, left, 40, 40], channels=3)
+            image = tf.image.resize(image, [32, 32], method=tf.image.ResizeMethod.BILINEAR)
+            image = image[:, ::-1] if np.random.rand() < 0.5 else image
         else:
             image = tf.image.decode_jpeg(image_buffer, channels=3)
-            shape = tf.shape(input=image)
-            height, width = tf.cast(shape[0], tf.float32), tf.cast(shape[1], tf.float32)
-            ratio = tf.cast(40, tf.float32) / tf.minimum(height, width)
-            size = [tf.cast(height * ratio, tf.int32), tf.cast(width * ratio, tf.int32)]
-            image = tf.image.resize(image, size)
-            top, left = (tf.shape(image)[0] - 32) // 2, (tf.shape(image)[1] - 32) // 2
-            image = tf.slice(image, [top, left, 0], [32, 32, -1])
+            shape = tf.cast(tf.shape(input=image)[:2], tf.float32)
+            image = tf.image.resize(image, tf.cast(shape * 40 / shape.min(), tf.int32))
+            top, left = (tf.shape(image)[:2] - 32) // 2
+            image = image[top : top + 32, left : left + 32]
         image.set_shape([32, 32, 3])
-        means = tf.broadcast_to([123.68, 116.78, 103.94], tf.shape(image))
-        return image - means
+        return image - tf.constant([123.68, 116.78, 103.94])
 
     def input_fn(is_training: bool) -> Any:
         files = tf.data.Dataset.list_files(str(shards / "train-*-of-00004"), shuffle=is_training)
         dataset = files.interleave(
-            tf.data.TFRecordDataset, cycle_length=4, num_parallel_calls=tf.data.experimental.AUTOTUNE
+            tf.data.TFRecordDataset, cycle_length=4, num_parallel_calls=tf.data.AUTOTUNE
         )
         options = tf.data.Options()
         options.experimental_deterministic = False
@@ -272,8 +251,8 @@ def test_an_imagenet_input_pipeline(shards: Path) -> None:
             dataset = dataset.shuffle(buffer_size=24).repeat(2)
 
         def parse_record(raw: Any) -> Any:
-            image_buffer, label, bbox = parse_example_proto(raw)
-            return preprocess(image_buffer, bbox, is_training), label
+            image_buffer, label = parse_example_proto(raw)
+            return preprocess(image_buffer, is_training), label
 
         dataset = dataset.map(parse_record, num_parallel_calls=tf.data.AUTOTUNE)
         return dataset.batch(16, drop_remainder=is_training).prefetch(tf.data.AUTOTUNE)
@@ -319,11 +298,11 @@ def test_a_seed_makes_the_passes_reproducible() -> None:
 
     assert passes(5) == passes(5) != passes(6)
     tf.random.set_seed(3)
-    first = passes(None), tf.random.uniform([3]).tolist()
+    first = passes(None)
     tf.random.set_seed(3)
-    assert (passes(None), tf.random.uniform([3]).tolist()) == first
+    assert passes(None) == first
     tf.random.set_seed(4)
-    assert passes(None) != first[0]
+    assert passes(None) != first
 
 
 def test_a_small_buffer_moves_elements_only_so_far_ahead() -> None:
@@ -423,7 +402,7 @@ def test_what_comes_behind_an_error_can_be_had() -> None:
     ):
         assert [int(x) for x in dataset.ignore_errors()] == [0, 2, 3, 5, 6]
     with pytest.warns(UserWarning, match="left out: no"):
-        list(D.range(2).map(bad).apply(tf.data.experimental.ignore_errors(log_warning=True)))
+        list(D.range(2).map(bad).ignore_errors(log_warning=True))
 
 
 def test_prefetch_runs_no_further_ahead_than_it_should() -> None:
@@ -532,7 +511,6 @@ def test_sparse_values_batch_and_unbatch() -> None:
     assert tf.sparse.to_dense(batch).tolist() == [[0, 0, 0], [0, 10, 0], [0, 0, 20]]
     rows = list(D.from_tensors(batch).unbatch())
     assert [tf.sparse.to_dense(row).tolist() for row in rows] == [[0, 0, 0], [0, 10, 0], [0, 0, 20]]
-    assert tf.sparse.to_dense(tf.sparse.from_dense([[0, 3], [4, 0]])).tolist() == [[0, 3], [4, 0]]
 
 
 def test_sampling_keeps_to_the_weights() -> None:
@@ -581,14 +559,18 @@ def test_lines_and_pieces_of_files(tmp_path: Path) -> None:
 
 
 def test_what_is_not_mirrored_says_so(tmp_path: Path) -> None:
-    with pytest.raises(AttributeError, match="has no 'keras'"):
+    with pytest.raises(AttributeError, match=r"batchplant\.tfrecord has no 'keras'"):
         _ = tf.keras
+    with pytest.raises(AttributeError, match=r"batchplant\.tfrecord\.image has no 'random_crop'"):
+        _ = tf.image.random_crop
     with pytest.raises(AttributeError, match="does not mirror the dataset method 'rejection_resample'"):
         D.range(1).rejection_resample("x")
     with pytest.raises(bp.OptionError, match="not mirrored"):
         tf.io.decode_jpeg(photo(0), ratio=2)
     with pytest.raises(bp.OptionError, match="compression_type"):
         tf.data.TFRecordDataset("x", compression_type="LZ4")
+    with pytest.raises(bp.OptionError, match=r"cache\(filename\) is not mirrored"):
+        D.range(1).cache("elements")
 
 
 @pytest.mark.parametrize(
@@ -645,6 +627,35 @@ def test_wrong_arguments(make: Any, message: str) -> None:
 def test_values_that_do_not_fit(make: Any, message: str) -> None:
     with pytest.raises(bp.SchemaError, match=message):
         make()
+
+
+def test_groups_that_are_none() -> None:
+    numbers = D.range(4)
+    with pytest.raises(bp.OptionError, match="window_size or window_size_func"):
+        numbers.group_by_window(lambda x: x, lambda key, part: part)
+    with pytest.raises(bp.OptionError, match="must be at least 1"):
+        list(numbers.group_by_window(lambda x: x, lambda key, part: part, window_size=0))
+    with pytest.raises(bp.OptionError, match="must return a dataset"):
+        list(numbers.group_by_window(lambda x: x, lambda key, part: 5, window_size=1))
+
+
+def test_sparse_features_that_do_not_fit() -> None:
+    def made(**features: list[int]) -> bytes:
+        feature = {
+            name: tf.train.Feature(int64_list=tf.train.Int64List(value=value))
+            for name, value in features.items()
+        }
+        return tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString()
+
+    wanted = {"place": tf.io.SparseFeature("i", "v", tf.int64, 4)}
+    with pytest.raises(bp.SchemaError, match="1 indices in 'i' for 2 values") as caught:
+        tf.io.parse_example([made(i=[0], v=[1]), made(i=[3], v=[1, 2])], wanted)
+    assert (caught.value.field, caught.value.sample) == ("place", 1)
+    outside = tf.io.parse_example([made(i=[9], v=[1])], wanted)["place"]
+    with pytest.raises(bp.SchemaError, match="outside of the shape"):
+        tf.sparse.to_dense(outside)
+    with pytest.raises(bp.OptionError, match="2 keys of indices, and 1 sizes"):
+        tf.io.SparseFeature(["a", "b"], "v", tf.int64, 4)
 
 
 # Messages.
@@ -760,8 +771,8 @@ def test_the_native_writer_writes_the_same_bytes() -> None:
 @given(st.binary(max_size=60))
 def test_damaged_tensors_are_refused_or_read(data: bytes) -> None:
     for kind in (tf.string, tf.float16, tf.int64):
-        head = b"\x08" + wire.varint({"string": 7, "float16": 19, "int64": 9}[kind.name])
-        for tail in (data, wire.block(2, wire.block(2, b"\x08\x03")) + data, wire.block(4, data)):
+        head = b"\x08" + protobuf.varint({"string": 7, "float16": 19, "int64": 9}[kind.name])
+        for tail in (data, protobuf.block(2, protobuf.block(2, b"\x08\x03")) + data, protobuf.block(4, data)):
             try:
                 tf.io.parse_tensor(head + tail, kind)
             except bp.BatchplantError:
@@ -769,8 +780,8 @@ def test_damaged_tensors_are_refused_or_read(data: bytes) -> None:
 
 
 def test_a_tensor_that_claims_too_much_takes_no_memory() -> None:
-    huge = wire.block(2, wire.block(2, b"\x08" + wire.varint(2**40)))
-    for tail in (b"", wire.block(4, b"1234"), wire.block(10, b"\x01"), wire.block(8, b"x")):
+    huge = protobuf.block(2, protobuf.block(2, b"\x08" + protobuf.varint(2**40)))
+    for tail in (b"", protobuf.block(4, b"1234"), protobuf.block(10, b"\x01"), protobuf.block(8, b"x")):
         for code in (9, 7):
             with pytest.raises(bp.DecodeError):
                 tf.io.parse_tensor(
@@ -813,8 +824,6 @@ def test_files_of_every_size(tmp_path: Path, compression: str) -> None:
         records = [rng.randbytes(size) for size in sizes]
         path = write(tmp_path / str(number), records, compression)
         assert list(tf.data.TFRecordDataset(path, compression)) == records
-        old = tf.compat.v1.python_io.tf_record_iterator(str(path), tf.io.TFRecordOptions(compression))
-        assert list(old) == records
     # As after `cat a.gz b.gz`.
     joined = tmp_path / "joined"
     joined.write_bytes(b"".join(write(tmp_path / n, [b"x", b"yy"], compression).read_bytes() for n in "ab"))
@@ -907,32 +916,7 @@ def test_files_of_the_system(tmp_path: Path) -> None:
 # Images.
 
 
-def test_random_operations_stay_in_their_bounds() -> None:
-    pixels = np.arange(20 * 30 * 3, dtype=np.uint8).reshape(20, 30, 3)
-    tf.random.set_seed(1)
-    flips = [np.array_equal(tf.image.random_flip_left_right(pixels), pixels) for _ in range(40)]
-    assert 5 < sum(flips) < 35
-    assert tf.image.random_crop(pixels, [7, 9, 3]).shape == (7, 9, 3)
-    one, two = (tf.image.stateless_random_flip_left_right(pixels, [3, 4]) for _ in range(2))
-    assert np.array_equal(one, two)
-    for _ in range(50):
-        begin, size, box = tf.image.sample_distorted_bounding_box(
-            [20, 30, 3], np.array([[[0.2, 0.2, 0.6, 0.7]]]), min_object_covered=0.5, area_range=(0.2, 1.0)
-        )
-        top, left, _ = begin.tolist()
-        height, width, _ = size.tolist()
-        assert 0 <= top <= top + height <= 20
-        assert 0 <= left <= left + width <= 30
-        shown = max(0, min(top + height, 12) - max(top, 4)) * max(0, min(left + width, 21) - max(left, 6))
-        assert shown >= 0.5 * 8 * 15
-        assert height * width >= 0.99 * 0.2 * 600 - 30
-        assert np.allclose(box[0, 0], [top / 20, left / 30, (top + height) / 20, (left + width) / 30])
-    bright = [int(tf.image.random_brightness(pixels, 0.2)[0, 0, 0]) for _ in range(20)]
-    assert max(bright) <= 52
-    assert len(set(bright)) > 5
-
-
-def test_images_that_are_none() -> None:
+def test_bytes_that_are_no_image() -> None:
     for data in (b"", b"hello", photo(0)[:200], photo(0)[:-400]):
         for decode in (tf.io.decode_jpeg, tf.io.decode_image, tf.io.decode_png):
             with pytest.raises(bp.DecodeError):
@@ -945,7 +929,6 @@ def test_strings_compare_and_hash_like_bytes() -> None:
     assert one != "abd"
     assert {one: 1}[b"abc"] == 1
     assert (one + "d") == b"abcd"
-    assert tf.strings.split("a/b", "/")[-1] == "b"
 
 
 def test_values_can_be_pickled() -> None:
@@ -969,8 +952,8 @@ def test_the_guide_is_true(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         printed = shown.getvalue()
     assert printed
     # Every name that the guide promises is there.
-    listed = page.partition("## What there is")[2].partition("## Order")[0]
-    parts = {"tf.io": tf.io, "tf.train": tf.train, "tf.data": tf.data, "tf.image": tf.image}
+    listed = page.partition("## What is supported")[2].partition("\n\nAnything else")[0]
+    parts = {"tf.io": tf.io, "tf.train": tf.train, "tf.data": tf.data, "tf.image": tf.image, "tf": tf}
     for part, module in parts.items():
         text = listed.partition(f"**{part}**")[2].partition("- **")[0]
         for name in re.findall(r"`(\w+)`", text):

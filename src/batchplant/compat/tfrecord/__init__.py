@@ -1,87 +1,26 @@
-"""What TensorFlow users write for TFRecord files, with NumPy out: ``import batchplant.tfrecord as tf``.
+"""TensorFlow's names for TFRecord files and input pipelines on NumPy: ``import batchplant.tfrecord as tf``.
 
-``tf.io``, ``tf.train``, ``tf.data`` and ``tf.image`` have TensorFlow's names, arguments and results, as far
-as files of records and input pipelines go. TensorFlow is not used. Records are found, Examples parsed and
-images decoded by batchplant's native core.
+``tf.io``, ``tf.train``, ``tf.data`` and the decoders of ``tf.image`` have TensorFlow's arguments and results.
+TensorFlow is not used: batchplant's native core finds records, parses Examples and decodes images. Operations
+on tensors are NumPy's, because tensors are NumPy arrays.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import types
 
-from . import audio, compat, data, errors, image, io, math, random, sparse, strings, train
-from .compat import python_io
-from .math import (
-    abs,
-    add,
-    clip_by_value,
-    divide,
-    equal,
-    exp,
-    floor,
-    greater,
-    greater_equal,
-    less,
-    less_equal,
-    logical_and,
-    logical_not,
-    logical_or,
-    maximum,
-    minimum,
-    multiply,
-    not_equal,
-    pow,
-    reduce_all,
-    reduce_any,
-    reduce_max,
-    reduce_mean,
-    reduce_min,
-    reduce_prod,
-    reduce_sum,
-    round,
-    sqrt,
-    square,
-    subtract,
-)
+from . import data, errors, image, io, random, train
 from .ops import (
-    argmax,
-    boolean_mask,
-    broadcast_to,
     cast,
-    concat,
-    cond,
     constant,
     convert_to_tensor,
-    ensure_shape,
-    expand_dims,
-    fill,
     function,
-    gather,
-    identity,
     is_tensor,
-    newaxis,
     numpy_function,
     one_hot,
-    ones,
-    ones_like,
-    pad,
     py_function,
-    range,
-    rank,
     reshape,
-    saturate_cast,
     shape,
-    size,
-    slice,
-    split,
-    squeeze,
-    stack,
-    tile,
-    transpose,
-    unstack,
-    where,
-    zeros,
-    zeros_like,
 )
 from .values import (
     DType,
@@ -102,6 +41,7 @@ from .values import (
     int32,
     int64,
     string,
+    to_dense,
     uint8,
     uint16,
     uint32,
@@ -110,6 +50,8 @@ from .values import (
 
 bool = bool_
 half, double = float16, float64
+# For the features that VarLenFeature describes.
+sparse = types.SimpleNamespace(SparseTensor=SparseTensor, to_dense=to_dense)
 
 __all__ = [
     "DType",
@@ -118,43 +60,21 @@ __all__ = [
     "Tensor",
     "TensorShape",
     "TensorSpec",
-    "abs",
-    "add",
-    "argmax",
     "as_dtype",
-    "audio",
     "bool",
-    "boolean_mask",
-    "broadcast_to",
     "cast",
-    "clip_by_value",
-    "compat",
     "complex64",
     "complex128",
-    "concat",
-    "cond",
     "constant",
     "convert_to_tensor",
     "data",
-    "divide",
     "double",
-    "ensure_shape",
-    "equal",
     "errors",
-    "executing_eagerly",
-    "exp",
-    "expand_dims",
-    "fill",
     "float16",
     "float32",
     "float64",
-    "floor",
     "function",
-    "gather",
-    "greater",
-    "greater_equal",
     "half",
-    "identity",
     "image",
     "int8",
     "int16",
@@ -162,74 +82,22 @@ __all__ = [
     "int64",
     "io",
     "is_tensor",
-    "less",
-    "less_equal",
-    "logical_and",
-    "logical_not",
-    "logical_or",
-    "math",
-    "maximum",
-    "minimum",
-    "multiply",
-    "newaxis",
-    "not_equal",
     "numpy_function",
     "one_hot",
-    "ones",
-    "ones_like",
-    "pad",
-    "pow",
     "py_function",
-    "python_io",
     "random",
-    "range",
-    "rank",
-    "reduce_all",
-    "reduce_any",
-    "reduce_max",
-    "reduce_mean",
-    "reduce_min",
-    "reduce_prod",
-    "reduce_sum",
     "reshape",
-    "round",
-    "saturate_cast",
     "shape",
-    "size",
-    "slice",
     "sparse",
-    "split",
-    "sqrt",
-    "square",
-    "squeeze",
-    "stack",
     "string",
-    "strings",
-    "subtract",
-    "tile",
     "train",
-    "transpose",
     "uint8",
     "uint16",
     "uint32",
     "uint64",
-    "unstack",
-    "where",
-    "zeros",
-    "zeros_like",
 ]
 
 # The release whose results the tests compare with.
 __version__ = "2.21.0"
 
-
-def executing_eagerly() -> Any:
-    return True
-
-
-def __getattr__(name: str) -> Any:
-    if name.startswith("__"):
-        raise AttributeError(name)
-    raise AttributeError(
-        f"batchplant.tfrecord has no {name!r}: it mirrors TensorFlow's record files and input pipelines only"
-    )
+__getattr__ = errors.missing_name(__name__)

@@ -1,34 +1,21 @@
-"""tf.image: decoding by the native core, and the common operations on single images."""
+"""tf.image: decoding and encoding by the native core, resizing and conversion of pixels by NumPy."""
 
 from __future__ import annotations
 
-from typing import Any
+import enum
+from typing import Any, SupportsInt, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from ... import _native
 from ...codecs.media import image as codec
 from ...errors import DecodeError, OptionError, SchemaError
-from .pixels import adjust_brightness, adjust_contrast, convert_image_dtype
-from .random_image import (
-    random_brightness,
-    random_contrast,
-    random_crop,
-    random_flip_left_right,
-    random_flip_up_down,
-    sample_distorted_bounding_box,
-    stateless_random_crop,
-    stateless_random_flip_left_right,
-    stateless_random_flip_up_down,
-)
-from .resize import ResizeMethod, resize
-from .values import Tensor, as_bytes, as_dtype, float32, int32, tensor, uint8
+from .errors import missing_name
+from .values import Array, String, Tensor, as_bytes, as_dtype, as_tensor, int32, tensor, uint8
 
 __all__ = [
     "ResizeMethod",
-    "adjust_brightness",
-    "adjust_contrast",
-    "central_crop",
     "convert_image_dtype",
     "crop_to_bounding_box",
     "decode_and_crop_jpeg",
@@ -40,226 +27,275 @@ __all__ = [
     "encode_jpeg",
     "encode_png",
     "extract_jpeg_shape",
-    "flip_left_right",
-    "flip_up_down",
-    "grayscale_to_rgb",
-    "pad_to_bounding_box",
-    "per_image_standardization",
-    "random_brightness",
-    "random_contrast",
-    "random_crop",
-    "random_flip_left_right",
-    "random_flip_up_down",
     "resize",
-    "resize_with_crop_or_pad",
-    "rgb_to_grayscale",
-    "rot90",
-    "sample_distorted_bounding_box",
-    "stateless_random_crop",
-    "stateless_random_flip_left_right",
-    "stateless_random_flip_up_down",
-    "transpose",
 ]
 
-
-def _channels(wanted: Any, allowed: tuple[int, ...]) -> int:
-    if wanted not in (None, *allowed):
-        raise OptionError(f"channels is one of {', '.join(map(str, allowed))}, not {wanted}")
-    return int(wanted or 0)
+__getattr__ = missing_name(__name__)
+Floats: TypeAlias = npt.NDArray[np.float32]
 
 
-def _with_channels(pixels: Any, channels: int) -> Any:
-    """(height, width, channels) with so many channels; 0: as they are."""
-    out = codec.expand(np.asarray(pixels))
-    found = out.shape[2]
-    if channels in (0, found):
-        return out.view(Tensor)
-    top = np.iinfo(out.dtype).max
-    alpha = out[:, :, -1:] if found in (2, 4) else np.full_like(out[:, :, :1], top)
-    colour = out[:, :, : found - 1] if found in (2, 4) else out
+def _channel_count(channels: Any, allowed: tuple[int, ...]) -> int:
+    if channels not in (None, *allowed):
+        raise OptionError(f"channels is one of {', '.join(map(str, allowed))}, not {channels}")
+    return int(channels or 0)
+
+
+def _with_channels(pixels: Array, channels: int) -> Tensor:
+    """Return (height, width, channels) with this number of channels; 0 keeps the image's own."""
+    image = codec.expand(np.asarray(pixels))
+    stored = image.shape[2]
+    if channels in (0, stored):
+        return image.view(Tensor)
+    top = np.iinfo(image.dtype).max
+    alpha = image[:, :, -1:] if stored in (2, 4) else np.full_like(image[:, :, :1], top)
+    colour = image[:, :, : stored - 1] if stored in (2, 4) else image
     if channels in (1, 2) and colour.shape[2] == 3:
-        raise DecodeError(f"cannot convert an image of {found} channels to {channels}")
+        raise DecodeError(f"cannot convert an image of {stored} channels to {channels}")
     if channels in (3, 4) and colour.shape[2] == 1:
         colour = np.repeat(colour, 3, axis=2)
-    return (np.concatenate([colour, alpha], axis=2) if channels in (2, 4) else colour).view(Tensor)
+    return as_tensor(np.concatenate([colour, alpha], axis=2) if channels in (2, 4) else colour)
 
 
 def decode_jpeg(
-    contents: Any,
-    channels: Any = 0,
+    contents: object,
+    channels: int | None = 0,
     ratio: int = 1,
     fancy_upscaling: bool = True,
     try_recover_truncated: bool = False,
     acceptable_fraction: float = 1.0,
     dct_method: str = "",
-    name: Any = None,
-) -> Any:
-    """The pixels of a JPEG, as (height, width, channels). TensorFlow's default DCT, the quick one."""
+    name: object = None,
+) -> Tensor:
+    """Return the pixels of a JPEG as (height, width, channels), decoded with the fast DCT by default."""
     if ratio != 1 or not fancy_upscaling or try_recover_truncated:
         raise OptionError("ratio, fancy_upscaling and try_recover_truncated are not mirrored")
     if dct_method not in ("", "INTEGER_FAST", "INTEGER_ACCURATE"):
         raise OptionError(f"dct_method is INTEGER_FAST or INTEGER_ACCURATE, not {dct_method!r}")
-    wanted, data = _channels(channels, (0, 1, 3)), as_bytes(contents)
-    found = codec.header(np.frombuffer(data, dtype=np.uint8))
-    if found.encoding != "jpeg":
-        return decode_image(data, wanted, expand_animations=False)
-    if found.mode == "CMYK":
-        return _with_channels(codec.to_rgb(data), wanted)
+    count, data = _channel_count(channels, (0, 1, 3)), as_bytes(contents)
+    header = codec.header(np.frombuffer(data, dtype=np.uint8))
+    if header.encoding != "jpeg":
+        return decode_image(data, count, expand_animations=False)
+    if header.mode == "CMYK":
+        return _with_channels(codec.to_rgb(data), count)
+    mode = {0: None, 1: "L", 3: "RGB"}[count]
     try:
-        pixels = _native.jpeg_decode(
-            data,
-            {0: None, 1: "L", 3: "RGB"}[wanted],
-            "accurate" if dct_method == "INTEGER_ACCURATE" else "fast",
-        )
+        pixels = _native.jpeg_decode(data, mode, "accurate" if dct_method == "INTEGER_ACCURATE" else "fast")
     except ValueError as error:
         raise DecodeError(str(error)) from None
-    return pixels.view(Tensor)
+    return as_tensor(pixels)
 
 
-def decode_and_crop_jpeg(contents: Any, crop_window: Any, channels: Any = 0, **options: Any) -> Any:
-    """A part of a JPEG: crop_window is [top, left, height, width]."""
-    top, left, height, width = (int(one) for one in np.asarray(crop_window).reshape(-1))
+def decode_and_crop_jpeg(
+    contents: object, crop_window: object, channels: int | None = 0, **options: Any
+) -> Tensor:
+    """Return a part of a JPEG: crop_window is [top, left, height, width]."""
+    top, left, height, width = (int(size) for size in np.asarray(crop_window).reshape(-1))
     return crop_to_bounding_box(decode_jpeg(contents, channels, **options), top, left, height, width)
 
 
-def extract_jpeg_shape(contents: Any, output_type: Any = int32, name: Any = None) -> Any:
-    """[height, width, channels], read off the header."""
-    found = codec.header(np.frombuffer(as_bytes(contents), dtype=np.uint8))
-    if found.encoding != "jpeg" or not found.mode:
+def extract_jpeg_shape(contents: object, output_type: object = int32, name: object = None) -> Tensor:
+    """Return [height, width, channels] from the header."""
+    header = codec.header(np.frombuffer(as_bytes(contents), dtype=np.uint8))
+    if header.encoding != "jpeg" or not header.mode:
         raise DecodeError("these bytes are not a JPEG file")
-    channels = {"L": 1, "RGB": 3}.get(found.mode, 4)
-    return np.array([found.height, found.width, channels], dtype=as_dtype(output_type).dtype).view(Tensor)
+    channels = {"L": 1, "RGB": 3}.get(header.mode, 4)
+    return as_tensor(np.array([header.height, header.width, channels], dtype=as_dtype(output_type).dtype))
 
 
-def decode_png(contents: Any, channels: Any = 0, dtype: Any = uint8, name: Any = None) -> Any:
-    wanted, kind = _channels(channels, (0, 1, 2, 3, 4)), as_dtype(dtype)
-    if kind.name not in ("uint8", "uint16"):
-        raise OptionError(f"a PNG is decoded to uint8 or uint16, not {kind.name}")
-    pixels = codec.decode(as_bytes(contents))
-    if pixels.dtype == np.uint16 and kind == uint8:
+def decode_png(
+    contents: object, channels: int | None = 0, dtype: object = uint8, name: object = None
+) -> Tensor:
+    count, target = _channel_count(channels, (0, 1, 2, 3, 4)), as_dtype(dtype)
+    if target.name not in ("uint8", "uint16"):
+        raise OptionError(f"a PNG is decoded to uint8 or uint16, not {target.name}")
+    pixels: Array = codec.decode(as_bytes(contents))
+    if pixels.dtype == np.uint16 and target == uint8:
         pixels = (pixels >> 8).astype(np.uint8)
-    elif pixels.dtype == np.uint8 and kind != uint8:
+    elif pixels.dtype == np.uint8 and target != uint8:
         pixels = pixels.astype(np.uint16) * 257
-    return _with_channels(pixels, wanted)
+    return _with_channels(pixels, count)
 
 
-def decode_bmp(contents: Any, channels: Any = 0, name: Any = None) -> Any:
-    return _with_channels(codec.decode(as_bytes(contents)), _channels(channels, (0, 1, 3, 4)))
+def decode_bmp(contents: object, channels: int | None = 0, name: object = None) -> Tensor:
+    return _with_channels(codec.decode(as_bytes(contents)), _channel_count(channels, (0, 1, 3, 4)))
 
 
-def decode_gif(contents: Any, name: Any = None) -> Any:
-    """All images of a GIF: (images, height, width, 3)."""
-    return np.stack(codec.frames(as_bytes(contents))).view(Tensor)
+def decode_gif(contents: object, name: object = None) -> Tensor:
+    """Return all frames of a GIF: (frames, height, width, 3)."""
+    return as_tensor(np.stack(codec.frames(as_bytes(contents))))
 
 
 def decode_image(
-    contents: Any, channels: Any = 0, dtype: Any = uint8, name: Any = None, expand_animations: bool = True
-) -> Any:
-    """The pixels of a JPEG, PNG, BMP or GIF; a GIF has a dimension more unless told otherwise."""
+    contents: object,
+    channels: int | None = 0,
+    dtype: object = uint8,
+    name: object = None,
+    expand_animations: bool = True,
+) -> Tensor:
+    """Return the pixels of a JPEG, PNG, BMP or GIF; a GIF has a dimension of frames by default."""
     data = as_bytes(contents)
     encoding = codec.header(np.frombuffer(data, dtype=np.uint8)).encoding
-    wanted = _channels(channels, (0, 1, 3, 4))
+    count = _channel_count(channels, (0, 1, 3, 4))
     if encoding == "jpeg":
-        pixels = decode_jpeg(data, wanted)
+        pixels = decode_jpeg(data, count)
     elif encoding == "png":
-        pixels = decode_png(
-            data, wanted, "uint16" if as_dtype(dtype).name in ("uint16", "float32") else uint8
-        )
+        is_deep = as_dtype(dtype).name in ("uint16", "float32")
+        pixels = decode_png(data, count, "uint16" if is_deep else uint8)
     elif encoding == "bmp":
-        pixels = decode_bmp(data, wanted)
+        pixels = decode_bmp(data, count)
     elif encoding == "gif":
-        pixels = decode_gif(data)
-        pixels = pixels if expand_animations else pixels[0]
+        frames = decode_gif(data)
+        pixels = frames if expand_animations else frames[0]
     else:
         raise DecodeError("these bytes are not a JPEG, PNG, BMP or GIF file")
     return convert_image_dtype(pixels, dtype)
 
 
-def encode_jpeg(image: Any, format: str = "", quality: int = 95, **ignored: Any) -> Any:
+def encode_jpeg(image: object, format: str = "", quality: int = 95, **ignored: object) -> String:
     if format not in ("", "rgb", "grayscale"):
         raise OptionError(f"format is 'rgb' or 'grayscale', not {format!r}")
-    return tensor(codec.encode(np.asarray(image), "jpeg", quality=int(quality)))
+    return String(codec.encode(np.asarray(image), "jpeg", quality=int(quality)))
 
 
-def encode_png(image: Any, compression: int = -1, name: Any = None) -> Any:
-    return tensor(codec.encode(np.asarray(image), "png"))
+def encode_png(image: object, compression: int = -1, name: object = None) -> String:
+    return String(codec.encode(np.asarray(image), "png"))
 
 
 def crop_to_bounding_box(
-    image: Any, offset_height: Any, offset_width: Any, target_height: Any, target_width: Any
-) -> Any:
+    image: object,
+    offset_height: SupportsInt,
+    offset_width: SupportsInt,
+    target_height: SupportsInt,
+    target_width: SupportsInt,
+) -> Tensor:
     top, left, height, width = (int(x) for x in (offset_height, offset_width, target_height, target_width))
-    image = tensor(image)
-    room = image.shape[-3], image.shape[-2]
-    if min(top, left) < 0 or min(height, width) < 1 or top + height > room[0] or left + width > room[1]:
+    pixels: Tensor = tensor(image)
+    rows, columns = pixels.shape[-3], pixels.shape[-2]
+    if min(top, left) < 0 or min(height, width) < 1 or top + height > rows or left + width > columns:
         raise SchemaError(
-            f"a crop of {height} × {width} at ({top}, {left}) does not lie in {room[0]} × {room[1]}"
+            f"a crop of {height} × {width} at ({top}, {left}) does not lie in {rows} × {columns}"
         )
-    return image[..., top : top + height, left : left + width, :]
+    return as_tensor(pixels[..., top : top + height, left : left + width, :])
 
 
-def pad_to_bounding_box(
-    image: Any, offset_height: Any, offset_width: Any, target_height: Any, target_width: Any
-) -> Any:
-    top, left, height, width = (int(x) for x in (offset_height, offset_width, target_height, target_width))
-    image = tensor(image)
-    below, right = height - top - image.shape[-3], width - left - image.shape[-2]
-    if min(top, left, below, right) < 0:
-        raise SchemaError(f"{image.shape} at ({top}, {left}) does not fit in {height} × {width}")
-    around = [(0, 0)] * (image.ndim - 3) + [(top, below), (left, right), (0, 0)]
-    return np.pad(np.asarray(image), around).view(Tensor)
+def convert_image_dtype(image: object, dtype: object, saturate: bool = False, name: object = None) -> Tensor:
+    """Return the image in another type and its range: integers over their whole range, floats from 0 to 1."""
+    source: Tensor = tensor(image)
+    pixels, old, new = np.asarray(source), as_dtype(source.dtype), as_dtype(dtype)
+    if new == old:
+        return source
+    if old.is_integer and new.is_integer:
+        bits = 8 * (new.size - old.size) - (new.dtype.kind == "i") + (old.dtype.kind == "i")
+        wide = pixels.astype(np.int64)
+        return as_tensor((wide << bits if bits > 0 else wide >> -bits).astype(new.dtype))
+    if old.is_integer:
+        return as_tensor(pixels.astype(new.dtype) * new.dtype.type(1 / old.max))
+    if new.is_integer:
+        # Half a level more than the range, so that all levels cover the same share of it.
+        scaled = pixels * old.dtype.type(new.max + 0.5)
+        if saturate:
+            scaled = np.clip(scaled, new.min, new.max)
+        return as_tensor(scaled.astype(new.dtype))
+    return as_tensor(pixels.astype(new.dtype))
 
 
-def resize_with_crop_or_pad(image: Any, target_height: Any, target_width: Any) -> Any:
-    """The middle, cut or filled up with zeros to this size."""
-    image, height, width = tensor(image), int(target_height), int(target_width)
-    top, left = max((image.shape[-3] - height) // 2, 0), max((image.shape[-2] - width) // 2, 0)
-    kept = crop_to_bounding_box(image, top, left, min(height, image.shape[-3]), min(width, image.shape[-2]))
-    top, left = (height - kept.shape[-3]) // 2, (width - kept.shape[-2]) // 2
-    return pad_to_bounding_box(kept, top, left, height, width)
+class ResizeMethod(enum.Enum):
+    BILINEAR = "bilinear"
+    NEAREST_NEIGHBOR = "nearest"
 
 
-def central_crop(image: Any, central_fraction: Any) -> Any:
-    fraction = float(central_fraction)
-    if not 0 < fraction <= 1:
-        raise OptionError(f"central_fraction is above 0 and at most 1, not {fraction}")
-    image = tensor(image)
-    top = int((image.shape[-3] - image.shape[-3] * fraction) / 2)
-    left = int((image.shape[-2] - image.shape[-2] * fraction) / 2)
-    return image[..., top : image.shape[-3] - top, left : image.shape[-2] - left, :]
+def resize(
+    images: object,
+    size: object,
+    method: ResizeMethod | str = ResizeMethod.BILINEAR,
+    preserve_aspect_ratio: bool = False,
+    antialias: bool = False,
+    name: object = None,
+) -> Tensor:
+    """Return an image (height, width, channels), or a batch of images, in another size.
+
+    The result is float32, except for the nearest neighbour, which keeps the type.
+    """
+    source: Tensor = tensor(images)
+    pixels: Array = np.asarray(source)
+    if pixels.ndim not in (3, 4) or 0 in pixels.shape:
+        raise OptionError(f"an image of shape {pixels.shape} cannot be resized")
+    height, width = (int(length) for length in np.asarray(size).reshape(-1))
+    if height < 1 or width < 1:
+        raise OptionError(f"a size is at least 1 × 1, not {height} × {width}")
+    old_height, old_width = pixels.shape[-3], pixels.shape[-2]
+    if preserve_aspect_ratio:
+        ratio = min(height / old_height, width / old_width)
+        height, width = max(1, round(ratio * old_height)), max(1, round(ratio * old_width))
+    try:
+        method = ResizeMethod(method)
+    except ValueError:
+        names = ", ".join(known.value for known in ResizeMethod)
+        raise OptionError(f"method {method!r} is not mirrored; there are {names}") from None
+    if method is ResizeMethod.NEAREST_NEIGHBOR:
+        if (height, width) == (old_height, old_width):
+            return source
+        rows, columns = _nearest(old_height, height), _nearest(old_width, width)
+        return as_tensor(np.take(np.take(pixels, rows, axis=-3), columns, axis=-2))
+    if (height, width) == (old_height, old_width):
+        return as_tensor(pixels.astype(np.float32))
+    if antialias:
+        # Rows first: fewer pixels remain for the slower direction.
+        smooth = _antialias(pixels.astype(np.float32, copy=False), pixels.ndim - 3, height)
+        return as_tensor(_antialias(smooth, pixels.ndim - 2, width))
+    # TensorFlow's order of steps, and therefore its rounding.
+    return as_tensor(_bilinear(_bilinear(pixels, pixels.ndim - 2, width), pixels.ndim - 3, height))
 
 
-def flip_left_right(image: Any) -> Any:
-    return tensor(image)[..., ::-1, :]
+# TensorFlow's kernels step by step in float32: a position that is rounded differently has another weight.
+_ONE, _HALF = np.float32(1.0), np.float32(0.5)
 
 
-def flip_up_down(image: Any) -> Any:
-    return tensor(image)[..., ::-1, :, :]
+def _nearest(old: int, new: int) -> npt.NDArray[np.int64]:
+    """Return the index of the source pixel of each new pixel."""
+    positions = np.float32(old) / np.float32(new) * (np.arange(new, dtype=np.float32) + _HALF)
+    return np.minimum(positions.astype(np.int64), old - 1)
 
 
-def rot90(image: Any, k: int = 1, name: Any = None) -> Any:
-    image = tensor(image)
-    return np.rot90(image, int(k) % 4, axes=(image.ndim - 3, image.ndim - 2))
+def _bilinear(pixels: Array, axis: int, new: int) -> Floats:
+    """Resize one axis: each new pixel lies between two old ones, near + (far - near) * weight."""
+    old = pixels.shape[axis]
+    scale = np.float32(old) / np.float32(new)
+    positions = ((np.arange(new) + 0.5) * np.float64(scale) - 0.5).astype(np.float32)
+    low = np.floor(positions)
+    first = low.astype(np.int64)
+    near = np.take(pixels, np.clip(first, 0, old - 1), axis=axis).astype(np.float32, copy=False)
+    far = np.take(pixels, np.clip(first + 1, 0, old - 1), axis=axis).astype(np.float32, copy=False)
+    far -= near
+    far *= _along_axis(positions - low, pixels.ndim, axis)
+    far += near
+    return far
 
 
-def transpose(image: Any, name: Any = None) -> Any:
-    return np.swapaxes(tensor(image), -3, -2)
+def _antialias(pixels: Floats, axis: int, new: int) -> Floats:
+    """Resize one axis with a triangle that is as wide as the pixels that a new pixel covers."""
+    old = pixels.shape[axis]
+    inverse = np.float32(1.0 / np.float64(np.float32(new) / np.float32(old)))
+    radius = np.maximum(inverse, _ONE)
+    centres = (np.arange(new, dtype=np.float32) + _HALF) * inverse
+    start = np.clip(np.ceil(centres - radius - _HALF).astype(np.int64), 0, old - 1)
+    end = np.clip(np.floor(centres + radius - _HALF).astype(np.int64), 0, old - 1) + 1
+    taps = start[:, None] + np.arange(int(np.max(end - start)))
+    distance = np.abs(taps.astype(np.float32) + _HALF - centres[:, None]) * (_ONE / radius)
+    triangle = np.where(distance < _ONE, _ONE - distance, np.float32(0.0))
+    # Pixels outside of the image do not count; the weights of the others are scaled up to a sum of one.
+    weights = np.where(taps < end[:, None], triangle, np.float32(0.0))
+    total = np.add.accumulate(weights, axis=1, dtype=np.float32)[:, -1:]
+    weights = (weights * (_ONE / total)).astype(np.float32)
+    taps = np.minimum(taps, old - 1)
+    resized: Floats = np.take(pixels, taps[:, 0], axis=axis) * _along_axis(weights[:, 0], pixels.ndim, axis)
+    for tap in range(1, taps.shape[1]):
+        resized += np.take(pixels, taps[:, tap], axis=axis) * _along_axis(weights[:, tap], pixels.ndim, axis)
+    return resized
 
 
-def rgb_to_grayscale(images: Any, name: Any = None) -> Any:
-    given = tensor(images)
-    pixels = np.asarray(convert_image_dtype(given, float32))
-    gray = pixels @ np.array([0.2989, 0.5870, 0.1140], dtype=np.float32)
-    return convert_image_dtype(gray[..., None].view(Tensor), given.dtype)
-
-
-def grayscale_to_rgb(images: Any, name: Any = None) -> Any:
-    return np.repeat(np.asarray(tensor(images)), 3, axis=-1).view(Tensor)
-
-
-def per_image_standardization(image: Any) -> Any:
-    pixels = np.asarray(tensor(image), dtype=np.float32)
-    axes = (-3, -2, -1)
-    least = 1.0 / np.sqrt(np.float32(np.prod(pixels.shape[-3:])))
-    spread = np.maximum(pixels.std(axis=axes, keepdims=True), least)
-    return ((pixels - pixels.mean(axis=axes, keepdims=True)) / spread).astype(np.float32).view(Tensor)
+def _along_axis(weights: Floats, ndim: int, axis: int) -> Floats:
+    """Return the weights in a shape that broadcasts along one axis."""
+    shape = [1] * ndim
+    shape[axis] = len(weights)
+    return weights.reshape(shape)

@@ -1,4 +1,4 @@
-"""tf.io: files of records, parsing of Examples, raw bytes, and files as such."""
+"""tf.io: TFRecord files, parsing of Examples, raw bytes, and files in general."""
 
 from __future__ import annotations
 
@@ -8,19 +8,13 @@ import os
 import shutil
 import types
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
 from ...errors import NotFoundError, OptionError, SchemaError
 from ...storage import open_source
-from .features import (
-    FixedLenFeature,
-    FixedLenSequenceFeature,
-    RaggedFeature,
-    SparseFeature,
-    VarLenFeature,
-)
+from .errors import missing_name
 from .image import (
     decode_and_crop_jpeg,
     decode_bmp,
@@ -32,11 +26,19 @@ from .image import (
     encode_png,
     extract_jpeg_shape,
 )
-from .listing import expand, texts
-from .parsing import parse_example, parse_single_example, parse_single_sequence_example
-from .records import TFRecordOptions, TFRecordWriter
+from .parsing import (
+    FixedLenFeature,
+    FixedLenSequenceFeature,
+    RaggedFeature,
+    SparseFeature,
+    VarLenFeature,
+    parse_example,
+    parse_single_example,
+    parse_single_sequence_example,
+)
+from .records import TFRecordOptions, TFRecordWriter, expand
 from .tensor_proto import parse_tensor, serialize_tensor
-from .values import String, Tensor, as_bytes, as_dtype, as_text, strings
+from .values import String, Tensor, as_bytes, as_dtype, as_text, as_texts, strings
 
 __all__ = [
     "FixedLenFeature",
@@ -68,30 +70,39 @@ __all__ = [
 ]
 
 
+__getattr__ = missing_name(__name__)
+
+
 def decode_raw(
-    input_bytes: Any, out_type: Any, little_endian: bool = True, fixed_length: Any = None, name: Any = None
-) -> Any:
-    """The bytes of strings as numbers; a string gives a row."""
+    input_bytes: object,
+    out_type: object,
+    little_endian: bool = True,
+    fixed_length: object = None,
+    name: object = None,
+) -> Tensor:
+    """Return the bytes of strings as numbers; each string gives a row."""
     if fixed_length is not None:
         raise OptionError("decode_raw(fixed_length=…) is not mirrored")
     dtype = as_dtype(out_type).dtype
     if dtype.kind == "O":
         raise OptionError("bytes cannot be decoded to strings")
-    many = isinstance(input_bytes, np.ndarray) and input_bytes.dtype.kind == "O" and input_bytes.ndim > 0
-    rows = [as_bytes(one) for one in input_bytes.reshape(-1)] if many else [as_bytes(input_bytes)]
-    sizes = {len(row) for row in rows}
+    outer_shape: tuple[int, ...] = ()
+    rows = [input_bytes]
+    if isinstance(input_bytes, np.ndarray) and input_bytes.dtype.kind == "O" and input_bytes.ndim > 0:
+        outer_shape, rows = input_bytes.shape, input_bytes.reshape(-1).tolist()
+    data = [as_bytes(row) for row in rows]
+    sizes = {len(row) for row in data}
     if len(sizes) > 1:
         raise SchemaError(f"the strings differ in length: {min(sizes)} to {max(sizes)} bytes")
     size = sizes.pop() if sizes else 0
     if size % dtype.itemsize:
         raise SchemaError(f"{size} bytes are no whole number of {dtype.name}")
     stored = dtype.newbyteorder("<" if little_endian else ">")
-    array = np.frombuffer(b"".join(rows), dtype=stored).astype(dtype)
-    shape = (*input_bytes.shape, -1) if many and rows else (-1,)
-    return array.reshape(shape).view(Tensor)
+    array = np.frombuffer(b"".join(data), dtype=stored).astype(dtype)
+    return array.reshape((*outer_shape, -1) if data else (-1,)).view(Tensor)
 
 
-def read_file(filename: Any, name: Any = None) -> String:
+def read_file(filename: object, name: object = None) -> String:
     source = open_source(as_text(filename))
     try:
         return String(source.view(0, source.size))
@@ -99,28 +110,28 @@ def read_file(filename: Any, name: Any = None) -> String:
         source.close()
 
 
-def write_file(filename: Any, contents: Any, name: Any = None) -> None:
+def write_file(filename: object, contents: object, name: object = None) -> None:
     path = Path(as_text(filename))
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(as_bytes(contents))
 
 
-def matching_files(pattern: Any, name: Any = None) -> Any:
-    return strings([String(path.encode()) for one in texts(pattern) for path in expand(one)])
+def matching_files(pattern: object, name: object = None) -> Tensor:
+    return strings([String(path.encode()) for path in _glob(pattern)])
 
 
-def _glob(pattern: Any) -> list[str]:
-    return [path for one in texts(pattern) for path in expand(one)]
+def _glob(pattern: object) -> list[str]:
+    return [path for text in as_texts(pattern) for path in expand(text)]
 
 
-def _remove(path: Any) -> None:
+def _remove(path: object) -> None:
     try:
         os.remove(as_text(path))
     except FileNotFoundError:
         raise NotFoundError("no such file", path=as_text(path)) from None
 
 
-def _open(name: Any, mode: str = "r") -> Any:
+def _open(name: object, mode: str = "r") -> IO[Any]:
     return builtins.open(as_text(name), mode)
 
 

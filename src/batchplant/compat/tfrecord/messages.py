@@ -1,193 +1,199 @@
-"""The lists, maps and merging that messages need, with protobuf's behaviour."""
+"""The repeated fields, maps and merging of messages, with protobuf's behaviour."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, Self
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
 
 from ...errors import SchemaError
 
+T = TypeVar("T")
+M = TypeVar("M", bound="Message")
 
-class Values(list[Any]):
-    """A repeated field: checks what goes in, and tells its owner that something did."""
+
+class Values(list[T]):
+    """A repeated field: checks values that are put in, and notifies its owner of changes."""
 
     def __init__(
         self,
-        check: Callable[[Any], Any],
-        changed: Callable[[], None],
-        many: Callable[[Any], Any] | None = None,
+        check: Callable[[Any], T],
+        notify: Callable[[], None],
+        check_all: Callable[[Any], list[T] | None] | None = None,
     ) -> None:
-        """``many``: checks a whole list at once, and gives None where it cannot."""
+        """``check_all`` checks all values at once, and returns None where it cannot."""
         super().__init__()
-        self._check, self._changed, self._many = check, changed, many
+        self._check, self._notify, self._check_all = check, notify, check_all
 
     def append(self, value: Any) -> None:
         super().append(self._check(value))
-        self._changed()
+        self._notify()
 
     def extend(self, values: Iterable[Any]) -> None:
         values = values if isinstance(values, np.ndarray) else list(values)
-        checked = self._many(values) if self._many is not None and len(values) > 1 else None
+        checked = self._check_all(values) if self._check_all is not None and len(values) > 1 else None
         super().extend([self._check(value) for value in values] if checked is None else checked)
-        self._changed()
+        self._notify()
 
     def insert(self, index: Any, value: Any) -> None:
         super().insert(index, self._check(value))
-        self._changed()
+        self._notify()
 
-    def __iadd__(self, values: Iterable[Any]) -> Self:  # type: ignore[misc]
+    def __iadd__(self, values: Iterable[Any]) -> Self:  # type: ignore[misc, override]
         self.extend(values)
         return self
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        many = isinstance(index, slice)
-        super().__setitem__(index, [self._check(one) for one in value] if many else self._check(value))
-        self._changed()
+        is_slice = isinstance(index, slice)
+        super().__setitem__(index, [self._check(v) for v in value] if is_slice else self._check(value))
+        self._notify()
 
     def MergeFrom(self, values: Iterable[Any]) -> None:  # noqa: N802
         self.extend(values)
 
 
-class Messages(Values):
+class Messages(Values[M]):
     """A repeated field of messages."""
 
-    def __init__(self, kind: type[Any]) -> None:
-        super().__init__(lambda value: _same(value, kind), lambda: None)
-        self._kind = kind
+    def __init__(self, message_type: type[M]) -> None:
+        super().__init__(lambda value: _check_type(value, message_type), lambda: None)
+        self._message_type = message_type
 
-    def add(self, **parts: Any) -> Any:
-        made = self._kind(**parts)
-        self.append(made)
-        return made
+    def add(self, **fields: Any) -> M:
+        message = self._message_type(**fields)
+        self.append(message)
+        return message
 
 
-def _same(value: Any, kind: type[Any]) -> Any:
-    if not isinstance(value, kind):
-        raise SchemaError(f"{kind.__name__} is needed here, not {type(value).__name__}")
+def _check_type(value: object, message_type: type[M]) -> M:
+    if not isinstance(value, message_type):
+        raise SchemaError(f"{message_type.__name__} is needed here, not {type(value).__name__}")
     return value
 
 
-class MessageMap(dict[str, Any]):
-    """A map from names to messages; a name that is not there yet gets an empty one."""
+class MessageMap(dict[str, M], Generic[M]):
+    """A map from names to messages; looking up a missing name creates an empty message."""
 
-    def __init__(self, kind: type[Any], given: Any = None) -> None:
+    def __init__(self, message_type: type[M], messages: Mapping[Any, object] | None = None) -> None:
         super().__init__()
-        self._kind = kind
-        for name, value in dict(given or {}).items():
+        self._message_type = message_type
+        for name, message in dict(messages or {}).items():
             key = name.decode() if isinstance(name, bytes) else name
-            if not isinstance(key, str):
-                raise SchemaError(f"a feature's name is text, not {type(name).__name__}")
-            dict.__setitem__(self, key, _same(value, kind))
+            dict.__setitem__(self, _check_name(key), _check_type(message, message_type))
 
-    def __missing__(self, name: str) -> Any:
-        if not isinstance(name, str):
-            raise SchemaError(f"a feature's name is text, not {type(name).__name__}")
-        made = self._kind()
-        dict.__setitem__(self, name, made)
-        return made
+    def __missing__(self, name: str) -> M:
+        message = self._message_type()
+        dict.__setitem__(self, _check_name(name), message)
+        return message
 
-    def __setitem__(self, name: str, value: Any) -> None:
+    def __setitem__(self, name: str, value: object) -> None:
         raise SchemaError(f"a map of messages cannot be assigned to; use [{name!r}].CopyFrom(…)")
 
-    def get_or_create(self, name: str) -> Any:
+    def get_or_create(self, name: str) -> M:
         return self[name]
 
-    def MergeFrom(self, other: MessageMap) -> None:  # noqa: N802
-        for name, value in other.items():
-            self[name].CopyFrom(value)
+    def MergeFrom(self, other: MessageMap[M]) -> None:  # noqa: N802
+        for name, message in other.items():
+            self[name].CopyFrom(message)
 
 
-class Message:
-    """What all messages can do. A subclass says how it is written, read, merged and shown."""
+def _check_name(name: object) -> str:
+    if not isinstance(name, str):
+        raise SchemaError(f"a feature's name is text, not {type(name).__name__}")
+    return name
 
-    def _wire(self) -> bytes:
-        """The message as protobuf; maps in the order of their keys."""
-        raise NotImplementedError
 
-    def _merge(self, other: Any) -> None:
-        raise NotImplementedError
+class Message(ABC):
+    """Methods of all messages. A subclass defines how it is written, read, merged and shown."""
 
-    def _reset(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _encode(self) -> bytes:
+        """Return the message as protobuf; maps in the order of their keys."""
 
+    @abstractmethod
+    def _merge(self, other: Any) -> None: ...
+
+    @abstractmethod
+    def _reset(self) -> None: ...
+
+    @abstractmethod
     def _read(self, data: bytes) -> None:
         """Merge serialized bytes in."""
-        raise NotImplementedError
 
-    def _text(self) -> list[str]:
-        """The lines of the text form."""
-        raise NotImplementedError
+    @abstractmethod
+    def _text_lines(self) -> list[str]:
+        """Return the lines of the text form."""
 
     def SerializeToString(self, deterministic: bool | None = None) -> bytes:  # noqa: N802
-        """The message's bytes, the same for the same content: names in order."""
-        return self._wire()
+        """Return the message's bytes, the same for the same content: names in order."""
+        return self._encode()
 
     SerializePartialToString = SerializeToString
 
-    def MergeFromString(self, serialized: Any) -> int:  # noqa: N802
+    def MergeFromString(self, serialized: bytes) -> int:  # noqa: N802
         data = bytes(serialized)
         self._read(data)
         return len(data)
 
-    def ParseFromString(self, serialized: Any) -> int:  # noqa: N802
-        made = type(self)()
-        size = made.MergeFromString(serialized)
-        self.CopyFrom(made)
+    def ParseFromString(self, serialized: bytes) -> int:  # noqa: N802
+        message = type(self)()
+        size = message.MergeFromString(serialized)
+        self.CopyFrom(message)
         return size
 
     @classmethod
-    def FromString(cls, serialized: Any) -> Self:  # noqa: N802
-        made = cls()
-        made.MergeFromString(serialized)
-        return made
+    def FromString(cls, serialized: bytes) -> Self:  # noqa: N802
+        message = cls()
+        message.MergeFromString(serialized)
+        return message
 
-    def CopyFrom(self, other: Any) -> None:  # noqa: N802
+    def CopyFrom(self, other: object) -> None:  # noqa: N802
         if other is not self:
             self.Clear()
             self.MergeFrom(other)
 
-    def MergeFrom(self, other: Any) -> None:  # noqa: N802
-        self._merge(_same(other, type(self)))
+    def MergeFrom(self, other: object) -> None:  # noqa: N802
+        self._merge(_check_type(other, type(self)))
 
     def Clear(self) -> None:  # noqa: N802
         self._reset()
 
     def ByteSize(self) -> int:  # noqa: N802
-        return len(self._wire())
+        return len(self._encode())
 
     def __eq__(self, other: object) -> bool:
-        return type(other) is type(self) and other._wire() == self._wire()
+        return isinstance(other, Message) and type(other) is type(self) and other._encode() == self._encode()
 
-    def __reduce__(self) -> Any:
-        return type(self).FromString, (self._wire(),)
+    def __reduce__(self) -> tuple[Callable[[bytes], Self], tuple[bytes]]:
+        return type(self).FromString, (self._encode(),)
 
     __hash__ = None  # type: ignore[assignment]
 
     def __str__(self) -> str:
-        return "".join(f"{line}\n" for line in self._text())
+        return "".join(f"{line}\n" for line in self._text_lines())
 
     __repr__ = __str__
 
 
-def indented(name: str, lines: list[str]) -> list[str]:
+def indent(name: str, lines: list[str]) -> list[str]:
     return [f"{name} {{", *(f"  {line}" for line in lines), "}"]
 
 
-def quoted(data: bytes) -> str:
-    """Bytes as protobuf's text form shows them."""
-    known = {9: "\\t", 10: "\\n", 13: "\\r", 34: '\\"', 39: "\\'", 92: "\\\\"}
-    return "".join(known.get(b) or (chr(b) if 32 <= b < 127 else f"\\{b:03o}") for b in data)
+def quote(data: bytes) -> str:
+    """Return bytes as protobuf's text form shows them."""
+    escapes = {9: "\\t", 10: "\\n", 13: "\\r", 34: '\\"', 39: "\\'", 92: "\\\\"}
+    return "".join(escapes.get(b) or (chr(b) if 32 <= b < 127 else f"\\{b:03o}") for b in data)
 
 
-def a_bytes(value: Any) -> bytes:
+def check_bytes(value: object) -> bytes:
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
     raise SchemaError(f"BytesList holds bytes, not {type(value).__name__} (text: encode() it)")
 
 
-def an_int(value: Any) -> int:
+def check_int(value: object) -> int:
     if isinstance(value, np.ndarray) and value.ndim == 0:
         value = value.item()
     if not isinstance(value, int | np.integer | np.bool_):
@@ -198,23 +204,26 @@ def an_int(value: Any) -> int:
     return number
 
 
-def many_ints(values: Any) -> list[int] | None:
-    signed = isinstance(values, np.ndarray) and values.ndim == 1 and values.dtype.kind in "ib"
-    return list(map(int, values.tolist())) if signed else None
+def check_ints(values: object) -> list[int] | None:
+    """Return an array of integers as a list; None for any other, to be checked one by one."""
+    if isinstance(values, np.ndarray) and values.ndim == 1 and values.dtype.kind in "ib":
+        return list(map(int, values.tolist()))
+    return None
 
 
-def many_floats(values: Any) -> list[float] | None:
-    plain = isinstance(values, np.ndarray) and values.ndim == 1 and values.dtype.kind in "fiub"
-    if not plain and not all(type(value) is float for value in values):
-        return None
-    with np.errstate(over="ignore"):
-        return list(np.asarray(values).astype(np.float32).tolist())
-
-
-def a_float(value: Any) -> float:
+def check_float(value: object) -> float:
     if isinstance(value, np.ndarray) and value.ndim == 0:
         value = value.item()
     if not isinstance(value, int | float | np.number | np.bool_):
         raise SchemaError(f"FloatList holds numbers, not {type(value).__name__}")
     with np.errstate(over="ignore"):
         return float(np.float32(value))
+
+
+def check_floats(values: Any) -> list[float] | None:
+    """Return an array or list of floats in single precision; None for any other, to be checked one by one."""
+    is_array = isinstance(values, np.ndarray) and values.ndim == 1 and values.dtype.kind in "fiub"
+    if not is_array and not all(type(value) is float for value in values):
+        return None
+    with np.errstate(over="ignore"):
+        return list(np.asarray(values).astype(np.float32).tolist())

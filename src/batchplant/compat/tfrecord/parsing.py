@@ -1,4 +1,4 @@
-"""Features of serialized Examples: the arrays that the native parser makes, as a user wants them."""
+"""Parsing of serialized Examples: descriptions of features, and arrays of their values."""
 
 from __future__ import annotations
 
@@ -12,15 +12,8 @@ import numpy as np
 from ... import _native
 from ...errors import DecodeError, FieldNameError, OptionError, SchemaError
 from ...schema.columns import I64, U8, starts_of
-from .features import (
-    KINDS,
-    FixedLenFeature,
-    FixedLenSequenceFeature,
-    RaggedFeature,
-    SparseFeature,
-    VarLenFeature,
-)
 from .values import (
+    Array,
     DType,
     RaggedTensor,
     SparseTensor,
@@ -28,28 +21,131 @@ from .values import (
     Tensor,
     as_bytes,
     as_dtype,
+    as_tensor,
+    int32,
     int64,
     string,
     strings,
     tensor,
 )
 
-# What TensorFlow calls the kinds of values that the native parser tells.
-_NAMES = ("nothing", "string", "float32", "int64", "several types")
+# The native parser's codes of value types, and TensorFlow's names for them.
+_CODES = {"string": 1, "float32": 2, "int64": 3}
+_TYPE_NAMES = ("nothing", "string", "float32", "int64", "several types")
+
+
+class Feature:
+    """Description of one feature of Examples."""
+
+    dtype: DType
+
+    def _check_dtype(self) -> None:
+        object.__setattr__(self, "dtype", as_dtype(self.dtype))
+        if self.dtype.name not in _CODES:
+            raise OptionError(f"an Example holds string, int64 and float32, not {self.dtype.name}")
+
+
+@dataclasses.dataclass(frozen=True)
+class FixedLenFeature(Feature):
+    """A feature with the number of values that its shape has; ``default_value`` replaces a missing one."""
+
+    shape: Any
+    dtype: Any
+    default_value: Any = None
+
+    def __post_init__(self) -> None:
+        self._check_dtype()
+        object.__setattr__(self, "shape", _check_shape(self.shape))
+
+
+@dataclasses.dataclass(frozen=True)
+class VarLenFeature(Feature):
+    """A feature with any number of values; parsed as a SparseTensor."""
+
+    dtype: Any
+
+    def __post_init__(self) -> None:
+        self._check_dtype()
+
+
+@dataclasses.dataclass(frozen=True)
+class FixedLenSequenceFeature(Feature):
+    """A feature with any number of items of one shape."""
+
+    shape: Any
+    dtype: Any
+    allow_missing: bool = False
+    default_value: Any = None
+
+    def __post_init__(self) -> None:
+        self._check_dtype()
+        object.__setattr__(self, "shape", _check_shape(self.shape))
+
+
+@dataclasses.dataclass(frozen=True)
+class RaggedFeature(Feature):
+    """A feature with any number of values; parsed as a RaggedTensor, from a single Example as an array."""
+
+    dtype: Any
+    value_key: str | None = None
+    partitions: Any = ()
+    row_splits_dtype: Any = int32
+    validate: bool = False
+
+    def __post_init__(self) -> None:
+        self._check_dtype()
+        if self.partitions:
+            raise OptionError("RaggedFeature(partitions=…) is not mirrored")
+
+
+@dataclasses.dataclass(frozen=True)
+class SparseFeature(Feature):
+    """Values in one feature and their indices in others, one for each axis; parsed as a SparseTensor."""
+
+    index_key: Any
+    value_key: str
+    dtype: Any
+    size: Any
+    already_sorted: bool = False
+
+    def __post_init__(self) -> None:
+        self._check_dtype()
+        if len(self.keys) != len(self.sizes):
+            raise OptionError(f"{len(self.keys)} keys of indices, and {len(self.sizes)} sizes")
+
+    @property
+    def keys(self) -> list[str]:
+        return [self.index_key] if isinstance(self.index_key, str) else list(self.index_key)
+
+    @property
+    def sizes(self) -> list[int]:
+        sizes = [self.size] if np.ndim(self.size) == 0 else list(self.size)
+        return [int(size) for size in sizes]
+
+
+def _check_shape(shape: Any) -> tuple[int, ...]:
+    sizes = (shape,) if isinstance(shape, int | np.integer) else tuple(shape)
+    if any(size is None or size < 0 for size in sizes):
+        raise OptionError(f"every size of the shape {sizes} must be known; see FixedLenSequenceFeature")
+    return tuple(int(size) for size in sizes)
 
 
 @dataclasses.dataclass
 class _Column:
-    """The values of one feature in some records: ``count`` of each (-1: it is missing), all in a row."""
+    """Values of one feature in some records: ``count`` per record (-1: missing), all values in one array."""
 
     name: str
     dtype: DType
     count: I64
-    values: Any
+    values: Array
     steps: I64
 
 
-class Records:
+# The name of a feature; of a sparse feature with -1 for its values, or with an axis for its indices.
+_Key = str | tuple[str, int]
+
+
+class _Records:
     """Serialized messages in one array."""
 
     def __init__(self, serialized: list[bytes]) -> None:
@@ -58,75 +154,77 @@ class Records:
         self.data: U8 = np.frombuffer(joined, dtype=np.uint8)
         self.sizes: I64 = np.fromiter(map(len, serialized), dtype=np.int64, count=len(serialized))
         self.starts = starts_of(self.sizes)[:-1]
-        # Sample numbers mean nothing to someone who parses one message.
-        self.single = len(serialized) == 1
+        # Errors about a single message name no sample.
+        self.is_single = len(serialized) == 1
 
-    def columns(self, wanted: Mapping[Any, Any], *, lists: bool = False) -> dict[Any, _Column]:
-        """The columns of these features, by the name that the user gave them."""
-        keys = {name: getattr(feature, "value_key", None) or name for name, feature in wanted.items()}
+    def columns(self, features: Mapping[_Key, Feature], *, lists: bool = False) -> dict[_Key, _Column]:
+        """Return the columns of these features under the same keys."""
+        names = {key: _stored_name(key, feature) for key, feature in features.items()}
         requests = [
-            (keys[name].encode(), lists, KINDS[feature.dtype.name]) for name, feature in wanted.items()
+            (names[key].encode(), lists, _CODES[feature.dtype.name]) for key, feature in features.items()
         ]
         unique = list(dict.fromkeys(requests))
-        found, bad, at = _native.example_read(self.data, self.starts, self.sizes, unique)
-        if bad >= 0:
+        columns, bad_row, offset = _native.example_read(self.data, self.starts, self.sizes, unique)
+        if bad_row >= 0:
             raise DecodeError(
-                "these bytes are not an Example", sample=self._sample(bad), offset=int(at - self.starts[bad])
+                "these bytes are not an Example",
+                sample=self._sample(bad_row),
+                offset=int(offset - self.starts[bad_row]),
             )
-        columns = dict(zip(unique, found, strict=True))
+        by_request = dict(zip(unique, columns, strict=True))
         return {
-            name: self._column(keys[name], wanted[name], columns[request])
-            for name, request in zip(wanted, requests, strict=True)
+            key: self._column(names[key], features[key], by_request[request])
+            for key, request in zip(features, requests, strict=True)
         }
 
-    def _column(self, name: str, feature: Any, column: Any) -> _Column:
-        kind, count, steps, runs, floats, ints = column
-        wanted = KINDS[feature.dtype.name]
-        wrong = kind != wanted
-        # Most often none is wrong, nor missing.
-        if wrong.any() and (wrong := wrong & (kind != 0)).any():
-            row = int(np.argmax(wrong))
+    def _column(self, name: str, feature: Feature, column: Any) -> _Column:
+        types, count, steps, spans, floats, ints = column
+        code = _CODES[feature.dtype.name]
+        mismatch = types != code
+        # Usually all match and none is missing: one comparison is enough then.
+        if mismatch.any() and (mismatch := mismatch & (types != 0)).any():
+            row = int(np.argmax(mismatch))
             raise SchemaError(
-                f"the feature is {_NAMES[kind[row]]}, not {feature.dtype.name}",
+                f"the feature is {_TYPE_NAMES[types[row]]}, not {feature.dtype.name}",
                 field=name,
                 sample=self._sample(row),
             )
-        if wanted == 1:
+        if code == 1:
             view = self.bytes
-            flat = [String(view[start : start + size]) for start, size in runs.reshape(-1, 2).tolist()]
-            values: Any = strings(flat)
+            flat = [String(view[start : start + size]) for start, size in spans.reshape(-1, 2).tolist()]
+            values: Array = strings(flat)
         else:
-            values = floats if wanted == 2 else ints
+            values = floats if code == 2 else ints
         return _Column(name, feature.dtype, count, values, steps)
 
     def _sample(self, row: int) -> int | None:
-        return None if self.single else int(row)
+        return None if self.is_single else int(row)
 
-    def fixed(self, column: _Column, feature: FixedLenFeature) -> Any:
-        """(records, *shape)."""
+    def fixed(self, column: _Column, feature: FixedLenFeature) -> Tensor:
+        """Return (records, *shape)."""
         size, count = math.prod(feature.shape), column.count
         shape = (len(count), *feature.shape)
         if (count == size).all():
-            return column.values.reshape(shape).view(Tensor)
+            return as_tensor(column.values.reshape(shape))
         missing = count < 0
         if feature.default_value is None and missing.any():
             row = int(np.argmax(missing))
             raise FieldNameError("the feature is missing", field=column.name, sample=self._sample(row))
-        wrong = ~missing & (count != size)
-        if wrong.any():
-            row = int(np.argmax(wrong))
+        mismatch = ~missing & (count != size)
+        if mismatch.any():
+            row = int(np.argmax(mismatch))
             raise SchemaError(
                 f"the feature has {int(count[row])} values, its shape {feature.shape} needs {size}",
                 field=column.name,
                 sample=self._sample(row),
             )
-        out = np.empty(shape, dtype=column.dtype.dtype)
-        out[...] = default(feature, feature.shape, column.name)
-        out[~missing] = column.values.reshape((-1, *feature.shape))
-        return out.view(Tensor)
+        filled = np.empty(shape, dtype=column.dtype.dtype)
+        filled[...] = _default(feature, feature.shape, column.name)
+        filled[~missing] = column.values.reshape((-1, *feature.shape))
+        return filled.view(Tensor)
 
-    def sequence(self, column: _Column, feature: FixedLenSequenceFeature) -> Any:
-        """(records, longest, *shape), shorter ones filled up."""
+    def sequence(self, column: _Column, feature: FixedLenSequenceFeature) -> Tensor:
+        """Return (records, longest, *shape), shorter sequences padded."""
         size = math.prod(feature.shape)
         missing = column.count < 0
         if not feature.allow_missing and missing.any():
@@ -134,145 +232,154 @@ class Records:
                 "the feature is missing", field=column.name, sample=self._sample(int(np.argmax(missing)))
             )
         count = np.maximum(column.count, 0)
-        wrong = count % size != 0 if size else count != 0
-        if wrong.any():
-            row = int(np.argmax(wrong))
+        mismatch = count % size != 0 if size else count != 0
+        if mismatch.any():
+            row = int(np.argmax(mismatch))
             raise SchemaError(
                 f"{int(count[row])} values are no multiple of the {size} of the shape {feature.shape}",
                 field=column.name,
                 sample=self._sample(row),
             )
         items = count // max(size, 1)
-        return fill_up(items, column.values.reshape((-1, *feature.shape)), filler_of(feature, column.name))
+        return _pad_rows(items, column.values.reshape((-1, *feature.shape)), _padding(feature, column.name))
 
     def sparse(self, column: _Column) -> SparseTensor:
-        count = np.maximum(column.count, 0)
-        rows = np.repeat(np.arange(len(count)), count)
-        places = np.arange(len(rows)) - np.repeat(starts_of(count)[:-1], count)
-        longest = int(count.max(initial=0))
-        return SparseTensor(np.column_stack([rows, places]), column.values, [len(count), longest])
+        return _sparse_rows(np.maximum(column.count, 0), column.values)
 
-    def merged(self, columns: Mapping[Any, _Column], name: str, feature: SparseFeature) -> SparseTensor:
-        """(records, *sizes), values where the features of the indices say."""
-        values, axes = columns[name, -1], [columns[name, axis] for axis in range(len(feature.keys))]
-        count = np.maximum(values.count, 0)
+    def indexed(self, columns: Mapping[_Key, _Column], name: str, feature: SparseFeature) -> SparseTensor:
+        """Return (records, *sizes), values at the indices that other features hold."""
+        column, axes = columns[name, -1], [columns[name, axis] for axis in range(len(feature.keys))]
+        count = np.maximum(column.count, 0)
         for axis in axes:
-            wrong = np.maximum(axis.count, 0) != count
-            if wrong.any():
-                row = int(np.argmax(wrong))
+            mismatch = np.maximum(axis.count, 0) != count
+            if mismatch.any():
+                row = int(np.argmax(mismatch))
                 raise SchemaError(
                     f"{max(int(axis.count[row]), 0)} indices in {axis.name!r} for {int(count[row])} values",
                     field=name,
                     sample=self._sample(row),
                 )
-        places = np.column_stack([np.repeat(np.arange(len(count)), count), *(axis.values for axis in axes)])
-        found = values.values
+        indices = np.column_stack([np.repeat(np.arange(len(count)), count), *(axis.values for axis in axes)])
+        values = column.values
         if not feature.already_sorted:
-            order = np.lexsort(places.T[::-1])
-            places, found = places[order], found[order]
-        return SparseTensor(places, found, [len(count), *feature.sizes])
+            order = np.lexsort(indices.T[::-1])
+            indices, values = indices[order], values[order]
+        return SparseTensor(indices, values, [len(count), *feature.sizes])
 
     def ragged(self, column: _Column, feature: RaggedFeature) -> RaggedTensor:
         splits = starts_of(np.maximum(column.count, 0)).astype(as_dtype(feature.row_splits_dtype).dtype)
         return RaggedTensor(column.values, splits)
 
 
-def default(feature: Any, shape: tuple[int, ...], name: str) -> Any:
-    """The default value in this shape."""
+def _stored_name(key: _Key, feature: Feature) -> str:
+    name: str = getattr(feature, "value_key", None) or (key if isinstance(key, str) else key[0])
+    return name
+
+
+def _sparse_rows(count: I64, values: Array) -> SparseTensor:
+    """Return values as rows of a sparse matrix, ``count`` in each."""
+    rows = np.repeat(np.arange(len(count)), count)
+    columns = np.arange(len(rows)) - np.repeat(starts_of(count)[:-1], count)
+    return SparseTensor(np.column_stack([rows, columns]), values, [len(count), int(count.max(initial=0))])
+
+
+def _default(feature: FixedLenFeature | FixedLenSequenceFeature, shape: tuple[int, ...], name: str) -> Array:
+    """Return the default value in this shape."""
     value = tensor(feature.default_value)
     if feature.dtype == string:
         if as_dtype(value.dtype) != string:
             raise SchemaError("the default value is no string", field=name)
-        value = np.array(String(value), dtype=object) if isinstance(value, String) else value
+        value = np.array(value, dtype=object) if isinstance(value, String) else value
     try:
-        return np.broadcast_to(np.asarray(value).astype(feature.dtype.dtype), shape)
+        array = np.asarray(value).astype(feature.dtype.dtype)
     except (ValueError, TypeError):
-        # One value for all, or the right number of them in another shape.
-        if value.size == math.prod(shape):
-            return np.asarray(value).reshape(shape).astype(feature.dtype.dtype)
+        raise SchemaError(f"the default value is no {feature.dtype.name}", field=name) from None
+    try:
+        return np.broadcast_to(array, shape)
+    except ValueError:
+        # The right number of values in another shape.
+        if array.size == math.prod(shape):
+            return array.reshape(shape)
         raise SchemaError(f"the default value does not fit the shape {shape}", field=name) from None
 
 
-def filler_of(feature: Any, name: str) -> Any:
-    """What shorter rows are filled up with."""
+def _padding(feature: FixedLenSequenceFeature, name: str) -> Any:
+    """Return the value that pads shorter rows."""
     if feature.default_value is None:
         return String() if feature.dtype == string else 0
-    value = default(feature, (), name)
+    value = _default(feature, (), name)
     return String(value.item()) if feature.dtype == string else value
 
 
-def fill_up(count: I64, flat: Any, filler: Any) -> Any:
-    """Rows of so many items each, one below the other, filled up to the longest."""
+def _pad_rows(count: I64, flat: Array, padding: Any) -> Tensor:
+    """Return rows of ``count`` items each as one array, padded to the longest."""
     longest = int(count.max(initial=0))
-    out = np.empty((len(count), longest, *flat.shape[1:]), dtype=flat.dtype)
+    padded = np.empty((len(count), longest, *flat.shape[1:]), dtype=flat.dtype)
     if flat.dtype == object:
-        out.fill(filler)
+        padded.fill(padding)
     else:
-        out[...] = filler
-    out[np.arange(longest) < count[:, None]] = flat
-    return out.view(Tensor)
+        padded[...] = padding
+    padded[np.arange(longest) < count[:, None]] = flat
+    return padded.view(Tensor)
 
 
-def check_features(features: Any, known: tuple[type[Any], ...]) -> Mapping[str, Any]:
+def _check_features(features: object, allowed: tuple[type[Feature], ...]) -> Mapping[str, Feature]:
     if not isinstance(features, Mapping) or not features:
         raise OptionError("features must be a dict from names to FixedLenFeature, VarLenFeature …")
     for name, feature in features.items():
-        if not isinstance(feature, known):
+        if not isinstance(feature, allowed):
             raise OptionError(f"feature {name!r} cannot be described by {type(feature).__name__} here")
     return features
 
 
-_ALL = (FixedLenFeature, VarLenFeature, FixedLenSequenceFeature, RaggedFeature, SparseFeature)
-
-
-def _apart(wanted: Mapping[str, Any]) -> dict[Any, Any]:
-    """The same with sparse features taken apart: their values (-1), and the indices of each axis."""
-    parts: dict[Any, Any] = {}
-    for name, feature in wanted.items():
+def _stored_features(features: Mapping[str, Feature]) -> dict[_Key, Feature]:
+    """Replace each sparse feature by the features of its values and of its indices."""
+    stored: dict[_Key, Feature] = {}
+    for name, feature in features.items():
         if isinstance(feature, SparseFeature):
-            parts[name, -1] = RaggedFeature(feature.dtype, feature.value_key)
+            stored[name, -1] = RaggedFeature(feature.dtype, feature.value_key)
             for axis, key in enumerate(feature.keys):
-                parts[name, axis] = RaggedFeature(int64, key)
+                stored[name, axis] = RaggedFeature(int64, key)
         else:
-            parts[name] = feature
-    return parts
+            stored[name] = feature
+    return stored
 
 
-def _parse(serialized: list[bytes], features: Any) -> dict[str, Any]:
-    wanted = check_features(features, _ALL)
-    records = Records(serialized)
+def _parse(serialized: list[bytes], features: object) -> dict[str, Any]:
+    described = _check_features(
+        features, (FixedLenFeature, VarLenFeature, FixedLenSequenceFeature, RaggedFeature, SparseFeature)
+    )
+    records = _Records(serialized)
     parsed: dict[str, Any] = {}
-    columns = records.columns(_apart(wanted))
-    for name, feature in wanted.items():
+    columns = records.columns(_stored_features(described))
+    for name, feature in described.items():
         if isinstance(feature, SparseFeature):
-            parsed[name] = records.merged(columns, name, feature)
-            continue
-        column = columns[name]
-        if isinstance(feature, FixedLenFeature):
-            parsed[name] = records.fixed(column, feature)
+            parsed[name] = records.indexed(columns, name, feature)
+        elif isinstance(feature, FixedLenFeature):
+            parsed[name] = records.fixed(columns[name], feature)
         elif isinstance(feature, FixedLenSequenceFeature):
-            parsed[name] = records.sequence(column, feature)
+            parsed[name] = records.sequence(columns[name], feature)
         elif isinstance(feature, RaggedFeature):
-            parsed[name] = records.ragged(column, feature)
+            parsed[name] = records.ragged(columns[name], feature)
         else:
-            parsed[name] = records.sparse(column)
+            parsed[name] = records.sparse(columns[name])
     return parsed
 
 
 def parse_example(
-    serialized: Any, features: Any, example_names: Any = None, name: Any = None
+    serialized: Any, features: object, example_names: object = None, name: object = None
 ) -> dict[str, Any]:
-    """The features of many Examples, each as one array with a row for every Example."""
+    """Return the features of many Examples, each as one array with a row for every Example."""
     if getattr(serialized, "ndim", None) == 0 or isinstance(serialized, bytes):
         return parse_single_example(serialized, features)
-    many = serialized.reshape(-1).tolist() if isinstance(serialized, np.ndarray) else list(serialized)
-    return _parse([as_bytes(one) for one in many], features)
+    messages = serialized.reshape(-1).tolist() if isinstance(serialized, np.ndarray) else list(serialized)
+    return _parse([as_bytes(message) for message in messages], features)
 
 
 def parse_single_example(
-    serialized: Any, features: Any, example_names: Any = None, name: Any = None
+    serialized: object, features: object, example_names: object = None, name: object = None
 ) -> dict[str, Any]:
-    """The features of one Example."""
+    """Return the features of one Example."""
     return {key: _first(value) for key, value in _parse([as_bytes(serialized)], features).items()}
 
 
@@ -283,44 +390,38 @@ def _first(value: Any) -> Any:
 
 
 def parse_single_sequence_example(
-    serialized: Any,
-    context_features: Any = None,
-    sequence_features: Any = None,
-    example_name: Any = None,
-    name: Any = None,
+    serialized: object,
+    context_features: object = None,
+    sequence_features: object = None,
+    example_name: object = None,
+    name: object = None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The context and the sequences of one SequenceExample."""
+    """Return the context and the sequences of one SequenceExample."""
     if not context_features and not sequence_features:
         raise OptionError("name context_features or sequence_features")
     data = as_bytes(serialized)
     context = parse_single_example(data, context_features) if context_features else {}
     if not sequence_features:
         return context, {}
-    wanted = check_features(sequence_features, (VarLenFeature, FixedLenSequenceFeature, RaggedFeature))
-    columns = Records([data]).columns(wanted, lists=True)
-    return context, {key: _sequence(columns[key], feature) for key, feature in wanted.items()}
+    described = _check_features(sequence_features, (VarLenFeature, FixedLenSequenceFeature, RaggedFeature))
+    columns = _Records([data]).columns(_stored_features(described), lists=True)
+    return context, {key: _sequence(columns[key], feature) for key, feature in described.items()}
 
 
-def _sequence(column: _Column, feature: Any) -> Any:
-    missing = int(column.count[0]) < 0
+def _sequence(column: _Column, feature: Feature) -> Any:
     if isinstance(feature, RaggedFeature):
-        return RaggedTensor(
-            column.values, starts_of(column.steps).astype(as_dtype(feature.row_splits_dtype).dtype)
-        )
-    if isinstance(feature, VarLenFeature):
-        steps = column.steps
-        rows = np.repeat(np.arange(len(steps)), steps)
-        places = np.arange(len(rows)) - np.repeat(starts_of(steps)[:-1], steps)
-        shape = [len(steps), int(steps.max(initial=0))]
-        return SparseTensor(np.column_stack([rows, places]), column.values, shape)
-    if missing and not feature.allow_missing:
+        splits = starts_of(column.steps).astype(as_dtype(feature.row_splits_dtype).dtype)
+        return RaggedTensor(column.values, splits)
+    if not isinstance(feature, FixedLenSequenceFeature):
+        return _sparse_rows(column.steps, column.values)
+    if int(column.count[0]) < 0 and not feature.allow_missing:
         raise FieldNameError("the sequence is missing", field=column.name)
     size = math.prod(feature.shape)
-    wrong = column.steps != size
-    if wrong.any():
-        step = int(np.argmax(wrong))
+    mismatch = column.steps != size
+    if mismatch.any():
+        step = int(np.argmax(mismatch))
         raise SchemaError(
             f"step {step} has {int(column.steps[step])} values, its shape {feature.shape} needs {size}",
             field=column.name,
         )
-    return column.values.reshape((len(column.steps), *feature.shape)).view(Tensor)
+    return as_tensor(column.values.reshape((len(column.steps), *feature.shape)))

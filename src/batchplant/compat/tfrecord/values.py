@@ -1,31 +1,40 @@
-"""The values that pipelines hand around: NumPy arrays with the few methods that TensorFlow's tensors have.
+"""Tensors of pipelines: NumPy arrays and bytes with the few methods that TensorFlow's tensors have.
 
-``Tensor`` is an ndarray, ``String`` is bytes, so everything that takes NumPy takes them. Many strings are an
-object array of bytes, as they are in TensorFlow's ``.numpy()``.
+``Tensor`` is an ndarray and ``String`` is bytes, so functions for NumPy values accept them. Many strings are
+an object array of bytes, as in TensorFlow's ``.numpy()``.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from ...errors import OptionError, SchemaError
 
+# A value, or a dict or tuple of elements: only running the pipeline tells which.
+Element: TypeAlias = Any
+Array: TypeAlias = npt.NDArray[Any]
+Shape: TypeAlias = Iterable[int | None]
+
+# A dense array of more values would consist of defaults.
+MAX_DENSE_VALUES = 1 << 31
+
 
 class DType:
-    """A type of values; everywhere where NumPy wants a dtype it can stand too."""
+    """Type of values; also accepted wherever NumPy expects a dtype."""
 
     __slots__ = ("dtype", "name")
 
-    def __init__(self, name: str, dtype: Any) -> None:
+    def __init__(self, name: str, dtype: npt.DTypeLike) -> None:
         self.name = name
-        self.dtype = np.dtype(dtype)
+        self.dtype: np.dtype[Any] = np.dtype(dtype)
 
     @property
-    def as_numpy_dtype(self) -> Any:
+    def as_numpy_dtype(self) -> type[np.generic]:
         return self.dtype.type
 
     @property
@@ -33,12 +42,12 @@ class DType:
         return int(self.dtype.itemsize)
 
     @property
-    def max(self) -> Any:
-        return (np.finfo if self.is_floating else np.iinfo)(self.dtype).max
+    def max(self) -> float:
+        return float(np.finfo(self.dtype).max) if self.is_floating else np.iinfo(self.dtype).max
 
     @property
-    def min(self) -> Any:
-        return (np.finfo if self.is_floating else np.iinfo)(self.dtype).min
+    def min(self) -> float:
+        return float(np.finfo(self.dtype).min) if self.is_floating else np.iinfo(self.dtype).min
 
     @property
     def is_floating(self) -> bool:
@@ -62,7 +71,7 @@ class DType:
 
 
 string = DType("string", object)
-_KNOWN = {
+_NUMERIC = {
     name: DType(name, name)
     for name in (
         "bool",
@@ -70,37 +79,36 @@ _KNOWN = {
         *("float16", "float32", "float64", "complex64", "complex128"),
     )
 }
-_BY_DTYPE = {one.dtype: one for one in (*_KNOWN.values(), string)}
-bool_ = _KNOWN["bool"]
-int8, int16, int32, int64 = (_KNOWN[f"int{bits}"] for bits in (8, 16, 32, 64))
-uint8, uint16, uint32, uint64 = (_KNOWN[f"uint{bits}"] for bits in (8, 16, 32, 64))
-float16, float32, float64 = (_KNOWN[f"float{bits}"] for bits in (16, 32, 64))
-complex64, complex128 = _KNOWN["complex64"], _KNOWN["complex128"]
+_BY_DTYPE = {dtype.dtype: dtype for dtype in (*_NUMERIC.values(), string)}
+bool_ = _NUMERIC["bool"]
+int8, int16, int32, int64 = (_NUMERIC[f"int{bits}"] for bits in (8, 16, 32, 64))
+uint8, uint16, uint32, uint64 = (_NUMERIC[f"uint{bits}"] for bits in (8, 16, 32, 64))
+float16, float32, float64 = (_NUMERIC[f"float{bits}"] for bits in (16, 32, 64))
+complex64, complex128 = _NUMERIC["complex64"], _NUMERIC["complex128"]
 
 
-def as_dtype(kind: Any) -> DType:
-    """The DType that a name, a NumPy dtype, a Python type or a DType stands for."""
-    if isinstance(kind, DType):
-        return kind
-    # Parsing asks for every value.
-    known = _BY_DTYPE.get(kind) if isinstance(kind, np.dtype) else None
-    if known is not None:
-        return known
-    if kind in ("string", str, bytes):
+def as_dtype(type_value: object) -> DType:
+    """Return the DType that a name, a NumPy dtype, a Python type or a DType stands for."""
+    if isinstance(type_value, DType):
+        return type_value
+    # Parsing calls this for every value.
+    if isinstance(type_value, np.dtype) and type_value in _BY_DTYPE:
+        return _BY_DTYPE[type_value]
+    if type_value in ("string", str, bytes):
         return string
     try:
-        dtype = np.dtype(kind)
+        dtype: np.dtype[Any] = np.dtype(type_value)  # type: ignore[call-overload]
     except TypeError:
-        raise OptionError(f"{kind!r} is no type of values") from None
+        raise OptionError(f"{type_value!r} is no type of values") from None
     if dtype.kind in "OSU":
         return string
-    if dtype.name not in _KNOWN:
+    if dtype.name not in _NUMERIC:
         raise OptionError(f"values of {dtype} are not mirrored")
-    return _KNOWN[dtype.name]
+    return _NUMERIC[dtype.name]
 
 
 class TensorShape(tuple[int | None, ...]):
-    """A shape; None is a size that is not known."""
+    """A shape; None is an unknown size."""
 
     def as_list(self) -> list[int | None]:
         return list(self)
@@ -115,35 +123,35 @@ class TensorShape(tuple[int | None, ...]):
         return None if None in self else int(np.prod([size or 0 for size in self], dtype=np.int64))
 
 
-def check_shape(value: Any, shape: Iterable[Any] | None) -> None:
-    """SchemaError unless the value has this shape; None fits everything."""
+def check_shape(value: Any, shape: Shape | None) -> None:
+    """Raise SchemaError unless the value has this shape; None fits everything."""
     if shape is None:
         return
-    wanted = tuple(None if size is None or size < 0 else int(size) for size in shape)
-    found = value.shape
-    if len(wanted) != len(found) or any(a not in (None, b) for a, b in zip(wanted, found, strict=True)):
-        raise SchemaError(f"the value has the shape {tuple(found)}, not {wanted}")
+    expected = tuple(None if size is None or size < 0 else int(size) for size in shape)
+    actual = tuple(value.shape)
+    if len(expected) != len(actual) or any(a not in (None, b) for a, b in zip(expected, actual, strict=True)):
+        raise SchemaError(f"the value has the shape {actual}, not {expected}")
 
 
-class Tensor(np.ndarray[Any, Any]):
-    """An ndarray with ``numpy()``, ``set_shape()`` and the like; single items stay tensors."""
+class Tensor(np.ndarray[Any, np.dtype[Any]]):
+    """An ndarray with ``numpy()``, ``set_shape()`` and the like; single values stay tensors."""
 
     def numpy(self) -> Any:
-        plain = self.view(np.ndarray)
-        return plain if plain.ndim else plain[()]
+        array = self.view(np.ndarray)
+        return array if array.ndim else array[()]
 
     def __getitem__(self, key: Any) -> Any:
-        found = super().__getitem__(key)
-        return found if isinstance(found, np.ndarray) else tensor(found)
+        value = super().__getitem__(key)
+        return value if isinstance(value, np.ndarray) else tensor(value)
 
-    def __array_wrap__(self, array: Any, context: Any = None, return_scalar: bool = False) -> Any:
-        # Without this a sum over everything would be a NumPy scalar, which has no numpy().
-        return np.asarray(array).view(Tensor)
+    def __array_wrap__(self, array: Array, context: object = None, return_scalar: bool = False) -> Any:
+        # Otherwise a sum over all axes would be a NumPy scalar, which has no numpy().
+        return as_tensor(array)
 
     def get_shape(self) -> TensorShape:
         return TensorShape(self.shape)
 
-    def set_shape(self, shape: Iterable[Any] | None) -> None:
+    def set_shape(self, shape: Shape | None) -> None:
         check_shape(self, shape)
 
     def __repr__(self) -> str:
@@ -163,7 +171,7 @@ class String(bytes):
     def get_shape(self) -> TensorShape:
         return TensorShape()
 
-    def set_shape(self, shape: Iterable[Any] | None) -> None:
+    def set_shape(self, shape: Shape | None) -> None:
         check_shape(self, shape)
 
     def __eq__(self, other: object) -> bool:
@@ -174,15 +182,15 @@ class String(bytes):
 
     __hash__ = bytes.__hash__
 
-    def __add__(self, other: Any) -> String:
+    def __add__(self, other: object) -> String:
         return String(bytes(self) + as_bytes(other))
 
     def __repr__(self) -> str:
         return f"<tf.Tensor: shape=(), dtype=string, numpy={bytes(self)!r}>"
 
 
-def as_bytes(value: Any) -> bytes:
-    """The bytes of a string in any of its forms: bytes, text, a path, an array of one."""
+def as_bytes(value: object) -> bytes:
+    """Return the bytes of a string in any of its forms: bytes, text, a path, an array of one."""
     if isinstance(value, bytes):
         return value
     if isinstance(value, str):
@@ -198,22 +206,36 @@ def as_bytes(value: Any) -> bytes:
     raise SchemaError(f"a string is needed here, not {type(value).__name__} {value!r:.80}")
 
 
-def as_text(value: Any) -> str:
+def as_text(value: object) -> str:
     try:
         return as_bytes(value).decode()
     except UnicodeDecodeError as error:
         raise SchemaError(f"these bytes are not UTF-8 text: {error}") from None
 
 
-def strings(values: Sequence[Any], shape: tuple[int, ...] | None = None) -> Any:
-    """An array of strings."""
+def as_texts(values: object) -> list[str]:
+    """Return one string or many, in any form, as a list of text."""
+    if isinstance(values, np.ndarray) and values.ndim:
+        values = values.reshape(-1).tolist()
+    if isinstance(values, list | tuple):
+        return [as_text(value) for value in values]
+    return [as_text(values)]
+
+
+def as_tensor(array: object) -> Tensor:
+    """Return what NumPy makes an array of as a Tensor, in NumPy's own dtype."""
+    return np.asarray(array).view(Tensor)
+
+
+def strings(values: Sequence[bytes], shape: tuple[int, ...] | None = None) -> Tensor:
+    """Return an array of strings."""
     array = np.empty(len(values), dtype=object)
     array[:] = values
     return array.reshape(shape if shape is not None else (len(values),)).view(Tensor)
 
 
-def tensor(value: Any, dtype: Any = None) -> Any:
-    """Anything as a Tensor, String, or one of the sparse and ragged ones, which stay as they are.
+def tensor(value: object, dtype: object = None) -> Any:
+    """Return any value as a Tensor or String; sparse and ragged tensors stay as they are.
 
     As in TensorFlow, Python's integers become int32 and its floats float32; arrays keep their dtype.
     """
@@ -233,8 +255,8 @@ def tensor(value: Any, dtype: Any = None) -> Any:
     return array.view(Tensor)
 
 
-def _from_python(value: Any) -> Any:
-    """An array of Python numbers, strings, or lists of them or of arrays."""
+def _from_python(value: Any) -> Array:
+    """Return an array of Python numbers, strings, or lists of them or of arrays."""
     if value is None:
         raise SchemaError("None is no value of a tensor")
     try:
@@ -246,15 +268,14 @@ def _from_python(value: Any) -> Any:
     except (ValueError, TypeError, OverflowError) as error:
         raise SchemaError(f"{type(value).__name__} {value!r:.80} makes no tensor: {error}") from None
     if flat and all(type(item) in (int, float, bool) for item in flat):
-        kind = array.dtype.kind
-        if kind == "i" and array.size and not -(2**31) <= array.min() <= array.max() < 2**31:
+        if array.dtype.kind == "i" and not -(2**31) <= array.min() <= array.max() < 2**31:
             raise SchemaError(f"{value!r:.80} does not fit int32; name a dtype, such as tf.int64")
-        return array.astype({"i": np.int32, "f": np.float32}.get(kind, array.dtype))
-    # An empty list says nothing of its type.
+        return array.astype({"i": np.int32, "f": np.float32}.get(array.dtype.kind, array.dtype))
+    # NumPy makes an empty list float64.
     return array.astype(np.float32) if not array.size and array.dtype == np.float64 else array
 
 
-def _leaves(value: Any, depth: int) -> list[Any]:
+def _leaves(value: object, depth: int) -> list[object]:
     if depth == 0 or not isinstance(value, list | tuple):
         return [value]
     return [leaf for item in value for leaf in _leaves(item, depth - 1)]
@@ -266,12 +287,12 @@ def _with_dtype(value: Any, dtype: DType) -> Any:
             raise SchemaError(f"the value is of {value.dtype}, not {dtype}; use tf.cast")
         return value
     if dtype == string:
-        made = tensor(value)
-        if as_dtype(made.dtype) != string:
+        text = tensor(value)
+        if as_dtype(text.dtype) != string:
             raise SchemaError(f"{value!r:.80} is no string")
-        return made
+        return text
     if isinstance(value, str | bytes):
-        raise SchemaError(f"the string {value!r:.80} is no {dtype.name}; use tf.strings.to_number")
+        raise SchemaError(f"the string {value!r:.80} is no {dtype.name}; use int() or float()")
     try:
         array = np.asarray(value)
         if array.dtype.kind not in "biufc":
@@ -286,11 +307,11 @@ def _with_dtype(value: Any, dtype: DType) -> Any:
 
 
 class SparseTensor:
-    """Values at some places of a larger shape: ``values`` (n) at ``indices`` (n, dimensions)."""
+    """Values at some indices of a larger shape: ``values`` (n) at ``indices`` (n, dimensions)."""
 
-    def __init__(self, indices: Any, values: Any, dense_shape: Any) -> None:
+    def __init__(self, indices: object, values: object, dense_shape: object) -> None:
         self.indices = np.asarray(indices, dtype=np.int64).view(Tensor)
-        self.values = tensor(values)
+        self.values: Tensor = tensor(values)
         self.dense_shape = np.asarray(dense_shape, dtype=np.int64).view(Tensor)
         if self.indices.ndim != 2 or self.indices.shape != (len(self.values), len(self.dense_shape)):
             raise SchemaError(
@@ -316,16 +337,39 @@ class SparseTensor:
         )
 
 
-class RaggedTensor:
-    """Rows of differing length: ``values``, and ``row_splits`` where each row begins and ends."""
+def to_dense(
+    sp_input: SparseTensor, default_value: object = None, validate_indices: bool = True, name: object = None
+) -> Tensor:
+    """Return an array of the dense shape with the default where there is no value."""
+    shape = [int(size) for size in sp_input.dense_shape]
+    count = 1
+    for size in shape:
+        count *= size
+    if min(shape, default=0) < 0 or count > MAX_DENSE_VALUES:
+        raise SchemaError(f"{len(sp_input.values)} values do not fit an array of shape {tuple(shape)}")
+    is_string = sp_input.dtype == string
+    dense = np.empty(shape, dtype=sp_input.dtype.dtype)
+    if default_value is None:
+        default_value = b"" if is_string else 0
+    dense.fill(String(tensor(default_value)) if is_string else default_value)
+    indices = sp_input.indices.numpy()
+    if len(indices) and ((indices < 0) | (indices >= np.array(shape))).any():
+        raise SchemaError(f"an index lies outside of the shape {tuple(shape)}")
+    dense[tuple(indices.T)] = sp_input.values
+    return dense.view(Tensor)
 
-    def __init__(self, values: Any, row_splits: Any) -> None:
+
+class RaggedTensor:
+    """Rows of different lengths: ``values``, and ``row_splits``, the offsets at which rows start and end."""
+
+    def __init__(self, values: object, row_splits: object) -> None:
         self.values: Any = tensor(values)
-        self.row_splits = np.asarray(row_splits).view(Tensor)
+        self.row_splits = as_tensor(row_splits)
 
     @property
-    def flat_values(self) -> Any:
-        return self.values.flat_values if isinstance(self.values, RaggedTensor) else self.values
+    def flat_values(self) -> Tensor:
+        flat: Tensor = self.values.flat_values if isinstance(self.values, RaggedTensor) else self.values
+        return flat
 
     @property
     def dtype(self) -> DType:
@@ -344,23 +388,24 @@ class RaggedTensor:
         row %= len(self)
         return self.values[int(self.row_splits[row]) : int(self.row_splits[row + 1])]
 
-    def row_lengths(self) -> Any:
+    def row_lengths(self) -> Tensor:
         return np.diff(self.row_splits).view(Tensor)
 
     def to_list(self) -> list[Any]:
         return [self[row].tolist() for row in range(len(self))]
 
-    def to_tensor(self, default_value: Any = None) -> Any:
-        """One row below the other, filled up to the longest."""
+    def to_tensor(self, default_value: object = None) -> Tensor:
+        """Return the rows as one array, padded to the longest."""
         lengths = np.diff(self.row_splits.numpy())
         flat = self.values.numpy()
-        empty: Any = b"" if self.dtype == string else 0
         longest = int(lengths.max(initial=0))
-        out = np.full((len(self), longest, *flat.shape[1:]), empty, dtype=flat.dtype)
+        padded = np.full(
+            (len(self), longest, *flat.shape[1:]), b"" if self.dtype == string else 0, dtype=flat.dtype
+        )
         if default_value is not None:
-            out[...] = default_value
-        out[np.arange(longest) < lengths[:, None]] = flat[: int(self.row_splits[-1])]
-        return out.view(Tensor)
+            padded[...] = default_value
+        padded[np.arange(longest) < lengths[:, None]] = flat[: int(self.row_splits[-1])]
+        return padded.view(Tensor)
 
     def __repr__(self) -> str:
         return f"<tf.RaggedTensor {self.to_list()!r}>"
@@ -368,7 +413,7 @@ class RaggedTensor:
 
 @dataclasses.dataclass(frozen=True)
 class TensorSpec:
-    """What a value of a dataset looks like."""
+    """Shape and type of a dataset's values."""
 
     shape: Any = None
     dtype: Any = float32

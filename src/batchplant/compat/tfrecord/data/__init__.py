@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from . import experimental
-from .base import AUTOTUNE, INFINITE, UNKNOWN, DatasetIterator
-from .dataset import Dataset
-from .files import FixedLengthRecordDataset, TextLineDataset, TFRecordDataset
-from .settings import Options, ThreadingOptions
+from ..errors import missing_name
+from .dataset import (
+    AUTOTUNE,
+    INFINITE,
+    UNKNOWN,
+    Dataset,
+    DatasetIterator,
+    FixedLengthRecordDataset,
+    Options,
+    TextLineDataset,
+    TFRecordDataset,
+)
 
 INFINITE_CARDINALITY, UNKNOWN_CARDINALITY = INFINITE, UNKNOWN
-# TensorFlow's iterators have this type.
+ThreadingOptions = Options
+# TensorFlow's name for the type of its iterators.
 Iterator = DatasetIterator
 
 __all__ = [
@@ -23,5 +31,6 @@ __all__ = [
     "TFRecordDataset",
     "TextLineDataset",
     "ThreadingOptions",
-    "experimental",
 ]
+
+__getattr__ = missing_name(__name__)

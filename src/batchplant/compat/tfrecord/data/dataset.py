@@ -1,350 +1,625 @@
-"""Dataset: elements one after the other, and the methods that make other datasets of it."""
+"""Dataset: elements one after the other, and the methods that make other datasets of them."""
 
 from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, SupportsInt
 
 import numpy as np
+import numpy.typing as npt
 
 from ....errors import OptionError
+from ....storage import open_source
 from .. import nest
-from ..listing import list_paths
-from ..seeds import seed_of
-from ..values import String, Tensor
-from . import iterate, sources, threads
-from .base import AUTOTUNE, INFINITE, UNKNOWN, call
-from .recipe import remember
-from .settings import Options
-from .storing import Storing
+from ..errors import OutOfRangeError
+from ..random import step_seed
+from ..records import list_paths, parse_compression, read_records
+from ..values import (
+    Element,
+    RaggedTensor,
+    SparseTensor,
+    String,
+    Tensor,
+    TensorSpec,
+    as_dtype,
+    as_tensor,
+    as_text,
+    as_texts,
+    check_shape,
+    tensor,
+)
+from . import iterate, threads
+from .iterate import StartPass
+
+AUTOTUNE = -1
+INFINITE = -1
+UNKNOWN = -2
 
 # Elements that prefetch(AUTOTUNE) keeps ready; they are often large batches.
-PREFETCHED = 2
+DEFAULT_PREFETCH_ELEMENTS = 2
 
 
-def _positive(value: Any, name: str) -> int:
+class Options:
+    """Options of TensorFlow's runtime, which have no effect here.
+
+    Any option may be set, and options of options: ``options.threading.private_threadpool_size = 4``.
+    """
+
+    def __getattr__(self, name: str) -> Options:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        group = Options()
+        setattr(self, name, group)
+        return group
+
+    def merge(self, options: Options) -> Options:
+        return self
+
+
+class DatasetIterator:
+    """One pass over a dataset."""
+
+    def __init__(self, source: Iterator[Element]) -> None:
+        self._source = source
+
+    def __iter__(self) -> DatasetIterator:
+        return self
+
+    def __next__(self) -> Element:
+        return next(self._source)
+
+    def get_next(self) -> Element:
+        try:
+            return next(self._source)
+        except StopIteration:
+            raise OutOfRangeError("the dataset has ended") from None
+
+
+def _positive(value: SupportsInt, name: str) -> int:
     number = int(value)
     if number < 1:
         raise OptionError(f"{name} must be at least 1, not {number}")
     return number
 
 
-def _workers(count: Any) -> int:
-    """How many threads are meant; 0 is none but the caller's own."""
-    if count is None:
+def _thread_count(calls: SupportsInt | None) -> int:
+    """Return the number of threads for parallel calls; 0 means the caller's own."""
+    if calls is None:
         return 0
-    return threads.cpu_count() if int(count) == AUTOTUNE else _positive(count, "num_parallel_calls")
+    return threads.cpu_count() if int(calls) == AUTOTUNE else _positive(calls, "num_parallel_calls")
 
 
-class Dataset(Storing):
-    """Elements that an iterator gives, anew for every pass. Elements are values in dicts and tuples."""
+def _call(function: Callable[..., Element], element: Element) -> Element:
+    """Call the function with the parts of a tuple as its arguments, or with the one value."""
+    return function(*element) if isinstance(element, tuple) else function(element)
 
-    @staticmethod
-    def _new(make: Callable[[], Iterator[Any]], size: int = UNKNOWN, *, light: bool = False) -> Dataset:
-        return Dataset(make, size, light=light)
+
+class Dataset:
+    """Elements that ``start_pass()`` yields anew for every pass; ``size`` of them, where that is known.
+
+    Elements are values in dicts and tuples. ``is_cheap`` says that yielding an element costs less than
+    handing it over from another thread.
+    """
+
+    def __init__(self, start_pass: StartPass, size: int = UNKNOWN, *, is_cheap: bool = False) -> None:
+        self._start_pass = start_pass
+        self._size = size
+        self._is_cheap = is_cheap
 
     # Sources.
 
     @staticmethod
-    def from_tensors(tensors: Any) -> Dataset:
-        """One element."""
+    def from_tensors(tensors: Element) -> Dataset:
+        """Return a dataset of one element."""
         element = nest.element(tensors)
-        return Dataset(lambda: iter([element]), 1, light=True)
+        return Dataset(lambda: iter([element]), 1, is_cheap=True)
 
     @staticmethod
-    def from_tensor_slices(tensors: Any) -> Dataset:
-        """The rows of arrays."""
-        whole = nest.element(tensors)
-        count = nest.rows(whole)
-        return Dataset(lambda: (nest.row(whole, number) for number in range(count)), count, light=True)
+    def from_tensor_slices(tensors: Element) -> Dataset:
+        """Return a dataset of the rows of arrays."""
+        arrays = nest.element(tensors)
+        count = nest.row_count(arrays)
+        return Dataset(lambda: (nest.row(arrays, index) for index in range(count)), count, is_cheap=True)
 
     @staticmethod
     def from_generator(
         generator: Callable[..., Any],
-        output_types: Any = None,
-        output_shapes: Any = None,
-        args: tuple[Any, ...] | None = None,
-        output_signature: Any = None,
+        output_types: Element = None,
+        output_shapes: Element = None,
+        args: Sequence[object] | None = None,
+        output_signature: Element = None,
     ) -> Dataset:
-        """What a Python generator yields, checked against types and shapes where they are given."""
-        return Dataset(sources.generated(generator, output_types, output_shapes, args, output_signature))
+        """Return the values of a Python generator, checked against types and shapes where they are given."""
+        if not callable(generator):
+            raise OptionError(
+                "from_generator needs a function that makes an iterator, not the iterator itself"
+            )
+        arguments = tuple(tensor(argument).numpy() for argument in args or ())
+        signature = output_signature
+        if signature is None and output_types is not None:
+            signature = nest.map_structure(lambda dtype: TensorSpec(None, dtype), output_types)
+
+        def start_pass() -> Iterator[Element]:
+            for value in generator(*arguments):
+                if signature is not None:
+                    # A generator may yield a list in place of a tuple.
+                    if isinstance(signature, tuple) and isinstance(value, list):
+                        value = tuple(value)
+                    value = nest.map_structure(_fit, signature, value)
+                value = nest.element(value)
+                if output_shapes is not None:
+                    nest.map_structure(
+                        lambda shape, leaf: check_shape(leaf, shape.content),
+                        nest.spread(output_shapes, value),
+                        value,
+                    )
+                yield value
+
+        return Dataset(start_pass)
 
     @staticmethod
-    def range(*args: int, output_type: Any = np.int64) -> Dataset:
-        numbers = range(*(int(one) for one in args))
-        kind = np.dtype(output_type)
+    def range(*args: SupportsInt, output_type: npt.DTypeLike = np.int64) -> Dataset:
+        numbers = range(*(int(argument) for argument in args))
+        dtype = np.dtype(output_type)
         return Dataset(
-            lambda: (np.array(one, dtype=kind).view(Tensor) for one in numbers), len(numbers), light=True
+            lambda: (as_tensor(np.array(number, dtype=dtype)) for number in numbers),
+            len(numbers),
+            is_cheap=True,
         )
 
     @staticmethod
-    def list_files(file_pattern: Any, shuffle: bool | None = None, seed: Any = None) -> Dataset:
-        """The files that match; in another order each time unless ``shuffle=False``, as in TensorFlow."""
+    def list_files(
+        file_pattern: object, shuffle: bool | None = None, seed: SupportsInt | None = None
+    ) -> Dataset:
+        """Return the files that match; in another order each time unless ``shuffle=False``."""
         paths = list_paths(file_pattern)
-        files = Dataset(lambda: (String(path.encode()) for path in paths), len(paths), light=True)
+        files = Dataset(lambda: (String(path.encode()) for path in paths), len(paths), is_cheap=True)
         return files if shuffle is False else files.shuffle(len(paths), seed)
 
     @staticmethod
-    def zip(*args: Any, datasets: Any = None) -> Dataset:
-        """Elements side by side, as long as the shortest."""
+    def zip(*args: Element, datasets: Element = None) -> Dataset:
+        """Return tuples or dicts of the elements of several datasets, until the shortest ends."""
         structure = datasets if datasets is not None else args[0] if len(args) == 1 else args
         leaves = list(nest.flatten(structure))
-        if not leaves or not all(isinstance(one, Dataset) for one in leaves):
+        if not leaves or not all(isinstance(leaf, Dataset) for leaf in leaves):
             raise OptionError("zip needs datasets, in a tuple or a dict")
-        makes = nest.map_structure(lambda one: one._make, structure)
-        sizes = [one._size for one in leaves]
-        known = [size for size in sizes if size >= 0]
-        size = UNKNOWN if UNKNOWN in sizes else min(known) if known else INFINITE
-        return Dataset(lambda: sources.side_by_side(makes), size)
+        passes = nest.map_structure(lambda dataset: dataset._start_pass, structure)
+        sizes = [dataset._size for dataset in leaves]
+        finite = [size for size in sizes if size >= 0]
+        size = UNKNOWN if UNKNOWN in sizes else min(finite) if finite else INFINITE
+        return Dataset(lambda: iterate.zip_structure(passes), size)
 
     @staticmethod
     def sample_from_datasets(
-        datasets: Any,
-        weights: Any = None,
-        seed: Any = None,
+        datasets: Sequence[Dataset],
+        weights: object = None,
+        seed: SupportsInt | None = None,
         stop_on_empty_dataset: bool = False,
         rerandomize_each_iteration: bool | None = None,
     ) -> Dataset:
-        base, passes = seed_of(seed), itertools.count()
-        chances = None if weights is None else [float(one) for one in np.asarray(weights)]
-        if chances is not None and (len(chances) != len(datasets) or min(chances, default=0) < 0):
+        base, pass_numbers = step_seed(seed), itertools.count()
+        numbers = None if weights is None else [float(weight) for weight in np.asarray(weights)]
+        if numbers is not None and (len(numbers) != len(datasets) or min(numbers, default=0) < 0):
             raise OptionError(f"weights must be {len(datasets)} numbers, none below 0")
-        makes = [one._make for one in datasets]
+        passes = [dataset._start_pass for dataset in datasets]
         return Dataset(
-            lambda: iterate.sample(makes, chances, f"{base}/{next(passes)}", stop_on_empty_dataset)
+            lambda: iterate.sample(passes, numbers, f"{base}/{next(pass_numbers)}", stop_on_empty_dataset)
         )
 
     @staticmethod
     def choose_from_datasets(
-        datasets: Any, choice_dataset: Dataset, stop_on_empty_dataset: bool = True
+        datasets: Sequence[Dataset], choice_dataset: Dataset, stop_on_empty_dataset: bool = True
     ) -> Dataset:
-        makes = [one._make for one in datasets]
-        return Dataset(lambda: iterate.choose(choice_dataset._make(), makes, stop_on_empty_dataset))
+        passes = [dataset._start_pass for dataset in datasets]
+        return Dataset(lambda: iterate.choose(choice_dataset._start_pass(), passes, stop_on_empty_dataset))
 
-    # One dataset out of another.
+    # Datasets of other datasets.
 
     def map(
-        self, map_func: Callable[..., Any], num_parallel_calls: Any = None, deterministic: Any = None
+        self,
+        map_func: Callable[..., Element],
+        num_parallel_calls: SupportsInt | None = None,
+        deterministic: bool | None = None,
     ) -> Dataset:
-        """The function applied to every element; with parallel calls by several threads, still in order."""
-        workers = _workers(num_parallel_calls)
+        """Apply the function to every element; parallel calls use several threads and keep the order."""
+        thread_count = _thread_count(num_parallel_calls)
 
-        def one(element: Any) -> Any:
-            return nest.element(call(map_func, element))
+        def apply(element: Element) -> Element:
+            return nest.element(_call(map_func, element))
 
-        def make() -> Iterator[Any]:
-            if workers > 1:
-                return threads.ParallelMap(self._make(), one, workers)
-            return iterate.Map(self._make(), one)
+        def start_pass() -> Iterator[Element]:
+            if thread_count > 1:
+                return threads.ParallelMap(self._start_pass(), apply, thread_count)
+            return iterate.Map(self._start_pass(), apply)
 
-        return Dataset(make, self._size)
+        return Dataset(start_pass, self._size)
 
     def interleave(
         self,
-        map_func: Callable[..., Any],
-        cycle_length: Any = None,
-        block_length: Any = None,
-        num_parallel_calls: Any = None,
-        deterministic: Any = None,
+        map_func: Callable[..., Dataset],
+        cycle_length: SupportsInt | None = None,
+        block_length: SupportsInt | None = None,
+        num_parallel_calls: SupportsInt | None = None,
+        deterministic: bool | None = None,
     ) -> Dataset:
-        """The elements of datasets, ``block_length`` of each of ``cycle_length`` in turn."""
+        """Take ``block_length`` elements of each of ``cycle_length`` datasets in turn."""
         if cycle_length is None or int(cycle_length) == AUTOTUNE:
             cycle = threads.cycle_length(num_parallel_calls)
         else:
             cycle = _positive(cycle_length, "cycle_length")
         block = _positive(1 if block_length is None else block_length, "block_length")
-        parallel = num_parallel_calls is not None
+        is_parallel = num_parallel_calls is not None
 
-        def open_one(element: Any) -> Iterator[Any]:
-            made = call(map_func, element)
-            if not isinstance(made, Dataset):
-                raise OptionError(f"the function must return a dataset, not {type(made).__name__}")
-            if parallel and not made._light:
-                return threads.Prefetch(made._make, max(PREFETCHED, block))
-            return made._make()
+        def open_dataset(element: Element) -> Iterator[Element]:
+            dataset = _call(map_func, element)
+            if not isinstance(dataset, Dataset):
+                raise OptionError(f"the function must return a dataset, not {type(dataset).__name__}")
+            if is_parallel and not dataset._is_cheap:
+                return threads.Prefetch(dataset._start_pass, max(DEFAULT_PREFETCH_ELEMENTS, block))
+            return dataset._start_pass()
 
-        return Dataset(lambda: iterate.interleave(self._make(), open_one, cycle, block))
+        return Dataset(lambda: iterate.interleave(self._start_pass(), open_dataset, cycle, block))
 
-    def flat_map(self, map_func: Callable[..., Any]) -> Dataset:
+    def flat_map(self, map_func: Callable[..., Dataset]) -> Dataset:
         return self.interleave(map_func, cycle_length=1)
 
     def shuffle(
-        self, buffer_size: Any, seed: Any = None, reshuffle_each_iteration: bool | None = None
+        self,
+        buffer_size: SupportsInt,
+        seed: SupportsInt | None = None,
+        reshuffle_each_iteration: bool | None = None,
     ) -> Dataset:
-        """In random order, as far as a buffer of so many elements lets it; in another for every pass."""
-        size = self._size if int(buffer_size) == AUTOTUNE and self._size > 0 else buffer_size
-        most = max(1, int(size)) if self._size == 0 else _positive(size, "buffer_size")
-        base, passes = seed_of(seed), itertools.count()
+        """Draw elements at random from a buffer of this size; in another order for every pass."""
+        size = self._size if int(buffer_size) == AUTOTUNE and self._size > 0 else int(buffer_size)
+        capacity = max(1, size) if self._size == 0 else _positive(size, "buffer_size")
+        base, pass_numbers = step_seed(seed), itertools.count()
 
-        def make() -> Iterator[Any]:
-            number = 0 if reshuffle_each_iteration is False else next(passes)
-            return iterate.shuffle(self._make(), most, f"{base}/{number}")
+        def start_pass() -> Iterator[Element]:
+            number = 0 if reshuffle_each_iteration is False else next(pass_numbers)
+            return iterate.shuffle(self._start_pass(), capacity, f"{base}/{number}")
 
-        return Dataset(make, self._size)
+        return Dataset(start_pass, self._size)
 
     def batch(
         self,
-        batch_size: Any,
+        batch_size: SupportsInt,
         drop_remainder: bool = False,
-        num_parallel_calls: Any = None,
-        deterministic: Any = None,
+        num_parallel_calls: SupportsInt | None = None,
+        deterministic: bool | None = None,
     ) -> Dataset:
-        size = _positive(batch_size, "batch_size")
-        return Dataset(
-            lambda: iterate.batch(self._make(), size, bool(drop_remainder), nest.stack),
-            self._parts(size, drop_remainder),
-        )
+        return self._batch(batch_size, drop_remainder, nest.stack)
 
     def padded_batch(
         self,
-        batch_size: Any,
-        padded_shapes: Any = None,
-        padding_values: Any = None,
+        batch_size: SupportsInt,
+        padded_shapes: Element = None,
+        padding_values: Element = None,
         drop_remainder: bool = False,
     ) -> Dataset:
-        """Batches in which every value is filled up to the longest."""
-        size = _positive(batch_size, "batch_size")
-
-        def join(elements: list[Any]) -> Any:
-            return nest.pad(elements, padded_shapes, padding_values)
-
-        return Dataset(
-            lambda: iterate.batch(self._make(), size, bool(drop_remainder), join),
-            self._parts(size, drop_remainder),
+        """Return batches in which every value is padded to the longest."""
+        return self._batch(
+            batch_size, drop_remainder, lambda elements: nest.pad(elements, padded_shapes, padding_values)
         )
 
+    def _batch(
+        self, batch_size: SupportsInt, drop_remainder: bool, join: Callable[[list[Element]], Element]
+    ) -> Dataset:
+        size = _positive(batch_size, "batch_size")
+        count = self._size
+        if count >= 0:
+            count = count // size if drop_remainder else -(-count // size)
+        return Dataset(lambda: iterate.batch(self._start_pass(), size, bool(drop_remainder), join), count)
+
     def unbatch(self) -> Dataset:
-        return Dataset(lambda: iterate.unbatch(self._make()), INFINITE if self._size == INFINITE else UNKNOWN)
+        size = INFINITE if self._size == INFINITE else UNKNOWN
+        return Dataset(lambda: iterate.unbatch(self._start_pass()), size)
 
-    def window(self, size: Any, shift: Any = None, stride: Any = 1, drop_remainder: bool = False) -> Dataset:
-        """Datasets of ``size`` elements each, which begin ``shift`` apart."""
-        most, step = _positive(size, "size"), _positive(stride, "stride")
-        apart = most if shift is None else _positive(shift, "shift")
+    def window(
+        self,
+        size: SupportsInt,
+        shift: SupportsInt | None = None,
+        stride: SupportsInt = 1,
+        drop_remainder: bool = False,
+    ) -> Dataset:
+        """Return datasets of ``size`` elements each, which begin ``shift`` apart."""
+        length, step = _positive(size, "size"), _positive(stride, "stride")
+        distance = length if shift is None else _positive(shift, "shift")
 
-        def part(elements: list[Any]) -> Any:
-            return nest.map_structure(
-                lambda *leaves: Dataset(lambda: iter(leaves), len(leaves), light=True), *elements
-            )
+        def as_dataset(*leaves: Element) -> Dataset:
+            return Dataset(lambda: iter(leaves), len(leaves), is_cheap=True)
 
-        def make() -> Iterator[Any]:
-            return (
-                part(elements)
-                for elements in iterate.windows(self._make(), most, apart, step, bool(drop_remainder))
-            )
+        def start_pass() -> Iterator[Element]:
+            windows = iterate.windows(self._start_pass(), length, distance, step, bool(drop_remainder))
+            return (nest.map_structure(as_dataset, *elements) for elements in windows)
 
-        return Dataset(make)
-
-    def prefetch(self, buffer_size: Any) -> Dataset:
-        """A thread prepares so many elements ahead."""
-        most = PREFETCHED if int(buffer_size) == AUTOTUNE else int(buffer_size)
-        if most == 0:
-            return self
-        size = _positive(most, "buffer_size")
-        return Dataset(lambda: threads.Prefetch(self._make, size), self._size)
+        return Dataset(start_pass)
 
     def group_by_window(
         self,
-        key_func: Callable[..., Any],
+        key_func: Callable[..., SupportsInt],
         reduce_func: Callable[[Any, Dataset], Dataset],
-        window_size: Any = None,
-        window_size_func: Callable[[Any], Any] | None = None,
-        name: Any = None,
+        window_size: SupportsInt | None = None,
+        window_size_func: Callable[[Any], SupportsInt] | None = None,
+        name: object = None,
     ) -> Dataset:
-        """What ``reduce_func(key, dataset)`` makes of every ``window_size`` elements of one key."""
+        """Return the elements of ``reduce_func(key, dataset)`` for every window of elements of a key."""
         if (window_size is None) == (window_size_func is None):
             raise OptionError("give window_size or window_size_func")
 
-        def size_of(key: int) -> int:
-            return int(window_size if window_size_func is None else window_size_func(_number(key)))
+        def size_of_window(key: int) -> int:
+            if window_size_func is not None:
+                return int(window_size_func(_int64(key)))
+            assert window_size is not None
+            return int(window_size)
 
-        def reduced(key: int, items: list[Any]) -> Iterator[Any]:
-            made = reduce_func(_number(key), Dataset(lambda: iter(items), len(items), light=True))
-            if not isinstance(made, Dataset):
-                raise OptionError(f"reduce_func must return a dataset, not {type(made).__name__}")
-            return made._make()
+        def reduce_window(key: int, elements: list[Element]) -> Iterator[Element]:
+            window = Dataset(lambda: iter(elements), len(elements), is_cheap=True)
+            result = reduce_func(_int64(key), window)
+            if not isinstance(result, Dataset):
+                raise OptionError(f"reduce_func must return a dataset, not {type(result).__name__}")
+            return result._start_pass()
 
-        def key_of(element: Any) -> int:
-            return int(call(key_func, element))
+        def key_of(element: Element) -> int:
+            return int(_call(key_func, element))
 
-        return Dataset(lambda: iterate.group(self._make(), key_of, size_of, reduced))
+        return Dataset(lambda: iterate.group(self._start_pass(), key_of, size_of_window, reduce_window))
 
-    def repeat(self, count: Any = None) -> Dataset:
+    def prefetch(self, buffer_size: SupportsInt) -> Dataset:
+        """Let a thread prepare this number of elements ahead."""
+        capacity = DEFAULT_PREFETCH_ELEMENTS if int(buffer_size) == AUTOTUNE else int(buffer_size)
+        if capacity == 0:
+            return self
+        size = _positive(capacity, "buffer_size")
+        return Dataset(lambda: threads.Prefetch(self._start_pass, size), self._size)
+
+    def cache(self, filename: object = "") -> Dataset:
+        """Keep the elements in memory after the first complete pass."""
+        if as_text(filename):
+            raise OptionError(
+                "cache(filename) is not mirrored; cache() keeps elements in memory, "
+                "tf.io.TFRecordWriter and batchplant.create write them to a file"
+            )
+        return Dataset(iterate.cache(self._start_pass), self._size)
+
+    def repeat(self, count: SupportsInt | None = None) -> Dataset:
         times = None if count is None or int(count) < 0 else int(count)
         size = self._size
         if times is None:
             size = INFINITE if size != 0 else 0
         elif size >= 0:
             size *= times
-        return Dataset(lambda: iterate.repeat(self._make, times), size if times != 0 else 0)
+        return Dataset(lambda: iterate.repeat(self._start_pass, times), size if times != 0 else 0)
 
-    def take(self, count: Any) -> Dataset:
-        most = int(count)
-        if most < 0:
+    def take(self, count: SupportsInt) -> Dataset:
+        limit = int(count)
+        if limit < 0:
             return self
-        size = self._size if self._size in (UNKNOWN, INFINITE) else min(self._size, most)
-        size = most if self._size == INFINITE else size
-        return Dataset(lambda: itertools.islice(self._make(), most), size, light=self._light)
+        size = self._size if self._size == UNKNOWN else min(self._size, limit)
+        size = limit if self._size == INFINITE else size
+        return Dataset(lambda: itertools.islice(self._start_pass(), limit), size, is_cheap=self._is_cheap)
 
-    def skip(self, count: Any) -> Dataset:
-        left = int(count)
-        if left < 0:
+    def skip(self, count: SupportsInt) -> Dataset:
+        first = int(count)
+        if first < 0:
             return Dataset(lambda: iter(()), 0)
-        size = self._size if self._size < 0 else max(0, self._size - left)
-        return Dataset(lambda: itertools.islice(self._make(), left, None), size, light=self._light)
+        size = self._size if self._size < 0 else max(0, self._size - first)
+        return Dataset(
+            lambda: itertools.islice(self._start_pass(), first, None), size, is_cheap=self._is_cheap
+        )
 
-    def shard(self, num_shards: Any, index: Any) -> Dataset:
-        """Every ``num_shards``-th element from ``index`` on."""
+    def shard(self, num_shards: SupportsInt, index: SupportsInt) -> Dataset:
+        """Return every ``num_shards``-th element, beginning at ``index``."""
         step, first = _positive(num_shards, "num_shards"), int(index)
         if not 0 <= first < step:
             raise OptionError(f"index must be from 0 to {step - 1}, not {first}")
         size = self._size if self._size < 0 else len(range(first, self._size, step))
-        return Dataset(lambda: itertools.islice(self._make(), first, None, step), size, light=self._light)
+        return Dataset(
+            lambda: itertools.islice(self._start_pass(), first, None, step), size, is_cheap=self._is_cheap
+        )
 
     def filter(self, predicate: Callable[..., Any]) -> Dataset:
-        return Dataset(lambda: (one for one in self._make() if call(predicate, one)))
+        return Dataset(lambda: (element for element in self._start_pass() if _call(predicate, element)))
 
     def take_while(self, predicate: Callable[..., Any]) -> Dataset:
-        return Dataset(lambda: iterate.take_while(self._make(), lambda one: call(predicate, one)))
+        return Dataset(
+            lambda: itertools.takewhile(lambda element: _call(predicate, element), self._start_pass())
+        )
 
-    def enumerate(self, start: Any = 0) -> Dataset:
+    def enumerate(self, start: SupportsInt = 0) -> Dataset:
         return Dataset.zip(Dataset.range(int(start), 2**63 - 1), self)
 
     def concatenate(self, dataset: Dataset) -> Dataset:
         sizes = (self._size, dataset._size)
         size = INFINITE if INFINITE in sizes else UNKNOWN if UNKNOWN in sizes else sum(sizes)
-        return Dataset(lambda: iterate.concatenate([self._make, dataset._make]), size)
+        return Dataset(lambda: iterate.concatenate([self._start_pass, dataset._start_pass]), size)
 
     def ignore_errors(self, log_warning: bool = False) -> Dataset:
-        """Leaves out the elements whose making failed."""
+        """Leave out the elements whose computation failed."""
 
         def warn(error: Exception) -> None:
             warnings.warn(f"left out: {error}", stacklevel=2)
 
-        return Dataset(lambda: iterate.ignore_errors(self._make(), warn if log_warning else None))
+        return Dataset(lambda: iterate.ignore_errors(self._start_pass(), warn if log_warning else None))
 
     def apply(self, transformation_func: Callable[[Dataset], Dataset]) -> Dataset:
         return transformation_func(self)
 
-    def with_options(self, options: Any) -> Dataset:
-        """The same: the options steer TensorFlow's runtime, which is not here."""
+    def with_options(self, options: object) -> Dataset:
+        """Return the same dataset: the options configure TensorFlow's runtime."""
         return self
 
     def options(self) -> Options:
         return Options()
 
-    def _parts(self, size: int, drop: bool) -> int:
-        """How many batches of this size there are."""
+    # Results.
+
+    def __iter__(self) -> DatasetIterator:
+        return DatasetIterator(self._start_pass())
+
+    def as_numpy_iterator(self) -> Iterator[Element]:
+        """Return elements of plain NumPy arrays, NumPy scalars and bytes."""
+        return (nest.to_numpy(element) for element in self._start_pass())
+
+    def __len__(self) -> int:
         if self._size < 0:
-            return self._size
-        return self._size // size if drop else -(-self._size // size)
+            # Not one of our errors: list() asks for the length, and continues after a TypeError.
+            raise TypeError("the dataset is endless" if self._size == INFINITE else "its length is not known")
+        return self._size
+
+    def __bool__(self) -> bool:
+        return True
+
+    def cardinality(self) -> Tensor:
+        """Return the number of elements; -1: endless, -2: not known."""
+        return _int64(self._size)
+
+    def reduce(self, initial_state: Element, reduce_func: Callable[[Any, Any], Element]) -> Element:
+        """Return the last of ``state = reduce_func(state, element)`` over all elements."""
+        state = nest.element(initial_state)
+        for element in self._start_pass():
+            state = nest.element(reduce_func(state, element))
+        return state
+
+    def get_single_element(self) -> Element:
+        elements = list(itertools.islice(self._start_pass(), 2))
+        if not elements:
+            raise OptionError("the dataset is empty, one element is needed")
+        if len(elements) > 1:
+            raise OptionError("the dataset has more than one element")
+        return elements[0]
+
+    @property
+    def element_spec(self) -> Element:
+        """Types and shapes of the first element, which is computed for it; others may have other shapes."""
+        for element in self._start_pass():
+            return nest.map_structure(_spec, element)
+        raise OptionError("the dataset is empty, so nothing is known of its elements")
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise AttributeError(f"batchplant.tfrecord does not mirror the dataset method {name!r}")
+
+    def __repr__(self) -> str:
+        size = {INFINITE: "endless", UNKNOWN: "of unknown length"}.get(self._size, f"of {self._size}")
+        return f"<{type(self).__name__} {size}>"
 
 
-def _number(key: int) -> Any:
-    return np.array(key, dtype=np.int64).view(Tensor)
+def _int64(number: int) -> Tensor:
+    return as_tensor(np.array(number, dtype=np.int64))
 
 
-# Whatever gives a dataset is remembered by it.
-for _owner in (Dataset, Storing):
-    remember(_owner)
+def _fit(spec: object, value: object) -> Element:
+    """Return the value in the spec's type; SchemaError where its shape differs."""
+    if not isinstance(spec, TensorSpec):
+        raise OptionError(f"{type(spec).__name__} in output_signature is not mirrored; use tf.TensorSpec")
+    typed = tensor(value, spec.dtype)
+    check_shape(typed, spec.shape)
+    return typed
+
+
+def _spec(leaf: Any) -> TensorSpec | type:
+    if isinstance(leaf, SparseTensor | RaggedTensor | Dataset):
+        return type(leaf)
+    return TensorSpec(leaf.shape, as_dtype(leaf.dtype))
+
+
+class _FileDataset(Dataset):
+    """The elements that one function reads from each file, one file after the other or several in turn."""
+
+    def __init__(
+        self, filenames: object, read: Callable[[str], Iterator[String]], reads: SupportsInt | None
+    ) -> None:
+        names = (
+            filenames
+            if isinstance(filenames, Dataset)
+            else [String(path.encode()) for path in as_texts(filenames)]
+        )
+        cycle = 1
+        if reads is not None:
+            cycle = threads.cycle_length(AUTOTUNE) if int(reads) == AUTOTUNE else int(reads)
+            if cycle < 1:
+                raise OptionError(f"num_parallel_reads must be at least 1, not {cycle}")
+
+        # Reading is fast enough in one thread; parallel reads only determine the order.
+        super().__init__(
+            lambda: iterate.interleave(iter(names), lambda name: read(as_text(name)), cycle, 1),
+            is_cheap=True,
+        )
+
+
+class TFRecordDataset(_FileDataset):
+    """The records of TFRecord files; ``num_parallel_reads`` takes them from that many files in turn."""
+
+    def __init__(
+        self,
+        filenames: object,
+        compression_type: object = None,
+        buffer_size: object = None,
+        num_parallel_reads: SupportsInt | None = None,
+        name: object = None,
+    ) -> None:
+        compression = parse_compression(compression_type)
+        super().__init__(filenames, lambda path: read_records(path, compression), num_parallel_reads)
+
+
+class TextLineDataset(_FileDataset):
+    """The lines of text files, without their line ends."""
+
+    def __init__(
+        self,
+        filenames: object,
+        compression_type: object = None,
+        buffer_size: object = None,
+        num_parallel_reads: SupportsInt | None = None,
+        name: object = None,
+    ) -> None:
+        if parse_compression(compression_type):
+            raise OptionError("compressed text files are not mirrored")
+        super().__init__(filenames, _read_lines, num_parallel_reads)
+
+
+def _read_lines(path: str) -> Iterator[String]:
+    source = open_source(path)
+    try:
+        with source.file() as file:
+            for line in file:
+                yield String(line.removesuffix(b"\n").removesuffix(b"\r"))
+    finally:
+        source.close()
+
+
+class FixedLengthRecordDataset(_FileDataset):
+    """Records of one length from binary files."""
+
+    def __init__(
+        self,
+        filenames: object,
+        record_bytes: SupportsInt,
+        header_bytes: SupportsInt | None = None,
+        footer_bytes: SupportsInt | None = None,
+        buffer_size: object = None,
+        compression_type: object = None,
+        num_parallel_reads: SupportsInt | None = None,
+        name: object = None,
+    ) -> None:
+        if parse_compression(compression_type):
+            raise OptionError("compressed files of pieces are not mirrored")
+        size, header, footer = int(record_bytes), int(header_bytes or 0), int(footer_bytes or 0)
+        if size < 1 or header < 0 or footer < 0:
+            raise OptionError("record_bytes must be at least 1, header_bytes and footer_bytes at least 0")
+
+        def read(path: str) -> Iterator[String]:
+            source = open_source(path)
+            try:
+                data_bytes = source.size - header - footer
+                if data_bytes < 0 or data_bytes % size:
+                    raise OptionError(f"{source.size} bytes are not a whole number of records", path=path)
+                for start in range(header, header + data_bytes, size):
+                    yield String(source.view(start, size))
+            finally:
+                source.close()
+
+        super().__init__(filenames, read, num_parallel_reads)

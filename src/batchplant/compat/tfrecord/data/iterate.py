@@ -5,231 +5,243 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import TypeAlias
 
 from ....errors import OptionError
 from .. import nest
+from ..values import Element
 
-Make = Callable[[], Iterator[Any]]
+# Starts a new pass over the elements.
+StartPass: TypeAlias = Callable[[], Iterator[Element]]
 
 
 class Map:
-    """The function applied to one element after the other; goes on behind one that fails."""
+    """Applies a function to one element after the other; can continue after an element that failed."""
 
-    def __init__(self, source: Iterator[Any], function: Callable[[Any], Any]) -> None:
+    def __init__(self, source: Iterator[Element], function: Callable[[Element], Element]) -> None:
         self._source, self._function = source, function
 
     def __iter__(self) -> Map:
         return self
 
-    def __next__(self) -> Any:
+    def __next__(self) -> Element:
         return self._function(next(self._source))
 
 
-def ignore_errors(source: Iterator[Any], report: Callable[[Exception], None] | None) -> Iterator[Any]:
+def ignore_errors(source: Iterator[Element], report: Callable[[Exception], None] | None) -> Iterator[Element]:
     while True:
         try:
-            item = next(source)
+            element = next(source)
         except StopIteration:
             return
         except Exception as error:
             if report is not None:
                 report(error)
             continue
-        yield item
+        yield element
 
 
-def shuffle(source: Iterator[Any], most: int, seed: str | None) -> Iterator[Any]:
-    """One of the ``most`` next elements at a time, drawn at random."""
+def shuffle(source: Iterator[Element], buffer_size: int, seed: str) -> Iterator[Element]:
+    """Yield elements drawn at random from a buffer of the next ``buffer_size`` ones."""
     draw = random.Random(seed)
-    buffer: list[Any] = []
-    for item in source:
-        if len(buffer) < most:
-            buffer.append(item)
+    buffer: list[Element] = []
+    for element in source:
+        if len(buffer) < buffer_size:
+            buffer.append(element)
             continue
-        place = int(draw.random() * most)
-        buffer[place], item = item, buffer[place]
-        yield item
+        slot = int(draw.random() * buffer_size)
+        buffer[slot], element = element, buffer[slot]
+        yield element
     draw.shuffle(buffer)
-    # Popped, so that the buffer lets go of what was given out.
+    # Popped, so that the buffer keeps no reference to an element that was handed out.
     while buffer:
         yield buffer.pop()
 
 
-def kept(make: Make) -> Make:
-    """The elements, which stay in memory once they were all seen."""
-    whole: list[list[Any]] = []
+def cache(start_pass: StartPass) -> StartPass:
+    """Return passes over the same elements, which stay in memory after the first complete pass."""
+    cached: list[Element] | None = None
 
-    def through() -> Iterator[Any]:
-        if whole:
-            yield from whole[0]
+    def start_cached_pass() -> Iterator[Element]:
+        nonlocal cached
+        if cached is not None:
+            yield from cached
             return
-        seen = []
-        for element in make():
-            seen.append(element)
+        elements = []
+        for element in start_pass():
+            elements.append(element)
             yield element
-        if not whole:
-            whole.append(seen)
+        cached = elements
 
-    return through
+    return start_cached_pass
 
 
 def group(
-    source: Iterator[Any],
-    key_of: Callable[[Any], int],
-    size_of: Callable[[int], int],
-    reduced: Callable[[int, list[Any]], Iterator[Any]],
-) -> Iterator[Any]:
-    """What becomes of so many elements of one key each; at the end of those that are left, by their keys."""
-    groups: dict[int, tuple[int, list[Any]]] = {}
-    for item in source:
-        key = key_of(item)
-        if key not in groups:
-            size = size_of(key)
+    source: Iterator[Element],
+    key_of: Callable[[Element], int],
+    window_size: Callable[[int], int],
+    reduce_window: Callable[[int, list[Element]], Iterator[Element]],
+) -> Iterator[Element]:
+    """Collect elements by key and yield the results of each full window; incomplete windows come last."""
+    windows: dict[int, tuple[int, list[Element]]] = {}
+    for element in source:
+        key = key_of(element)
+        if key not in windows:
+            size = window_size(key)
             if size < 1:
                 raise OptionError(f"the window of the key {key} must be at least 1, not {size}")
-            groups[key] = size, []
-        size, items = groups[key]
-        items.append(item)
-        if len(items) == size:
-            del groups[key]
-            yield from reduced(key, items)
-    for key in sorted(groups):
-        yield from reduced(key, groups.pop(key)[1])
+            windows[key] = size, []
+        size, elements = windows[key]
+        elements.append(element)
+        if len(elements) == size:
+            del windows[key]
+            yield from reduce_window(key, elements)
+    for key in sorted(windows):
+        yield from reduce_window(key, windows.pop(key)[1])
 
 
-def batch(source: Iterator[Any], size: int, drop: bool, join: Callable[[list[Any]], Any]) -> Iterator[Any]:
-    items: list[Any] = []
-    for item in source:
-        items.append(item)
-        if len(items) == size:
-            yield join(items)
-            items = []
-    if items and not drop:
-        yield join(items)
+def batch(
+    source: Iterator[Element], size: int, drop_remainder: bool, join: Callable[[list[Element]], Element]
+) -> Iterator[Element]:
+    elements: list[Element] = []
+    for element in source:
+        elements.append(element)
+        if len(elements) == size:
+            yield join(elements)
+            elements = []
+    if elements and not drop_remainder:
+        yield join(elements)
 
 
-def unbatch(source: Iterator[Any]) -> Iterator[Any]:
-    for item in source:
-        for number in range(nest.rows(item)):
-            yield nest.row(item, number)
+def unbatch(source: Iterator[Element]) -> Iterator[Element]:
+    for element in source:
+        for index in range(nest.row_count(element)):
+            yield nest.row(element, index)
 
 
-def repeat(make: Make, count: int | None) -> Iterator[Any]:
-    done = 0
-    while count is None or done < count:
-        empty = True
-        for item in make():
-            empty = False
-            yield item
-        # An endless repetition of nothing would never come back.
-        if empty:
+def repeat(start_pass: StartPass, count: int | None) -> Iterator[Element]:
+    passes = 0
+    while count is None or passes < count:
+        is_empty = True
+        for element in start_pass():
+            is_empty = False
+            yield element
+        # Repeating an empty dataset endlessly would never return.
+        if is_empty:
             return
-        done += 1
+        passes += 1
 
 
-def concatenate(makes: Iterable[Make]) -> Iterator[Any]:
-    for make in makes:
-        yield from make()
+def concatenate(passes: Iterable[StartPass]) -> Iterator[Element]:
+    for start_pass in passes:
+        yield from start_pass()
 
 
-def take_while(source: Iterator[Any], holds: Callable[[Any], Any]) -> Iterator[Any]:
-    for item in source:
-        if not holds(item):
+def zip_structure(passes: Element) -> Iterator[Element]:
+    """Yield elements in the structure of ``passes``, until the shortest ends."""
+    iterators = nest.map_structure(lambda start_pass: start_pass(), passes)
+    while True:
+        try:
+            element = nest.map_structure(next, iterators)
+        except StopIteration:
             return
-        yield item
+        yield element
 
 
 def interleave(
-    source: Iterator[Any], open_one: Callable[[Any], Iterator[Any]], cycle: int, block: int
-) -> Iterator[Any]:
-    """``block`` elements of each of ``cycle`` open iterators in turn.
+    source: Iterator[Element], open_input: Callable[[Element], Iterator[Element]], cycle: int, block: int
+) -> Iterator[Element]:
+    """Yield ``block`` elements of each of ``cycle`` open iterators in turn.
 
-    An iterator that ends leaves its place to the next input, which begins when its turn comes again.
+    An iterator that ends leaves its slot to the next input, which begins when its turn comes again.
     """
-    places: list[Iterator[Any] | None] = [None] * cycle
-    place, taken, live, more = 0, 0, 0, True
-    while more or live:
-        current = places[place]
+    slots: list[Iterator[Element] | None] = [None] * cycle
+    slot, yielded, open_count, has_input = 0, 0, 0, True
+    while has_input or open_count:
+        current = slots[slot]
         if current is None:
-            if more:
+            if has_input:
                 try:
-                    opened = next(source)
+                    next_input = next(source)
                 except StopIteration:
-                    more = False
+                    has_input = False
                 else:
-                    places[place] = open_one(opened)
-                    live += 1
+                    slots[slot] = open_input(next_input)
+                    open_count += 1
                     continue
-            place, taken = (place + 1) % cycle, 0
+            slot, yielded = (slot + 1) % cycle, 0
             continue
         try:
-            item = next(current)
+            element = next(current)
         except StopIteration:
-            places[place] = None
-            live -= 1
-            place, taken = (place + 1) % cycle, 0
+            slots[slot] = None
+            open_count -= 1
+            slot, yielded = (slot + 1) % cycle, 0
             continue
-        yield item
-        taken += 1
-        if taken == block:
-            place, taken = (place + 1) % cycle, 0
+        yield element
+        yielded += 1
+        if yielded == block:
+            slot, yielded = (slot + 1) % cycle, 0
 
 
-def choose(choices: Iterator[Any], makes: list[Make], stop: bool) -> Iterator[Any]:
-    """One element of the iterator that each choice names."""
-    iterators = [make() for make in makes]
+def choose(choices: Iterator[Element], passes: list[StartPass], stop_on_empty: bool) -> Iterator[Element]:
+    """Yield one element of the dataset that each choice names."""
+    iterators = [start_pass() for start_pass in passes]
     for choice in choices:
         if not 0 <= int(choice) < len(iterators):
             raise OptionError(f"choice {int(choice)}, but there are {len(iterators)} datasets")
         try:
-            item = next(iterators[int(choice)])
+            element = next(iterators[int(choice)])
         except StopIteration:
-            if stop:
+            if stop_on_empty:
                 return
             continue
-        yield item
+        yield element
 
 
-def sample(makes: list[Make], weights: list[float] | None, seed: str | None, stop: bool) -> Iterator[Any]:
-    """Elements of iterators drawn at random by weight."""
+def sample(
+    passes: list[StartPass], weights: list[float] | None, seed: str, stop_on_empty: bool
+) -> Iterator[Element]:
+    """Yield elements of datasets drawn at random by weight."""
     draw = random.Random(seed)
-    iterators = [make() for make in makes]
-    chances = list(weights or [1.0] * len(makes))
-    alive = list(range(len(makes)))
-    while alive and any(chances[one] > 0 for one in alive):
-        [which] = draw.choices(alive, [chances[one] for one in alive])
+    iterators = [start_pass() for start_pass in passes]
+    all_weights = list(weights or [1.0] * len(passes))
+    active = list(range(len(passes)))
+    while active and any(all_weights[index] > 0 for index in active):
+        [drawn] = draw.choices(active, [all_weights[index] for index in active])
         try:
-            item = next(iterators[which])
+            element = next(iterators[drawn])
         except StopIteration:
-            if stop:
+            if stop_on_empty:
                 return
-            alive.remove(which)
+            active.remove(drawn)
             continue
-        yield item
+        yield element
 
 
-def windows(source: Iterator[Any], size: int, shift: int, stride: int, drop: bool) -> Iterator[list[Any]]:
-    """Lists of ``size`` elements, ``stride`` apart, each list beginning ``shift`` behind the one before."""
-    held: deque[Any] = deque()
+def windows(
+    source: Iterator[Element], size: int, shift: int, stride: int, drop_remainder: bool
+) -> Iterator[list[Element]]:
+    """Yield lists of ``size`` elements, ``stride`` apart; each list begins ``shift`` after the last one."""
+    buffer: deque[Element] = deque()
     span, skip, ended = (size - 1) * stride + 1, 0, False
     while True:
-        while not ended and len(held) < span:
+        while not ended and len(buffer) < span:
             try:
-                item = next(source)
+                element = next(source)
             except StopIteration:
                 ended = True
                 break
             if skip:
                 skip -= 1
             else:
-                held.append(item)
-        found = list(held)[::stride][:size]
-        if not found or (drop and len(found) < size):
+                buffer.append(element)
+        window = list(buffer)[::stride][:size]
+        if not window or (drop_remainder and len(window) < size):
             return
-        yield found
+        yield window
         for _ in range(shift):
-            if held:
-                held.popleft()
+            if buffer:
+                buffer.popleft()
             else:
                 skip += 1

@@ -1,7 +1,7 @@
-"""Work ahead of the loop: a thread that prefetches, and threads that map in order.
+"""Threads that work ahead of the loop: a thread that prefetches, and threads that map in order.
 
-A thread never holds the iterator that the loop has, only what they share. So when the loop lets go of its
-iterator, by a break, an error or Ctrl-C, the threads are told to stop.
+A thread never refers to the loop's iterator, only to the state that both share. When the loop drops its
+iterator, by a break, an error or Ctrl-C, the iterator's finalizer therefore runs and stops the threads.
 """
 
 from __future__ import annotations
@@ -10,21 +10,23 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import NoReturn, SupportsInt
 
 from ....errors import OptionError
 from ....loading import threads
+from ..values import Element
+from .iterate import StartPass
 
 
 def cpu_count() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def cycle_length(calls: Any) -> int:
-    """How many datasets are open at a time where nobody said: TensorFlow's rule, by the number of cores."""
+def cycle_length(calls: SupportsInt | None) -> int:
+    """Return the default number of datasets to interleave: TensorFlow's rule, by the number of cores."""
     if calls is None:
         return cpu_count()
-    # With automatic parallelism TensorFlow reckons with three threads for each.
+    # With automatic parallelism TensorFlow assumes three threads for each.
     return -(-cpu_count() // 3) if int(calls) == -1 else min(int(calls), cpu_count())
 
 
@@ -34,33 +36,33 @@ class _Failure:
     def __init__(self, error: BaseException) -> None:
         self.error = error
 
-    def throw(self) -> Any:
+    def throw(self) -> NoReturn:
         try:
             raise self.error
         finally:
-            # Else the traceback would hold it, and with it the iterators in its frames.
+            # Otherwise the traceback would refer to it, and to the iterators in its frames.
             del self
 
 
-class _Shared:
-    """What an iterator and its threads share."""
+class _State:
+    """State that an iterator and its threads share."""
 
     def __init__(self) -> None:
         self.process = os.getpid()
         self.lock = threading.RLock()
-        self.changed = threading.Condition(self.lock)
-        # What the loop waits for where threads wait for `changed`: neither need wake its own side.
-        self.finished = threading.Condition(self.lock)
+        # Two conditions, so that neither side wakes itself: threads wait for work, the loop for results.
+        self.has_work = threading.Condition(self.lock)
+        self.has_result = threading.Condition(self.lock)
         self.stopped = False
 
     def stop(self) -> None:
-        # In a child of a fork, threads that are not there may hold the lock.
+        # After a fork, a thread that does not exist in the child may hold the lock.
         if os.getpid() != self.process:
             return
         with self.lock:
             self.stopped = True
-            self.changed.notify_all()
-            self.finished.notify_all()
+            self.has_work.notify_all()
+            self.has_result.notify_all()
 
     def check_process(self) -> None:
         if os.getpid() != self.process:
@@ -70,130 +72,137 @@ class _Shared:
             )
 
 
-def _start(target: Callable[..., None], shared: _Shared, name: str, *args: Any) -> None:
+def _start(target: Callable[..., None], state: _State, name: str, *args: object) -> None:
     thread = threading.Thread(
-        target=target, args=(shared, *args), name=f"batchplant-tfrecord-{name}", daemon=True
+        target=target, args=(state, *args), name=f"batchplant-tfrecord-{name}", daemon=True
     )
-    threads.start([thread], shared)
+    threads.start([thread], state)
 
 
-class _Queue(_Shared):
-    def __init__(self, most: int) -> None:
+class _Queue(_State):
+    """State of a prefetching thread: the elements that are ready."""
+
+    def __init__(self, capacity: int) -> None:
         super().__init__()
-        self.most = most
-        self.items: deque[Any] = deque()
+        self.capacity = capacity
+        self.items: deque[Element] = deque()
         self.ended = False
 
 
-def _fill(shared: _Queue, make: Callable[[], Iterator[Any]]) -> None:
-    """The prefetching thread: goes on after an error, as what comes behind may be good."""
+def _fill(state: _Queue, start_pass: StartPass) -> None:
+    """Run the prefetching thread; it continues after an error, since later elements may be good."""
     try:
-        source = make()
+        source = start_pass()
         while True:
-            with shared.changed:
-                shared.changed.wait_for(lambda: shared.stopped or len(shared.items) < shared.most)
-                if shared.stopped:
+            with state.has_work:
+                state.has_work.wait_for(lambda: state.stopped or len(state.items) < state.capacity)
+                if state.stopped:
                     return
             try:
-                item: Any = next(source)
+                item: Element = next(source)
             except StopIteration:
                 return
-            # It is raised again in the loop.
+            # The loop raises it again.
             except Exception as error:
                 item = _Failure(error)
-            with shared.lock:
-                shared.items.append(item)
-                shared.finished.notify_all()
+            with state.lock:
+                state.items.append(item)
+                state.has_result.notify_all()
             del item
     except BaseException as error:
-        with shared.lock:
-            shared.items.append(_Failure(error))
+        with state.lock:
+            state.items.append(_Failure(error))
     finally:
-        with shared.lock:
-            shared.ended = True
-            shared.finished.notify_all()
+        with state.lock:
+            state.ended = True
+            state.has_result.notify_all()
 
 
 class Prefetch:
-    """Elements of an iterator that a thread takes up to ``most`` ahead."""
+    """Elements of an iterator that a thread prefetches, up to ``capacity`` of them."""
 
-    def __init__(self, make: Callable[[], Iterator[Any]], most: int) -> None:
-        self._shared = _Queue(most)
-        _start(_fill, self._shared, "prefetch", make)
+    def __init__(self, start_pass: StartPass, capacity: int) -> None:
+        self._state = _Queue(capacity)
+        _start(_fill, self._state, "prefetch", start_pass)
 
     def __iter__(self) -> Prefetch:
         return self
 
-    def __next__(self) -> Any:
-        shared = self._shared
-        shared.check_process()
-        with shared.lock:
-            shared.finished.wait_for(lambda: shared.items or shared.ended or shared.stopped)
-            if not shared.items or shared.stopped:
+    def __next__(self) -> Element:
+        state = self._state
+        state.check_process()
+        with state.lock:
+            state.has_result.wait_for(lambda: state.items or state.ended or state.stopped)
+            if not state.items or state.stopped:
                 raise StopIteration
-            item = shared.items.popleft()
-            shared.changed.notify_all()
+            item = state.items.popleft()
+            state.has_work.notify_all()
         return item.throw() if isinstance(item, _Failure) else item
 
     def __del__(self) -> None:
-        if hasattr(self, "_shared"):
-            self._shared.stop()
+        if hasattr(self, "_state"):
+            self._state.stop()
 
 
-class _Work(_Shared):
+class _Tasks(_State):
+    """State of mapping threads: the calls that no thread has begun."""
+
     def __init__(self) -> None:
         super().__init__()
-        self.waiting: deque[tuple[_Task, Any]] = deque()
+        self.waiting: deque[tuple[_Task, Element]] = deque()
 
 
 class _Task:
-    """One call: its place in the order, and where its result goes."""
+    """One call and its result."""
 
     __slots__ = ("done", "result")
 
     def __init__(self) -> None:
         self.done = False
-        self.result: Any = None
+        self.result: Element = None
 
 
-def _work(shared: _Work, function: Callable[[Any], Any]) -> None:
+def _work(state: _Tasks, function: Callable[[Element], Element]) -> None:
+    """Run a mapping thread."""
     while True:
-        with shared.changed:
-            shared.changed.wait_for(lambda: shared.stopped or shared.waiting)
-            if shared.stopped:
+        with state.has_work:
+            state.has_work.wait_for(lambda: state.stopped or state.waiting)
+            if state.stopped:
                 return
-            task, value = shared.waiting.popleft()
+            task, value = state.waiting.popleft()
         try:
             result = function(value)
-        # It is raised again in the loop.
+        # The loop raises it again.
         except BaseException as error:
             result = _Failure(error)
-        with shared.changed:
+        with state.has_work:
             task.result, task.done = result, True
-            shared.finished.notify_all()
+            state.has_result.notify_all()
         del task, value, result
 
 
 class ParallelMap:
-    """The function applied by several threads; results come in the order of the elements."""
+    """Applies a function in several threads; results keep the order of the elements."""
 
-    def __init__(self, source: Iterator[Any], function: Callable[[Any], Any], threads: int) -> None:
+    def __init__(
+        self, source: Iterator[Element], function: Callable[[Element], Element], threads: int
+    ) -> None:
         self._source = source
         self._ended = False
         self._tasks: deque[_Task] = deque()
-        # Twice as many as there are threads, so that none waits while the loop fetches.
-        self._most = 2 * threads
-        self._shared = _Work()
+        # Twice as many as threads, so that no thread waits while the loop uses a result.
+        self._max_tasks = 2 * threads
+        self._state = _Tasks()
         for number in range(threads):
-            _start(_work, self._shared, f"map-{number}", function)
+            _start(_work, self._state, f"map-{number}", function)
 
     def __iter__(self) -> ParallelMap:
         return self
 
-    def __next__(self) -> Any:
-        shared = self._shared
-        shared.check_process()
-        while not self._ended and len(self._tasks) < self._most:
+    def __next__(self) -> Element:
+        state = self._state
+        state.check_process()
+        while not self._ended and len(self._tasks) < self._max_tasks:
             task = _Task()
             try:
                 value = next(self._source)
@@ -205,19 +214,19 @@ class ParallelMap:
                 self._tasks.append(task)
                 break
             self._tasks.append(task)
-            with shared.changed:
-                shared.waiting.append((task, value))
-                shared.changed.notify()
+            with state.has_work:
+                state.waiting.append((task, value))
+                state.has_work.notify()
         if not self._tasks:
-            shared.stop()
+            state.stop()
             raise StopIteration
         task = self._tasks.popleft()
-        with shared.lock:
-            shared.finished.wait_for(lambda: task.done or shared.stopped)
+        with state.lock:
+            state.has_result.wait_for(lambda: task.done or state.stopped)
         if not task.done:
             raise StopIteration
         return task.result.throw() if isinstance(task.result, _Failure) else task.result
 
     def __del__(self) -> None:
-        if hasattr(self, "_shared"):
-            self._shared.stop()
+        if hasattr(self, "_state"):
+            self._state.stop()
