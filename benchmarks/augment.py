@@ -99,7 +99,7 @@ def make_data(scratch: Path, boxes: bool, *, quick: bool) -> tuple[Path, Path]:
     if boxes:
         with_boxes(folder, beton)
     else:
-        batchplant.jobs.convert(folder, beton)
+        batchplant.convert(folder, beton)
     write_table(beton, table)
     return beton, table
 

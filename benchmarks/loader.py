@@ -67,7 +67,7 @@ def make(path: Path, name: str, count: int) -> None:
     if mode == "jpg":
         folder = path.with_suffix("")
         photos().make_folder(folder, count, size=size)
-        batchplant.jobs.convert(folder, path)
+        batchplant.convert(folder, path)
         return
     # What is in raw pixels makes no difference to anyone, so a few images come again and again.
     draw = photos().photo

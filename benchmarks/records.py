@@ -59,7 +59,7 @@ def loading(folder: Path, args: argparse.Namespace) -> Found:
     count = BATCH if args.quick else 10 * BATCH
     photos().make_folder(folder / "photos", count, size=256)
     for name in FILES.values():
-        batchplant.jobs.convert(folder / "photos", folder / name)
+        batchplant.convert(folder / "photos", folder / name)
     print(f"loading {count} JPEGs of 256 px, crop {CROP}, flip, batches of {BATCH}", flush=True)
     image = [RandomResizedCrop(CROP), RandomHorizontalFlip()]
     with ExitStack() as stack:

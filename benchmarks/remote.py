@@ -74,8 +74,8 @@ def make(data: Path, pythons: dict[str, str], args: argparse.Namespace) -> None:
         print(f"making {count} images of {size} px", flush=True)
         photos().make_folder(images, count, size=size)
         tar.mkdir(exist_ok=True)
-        batchplant.jobs.convert(images, tar / "photos.tar", shard_samples=count // SHARDS, overwrite=True)
-        batchplant.jobs.convert(images, folder / "photos.beton", overwrite=True)
+        batchplant.convert(images, tar / "photos.tar", shard_samples=count // SHARDS, overwrite=True)
+        batchplant.convert(images, folder / "photos.beton", overwrite=True)
         # An index of objects has their ETags in it, and one of files has their times.
         with serving(data, writable=True) as servers, environment(servers, data):
             index(f"s3://{BUCKET}/{TAR}")

@@ -282,7 +282,7 @@ def convert(source: Path, target: Path, engine: engines.Engine, shards: int, cou
 
     engine.start = started  # type: ignore[method-assign]
     images = batchplant.ImageOptions(write_mode="jpg", reencode=True, max_resolution=SIDE * 4 // 5)
-    batchplant.jobs.convert(
+    batchplant.convert(
         source,
         target / "out.beton",
         images=images,

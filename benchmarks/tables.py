@@ -208,7 +208,7 @@ def csv(folder: Path, args: argparse.Namespace) -> Found:
     pyarrow.csv.write_csv(table, source)
 
     def convert() -> None:
-        batchplant.jobs.convert(source, folder / "ours.parquet", overwrite=True)
+        batchplant.convert(source, folder / "ours.parquet", overwrite=True)
 
     def alone() -> None:
         with pyarrow.csv.open_csv(source) as reader:

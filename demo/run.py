@@ -60,12 +60,12 @@ def measure(folder: str, beton: str) -> dict[str, float]:
     again = str(OUT / "again.beton")
 
     def convert(**options: Any) -> Callable[[], Any]:
-        return lambda: batchplant.jobs.convert(folder, again, overwrite=True, **options)
+        return lambda: batchplant.convert(folder, again, overwrite=True, **options)
 
     tasks = {
         "convert, JPEGs kept": convert(),
         "convert, shrunk to 256 px": convert(images=shrink),
-        "verify with full decode": lambda: batchplant.jobs.verify(dataset, decode=True),
+        "verify with full decode": lambda: batchplant.verify(dataset, decode=True),
         "read encoded cells": lambda: dataset.read(everything),
         "decode one by one": lambda: list(dataset),
     }

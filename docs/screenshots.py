@@ -111,7 +111,7 @@ def converted(folder: Path) -> Path:
     """The photos again, smaller and of lower quality."""
     path = folder / "small.beton"
     options = batchplant.ImageOptions(write_mode="jpg", reencode=True, quality=50)
-    batchplant.jobs.convert(once(folder_of_photos, folder), path, images=options)
+    batchplant.convert(once(folder_of_photos, folder), path, images=options)
     return path
 
 

@@ -171,7 +171,7 @@ def test_a_large_model_is_not_in_memory_at_once(tmp_path, monkeypatch, capsys):
         return read(self, indices, chosen)
 
     monkeypatch.setattr(TensorReader, "_data", spy)
-    for module, name in (("conversion.task", "BATCH_BYTES"), ("verification.task", "STEP_BYTES")):
+    for module, name in (("jobs.conversion.task", "BATCH_BYTES"), ("jobs.verification.task", "STEP_BYTES")):
         monkeypatch.setattr(importlib.import_module(f"batchplant.{module}"), name, 2 << 20)
     monkeypatch.setattr("batchplant.data.checks.VERIFY_BYTES", 2 << 20)
     bp.convert(tmp_path / "a.safetensors", tmp_path / "b.pt")

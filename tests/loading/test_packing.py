@@ -479,7 +479,7 @@ def per_document(loader: batchplant.Loader) -> dict[int, list[int]]:
 def test_no_document_ends_twice(tmp_path: Path, every: int, how: str) -> None:
     reader, pipelines = ended(200, every=every), None
     if how == "file":
-        batchplant.jobs.convert(reader, tmp_path / "docs.idx")
+        batchplant.convert(reader, tmp_path / "docs.idx")
         reader = batchplant.open(tmp_path / "docs.idx")
     if how == "made":
         pipelines = {"tokens": batchplant.Pipe("tokens", [Function(lambda tokens: tokens)])}

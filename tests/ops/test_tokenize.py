@@ -279,7 +279,7 @@ def expected(source: Path, **how: Any) -> list[list[int]]:
 def test_ids_take_the_place_of_text(source: Path, name: str, tmp_path: Path) -> None:
     if name == "a.parquet":
         pytest.importorskip("pyarrow")
-    done = batchplant.jobs.convert(source, tmp_path / name, tokenize={"text": Tokenize(FILE, eos=True)})
+    done = batchplant.convert(source, tmp_path / name, tokenize={"text": Tokenize(FILE, eos=True)})
     ids = expected(source, eos=True)
     reader = batchplant.open(tmp_path / name)
     assert [one["tokens"].tolist() for one in reader] == ids
@@ -293,40 +293,40 @@ def test_ids_take_the_place_of_text(source: Path, name: str, tmp_path: Path) -> 
 
 def test_fields_and_names(source: Path, tmp_path: Path) -> None:
     for fields in (["text", "id"], ["tokens", "id"]):
-        batchplant.jobs.convert(source, tmp_path / "a.beton", tokenize=FILE, fields=fields, overwrite=True)
+        batchplant.convert(source, tmp_path / "a.beton", tokenize=FILE, fields=fields, overwrite=True)
         assert list(batchplant.open(tmp_path / "a.beton").schema) == ["tokens", "id"]
     both = {"text": FILE, "url": Tokenize(letters, dtype="uint8")}
-    batchplant.jobs.convert(source, tmp_path / "b.beton", tokenize=both, rename={"url": "letters"})
+    batchplant.convert(source, tmp_path / "b.beton", tokenize=both, rename={"url": "letters"})
     schema = batchplant.open(tmp_path / "b.beton").schema
     assert schema["text_tokens"] == Tensor("int32", (None,))
     assert schema["letters"] == Tensor("uint8", (None,))
     with pytest.raises(OptionError, match="only text is tokenized, and this is Int"):
-        batchplant.jobs.convert(source, tmp_path / "c.beton", tokenize={"id": FILE})
+        batchplant.convert(source, tmp_path / "c.beton", tokenize={"id": FILE})
     with pytest.raises(OptionError, match=r"no field 'txt' \(did you mean text\?\)"):
-        batchplant.jobs.convert(source, tmp_path / "c.beton", tokenize={"txt": FILE})
+        batchplant.convert(source, tmp_path / "c.beton", tokenize={"txt": FILE})
     with pytest.raises(OptionError, match=r"which field is tokenized\? it has a, b"):
-        batchplant.jobs.convert({"a": ["x"], "b": ["y"]}, tmp_path / "c.beton", tokenize=FILE)
+        batchplant.convert({"a": ["x"], "b": ["y"]}, tmp_path / "c.beton", tokenize=FILE)
     with pytest.raises(OptionError, match="as another field is"):
-        batchplant.jobs.convert({"text": ["x"], "tokens": [1]}, tmp_path / "c.beton", tokenize=FILE)
+        batchplant.convert({"text": ["x"], "tokens": [1]}, tmp_path / "c.beton", tokenize=FILE)
     assert sorted(one.name for one in tmp_path.iterdir()) == ["a.beton", "b.beton"]
 
 
 def test_every_engine_writes_the_same_bytes(source: Path, tmp_path: Path) -> None:
     how: dict[str, Any] = {"tokenize": Tokenize(FILE, eos=True)}
-    batchplant.jobs.convert(source, tmp_path / "a.idx", **how)
+    batchplant.convert(source, tmp_path / "a.idx", **how)
     engine = batchplant.jobs.engines.make("processes", workers=2)
-    done = batchplant.jobs.convert(source, tmp_path / "b.idx", engine=engine, **how)
+    done = batchplant.convert(source, tmp_path / "b.idx", engine=engine, **how)
     for suffix in ("idx", "bin"):
         assert (tmp_path / f"a.{suffix}").read_bytes() == (tmp_path / f"b.{suffix}").read_bytes()
     assert done.tokens == sum(map(len, expected(source, eos=True)))
-    batchplant.jobs.convert(source, tmp_path / "s.idx", shuffle=True, two_passes=True, seed=3, **how)
-    batchplant.jobs.convert(source, tmp_path / "t.idx", shuffle=True, seed=3, **how)
+    batchplant.convert(source, tmp_path / "s.idx", shuffle=True, two_passes=True, seed=3, **how)
+    batchplant.convert(source, tmp_path / "t.idx", shuffle=True, seed=3, **how)
     assert (tmp_path / "s.bin").read_bytes() == (tmp_path / "t.bin").read_bytes()
 
 
 def test_a_function_that_other_processes_cannot_load(source: Path, tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="other processes cannot load this tokenizer"):
-        batchplant.jobs.convert(
+        batchplant.convert(
             source, tmp_path / "a.idx", tokenize={"text": lambda text: [1]}, engine="processes"
         )
 
@@ -338,7 +338,7 @@ def test_shards_are_planned_without_tokenizing(source: Path, tmp_path: Path) -> 
         calls.append(text)
         return letters(text)
 
-    done = batchplant.jobs.convert(source, tmp_path / "a.beton", tokenize={"text": counts}, shard_size=4000)
+    done = batchplant.convert(source, tmp_path / "a.beton", tokenize={"text": counts}, shard_size=4000)
     assert len(done.files) > 2
     assert len(calls) == 200
 
@@ -357,13 +357,13 @@ def test_a_resume_goes_on_with_the_same_tokenizer_alone(
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        batchplant.jobs.convert(source, tmp_path / "a.idx", tokenize=FILE, progress=stop)
+        batchplant.convert(source, tmp_path / "a.idx", tokenize=FILE, progress=stop)
     other = tokenizers.Tokenizer.from_file(str(FILE))
     other.add_tokens(["batchplant"])
     for tokenize in (other, Tokenize(FILE, eos=True)):
         with pytest.raises(OptionError, match=r"had other options \(tokenize\)"):
-            batchplant.jobs.convert(source, tmp_path / "a.idx", tokenize=tokenize, resume=True)
-    done = batchplant.jobs.convert(source, tmp_path / "a.idx", tokenize=FILE, resume=True)
+            batchplant.convert(source, tmp_path / "a.idx", tokenize=tokenize, resume=True)
+    done = batchplant.convert(source, tmp_path / "a.idx", tokenize=FILE, resume=True)
     assert done.resumed_at > 0
     ids = expected(source)
     assert done.tokens == sum(map(len, ids))
@@ -373,13 +373,13 @@ def test_a_resume_goes_on_with_the_same_tokenizer_alone(
 def test_what_is_no_text_is_named_or_skipped(tmp_path: Path) -> None:
     reader = batchplant.open({"text": [b"a", b"\xff\xff", b"b"]})
     with pytest.raises(DecodeError, match=r"sample 1, field 'text': no text"):
-        batchplant.jobs.convert(reader, tmp_path / "a.idx", tokenize={"text": letters})
-    done = batchplant.jobs.convert(reader, tmp_path / "a.idx", tokenize={"text": letters}, on_error="skip")
+        batchplant.convert(reader, tmp_path / "a.idx", tokenize={"text": letters})
+    done = batchplant.convert(reader, tmp_path / "a.idx", tokenize={"text": letters}, on_error="skip")
     assert [one.sample for one in done.skipped] == [1]
     assert [one["tokens"].tolist() for one in batchplant.open(tmp_path / "a.idx")] == [[97], [98]]
     optional = batchplant.open({"text": ["a", None, "b"]})
     assert optional.schema["text"] == Text(optional=True)
-    batchplant.jobs.convert(optional, tmp_path / "b.idx", tokenize=letters)
+    batchplant.convert(optional, tmp_path / "b.idx", tokenize=letters)
     assert [one["tokens"].tolist() for one in batchplant.open(tmp_path / "b.idx")] == [[97], [], [98]]
 
 

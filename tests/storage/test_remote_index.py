@@ -522,7 +522,7 @@ def test_verify_names_shard_sample_and_byte_and_its_list_is_left_out(
         for one in tmp_path.glob(f"{path.name}*"):
             bucket.put(one.name, bytes(content) if one == path else one.read_bytes())
     bad = tmp_path / "bad.jsonl"
-    found = batchplant.jobs.verify(f"{bucket.url}/s-*.tfrecord", quarantine=bad, **options)
+    found = batchplant.verify(f"{bucket.url}/s-*.tfrecord", quarantine=bad, **options)
     (problem,) = found.problems
     assert problem.path == f"{bucket.url}/s-1.tfrecord"
     assert (problem.sample, problem.offset) == (14, 4 * size + 12)
@@ -537,7 +537,7 @@ def test_verify_names_shard_sample_and_byte_and_its_list_is_left_out(
     assert len(batchplant.open(str(tmp_path / "s-*.tfrecord"), skip=bad)) == 29
     # The list may lie in the bucket too.
     where = Url(f"{bucket.url}/bad.jsonl", batchplant.storage.StorageOptions(**options))
-    batchplant.jobs.verify(f"{bucket.url}/s-*.tfrecord", quarantine=where, **options)
+    batchplant.verify(f"{bucket.url}/s-*.tfrecord", quarantine=where, **options)
     assert Path(bucket.root, "bad.jsonl").read_bytes() == bad.read_bytes()
     assert len(batchplant.open(f"{bucket.url}/s-*.tfrecord", skip=where, **options)) == 29
 
@@ -549,6 +549,6 @@ def test_verify_of_a_few_samples_fetches_a_few_ranges(
     url = bucket.put("a.tar", content)
     indexed(capsys, proxy, url)
     proxy.reset()
-    found = batchplant.jobs.verify(url, sample=5, **options)
+    found = batchplant.verify(url, sample=5, **options)
     assert (found.ok, found.samples) == (True, 5)
     assert proxy.bytes_sent < len(content) // 10
