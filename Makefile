@@ -67,6 +67,7 @@ check: $(VENV)/.dev
 	@$(PY) -m ruff format --check .
 	@$(PY) -m mypy
 	@$(PY) tools/check_layers.py
+	@$(PY) tools/house.py
 
 # Python's own pickle asks for as much memory as a damaged file claims to need, and can be told that there is none.
 asan: $(ASAN_VENV)/.installed
