@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import pickle
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ import batchplant
 import servers
 from batchplant import Loader, Mix, Pack, cli
 from batchplant.data.config import parse_yaml
-from batchplant.errors import BatchplantError, OptionError
+from batchplant.errors import BatchplantError, MissingLibraryError, OptionError
 from batchplant.tools.measure.mixing import dry_run
 
 PLAN = """
@@ -33,6 +35,8 @@ seed: 3
 batch_size: 2
 pack: {length: 96, eos: 1, window: 16}
 """
+# Ten lists, each of ten times the one before it.
+LAUGHS = "a0: &a0 [1]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 10))
 
 
 def write(path: Path, count: int, mean: float, seed: int) -> None:
@@ -77,20 +81,46 @@ def test_yaml_has_lists_parts_and_values() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("a: 1\n  b: 2\n", "line 2: 'b: 2' is indented"),
+        ("a: 1\n  b: 2\n", "line 2: mapping values are not allowed here"),
         ("a:\n    b: 2\n  c: 3\n", "line 3"),
-        ("a: [1, 2\n", "line 1"),
+        ("a: [1, 2\n", "line 2: while parsing a flow sequence"),
         ("a: {b: [1}, c]\n", "line 1"),
-        ("a: |\n  text\n", "line 1: '|' is no value"),
-        ("a: 1\n- b\n", "line 2: '- b' is not `name: value`"),
+        ("a: 1\n- b\n", "line 2"),
+        ("a:\n\tb: 1\n", "line 2: while scanning for the next token found character '\\t'"),
+        ("a: 1\nb: 2\na: 3\n", "line 3: a is there twice"),
+        ("a: 1\nb: {? [c] : d}\n", "line 2: a name is text"),
+        ("a: 1\nb: !!python/name:os.system x\n", "line 2: 'tag:yaml.org,2002:python/name:os"),
+        ("a: !!int x\n", "line 1: invalid literal for int"),
+        ("a: 1\nb: \x00\n", "line 2: '\\x00' is no character of YAML"),
+        ("a: 1\n---\nb: 2\n", "line 2: expected a single document"),
+        ("a: &b [*b]\n", "line 1: this is nested too deeply"),
+        ("a: &a [1]\nb: *c\n", "line 2: found undefined alias 'c'"),
+        (LAUGHS, "there are too many values"),
         ("- a\n", "line 1: a plan is made of"),
         ("a:\n" + "".join(" " * n + "- a:\n" for n in range(2, 60, 2)), "nested too deeply"),
     ],
 )  # fmt: skip
-def test_what_plans_do_not_need_is_refused_with_its_line(text: str, said: str) -> None:
+def test_yaml_that_is_no_plan_is_refused_with_its_line(text: str, said: str) -> None:
     with pytest.raises(ValueError, match="line") as raised:
         parse_yaml(text)
     assert said in str(raised.value)
+
+
+def test_plain_values_are_those_of_yaml_1_2() -> None:
+    text = (
+        "a: 1e6\nb: 1:30\nc: 2020-01-02\nd: .5\ne: -.inf\nf: '1'\ng: |\n  x\n  y\nh: 1_000\ni:\n"
+        "1: ~\nj: &k [No]\nl: *k\n"
+    )
+    assert parse_yaml(text) == {
+        "a": 1e6, "b": "1:30", "c": "2020-01-02", "d": 0.5, "e": -math.inf, "f": "1", "g": "x\ny\n",
+        "h": 1000, "i": None, "1": None, "j": [False], "l": [False],
+    }  # fmt: skip
+
+
+def test_yaml_without_its_library_is_one_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    with pytest.raises(MissingLibraryError, match=r"plan\.yaml: .*pip install .batchplant\[yaml\]"):
+        Mix.from_file(folder / "plan.yaml")
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,7 @@ def test_every_number_of_bytes_takes_a_unit(tmp_path: Path, given: Any) -> None:
         ("data:\n  sample: 5\n", "did you mean samples"),
         ("cluster:\n  ranks: many\n", "ranks is a number"),
         ("store:\n  latency: 3 parsecs\n", "such as 30ms"),
-        ("store:\n\tlatency: 3ms\n", "line 2: indent with spaces"),
+        ("store:\n\tlatency: 3ms\n", "line 2: while scanning"),
         ("ranks: 5\n", "line 1"),
         ("cluster:\n  ranks: 5\n  ranks: 6\n", "there twice"),
         ("cluster:\n  ranks: 0\n", "at least 1"),

@@ -1,8 +1,4 @@
-"""Plans in files: YAML as far as plans need it, TOML, JSON.
-
-Of YAML, a plan may use names and values, parts below names, lists of ``- `` or ``[a, b]``, ``{a: b}`` in one
-line, and comments. Everything else is an error with its line, never a guess.
-"""
+"""Plans in files: YAML (by PyYAML), TOML and JSON, with the line of every value."""
 
 from __future__ import annotations
 
@@ -14,26 +10,32 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..errors import AccessError, DataError, NotFoundError, OptionError
+from ..errors import AccessError, DataError, MissingLibraryError, NotFoundError, OptionError
 
-# A longer file is no plan, and one that is nested deeper neither.
-MOST, DEEPEST = 1 << 20, 16
+MAX_PLAN_BYTES = 1 << 20
+MAX_YAML_DEPTH = 16
+# Aliases can make a short text expand without end; no plan of MAX_PLAN_BYTES needs as many values.
+MAX_YAML_NODES = 1 << 18
 SUFFIXES = (".yaml", ".yml", ".toml", ".json")
-WORDS = {"true": True, "false": False, "yes": True, "no": False, "null": None, "~": None}
-NAME = re.compile(r"""(?P<name>[A-Za-z_0-9][\w.+/@-]*|"[^"]*"|'[^']*')\s*:(?:\s+(?P<value>.*))?""")
-# What begins otherwise means something in YAML that plans do not need.
-UNKNOWN = ("&", "*", "|", ">", "!", "%", "@", "`", "?")
-Keys = tuple[str | int, ...]
+_TAG = "tag:yaml.org,2002:"
+# Plain values of YAML 1.2, besides yes and no. PyYAML follows YAML 1.1, where 1e6 is text and 1:30 is 90.
+_PLAIN_VALUES = [
+    (_TAG + "null", re.compile(r"(?i:null|~|)\Z")),
+    (_TAG + "bool", re.compile(r"(?i:true|false|yes|no)\Z")),
+    (_TAG + "int", re.compile(r"[-+]?\d[\d_]*\Z")),
+    (_TAG + "float", re.compile(r"(?i:[-+]?(\d[\d_]*(\.\d*)?|\.\d+)(e[-+]?\d+)?|[-+]?\.inf|\.nan)\Z")),
+]
+KeyPath = tuple[str | int, ...]
 
 
 class PlanFile:
-    """What stands in a plan, and in which line each part of it."""
+    """The names and values of a plan, and the line of each."""
 
-    def __init__(self, path: str, value: dict[str, Any], lines: dict[Keys, int]) -> None:
+    def __init__(self, path: str, value: dict[str, Any], lines: dict[KeyPath, int]) -> None:
         self.path, self.value, self._lines = path, value, lines
 
-    def place(self, *keys: str | int) -> str:
-        """``line 3: `` of what these names lead to, or of what is around it; nothing if it is not known."""
+    def line_prefix(self, *keys: str | int) -> str:
+        """Return ``line 3: `` for the value at these keys or its nearest parent; empty for TOML and JSON."""
         for end in range(len(keys), 0, -1):
             if keys[:end] in self._lines:
                 return f"line {self._lines[keys[:end]]}: "
@@ -41,191 +43,136 @@ class PlanFile:
 
 
 def read(path: str | os.PathLike[str], missing: str = "there is no such plan") -> PlanFile:
-    """The plan in a file, by its suffix."""
-    where = os.fspath(path)
-    suffix = Path(where).suffix.lower()
+    """Read a plan; the suffix names its language."""
+    path = os.fspath(path)
+    suffix = Path(path).suffix.lower()
     if suffix not in SUFFIXES:
-        raise OptionError(f"a plan ends in {', '.join(SUFFIXES)}", path=where)
+        raise OptionError(f"a plan ends in {', '.join(SUFFIXES)}", path=path)
     try:
-        with open(where, "rb") as file:
-            data = file.read(MOST + 1)
+        with open(path, "rb") as file:
+            data = file.read(MAX_PLAN_BYTES + 1)
     except FileNotFoundError:
-        raise NotFoundError(missing, path=where) from None
+        raise NotFoundError(missing, path=path) from None
     except OSError as error:
-        raise AccessError(error.strerror or str(error), path=where) from None
-    if len(data) > MOST:
-        raise OptionError("this is too long for a plan", path=where)
-    lines: dict[Keys, int] = {}
-    parse: Callable[[str], Any] = {".toml": tomllib.loads, ".json": json.loads}.get(
-        suffix, lambda text: parse_yaml(text, lines)
-    )
+        raise AccessError(error.strerror or str(error), path=path) from None
+    if len(data) > MAX_PLAN_BYTES:
+        raise OptionError("this is too long for a plan", path=path)
+    lines: dict[KeyPath, int] = {}
+    parsers: dict[str, Callable[[str], Any]] = {".toml": tomllib.loads, ".json": json.loads}
     try:
-        found = parse(data.decode())
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"it cannot be read: {error}", path=where) from None
-    if not isinstance(found, dict):
-        raise DataError("a plan is made of names and values", path=where)
-    return PlanFile(where, found, lines)
-
-
-def parse_yaml(text: str, lines: dict[Keys, int] | None = None) -> dict[str, Any]:
-    """What a plan says; ``lines`` gets the line of every name and entry."""
-    rows = []
-    for number, line in enumerate(text.splitlines(), 1):
-        plain = _without_comment(line).rstrip()
-        if not plain.strip() or plain in ("---", "..."):
-            continue
-        indent = len(plain) - len(plain.lstrip(" "))
-        if plain[indent] == "\t":
-            raise ValueError(f"line {number}: indent with spaces, not with tabs")
-        rows.append((number, indent, plain.strip()))
-    if not rows:
-        return {}
-    found, rest = _Block(rows, {} if lines is None else lines).read(0, ())
-    if rest < len(rows):
-        raise ValueError(f"line {rows[rest][0]}: {rows[rest][2]!r} is indented as nothing before it")
-    if not isinstance(found, dict):
-        raise ValueError(f"line {rows[0][0]}: a plan is made of `name: value`")
-    return found
-
-
-class _Block:
-    """Lines as (number, indent, text)."""
-
-    def __init__(self, rows: list[tuple[int, int, str]], lines: dict[Keys, int]) -> None:
-        self.rows, self.lines = rows, lines
-
-    def read(self, at: int, keys: Keys) -> tuple[Any, int]:
-        """The list, or the names and values, that begins in a row; and the row after it."""
-        if len(keys) > DEEPEST:
-            raise ValueError(f"line {self.rows[at][0]}: this is nested too deeply")
-        indent, first = self.rows[at][1], self.rows[at][2]
-        listed = first == "-" or first.startswith("- ")
-        found: Any = [] if listed else {}
-        while at < len(self.rows) and self.rows[at][1] == indent:
-            number, _, text = self.rows[at]
-            entry = text == "-" or text.startswith("- ")
-            if listed and not entry:
-                # A list may stand right below its name; then the next name ends it.
-                return found, at
-            if entry and not listed:
-                raise ValueError(f"line {number}: {text!r} is not `name: value`")
-            at = (self._entry if listed else self._name)(at, found, keys)
-        if at < len(self.rows) and self.rows[at][1] > indent:
-            number, _, text = self.rows[at]
-            raise ValueError(
-                f"line {number}: {text!r} is indented, and no `name:` without a value is above it"
-            )
-        return found, at
-
-    def _entry(self, at: int, found: list[Any], keys: Keys) -> int:
-        number, indent, text = self.rows[at]
-        own = (*keys, len(found))
-        self.lines[own] = number
-        inner = text[1:].strip()
-        if inner and NAME.fullmatch(inner) and not inner.startswith(("{", "[")):
-            # `- name: value` begins names and values of its own, as far right as the name stands.
-            self.rows[at] = (number, indent + text.index(inner, 1), inner)
-            value, at = self.read(at, own)
-        elif inner:
-            value, at = _flow(inner, number), at + 1
+        if suffix in parsers:
+            value = parsers[suffix](data.decode())
         else:
-            value, at = self._below(at, own)
-        found.append(value)
-        return at
-
-    def _name(self, at: int, found: dict[str, Any], keys: Keys) -> int:
-        number, _, text = self.rows[at]
-        one = NAME.fullmatch(text)
-        if one is None:
-            raise ValueError(f"line {number}: {text!r} is not `name: value`")
-        name = one["name"].strip("\"'")
-        if name in found:
-            raise ValueError(f"line {number}: {name} is there twice")
-        own = (*keys, name)
-        self.lines[own] = number
-        if one["value"]:
-            found[name] = _flow(one["value"], number)
-            return at + 1
-        found[name], at = self._below(at, own)
-        return at
-
-    def _below(self, at: int, keys: Keys) -> tuple[Any, int]:
-        """What is indented below a row; None where nothing is. A list may stand right below its name."""
-        after, indent = at + 1, self.rows[at][1]
-        if after < len(self.rows):
-            deeper = self.rows[after][1] > indent
-            right_below = self.rows[after][1] == indent and self.rows[after][2].startswith("- ")
-            if deeper or (right_below and not self.rows[at][2].startswith("-")):
-                return self.read(after, keys)
-        return None, after
+            value = parse_yaml(data.decode("utf-8-sig"), lines)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"it cannot be read: {error}", path=path) from None
+    except MissingLibraryError as error:
+        raise error.at(path=path) from None
+    if not isinstance(value, dict):
+        raise DataError("a plan is made of names and values", path=path)
+    return PlanFile(path, value, lines)
 
 
-def _without_comment(line: str) -> str:
-    """Up to a # that stands alone or after a space, outside of quotes."""
-    quote = ""
-    for place, letter in enumerate(line):
-        if quote:
-            quote = "" if letter == quote else quote
-        elif letter in "\"'" and (not place or line[place - 1] in " :,[{-"):
-            quote = letter
-        elif letter == "#" and (not place or line[place - 1] in " \t"):
-            return line[:place]
-    return line
+def parse_yaml(text: str, lines: dict[KeyPath, int] | None = None) -> dict[str, Any]:
+    """Parse the names and values of a YAML document; ``lines`` gets the line of every name and list entry.
+
+    Reads text, numbers, booleans, null, lists and mappings; refuses other tags, and names that stand twice.
+    Names are text even where they look like numbers, as in TOML and JSON. Raises ValueErrors that begin with
+    the line.
+    """
+    try:
+        import yaml
+    except ImportError:
+        raise MissingLibraryError('YAML files need PyYAML: pip install "batchplant[yaml]"') from None
+    loader = None
+    try:
+        # It refuses characters that no text has as soon as it is made.
+        loader = yaml.SafeLoader(text)
+        loader.yaml_implicit_resolvers = {None: _PLAIN_VALUES}
+        root = loader.get_single_node()
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        raise ValueError(
+            f"line {mark.line + 1}: {' '.join(filter(None, (error.context, error.problem)))}"
+        ) from None
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise ValueError(f"line {line}: {chr(error.character)!r} is no character of YAML") from None
+    finally:
+        if loader is not None:
+            loader.dispose()
+    if root is None:
+        return {}
+    if root.id != "mapping":
+        raise ValueError(f"line {_line(root)}: a plan is made of `name: value`")
+    mapping = _NodeConverter({} if lines is None else lines).convert(root, ())
+    assert isinstance(mapping, dict)
+    return mapping
 
 
-def _flow(text: str, number: int, depth: int = 0) -> Any:
-    """A value in one line: a word, a number, [a, b], {a: b}."""
-    text = text.strip()
-    if depth > DEEPEST:
-        raise ValueError(f"line {number}: this is nested too deeply")
-    if text[:1] == "[" and text[-1:] == "]":
-        return [_flow(one, number, depth + 1) for one in _parts(text[1:-1], number)]
-    if text[:1] == "{" and text[-1:] == "}":
-        found: dict[str, Any] = {}
-        for item in _parts(text[1:-1], number):
-            one = NAME.fullmatch(item)
-            if one is None or one["value"] is None:
-                raise ValueError(f"line {number}: {item!r} is not `name: value`")
-            name = one["name"].strip("\"'")
-            if name in found:
-                raise ValueError(f"line {number}: {name} is there twice")
-            found[name] = _flow(one["value"], number, depth + 1)
-        return found
-    quoted = re.fullmatch(r"""(["'])(.*)\1""", text)
-    if quoted:
-        return quoted[2]
-    if text[:1] in ("[", "{", "]", "}", *UNKNOWN):
-        raise ValueError(f"line {number}: {text!r} is no value of a plan; quote it if it is text")
-    return _plain(text)
+class _NodeConverter:
+    """Converts YAML nodes to values, and notes their lines."""
+
+    def __init__(self, lines: dict[KeyPath, int]) -> None:
+        self._lines = lines
+        self._nodes = 0
+
+    def convert(self, node: Any, keys: KeyPath) -> object:
+        self._nodes += 1
+        if self._nodes > MAX_YAML_NODES:
+            raise ValueError(f"line {_line(node)}: there are too many values; aliases repeat them")
+        # An alias inside of its own anchor has no end either.
+        if len(keys) > MAX_YAML_DEPTH:
+            raise ValueError(f"line {_line(node)}: this is nested too deeply")
+        if node.tag == _TAG + "seq" and node.id == "sequence":
+            return self._list(node, keys)
+        if node.tag == _TAG + "map" and node.id == "mapping":
+            return self._mapping(node, keys)
+        if node.id == "scalar":
+            return _scalar(node)
+        raise _unknown_tag(node)
+
+    def _list(self, node: Any, keys: KeyPath) -> list[object]:
+        for number, entry in enumerate(node.value):
+            self._lines[*keys, number] = _line(entry)
+        return [self.convert(entry, (*keys, number)) for number, entry in enumerate(node.value)]
+
+    def _mapping(self, node: Any, keys: KeyPath) -> dict[str, object]:
+        mapping: dict[str, object] = {}
+        for name_node, value_node in node.value:
+            if name_node.id != "scalar":
+                raise ValueError(f"line {_line(name_node)}: a name is text, not a list or a mapping")
+            name = str(name_node.value)
+            if name in mapping:
+                raise ValueError(f"line {_line(name_node)}: {name} is there twice")
+            self._lines[*keys, name] = _line(name_node)
+            mapping[name] = self.convert(value_node, (*keys, name))
+        return mapping
 
 
-def _parts(text: str, number: int) -> list[str]:
-    """What stands between commas that are not inside of brackets or quotes."""
-    found, depth, quote, began = [], 0, "", 0
-    for place, letter in enumerate(text):
-        if quote:
-            quote = "" if letter == quote else quote
-        elif letter in "\"'":
-            quote = letter
-        elif letter in "[{":
-            depth += 1
-        elif letter in "]}":
-            depth -= 1
-        elif letter == "," and not depth:
-            found.append(text[began:place])
-            began = place + 1
-    if quote or depth:
-        raise ValueError(f"line {number}: a bracket or a quote is not closed")
-    found.append(text[began:])
-    return [one.strip() for one in found if one.strip()]
+def _scalar(node: Any) -> object:
+    """Convert a node of text, a number, a boolean or null."""
+    text = node.value
+    try:
+        match node.tag.removeprefix(_TAG):
+            case "str":
+                return text
+            case "null":
+                return None
+            case "bool":
+                return text.lower() in ("true", "yes")
+            case "int":
+                return int(text.replace("_", ""))
+            case "float":
+                return float(text.replace("_", "").lower().replace(".inf", "inf").replace(".nan", "nan"))
+    except ValueError as error:
+        raise ValueError(f"line {_line(node)}: {error}") from None
+    raise _unknown_tag(node)
 
 
-def _plain(text: str) -> Any:
-    if text.lower() in WORDS:
-        return WORDS[text.lower()]
-    if re.fullmatch(r"[-+]?\d[\d_]*", text):
-        return int(text.replace("_", ""))
-    if re.fullmatch(r"[-+]?(\d[\d_]*)?\.?\d*([eE][-+]?\d+)?", text) and any(one.isdigit() for one in text):
-        return float(text.replace("_", ""))
-    return text
+def _unknown_tag(node: Any) -> ValueError:
+    return ValueError(f"line {_line(node)}: {node.tag!r} is no kind of value that a plan has")
+
+
+def _line(node: Any) -> int:
+    return int(node.start_mark.line) + 1

@@ -11,7 +11,8 @@ from typing import Any, NoReturn, TypeVar
 
 from ..errors import BatchplantError, NotFoundError, OptionError, listed, near
 from ..order.mixture import ENDLESS, STOPS
-from . import config as plans
+from . import config
+from .config import PlanFile
 from .hooks import open_reader
 from .reader import Reader
 
@@ -58,7 +59,7 @@ class MixPlan:
     options: those of Mix. loading: those of a Loader, and ``steps``, ``world``. pack: those of Pack, or None.
     """
 
-    file: plans.PlanFile
+    file: PlanFile
     sources: dict[str, Source]
     options: dict[str, Any]
     loading: dict[str, Any]
@@ -81,7 +82,7 @@ class MixPlan:
         return found
 
     def _open(self, name: str, one: Source) -> Reader:
-        place = self.file.place("sources", name, "path")
+        place = self.file.line_prefix("sources", name, "path")
         try:
             return open_reader(one.path, **one.options)
         except BatchplantError as error:
@@ -98,12 +99,12 @@ class MixPlan:
 
 def read(path: str | os.PathLike[str]) -> MixPlan:
     """The plan in a file, checked as far as that goes without opening its sources."""
-    file = plans.read(path, "there is no such plan; `batchplant mix --example` shows one")
+    file = config.read(path, "there is no such plan; `batchplant mix --example` shows one")
     return _Checker(file).plan()
 
 
 class _Checker:
-    def __init__(self, file: plans.PlanFile) -> None:
+    def __init__(self, file: PlanFile) -> None:
         self.file = file
 
     def plan(self) -> MixPlan:
@@ -248,7 +249,7 @@ class _Checker:
         return list(found)
 
     def _wrong(self, message: str, *keys: str | int) -> NoReturn:
-        raise OptionError(self.file.place(*keys) + message, path=self.file.path)
+        raise OptionError(self.file.line_prefix(*keys) + message, path=self.file.path)
 
 
 def _name_in(one: Any, number: int) -> str:

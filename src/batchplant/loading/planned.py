@@ -42,14 +42,14 @@ def pack_of(plan: mixplan.MixPlan) -> Pack | None:
     known = {one.name for one in dataclasses.fields(Pack)}
     for name in plan.pack:
         if name not in known:
-            place = plan.file.place("pack", name)
+            place = plan.file.line_prefix("pack", name)
             raise OptionError(
                 f"{place}pack has no {name!r}{near(name, known)}; there are {listed(sorted(known))}",
                 path=plan.path,
             )
     if "length" not in plan.pack:
-        raise OptionError(f"{plan.file.place('pack')}pack needs a length", path=plan.path)
+        raise OptionError(f"{plan.file.line_prefix('pack')}pack needs a length", path=plan.path)
     try:
         return Pack(**plan.pack)
     except OptionError as error:
-        raise OptionError(plan.file.place("pack") + error.message, path=plan.path) from None
+        raise OptionError(plan.file.line_prefix("pack") + error.message, path=plan.path) from None

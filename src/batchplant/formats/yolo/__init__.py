@@ -42,6 +42,7 @@ FORMAT = Format(
     fields={name: FIELDS[name] for name in HELD},
     leaves=left_out(HELD),
     folder=None,
+    extra="yaml",
     notes="detection, segmentation, pose; data.yaml, or images/ beside labels/",
     can=Capabilities(
         random_access=True,

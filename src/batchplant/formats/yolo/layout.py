@@ -8,16 +8,14 @@ import re
 from typing import Any, NamedTuple
 
 from ...data.config import parse_yaml
-from ...errors import DamagedError, NotFoundError
+from ...errors import DamagedError, MissingLibraryError, NotFoundError
 from ...storage import is_below, join, open_source, read_text, tree
 from ..base.folders import IMAGE_FILES
 from ..base.folders.files import Files
 
 SPLITS = ("train", "val", "valid", "test")
-WANTED = ("path", *SPLITS, "names", "nc", "kpt_shape", "kpt_names", "flip_idx")
 # A longer file of YAML is none of YOLO's.
 MOST = 1 << 20
-_TOP = re.compile(r"(\S[^:]*?)\s*:(\s|$)")
 
 
 class Layout(NamedTuple):
@@ -45,19 +43,15 @@ def _with_names(path: str, found: list[str]) -> str | None:
 
 
 def read_yaml(path: str) -> dict[str, Any]:
-    """What it says of the dataset; the rest (how to download it, say) is passed over."""
+    """Parse a YAML file that describes a dataset."""
     source = open_source(path)
     try:
         text = source.view(0, min(source.size, MOST)).tobytes().decode("utf-8-sig")
-        kept, lines = False, []
-        for line in text.splitlines():
-            top = _TOP.match(line)
-            if top is not None:
-                kept = top[1].strip("\"'") in WANTED
-            lines.append(line if kept or line.startswith("#") else "")
-        return parse_yaml("\n".join(lines))
+        return parse_yaml(text)
     except (ValueError, RecursionError) as error:
         raise DamagedError(f"it cannot be read: {error}", path=path) from None
+    except MissingLibraryError as error:
+        raise error.at(path=path) from None
     finally:
         source.close()
 

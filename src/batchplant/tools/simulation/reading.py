@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 
-from ...data import config as plans
+from ...data import config
 from ...errors import BatchplantError
 from .plan import Plan
 
 
 def read_plan(path: str | os.PathLike[str]) -> Plan:
     """The plan in a file, by its suffix: .yaml, .yml, .toml, .json."""
-    found = plans.read(path, "there is no such plan; `batchplant simulate --example` shows one")
+    found = config.read(path, "there is no such plan; `batchplant simulate --example` shows one")
     parts = {name: {} if part is None else part for name, part in found.value.items()}
     try:
         return Plan().but(**parts)
@@ -19,5 +19,5 @@ def read_plan(path: str | os.PathLike[str]) -> Plan:
         error.path = error.path or found.path
         wrong = [name for name, part in parts.items() if not isinstance(part, dict)]
         if wrong:
-            error.message = found.place(wrong[0]) + error.message
+            error.message = found.line_prefix(wrong[0]) + error.message
         raise
