@@ -116,10 +116,6 @@ Images of `uint8`. [Crop, resize and rotate](../guides/crops.md#rotation-affine-
 them.
 """,
     ),
-    "augment": (
-        "Augmentation: covers, mixes",
-        "Batches of images, (samples, height, width, channels), `uint8`, go in and come out.\n",
-    ),
     "moving": (
         "Boxes, keypoints, polygons",
         """\

@@ -259,7 +259,7 @@ def half(batch):
 @pytest.mark.parametrize("step", [half, OwnFlip()], ids=["function", "subclass"])
 def test_a_step_without_a_device_form_runs_on_the_cpu(raw, device, step):
     """Images and the steps before it stay on the device; the loader says which step is in the way, once."""
-    pipeline = [ops.RandomResizedCrop(32), ops.RandomSolarization(100), step, ops.Cutout(4)]
+    pipeline = [ops.RandomResizedCrop(32), ops.RandomSolarization(100), step, ops.RandomErasing(1.0)]
     with pytest.warns(UserWarning, match=r"decode='gpu': image: .* has no device form") as said:
         loader = Loader(raw, 7, pipelines={"image": pipeline}, device=device, decode="gpu")
     assert len(said) == 1
@@ -321,7 +321,7 @@ def test_all_images_of_a_batch_are_damaged(tmp_path):
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_fixed_share_is_exact(jpegs, device):
-    pipeline = [ops.RandomResizedCrop(32), ops.ColorJitter(0.4, 0.4), ops.Cutout(4)]
+    pipeline = [ops.RandomResizedCrop(32), ops.ColorJitter(0.4, 0.4), ops.RandomErasing(1.0)]
     how = {"device": device, "decode": "hybrid", "gpu_share": 0.3}
     first = batches(jpegs, pipeline, workers=1, **how)
     assert apart(first, batches(jpegs, pipeline, workers=3, ahead=1, **how)) == 0

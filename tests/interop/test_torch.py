@@ -296,17 +296,15 @@ def test_to_torch_image_brings_half_floats_back():
 
 
 @pytest.mark.parametrize("to", ["float16", torch.float16, np.float16])
-def test_convert_and_view_take_the_names_of_both(to):
+def test_convert_takes_the_names_of_both(to):
     array = np.array([[1, 2], [3, 400]], np.int16)
     for batch in (array, torch.from_numpy(array)):
-        converted, viewed = run(interop.Convert(to), batch), run(interop.View(to), batch)
-        assert type(converted) is type(viewed) is type(batch)
+        converted = run(interop.Convert(to), batch)
+        assert type(converted) is type(batch)
         assert np.array_equal(converted, array.astype(np.float16))
-        assert np.array_equal(viewed, array.view(np.float16))
-    for op in (interop.Convert(to), interop.View(to)):
-        assert op.infer(Spec(np.dtype(np.int16), (2,), torch=True)) == Spec(
-            np.dtype(np.float16), (2,), torch=True
-        )
+    assert interop.Convert(to).infer(Spec(np.dtype(np.int16), (2,), torch=True)) == Spec(
+        np.dtype(np.float16), (2,), torch=True
+    )
     values, _ = interop.Convert(to).run((array, np.array([0, 2])), np.arange(1), None)
     assert values.dtype == np.float16
 
@@ -316,13 +314,6 @@ def test_bfloat16_which_numpy_lacks(raw):
     batch = next(iter(Loader(raw, 4, pipelines={"image": steps})))
     assert batch["image"].dtype == torch.bfloat16
     assert np.array_equal(batch["image"][2].float(), torch.from_numpy(pixels(2)).bfloat16().float())
-
-
-def test_ops_for_arrays_work_on_tensors_where_ffcv_has_them(plain):
-    steps = [lambda batch: batch[:, None], interop.ToTensor(), ops.Squeeze()]
-    [batch] = Loader(plain, 20, pipelines={"value": steps})
-    assert isinstance(batch["value"], torch.Tensor)
-    assert batch["value"].tolist() == list(range(20))
 
 
 @pytest.mark.parametrize(

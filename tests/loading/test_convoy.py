@@ -17,7 +17,7 @@ from batchplant.loading import convoy
 from batchplant.loading.batch import Batch, Executor
 from batchplant.loading.convoy import Pace
 from batchplant.loading.epoch import _Shared
-from loaders import all_cold
+from loaders import MixedWithPrevious, all_cold
 from processes import PATIENCE
 
 torch = pytest.importorskip("torch")
@@ -161,7 +161,7 @@ def test_damaged_samples(tmp_path, together):
 @pytest.mark.filterwarnings("ignore:decode=")
 def test_what_depends_on_the_batch_is_made_batch_by_batch(path, together):
     for steps in (
-        [*STEPS, ops.ImageMixup(0.5)],
+        [*STEPS, MixedWithPrevious()],
         [ops.Resize(shorter=16), ops.Collate("pad")],
         [*STEPS, ops.Function(lambda batch: batch)],
     ):

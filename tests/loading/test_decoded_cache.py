@@ -28,7 +28,7 @@ STEPS = {
     "nearest": [ops.CenterCrop(11, filter="nearest")],
     "centre": [ops.CenterCrop(12), ops.RandomHorizontalFlip(), NORMALIZE, ops.ChannelsFirst()],
     "random": [ops.RandomResizedCrop(12), ops.RandomHorizontalFlip(), NORMALIZE, ops.ChannelsFirst()],
-    "random, then more": [ops.RandomResizedCrop(12), ops.RandomBrightness(0.5), ops.Cutout(3)],
+    "random, then more": [ops.RandomResizedCrop(12), ops.RandomBrightness(0.5), ops.RandomErasing(1.0)],
 }
 
 

@@ -151,8 +151,8 @@ FUSED = {
     "one colour": ([ops.Resize(8), ops.ImagePad(1), ops.ImagePad(1, fill=9)], "F+ImagePad"),
     "warps": ([ops.Resize(8), ops.RandomRotation(9), ops.RandomAffine(9), FIRST], "+_Joined+ChannelsFirst"),
     "behind another op": (
-        [ops.Resize(8), ops.Cutout(2), FLIP, FIRST],
-        "+Cutout+RandomHorizontalFlip+ChannelsFirst",
+        [ops.Resize(8), ops.RandomErasing(), FLIP, FIRST],
+        "+RandomErasing+RandomHorizontalFlip+ChannelsFirst",
     ),
     "channels without normalize": ([ops.Resize(8), FIRST], "C"),
     "function last": ([ops.Resize(8), FIRST, np.copy], "C+Function"),
@@ -233,7 +233,9 @@ WRONG: dict[str, tuple[Any, str | None, str]] = {
         {"view": Pipe("imgae", [])}, None,
         "pipeline 'view': there is no field 'imgae' (did you mean image?); the fields are: image, label",
     ),
-    "a class": ({"image": [ops.Resize(8), ops.Cutout]}, "image", "write Cutout() with parentheses"),
+    "a class": (
+        {"image": [ops.Resize(8), ops.RandomErasing]}, "image", "write RandomErasing() with parentheses"
+    ),
     "a class as decoder": ({"image": [ops.Decode]}, "image", "write Decode() with parentheses"),
     "no list": ({"image": ops.Resize(8)}, "image", "a pipeline is a list of ops, not Resize("),
     "no list in a pipe": ({"view": Pipe("image", ops.Resize(8))}, "view", "a pipeline is a list of ops"),
@@ -267,7 +269,6 @@ WRONG: dict[str, tuple[Any, str | None, str]] = {
         {"image": [ops.Resize(8), ops.RandomCrop(9)]}, "image",
         "RandomCrop of (9, 9) does not fit images of 8×8",
     ),
-    "one hot without mixup": ({"label": [ops.MixupToOneHot(3)]}, "label", "MixupToOneHot follows LabelMixup"),
     "pad of one number": ({"label": [ops.Pad()]}, "label", "Pad needs values whose first size varies"),
     "nothing left": ({"image": None, "label": None}, None, "every field is left out; a batch would be empty"),
 }  # fmt: skip

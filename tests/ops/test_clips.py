@@ -35,7 +35,6 @@ OPS: dict[str, ops.Op] = {
     "jitter": ops.ColorJitter(0.4, 0.4, 0.4, 0.1, p=0.7),
     "blur": ops.GaussianBlur(3, p=0.7),
     "gray": ops.RandomGrayscale(0.5),
-    "cutout": ops.Cutout(5),
     "crop": ops.RandomCrop((8, 9), padding=2),
     "resized crop": ops.RandomResizedCrop(8),
     "normal": ops.Normalize((1, 2, 3), (4, 5, 6)),
@@ -64,16 +63,6 @@ def test_an_op_of_images_does_to_every_frame_what_it_does_to_a_image(name):
     assert form is not None
     there = form(torch.from_numpy(batch.copy()), ids, draws(ids), DeviceTensors(torch.device("cpu"))).numpy()
     assert np.abs(there.astype(float) - found).max() <= 2
-
-
-def test_clips_are_mixed_with_clips():
-    ids = np.arange(4)
-    batch = clips(4)
-    op, _ = fitted(ops.ImageMixup(0.5), CLIP)
-    found = op.run(batch.copy(), ids, draws(ids))
-    for frame in range(5):
-        alone = ops.ImageMixup(0.5).run(batch[:, frame].copy(), ids, draws(ids))
-        assert np.array_equal(found[:, frame], alone)
 
 
 def test_what_takes_anything_sees_whole_clips():

@@ -145,7 +145,6 @@ RANDOM_OPS: dict[str, ops.Op] = {
     "gray": ops.RandomGrayscale(0.5),
     "solarize": ops.RandomSolarization(100, 0.5),
     "blur": ops.GaussianBlur(5, (0.5, 2.0), 0.7),
-    "cutout": ops.Cutout(5),
     "translate": ops.RandomTranslate(4),
     "crop": ops.RandomCrop((8, 9)),
     "padded crop": ops.RandomCrop(12, padding=3, fill=(9, 8, 7)),
@@ -381,17 +380,6 @@ def test_blur(kernel, size):
     assert np.array_equal(run(ops.GaussianBlur(kernel, (0.3, 3.0), 1.0), flat), flat)
 
 
-def test_cutout_fills_one_square_anywhere():
-    found = run(ops.Cutout(5, (1, 2, 3)), np.full((2000, 8, 7, 3), 200, np.uint8))
-    cut = (found == (1, 2, 3)).all(axis=-1)
-    assert ((found == 200).all(axis=-1) ^ cut).all()
-    assert (cut.sum(axis=(1, 2)) == 25).all()
-    tops, lefts = cut.any(axis=2).argmax(axis=1), cut.any(axis=1).argmax(axis=1)
-    assert (cut.any(axis=2).sum(axis=1) == 5).all()
-    assert (cut.any(axis=1).sum(axis=1) == 5).all()
-    assert abs(chi_square(tops * 3 + lefts, 12)) < 4
-
-
 def test_translate_is_a_crop_of_the_padded_image():
     batch = np.repeat(images([3]), 500, axis=0)
     found = run(ops.RandomTranslate(2, fill=(9, 8, 7)), batch)
@@ -426,26 +414,11 @@ def test_crop(size, padding):
 def test_fill_of_one_channel_and_of_other_dtypes():
     labels = np.random.default_rng(1).integers(0, 9, (30, 6, 6, 1))
     spec = Spec(np.dtype(np.int64), (6, 6, 1))
-    for op in (ops.RandomTranslate(2, fill=-1), ops.RandomCrop(6, 2, fill=-1), ops.Cutout(3, -1)):
+    for op in (ops.RandomTranslate(2, fill=-1), ops.RandomCrop(6, 2, fill=-1)):
         assert op.infer(spec) == spec
         found = run(op, labels)
         assert (found == -1).any()
         assert np.isin(found, [-1, *range(9)]).all()
-
-
-def test_poison():
-    batch = images(range(6))
-    mask, alpha = pixels(99), np.linspace(0, 1, 12 * 16).reshape(12, 16)
-    op = ops.Poison(mask, alpha, indices=[4, 1, 77], clamp=(10, 240))
-    assert op.infer(IMAGES) == IMAGES
-    found = run(op, batch)
-    want = np.clip(batch * (1 - alpha[..., None]) + mask * alpha[..., None], 10, 240)
-    for sample in range(6):
-        if sample in (1, 4):
-            assert np.abs(found[sample] - want[sample]).max() <= 1.01
-        else:
-            assert np.array_equal(found[sample], batch[sample])
-    assert np.array_equal(run(op, batch[:1], ids=[77])[0], run(op, batch[:1], ids=[4])[0])
 
 
 def test_normalize_and_channels_first():
@@ -465,58 +438,7 @@ def test_normalize_and_channels_first():
     assert found.flags.c_contiguous
 
 
-# -- mixup --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("same", [True, False])
-def test_mixup_mixes_images_and_labels_alike(same):
-    ids = np.array([8, 3, 5, 1])
-    batch, labels = images(ids), np.array([0, 1, 2, 1])
-    image, label = ops.ImageMixup(0.7, same), ops.LabelMixup(0.7, same)
-    assert image.share == label.share
-    mixed = label.run(labels, ids, draws(ids, name=label.share))
-    assert mixed.shape == (4, *label.infer(Spec(np.dtype(np.int64))).shape)
-    part = mixed[:, 2]
-    assert ((part >= 0) & (part <= 1)).all()
-    assert (len(np.unique(part)) == 1) == same
-    assert np.array_equal(mixed[:, 0], labels)
-    assert np.array_equal(mixed[:, 1], np.roll(labels, 1))
-    found = image.run(batch.copy(), ids, draws(ids, name=image.share))
-    weight = part[:, None, None, None]
-    want = weight * batch + (1 - weight) * np.roll(batch, 1, axis=0)
-    assert np.abs(found - want).max() <= 1.01
-    assert found.dtype == np.uint8
-    one_hot = ops.MixupToOneHot(3)
-    assert one_hot.infer(label.infer(Spec(np.dtype(np.int64)))).shape == (3,)
-    rows = one_hot.run(mixed, ids, draws(ids))
-    for row in range(4):
-        expected = np.zeros(3)
-        expected[labels[row]] += part[row]
-        expected[labels[row - 1]] += 1 - part[row]
-        np.testing.assert_allclose(rows[row], expected, atol=1e-6)
-
-
-def test_mixup_is_beta_distributed():
-    op = ops.LabelMixup(0.4, same_lambda=False)
-    part = op.run(np.zeros(4000), np.arange(4000), draws(range(4000)))[:, 2]
-    assert abs(part.mean() - 0.5) < 0.03
-    # The variance of Beta(a, a) is 1 / (4 (2 a + 1)).
-    assert abs(part.var() - 1 / (4 * 1.8)) < 0.01
-
-
-@pytest.mark.parametrize("label", [-1, 3])
-def test_one_hot_refuses_labels_it_has_no_place_for(label):
-    mixed = np.array([[0, label, 0.5]], np.float32)
-    with pytest.raises(OptionError, match=f"label {label}, and MixupToOneHot has 3 classes"):
-        ops.MixupToOneHot(3).run(mixed, np.arange(1), draws([0]))
-
-
 # -- values -------------------------------------------------------------------------------------------------
-
-
-def test_replace_label():
-    op = ops.ReplaceLabel([3, 9, 9], 77)
-    assert run(op, np.arange(5), ids=[1, 3, 5, 9, 3]).tolist() == [0, 77, 2, 77, 77]
 
 
 def test_convert():
@@ -528,45 +450,6 @@ def test_convert():
     values, kept = op.run((batch, offsets), np.arange(2), draws(range(2)))
     assert values.dtype == np.int32
     assert kept is offsets
-
-
-@pytest.mark.parametrize(
-    ("dtype", "shape", "to", "want"),
-    [
-        ("uint8", (6,), "int8", (6,)),
-        ("uint8", (2, 8), "float32", (2, 2)),
-        ("float64", (3,), "uint8", (24,)),
-        ("int64", (), "float64", ()),
-    ],
-)
-def test_view_is_the_same_bytes(dtype, shape, to, want):
-    batch = np.arange(4 * int(np.prod(shape, dtype=int))).astype(dtype).reshape(4, *shape)
-    op = ops.View(to)
-    found = run(op, batch)
-    assert op.infer(Spec(np.dtype(dtype), shape)) == Spec(np.dtype(to), want)
-    assert found.shape == (4, *want)
-    assert found.dtype == to
-    assert found.tobytes() == batch.tobytes()
-
-
-@pytest.mark.parametrize(
-    ("dims", "shape", "want"),
-    [
-        ((), (1,), ()),
-        ((), (1, 3, 1), (3,)),
-        ((1,), (1, 1), (1,)),
-        ((-1,), (1, 2, 1), (1, 2)),
-        ((0,), (1,), (1,)),
-        ((1,), (2,), (2,)),
-        ((5,), (1,), (1,)),
-    ],
-)
-def test_squeeze(dims, shape, want):
-    op = ops.Squeeze(*dims)
-    assert op.infer(Spec(np.dtype(np.int64), shape)).shape == want
-    assert run(op, np.zeros((4, *shape))).shape == (4, *want)
-    # The batch stays an axis, also of one sample.
-    assert run(op, np.zeros((1, *shape))).shape == (1, *want)
 
 
 @pytest.mark.parametrize(
@@ -814,8 +697,6 @@ def test_sizes(size, want):
         (lambda: ops.ColorJitter(hue=0.7), "at most 0.5"),
         (lambda: ops.GaussianBlur(4), "kernel_size is odd"),
         (lambda: ops.GaussianBlur(3, (0, 1)), "sigma is"),
-        (lambda: ops.ImageMixup(0), "alpha must be above 0"),
-        (lambda: ops.LabelMixup(float("inf")), "alpha must be above 0"),
         (lambda: ops.Pad(side="middle"), "side is left or right"),
         (lambda: ops.Pad(-1), "length must not be negative"),
         (lambda: check_probability(2, "p"), "p must be from 0 to 1, not 2"),
@@ -837,7 +718,6 @@ ON_IMAGES = [
     # It takes them with channels first, too.
     *(op for op in RANDOM_OPS.values() if not isinstance(op, ops.RandomErasing)),
     ops.ChannelsFirst(),
-    ops.ImageMixup(1.0),
 ]
 
 
@@ -853,28 +733,14 @@ def test_images_are_needed(op, spec):
     [
         (ops.RandomBrightness(0.1), GRAY, "RandomBrightness needs three channels, not uint8 (12, 16, 1)"),
         (ops.RandomBrightness(0.1), FLOATS, "RandomBrightness needs uint8 images, not float32 (12, 16, 3)"),
-        (ops.ImageMixup(1.0), FLOATS, "ImageMixup needs uint8 images"),
         (ops.Normalize([1, 2], [1, 2]), IMAGES, "uint8 images of 2 channels, not uint8 (12, 16, 3)"),
         (ops.Normalize([1] * 2, [1] * 2), FLOATS, "Normalize has 2 means, and they do not fit float32"),
-        (ops.Cutout(13), IMAGES, "Cutout of 13 does not fit images of 16×12"),
-        (ops.Cutout(0), IMAGES, "Cutout of 0 does not fit"),
-        (ops.Cutout(3, (1, 2)), IMAGES, "the fill has 2 numbers"),
-        (ops.Cutout(3, 256), IMAGES, "the fill 256 is out of range for uint8"),
         (ops.RandomTranslate(3, (0, 0, -1)), IMAGES, "is out of range for uint8"),
         (ops.RandomCrop(3, fill=(1, 2, 3)), GRAY, "the fill has 3 numbers"),
         (ops.RandomCrop(20, padding=3), IMAGES, "RandomCrop of (20, 20) does not fit images of 16×12"),
-        (ops.Poison(pixels(0, 5, 5), 0.5, [1]), IMAGES, "do not fit uint8 (12, 16, 3)"),
-        (ops.LabelMixup(1.0), IMAGES, "one label for each sample"),
-        (ops.MixupToOneHot(3), LABELS, "MixupToOneHot follows LabelMixup, and this is int64 ()"),
         (ops.Pad(), IMAGES, "Pad needs values whose first size varies"),
         (ops.Pad(), CELLS, "Pad needs values whose first size varies"),
-        (ops.View("int64"), IMAGES, "the bytes of a row do not divide into it"),
-        (ops.View("int32"), LABELS, "cannot be seen as int32"),
-        (ops.View("int8"), RAGGED, "put Pad before it"),
         (ops.Convert("int8"), CELLS, "Convert needs numbers, not cells"),
-        (ops.Squeeze(), RAGGED, "put Pad before it"),
-        (ops.Squeeze(), CELLS, "Squeeze needs numbers, not cells"),
-        (ops.ReplaceLabel([1], 1), CELLS, "ReplaceLabel needs numbers, not cells"),
         (ops.Decode(), CELLS, "Decode needs images (height, width, channels), not cells"),
     ],
 )
@@ -888,5 +754,4 @@ def test_an_op_says_its_arguments():
     assert repr(ops.Resize(4)) == "Resize(size=(4, 4))"
     assert repr(ops.Resize(4, orient=True)) == "Resize(size=(4, 4), orient=True)"
     assert repr(ops.Normalize([1], [2], "float16")) == "Normalize(mean=[1.0], std=[2.0], dtype='float16')"
-    assert "alpha=0.5" in repr(ops.ImageMixup(0.5))
-    assert repr(ops.Function(pixels)).startswith("Function(pixels, loading.py:")
+    assert repr(ops.Function(pixels)).startswith("Function(pixels, loaders.py:")

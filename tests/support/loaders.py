@@ -24,6 +24,15 @@ from batchplant.storage.together import read_together
 from processes import PATIENCE
 
 
+class MixedWithPrevious(bp.ops.Op):
+    """An op whose result for a sample depends on the other samples of the batch."""
+
+    mixes = True
+
+    def run(self, batch: Any, ids: Any, draws: bp.ops.Draws) -> Any:
+        return batch // 2 + np.roll(batch, 1, axis=0) // 2
+
+
 def pixels(sample: int, height: int = 12, width: int = 16, channels: int = 3) -> Any:
     """The image of a sample: noise, the same every time, with the sample's number in its first pixel."""
     made = np.random.default_rng([sample, height, width]).integers(

@@ -20,7 +20,7 @@ from ..errors import BatchplantError, MissingLibraryError, OptionError
 from ..loading.on_cpu import OnCpu
 from ..ops.base import Draws, Op, Spec, Tensors
 from ..ops.dtypes import numpy_dtype, torch_dtype
-from ..ops.values import Convert, View
+from ..ops.values import Convert
 from ..order.place import of_group
 from ..schema import Bool, Duration, Float, Int, Tensor, Time
 from ..schema.columns import I64, U8, Columns, Masked
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from ..loading.loader import Loader
 
 __all__ = [
-    "Convert", "Delivery", "ModuleWrapper", "Samples", "ToDevice", "ToTensor", "ToTorchImage", "View",
+    "Convert", "Delivery", "ModuleWrapper", "Samples", "ToDevice", "ToTensor", "ToTorchImage",
     "as_data_loader", "as_iterable_dataset", "as_tensor", "numpy_dtype", "torch_dtype",
 ]  # fmt: skip
 

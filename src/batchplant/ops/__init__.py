@@ -1,7 +1,7 @@
 """Steps of a pipeline: decoders, augmentation, changes to values, any function. Public.
 
-``base`` says what an op is. ``decode``, ``colour``, ``levels``, ``policies``, ``erasing`` and ``augment``
-are for images (``changes`` is what some of them are made of), ``audio`` and ``video`` decode those,
+``base`` says what an op is. ``decode``, ``colour``, ``levels``, ``policies`` and ``erasing`` are for
+images (``changes`` is what some of them are made of), ``audio`` and ``video`` decode those,
 ``sound`` and ``spectrogram`` are for decoded sounds, ``volumes`` for those, ``values`` and ``categories``
 for numbers and labels, ``tokens`` for text, ``function`` for those of users (in threads: ``each``, in
 ``processes``). An op has its CPU form and, where it can, its device form. Pipelines name ops and
@@ -11,7 +11,6 @@ for numbers and labels, ``tokens`` for text, ``function`` for those of users (in
 from __future__ import annotations
 
 from .audio import DecodeAudio
-from .augment import Cutout, ImageMixup, Poison
 from .base import CellErrors, CellOp, Draws, Op, Spec
 from .blending import CutMix, MixUp
 from .categories import Categories
@@ -50,7 +49,7 @@ from .policies import AugMix, RandAugment, TrivialAugment
 from .sound import AddNoise, CropOrPad, RandomGain, TimeShift
 from .spectrogram import MelSpectrogram, SpecAugment, Spectrogram
 from .tokens import Tokenize
-from .values import Convert, LabelMixup, MixupToOneHot, Pad, Present, ReplaceLabel, Squeeze, View
+from .values import Convert, Pad, Present
 from .video import DecodeVideo
 from .volumes import CenterCrop3d, RandomCrop3d, RandomFlip3d, RandomIntensity, RandomRotate90
 from .warping import RandomAffine, RandomPerspective, RandomRotation
@@ -71,7 +70,6 @@ __all__ = [
     "CopyPaste",
     "CropOrPad",
     "CutMix",
-    "Cutout",
     "Decode",
     "DecodeAudio",
     "DecodeVideo",
@@ -83,17 +81,14 @@ __all__ = [
     "GaussianNoise",
     "HorizontalFlip",
     "ImageDecoder",
-    "ImageMixup",
     "ImagePad",
     "Invert",
     "JointOp",
     "JpegArtifacts",
-    "LabelMixup",
     "Letterbox",
     "Map",
     "MelSpectrogram",
     "MixUp",
-    "MixupToOneHot",
     "Mosaic",
     "MoveBoxes",
     "MoveKeypoints",
@@ -103,7 +98,6 @@ __all__ = [
     "Normalize",
     "Op",
     "Pad",
-    "Poison",
     "Posterize",
     "Present",
     "RandAugment",
@@ -127,17 +121,14 @@ __all__ = [
     "RandomSolarization",
     "RandomTranslate",
     "RandomVerticalFlip",
-    "ReplaceLabel",
     "Resize",
     "Sharpness",
     "Spec",
     "SpecAugment",
     "Spectrogram",
-    "Squeeze",
     "Stack",
     "TimeShift",
     "Tokenize",
     "TrivialAugment",
     "VerticalFlip",
-    "View",
 ]

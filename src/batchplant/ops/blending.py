@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,12 +10,18 @@ import numpy as np
 
 from ..errors import OptionError
 from ..schema.columns import I64
-from .augment import check_alpha
 from .base import Draws, Spec, Tensors, check_probability, per_sample
 from .dtypes import choose, signed
 from .joint import Known
 from .mixing import MixOp
 from .positions import area_of, gathered, merged
+
+
+def check_alpha(alpha: float) -> float:
+    """Return the parameter of the Beta distribution that weights are drawn from."""
+    if not alpha > 0 or math.isinf(alpha):
+        raise OptionError(f"mixup's alpha must be above 0, not {alpha}")
+    return float(alpha)
 
 
 class SoftMix(MixOp):

@@ -25,7 +25,7 @@ from batchplant.cli import main
 from batchplant.codecs import image
 from batchplant.errors import DataError, NotFoundError, OptionError
 from batchplant.loading.preview import mixes, preview
-from loaders import smooth, write, write_jpeg
+from loaders import MixedWithPrevious, smooth, write, write_jpeg
 from processes import PATIENCE, run, start
 
 pytest.importorskip("starlette")
@@ -76,7 +76,7 @@ def until(done: Any) -> None:
 
 @pytest.mark.parametrize("mixed", [False, True])
 def test_previews_are_what_the_loader_yields(images: str, mixed: bool) -> None:
-    own = [*AUGMENT, *([ops.ImageMixup(0.5)] if mixed else []), ops.ChannelsFirst()]
+    own = [*AUGMENT, *([MixedWithPrevious()] if mixed else []), ops.ChannelsFirst()]
     more = {"two": bp.Pipe("image", [ops.RandomResizedCrop(8)])}
     with contextlib.closing(
         bp.Loader(images, 5, order="random", seed=7, pipelines={"image": own, **more}, ids=True)
@@ -125,7 +125,7 @@ def test_what_cannot_be_shown_says_so(tmp_path: Path) -> None:
     skipping = bp.Loader(path, 4, pipelines={"image": [ops.Resize(8)]}, on_error="skip")
     with contextlib.closing(skipping), pytest.raises(DataError):
         preview(skipping, 1, 0)
-    dropping = bp.Loader(path, 3, pipelines={"image": [ops.Resize(8), ops.ImageMixup(1.0)]}, drop_last=True)
+    dropping = bp.Loader(path, 3, pipelines={"image": [ops.Resize(8), MixedWithPrevious()]}, drop_last=True)
     with contextlib.closing(dropping), pytest.raises(OptionError, match="dropped with the last batch"):
         preview(dropping, 3, 0)
 

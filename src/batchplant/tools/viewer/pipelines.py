@@ -42,7 +42,7 @@ OFFERED: dict[str, dict[str, Any]] = {
     "RandomHorizontalFlip": {"flip_prob": 0.5},
     "RandomCrop": {"size": 192, "padding": 0},
     "RandomTranslate": {"padding": 16},
-    "Cutout": {"crop_size": 64},
+    "RandomErasing": {"p": 0.5, "scale": (0.02, 0.33), "ratio": (0.3, 3.3)},
     "ColorJitter": {"brightness": 0.4, "contrast": 0.4, "saturation": 0.4, "hue": 0.1, "p": 1.0},
     "RandomBrightness": {"magnitude": 0.4, "p": 0.5},
     "RandomContrast": {"magnitude": 0.4, "p": 0.5},

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .... import ops
 from ....ops.base import Op
+from .. import ops
 from ..builtin import Builtin
 
 

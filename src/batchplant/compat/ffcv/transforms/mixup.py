@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from .... import ops
 from ....ops.base import Draws, Op, Spec
 from ....schema.columns import I64
+from .. import ops
 from ..builtin import Builtin
 
 

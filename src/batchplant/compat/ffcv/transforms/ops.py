@@ -6,6 +6,7 @@ from typing import Any
 
 from ....interop import torch as interop
 from ....ops.base import Op
+from .. import ops
 from ..builtin import Builtin
 
 
@@ -60,4 +61,4 @@ class View(Builtin):
         self.target_dtype = target_dtype
 
     def as_op(self, tensors: bool) -> Op:
-        return interop.View(self.target_dtype)
+        return ops.View(self.target_dtype)

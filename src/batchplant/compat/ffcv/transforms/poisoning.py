@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from .... import ops
 from ....ops.base import Op
+from .. import ops
 from ..builtin import Builtin
 
 
