@@ -1,7 +1,7 @@
-"""The face of FFCV 1.0.2 on batchplant: change ``from ffcv.loader …`` to ``from batchplant.ffcv.loader …``.
+"""FFCV 1.0.2's interface to batchplant: change ``from ffcv.loader …`` to ``from batchplant.ffcv.loader …``.
 
-The modules have FFCV's names, argument order and results; the work is done by :mod:`batchplant.loading`,
-:mod:`batchplant.ops` and the registry of formats. ``python -m batchplant.ffcv train.py`` runs a script
+The modules have FFCV's names, argument order and results; :mod:`batchplant.loading`, :mod:`batchplant.ops`
+and the registry of formats do the work. ``python -m batchplant.ffcv train.py`` runs a script
 that still says ``import ffcv``.
 """
 

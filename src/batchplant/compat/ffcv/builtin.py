@@ -1,7 +1,8 @@
-"""Builtin: FFCV's own operations, each done by one of batchplant's ops."""
+"""Base class of FFCV's own operations, each of which one of batchplant's ops carries out."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any, TypeGuard
 
@@ -14,26 +15,29 @@ from .pipeline.allocation_query import AllocationQuery
 from .pipeline.operation import Operation
 from .pipeline.state import State
 
+# FFCV runs the code of users in one thread, so it may not be safe in two.
+USER_CODE_LOCK = threading.RLock()
+
 
 def interpreted(code: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that numba is not asked to compile: the native core does the work."""
+    """Mark a function that numba does not compile, because the native core does the work."""
     code.interpreted = True  # type: ignore[attr-defined]
     return code
 
 
 class Builtin(Operation):
-    """An operation that batchplant does itself. Its attributes are read anew for every epoch."""
+    """An operation that batchplant carries out. Its attributes are read again for every epoch."""
 
     def as_op(self, tensors: bool) -> Op:
-        """The op that does it, on tensors or on arrays."""
+        """Return the op for it, on tensors or on arrays."""
         raise NotImplementedError
 
     def declare_state_and_memory(self, previous_state: State) -> tuple[State, Any]:
-        made = state_of(self.as_op(not previous_state.jit_mode).infer(spec_of(previous_state)))
-        return made, AllocationQuery(made.shape, made.dtype, None if made.jit_mode else made.device)
+        state = state_of(self.as_op(not previous_state.jit_mode).infer(spec_of(previous_state)))
+        return state, AllocationQuery(state.shape, state.dtype, None if state.jit_mode else state.device)
 
     def generate_code(self) -> Callable[..., Any]:
-        # Only for those who call it themselves: the Loader runs the op.
+        # For users who call it themselves; the Loader runs the op.
         def run(batch: Any, memory: Any, indices: Any) -> Any:
             op = self.as_op(isinstance(batch, torch.Tensor))
             ids = np.asarray(indices, dtype=np.int64)
@@ -43,23 +47,23 @@ class Builtin(Operation):
         return interpreted(run)
 
 
-def is_ours(operation: Any) -> TypeGuard[Builtin]:
-    """Whether it is a Builtin whose behaviour no subclass has replaced."""
-    ours = __name__.rpartition(".")[0]
+def is_ours(operation: object) -> TypeGuard[Builtin]:
+    """Return True for a Builtin whose behaviour no subclass has replaced."""
+    package = __name__.rpartition(".")[0]
     return isinstance(operation, Builtin) and all(
-        getattr(type(operation), name).__module__.startswith(ours)
+        getattr(type(operation), name).__module__.startswith(package)
         for name in ("generate_code", "declare_state_and_memory")
     )
 
 
 class StateSpec(Spec):
-    """A Spec that remembers the State it was made from."""
+    """A Spec that keeps the State it was derived from."""
 
     state: State
 
 
 def spec_of(state: State) -> Spec:
-    """FFCV's State as batchplant's Spec."""
+    """Convert FFCV's State to batchplant's Spec."""
     tensors = isinstance(state.dtype, torch.dtype) or torch.device(state.device).type != "cpu"
     shape = () if state.shape is None else tuple(int(size) for size in state.shape)
     spec = StateSpec(numpy_dtype(state.dtype), shape, tensors, str(torch.device(state.device)))
@@ -68,7 +72,7 @@ def spec_of(state: State) -> Spec:
 
 
 def state_of(spec: Spec) -> State:
-    """batchplant's Spec as FFCV's State."""
+    """Convert batchplant's Spec to FFCV's State."""
     if isinstance(spec, StateSpec):
         return spec.state
     dtype: Any = spec.dtype if spec.dtype is not None else np.dtype(np.uint8)

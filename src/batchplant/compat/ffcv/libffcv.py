@@ -11,12 +11,12 @@ from ... import _native
 
 
 def read(fileno: int, destination: Any, offset: int) -> int:
-    """Fill the destination from a place of a file; returns the bytes that were there."""
+    """Fill the destination from an offset of a file; return the number of bytes read."""
     return os.preadv(fileno, [memoryview(destination).cast("B")], int(offset))
 
 
 def memcpy(source: Any, dest: Any) -> None:
-    """Copy the bytes of one array to the start of another. It compiles."""
+    """Copy the bytes of one array to the start of another. numba can compile it."""
     data = source.reshape(-1).view(np.uint8)
     dest.reshape(-1).view(np.uint8)[: data.size] = data
 
@@ -27,7 +27,7 @@ def resize_crop(
     """Resize a part of an image into the destination; each pixel is the mean of what it covers."""
     part = np.ascontiguousarray(source[start_row:end_row, start_col:end_col])
     high, wide = destination.shape[:2]
-    # Where it has to grow, pixels repeat first, so that there is something to take the mean of.
+    # To enlarge, repeat pixels first: the mean needs at least one for each new pixel.
     part = part.repeat(-(-high // part.shape[0]), axis=0).repeat(-(-wide // part.shape[1]), axis=1)
     destination[...] = _native.resize_area(part, wide, high)
 

@@ -1,16 +1,20 @@
-"""Reader: the tables of a .beton file."""
+"""Reader of the tables of a .beton file, and the file's fields for batchplant's Loader."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from ...errors import DamagedError, OptionError
+from ...formats.beton.layout import MEMBERS
+from ...formats.beton.reader import BetonReader
+from ...schema import Bytes, Int, Schema
+from ...schema import Field as Kind
+from ...schema.columns import I64, Columns
 from .fields.base import Field
-from .source import IDS, FfcvSource
 from .types import (
     ALLOC_TABLE_TYPE,
     CURRENT_VERSION,
@@ -21,9 +25,61 @@ from .types import (
     get_metadata_type,
 )
 
+# A field that every file has: the sample numbers, for decoders that read the file themselves. No field of a
+# file has this name, because names contain no line break.
+IDS = "sample\nnumbers"
+
+
+class FfcvSource(BetonReader):
+    """A .beton file as FFCV sees it: FFCV's types only, and custom fields as their entries in the table."""
+
+    def __init__(self, path: str, *, members: Mapping[str, np.dtype[Any]] | None = None) -> None:
+        self._members = dict(members or {})
+        super().__init__(path)
+        self.schema = Schema({**self.schema, IDS: Int()})
+
+    def _fields(self, descriptors: Any, custom: dict[str, Kind]) -> tuple[Schema, list[int]]:
+        names = [descriptor["name"].decode("latin-1") for descriptor in descriptors]
+        missing = [
+            name
+            for name, descriptor in zip(names, descriptors, strict=True)
+            if descriptor["type"] == CUSTOM and name not in self._members
+        ]
+        if missing:
+            raise OptionError(
+                f"the field {missing[0]!r} is of a custom kind; say which with custom_fields="
+                f"{{{missing[0]!r}: ItsField}}",
+                path=self.path,
+            )
+        self._entries = [self._members.get(name) for name in names]
+        fields, types = super()._fields(descriptors, dict.fromkeys(self._members, Bytes()))
+        # JSON stays text, as in FFCV.
+        fields = Schema((name, Bytes() if field.kind == "json" else field) for name, field in fields.items())
+        return fields, [
+            CUSTOM if name in self._members else kind for name, kind in zip(names, types, strict=True)
+        ]
+
+    def _row_dtype(self) -> np.dtype[Any]:
+        entries = [
+            entry if entry is not None else MEMBERS[kind]
+            for entry, kind in zip(self._entries, self.types, strict=True)
+        ]
+        return np.dtype([(f"f{number}", entry) for number, entry in enumerate(entries)], align=True)
+
+    def _noted(self, at: int) -> Schema | None:
+        """Return the stored names only, which may be longer than FFCV's."""
+        stored = super()._noted(at) if CUSTOM not in self.types else None
+        return None if stored is None else Schema(zip(stored, self.schema.values(), strict=True))
+
+    def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
+        columns = super()._read(indices, [name for name in fields if name != IDS])
+        if IDS in fields:
+            columns[IDS] = indices.astype(np.int64)
+        return columns
+
 
 class Reader:
-    """Header, fields, table and allocations of a file. The tables stay in the file's mapping."""
+    """Header, fields, table and allocations of a file. The tables are views of the mapped file."""
 
     def __init__(self, fname: Any, custom_handlers: Mapping[str, Any] = {}) -> None:
         self._fname = str(fname)
@@ -43,7 +99,7 @@ class Reader:
         return np.asarray(np.memmap(self._fname, dtype, mode="r", offset=offset, shape=(count,)))
 
     def read_header(self) -> None:
-        # FFCV's own files are checked here, before any table of theirs is believed.
+        # Check the header before trusting any offset in it.
         try:
             header = self._table(HeaderType, 0, 1)[0]
         except ValueError:
@@ -57,16 +113,16 @@ class Reader:
         self.num_fields = int(header["num_fields"])
 
     def read_field_descriptors(self) -> None:
-        found = self._table(FieldDescType, HeaderType.itemsize, self.num_fields)
-        self.field_descriptors = found
-        stored = [one["name"].tobytes().rstrip(b"\0").decode("latin-1") for one in found]
+        descriptors = self._table(FieldDescType, HeaderType.itemsize, self.num_fields)
+        self.field_descriptors = descriptors
+        stored = [row["name"].tobytes().rstrip(b"\0").decode("latin-1") for row in descriptors]
         custom: dict[str, Field] = {
-            name: self._custom_handlers[name].from_binary(one["arguments"])
-            for name, one in zip(stored, found, strict=True)
+            name: self._custom_handlers[name].from_binary(row["arguments"])
+            for name, row in zip(stored, descriptors, strict=True)
             if name in self._custom_handlers
         }
-        for name, one in zip(stored, found, strict=True):
-            if one["type_id"] == CUSTOM and name not in custom:
+        for name, row in zip(stored, descriptors, strict=True):
+            if row["type_id"] == CUSTOM and name not in custom:
                 raise OptionError(
                     f"the field {name!r} is of a custom kind; say which with "
                     f"custom_fields={{{name!r}: ItsField}}",
@@ -76,12 +132,12 @@ class Reader:
             self._fname, members={name: field.metadata_type for name, field in custom.items()}
         )
         self.field_names = [name for name in self.source.schema if name != IDS]
-        handlers = get_handlers(found)
+        handlers = get_handlers(descriptors)
         self.handlers: dict[str, Any] = {
             name: custom.get(short, handler)
             for name, short, handler in zip(self.field_names, stored, handlers, strict=True)
         }
-        # Those that a user's own field describes.
+        # Names of the fields that users wrote.
         self.custom = {name for name, short in zip(self.field_names, stored, strict=True) if short in custom}
         self.metadata_type = get_metadata_type(self.handlers.values())
 
@@ -91,5 +147,5 @@ class Reader:
 
     def read_allocation_table(self) -> None:
         offset = int(self.header["alloc_table_ptr"])
-        room = os.path.getsize(self._fname) - offset
-        self.alloc_table = self._table(ALLOC_TABLE_TYPE, offset, room // ALLOC_TABLE_TYPE.itemsize)
+        table_bytes = os.path.getsize(self._fname) - offset
+        self.alloc_table = self._table(ALLOC_TABLE_TYPE, offset, table_bytes // ALLOC_TABLE_TYPE.itemsize)

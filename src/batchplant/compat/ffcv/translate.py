@@ -1,10 +1,13 @@
-"""From FFCV's pipelines to batchplant's: which op does what, and what happens on the device."""
+"""Translation of FFCV's pipelines to batchplant's: the op for each operation, and the steps on the device."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+import warnings
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 
 from ... import ops
@@ -13,32 +16,116 @@ from ...interop import torch as interop
 from ...loading.pipes import Pipe, Pipelines
 from ...ops.base import Draws, Op, Spec
 from ...schema.columns import I64
-from .adapter import UserOp
-from .builtin import is_ours
+from .builtin import USER_CODE_LOCK, is_ours, spec_of, state_of
+from .pipeline.allocation_query import allocate
+from .pipeline.compiler import Compiler, numba
 from .pipeline.operation import Operation
 from .pipeline.pipeline_spec import PipelineSpec
-from .source import IDS
+from .pipeline.state import State
+from .reader import IDS
 from .transforms import RandomResizedCrop
 from .transforms.normalize import NormalizeTensor
 
 TENSOR_OPS = (interop.ToTensor, interop.ToDevice, interop.ToTorchImage, interop.ModuleWrapper)
 
 
+_LOCAL = threading.local()
+
+
+class UserOp(Op):
+    """Runs an operation that a user wrote.
+
+    ``decodes``: the operation stands at the start of a pipeline and reads the file itself.
+    """
+
+    def __init__(
+        self, operation: Operation, field: Any, metadata: Any, memory: Any, *, decodes: bool, recompile: bool
+    ) -> None:
+        self.operation = operation
+        self._field, self._metadata, self._memory = field, metadata, memory
+        self._decodes, self._recompile = decodes, recompile
+        self._code: Callable[..., Any] | None = None
+        self._python_code: Callable[..., Any] | None = None
+        self._fill_shared: Callable[..., Any] | None = None
+        self._query: Any = None
+        self._shared_query: Any = None
+
+    def infer(self, spec: Spec) -> Spec:
+        state = state_of(spec)
+        if self._decodes:
+            state = State(True, torch.device("cpu"), None, np.dtype(np.uint8))
+        operation = self.operation
+        with USER_CODE_LOCK:
+            operation.accept_field(self._field)
+            operation.accept_globals(self._metadata, self._memory.compile_reader())
+            output, self._query = operation.declare_state_and_memory(state)
+            self._shared_query = operation.declare_shared_memory(state)
+            if self._code is None or self._recompile:
+                self._python_code = operation.generate_code()
+                self._fill_shared = operation.generate_code_for_shared_state()
+                self._code = Compiler.compile(self._python_code) if output.jit_mode else self._python_code
+        return spec_of(output)
+
+    @property
+    def code(self) -> Callable[..., Any] | None:
+        """The operation's function, compiled or not."""
+        return self._code
+
+    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+        with USER_CODE_LOCK:
+            arguments = [ids if self._decodes else batch, allocate(self._query, len(ids))]
+            if getattr(self._python_code, "with_indices", False):
+                arguments.append(ids)
+            if self._decodes:
+                arguments += [self._metadata, self._memory.schedule_epoch([]).state]
+            if self._fill_shared is not None:
+                arguments.append(self._shared(ids))
+            return self._call(arguments)
+
+    def _shared(self, ids: I64) -> Any:
+        """Return the memory that all uses of this operation share, filled once for every batch."""
+        # One thread makes all outputs of a batch, with the same array of sample numbers.
+        if getattr(_LOCAL, "ids", None) is not ids:
+            _LOCAL.ids, _LOCAL.shared = ids, {}
+        if id(self.operation) not in _LOCAL.shared:
+            memory = allocate(self._shared_query, len(ids))
+            assert self._fill_shared is not None
+            self._fill_shared(memory)
+            _LOCAL.shared[id(self.operation)] = memory
+        return _LOCAL.shared[id(self.operation)]
+
+    def _call(self, arguments: list[Any]) -> Any:
+        assert self._code is not None
+        if self._code is self._python_code:
+            return self._code(*arguments)
+        try:
+            return self._code(*arguments)
+        except numba().core.errors.NumbaError as error:
+            name = type(self.operation).__name__
+            reason = str(error).strip().splitlines()[0]
+            warnings.warn(f"numba cannot compile {name}, so it runs as plain Python: {reason}", stacklevel=2)
+            self._code = self._python_code
+            return self._call(arguments)
+
+    def __repr__(self) -> str:
+        return f"UserOp({type(self.operation).__name__})"
+
+
 class Translator:
-    """Makes the pipelines anew for every epoch; operations of users keep their compiled code."""
+    """Makes the pipelines for every epoch; operations of users keep their compiled code."""
 
     def __init__(self, reader: Any, memory: Any, specs: Mapping[str, PipelineSpec], recompile: bool) -> None:
         self._reader, self._memory, self._specs, self._recompile = reader, memory, specs, recompile
-        self._adapters: dict[tuple[str, int], UserOp] = {}
+        self._user_ops: dict[tuple[str, int], UserOp] = {}
 
     def pipelines(self) -> Pipelines:
-        made: dict[str, Any] = dict.fromkeys(self._reader.source.schema)
+        pipelines: dict[str, Any] = dict.fromkeys(self._reader.source.schema)
         for name in self._specs:
-            made[name] = self._pipe(name)
-        return made
+            pipelines[name] = self._pipe(name)
+        return pipelines
 
     def fingerprint(self) -> str:
-        """Changes when an attribute of an operation does."""
+        """Return a text that changes when an attribute of an operation does."""
         hidden = ("metadata", "memory_read", "field")
         return repr([
             [(type(one), {key: value for key, value in vars(one).items() if key not in hidden})
@@ -47,31 +134,31 @@ class Translator:
         ])  # fmt: skip
 
     def devices(self) -> set[Any]:
-        """The CUDA devices that batches go to."""
+        """Return the CUDA devices that batches go to."""
         pipes = [pipe.ops for pipe in self.pipelines().values() if isinstance(pipe, Pipe)]
         return {step.device for steps in pipes for step in steps if isinstance(step, Deferred)}
 
     def _chain(self, name: str) -> tuple[str, list[tuple[str, int, Any]]]:
-        """The field that a pipeline starts at, and its operations, each with the place it was written at."""
+        """Return the source field of a pipeline, and (pipeline, position, operation) of its operations."""
         spec = self._specs[name]
-        own = [(name, number, one) for number, one in enumerate([spec.decoder, *spec.transforms])]
+        chain = [(name, number, step) for number, step in enumerate([spec.decoder, *spec.transforms])]
         if isinstance(spec.source, str):
             if spec.source not in self._reader.handlers:
-                known = ", ".join(self._reader.handlers)
+                names = ", ".join(self._reader.handlers)
                 raise OptionError(
-                    f"the pipeline {name!r} starts at {spec.source!r}, which is no field; there are: {known}"
+                    f"the pipeline {name!r} starts at {spec.source!r}, which is no field; there are: {names}"
                 )
-            return spec.source, own
-        # It goes on from an operation of another pipeline: what comes before is done again, with the same
+            return spec.source, chain
+        # It continues from an operation of another pipeline: the steps before are repeated, with the same
         # random draws.
-        for other in self._specs:
-            operations = [self._specs[other].decoder, *self._specs[other].transforms]
-            at = [number for number, one in enumerate(operations) if one is spec.source]
-            if at and other != name:
-                source, before = self._chain(other)
-                before = before[: len(before) - len(operations) + at[0] + 1]
-                if all(is_ours(one) for _, _, one in before):
-                    return source, before + own[1:]
+        for origin in self._specs:
+            operations = [self._specs[origin].decoder, *self._specs[origin].transforms]
+            positions = [number for number, step in enumerate(operations) if step is spec.source]
+            if positions and origin != name:
+                source, before = self._chain(origin)
+                before = before[: len(before) - len(operations) + positions[0] + 1]
+                if all(is_ours(step) for _, _, step in before):
+                    return source, before + chain[1:]
                 raise OptionError(
                     f"the pipeline {name!r} starts behind an operation that batchplant does not know, and "
                     "cannot do the same twice; let it start at a field"
@@ -81,51 +168,52 @@ class Translator:
     def _pipe(self, name: str) -> Pipe:
         source, chain = self._chain(name)
         steps: list[Any] = []
-        own = tensors = False
-        made: Any
-        for origin, number, one in chain:
-            # Nobody but the decoder itself knows what a field of the user's own holds.
-            foreign = number == 0 and source in self._reader.custom
-            if is_ours(one) and not foreign:
-                self._tell(one, source)
-                if isinstance(one, RandomResizedCrop) and [type(step) for step in steps] == [ops.Decode]:
-                    # One with the decoder, which then decodes no more than it needs.
-                    steps, made = [], one.as_decoder()
-                elif own and steps:
-                    made = Either(one.as_op(False), one.as_op(True))
+        after_user_op = tensors = False
+        op: Any
+        for origin, number, operation in chain:
+            # Only its own decoder can read the field of a user.
+            is_foreign = number == 0 and source in self._reader.custom
+            if is_ours(operation) and not is_foreign:
+                self._inform(operation, source)
+                is_decoded = [type(step) for step in steps] == [ops.Decode]
+                if isinstance(operation, RandomResizedCrop) and is_decoded:
+                    # Fused with the decoder, which then decodes no more than it needs.
+                    steps, op = [], operation.as_decoder()
+                elif after_user_op and steps:
+                    op = ArraysOrTensors(operation.as_op(False), operation.as_op(True))
                 else:
-                    made = one.as_op(tensors)
-                made.share = made.share or f"{origin}/{number}"
-            elif isinstance(one, Operation):
-                made, own = self._adapter(name, number, one, source), True
-            elif isinstance(one, Op) or callable(one):
-                made = one
+                    op = operation.as_op(tensors)
+                op.share = op.share or f"{origin}/{number}"
+            elif isinstance(operation, Operation):
+                op, after_user_op = self._user_op(name, number, operation, source), True
+            elif isinstance(operation, Op) or callable(operation):
+                op = operation
             else:
-                raise OptionError(f"the pipeline {name!r} holds operations and modules, not {one!r}")
-            tensors = tensors or isinstance(made, TENSOR_OPS)
-            steps.append(made)
+                raise OptionError(f"the pipeline {name!r} holds operations and modules, not {operation!r}")
+            tensors = tensors or isinstance(op, TENSOR_OPS)
+            steps.append(op)
         first = IDS if isinstance(steps[0], UserOp) else source
         return Pipe(first, split_at_device(normalise_early(steps)))
 
-    def _tell(self, operation: Operation, source: str) -> None:
+    def _inform(self, operation: Operation, source: str) -> None:
         operation.accept_field(self._reader.handlers[source])
         operation.accept_globals(self._table(source), self._memory.compile_reader)
 
     def _table(self, source: str) -> Any:
         return self._reader.metadata[f"f{list(self._reader.handlers).index(source)}"]
 
-    def _adapter(self, name: str, number: int, operation: Operation, source: str) -> UserOp:
+    def _user_op(self, name: str, number: int, operation: Operation, source: str) -> UserOp:
         key = (name, number)
-        if key not in self._adapters:
-            self._adapters[key] = UserOp(
+        if key not in self._user_ops:
+            self._user_ops[key] = UserOp(
                 operation, self._reader.handlers[source], self._table(source), self._memory,
                 decodes=number == 0, recompile=self._recompile,
             )  # fmt: skip
-        return self._adapters[key]
+        return self._user_ops[key]
 
 
-class Either(Op):
-    """An op of which nobody knows, before the user's operations were asked, whether it gets tensors."""
+class ArraysOrTensors(Op):
+    """Chooses one of two ops by its input, whose kind only the user's operations before it determine."""
 
     def __init__(self, arrays: Op, tensors: Op) -> None:
         self.arrays, self.tensors = arrays, tensors
@@ -135,22 +223,22 @@ class Either(Op):
         return (self.tensors if spec.torch else self.arrays).infer(spec)
 
     def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
-        chosen = self.tensors if isinstance(batch, torch.Tensor) else self.arrays
-        return chosen.run(batch, ids, draws)
+        op = self.tensors if isinstance(batch, torch.Tensor) else self.arrays
+        return op.run(batch, ids, draws)
 
 
 def normalise_early(steps: list[Any]) -> list[Any]:
-    """A normalisation of tensors that never left the CPU, moved to where the engine does it in passing."""
-    places = [number for number, one in enumerate(steps) if isinstance(one, NormalizeTensor)]
-    firsts = [number for number, one in enumerate(steps) if isinstance(one, TENSOR_OPS)]
-    if not places or not firsts or not isinstance(steps[0], ops.ImageDecoder):
+    """Move a normalisation of CPU tensors to the front, where the engine fuses it with decoding."""
+    normalizations = [number for number, step in enumerate(steps) if isinstance(step, NormalizeTensor)]
+    tensor_steps = [number for number, step in enumerate(steps) if isinstance(step, TENSOR_OPS)]
+    if not normalizations or not tensor_steps or not isinstance(steps[0], ops.ImageDecoder):
         return steps
-    place, first = places[0], firsts[0]
-    if not all(_only_wraps(one) for one in steps[first:place]):
+    old, new = normalizations[0], tensor_steps[0]
+    if not all(_only_wraps(step) for step in steps[new:old]):
         return steps
-    late = steps[place]
+    late = steps[old]
     early = ops.Normalize(late.mean.tolist(), late.std.tolist(), late.dtype)
-    return [*steps[:first], early, *steps[first:place], *steps[place + 1 :]]
+    return [*steps[:new], early, *steps[new:old], *steps[old + 1 :]]
 
 
 def _only_wraps(step: Any) -> bool:
@@ -160,15 +248,15 @@ def _only_wraps(step: Any) -> bool:
 
 
 def split_at_device(steps: list[Any]) -> list[Any]:
-    """The steps, with all from the first copy to a CUDA device on as one that is put off."""
-    for number, one in enumerate(steps):
-        if isinstance(one, interop.ToDevice) and one.device.type == "cuda":
+    """Replace all steps from the first copy to a CUDA device on by one deferred step."""
+    for number, step in enumerate(steps):
+        if isinstance(step, interop.ToDevice) and step.device.type == "cuda":
             return [*steps[:number], Deferred(steps[number:])]
     return steps
 
 
 class Pending:
-    """A batch on the host, and the steps that are left to do on the device's own stream."""
+    """A batch on the host, and its remaining steps on the device's own stream."""
 
     def __init__(self, batch: Any, ids: I64, draws: Draws, steps: list[Any]) -> None:
         self.batch, self._ids, self._draws, self._steps = batch, ids, draws, steps
@@ -181,10 +269,10 @@ class Pending:
 
 
 class Deferred(Op):
-    """Steps that are done when the batch is handed over to the device."""
+    """Steps that run when the batch is delivered to the device."""
 
     def __init__(self, steps: list[Any]) -> None:
-        self.steps = [one if isinstance(one, Op) else ops.Function(one) for one in steps]
+        self.steps = [step if isinstance(step, Op) else ops.Function(step) for step in steps]
 
     @property
     def device(self) -> Any:
@@ -200,19 +288,22 @@ class Deferred(Op):
 
 
 class Delivery(interop.Delivery):
-    """Does what was put off, on a stream of its own; what stays on the host is left as it is."""
+    """Runs deferred steps on its own stream; values that stay on the host pass through."""
 
     def send(self, values: dict[str, Any]) -> tuple[dict[str, Any], Any]:
         with torch.cuda.stream(self.stream):
-            done = {name: one.finish() if isinstance(one, Pending) else one for name, one in values.items()}
+            batch = {
+                name: value.finish() if isinstance(value, Pending) else value
+                for name, value in values.items()
+            }
             event = torch.cuda.Event()
             event.record(self.stream)
-        # The host's memory has to stay until it is copied.
-        return done, (event, values)
+        # The host's memory must stay until the copy is complete.
+        return batch, (event, values)
 
 
 def delivery_for(devices: set[Any]) -> Delivery | None:
     if len(devices) > 1:
-        said = ", ".join(sorted(map(str, devices)))
-        raise OptionError(f"one loader feeds one device, and the pipelines name {said}")
+        names = ", ".join(sorted(map(str, devices)))
+        raise OptionError(f"one loader feeds one device, and the pipelines name {names}")
     return Delivery(devices.pop()) if devices else None

@@ -41,14 +41,14 @@ TYPE_ID_HANDLER: dict[int, Any] = {
 
 
 def get_handlers(field_descriptors: Any) -> list[Field | None]:
-    """The field of every descriptor; None for a custom one."""
-    kinds = [TYPE_ID_HANDLER[int(one["type_id"])] for one in field_descriptors]
+    """Return the field of every descriptor; None for a custom one."""
+    handlers = [TYPE_ID_HANDLER[int(descriptor["type_id"])] for descriptor in field_descriptors]
     return [
-        None if kind is None else kind.from_binary(one["arguments"])
-        for kind, one in zip(kinds, field_descriptors, strict=True)
+        None if handler is None else handler.from_binary(descriptor["arguments"])
+        for handler, descriptor in zip(handlers, field_descriptors, strict=True)
     ]
 
 
 def get_metadata_type(handlers: Iterable[Field]) -> np.dtype[Any]:
-    """What the table holds for each sample, all fields together."""
+    """Return the type of a sample's row in the table, all fields together."""
     return np.dtype([("", handler.metadata_type) for handler in handlers], align=True)

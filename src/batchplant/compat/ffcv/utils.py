@@ -13,7 +13,7 @@ s_print_lock = threading.Lock()
 
 
 def chunks(lst: Any, n: int) -> Iterator[Any]:
-    """Pieces of ``n`` items; the last may be shorter."""
+    """Return chunks of ``n`` items; the last may be shorter."""
     return (lst[start : start + n] for start in range(0, len(lst), n))
 
 
@@ -22,24 +22,24 @@ def is_power_of_2(n: int) -> bool:
 
 
 def align_to_page(ptr: int, page_size: int) -> int:
-    """The first multiple of the page size that is not before ``ptr``."""
+    """Round up to a multiple of the page size."""
     return -(-ptr // page_size) * page_size
 
 
 def decode_null_terminated_string(bytes: Any) -> str:
-    """ASCII up to the first NUL."""
+    """Decode ASCII up to the first NUL."""
     text: str = bytes.tobytes().partition(b"\0")[0].decode("ascii")
     return text
 
 
 def s_print(*a: Any, **b: Any) -> None:
-    """``print``, one thread at a time."""
+    """Print, one thread at a time."""
     with s_print_lock:
         print(*a, **b)
 
 
 def cast_int_to_byte_ptr(typingctx: Any, src: Any) -> Any:
-    """For compiled code: a number as a pointer to bytes."""
+    """Convert a number to a pointer to bytes, in compiled code."""
     raise MissingLibraryError("cast_int_to_byte_ptr works in compiled code alone: pip install numba")
 
 
@@ -48,7 +48,7 @@ if (_numba := numba()) is not None:
 
     @_intrinsic  # type: ignore[untyped-decorator]
     def cast_int_to_byte_ptr(typingctx: Any, src: Any) -> Any:
-        """For compiled code: a number as a pointer to bytes."""
+        """Convert a number to a pointer to bytes, in compiled code."""
         if not isinstance(src, _numba.types.Integer):
             return None
         pointer = _numba.types.CPointer(_numba.types.uint8)

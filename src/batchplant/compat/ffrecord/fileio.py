@@ -1,4 +1,4 @@
-"""FileReader and FileWriter, on top of the format's own reader and writer."""
+"""FileReader and FileWriter, on top of batchplant's reader and writer of the format."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from ...formats.ffrecord import FFRecordReader, FFRecordWriter
 from ...schema.columns import I64, U8, Columns, Ragged, as_bytes
 
 Name = str | os.PathLike[str]
-# A writer hands on this much at once.
-PENDING_BYTES, PENDING_SAMPLES = 4 << 20, 4096
+# A writer buffers at most this much.
+MAX_BUFFER_BYTES, MAX_BUFFER_SAMPLES = 4 << 20, 4096
 
 
 def _names(fname: Name | Sequence[Name]) -> list[str]:
@@ -27,7 +27,7 @@ def _names(fname: Name | Sequence[Name]) -> list[str]:
         folder = Path(fname)
         return sorted(map(str, folder.glob("*.ffr"))) if folder.is_dir() else [os.fspath(fname)]
     if isinstance(fname, list | tuple):
-        return [os.fspath(one) for one in fname]
+        return [os.fspath(name) for name in fname]
     raise TypeError(f"fname is a path or a list of paths, not {type(fname).__name__}")
 
 
@@ -42,7 +42,7 @@ class FileReader:
         if not self.fnames:
             raise NotFoundError("at least one .ffr file is needed", path=fname)
         self.check_data = bool(check_data)
-        # What the bytes mean is the caller's affair, whatever lies beside the file.
+        # The caller interprets the bytes; a schema beside the file is ignored.
         self._readers = [FFRecordReader(name, check=self.check_data, schema=RAW) for name in self.fnames]
         self._ends: I64 = np.cumsum([len(reader) for reader in self._readers])
         self.n = int(self._ends[-1])
@@ -51,7 +51,7 @@ class FileReader:
         return self.n
 
     def read(self, indices: Sequence[int] | I64) -> list[U8]:
-        """The bytes of these samples, each an array of uint8; all that were read together share memory.
+        """Return the bytes of these samples, each an array of uint8; samples read together share memory.
 
         Negative numbers count from the end.
         """
@@ -59,29 +59,31 @@ class FileReader:
         if len(self._readers) == 1:
             return _cells(self._readers[0], rows)
         files = np.searchsorted(self._ends, rows, side="right")
-        found: list[Any] = [None] * len(rows)
+        samples: list[Any] = [None] * len(rows)
         for file in np.unique(files):
-            where = np.flatnonzero(files == file)
+            positions = np.flatnonzero(files == file)
             reader = self._readers[file]
-            cells = _cells(reader, rows[where] - (self._ends[file] - len(reader)))
-            for place, cell in zip(where.tolist(), cells, strict=True):
-                found[place] = cell
-        return found
+            cells = _cells(reader, rows[positions] - (self._ends[file] - len(reader)))
+            for position, cell in zip(positions.tolist(), cells, strict=True):
+                samples[position] = cell
+        return samples
 
     def read_one(self, index: int) -> U8:
-        """The bytes of one sample."""
+        """Return the bytes of one sample."""
         return self.read([index])[0]
 
     def _rows(self, indices: Sequence[int] | I64) -> I64:
-        found: npt.NDArray[Any] = np.asarray(indices)
-        if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
+        numbers: npt.NDArray[Any] = np.asarray(indices)
+        if numbers.ndim != 1 or (numbers.size and numbers.dtype.kind not in "iu"):
             raise TypeError("indices is a list of integers")
-        rows = found.astype(np.int64)
-        if rows.size and (rows.min() < 0 or rows.max() >= self.n or found.dtype == np.uint64):
-            bad = (found >= self.n) | (rows < -self.n)
-            if bad.any():
-                wrong = int(found[int(np.argmax(bad))])
-                raise SampleIndexError(f"there is no sample {wrong}; there are {self.n}", path=self.fnames[0])
+        rows = numbers.astype(np.int64)
+        if rows.size and (rows.min() < 0 or rows.max() >= self.n or numbers.dtype == np.uint64):
+            is_outside = (numbers >= self.n) | (rows < -self.n)
+            if is_outside.any():
+                number = int(numbers[int(np.argmax(is_outside))])
+                raise SampleIndexError(
+                    f"there is no sample {number}; there are {self.n}", path=self.fnames[0]
+                )
             rows = np.where(rows < 0, rows + self.n, rows)
         return rows
 
@@ -91,11 +93,11 @@ class FileReader:
             reader.check_header()
 
     def get_offsets(self, file_index: int) -> I64:
-        """Where the samples of a file begin, and behind them where the last one ends."""
+        """Return the offsets at which the samples of a file begin, and the end of the last one."""
         return self._readers[file_index].offsets
 
     def get_checksums(self, file_index: int) -> npt.NDArray[np.uint32]:
-        """The CRC-32 of each sample of a file."""
+        """Return the CRC-32 of each sample of a file."""
         return self._readers[file_index].sums
 
     def close(self) -> None:
@@ -128,8 +130,8 @@ class FileWriter:
             raise OptionError(f"n is the number of samples, not {n}", path=fname)
         self.n = int(n)
         self.count = 0
-        self._waiting: list[bytes] = []
-        self._size = 0
+        self._buffer: list[bytes] = []
+        self._buffer_bytes = 0
         options = WriteOptions(overwrite=True, length=self.n, workers=1)
         self._writer = FFRecordWriter(os.fspath(fname), RAW, options)
 
@@ -137,16 +139,16 @@ class FileWriter:
         """Append a sample: bytes, or anything that holds contiguous bytes."""
         if self.count >= self.n:
             raise OptionError(f"there are {self.n} samples already", path=self._writer.path)
-        self._waiting.append(data if isinstance(data, bytes) else as_bytes(data).tobytes())
+        self._buffer.append(data if isinstance(data, bytes) else as_bytes(data).tobytes())
         self.count += 1
-        self._size += len(self._waiting[-1])
-        if self._size >= PENDING_BYTES or len(self._waiting) >= PENDING_SAMPLES:
-            self._hand_on()
+        self._buffer_bytes += len(self._buffer[-1])
+        if self._buffer_bytes >= MAX_BUFFER_BYTES or len(self._buffer) >= MAX_BUFFER_SAMPLES:
+            self._flush()
 
-    def _hand_on(self) -> None:
-        if self._waiting:
-            self._writer.append(Columns(data=Ragged.from_cells(self._waiting)))
-            self._waiting, self._size = [], 0
+    def _flush(self) -> None:
+        if self._buffer:
+            self._writer.append(Columns(data=Ragged.from_cells(self._buffer)))
+            self._buffer, self._buffer_bytes = [], 0
 
     def close(self) -> None:
         """Complete the file. With fewer than ``n`` samples that is an error, and there is no file."""
@@ -155,14 +157,14 @@ class FileWriter:
         if self.count != self.n:
             self._writer.abort()
             raise OptionError(f"{self.count} samples came, {self.n} were promised", path=self._writer.path)
-        self._hand_on()
+        self._flush()
         self._writer.close()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
+    def __exit__(self, error_type: type[BaseException] | None, *_: object) -> None:
+        if error_type is None:
             self.close()
         else:
             self._writer.abort()

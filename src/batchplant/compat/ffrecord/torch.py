@@ -4,7 +4,7 @@
 
     class Images(Dataset):
         def process(self, indices, data):
-            return [decode(one) for one in data]
+            return [decode(sample) for sample in data]
 
     loader = DataLoader(Images("train.ffr"), batch_size=64, shuffle=True, num_workers=4)
 """
@@ -25,22 +25,22 @@ __all__ = ["ConcatDataset", "DataLoader", "Dataset", "ReaderRegistry", "Subset"]
 
 
 class ReaderRegistry:
-    """Knows the FileReaders among its attributes, and among those of the registries it holds."""
+    """Finds the FileReaders among its attributes, and among those of the registries in them."""
 
     def ffreaders(self) -> list[FileReader]:
-        found: list[FileReader] = []
+        readers: list[FileReader] = []
         for value in vars(self).values():
             if isinstance(value, FileReader):
-                found.append(value)
+                readers.append(value)
             elif isinstance(value, ReaderRegistry):
-                found += value.ffreaders()
-        return found
+                readers += value.ffreaders()
+        return readers
 
 
 class Dataset(torch_data.Dataset, ReaderRegistry):  # type: ignore[misc]
-    """Samples by the list. A subclass says in ``process`` what becomes of their bytes.
+    """Samples by lists of their numbers. A subclass turns their bytes into samples in ``process``.
 
-    It may also read whatever it likes itself: by its own ``__init__``, ``__len__`` and ``__getitem__``.
+    It may also read other data with its own ``__init__``, ``__len__`` and ``__getitem__``.
     """
 
     def __init__(self, fnames: Name | Sequence[Name], check_data: bool = True) -> None:
@@ -56,15 +56,15 @@ class Dataset(torch_data.Dataset, ReaderRegistry):  # type: ignore[misc]
         return self.process(indices, self.reader.read(indices))
 
     def __getitems__(self, indices: Sequence[int]) -> Any:
-        """What PyTorch's loader calls for a batch."""
+        """Return a batch for PyTorch's loader."""
         return self[list(indices)]
 
     def __add__(self, other: Dataset) -> ConcatDataset:
-        """This dataset and then another. PyTorch's own sum would ask for one sample at a time."""
+        """Concatenate two datasets. PyTorch's own sum would read one sample at a time."""
         return ConcatDataset([self, other])
 
     def process(self, indices: Sequence[int], data: list[U8]) -> Any:
-        """Samples from bytes; ``collate_fn`` gets what it returns."""
+        """Return samples made of bytes; the result goes to ``collate_fn``."""
         raise NotImplementedError("a subclass says how samples are made of bytes")
 
 
@@ -87,15 +87,15 @@ class ConcatDataset(Dataset):
 
     def __init__(self, datasets: Iterable[Dataset]) -> None:
         self.datasets = list(datasets)
-        if not self.datasets or not all(isinstance(one, Dataset) for one in self.datasets):
+        if not self.datasets or not all(isinstance(dataset, Dataset) for dataset in self.datasets):
             raise OptionError("datasets is a list of at least one Dataset")
-        self.cumulative_sizes = np.cumsum([len(one) for one in self.datasets]).tolist()
+        self.cumulative_sizes = np.cumsum([len(dataset) for dataset in self.datasets]).tolist()
 
     def __len__(self) -> int:
         return int(self.cumulative_sizes[-1])
 
     def ffreaders(self) -> list[FileReader]:
-        return [reader for one in self.datasets for reader in one.ffreaders()]
+        return [reader for dataset in self.datasets for reader in dataset.ffreaders()]
 
     def __getitem__(self, indices: Sequence[int]) -> Any:
         rows = np.asarray(indices, dtype=np.int64)
@@ -103,17 +103,19 @@ class ConcatDataset(Dataset):
             raise SampleIndexError(f"there are {len(self)} samples")
         rows = np.where(rows < 0, rows + len(self), rows)
         parts = np.searchsorted(self.cumulative_sizes, rows, side="right")
-        found: list[Any] = [None] * len(rows)
+        samples: list[Any] = [None] * len(rows)
         for part in np.unique(parts):
-            where = np.flatnonzero(parts == part)
-            first = self.cumulative_sizes[part] - len(self.datasets[part])
-            for place, sample in zip(where, self.datasets[part][(rows[where] - first).tolist()], strict=True):
-                found[place] = sample
-        return found
+            positions = np.flatnonzero(parts == part)
+            dataset = self.datasets[part]
+            first = self.cumulative_sizes[part] - len(dataset)
+            part_samples = dataset[(rows[positions] - first).tolist()]
+            for position, sample in zip(positions, part_samples, strict=True):
+                samples[position] = sample
+        return samples
 
 
 class _Skipping(torch_data.Sampler):  # type: ignore[misc]
-    """The batches of another sampler, without the first few."""
+    """The batches of another sampler, without the first ``step`` ones."""
 
     def __init__(self, sampler: Any) -> None:
         self.sampler = sampler
@@ -127,9 +129,9 @@ class _Skipping(torch_data.Sampler):  # type: ignore[misc]
 
 
 class DataLoader(torch_data.DataLoader):  # type: ignore[misc]
-    """PyTorch's DataLoader, which asks a :class:`Dataset` for whole batches and can begin in the middle.
+    """PyTorch's DataLoader, which reads whole batches of a :class:`Dataset` and can begin in the middle.
 
-    Takes PyTorch's own datasets too. Worker processes are forked. ``skippable``: whether there is set_step.
+    Accepts PyTorch's own datasets too. Worker processes are forked. ``skippable``: enables set_step.
     """
 
     def __init__(
@@ -165,7 +167,7 @@ class DataLoader(torch_data.DataLoader):  # type: ignore[misc]
             worker_init_fn=worker_init_fn,
             generator=generator,
             multiprocessing_context="fork" if num_workers else None,
-            # Without workers PyTorch takes none at all, which the original did not mind.
+            # PyTorch refuses it without workers; ffrecord ignores it.
             prefetch_factor=prefetch_factor if num_workers else None,
             persistent_workers=persistent_workers,
         )

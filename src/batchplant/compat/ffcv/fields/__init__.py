@@ -1,4 +1,4 @@
-"""What a sample is made of."""
+"""Fields of a sample."""
 
 from __future__ import annotations
 

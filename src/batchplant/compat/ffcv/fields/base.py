@@ -1,4 +1,4 @@
-"""Field: what users subclass for fields of their own."""
+"""Base class of fields, also of those that users write."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ import numpy as np
 
 from ..pipeline.operation import Operation
 
-# The arguments of a field, as the file keeps them.
+# The arguments of a field as the file stores them.
 ARG_TYPE = np.dtype([("", "<u1", 1024)])
 
 Malloc = Callable[[int], tuple[int, Any]]
 
 
 class Field(ABC):
-    """A part of every sample: how it is written, and which decoder reads it."""
+    """Writes one value of every sample and names the decoder that reads it."""
 
     @property
     @abstractmethod
     def metadata_type(self) -> np.dtype[Any]:
-        """What the table holds for each sample."""
+        """Type of the field's entry in the table of samples."""
 
     @staticmethod
     @abstractmethod
     def from_binary(binary: Any) -> Field:
-        """The field that ``to_binary`` described."""
+        """Return the field that ``to_binary`` described."""
 
     @abstractmethod
     def to_binary(self) -> Any:
-        """The field's own arguments, as an ARG_TYPE."""
+        """Return the field's arguments as an ARG_TYPE."""
 
     @abstractmethod
     def encode(self, destination: Any, field: Any, malloc: Malloc) -> None:
-        """Fill a value's place in the table; ``malloc(size)`` gives a pointer and the bytes behind it."""
+        """Fill a value's entry of the table; ``malloc(size)`` returns a pointer and the bytes at it."""
 
     @abstractmethod
     def get_decoder_class(self) -> type[Operation]:
-        """The decoder of pipelines that name none."""
+        """Return the decoder of pipelines that name none."""

@@ -1,4 +1,4 @@
-"""Numbers."""
+"""Fields and decoders of numbers."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from .base import ARG_TYPE, Field
 
 
 class Decoder(Builtin):
-    """A Builtin that stands at the start of a pipeline."""
+    """A Builtin at the start of a pipeline."""
 
     def fill(self, destination: Any, rows: Any, indices: Any, read: Callable[[Any], Any]) -> None:
-        """Decode samples by their rows of the table; ``read`` gives the bytes that a pointer leads to."""
+        """Decode samples from their rows of the table; ``read`` returns the bytes at a pointer."""
         raise NotImplementedError
 
     def generate_code(self) -> Callable[..., Any]:
-        """A function of (sample numbers, memory, the field's table, what the memory manager gives)."""
+        """Return a function of (sample numbers, memory, the field's table, the memory manager's state)."""
         memory_read = self.memory_read
 
         def decode(indices: Any, destination: Any, metadata: Any, storage_state: Any) -> Any:
-            made = destination[: len(indices)]
-            self.fill(made, metadata[indices], indices, lambda ptr: memory_read(ptr, storage_state))
-            return made
+            batch = destination[: len(indices)]
+            self.fill(batch, metadata[indices], indices, lambda ptr: memory_read(ptr, storage_state))
+            return batch
 
         return interpreted(decode)
 

@@ -1,4 +1,4 @@
-"""Bytes of any length."""
+"""Field and decoder of bytes of any length."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .basics import Decoder
 
 
 class BytesDecoder(Decoder):
-    """Bytes as an array of shape (batch, longest in the file), filled up with zeros."""
+    """Bytes as an array of shape (batch, longest in the file), padded with zeros."""
 
     def _longest(self) -> int:
         return int(self.metadata["size"].max(initial=0))
@@ -28,9 +28,9 @@ class BytesDecoder(Decoder):
 
     def fill(self, destination: Any, rows: Any, indices: Any, read: Callable[[Any], Any]) -> None:
         destination[:] = 0
-        for place, row in zip(destination, rows, strict=True):
+        for cell, row in zip(destination, rows, strict=True):
             if row["size"]:
-                place[: int(row["size"])] = read(row["ptr"])
+                cell[: int(row["size"])] = read(row["ptr"])
 
     def declare_state_and_memory(self, previous_state: State) -> tuple[State, Any]:
         shape, dtype = (self._longest(),), np.dtype("<u1")
@@ -38,16 +38,16 @@ class BytesDecoder(Decoder):
 
 
 def as_uint8(value: Any) -> Any:
-    """An array as bytes: numbers of any kind that bytes can hold. FFCV cuts the others."""
+    """Return an array of numbers from 0 to 255 as bytes; EncodeError for others, which FFCV truncates."""
     if value.dtype == np.uint8:
         return value
     with np.errstate(invalid="ignore"):
-        found = value.astype(np.uint8)
-    if not np.array_equal(found, value):
+        data = value.astype(np.uint8)
+    if not np.array_equal(data, value):
         raise EncodeError(
             f"a BytesField takes whole numbers from 0 to 255, and this {value.dtype} array has others"
         )
-    return found
+    return data
 
 
 class BytesField(Field):

@@ -1,4 +1,4 @@
-"""The first steps of pipelines."""
+"""Decoders, the first steps of pipelines."""
 
 from __future__ import annotations
 

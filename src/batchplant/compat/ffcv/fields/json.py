@@ -1,4 +1,4 @@
-"""JSON, stored as bytes that end with a NUL."""
+"""Field of JSON values, stored as bytes that end with a NUL."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SEPARATOR = "\0"
 
 
 class JSONField(BytesField):
-    """Any JSON value. Batches hold its text as bytes: ``JSONField.unpack(batch)`` gives the values."""
+    """Any JSON value. Batches hold its text as bytes: ``JSONField.unpack(batch)`` parses it."""
 
     @staticmethod
     def from_binary(binary: Any) -> Field:
@@ -27,7 +27,7 @@ class JSONField(BytesField):
 
     @staticmethod
     def unpack(batch: Any) -> Any:
-        """The values of a batch, as a list; of one sample's row, the value alone."""
+        """Return the values of a batch as a list; for the row of one sample, its value."""
         rows = batch.cpu().numpy() if isinstance(batch, torch.Tensor) else np.asarray(batch)
         texts = [
             row.tobytes().partition(SEPARATOR.encode())[0].decode(ENCODING) for row in np.atleast_2d(rows)

@@ -1,4 +1,4 @@
-"""Arrays and tensors of one shape."""
+"""Fields and decoder of arrays and tensors of one shape."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ NDArrayArgsType = np.dtype([("shape", "<u8", 32), ("type_length", "<u8")])
 
 
 class NDArrayDecoder(Decoder):
-    """Arrays as they are, one behind another."""
+    """Stacks arrays."""
 
     def as_op(self, tensors: bool) -> Op:
-        return _Same()
+        return _Identity()
 
     def fill(self, destination: Any, rows: Any, indices: Any, read: Callable[[Any], Any]) -> None:
-        for place, ptr in zip(destination, rows, strict=True):
-            place[...] = read(ptr).view(self.field.dtype).reshape(self.field.shape)
+        for cell, ptr in zip(destination, rows, strict=True):
+            cell[...] = read(ptr).view(self.field.dtype).reshape(self.field.shape)
 
     def declare_state_and_memory(self, previous_state: State) -> tuple[State, Any]:
         shape, dtype = self.field.shape, self.field.dtype
         return State(True, previous_state.device, shape, dtype), AllocationQuery(shape, dtype)
 
 
-class _Same(Op):
+class _Identity(Op):
     def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
         return batch
 
@@ -64,18 +64,18 @@ class NDArrayField(Field):
         text = json.dumps(self.dtype.descr).encode()
         head = np.zeros(1, dtype=NDArrayArgsType)
         head["shape"][0, : len(self.shape)], head["type_length"] = self.shape, len(text)
-        made = np.zeros(1, dtype=ARG_TYPE)[0]
-        made[0][: head.nbytes + len(text)] = np.frombuffer(head.tobytes() + text, dtype=np.uint8)
-        return made
+        arguments = np.zeros(1, dtype=ARG_TYPE)[0]
+        arguments[0][: head.nbytes + len(text)] = np.frombuffer(head.tobytes() + text, dtype=np.uint8)
+        return arguments
 
     def fit(self, value: Any) -> Any:
-        """The value as an array of this field; FFCV looks at the number of bytes alone."""
-        found = np.asarray(value)
-        if found.dtype != self.dtype or found.size != np.prod(self.shape):
+        """Return the value as an array of this field; FFCV checks the number of bytes only."""
+        array = np.asarray(value)
+        if array.dtype != self.dtype or array.size != np.prod(self.shape):
             raise OptionError(
-                f"the field holds {self.dtype} {self.shape}, and this is {found.dtype} {found.shape}"
+                f"the field holds {self.dtype} {self.shape}, and this is {array.dtype} {array.shape}"
             )
-        return found.reshape(self.shape)
+        return array.reshape(self.shape)
 
     def encode(self, destination: Any, field: Any, malloc: Any) -> None:
         destination[0], memory = malloc(self.element_size)
@@ -89,7 +89,7 @@ class TorchTensorField(NDArrayField):
     """Tensors of one dtype and shape."""
 
     def __init__(self, dtype: Any, shape: tuple[int, ...]) -> None:
-        found = numpy_dtype(dtype)
-        if found is None:
+        stored = numpy_dtype(dtype)
+        if stored is None:
             raise OptionError(f"NumPy has no {dtype}, so the file cannot hold it; view it as another dtype")
-        super().__init__(found, shape)
+        super().__init__(stored, shape)

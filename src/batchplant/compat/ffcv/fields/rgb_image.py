@@ -1,4 +1,4 @@
-"""Images."""
+"""Field and decoders of images."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from .base import ARG_TYPE, Field
 from .basics import Decoder
 
 IMAGE_MODES = {"jpg": 0, "raw": 1}
-# As a threshold: no image is larger.
-NEVER = 1 << 62
+# A smart_threshold that no image exceeds.
+UNLIMITED_BYTES = 1 << 62
 
 
 def encode_jpeg(numpy_image: Any, quality: int) -> Any:
-    """RGB pixels as the bytes of a JPEG."""
+    """Encode RGB pixels as a JPEG."""
     return np.frombuffer(_native.jpeg_encode(np.ascontiguousarray(numpy_image), int(quality)), np.uint8)
 
 
 def resizer(image: Any, target_resolution: int | None) -> Any:
-    """The image, shrunk where its longer side exceeds the target."""
+    """Shrink an image whose longer side exceeds the target."""
     return images.fit(image, target_resolution)
 
 
 def get_random_crop(height: int, width: int, scale: Any, ratio: Any) -> tuple[int, int, int, int]:
-    """(top, left, height, width) of a random part, drawn with ``np.random``."""
+    """Return (top, left, height, width) of a random crop, drawn with ``np.random``."""
     for _ in range(10):
         area = height * width * np.random.uniform(scale[0], scale[1])
         aspect = np.exp(np.random.uniform(np.log(ratio[0]), np.log(ratio[1])))
@@ -52,37 +52,38 @@ def get_random_crop(height: int, width: int, scale: Any, ratio: Any) -> tuple[in
 
 
 def get_center_crop(height: int, width: int, _: Any, ratio: float) -> tuple[int, int, int, int]:
-    """(top, left, height, width) of the square in the middle, ``ratio`` of the shorter side wide."""
+    """Return (top, left, height, width) of the central square, ``ratio`` of the shorter side wide."""
     side = int(ratio * min(height, width))
     return (height - side) // 2, (width - side) // 2, side, side
 
 
 class VaryingSizeError(OptionError, TypeError):
-    """What FFCV raises as a TypeError: the images of a file are not of one size."""
+    """The images of a file are not of one size; a TypeError, as in FFCV."""
 
 
 @functools.cache
 def _engine(process: int) -> Any:
-    """For those who call a decoder's function themselves; its threads do not outlive a fork."""
+    """Return an engine for users who call a decoder's function themselves; threads do not survive a fork."""
     return _native.Engine(1)
 
 
 class SimpleRGBImageDecoder(Decoder):
-    """Images as they are; all of the file must have one size."""
+    """Decodes images in their own size, which all images of the file must share."""
 
     def __init__(self) -> None:
         super().__init__()
 
     def _size(self) -> tuple[int, int]:
         sizes = [self.metadata[side] for side in ("height", "width")]
-        least, most = [one.min(initial=65535) for one in sizes], [one.max(initial=0) for one in sizes]
-        if len(self.metadata) and least != most:
+        smallest = [lengths.min(initial=65535) for lengths in sizes]
+        largest = [lengths.max(initial=0) for lengths in sizes]
+        if len(self.metadata) and smallest != largest:
             raise VaryingSizeError(
-                f"the images of this file are from {least[1]}×{least[0]} to {most[1]}×{most[0]}; "
+                f"the images of this file are from {smallest[1]}×{smallest[0]} to {largest[1]}×{largest[0]}; "
                 "SimpleRGBImageDecoder needs one size: use RandomResizedCropRGBImageDecoder or "
                 "CenterCropRGBImageDecoder"
             )
-        return int(most[0]), int(most[1])
+        return int(largest[0]), int(largest[1])
 
     def as_op(self, tensors: bool) -> Op:
         self._size()
@@ -95,14 +96,14 @@ class SimpleRGBImageDecoder(Decoder):
         ids = np.asarray(indices, dtype=np.int64)
         op: Any = self.as_op(False)
         boxes = op.boxes(shape[:, :2], Draws(int(np.random.randint(2**31)), 0, ids, type(self).__name__))
-        base, sizes = np.arange(len(cells), dtype=np.int32), np.array([len(one) for one in cells], np.int64)
+        base, sizes = np.arange(len(cells), dtype=np.int32), np.array([len(cell) for cell in cells], np.int64)
         status, errors, _ = _engine(os.getpid()).decode(
             cells, base, np.zeros(len(cells), np.int64), sizes, np.where(raw, shape, 0).astype(np.int32),
             boxes, None, destination, layout="nhwc", filter="area", dct="fast",
         )  # fmt: skip
         for row in np.flatnonzero(status)[:1]:
-            said = errors[0][1] if errors else "the image cannot be decoded as RGB"
-            raise DecodeError(said, sample=int(ids[errors[0][0] if errors else row]))
+            reason = errors[0][1] if errors else "the image cannot be decoded as RGB"
+            raise DecodeError(reason, sample=int(ids[errors[0][0] if errors else row]))
 
     def declare_state_and_memory(self, previous_state: State) -> tuple[State, Any]:
         shape, dtype = (*self._size(), 3), np.dtype("<u1")
@@ -110,7 +111,7 @@ class SimpleRGBImageDecoder(Decoder):
 
 
 class ResizedCropRGBImageDecoder(SimpleRGBImageDecoder):
-    """A part of every image, resized; subclasses say which with ``get_crop_generator``.
+    """Decodes a part of every image, resized; subclasses choose it with ``get_crop_generator``.
 
     ``output_size`` may be changed between epochs, for training at a growing resolution.
     """
@@ -128,7 +129,7 @@ class ResizedCropRGBImageDecoder(SimpleRGBImageDecoder):
     @property
     @abstractmethod
     def get_crop_generator(self) -> Callable[..., Any]:
-        """A function of (height, width, scale, ratio) that gives (top, left, height, width)."""
+        """Return a function of (height, width, scale, ratio) that returns (top, left, height, width)."""
 
     def as_op(self, tensors: bool) -> Op:
         crop = self.get_crop_generator
@@ -136,11 +137,11 @@ class ResizedCropRGBImageDecoder(SimpleRGBImageDecoder):
             return ops.RandomResizedCrop(self._size(), self.scale, self.ratio, filter="area")
         if crop is get_center_crop:
             return ops.CenterCrop(self._size(), self.ratio, filter="area")
-        return _OwnCrop(self._size(), crop, self.scale, self.ratio)
+        return _UserCrop(self._size(), crop, self.scale, self.ratio)
 
 
-class _OwnCrop(ops.ImageDecoder):
-    """A decoder whose boxes a user's function chooses."""
+class _UserCrop(ops.ImageDecoder):
+    """Decoder whose crops a user's function chooses."""
 
     filter = "area"
 
@@ -148,13 +149,13 @@ class _OwnCrop(ops.ImageDecoder):
         self.size, self.crop, self.scale, self.ratio = size, crop, scale, ratio
 
     def boxes(self, sizes: I32, draws: Draws) -> F64:
-        found = [self.crop(int(high), int(wide), self.scale, self.ratio) for high, wide in sizes]
-        top, left, high, wide = np.array(found, dtype=np.float64).reshape(-1, 4).T
+        crops = [self.crop(int(high), int(wide), self.scale, self.ratio) for high, wide in sizes]
+        top, left, high, wide = np.array(crops, dtype=np.float64).reshape(-1, 4).T
         return np.stack([left, top, left + wide, top + high], axis=1)
 
 
 class RandomResizedCropRGBImageDecoder(ResizedCropRGBImageDecoder):
-    """A random part of a random area (``scale``) and aspect (``ratio``), resized."""
+    """Decodes a random part of random area (``scale``) and aspect (``ratio``), resized."""
 
     def __init__(self, output_size: Any, scale: Any = (0.08, 1.0), ratio: Any = (0.75, 4 / 3)) -> None:
         super().__init__(output_size)
@@ -166,7 +167,7 @@ class RandomResizedCropRGBImageDecoder(ResizedCropRGBImageDecoder):
 
 
 class CenterCropRGBImageDecoder(ResizedCropRGBImageDecoder):
-    """The square in the middle, ``ratio`` of the shorter side wide, resized."""
+    """Decodes the central square, ``ratio`` of the shorter side wide, resized."""
 
     def __init__(self, output_size: Any, ratio: float) -> None:
         super().__init__(output_size)
@@ -198,12 +199,12 @@ class RGBImageField(Field):
         self.jpeg_quality, self.proportion = int(jpeg_quality), compress_probability
 
     def options(self) -> ImageOptions:
-        """The same for batchplant's writer."""
+        """Return the same options for batchplant's writer."""
         return ImageOptions(
             write_mode=self.write_mode,
             max_resolution=self.max_resolution,
             jpeg_quality=self.jpeg_quality,
-            smart_threshold=NEVER if self.smart_threshold is None else int(self.smart_threshold),
+            smart_threshold=UNLIMITED_BYTES if self.smart_threshold is None else int(self.smart_threshold),
             compress_probability=self.proportion,
         )
 

@@ -9,7 +9,7 @@ from ....loading.epoch import Epoch
 
 
 class EpochIterator:
-    """The batches of an epoch; letting go of it, or ``close``, stops the work on it."""
+    """The batches of an epoch; ``close``, or dropping the iterator, stops the work."""
 
     def __init__(self, epoch: Epoch, names: Sequence[str]) -> None:
         self._epoch, self._names = epoch, tuple(names)
@@ -18,7 +18,7 @@ class EpochIterator:
         return self
 
     def __len__(self) -> int:
-        """Batches that are left."""
+        """Number of remaining batches."""
         return len(self._epoch)
 
     def __next__(self) -> tuple[Any, ...]:

@@ -1,26 +1,30 @@
-"""Loader: FFCV's arguments and tuples, batchplant's work."""
+"""Loader: FFCV's arguments and tuples on top of batchplant's Loader."""
 
 from __future__ import annotations
 
 import enum
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
 
+from .... import order as orders
 from ....errors import OptionError, no_such
+from ....loading import loader as loading
+from ....loading.batch import Executor
+from ....loading.pipes import Pipelines
+from ....loading.planning import make_plan
 from ....order import default_threads
+from ....schema.columns import I64
 from ..memory_managers import MemoryManager, OSCacheManager, ProcessCacheManager
 from ..pipeline.compiler import Compiler
 from ..pipeline.pipeline_spec import PipelineSpec
-from ..reader import Reader
-from ..source import IDS
-from ..translate import Translator, delivery_for
+from ..reader import IDS, Reader
+from ..translate import Delivery, Translator, delivery_for
 from ..traversal_order import QuasiRandom, Random, Sequential
 from ..traversal_order.base import Named, TraversalOrder
-from .core import CoreLoader
 from .epoch_iterator import EpochIterator
 
 
@@ -33,7 +37,7 @@ class OrderOption(enum.Enum):
     QUASI_RANDOM = enum.auto()
 
 
-# What ``order`` takes; for annotations.
+# Type of ``order``, for annotations.
 ORDER_TYPE = OrderOption | TraversalOrder | type[TraversalOrder]
 ORDER_MAP: Mapping[Any, type[Named]] = {
     OrderOption.RANDOM: Random,
@@ -43,6 +47,60 @@ ORDER_MAP: Mapping[Any, type[Named]] = {
 
 DEFAULT_PROCESS_CACHE = int(os.environ.get("FFCV_DEFAULT_CACHE_PROCESS", "0"))
 DEFAULT_OS_CACHE = not DEFAULT_PROCESS_CACHE
+
+
+class CoreLoader(loading.Loader):
+    """batchplant's Loader with orders of users and pipelines that change between epochs.
+
+    ``user_order``: a TraversalOrder, which names samples of the whole file and knows its rank itself.
+    """
+
+    user_order: Any = None
+
+    def replan(self, pipelines: Pipelines, delivery: Delivery | None) -> None:
+        """Use these pipelines from the next epoch on; a running epoch keeps its own."""
+        old = self._executor
+        self.plan = make_plan(self.reader, pipelines)
+        self._delivery = delivery
+        on_cpu = self._on_cpu(old.on_cpu.engine)
+        self._executor = Executor(self.reader, self.plan, on_cpu, seed=self.seed, skip=old.skip)
+        self._executor.timer = old.timer
+
+    def _make_order(self, epoch: int) -> orders.Order:
+        if self.user_order is None:
+            return super()._make_order(epoch)
+        return orders.from_array(self.user_order.sample_order(epoch), samples=len(self.reader))
+
+    def __len__(self) -> int:
+        """Number of batches of a whole epoch, as FFCV counts them: an order of the user is evaluated once."""
+        return len(self._shard(0, 0))
+
+    def _drawn(self, order: orders.Order | None) -> int | None:
+        # An order of the user may differ between ranks.
+        return super()._drawn(order) if self.user_order is None else None
+
+    def __reduce__(self) -> NoReturn:
+        raise OptionError("a loader with FFCV's face is not pickled: make it in the process that uses it")
+
+    @property
+    def next_epoch(self) -> int:
+        return self._epoch
+
+    @next_epoch.setter
+    def next_epoch(self, epoch: int) -> None:
+        self._epoch, self._position = int(epoch), 0
+
+    def samples_of(self, epoch: int) -> I64:
+        """Return the samples of an epoch on this rank, including the last incomplete batch."""
+        shard = orders.shard(
+            self._make_order(epoch), rank=self.rank, world=self.world, batch_size=self.batch_size
+        )
+        positions = shard.order[:] if self.world == 1 else _concatenate(shard)
+        return self.ids_at(positions)
+
+
+def _concatenate(shard: orders.Shard) -> Any:
+    return np.concatenate([np.empty(0, dtype=np.int64), *shard])
 
 
 class Loader:
@@ -75,7 +133,7 @@ class Loader:
         recompile: bool = False,
     ) -> None:
         if seed is None:
-            # Ranks have to agree on the order without a word between them.
+            # Ranks must agree on the order without communication.
             seed = 0 if distributed else int(np.random.randint(np.iinfo(np.int32).max))
         self._args = {
             "fname": fname, "batch_size": batch_size, "num_workers": num_workers, "os_cache": os_cache,
@@ -110,23 +168,23 @@ class Loader:
     # -- how it is made --------------------------------------------------------------------------------
 
     def _specs(self, pipelines: Mapping[str, Any]) -> dict[str, PipelineSpec]:
-        """A spec for every output: the fields in their order, then what the user named besides."""
-        asked: dict[str, PipelineSpec] = {}
-        for name, one in pipelines.items():
-            if isinstance(one, PipelineSpec):
-                asked[name] = PipelineSpec(one.source, one.decoder, one.transforms)
-            elif isinstance(one, Sequence) and not isinstance(one, str):
-                asked[name] = PipelineSpec(name, transforms=list(one))
-            elif one is not None:
+        """Return a spec for every output: the fields in their order, then the other names of the user."""
+        given: dict[str, PipelineSpec] = {}
+        for name, pipeline in pipelines.items():
+            if isinstance(pipeline, PipelineSpec):
+                given[name] = PipelineSpec(pipeline.source, pipeline.decoder, pipeline.transforms)
+            elif isinstance(pipeline, Sequence) and not isinstance(pipeline, str):
+                given[name] = PipelineSpec(name, transforms=list(pipeline))
+            elif pipeline is not None:
                 raise OptionError(
-                    f"the pipeline of {name!r} is a list of operations or a PipelineSpec, not {one!r}"
+                    f"the pipeline of {name!r} is a list of operations or a PipelineSpec, not {pipeline!r}"
                 )
         specs = {
-            name: asked.get(name) or PipelineSpec(name)
+            name: given.get(name) or PipelineSpec(name)
             for name in self.reader.handlers
             if pipelines.get(name, ()) is not None
         }
-        specs |= {name: one for name, one in asked.items() if name not in specs}
+        specs |= {name: spec for name, spec in given.items() if name not in specs}
         for name, spec in specs.items():
             handler = self.reader.handlers.get(spec.source) if isinstance(spec.source, str) else None
             spec.accept_decoder(handler and handler.get_decoder_class(), name)
@@ -135,24 +193,24 @@ class Loader:
     def _traversal(self, order: Any) -> TraversalOrder:
         if isinstance(order, OrderOption):
             return ORDER_MAP[order](self)
-        # FFCV takes instances alone, and calls them; a class is what everybody tries first.
+        # FFCV accepts only instances, and calls them; users usually try a class first.
         if isinstance(order, type) and issubclass(order, TraversalOrder):
             return order(self)
         if isinstance(order, TraversalOrder):
-            made: TraversalOrder = order(self) if callable(order) else order
-            return made
+            traversal: TraversalOrder = order(self) if callable(order) else order
+            return traversal
         raise OptionError(f"order is an OrderOption or a subclass of TraversalOrder, not {order!r}")
 
     def _make_core(self) -> CoreLoader:
         named = self.traversal_order if isinstance(self.traversal_order, Named) else None
-        rank, world = _place() if self.distributed and named is not None else (0, 1)
+        rank, world = _rank_and_world_size() if self.distributed and named is not None else (0, 1)
         core = CoreLoader(
             self.reader.source,
             self.batch_size,
             order="sequential" if named is None else named.name,
-            # Their own follow in generate_code, once the loader knows where batches go.
+            # generate_code sets the pipelines, once the loader knows the device.
             pipelines={**dict.fromkeys(self.reader.handlers), IDS: ()},
-            # An order of the user's own names samples of the whole file.
+            # An order of the user names samples of the whole file.
             indices=None if self._args["indices"] is None or named is None else self.indices,
             rank=rank,
             world=world,
@@ -160,28 +218,28 @@ class Loader:
             drop_last=self.drop_last,
             workers=self.num_workers,
             ahead=self.batches_ahead,
-            # As FFCV decodes, so that the pixels are the same.
+            # FFCV's choice, for equal pixels.
             dct="fast",
         )
-        core.own_order = self.traversal_order if named is None else None
+        core.user_order = self.traversal_order if named is None else None
         return core
 
     def generate_code(self) -> None:
-        """Take over what the operations say now; an epoch does so itself when their attributes change."""
+        """Read the operations' attributes again; an epoch does so itself when they change."""
         self._fingerprint = self._translator.fingerprint()
         self._core.replan(self._translator.pipelines(), delivery_for(self._translator.devices()))
-        # For each output what does its steps: functions of the user's operations, and ops of ours.
+        # The functions of the user's operations and our ops, by output.
         self.code: dict[str, list[Any]] = {
-            one.name: [one.image] * (one.image is not None)
-            + [getattr(step.op, "code", step.op) for step in one.steps]
-            for one in self._core.plan.outputs
+            output.name: [output.image] * (output.image is not None)
+            + [getattr(step.op, "code", step.op) for step in output.steps]
+            for output in self._core.plan.outputs
         }
 
     # -- epochs ----------------------------------------------------------------------------------------
 
     @property
     def next_epoch(self) -> int:
-        """The number of the epoch that the next ``iter`` gives."""
+        """Number of the epoch that the next ``iter`` starts."""
         return self._core.next_epoch
 
     @next_epoch.setter
@@ -189,11 +247,11 @@ class Loader:
         self._core.next_epoch = epoch
 
     def samples_of(self, epoch: int) -> Any:
-        """The samples of an epoch in one of batchplant's orders."""
+        """Return the samples of an epoch in one of batchplant's orders."""
         return self._core.samples_of(epoch)
 
     def next_traversal_order(self) -> Any:
-        """The samples of the next epoch."""
+        """Return the samples of the next epoch."""
         return self.traversal_order.sample_order(self.next_epoch)
 
     def __len__(self) -> int:
@@ -207,33 +265,33 @@ class Loader:
         return EpochIterator(iter(self._core), list(self.pipeline_specs))  # type: ignore[arg-type]
 
     def filter(self, field_name: str, condition: Callable[[Any], bool]) -> Loader:
-        """A loader of the samples whose value in a field, as its pipeline gives it, fulfils a condition."""
+        """Return a loader of the samples whose value in a field, after its pipeline, meets a condition."""
         if field_name not in self.reader.handlers:
             raise OptionError(no_such("field", field_name, self.reader.handlers))
         pipelines = dict.fromkeys(self.reader.handlers) | {
-            name: one for name, one in self._args["pipelines"].items() if name == field_name
+            name: pipeline for name, pipeline in self._args["pipelines"].items() if name == field_name
         }
         if pipelines[field_name] is None:
             del pipelines[field_name]
         changed = {
             "pipelines": pipelines, "order": OrderOption.SEQUENTIAL, "drop_last": False, "distributed": False,
         }  # fmt: skip
-        every = Loader(**{**self._args, **changed})
-        kept = [bool(condition(sample)) for (batch,) in every for sample in batch]
-        return Loader(**{**self._args, "indices": self.indices[np.array(kept, dtype=np.bool_)]})
+        all_samples = Loader(**{**self._args, **changed})
+        matches = [bool(condition(sample)) for (batch,) in all_samples for sample in batch]
+        return Loader(**{**self._args, "indices": self.indices[np.array(matches, dtype=np.bool_)]})
 
-    # -- what FFCV has not -----------------------------------------------------------------------------
+    # -- beyond FFCV -----------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the loader is, after the last batch that was given out."""
+        """Return the position after the last batch that was handed out."""
         return self._core.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state, at the very next batch."""
+        """Continue from a state, with the next batch."""
         self._core.load_state_dict(state)
 
     def stats(self) -> dict[str, Any]:
-        """What the epochs so far waited for, in seconds, and what to do about it."""
+        """Return the seconds that epochs waited for each stage so far, and advice."""
         return self._core.stats()
 
     def close(self) -> None:
@@ -241,8 +299,7 @@ class Loader:
         self._core.close()
 
 
-def _place() -> tuple[int, int]:
-    """Rank and number of ranks."""
+def _rank_and_world_size() -> tuple[int, int]:
     distributed = torch.distributed
     if distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()

@@ -1,4 +1,4 @@
-"""Where the bytes of a file come from."""
+"""Managers of a file's memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the bytes behind pointers come from: the file's mapping, whichever manager is asked for."""
+"""Access to the bytes at a pointer: every manager maps the file."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from ..pipeline.compiler import Compiler, numba
 
 
 class MemoryContext(AbstractContextManager, metaclass=ABCMeta):  # type: ignore[type-arg]
-    """What compiled decoders get to read from, for the time of an epoch."""
+    """Memory that compiled decoders read from during an epoch."""
 
     @property
     @abstractmethod
     def state(self) -> Any:
-        """The last argument of a decoder's function."""
+        """Last argument of a decoder's function."""
 
     @abstractmethod
     def __enter__(self) -> Any:
         return self
 
     def start_batch(self, batch: int) -> None:
-        """Be told that a batch is about to be read."""
+        """Called before a batch is read."""
 
     @abstractmethod
     def __exit__(self, *_: Any) -> None:
@@ -35,7 +35,7 @@ class MemoryContext(AbstractContextManager, metaclass=ABCMeta):  # type: ignore[
 
 
 class MappedContext(MemoryContext):
-    """The mapped file, and the allocated pointers in order with their sizes."""
+    """The mapped file, and the allocated pointers in ascending order with their sizes."""
 
     def __init__(self, manager: MemoryManager) -> None:
         self.manager = manager
@@ -52,7 +52,7 @@ class MappedContext(MemoryContext):
 
 
 class MemoryManager(ABC):
-    """Finds what a pointer leads to. Tables that only few need are made when they are asked for."""
+    """Reads the bytes at a pointer. Tables that few operations need are computed on first use."""
 
     def __init__(self, reader: Any) -> None:
         self.reader = reader
@@ -63,7 +63,8 @@ class MemoryManager(ABC):
 
     @functools.cached_property
     def _by_ptr(self) -> Any:
-        return self.reader.alloc_table[np.lexsort([self.reader.alloc_table[at] for at in ("size", "ptr")])]
+        table = self.reader.alloc_table
+        return table[np.lexsort([table["size"], table["ptr"]])]
 
     @functools.cached_property
     def ptrs(self) -> Any:
@@ -88,31 +89,31 @@ class MemoryManager(ABC):
     def _group(self, key: str) -> dict[int, set[int]]:
         table = self.reader.alloc_table
         pages = (table["ptr"] // np.uint64(self.reader.page_size)).tolist()
-        found: dict[int, set[int]] = defaultdict(set)
+        groups: dict[int, set[int]] = defaultdict(set)
         for sample, page in zip(table["sample_id"].tolist(), pages, strict=True):
             if key == "page":
-                found[page].add(sample)
+                groups[page].add(sample)
             else:
-                found[sample].add(page)
-        return found
+                groups[sample].add(page)
+        return groups
 
     @abstractmethod
     def schedule_epoch(self, batches: Any) -> MemoryContext:
-        """What decoders read from while these batches are made."""
+        """Return the memory that decoders read from while these batches are made."""
 
     def compile_reader(self) -> Callable[..., Any]:
-        """A function of (pointer, state) that gives the bytes; compiled where numba is installed."""
+        """Return a function of (pointer, state) that returns the bytes; compiled where numba is installed."""
 
         def read(address: Any, mem_state: Any) -> Any:
-            # Behind the last allocation of that pointer, since an empty one may share it.
-            at = np.searchsorted(mem_state[1], address, side="right") - 1
-            return mem_state[0][address : address + mem_state[2][at]]
+            # The last allocation at that pointer: an empty one may share it.
+            index = np.searchsorted(mem_state[1], address, side="right") - 1
+            return mem_state[0][address : address + mem_state[2][index]]
 
         return Compiler.compile(read)
 
     @property
     def state_type(self) -> Any:
-        """Numba's type of the state, None without numba."""
+        """Numba type of the state, None without numba."""
         module = numba()
         if module is None:
             return None

@@ -12,7 +12,7 @@ class OSCacheContext(MappedContext):
 
 
 class OSCacheManager(MemoryManager):
-    """The system keeps in memory what it has room for."""
+    """Leaves it to the operating system which pages stay in memory."""
 
     def schedule_epoch(self, schedule: Any) -> MemoryContext:
         return OSCacheContext(self)

@@ -1,4 +1,4 @@
-"""The manager of ``os_cache=False``: batchplant maps the file here too, and drops no page it needs."""
+"""The manager of ``os_cache=False``, which maps the file too."""
 
 from __future__ import annotations
 

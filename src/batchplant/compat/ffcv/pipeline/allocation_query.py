@@ -1,4 +1,4 @@
-"""Memory that an operation asks for, once for every batch."""
+"""Requests of operations for memory, once for every batch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 
 @dataclasses.dataclass(frozen=True)
 class AllocationQuery:
-    """Room for one sample: shape and dtype, and a device where the dtype is torch's."""
+    """Memory for one sample: shape and dtype, and a device where the dtype is torch's."""
 
     shape: Any
     dtype: Any
@@ -23,19 +23,19 @@ Allocation = AllocationQuery | Sequence[AllocationQuery]
 
 
 def allocate_query(memory_allocation: AllocationQuery, batch_size: int, batches_ahead: int) -> Any:
-    """Memory for ``batches_ahead`` batches: one array, or a list of tensors."""
+    """Return memory for ``batches_ahead`` batches: one array, or a list of tensors."""
     if isinstance(memory_allocation.dtype, torch.dtype):
         return [allocate(memory_allocation, batch_size) for _ in range(batches_ahead)]
     return allocate(memory_allocation, batches_ahead, batch_size)
 
 
-def allocate(asked: Any, *counts: int) -> Any:
-    """Memory for what an operation asked for: nothing, an array or tensor, or a tuple of them."""
-    if asked is None:
+def allocate(query: Allocation | None, *counts: int) -> Any:
+    """Return memory for an operation's request: None, an array or tensor, or a tuple of them."""
+    if query is None:
         return None
-    if not isinstance(asked, AllocationQuery):
-        return tuple(allocate(one, *counts) for one in asked)
-    shape = (*counts, *(int(size) for size in asked.shape))
-    if isinstance(asked.dtype, torch.dtype):
-        return torch.empty(shape, dtype=asked.dtype, device=asked.device)
-    return np.empty(shape, dtype=asked.dtype)
+    if not isinstance(query, AllocationQuery):
+        return tuple(allocate(part, *counts) for part in query)
+    shape = (*counts, *(int(size) for size in query.shape))
+    if isinstance(query.dtype, torch.dtype):
+        return torch.empty(shape, dtype=query.dtype, device=query.device)
+    return np.empty(shape, dtype=query.dtype)

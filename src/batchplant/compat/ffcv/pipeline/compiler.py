@@ -1,4 +1,4 @@
-"""Compiling the functions of user-written operations: with numba where it is installed, else not at all."""
+"""Compilation of user-written operations by numba, where it is installed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def numba() -> Any:
-    """The numba module, or None."""
+    """Return the numba module, or None."""
     try:
         return importlib.import_module("numba")
     except ImportError:
@@ -17,7 +17,7 @@ def numba() -> Any:
 
 
 class Compiler:
-    """Switches and threads of the compiler; everything batchplant does itself needs none."""
+    """Settings of the compiler; batchplant's own operations need none."""
 
     is_enabled: bool = True
     num_threads: int = 1
@@ -35,18 +35,18 @@ class Compiler:
 
     @classmethod
     def compile(cls, code: Callable[..., Any], signature: Any = None) -> Callable[..., Any]:
-        """The function compiled, or as it is where there is no numba, or where it is one of ours."""
+        """Return the compiled function, or the function itself without numba or if it is one of ours."""
         module = numba() if cls.is_enabled and not getattr(code, "interpreted", False) else None
         if module is None or hasattr(code, "py_func"):
             return code
         parallel = bool(getattr(code, "is_parallel", False)) and cls.num_threads > 1
-        made: Callable[..., Any] = module.njit(
+        compiled: Callable[..., Any] = module.njit(
             signature, fastmath=True, nogil=True, error_model="numpy", parallel=parallel
         )(code)
-        return made
+        return compiled
 
     @classmethod
     def get_iterator(cls) -> Any:
-        """What a loop over the samples of a batch should use in place of ``range``."""
+        """Return the replacement of ``range`` for loops over the samples of a batch."""
         module = numba() if cls.is_enabled and cls.num_threads > 1 else None
         return range if module is None else module.prange

@@ -1,4 +1,4 @@
-"""Operation: what users subclass for steps of their own."""
+"""Base class of operations, also of those that users write."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .state import State
 
 
 class Operation(ABC):
-    """A step of a pipeline: it says what it makes of a State, and gives the function that does it.
+    """A step of a pipeline: declares the State of its output and generates the function that computes it.
 
     The function takes (batch, memory), then the sample numbers if it has ``with_indices = True``, then the
     shared memory if there is any. A decoder's takes (sample numbers, memory, metadata, storage state).
@@ -24,25 +24,25 @@ class Operation(ABC):
         self.memory_read: Any = None
 
     def accept_field(self, field: Any) -> None:
-        """Be told the field at the start of the pipeline."""
+        """Set the field at the start of the pipeline."""
         self.field = field
 
     def accept_globals(self, metadata: Any, memory_read: Any) -> None:
-        """Be told the field's table, and the function that reads what a pointer in it leads to."""
+        """Set the field's table and the function that reads the bytes at a pointer in it."""
         self.metadata, self.memory_read = metadata, memory_read
 
     @abstractmethod
     def generate_code(self) -> Callable[..., Any]:
-        """The function that does it."""
+        """Return the function that computes the output."""
 
     def declare_shared_memory(self, previous_state: State) -> AllocationQuery | None:
-        """Memory that all places share at which this very operation stands."""
+        """Return a request for memory that all uses of this operation object share."""
         return None
 
     def generate_code_for_shared_state(self) -> Callable[..., Any] | None:
-        """A function that fills the shared memory, once for every batch."""
+        """Return a function that fills the shared memory, once for every batch."""
         return None
 
     @abstractmethod
     def declare_state_and_memory(self, previous_state: State) -> tuple[State, Any]:
-        """What comes out, and the memory that the function needs: None, an AllocationQuery, or several."""
+        """Return the State of the output and the memory needed: None, an AllocationQuery, or several."""

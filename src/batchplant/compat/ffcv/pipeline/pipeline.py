@@ -1,4 +1,4 @@
-"""Pipeline: a row of operations, checked against each other. The Loader does not need it."""
+"""Pipeline: operations checked against each other. The Loader does not need it."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ class Pipeline:
         self.compiled_code = None
 
     def parse_pipeline(self, batch_size: int = 16) -> tuple[list[tuple[bool, list[int]]], dict[int, Any]]:
-        """(mode, numbers of the operations) of every run, and what each operation asked for."""
+        """Return (mode, numbers of the operations) of every run, and the memory request of each operation."""
         state = self.original_state
         blocks: list[tuple[bool, list[int]]] = []
-        asked: dict[int, Any] = {}
+        queries: dict[int, Any] = {}
         for number, operation in enumerate(self.operations):
-            state, asked[number] = operation.declare_state_and_memory(state)
+            state, queries[number] = operation.declare_state_and_memory(state)
             if not blocks or blocks[-1][0] != state.jit_mode:
                 blocks.append((state.jit_mode, []))
             blocks[-1][1].append(number)
-        return blocks, asked
+        return blocks, queries
 
     def compile_ops(self) -> dict[int, Any]:
         return {number: operation.generate_code() for number, operation in enumerate(self.operations)}
@@ -44,11 +44,11 @@ class Pipeline:
         return allocate_query(memory_allocation, batch_size, batches_ahead)
 
     def allocate_memory(self, batch_size: int, batches_ahead: int) -> dict[int, Any]:
-        """The memory of every operation; None where it asked for none."""
-        found: dict[int, Any] = {}
-        for number, asked in self.parse_pipeline()[1].items():
-            if asked is None or isinstance(asked, AllocationQuery):
-                found[number] = asked and allocate_query(asked, batch_size, batches_ahead)
+        """Return the memory of every operation; None for operations that need none."""
+        memory: dict[int, Any] = {}
+        for number, query in self.parse_pipeline()[1].items():
+            if query is None or isinstance(query, AllocationQuery):
+                memory[number] = query and allocate_query(query, batch_size, batches_ahead)
             else:
-                found[number] = tuple(allocate_query(one, batch_size, batches_ahead) for one in asked)
-        return found
+                memory[number] = tuple(allocate_query(part, batch_size, batches_ahead) for part in query)
+        return memory

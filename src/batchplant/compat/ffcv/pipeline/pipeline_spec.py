@@ -1,4 +1,4 @@
-"""PipelineSpec: where a pipeline starts, its decoder, and the steps after it."""
+"""PipelineSpec: the source of a pipeline, its decoder, and the steps after it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .operation import Operation
 class PipelineSpec:
     """``PipelineSpec("image", decoder, [steps])``: one more view of the field ``image``.
 
-    With an operation of another pipeline in place of the name, it goes on from what that one gives.
+    With an operation of another pipeline in place of the name, it continues from that operation's output.
     """
 
     def __init__(
@@ -46,16 +46,15 @@ class PipelineSpec:
             self.transforms.append(ToTensor())
             self.default_pipeline = False
         self.transforms = [
-            ModuleWrapper(one) if isinstance(one, torch.nn.Module) else one for one in self.transforms
+            ModuleWrapper(step) if isinstance(step, torch.nn.Module) else step for step in self.transforms
         ]
 
 
-def _default(kind: Any, output_name: str) -> Operation:
+def _default(decoder_class: type[Operation], output_name: str) -> Operation:
     try:
-        made: Operation = kind()
-        return made
+        return decoder_class()
     except TypeError as error:
         raise OptionError(
-            f"the pipeline {output_name!r} needs a decoder as its first step: {kind.__name__} has no default "
-            f"({error})"
+            f"the pipeline {output_name!r} needs a decoder as its first step: "
+            f"{decoder_class.__name__} has no default ({error})"
         ) from None

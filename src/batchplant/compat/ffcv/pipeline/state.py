@@ -1,4 +1,4 @@
-"""What an operation is told about its input, and tells about its output."""
+"""Description of the input and output of an operation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps behind a decoder, with FFCV's names and argument order."""
+"""Steps after a decoder, with FFCV's names and argument order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Squeeze."""
+"""Removal of axes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ..builtin import Builtin
 
 
 class Squeeze(Builtin):
-    """Without the axes of size 1, or those of them that are named; the axis of the batch always stays."""
+    """Remove the axes of size 1, or those of them that are named; the axis of the batch always stays."""
 
     def __init__(self, *dims: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Cutout."""
+"""Random squares filled with a colour."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mirroring."""
+"""Random flips."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ..builtin import Builtin
 
 
 class RandomHorizontalFlip(Builtin):
-    """Mirror left and right with probability ``flip_prob``; after a decoder it costs nothing."""
+    """Mirror left and right with probability ``flip_prob``; free right after a decoder."""
 
     def __init__(self, flip_prob: float = 0.5) -> None:
         super().__init__()

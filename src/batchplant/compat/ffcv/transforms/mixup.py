@@ -13,7 +13,7 @@ from ..builtin import Builtin
 
 
 class ImageMixup(Builtin):
-    """Mix every image with the one before it in the batch; LabelMixup with the same arguments fits."""
+    """Mix every image with the previous one of the batch; use LabelMixup with the same arguments."""
 
     def __init__(self, alpha: float, same_lambda: bool) -> None:
         super().__init__()
@@ -24,7 +24,7 @@ class ImageMixup(Builtin):
 
 
 class LabelMixup(Builtin):
-    """(own label, the other's, how much of its own) for every sample."""
+    """Return (own label, the previous sample's, weight of the own) for every sample."""
 
     def __init__(self, alpha: float, same_lambda: bool) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class LabelMixup(Builtin):
 
 
 class MixupToOneHot(Builtin):
-    """What LabelMixup gave, as one row of class weights for every sample."""
+    """Turn the rows of LabelMixup into one row of class weights for every sample."""
 
     def __init__(self, num_classes: int) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class _OneHotTensor(ops.MixupToOneHot):
         return spec.but(shape=super().infer(spec).shape)
 
     def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
-        own, other, part = batch[:, 0].long(), batch[:, 1].long(), batch[:, 2]
-        out = torch.zeros((len(batch), self.num_classes), dtype=batch.dtype, device=batch.device)
-        out.scatter_add_(1, own[:, None], part[:, None])
-        return out.scatter_add_(1, other[:, None], 1 - part[:, None])
+        labels, previous, weights = batch[:, 0].long(), batch[:, 1].long(), batch[:, 2]
+        one_hot = torch.zeros((len(batch), self.num_classes), dtype=batch.dtype, device=batch.device)
+        one_hot.scatter_add_(1, labels[:, None], weights[:, None])
+        return one_hot.scatter_add_(1, previous[:, None], 1 - weights[:, None])

@@ -1,4 +1,4 @@
-"""Torch modules as operations."""
+"""Wrapper of torch modules."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from typing import Any
 from ....interop import torch as interop
 from ....ops.base import Draws, Op
 from ....schema.columns import I64
-from ..builtin import Builtin
-from ..running import RUNNING
+from ..builtin import USER_CODE_LOCK, Builtin
 
 
 class ModuleWrapper(Builtin):
-    """A torch module, applied to every batch. A module in a pipeline is wrapped by itself."""
+    """Apply a torch module to every batch. Modules in a pipeline are wrapped automatically."""
 
     def __init__(self, module: Any) -> None:
         super().__init__()
@@ -24,6 +23,6 @@ class ModuleWrapper(Builtin):
 
 class _Module(interop.ModuleWrapper):
     def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
-        # Modules may keep what they drew in their attributes: one batch at a time.
-        with RUNNING:
+        # Modules may store random draws in attributes: run one batch at a time.
+        with USER_CODE_LOCK:
             return super().run(batch, ids, draws)

@@ -1,4 +1,4 @@
-"""To tensors, to a device, to torch's layout of images, to another dtype."""
+"""Conversion to tensors, devices, torch's layout of images, and other dtypes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..builtin import Builtin
 
 
 class ToTensor(Builtin):
-    """Arrays as tensors that share their memory."""
+    """Convert arrays to tensors that share their memory."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -21,7 +21,7 @@ class ToTensor(Builtin):
 
 
 class ToDevice(Builtin):
-    """Tensors on another device. With CUDA the copy has a stream of its own, and overlaps with training."""
+    """Copy tensors to a device. With CUDA the copy has its own stream and overlaps with training."""
 
     def __init__(self, device: Any, non_blocking: bool = True) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class ToDevice(Builtin):
 
 
 class ToTorchImage(Builtin):
-    """(batch, height, width, channels) to (batch, channels, height, width), without a copy by default."""
+    """Permute (batch, height, width, channels) to (batch, channels, height, width); no copy by default."""
 
     def __init__(self, channels_last: bool = True, convert_back_int16: bool = True) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class ToTorchImage(Builtin):
 
 
 class Convert(Builtin):
-    """Another dtype, of torch or of NumPy, by value."""
+    """Convert values to another dtype, of torch or of NumPy."""
 
     def __init__(self, target_dtype: Any) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class Convert(Builtin):
 
 
 class View(Builtin):
-    """The same bytes as another dtype, of torch or of NumPy."""
+    """Reinterpret the same bytes as another dtype, of torch or of NumPy."""
 
     def __init__(self, target_dtype: Any) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Poisoning."""
+"""Masks over the images of some samples."""
 
 from __future__ import annotations
 

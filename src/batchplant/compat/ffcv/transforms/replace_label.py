@@ -1,4 +1,4 @@
-"""Replacing labels."""
+"""Replacement of the labels of some samples."""
 
 from __future__ import annotations
 

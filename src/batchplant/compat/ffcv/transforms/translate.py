@@ -1,4 +1,4 @@
-"""Shifting."""
+"""Random shifts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..builtin import Builtin
 
 
 class RandomTranslate(Builtin):
-    """Shift every image by up to ``padding`` pixels each way, and fill what comes free with a colour."""
+    """Shift every image by up to ``padding`` pixels each way, and fill the border with a colour."""
 
     def __init__(self, padding: int, fill: Any = (0, 0, 0)) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""TraversalOrder: what users subclass for an order of their own."""
+"""Base class of orders, also of those that users write."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class TraversalOrder(ABC):
-    """Says which samples an epoch of this process reads, in which order."""
+    """Defines the samples that an epoch of this process reads, and their order."""
 
     def __init__(self, loader: Any) -> None:
         self.loader = loader
@@ -18,7 +18,7 @@ class TraversalOrder(ABC):
 
     @abstractmethod
     def sample_order(self, epoch: int) -> Any:
-        """The sample numbers of an epoch; ``self.indices`` are those that may be used."""
+        """Return the sample numbers of an epoch, taken from ``self.indices``."""
 
 
 class Named(TraversalOrder):

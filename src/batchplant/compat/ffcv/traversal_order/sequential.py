@@ -6,6 +6,6 @@ from .base import Named
 
 
 class Sequential(Named):
-    """The samples as they stand."""
+    """Samples in the order of the file."""
 
     name = "sequential"
