@@ -22,13 +22,17 @@ CASES = [(4, 8, 100), (8, 32, 100), (8, 256, 20), (64, 8, 20), (64, 32, 20), (25
 SPREADS = [0.5, 1.0, 1.5]
 
 
-def imbalance(sizes: Any, world: int, batch: int, steps: int, balanced: bool) -> dict[str, float]:
+def imbalance(sizes: Any, world_size: int, batch: int, steps: int, balanced: bool) -> dict[str, float]:
     order = orders.random(len(sizes), seed=0, epoch=0)
-    options: dict[str, Any] = {"world": world, "batch_size": batch, "sizes": sizes.take if balanced else None}
-    ranks = [orders.shard(order, rank=rank, **options) for rank in range(world)]
+    options: dict[str, Any] = {
+        "world_size": world_size,
+        "batch_size": batch,
+        "sizes": sizes.take if balanced else None,
+    }
+    ranks = [orders.shard(order, rank=rank, **options) for rank in range(world_size)]
     began = time.perf_counter()
     batches = [[rank.batch(step) for rank in ranks] for step in range(steps)]
-    seconds = (time.perf_counter() - began) / steps / world
+    seconds = (time.perf_counter() - began) / steps / world_size
     sums = np.array([[sizes[one].sum() for one in step] for step in batches])
     counts = [len(one) for step in batches for one in step]
     return {
@@ -46,16 +50,24 @@ def main() -> None:
     print("| ---: | ---: | ---: | ---: | ---: | ---: |")
     with others(results):
         for spread in SPREADS:
-            for world, batch, steps in CASES:
-                drawn = np.random.default_rng(0).lognormal(11, spread, world * batch * steps)
+            for world_size, batch, steps in CASES:
+                drawn = np.random.default_rng(0).lognormal(11, spread, world_size * batch * steps)
                 sizes = drawn.astype(np.int64)
-                plain, even = (imbalance(sizes, world, batch, steps, balanced) for balanced in (False, True))
+                plain, even = (
+                    imbalance(sizes, world_size, batch, steps, balanced) for balanced in (False, True)
+                )
                 results["cases"].append(
-                    {"sigma": spread, "world": world, "batch": batch, "steps": steps, "plain": plain,
-                     "balanced": even}
-                )  # fmt: skip
+                    {
+                        "sigma": spread,
+                        "world_size": world_size,
+                        "batch": batch,
+                        "steps": steps,
+                        "plain": plain,
+                        "balanced": even,
+                    }
+                )
                 print(
-                    f"| {spread} | {world} × {batch} | {plain['slowest to mean']:.2f} | "
+                    f"| {spread} | {world_size} × {batch} | {plain['slowest to mean']:.2f} | "
                     f"{even['slowest to mean']:.2f} | {even['fewest samples']}–{even['most samples']} | "
                     f"{even['seconds for a batch'] * 1e3:.1f} ms |",
                     flush=True,

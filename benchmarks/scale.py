@@ -145,7 +145,8 @@ def order_part(folder: Path, args: Any) -> dict[str, Any]:
         memory = tracemalloc.get_traced_memory()[0]
         tracemalloc.stop()
         shards = [
-            orders.shard(order, rank=rank, world=WORLD, batch_size=BATCH) for rank in (0, 4711, WORLD - 1)
+            orders.shard(order, rank=rank, world_size=WORLD, batch_size=BATCH)
+            for rank in (0, 4711, WORLD - 1)
         ]
         places = [int(one) for one in rng.integers(0, SAMPLES, 64)]
         steps = [int(one) for one in rng.integers(0, len(shards[0]), 64)]

@@ -38,8 +38,8 @@ import json, sys, time
 import batchplant
 job = json.loads(sys.argv[1])
 loader = batchplant.Loader(
-    job["url"], job["batch"], order=job["order"], rank=job["rank"], world=job["world"], drop_last=True,
-    order_options=job["options"], source_options=job["source"],
+    job["url"], job["batch"], order=job["order"], rank=job["rank"], world_size=job["world_size"],
+    drop_last=True, order_options=job["options"], source_options=job["source"],
 )
 print("ready", flush=True)
 for line in sys.stdin:
@@ -130,7 +130,7 @@ class Ranks:
         }  # fmt: skip
         self.processes = []
         for rank in range(case.ranks):
-            job = {"url": url, "batch": BATCH, "order": case.order, "rank": rank, "world": case.ranks,
+            job = {"url": url, "batch": BATCH, "order": case.order, "rank": rank, "world_size": case.ranks,
                    "options": options, "source": source, "step": case.step}  # fmt: skip
             self.processes.append(
                 subprocess.Popen(

@@ -157,18 +157,18 @@ def test_what_is_wrong_with_a_plan_is_one_error_with_its_line(
 
 
 @pytest.mark.parametrize(
-    ("world", "steps", "packed"), [(1, None, True), (3, None, True), (2, 5, True), (2, None, False)]
+    ("world_size", "steps", "packed"), [(1, None, True), (3, None, True), (2, 5, True), (2, None, False)]
 )
 def test_a_dry_run_says_what_the_loader_gives(
-    folder: Path, world: int, steps: int | None, packed: bool
+    folder: Path, world_size: int, steps: int | None, packed: bool
 ) -> None:
     mix = Mix.from_file(folder / "plan.yaml")
     pack = Pack(96, eos=1, window=16) if packed else None
-    said = dry_run(mix, batch_size=2, world=world, steps=steps, pack=pack)
+    said = dry_run(mix, batch_size=2, world_size=world_size, steps=steps, pack=pack)
     tokens = dict.fromkeys(mix.names, 0)
     samples: dict[str, set[Any]] = {name: set() for name in mix.names}
-    for rank in range(world):
-        loader = Loader.from_file(folder / "plan.yaml", rank=rank, world=world, pack=pack)
+    for rank in range(world_size):
+        loader = Loader.from_file(folder / "plan.yaml", rank=rank, world_size=world_size, pack=pack)
         rows = own = 0
         made = 0
         for step, batch in enumerate(loader):
@@ -244,10 +244,10 @@ def test_a_long_run_is_estimated_and_says_so(folder: Path, monkeypatch: pytest.M
 def test_the_command_says_it_in_words_in_json_and_in_a_figure(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, said = command(capsys, folder / "plan.yaml", "--dry-run", "--world", "2")
+    code, said = command(capsys, folder / "plan.yaml", "--dry-run", "--world-size", "2")
     assert code == 0
     assert [one["name"] for one in said["sources"]] == ["web", "books", "code"]
-    assert (said["world"], len(said["ranks"])) == (2, 2)
+    assert (said["world_size"], len(said["ranks"])) == (2, 2)
     # With other weights from position 40 on; from where books was gone through twice on, it comes no more.
     assert said["changes"][0][0] == 40
     assert said["sources"][1]["passes"] == 2.0

@@ -99,9 +99,11 @@ def test_other_weights_hold_from_a_position_on(tmp_path: Path) -> None:
 def test_a_run_by_tokens_is_resumed_on_other_ranks(tmp_path: Path, pack: Any, order: str) -> None:
     sources = corpus(tmp_path)
 
-    def loader(rank: int = 0, world: int = 1, size: int = 8) -> bp.Loader:
+    def loader(rank: int = 0, world_size: int = 1, size: int = 8) -> bp.Loader:
         mix = bp.Mix(sources, by="tokens")
-        return bp.Loader(mix, size, order=order, seed=5, pack=pack, rank=rank, world=world, ids=True)
+        return bp.Loader(
+            mix, size, order=order, seed=5, pack=pack, rank=rank, world_size=world_size, ids=True
+        )
 
     def rows(batches: Any) -> list[Any]:
         return [row.tolist() for batch in batches for row in batch["tokens" if pack else "ids"]]

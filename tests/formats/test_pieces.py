@@ -59,10 +59,12 @@ def files(top: Path) -> dict[str, bytes]:
     return found
 
 
-def by_ranks(source: Path, target: Path, world: int = 3, **how: Any) -> bp.Conversion:
-    for rank in range(world):
+def by_ranks(source: Path, target: Path, world_size: int = 3, **how: Any) -> bp.Conversion:
+    for rank in range(world_size):
         assert not target.exists()
-        found = bp.convert(source, target, engine=engines.make("ranks", rank=rank, world=world), **how)
+        found = bp.convert(
+            source, target, engine=engines.make("ranks", rank=rank, world_size=world_size), **how
+        )
     return found
 
 
@@ -170,7 +172,9 @@ def test_an_empty_dataset(tmp_path: Path) -> None:
     with bp.create(tmp_path / "in.npz", {"n": bp.Int(), "text": bp.Text()}):
         pass
     bp.convert(tmp_path / "in.npz", tmp_path / "one.zarr")
-    bp.convert(tmp_path / "in.npz", tmp_path / "many.zarr", engine=engines.make("ranks", rank=0, world=2))
+    bp.convert(
+        tmp_path / "in.npz", tmp_path / "many.zarr", engine=engines.make("ranks", rank=0, world_size=2)
+    )
     assert files(tmp_path / "many.zarr") == files(tmp_path / "one.zarr")
 
 
@@ -198,7 +202,7 @@ def test_a_stopped_piece_goes_on(source: Path, tmp_path: Path, monkeypatch: pyte
         with pytest.raises(Stop):
             by_ranks(source, tmp_path / "b.zarr", **how)
     assert not (tmp_path / "b.zarr").exists()
-    assert by_ranks(source, tmp_path / "b.zarr", world=2, resume=True, **how).samples == SAMPLES
+    assert by_ranks(source, tmp_path / "b.zarr", world_size=2, resume=True, **how).samples == SAMPLES
     bp.convert(source, tmp_path / "a.zarr", **how)
     assert files(tmp_path / "b.zarr") == files(tmp_path / "a.zarr")
     assert (tmp_path / "b.zarr.crc").read_bytes() == (tmp_path / "a.zarr.crc").read_bytes()
@@ -218,7 +222,7 @@ def test_killed_while_pieces_are_put_together(source: Path, tmp_path: Path) -> N
         "Partial.adopt = adopt\n"
         "pieces.OTHERS, job.PARTS = 8, 12\n"
         "for rank in range(2):\n"
-        "    by = bp.engines.make('ranks', rank=rank, world=2)\n"
+        "    by = bp.engines.make('ranks', rank=rank, world_size=2)\n"
         "    bp.convert(sys.argv[1], sys.argv[2], engine=by, target_options={'chunk_samples': 5})\n"
     )
     with start([sys.executable, "-c", script, str(source), str(tmp_path / "b.zarr")]) as child:
@@ -226,7 +230,7 @@ def test_killed_while_pieces_are_put_together(source: Path, tmp_path: Path) -> N
     assert sorted(os.listdir(tmp_path)) == [".b.zarr.partial", ".b.zarr.shards.partial"]
     how: dict[str, Any] = {"target_options": {"chunk_samples": 5}}
     done = bp.convert(
-        source, tmp_path / "b.zarr", engine=engines.make("ranks", rank=1, world=2), resume=True, **how
+        source, tmp_path / "b.zarr", engine=engines.make("ranks", rank=1, world_size=2), resume=True, **how
     )
     assert done.resumed_at == SAMPLES
     bp.convert(source, tmp_path / "a.zarr", **how)

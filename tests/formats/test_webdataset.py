@@ -927,8 +927,8 @@ def test_a_loader_gives_the_pixels_of_a_beton(tmp_path):
             assert all(equal(mine[name], theirs[name]) for name in theirs)
 
 
-@pytest.mark.parametrize("world", [2, 3])
-def test_every_sample_is_seen_once_by_one_of_the_ranks(world, tmp_path):
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_every_sample_is_seen_once_by_one_of_the_ranks(world_size, tmp_path):
     samples = ([(f"{n:04d}.cls", b"%d" % n), (f"{n:04d}.jpg", jpeg())] for n in range(25))
     members = list(itertools.chain.from_iterable(samples))
     for shard, part in enumerate((members[:6], members[6:40], members[40:])):
@@ -936,8 +936,8 @@ def test_every_sample_is_seen_once_by_one_of_the_ranks(world, tmp_path):
     reader = bp.open(f"{tmp_path}/s-*.tar")
     crop = {"jpg": [bp.ops.CenterCrop(8)]}
     seen = []
-    for rank in range(world):
-        loader = bp.Loader(reader, 4, order="random", pipelines=crop, rank=rank, world=world)
+    for rank in range(world_size):
+        loader = bp.Loader(reader, 4, order="random", pipelines=crop, rank=rank, world_size=world_size)
         with contextlib.closing(loader):
             seen.append(np.concatenate([batch["cls"].copy() for batch in loader]))
     assert sorted(np.concatenate(seen).tolist()) == list(range(25))

@@ -196,7 +196,7 @@ def test_rank_and_world_come_from_the_environment(plan: Path, monkeypatch: pytes
         monkeypatch.setenv("RANK", str(rank))
         monkeypatch.setenv("WORLD_SIZE", "2")
         loader = bp.Loader.from_file(plan)
-        assert (loader.rank, loader.world) == (rank, 2)
+        assert (loader.rank, loader.world_size) == (rank, 2)
         ranks.append(seen_by(loader))
     assert len(ranks[0]) < len(one)
     together = [batch for step in zip(*ranks, strict=True) for batch in step]

@@ -453,15 +453,15 @@ def test_worker_processes_make_the_batches_in_turn(plain, tmp_path, start, ways)
 
 
 def test_the_parts_of_workers_on_every_rank(plain):
-    for workers, world in ((1, 1), (2, 2), (9, 1)):
+    for workers, world_size in ((1, 1), (2, 2), (9, 1)):
         found = []
-        for rank in range(world):
+        for rank in range(world_size):
             loader = Loader(plain, 3, order="random", ids=True)
             alone = [
                 batch["ids"].tolist()
-                for batch in Loader(plain, 3, order="random", ids=True, rank=rank, world=world)
+                for batch in Loader(plain, 3, order="random", ids=True, rank=rank, world_size=world_size)
             ]
-            parts = [list(loader.part(number, workers, rank, world)) for number in range(workers)]
+            parts = [list(loader.part(number, workers, rank, world_size)) for number in range(workers)]
             turns = [
                 part[turn]["ids"].tolist() for turn in range(len(alone)) for part in parts if turn < len(part)
             ]
@@ -502,7 +502,7 @@ def test_batches_that_somebody_would_split_again_are_refused(plain, monkeypatch)
     state = types.ModuleType("accelerate.state")
     state.GradientState = gradient = _Accelerated()  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "accelerate.state", state)
-    loader = Loader(plain, 4, rank=0, world=2)
+    loader = Loader(plain, 4, rank=0, world_size=2)
     dataset = loader.as_iterable_dataset()
     wrapped = types.SimpleNamespace(dataset=dataset)
     for held in (dataset, wrapped):
@@ -714,14 +714,14 @@ def test_rank_and_world_of_the_process_group(plain, group, monkeypatch):
     monkeypatch.setenv("RANK", "3")
     monkeypatch.setenv("WORLD_SIZE", "4")
     loader = Loader(plain, 4)
-    assert (loader.rank, loader.world) == (0, 1)
-    loader = Loader(plain, 4, rank=1, world=2)
-    assert (loader.rank, loader.world) == (1, 2)
+    assert (loader.rank, loader.world_size) == (0, 1)
+    loader = Loader(plain, 4, rank=1, world_size=2)
+    assert (loader.rank, loader.world_size) == (1, 2)
     monkeypatch.setattr(group, "get_rank", lambda: 1)
     monkeypatch.setattr(group, "get_world_size", lambda: 3)
     loader = Loader(plain, 4)
-    assert (loader.rank, loader.world) == (1, 3)
-    assert ids_of(loader, "value") == ids_of(Loader(plain, 4, rank=1, world=3), "value")
+    assert (loader.rank, loader.world_size) == (1, 3)
+    assert ids_of(loader, "value") == ids_of(Loader(plain, 4, rank=1, world_size=3), "value")
 
 
 def test_the_environment_counts_without_a_process_group(plain, monkeypatch):
@@ -729,7 +729,7 @@ def test_the_environment_counts_without_a_process_group(plain, monkeypatch):
     monkeypatch.setenv("RANK", "3")
     monkeypatch.setenv("WORLD_SIZE", "4")
     loader = Loader(plain, 4)
-    assert (loader.rank, loader.world) == (3, 4)
+    assert (loader.rank, loader.world_size) == (3, 4)
 
 
 GROUP = """

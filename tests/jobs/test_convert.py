@@ -376,7 +376,7 @@ def test_one_remark_has_the_sums_of_all_shards_and_processes(drawings, tmp_path)
 def test_the_remark_counts_what_others_did_before(drawings, tmp_path):
     whole = bp.convert(drawings, tmp_path / "a.beton").remarks
     for rank in (1, 0):
-        rank_engine = engines.make("ranks", rank=rank, world=2)
+        rank_engine = engines.make("ranks", rank=rank, world_size=2)
         last = bp.convert(drawings, tmp_path / "b.beton", shard_samples=10, engine=rank_engine)
     assert last.remarks == whole
 

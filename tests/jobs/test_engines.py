@@ -116,7 +116,7 @@ def test_ranks_share_the_work_and_the_last_one_finishes(
     found = []
     for rank in (2, 0, 1):
         assert not [one for one in os.listdir(tmp_path) if not one.startswith(".")]
-        by = engines.make("ranks", rank=rank, world=3)
+        by = engines.make("ranks", rank=rank, world_size=3)
         found.append(bp.convert(source, tmp_path / "out.tfrecord", engine=by, **HOW))
     assert [bool(one.files) for one in found] == [False, False, True]
     assert found[-1].samples == 60
@@ -142,13 +142,13 @@ def test_launchers_say_who_this_is(variables: dict[str, str], monkeypatch: pytes
         for name, value in variables.items():
             monkeypatch.setenv(name, value.format(rank=rank))
         found = engines.make("ranks")
-        assert (found.rank, found.world) == (rank, 2)
+        assert (found.rank, found.world_size) == (rank, 2)
 
 
 def test_ranks_at_the_same_time(source: Path, wanted: dict[str, bytes], tmp_path: Path) -> None:
     command = [
         sys.executable, "-m", "batchplant", "convert", str(source), str(tmp_path / "out.tfrecord"), "--quiet",
-        "--shard-size", "5000", "--checksums", "--shuffle", "--seed", "3", "--world", "3", "--rank",
+        "--shard-size", "5000", "--checksums", "--shuffle", "--seed", "3", "--world-size", "3", "--rank",
     ]  # fmt: skip
     done = run_together(
         *([*command, str(rank)] for rank in range(3)), stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -180,10 +180,10 @@ def test_another_engine_goes_on(
 
 def test_what_another_conversion_left_is_not_used(source: Path, tmp_path: Path) -> None:
     """Ranks cannot clear the folder, in which others work already."""
-    first = engines.make("ranks", rank=0, world=2)
+    first = engines.make("ranks", rank=0, world_size=2)
     bp.convert(source, tmp_path / "out.tfrecord", engine=first, shard_samples=10)
     for rank in range(2):
-        by = engines.make("ranks", rank=rank, world=2)
+        by = engines.make("ranks", rank=rank, world_size=2)
         bp.convert(source, tmp_path / "out.tfrecord", engine=by, shard_samples=20, shuffle=True)
     found = [sample["n"] for sample in bp.open(str(tmp_path / "out-*.tfrecord"))]
     assert sorted(found) == list(range(60))
@@ -215,10 +215,10 @@ def test_a_sample_that_cannot_be_stored_is_named(engine: str, tmp_path: Path) ->
 # -- one file ----------------------------------------------------------------------------------------------
 
 
-def ranks(source: Path, target: Path, world: int = 3, **how: Any) -> bp.Conversion:
+def ranks(source: Path, target: Path, world_size: int = 3, **how: Any) -> bp.Conversion:
     """All ranks, one after another."""
-    for rank in range(world):
-        by = engines.make("ranks", rank=rank, world=world)
+    for rank in range(world_size):
+        by = engines.make("ranks", rank=rank, world_size=world_size)
         assert not target.exists() or how.get("append")
         found = bp.convert(source, target, engine=by, **how)
     return found
@@ -334,9 +334,9 @@ def test_wrong_arguments(source: Path, tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="for the engines processes, dask and ray"):
         engines.make("threads", workers=2)
     with pytest.raises(OptionError, match="for the engine ranks"):
-        engines.make("threads", rank=0, world=2)
+        engines.make("threads", rank=0, world_size=2)
     with pytest.raises(OptionError, match="rank must be from 0 to 1"):
-        engines.make("ranks", rank=2, world=2)
+        engines.make("ranks", rank=2, world_size=2)
     assert main(["convert", str(source), str(tmp_path / "a.tar"), "--processes", "0"]) == 2
     assert os.listdir(tmp_path) == []
     with pytest.raises(OptionError, match="memory"):
@@ -440,7 +440,7 @@ def test_two_passes_by_ranks(
     monkeypatch.setattr("batchplant.jobs.conversion.run.WAIT", 0.01)
 
     def rank(number: int) -> int:
-        by = engines.make("ranks", rank=number, world=3)
+        by = engines.make("ranks", rank=number, world_size=3)
         return len(bp.convert(source, tmp_path / "out.tfrecord", engine=by, two_passes=True, **HOW).files)
 
     with ThreadPoolExecutor(3) as pool:

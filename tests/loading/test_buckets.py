@@ -98,13 +98,13 @@ def test_a_run_goes_on_at_every_batch_on_other_worlds() -> None:
     steps = -(-COUNT // (8 * 2))
     for step in range(steps):
         for then, size in ((1, 8), (3, 8), (2, 3)):
-            two = [loaded(rank=rank, world=2) for rank in range(2)]
+            two = [loaded(rank=rank, world_size=2) for rank in range(2)]
             epochs = [iter(one) for one in two]
             given = [next(one)["number"].tolist() for _ in range(step) for one in epochs]
             state = json.loads(json.dumps(two[0].state_dict()))
             assert state == two[1].state_dict()
             how: dict[str, Any] = {"order_options": {"bucket_size": 8}} if size != 8 else {}
-            rest = [loaded(size, rank=rank, world=then, **how) for rank in range(then)]
+            rest = [loaded(size, rank=rank, world_size=then, **how) for rank in range(then)]
             for one in rest:
                 one.load_state_dict(state)
             for turn in zip(*map(numbers, rest), strict=True):
@@ -144,8 +144,10 @@ def test_lengths_are_a_field_numbers_or_a_function() -> None:
 
 def test_alike_batches_follow_each_other_for_as_many_ranks() -> None:
     options = {"bucket_window": 100, "bucket_run": 4}
-    ranks = [numbers(loaded(rank=rank, world=4, order_options=options)) for rank in range(4)]
-    apart = [numbers(loaded(rank=rank, world=4, order_options={"bucket_window": 100})) for rank in range(4)]
+    ranks = [numbers(loaded(rank=rank, world_size=4, order_options=options)) for rank in range(4)]
+    apart = [
+        numbers(loaded(rank=rank, world_size=4, order_options={"bucket_window": 100})) for rank in range(4)
+    ]
 
     def spread(parts: list[list[list[int]]]) -> float:
         longest = [[LENGTHS[one].max() for one in step] for step in zip(*parts, strict=True)]

@@ -178,7 +178,7 @@ def test_orders(jpegs, order):
 
 def test_ranks_and_parts(jpegs):
     for rank in range(2):
-        options = {"rank": rank, "world": 2, "order": "random", "indices": np.arange(3, 33)}
+        options = {"rank": rank, "world_size": 2, "order": "random", "indices": np.arange(3, 33)}
         options["pipelines"] = {"image": STEPS["random"]}
         same(cached(jpegs, **options), bp.Loader(jpegs, 7, **options))
     options = {"pipelines": {"image": STEPS["resized"]}}

@@ -627,17 +627,17 @@ def test_one_epoch_for_any_batch_size(jpeg, epochs, batch_size):
     assert checksum(Loader(jpeg, batch_size, **AUGMENTED)) == epochs[0]
 
 
-@pytest.mark.parametrize("world", [1, 2, 3])
-def test_one_epoch_for_any_number_of_ranks(jpeg, epochs, world):
-    ranks = [Loader(jpeg, BATCH, rank=rank, world=world, **AUGMENTED) for rank in range(world)]
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+def test_one_epoch_for_any_number_of_ranks(jpeg, epochs, world_size):
+    ranks = [Loader(jpeg, BATCH, rank=rank, world_size=world_size, **AUGMENTED) for rank in range(world_size)]
     assert len({len(one) for one in ranks}) == 1
     for want in epochs:
         steps = zip(*ranks, strict=True)
         assert checksum(itertools.chain.from_iterable(steps)) == want
 
 
-@pytest.mark.parametrize("world", [1, 2, 3])
-def test_one_epoch_for_a_resume_at_every_batch(jpeg, epochs, world):
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+def test_one_epoch_for_a_resume_at_every_batch(jpeg, epochs, world_size):
     """Each time with as many workers and ranks as before, then with others."""
     first = Loader(jpeg, BATCH, **AUGMENTED)
     before: list[Any] = []
@@ -647,7 +647,8 @@ def test_one_epoch_for_a_resume_at_every_batch(jpeg, epochs, world):
         states.append(first.state_dict())
     assert checksum(before) == epochs[0]
     ranks = [
-        Loader(jpeg, BATCH, rank=rank, world=world, workers=1 + rank, **AUGMENTED) for rank in range(world)
+        Loader(jpeg, BATCH, rank=rank, world_size=world_size, workers=1 + rank, **AUGMENTED)
+        for rank in range(world_size)
     ]
     for number, state in enumerate(states):
         for rank in ranks:
@@ -663,7 +664,7 @@ def test_one_epoch_for_a_resume_at_every_batch(jpeg, epochs, world):
 
 
 def test_all_ranks_have_the_same_state_and_one_rank_can_go_on_from_it(jpeg, epochs):
-    ranks = [Loader(jpeg, 2, rank=rank, world=3, **AUGMENTED) for rank in range(3)]
+    ranks = [Loader(jpeg, 2, rank=rank, world_size=3, **AUGMENTED) for rank in range(3)]
     live = [iter(rank) for rank in ranks]
     before = [next(one) for _ in range(2) for one in live]
     states = [rank.state_dict() for rank in ranks]
@@ -677,22 +678,22 @@ def test_all_ranks_have_the_same_state_and_one_rank_can_go_on_from_it(jpeg, epoc
 
 
 def test_every_sample_comes_on_one_rank(plain):
-    for world, size, drop in itertools.product((1, 2, 3, 7), (1, 3, 6), (False, True)):
+    for world_size, size, drop in itertools.product((1, 2, 3, 7), (1, 3, 6), (False, True)):
         ranks = [
-            Loader(plain, size, rank=rank, world=world, drop_last=drop, order="random", ids=True)
-            for rank in range(world)
+            Loader(plain, size, rank=rank, world_size=world_size, drop_last=drop, order="random", ids=True)
+            for rank in range(world_size)
         ]
         found = [ids_of(one) for one in ranks]
         joined = sorted(itertools.chain(*found))
         assert len(joined) == len(set(joined))
         if drop:
-            assert {len(one) for one in found} == {20 // (world * size) * size}
+            assert {len(one) for one in found} == {20 // (world_size * size) * size}
         else:
             assert joined == list(range(20))
 
 
 def test_more_ranks_than_samples(plain):
-    found = [list(Loader(plain, 2, indices=[4], rank=rank, world=3)) for rank in range(3)]
+    found = [list(Loader(plain, 2, indices=[4], rank=rank, world_size=3)) for rank in range(3)]
     assert [len(one) for one in found] == [1, 1, 1]
     assert sorted(batch["value"].tolist() for [batch] in found) == [[], [], [4]]
 
@@ -724,8 +725,8 @@ def launched(monkeypatch):
         ({}, {}, (0, 1)),
         ({"RANK": "2", "WORLD_SIZE": "4"}, {}, (2, 4)),
         ({"RANK": "2", "WORLD_SIZE": "4"}, {"rank": 3}, (3, 4)),
-        ({"RANK": "1", "WORLD_SIZE": "4"}, {"world": 2}, (1, 2)),
-        ({"RANK": "2", "WORLD_SIZE": "4"}, {"rank": 0, "world": 1}, (0, 1)),
+        ({"RANK": "1", "WORLD_SIZE": "4"}, {"world_size": 2}, (1, 2)),
+        ({"RANK": "2", "WORLD_SIZE": "4"}, {"rank": 0, "world_size": 1}, (0, 1)),
         ({"RANK": "3"}, {}, (0, 1)),
         ({"RANK": "", "WORLD_SIZE": ""}, {}, (0, 1)),
         # Lightning starts the other processes of a node with these alone.
@@ -753,8 +754,8 @@ def launched(monkeypatch):
 def test_the_place_among_ranks(plain, launched, environment, given, want):
     launched(environment)
     loader = Loader(plain, 2, ids=True, **given)
-    assert (loader.rank, loader.world) == want
-    explicit = Loader(plain, 2, ids=True, rank=want[0], world=want[1])
+    assert (loader.rank, loader.world_size) == want
+    explicit = Loader(plain, 2, ids=True, rank=want[0], world_size=want[1])
     assert ids_of(loader) == ids_of(explicit)
 
 
@@ -767,9 +768,9 @@ def test_the_place_among_ranks(plain, launched, environment, given, want):
         ({"WORLD_SIZE": "4", "LOCAL_RANK": "1", "NODE_RANK": "1"}, {}, "nothing says which of them this is"),
         ({"WORLD_SIZE": "2", "SLURM_PROCID": "1", "SLURM_NTASKS": "4"}, {}, "nothing says which of them"),
         ({"WORLD_SIZE": "2", "LOCAL_RANK": "2"}, {}, "rank must be from 0 to 1, not 2"),
-        ({}, {"world": 2}, "2 processes, and nothing says which of them this is"),
+        ({}, {"world_size": 2}, "2 processes, and nothing says which of them this is"),
         ({}, {"rank": 1}, "rank must be from 0 to 0, not 1"),
-        ({}, {"world": 0}, "world is at least 1, not 0"),
+        ({}, {"world_size": 0}, "world_size is at least 1, not 0"),
     ],
 )
 def test_a_wrong_place_among_ranks(plain, launched, environment, given, message):
@@ -786,7 +787,7 @@ def test_a_wrong_place_among_ranks(plain, launched, environment, given, message)
 @pytest.mark.parametrize("rank", [2, -1])
 def test_a_place_that_cannot_be_is_refused_at_once(plain, rank):
     with pytest.raises(OptionError, match=f"rank must be from 0 to 1, not {rank}"):
-        Loader(plain, 2, rank=rank, world=2)
+        Loader(plain, 2, rank=rank, world_size=2)
 
 
 def test_a_loader_made_before_its_processes_were_started(plain, launched):
@@ -810,7 +811,7 @@ def test_an_epoch_keeps_the_place_that_it_began_with(plain, launched):
     epoch = iter(loader)
     first = next(epoch)["ids"].tolist()
     launched({})
-    assert first + ids_of(epoch) == ids_of(Loader(plain, 5, ids=True, rank=1, world=2))
+    assert first + ids_of(epoch) == ids_of(Loader(plain, 5, ids=True, rank=1, world_size=2))
     assert ids_of(loader) == list(range(20))
 
 
@@ -980,7 +981,7 @@ def test_a_state_is_not_taken_up_with_another_order(plain, was, now, message):
         ({"order": "windowed"}, {"order": "windowed", "order_options": {"window": 1000}}),
         ({"indices": None}, {"indices": range(20)}),
         ({"order": [3, 1, 2]}, {"order": np.array([3, 1, 2], np.uint8)}),
-        ({}, {"batch_size": 5, "world": 2, "rank": 1, "workers": 1, "drop_last": True, "ahead": 1}),
+        ({}, {"batch_size": 5, "world_size": 2, "rank": 1, "workers": 1, "drop_last": True, "ahead": 1}),
         ({}, {"pipelines": {"value": [np.negative]}, "ids": True}),
     ],
 )
@@ -1020,7 +1021,7 @@ def test_the_length_after_a_resume_on_other_ranks(plain):
     loader = Loader(plain, 3, order="random")
     next(iter(loader))
     for rank in range(2):
-        other = Loader(plain, 3, order="random", rank=rank, world=2)
+        other = Loader(plain, 3, order="random", rank=rank, world_size=2)
         assert len(other) == 4
         other.load_state_dict(loader.state_dict())
         assert len(other) == 4

@@ -140,16 +140,19 @@ def test_ranks_and_resumes_give_what_one_run_would_have_given(strategy: str) -> 
     pack = Pack(96, eos=EOS, window=16, strategy=strategy, dtype="int32")
     whole = np.concatenate(rows_of(batchplant.Loader(mixture(), 5, order="random", pack=pack, seed=3)))
     for _ in range(13):
-        world, then = (int(one) for one in rng.integers(1, 5, 2))
+        world_size, then = (int(one) for one in rng.integers(1, 5, 2))
         size, after = (int(one) for one in rng.integers(1, 7, 2))
         options: dict[str, Any] = {"order": "random", "pack": pack, "seed": 3}
-        loaders = [batchplant.Loader(mixture(), size, rank=r, world=world, **options) for r in range(world)]
+        loaders = [
+            batchplant.Loader(mixture(), size, rank=r, world_size=world_size, **options)
+            for r in range(world_size)
+        ]
         epochs = [iter(one) for one in loaders]
         steps = int(rng.integers(0, len(loaders[0]) + 1))
         given = [next(epoch)["tokens"] for _ in range(steps) for epoch in epochs]
         states = [json.loads(json.dumps(one.state_dict())) for one in loaders]
         assert all(state == states[0] for state in states)
-        again = [batchplant.Loader(mixture(), after, rank=r, world=then, **options) for r in range(then)]
+        again = [batchplant.Loader(mixture(), after, rank=r, world_size=then, **options) for r in range(then)]
         for one in again:
             one.load_state_dict(states[0])
         if steps < len(loaders[0]):
@@ -308,7 +311,7 @@ def test_a_step_is_replayed_from_the_seed_alone() -> None:
     }
     seen = []
     for rank in range(2):
-        loader = batchplant.Loader(mixture(), 3, rank=rank, world=2, **options)
+        loader = batchplant.Loader(mixture(), 3, rank=rank, world_size=2, **options)
         seen.append(list(loader))
         loader.close()
     loader = batchplant.Loader(mixture(), 3, **options)
@@ -395,10 +398,10 @@ def test_mixtures_of_images_and_text_go_on_exactly() -> None:
     pack = Pack(24, eos=EOS, window=8, image_tokens="patches", image_token_id=IMAGE)
     options: dict[str, Any] = {"order": "random", "pack": pack, "seed": 2}
     whole = np.concatenate(rows_of(batchplant.Loader(mix, 2, **options)))
-    two = [batchplant.Loader(mix, 2, rank=rank, world=2, **options) for rank in range(2)]
+    two = [batchplant.Loader(mix, 2, rank=rank, world_size=2, **options) for rank in range(2)]
     epochs = [iter(one) for one in two]
     given = [next(one)["tokens"] for one in epochs]
-    three = [batchplant.Loader(mix, 1, rank=rank, world=3, **options) for rank in range(3)]
+    three = [batchplant.Loader(mix, 1, rank=rank, world_size=3, **options) for rank in range(3)]
     for one in three:
         one.load_state_dict(two[0].state_dict())
     parts = [rows_of(one) for one in three]

@@ -45,8 +45,8 @@ def some_sizes(n: int, seed: int = 0) -> Any:
     return np.where(np.arange(n) % 11 == 3, 0, drawn)
 
 
-def shards(order: orders.Order, world: int, **options: Any) -> list[Shard]:
-    return [shard(order, rank=rank, world=world, **options) for rank in range(world)]
+def shards(order: orders.Order, world_size: int, **options: Any) -> list[Shard]:
+    return [shard(order, rank=rank, world_size=world_size, **options) for rank in range(world_size)]
 
 
 def steps_of(parts: Sequence[Shard]) -> list[list[int]]:
@@ -72,11 +72,14 @@ def test_parts_are_about_equally_large(sizes, parts):
 
 
 @given(st.integers(0, 200), worlds, batch_sizes, st.booleans(), st.data())
-def test_a_step_has_the_same_samples_however_they_are_dealt(n, world, batch_size, drop_last, data):
+def test_a_step_has_the_same_samples_however_they_are_dealt(n, world_size, batch_size, drop_last, data):
     start = data.draw(st.integers(0, n))
     order, sizes = orders.random(n, seed=n, epoch=0), some_sizes(n)
     options = {"batch_size": batch_size, "drop_last": drop_last, "start": start}
-    plain, balanced = shards(order, world, **options), shards(order, world, sizes=sizes.take, **options)
+    plain, balanced = (
+        shards(order, world_size, **options),
+        shards(order, world_size, sizes=sizes.take, **options),
+    )
     assert {len(part) for part in balanced} == {len(part) for part in plain}
     assert steps_of(balanced) == steps_of(plain)
     for number in range(len(plain[0])):
@@ -94,17 +97,20 @@ def test_a_step_has_the_same_samples_however_they_are_dealt(n, world, batch_size
 
 
 @given(st.integers(2, 30), st.integers(1, 12), st.integers(1, 60))
-def test_in_a_large_world_groups_of_ranks_share(world, batch_size, dealt):
-    order, sizes = orders.sequential(world * batch_size * 2 + 5), some_sizes(world * batch_size * 2 + 5)
+def test_in_a_large_world_groups_of_ranks_share(world_size, batch_size, dealt):
+    order, sizes = (
+        orders.sequential(world_size * batch_size * 2 + 5),
+        some_sizes(world_size * batch_size * 2 + 5),
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ranks, "DEALT", dealt)
-        balanced = shards(order, world, batch_size=batch_size, sizes=sizes.take)
+        balanced = shards(order, world_size, batch_size=batch_size, sizes=sizes.take)
         looked_at: list[int] = []
         shard(
-            order, rank=world - 1, world=world, batch_size=batch_size,
+            order, rank=world_size - 1, world_size=world_size, batch_size=batch_size,
             sizes=lambda samples: looked_at.append(len(samples)) or sizes[samples],
         ).batch(0)  # fmt: skip
-        assert steps_of(balanced) == steps_of(shards(order, world, batch_size=batch_size))
+        assert steps_of(balanced) == steps_of(shards(order, world_size, batch_size=batch_size))
     # Two ranks are the smallest group, so three may be in one.
     assert max(looked_at, default=0) <= max(dealt + batch_size, 3 * batch_size)
 
@@ -133,8 +139,9 @@ def test_the_guide_shows_what_the_benchmark_found():
     root = repository.ROOT
     found = json.loads((root / "benchmarks" / "results" / "balance.json").read_text())
     rows = {
-        f"| {case['sigma']} | {case['world']} × {case['batch']} | {case['plain']['slowest to mean']:.2f} | "
-        f"{case['balanced']['slowest to mean']:.2f} | {case['balanced']['fewest samples']}–"
+        f"| {case['sigma']} | {case['world_size']} × {case['batch']} | "
+        f"{case['plain']['slowest to mean']:.2f} | {case['balanced']['slowest to mean']:.2f} | "
+        f"{case['balanced']['fewest samples']}–"
         f"{case['balanced']['most samples']} |"
         for case in found["cases"]
     }
@@ -148,9 +155,9 @@ def test_the_guide_shows_what_the_benchmark_found():
 
 
 @given(st.integers(0, 60), worlds, batch_sizes, st.booleans())
-def test_evaluation_has_every_sample_once_and_no_empty_batch(n, world, batch_size, balanced):
+def test_evaluation_has_every_sample_once_and_no_empty_batch(n, world_size, batch_size, balanced):
     sizes = some_sizes(n).take if balanced else None
-    parts = shards(orders.sequential(n), world, batch_size=batch_size, pad="skip", sizes=sizes)
+    parts = shards(orders.sequential(n), world_size, batch_size=batch_size, pad="skip", sizes=sizes)
     batches = [[batch.tolist() for batch in part] for part in parts]
     assert sorted(itertools.chain(*itertools.chain(*batches))) == list(range(n))
     assert all(batch for part in batches for batch in part)
@@ -164,7 +171,7 @@ def test_evaluation_has_every_sample_once_and_no_empty_batch(n, world, batch_siz
 
 def test_a_loader_that_evaluates(plain):
     def batches(**options: Any) -> list[list[list[int]]]:
-        ranks = [Loader(plain, 1, indices=range(6), rank=rank, world=4, **options) for rank in range(4)]
+        ranks = [Loader(plain, 1, indices=range(6), rank=rank, world_size=4, **options) for rank in range(4)]
         found = [[batch["value"].tolist() for batch in one] for one in ranks]
         assert [len(one) for one in ranks] == [len(one) for one in found]
         return found
@@ -175,16 +182,16 @@ def test_a_loader_that_evaluates(plain):
         Loader(plain, 1, evaluate=True, drop_last=True)
 
 
-# -- another world after a resume ---------------------------------------------------------------------------
+# -- another world size after a resume ----------------------------------------------------------------------
 
 
 @given(st.integers(1, 200), worlds, batch_sizes, worlds, batch_sizes, st.booleans(), st.booleans(), st.data())
 def test_the_union_is_exact_in_any_other_world(
-    n, world, batch_size, world_then, batch_size_then, drop_last, balanced, data
+    n, world_size, batch_size, world_then, batch_size_then, drop_last, balanced, data
 ):
     order, sizes = orders.random(n, seed=1, epoch=n), some_sizes(n).take if balanced else None
     options = {"drop_last": drop_last, "sizes": sizes}
-    before = shards(order, world, batch_size=batch_size, **options)
+    before = shards(order, world_size, batch_size=batch_size, **options)
     done = data.draw(st.integers(0, before[0].steps))
     [position] = {part.position_after(done) for part in before}
     after = shards(order, world_then, batch_size=batch_size_then, start=position, **options)
@@ -200,19 +207,22 @@ def test_loaders_of_other_worlds_go_on_from_a_random_step(plain, balance, drop_l
     rng = random.Random(18)
     options = {"order": "random", "seed": 5, "ids": True, "workers": 1, "drop_last": drop_last}
     options |= {"balance": balance, "sizes": some_sizes(SAMPLES) if balance else None}
-    ranks = [Loader(plain, 4, rank=rank, world=4, **options) for rank in range(4)]
+    ranks = [Loader(plain, 4, rank=rank, world_size=4, **options) for rank in range(4)]
     for _ in range(2):
         live, steps = [iter(one) for one in ranks], rng.randrange(1, len(ranks[0]))
         before = [int(k) for _ in range(steps) for one in live for k in next(one)["ids"]]
         [state] = {json.dumps(one.state_dict()) for one in ranks}
-        for world, batch_size in ((3, 4), (5, 4), (5, 7)):
-            others = [Loader(plain, batch_size, rank=rank, world=world, **options) for rank in range(world)]
+        for world_size, batch_size in ((3, 4), (5, 4), (5, 7)):
+            others = [
+                Loader(plain, batch_size, rank=rank, world_size=world_size, **options)
+                for rank in range(world_size)
+            ]
             for one in others:
                 one.load_state_dict(json.loads(state))
             rest = [ids_of(one) for one in others]
             seen = [*before, *itertools.chain(*rest)]
             assert len(seen) == len(set(seen))
-            lost = (SAMPLES - len(before)) % (world * batch_size) if drop_last else 0
+            lost = (SAMPLES - len(before)) % (world_size * batch_size) if drop_last else 0
             assert len(seen) == SAMPLES - lost
 
 
@@ -252,7 +262,7 @@ def test_what_counts_as_size(tmp_path, name):
     for sizes, want in wanted.items():
         found = [
             [batch["ids"].tolist() for batch in Loader(
-                reader, 4, rank=rank, world=3, balance="size", sizes=sizes, indices=indices, ids=True,
+                reader, 4, rank=rank, world_size=3, balance="size", sizes=sizes, indices=indices, ids=True,
                 order="random", workers=1,
             )]
             for rank in range(3)
@@ -264,7 +274,7 @@ def test_what_counts_as_size(tmp_path, name):
 
 def test_the_bytes_of_the_fields_that_are_loaded(tmp_path):
     path, lengths = texts(tmp_path / "data.tfrecord")
-    options: dict[str, Any] = {"world": 2, "rank": 0, "ids": True, "workers": 1, "balance": "size"}
+    options: dict[str, Any] = {"world_size": 2, "rank": 0, "ids": True, "workers": 1, "balance": "size"}
     by_bytes = ids_of(Loader(path, 8, **options))
     # Three numbers and two more are in every sample.
     assert by_bytes == ids_of(Loader(path, 8, sizes=lengths + 40, **options))
@@ -278,7 +288,8 @@ def test_sizes_that_only_reading_would_tell():
     with pytest.raises(OptionError, match="give sizes=, a field"):
         Loader(reader, 4, balance="size")
     found = [
-        ids_of(Loader(reader, 2, balance="size", sizes="text", rank=r, world=2, ids=True)) for r in (0, 1)
+        ids_of(Loader(reader, 2, balance="size", sizes="text", rank=r, world_size=2, ids=True))
+        for r in (0, 1)
     ]
     assert sorted(found[0] + found[1]) == list(range(20))
     assert abs(sum(found[0]) - sum(found[1])) < 10
@@ -305,7 +316,7 @@ def test_wrong_sizes(plain, options, message):
 
 
 def test_wrong_sizes_of_a_function_and_a_field(plain, tmp_path):
-    options: dict[str, Any] = {"balance": "size", "rank": 0, "world": 2}
+    options: dict[str, Any] = {"balance": "size", "rank": 0, "world_size": 2}
     with pytest.raises(OptionError, match="the function sizes must be 8 numbers"):
         list(Loader(plain, 4, sizes=lambda samples: [1], **options))
     with pytest.raises(OptionError, match="the field pair, as sizes, must be 40 numbers"):
@@ -313,7 +324,7 @@ def test_wrong_sizes_of_a_function_and_a_field(plain, tmp_path):
 
 
 def test_an_epoch_does_not_hold_a_balanced_loader(plain):
-    loader = Loader(plain, 4, balance="size", sizes="value", indices=range(50), rank=0, world=2)
+    loader = Loader(plain, 4, balance="size", sizes="value", indices=range(50), rank=0, world_size=2)
     epoch, held = iter(loader), weakref.ref(loader)
     next(epoch)
     del loader
@@ -388,8 +399,8 @@ assert "torch" not in sys.modules
 )
 
 
-def launch(folder: Path, script: str, world: int, data: str, told: Any, *, torchrun: bool) -> list[Any]:
-    """What each of ``world`` processes wrote. Nothing but the loopback is used.
+def launch(folder: Path, script: str, world_size: int, data: str, told: Any, *, torchrun: bool) -> list[Any]:
+    """What each of ``world_size`` processes wrote. Nothing but the loopback is used.
 
     Without torchrun they are told what it would tell them, and are there much sooner.
     """
@@ -406,16 +417,16 @@ def launch(folder: Path, script: str, world: int, data: str, told: Any, *, torch
         "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True,
     }  # fmt: skip
     if torchrun:
-        options = ["--nproc-per-node", str(world), "--master-addr", "127.0.0.1", "--master-port", port]
+        options = ["--nproc-per-node", str(world_size), "--master-addr", "127.0.0.1", "--master-port", port]
         command = [*python, "-m", "torch.distributed.run", *options, str(path), *arguments]
         ended = [processes.run(command, **how)]
     else:
-        places = [["env", f"RANK={rank}", f"WORLD_SIZE={world}"] for rank in range(world)]
+        places = [["env", f"RANK={rank}", f"WORLD_SIZE={world_size}"] for rank in range(world_size)]
         ended = processes.run_together(*([*place, *python, str(path), *arguments] for place in places), **how)
     assert [one.returncode for one in ended] == [0] * len(ended), [one.stdout for one in ended]
     if "no gloo" in ended[0].stdout:
         pytest.skip("this torch has no gloo")
-    return [json.loads((out / str(rank)).read_text()) for rank in range(world)]
+    return [json.loads((out / str(rank)).read_text()) for rank in range(world_size)]
 
 
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="there is no torch")
@@ -451,8 +462,8 @@ def test_torchrun_trains_evaluates_and_goes_on_with_other_worlds(tmp_path, plain
 
     before = list(itertools.chain(*itertools.chain(*(one["before"] for one in found))))
     assert 0 < len(before) < SAMPLES
-    for world, batch in ((3, 4), (5, 3)):
+    for world_size, batch in ((3, 4), (5, 3)):
         told = {"samples": SAMPLES, "state": found[0]["state"], "batch": batch}
-        rest = launch(tmp_path / f"resume {world}", RESUME, world, plain, told, torchrun=False)
+        rest = launch(tmp_path / f"resume {world_size}", RESUME, world_size, plain, told, torchrun=False)
         assert len({len(one) for one in rest}) == 1
         assert sorted([*before, *itertools.chain(*itertools.chain(*rest))]) == list(range(SAMPLES))

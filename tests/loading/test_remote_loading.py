@@ -171,13 +171,13 @@ def test_resuming_fetches_what_is_left(at, made):
 
 
 def test_lanes_give_every_rank_blocks_of_its_own(at, made):
-    size, world = os.path.getsize(made), 2
+    size, world_size = os.path.getsize(made), 2
     total, labels = 0.0, []
-    for rank in range(world):
+    for rank in range(world_size):
         with at(fetch_bytes=ROOM) as remote:
             loader = bp.Loader(
-                remote, BATCH, order="quasi_random", order_options={"window": 1, "lanes": world},
-                rank=rank, world=world,
+                remote, BATCH, order="quasi_random", order_options={"window": 1, "lanes": world_size},
+                rank=rank, world_size=world_size,
             )  # fmt: skip
             before = loader.stats()["bytes fetched"]
             labels += [batch["label"] for batch in loader]
@@ -190,7 +190,7 @@ def test_lanes_give_every_rank_blocks_of_its_own(at, made):
 
 def test_ranks_without_lanes_hear_of_them(at):
     with at() as remote:
-        loader = bp.Loader(remote, BATCH, order="quasi_random", rank=0, world=4)
+        loader = bp.Loader(remote, BATCH, order="quasi_random", rank=0, world_size=4)
         with pytest.warns(UserWarning, match='"lanes": 4'):
             next(iter(loader))
         loader.close()

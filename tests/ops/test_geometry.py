@@ -551,7 +551,7 @@ def test_buckets_of_aspects(path):
     assert [one["ids"].tolist() for one in other] == seen[1:]
     loader.close()
     other.close()
-    ranks = [load(path, steps, 3, rank=rank, world=2, **how) for rank in range(2)]
+    ranks = [load(path, steps, 3, rank=rank, world_size=2, **how) for rank in range(2)]
     assert sorted(one["ids"].tolist() for rank in ranks for one in rank) == sorted(seen)
     with pytest.raises(OptionError, match="the batches have none"):
         bp.Loader(path, 3, pipelines={"image": None, "mask": None}, bucket_by="aspect")
@@ -571,8 +571,8 @@ def test_the_same_with_any_workers_ranks_and_batches(path):
     [whole] = load(path, EVERYWHERE)
     by_id = dict(zip(whole["ids"].tolist(), whole["image"], strict=True))
     others = [
-        *load(path, EVERYWHERE, 5, workers=1), *load(path, EVERYWHERE, 3, rank=0, world=2),
-        *load(path, EVERYWHERE, 3, rank=1, world=2, order="random"),
+        *load(path, EVERYWHERE, 5, workers=1), *load(path, EVERYWHERE, 3, rank=0, world_size=2),
+        *load(path, EVERYWHERE, 3, rank=1, world_size=2, order="random"),
         *load(path, EVERYWHERE, 4, cache="decoded"),
     ]  # fmt: skip
     seen = 0

@@ -190,10 +190,10 @@ def test_mixtures_of_text_are_packed_and_go_on_exactly() -> None:
         return [batch["tokens"] for step in zip(*loaders, strict=True) for batch in step]
 
     whole = np.concatenate(rows([batchplant.Loader(mix, 3, **how)]))
-    two = [batchplant.Loader(mix, 3, rank=rank, world=2, **how) for rank in range(2)]
+    two = [batchplant.Loader(mix, 3, rank=rank, world_size=2, **how) for rank in range(2)]
     epochs = [iter(one) for one in two]
     given = [next(one)["tokens"] for _ in range(3) for one in epochs]
-    three = [batchplant.Loader(mix, 2, rank=rank, world=3, **how) for rank in range(3)]
+    three = [batchplant.Loader(mix, 2, rank=rank, world_size=3, **how) for rank in range(3)]
     for one in three:
         one.load_state_dict(json.loads(json.dumps(two[1].state_dict())))
     np.testing.assert_array_equal(np.concatenate([*given, *rows(three)]), whole)

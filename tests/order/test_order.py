@@ -236,16 +236,18 @@ def test_lanes_hold_every_sample_once(n, lanes, size, seed):
 
 
 def test_ranks_on_lanes_of_their_own_share_no_block():
-    n, world, batch = 4096, 4, 16
+    n, world_size, batch = 4096, 4, 16
     blocks = np.arange(n) // 64
-    order = make("quasi_random", n, **E0, blocks=blocks, window=2, lanes=world, lane_size=batch)
+    order = make("quasi_random", n, **E0, blocks=blocks, window=2, lanes=world_size, lane_size=batch)
     read = [
         {int(one) for number in range(len(part)) for one in blocks[part.batch(number)]}
-        for part in (shard(order, rank=rank, world=world, batch_size=batch) for rank in range(world))
+        for part in (
+            shard(order, rank=rank, world_size=world_size, batch_size=batch) for rank in range(world_size)
+        )
     ]
     assert sum(map(len, read)) == len(set().union(*read)) == 64
     # Half as many ranks have two lanes each, and share none either.
-    half = [shard(order, rank=rank, world=2, batch_size=2 * batch) for rank in range(2)]
+    half = [shard(order, rank=rank, world_size=2, batch_size=2 * batch) for rank in range(2)]
     read = [{int(one) for number in range(len(part)) for one in blocks[part.batch(number)]} for part in half]
     assert not read[0] & read[1]
 
@@ -402,8 +404,8 @@ worlds = st.integers(1, 9)
 batch_sizes = st.integers(1, 12)
 
 
-def shards(order: Order, world: int, **options: Any) -> list[Shard]:
-    return [shard(order, rank=rank, world=world, **options) for rank in range(world)]
+def shards(order: Order, world_size: int, **options: Any) -> list[Shard]:
+    return [shard(order, rank=rank, world_size=world_size, **options) for rank in range(world_size)]
 
 
 def joined(ranks: list[Shard]) -> list[int]:
@@ -411,12 +413,12 @@ def joined(ranks: list[Shard]) -> list[int]:
 
 
 @given(st.integers(0, 300), worlds, batch_sizes, st.booleans(), st.data())
-def test_ranks_share_exactly(n, world, batch_size, drop_last, data):
+def test_ranks_share_exactly(n, world_size, batch_size, drop_last, data):
     order = orders.from_array(orders.random(n, seed=n, epoch=0)[:])
     start = data.draw(st.integers(0, n))
     options = {"batch_size": batch_size, "drop_last": drop_last, "start": start}
-    ranks = shards(order, world, **options)
-    left, step = n - start, world * batch_size
+    ranks = shards(order, world_size, **options)
+    left, step = n - start, world_size * batch_size
     count = left // step if drop_last else -(-left // step)
     assert {len(rank) for rank in ranks} == {count}
     whole = order[start:].tolist()
@@ -428,7 +430,7 @@ def test_ranks_share_exactly(n, world, batch_size, drop_last, data):
         assert len({rank.position_after(number + 1) for rank in ranks}) == 1
         if drop_last or number < count - 2:
             assert set(lengths) == {batch_size}
-        possible = left >= world and (batch_size > 1 or left % world == 0)
+        possible = left >= world_size and (batch_size > 1 or left % world_size == 0)
         assert min(lengths) > 0 or (not possible and number == count - 1)
         if number == count - 1:
             assert ranks[0].idle == lengths.count(0)
@@ -437,16 +439,16 @@ def test_ranks_share_exactly(n, world, batch_size, drop_last, data):
 
 
 @given(st.integers(0, 120), worlds, batch_sizes, worlds, batch_sizes)
-def test_a_run_goes_on_exactly_with_another_world(n, world, batch_size, world_then, batch_size_then):
+def test_a_run_goes_on_exactly_with_another_world(n, world_size, batch_size, world_then, batch_size_then):
     # Stored, for a hundred thousand batches are asked for.
     order = orders.from_array(orders.quasi_random(n, seed=2, epoch=n, blocks=np.arange(n) // 6, window=2)[:])
-    before = shards(order, world, batch_size=batch_size)
+    before = shards(order, world_size, batch_size=batch_size)
     for done in range(len(before[0]) + 1):
         position = before[0].position_after(done)
         after = shards(order, world_then, batch_size=batch_size_then, start=position)
         assert joined(before)[:position] + joined(after) == order[:].tolist()
-        # With the same world the very same batches come.
-        same = shards(order, world, batch_size=batch_size, start=position)
+        # With the same world size the very same batches come.
+        same = shards(order, world_size, batch_size=batch_size, start=position)
         for rank, old in zip(same, before, strict=True):
             assert len(rank) == len(old) - done
             assert [rank.positions(k) for k in range(len(rank))] == [
@@ -457,15 +459,17 @@ def test_a_run_goes_on_exactly_with_another_world(n, world, batch_size, world_th
 @pytest.mark.parametrize("drop_last", [False, True])
 def test_the_epoch_is_the_same_in_every_world(drop_last):
     order = orders.random(720, **E0)
-    epochs = [joined(shards(order, world, batch_size=8, drop_last=drop_last)) for world in (1, 2, 3, 5, 9)]
+    epochs = [
+        joined(shards(order, world_size, batch_size=8, drop_last=drop_last)) for world_size in (1, 2, 3, 5, 9)
+    ]
     assert all(epoch == order[:].tolist() for epoch in epochs)
 
 
 @given(st.integers(1, 100), worlds, batch_sizes)
-def test_padding_repeats_only_where_a_rank_would_have_nothing(n, world, batch_size):
+def test_padding_repeats_only_where_a_rank_would_have_nothing(n, world_size, batch_size):
     order = orders.sequential(n)
-    plain = shards(order, world, batch_size=batch_size)
-    padded = shards(order, world, batch_size=batch_size, pad="repeat")
+    plain = shards(order, world_size, batch_size=batch_size)
+    padded = shards(order, world_size, batch_size=batch_size, pad="repeat")
     assert len(joined(padded)) == n + plain[0].idle
     assert set(joined(padded)) == set(range(n))
     assert padded[0].idle == 0
@@ -574,11 +578,20 @@ def test_subset_composes():
         (lambda: orders.subset(orders.sequential(3), [1, 2]), "of 3 samples, but there are 2 indices"),
         (lambda: orders.sequential(5).take([0.5]), "positions must be whole numbers"),
         (lambda: orders.sequential(5)["a"], "position must be a whole number"),
-        (lambda: shard(orders.sequential(5), rank=2, world=2, batch_size=1), "rank must be from 0 to 1"),
-        (lambda: shard(orders.sequential(5), rank=0, world=0, batch_size=1), "world must be from 1"),
-        (lambda: shard(orders.sequential(5), rank=0, world=1, batch_size=0), "batch_size must be from 1"),
-        (lambda: shard(orders.sequential(5), rank=0, world=1, batch_size=1, start=6), "start must be from 0"),
-        (lambda: shard(orders.sequential(5), rank=0, world=1, batch_size=1, pad="x"), "pad must be"),
+        (lambda: shard(orders.sequential(5), rank=2, world_size=2, batch_size=1), "rank must be from 0 to 1"),
+        (
+            lambda: shard(orders.sequential(5), rank=0, world_size=0, batch_size=1),
+            "world_size must be from 1",
+        ),
+        (
+            lambda: shard(orders.sequential(5), rank=0, world_size=1, batch_size=0),
+            "batch_size must be from 1",
+        ),
+        (
+            lambda: shard(orders.sequential(5), rank=0, world_size=1, batch_size=1, start=6),
+            "start must be from 0",
+        ),
+        (lambda: shard(orders.sequential(5), rank=0, world_size=1, batch_size=1, pad="x"), "pad must be"),
     ],
 )
 def test_what_cannot_be_is_refused(call, message):
@@ -594,7 +607,7 @@ def test_there_is_no_such_position(position):
     with pytest.raises(SampleIndexError, match="no position"):
         order.take([0, position])
     with pytest.raises(SampleIndexError, match="no batch"):
-        shard(order, rank=0, world=1, batch_size=2).batch(position)
+        shard(order, rank=0, world_size=1, batch_size=2).batch(position)
 
 
 # -- stability ----------------------------------------------------------------------------------------------
@@ -696,13 +709,13 @@ def test_one_position_alone_is_that_of_many(n, seed, epoch, lanes, size, data):
     each = data.draw(st.integers(-(-n // 1000), max(n, 1)))
     places = st.lists(st.integers(0, n - 1), min_size=1, max_size=10)
     at = [near % n for one in data.draw(places) for near in (one, one + 1, one - 1)]
-    world = data.draw(st.integers(1, 10**4))
-    rank = data.draw(st.integers(0, world - 1))
+    world_size = data.draw(st.integers(1, 10**4))
+    rank = data.draw(st.integers(0, world_size - 1))
     for name, order in large(n, seed, epoch, each, lanes, size).items():
         many = order.take(at).tolist()
         assert [order[one] for one in at] == many, name
         assert all(type(order[one]) is int for one in at[:1])
-        ours = shard(order, rank=rank, world=world, batch_size=size)
+        ours = shard(order, rank=rank, world_size=world_size, batch_size=size)
         step = data.draw(st.integers(0, ours.steps - 1))
         if len(ours.positions(step)) <= 300:
             assert [order[one] for one in ours.positions(step)] == ours.batch(step).tolist(), name

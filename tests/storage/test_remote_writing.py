@@ -271,7 +271,7 @@ def test_ranks_of_a_bucket(shelf: Shelf, tmp_path: Path, monkeypatch: pytest.Mon
     source = f"{shelf.root}/source.tfrecord"
 
     def rank(number: int) -> int:
-        by = engines.make("ranks", rank=number, world=3)
+        by = engines.make("ranks", rank=number, world_size=3)
         return len(shelf.write("a.tfrecord", source, shard_samples=5, checksums=True, engine=by).files)
 
     with ThreadPoolExecutor(3) as pool:
@@ -309,13 +309,13 @@ def test_pieces_in_a_bucket(
     how: dict[str, Any] = {"checksums": True, "target_options": {"chunk_samples": 2}}
 
     def rank(number: int) -> int:
-        by = engines.make("ranks", rank=number, world=2)
+        by = engines.make("ranks", rank=number, world_size=2)
         return len(shelf.write("a.zarr", source, engine=by, **how).files)
 
     if here:
         # As worker processes of this machine do it.
         by = engines.make("threads")
-        by.world = 2
+        by.world_size = 2
         shelf.write("a.zarr", source, engine=by, **how)
     else:
         with ThreadPoolExecutor(2) as pool:
@@ -335,7 +335,7 @@ def test_ranks_of_a_bucket_do_not_spill(
     monkeypatch.chdir(tmp_path)
     shelf.write("source.tfrecord", numbers(24))
     for target, how in (
-        ("a.tfrecord", {"engine": engines.make("ranks", rank=0, world=1)}),
+        ("a.tfrecord", {"engine": engines.make("ranks", rank=0, world_size=1)}),
         ("b.tfrecord", {}),
     ):
         source = f"{shelf.root}/source.tfrecord"

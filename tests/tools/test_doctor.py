@@ -118,11 +118,11 @@ def clean(tmp_path_factory):
 
 @pytest.mark.parametrize("check", [kind.name for kind in doctor.CHECKS])
 def test_silent_where_nothing_is_wrong(clean, check):
-    assert found(clean, check, world=2, batch_size=4, window=4) == []
+    assert found(clean, check, world_size=2, batch_size=4, window=4) == []
 
 
 def test_a_clean_dataset_is_ok(clean):
-    report = doctor.examine(clean, world=2)
+    report = doctor.examine(clean, world_size=2)
     assert report.ok
     assert (report.samples, report.looked_at, report.format) == (24, 24, "")
     assert report.checks == tuple(kind.name for kind in doctor.CHECKS)
@@ -575,19 +575,19 @@ def shards(tmp_path):
 
 
 def test_unequal_shards(shards):
-    finding = one(shards, "unequal-shards", world=3)
+    finding = one(shards, "unequal-shards", world_size=3)
     assert (finding.count, finding.of) == (1, 3)
     assert finding.facts == {"largest": 10, "smallest": 4}
     assert "part-new.tar --shard-samples 8" in finding.mend
-    assert one(shards, "unequal-shards", world=2).facts == {"largest": 14, "smallest": 10}
+    assert one(shards, "unequal-shards", world_size=2).facts == {"largest": 14, "smallest": 10}
     assert found(shards, "unequal-shards") == []
 
 
 def test_few_shards(shards):
-    finding = one(shards, "few-shards", world=4)
+    finding = one(shards, "few-shards", world_size=4)
     assert (finding.count, finding.of, finding.unit) == (1, 4, "ranks")
     assert "--shard-samples 6" in finding.mend
-    assert found(shards, "few-shards", world=3) == []
+    assert found(shards, "few-shards", world_size=3) == []
 
 
 def test_tiny_files(tmp_path, monkeypatch):
@@ -627,7 +627,7 @@ def test_compressed_files(tmp_path, monkeypatch):
 
 def test_a_model_is_not_taken_for_a_dataset(tmp_path):
     np.savez(tmp_path / "weights.npz", a=np.zeros((2, 3)), b=np.zeros(4), c=np.zeros((2, 3)))
-    report = doctor.examine(tmp_path / "weights.npz", world=8)
+    report = doctor.examine(tmp_path / "weights.npz", world_size=8)
     assert report.findings == ()
     assert report.checks == ("empty", "corrupt-samples", "pickles", "non-utf8-names")
     assert "model" in report.remarks[0]
@@ -684,7 +684,7 @@ def test_progress_and_what_was_looked_at():
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"sample": 0}, {"world": 0}, {"crop": -1}, {"only": ["nope"]}, {"label": "nope"}]
+    "wrong", [{"sample": 0}, {"world_size": 0}, {"crop": -1}, {"only": ["nope"]}, {"label": "nope"}]
 )
 def test_wrong_arguments(wrong):
     with pytest.raises(bp.BatchplantError):
@@ -724,7 +724,7 @@ def test_only_and_without(damaged, capsys):
 
 
 def test_json(damaged, capsys):
-    code, said = run(capsys, damaged, "--json", "--world", "2")
+    code, said = run(capsys, damaged, "--json", "--world-size", "2")
     report = json.loads(said.out)
     assert code == 1
     assert report["ok"] is False

@@ -259,21 +259,21 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def virtual(reader: bp.Reader, path: Path, order: str, fetch_bytes: int, world: int = 2) -> list[Rank]:
+def virtual(reader: bp.Reader, path: Path, order: str, fetch_bytes: int, world_size: int = 2) -> list[Rank]:
     """The ranks of a loader in virtual time, after an epoch."""
     plan = Plan().but(
         data={"samples": len(reader), "files": 1}, loader={"batch_size": 32, "fetch_bytes": fetch_bytes},
-        cluster={"ranks": world, "ranks_per_node": world, "synchronous": False}, node={"cache": 0},
+        cluster={"ranks": world_size, "ranks_per_node": world_size, "synchronous": False}, node={"cache": 0},
     )  # fmt: skip
     options: dict[str, Any] = dict(ORDERS[order])
     if order in orders.BY_BLOCKS:
         options |= {"blocks": reader.blocks(), "lane_size": 32}
     clock = Clock()
-    loops, way = Loops(clock, 0.0, synchronous=False), Way(clock, plan, world)
+    loops, way = Loops(clock, 0.0, synchronous=False), Way(clock, plan, world_size)
     epoch = orders.make(order, len(reader), seed=3, epoch=0, **options)
-    for rank in range(world):
+    for rank in range(world_size):
         one = Rank(clock, way, None, plan, reader, lambda _: path.stat().st_size, loops.look)
-        one.begin(orders.shard(epoch, rank=rank, world=world, batch_size=32), None, 10**9)
+        one.begin(orders.shard(epoch, rank=rank, world_size=world_size, batch_size=32), None, 10**9)
         loops.ranks.append(one)
     loops.run(lambda taken: None)
     return loops.ranks
@@ -302,7 +302,7 @@ def test_a_real_loader_makes_the_same_requests(
         web.proxy.reset()
         with bp.open(url, fetch_bytes=64 << 20) as remote:
             loader = bp.Loader(
-                remote, 32, order=order, seed=3, rank=rank, world=2, order_options=ORDERS[order]
+                remote, 32, order=order, seed=3, rank=rank, world_size=2, order_options=ORDERS[order]
             )
             assert sum(1 for _ in loader) == 8
             loader.close()
@@ -343,7 +343,7 @@ def test_a_plan_of_a_tar_file_tells_bytes_and_requests_of_two_ranks(
     for rank in range(2):
         with bp.open(url) as data:
             options = {"window": 2, "lanes": 2} if order == "quasi_random" else None
-            loader = bp.Loader(data, 32, order=order, order_options=options, seed=0, rank=rank, world=2)
+            loader = bp.Loader(data, 32, order=order, order_options=options, seed=0, rank=rank, world_size=2)
             before = loader.stats()
             for _ in loader:
                 pass

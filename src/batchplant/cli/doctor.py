@@ -2,7 +2,7 @@
 
 examples:
   batchplant doctor photos/
-  batchplant doctor 'train-*.tar' --world 8       (are the files good for 8 ranks?)
+  batchplant doctor 'train-*.tar' --world-size 8       (are the files good for 8 ranks?)
   batchplant doctor s3://bucket/train.parquet --sample 500
   batchplant doctor photos/ --all                 (every sample, not some of them)
   batchplant doctor photos/ --all --only duplicates --quarantine twice.jsonl
@@ -56,7 +56,7 @@ def add_args(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--without", metavar="CHECK,…", help="leave these checks out")
     parser.add_argument("--explain", action="store_true", help="say what a check looks for, and why")
     used = parser.add_argument_group("how the data will be used")
-    used.add_argument("--world", type=int, metavar="N", help="ranks that share the files")
+    used.add_argument("--world-size", type=int, metavar="N", help="ranks that share the files")
     used.add_argument("--crop", type=int, metavar="PX", default=224, help="what training sees (default: 224)")
     used.add_argument("--batch-size", type=int, metavar="N", default=256, help="default: 256")
     used.add_argument(
@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
     with progress_bar("examining", quiet=args.quiet or args.json) as progress:
         report = doctor.examine(
             args.source[0] if len(args.source) == 1 else args.source,
-            sample=None if args.all else args.sample, world=args.world, crop=args.crop,
+            sample=None if args.all else args.sample, world_size=args.world_size, crop=args.crop,
             batch_size=args.batch_size, window=args.window, label=args.label,
             only=[kind.name for kind in checks], workers=args.workers, progress=progress,
             format=args.format, where=args.where, skip=args.skip, **options,

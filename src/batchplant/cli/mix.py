@@ -3,7 +3,7 @@
 examples:
   batchplant mix --example > plan.yaml             (a plan to start from)
   batchplant mix plan.yaml --dry-run
-  batchplant mix plan.yaml --dry-run --world 64 --steps 100000
+  batchplant mix plan.yaml --dry-run --world-size 64 --steps 100000
   batchplant mix plan.yaml --dry-run --by tokens   (weights count tokens, not documents)
   batchplant mix plan.yaml --dry-run --figure mix.png
   batchplant mix plan.yaml --dry-run --json
@@ -13,9 +13,9 @@ so. The run itself is `batchplant.Loader.from_file("plan.yaml")`, or a Loader of
 `batchplant.Mix.from_file("plan.yaml")`; both give exactly what is said here.
 
 A plan (.yaml, .toml, .json) names sources with paths and weights, and may have: schedule, temperature, step,
-stop, max_repeats, fields, seed, by; batch_size, order, drop_last, pack, steps, world. `--example` explains
-them. Weights count samples. Where these are documents, the share of tokens is another one, which is shown
-too; `by: tokens` in the plan, or --by tokens, makes weights count tokens.
+stop, max_repeats, fields, seed, by; batch_size, order, drop_last, pack, steps, world_size. `--example`
+explains them. Weights count samples. Where these are documents, the share of tokens is another one, which
+is shown too; `by: tokens` in the plan, or --by tokens, makes weights count tokens.
 Where a format does not know how long its documents are, some of them are read, and the output says so.
 """
 
@@ -44,7 +44,7 @@ def add_args(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("plan", metavar="PLAN", nargs="?", help="a file: .yaml, .toml or .json")
     parser.add_argument("--dry-run", action="store_true", help="what it does anyway")
     parser.add_argument(
-        "--world", type=int, metavar="N", help="processes that train (default: the plan's, or 1)"
+        "--world-size", type=int, metavar="N", help="processes that train (default: the plan's, or 1)"
     )
     parser.add_argument(
         "--steps", type=int, metavar="N", help="of the run (default: the plan's, or an epoch)"
@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if args.plan is None:
         raise OptionError("which plan? `batchplant mix --example > plan.yaml` makes one to start from")
-    for name in ("world", "steps", "batch_size"):
+    for name in ("world_size", "steps", "batch_size"):
         given = getattr(args, name)
         if given is not None and not 1 <= given <= 2**40:
             raise OptionError(f"--{name.replace('_', '-')} is at least 1, not {given}")
@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _given(args: argparse.Namespace) -> dict[str, Any]:
-    names = ("world", "steps", "batch_size")
+    names = ("world_size", "steps", "batch_size")
     return {name: getattr(args, name) for name in names if getattr(args, name) is not None}
 
 
@@ -96,7 +96,7 @@ def _print(path: str, found: DryRun, length: int | None, loading: Mapping[str, A
     what = "rows" if length else "samples"
     _say(
         f"{path}: {counted(len(found.sources), 'source')}, order {loading['order']}, seed {seed}; "
-        f"{counted(found.world, 'rank')}, {found.batch_size:,} {what} each at every step"
+        f"{counted(found.world_size, 'rank')}, {found.batch_size:,} {what} each at every step"
     )
     _say(_whole(found, length, loading.get("steps")) + "\n")
     console().print(_sources(found))

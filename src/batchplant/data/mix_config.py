@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 # What a plan may say: of the mixture, of how it is loaded, and of a source.
 MIXTURE = ("sources", "schedule", "temperature", "step", "stop", "max_repeats", "fields", "seed", "by")
-LOADING = ("batch_size", "order", "drop_last", "pack", "steps", "world")
+LOADING = ("batch_size", "order", "drop_last", "pack", "steps", "world_size")
 SOURCE = ("path", "weight", "format", "where", "options")
 CHANGE = ("at", "weights")
 MOST_SOURCES = 100_000
@@ -56,7 +56,7 @@ class Source:
 class MixPlan:
     """What a plan says.
 
-    options: those of Mix. loading: those of a Loader, and ``steps``, ``world``. pack: those of Pack, or None.
+    options: those of Mix. loading: those of a Loader, ``steps`` and ``world_size``. pack: those of Pack.
     """
 
     file: PlanFile
@@ -135,7 +135,7 @@ class _Checker:
 
     def _loading(self, given: Mapping[str, Any]) -> dict[str, Any]:
         found: dict[str, Any] = {"order": "random"}
-        for name in ("batch_size", "steps", "world"):
+        for name in ("batch_size", "steps", "world_size"):
             if given.get(name) is not None:
                 found[name] = self._whole(given[name], 1, 2**40, name)
         if given.get("order") is not None:

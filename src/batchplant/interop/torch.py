@@ -21,7 +21,7 @@ from ..loading.on_cpu import OnCpu
 from ..ops.base import Draws, Op, Spec, Tensors
 from ..ops.dtypes import numpy_dtype, torch_dtype
 from ..ops.values import Convert
-from ..order.place import of_group
+from ..order.world import process_group_rank
 from ..schema import Bool, Duration, Float, Int, Tensor, Time
 from ..schema.columns import I64, U8, Columns, Masked
 from .gpu.split import Split
@@ -232,7 +232,7 @@ class _Batches(torch.utils.data.IterableDataset):  # type: ignore[misc]
     def __getstate__(self) -> dict[str, Any]:
         self._refuse_to_be_split()
         # A worker process knows no process group; one that is spawned to join a group will ask that.
-        place = None if of_group() is None else (self.loader.rank, self.loader.world)
+        place = None if process_group_rank() is None else (self.loader.rank, self.loader.world_size)
         return {"loader": self.loader, "_begun": self._begun, "_place": place, "_own": None}
 
     def __iter__(self) -> Iterator[Any]:
@@ -244,9 +244,9 @@ class _Batches(torch.utils.data.IterableDataset):  # type: ignore[misc]
         return len(self.loader)
 
     def _in_worker(self, number: int, workers: int) -> Iterator[Any]:
-        rank, world = self._place or (self.loader.rank, self.loader.world)
+        rank, world_size = self._place or (self.loader.rank, self.loader.world_size)
         if self._own is None:
-            self._own = self.loader.part(number, workers, rank, world)
+            self._own = self.loader.part(number, workers, rank, world_size)
         state = self.loader.state_dict()
         seat = self._begun[(rank * workers + number) % SEATS]
         if int(seat[0]) != self.loader.loaded:
@@ -260,7 +260,7 @@ class _Batches(torch.utils.data.IterableDataset):  # type: ignore[misc]
         """Accelerate deals out what it is given, and these are the batches of one rank already."""
         state = sys.modules.get("accelerate.state")
         active = state.GradientState().active_dataloader if state is not None else None
-        if active is None or self.loader.world == 1:
+        if active is None or self.loader.world_size == 1:
             return
         dataset = getattr(active, "dataset", None)
         if self in (dataset, getattr(dataset, "dataset", None)):

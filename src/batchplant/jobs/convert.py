@@ -73,7 +73,7 @@ def convert(
 
     where = os.fspath(target)
     by = engines.make(engine)
-    if not isinstance(by, Inline) or by.world > 1:
+    if not isinstance(by, Inline) or by.world_size > 1:
         source, where = for_others(source), where if is_remote(where) else os.path.abspath(where)
     job = Job(
         source, where, format=format, target_format=target_format, limit=limit, shuffle=shuffle, seed=seed,
@@ -84,7 +84,7 @@ def convert(
         target_options=dict(target_options or {}), two_passes=two_passes,
         tokenize=_tokenizers(tokenize, by),
     )  # fmt: skip
-    alone = isinstance(by, Inline) and by.world == 1
+    alone = isinstance(by, Inline) and by.world_size == 1
     if alone and not job.sharded:
         return convert_to_file(job, workers=workers, resume=resume, progress=progress)
     if not job.sharded:

@@ -70,15 +70,18 @@ class Traffic:
         """Requests, bytes, tries again; empty where everything is local."""
         return {name: value - self._before[name] for name, value in self._counts().items()}
 
-    def warn(self, order: Any, options: Mapping[str, Any], world: int, batch_size: int) -> None:
+    def warn(self, order: Any, options: Mapping[str, Any], world_size: int, batch_size: int) -> None:
         """Say once what an order costs that asks a server for every sample, or for blocks on every rank."""
         if self._warned or not self._remote or order not in ("random", *orders.BY_BLOCKS):
             return
         self._warned = True
         if order in orders.BY_BLOCKS:
-            if world > 1 and "lanes" not in options:
-                said = f'order_options={{"lanes": {world}}} gives each its own'
-                why = f"each of {world} ranks needs a part of every block: more bytes, or many small requests"
+            if world_size > 1 and "lanes" not in options:
+                said = f'order_options={{"lanes": {world_size}}} gives each its own'
+                why = (
+                    f"each of {world_size} ranks needs a part of every block: "
+                    "more bytes, or many small requests"
+                )
                 warnings.warn(f"{why}; {said}", stacklevel=5)
             return
         room, (runs, size) = self._room(), distinct_runs(self._reader, self._fields)

@@ -24,7 +24,7 @@ from ..errors import AccessError, DecodeError, OptionError
 from ..ops.cutting import Cuts
 from ..ops.decode import CenterCrop, Decode, Resize, whole_boxes
 from ..ops.each import Threads
-from ..order.place import local_world
+from ..order.world import local_world_size
 from ..schema.columns import I32, I64, U8
 from ..storage.settings import DEFAULT_CACHE_BYTES, bytes_of
 from .images import Request, Result
@@ -311,7 +311,7 @@ class Wish:
         folder = None if cache_dir is None else str(os.fspath(cache_dir))
         if cache_bytes is not None:
             return cls(bytes_of("cache_bytes", cache_bytes), folder)
-        return cls(DEFAULT_CACHE_BYTES if folder else _memory() // 4 // local_world(), folder)
+        return cls(DEFAULT_CACHE_BYTES if folder else _memory() // 4 // local_world_size(), folder)
 
 
 def _memory() -> int:

@@ -55,7 +55,7 @@ class Loader(Bridges, Planned, Replaying, Stats):
     ``quasi_random``, ``windowed``, an array of sample numbers, or a function; see :mod:`batchplant.order`.
     pipelines: ops for each field, None to leave one out; see :class:`batchplant.Pipe`. joint: steps
     that see several fields, behind all pipelines, see :class:`batchplant.ops.Map`. indices: only these
-    samples. rank, world: this process among many (default: what torch.distributed or the environment says
+    samples. rank, world_size: this process among many (default: as torch.distributed or the environment says
     when an epoch begins). drop_last: only full batches. evaluate: a rank that nothing is left for at the end
     has one batch fewer, not an empty one. balance: ``size`` gives ranks equal bytes at every step, not equal
     numbers of samples; sizes: what counts instead of bytes, a field, a number for every sample, or a function
@@ -72,7 +72,7 @@ class Loader(Bridges, Planned, Replaying, Stats):
     the decoder, for the epochs that follow; cache_bytes: how much at most (default: a quarter of the memory);
     cache_dir: in a file there, not in memory. page_cache: whether local files are read through it (default:
     images of more bytes than there is memory are not). order_options: as in ``{"window": 64}``, and
-    ``{"lanes": world}`` for ranks that read from a bucket. source_options: as in ``{"cache": "/data"}``.
+    ``{"lanes": world_size}`` for ranks that read from a bucket. source_options: as in ``{"cache": "/data"}``.
     dashboard: True, or a port, to see on a web page where time goes; the link is printed, and
     ``loader.dashboard.url``.
     """
@@ -87,7 +87,7 @@ class Loader(Bridges, Planned, Replaying, Stats):
         joint: Joint = (),
         indices: Any = None,
         rank: int | None = None,
-        world: int | None = None,
+        world_size: int | None = None,
         seed: int = 0,
         drop_last: bool = False,
         evaluate: bool = False,
@@ -130,7 +130,7 @@ class Loader(Bridges, Planned, Replaying, Stats):
         if page_cache not in (None, True, False):
             raise OptionError(f"page_cache is True, False or None (by itself), not {page_cache!r}")
         self._options = {
-            "order": order, "pipelines": pipelines, "joint": joint, "rank": rank, "world": world,
+            "order": order, "pipelines": pipelines, "joint": joint, "rank": rank, "world_size": world_size,
             "drop_last": drop_last, "evaluate": evaluate, "balance": balance, "sizes": sizes, "pack": pack,
             "bucket_by_length": bucket_by_length, "bucket_by": bucket_by, "seed": seed,
             "workers": workers, "cpus": cpus, "ahead": ahead, "device": device, "images": images,
@@ -142,8 +142,8 @@ class Loader(Bridges, Planned, Replaying, Stats):
         self.indices: I64 | None = None if indices is None else self.reader._check(indices)
         self.samples = len(self.reader) if self.indices is None else len(self.indices)
         self.batch_size, self.drop_last, self.ahead, self.seed = batch_size, drop_last, ahead, seed
-        if rank is not None and world is not None:
-            orders.place(rank, world)
+        if rank is not None and world_size is not None:
+            orders.rank_and_world_size(rank, world_size)
         self.plan = make_plan(self.reader, pipelines, joint, on_device=images.decode is not None)
         self._sizes = make_sizes(self.reader, self.plan.fields, self.indices, balance, sizes)
         if ids and any(output.name == "ids" for output in self.plan.outputs):
@@ -204,8 +204,8 @@ class Loader(Bridges, Planned, Replaying, Stats):
         parts = [f"{self.samples:,} samples", f"batches of {self.batch_size:,}"]
         order = self._options["order"]
         parts.append(f"order {order}" if isinstance(order, str) else "an order of your own")
-        rank, world = self._place()
-        parts += [f"rank {rank} of {world}"] if world > 1 else []
+        rank, world_size = self._place()
+        parts += [f"rank {rank} of {world_size}"] if world_size > 1 else []
         parts.append(f"{self._threads} threads")
         parts += [f"on {self._options['device']}"] if self._delivery is not None else []
         state = "closed" if self._closed else f"epoch {self._epoch}"
@@ -222,12 +222,12 @@ class Loader(Bridges, Planned, Replaying, Stats):
         return self._place()[0]
 
     @property
-    def world(self) -> int:
+    def world_size(self) -> int:
         """How many processes share the samples."""
         return self._place()[1]
 
     def _place(self) -> tuple[int, int]:
-        return orders.place(self._options["rank"], self._options["world"])
+        return orders.rank_and_world_size(self._options["rank"], self._options["world_size"])
 
     # -- epochs ----------------------------------------------------------------------------------------
 
@@ -266,17 +266,24 @@ class Loader(Bridges, Planned, Replaying, Stats):
             )
             if count:
                 self._traffic.warn(
-                    self._options["order"], self._options["order_options"] or {}, self.world, self.batch_size
+                    self._options["order"],
+                    self._options["order_options"] or {},
+                    self.world_size,
+                    self.batch_size,
                 )
                 self._epoch, self._position, self._progress = self._epoch + 1, 0, progress
         return progress
 
     def _shard(self, epoch: int, start: int, place: tuple[int, int] | None = None) -> orders.Batches:
-        rank, world = place or self._place()
+        rank, world_size = place or self._place()
         options: dict[str, Any] = {
-            "rank": rank, "world": world, "batch_size": self.batch_size, "drop_last": self.drop_last,
-            "start": start, "pad": "skip" if self._options["evaluate"] else "none",
-        }  # fmt: skip
+            "rank": rank,
+            "world_size": world_size,
+            "batch_size": self.batch_size,
+            "drop_last": self.drop_last,
+            "start": start,
+            "pad": "skip" if self._options["evaluate"] else "none",
+        }
         order = self._make_order(epoch)
         whole: orders.Batches
         if self._packing is not None:
@@ -350,7 +357,7 @@ class Loader(Bridges, Planned, Replaying, Stats):
         found = matching(self.reader, numbers, names, predicate)
         return type(self)(self.reader, self.batch_size, indices=found, **self._options)
 
-    def part(self, number: int, parts: int, rank: int, world: int) -> Loader:
+    def part(self, number: int, parts: int, rank: int, world_size: int) -> Loader:
         """What one of several worker processes makes for a rank: every ``parts``-th batch from ``number`` on.
 
         Taken in turn, their batches are those of the rank, in order.
@@ -361,7 +368,13 @@ class Loader(Bridges, Planned, Replaying, Stats):
         reader = self.reader if os.getpid() == self._process else pickle.loads(pickle.dumps(self.reader))
         threads = max(1, self._threads // parts)
         limit_threads(threads)
-        options = {**self._options, "rank": rank, "world": world, "workers": threads, "indices": self.indices}
+        options = {
+            **self._options,
+            "rank": rank,
+            "world_size": world_size,
+            "workers": threads,
+            "indices": self.indices,
+        }
         if self._decoded is not None:
             options["cache_bytes"] = self._decoded.store.most // parts
         made = type(self)(reader, self.batch_size, **options)

@@ -284,7 +284,7 @@ class PackedShard:
 
     packed: Rows
     rank: int
-    world: int
+    world_size: int
     batch_size: int
     drop_last: bool
     start: int
@@ -299,13 +299,18 @@ class PackedShard:
     def _whole(self) -> orders.Shard:
         """With the number of rows known, for which all windows have to be planned."""
         return orders.shard(
-            orders.sequential(len(self.packed)), rank=self.rank, world=self.world, batch_size=self.batch_size,
-            drop_last=self.drop_last, start=self.start, pad=self.pad,
-        )  # fmt: skip
+            orders.sequential(len(self.packed)),
+            rank=self.rank,
+            world_size=self.world_size,
+            batch_size=self.batch_size,
+            drop_last=self.drop_last,
+            start=self.start,
+            pad=self.pad,
+        )
 
     def _early(self, number: int) -> int | None:
         """Where a step begins, if the end is so far that it does not matter."""
-        step = self.world * self.batch_size
+        step = self.world_size * self.batch_size
         first = self.start + number * step
         return first if self.packed.reaches(first + 2 * step) else None
 
@@ -335,7 +340,9 @@ class PackedShard:
         if not count:
             return self.start
         first = self._early(count - 1)
-        return self._whole.position_after(count) if first is None else first + self.world * self.batch_size
+        return (
+            self._whole.position_after(count) if first is None else first + self.world_size * self.batch_size
+        )
 
     def executor(self, number: int, usual: Executor) -> Executor:
         """Who makes the batch: not the tokens, where they are taken from where they lie."""

@@ -20,11 +20,11 @@ class Planned:
     def from_file(cls, path: str | os.PathLike[str], **changes: Any) -> Self:
         """A loader of the mixture that a plan describes, with ``changes`` to its options.
 
-        It gives what ``batchplant mix`` says of the plan. ``steps`` and ``world`` are only for that.
+        It gives what ``batchplant mix`` says of the plan. ``steps`` and ``world_size`` are only for that.
         """
         plan = mixplan.read(path)
         options = {"pack": pack_of(plan), **plan.loading, **changes}
-        for name in ("steps", "world"):
+        for name in ("steps", "world_size"):
             if name not in changes:
                 options.pop(name, None)
         batch_size = options.pop("batch_size", None)

@@ -33,7 +33,7 @@ class Replaying:
         self: Loader,
         step: int,
         rank: int | None = None,
-        world: int | None = None,
+        world_size: int | None = None,
         *,
         epoch: int = 0,
         start: int = 0,
@@ -42,10 +42,14 @@ class Replaying:
 
         (Where ``Pack`` puts a token after documents, a few of each source are looked at: see there.)
 
-        rank, world: of that run (default: those of this loader). start: the position that steps count from,
-        where the run was resumed there; see ``state_dict``.
+        rank, world_size: of that run (default: those of this loader). start: the position that steps count
+        from, where the run was resumed there; see ``state_dict``.
         """
-        own = self._place() if rank is None and world is None else orders.place(rank, world)
+        own = (
+            self._place()
+            if rank is None and world_size is None
+            else orders.rank_and_world_size(rank, world_size)
+        )
         shard: Any = self._shard(epoch, start, own)
         samples, pieces = self.ids_at(shard.batch(step)), None
         if isinstance(shard, PackedShard):

@@ -28,8 +28,8 @@ from .orders import (
     weighted,
     windowed,
 )
-from .place import default_threads, place
 from .ranks import Batches, Shard, Turns, shard
+from .world import default_threads, rank_and_world_size
 
 __all__ = [
     "BY_BLOCKS",
@@ -54,9 +54,9 @@ __all__ = [
     "make",
     "mark",
     "marks",
-    "place",
     "quasi_random",
     "random",
+    "rank_and_world_size",
     "sequential",
     "shard",
     "shards",

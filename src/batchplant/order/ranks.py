@@ -26,7 +26,7 @@ class Shard:
 
     order: Order
     rank: int
-    world: int
+    world_size: int
     batch_size: int
     drop_last: bool
     start: int
@@ -36,7 +36,7 @@ class Shard:
     @property
     def steps(self) -> int:
         """How often batches are given out, to all ranks together."""
-        left, step = self.order.length - self.start, self.world * self.batch_size
+        left, step = self.order.length - self.start, self.world_size * self.batch_size
         return left // step if self.drop_last else -(-left // step)
 
     def __len__(self) -> int:
@@ -63,9 +63,9 @@ class Shard:
         """The positions that all ranks together take with this batch."""
         if not 0 <= number < self.steps:
             raise SampleIndexError(f"there is no batch {number}; there are {self.steps}")
-        step = self.world * self.batch_size
+        step = self.world_size * self.batch_size
         full, rest = divmod(self.order.length - self.start, step)
-        if not self.drop_last and full and self.batch_size > 1 and 0 < rest < self.world:
+        if not self.drop_last and full and self.batch_size > 1 and 0 < rest < self.world_size:
             # Too few for every rank: the last two steps share what is left.
             full -= 1
             rest += step
@@ -77,7 +77,7 @@ class Shard:
 
     def _border(self, first: int, last: int, rank: int) -> int:
         """Where the part of a rank begins; the first ranks have one more where it does not come out even."""
-        each, more = divmod(last - first, self.world)
+        each, more = divmod(last - first, self.world_size)
         return first + each * rank + min(rank, more)
 
     def _own(self, first: int, last: int) -> range:
@@ -104,12 +104,12 @@ class Shard:
     def _dealt(self, number: int) -> tuple[I64, I64] | None:
         """The positions and samples of this rank by size; None where they go by their number."""
         first, last = self._step(number)
-        if self.sizes is None or last - first <= self.world or self.world == 1:
+        if self.sizes is None or last - first <= self.world_size or self.world_size == 1:
             return None
-        # In a large world, some ranks that are neighbours share what is theirs together.
-        groups = min(-(-(last - first) // DEALT), self.world // 2)
-        group = ((self.rank + 1) * groups - 1) // self.world
-        begin, end = group * self.world // groups, (group + 1) * self.world // groups
+        # Among many ranks, groups of neighbours share the samples of their steps.
+        groups = min(-(-(last - first) // DEALT), self.world_size // 2)
+        group = ((self.rank + 1) * groups - 1) // self.world_size
+        begin, end = group * self.world_size // groups, (group + 1) * self.world_size // groups
         at = np.arange(self._border(first, last, begin), self._border(first, last, end), dtype=np.int64)
         samples = self.order.take(at)
         # The part with the largest sample goes to another rank at every step.
@@ -127,7 +127,7 @@ class Shard:
         if self.pad == "repeat" or not self.steps:
             return 0
         first, last = self._step(self.steps - 1)
-        return max(self.world - (last - first), 0)
+        return max(self.world_size - (last - first), 0)
 
 
 class Batches(Protocol):
@@ -186,18 +186,18 @@ def shard(
     order: Order,
     *,
     rank: int,
-    world: int,
+    world_size: int,
     batch_size: int,
     drop_last: bool = False,
     start: int = 0,
     pad: str = "none",
     sizes: Sizes | None = None,
 ) -> Shard:
-    """Deal the positions from ``start`` on out to ``world`` ranks, ``batch_size`` to each at every step.
+    """Deal the positions from ``start`` on out to ``world_size`` ranks, ``batch_size`` to each at every step.
 
-    A step is the next ``world * batch_size`` positions, and rank r takes the r-th part of it: joined by
-    (step, rank), batches give the order itself, whatever the world is. So a run goes on exactly from
-    ``position_after`` with any world and batch size.
+    A step is the next ``world_size * batch_size`` positions, and rank r takes the r-th part of it: joined by
+    (step, rank), batches give the order itself, for any world size. So a run goes on exactly from
+    ``position_after`` with any world size and batch size.
 
     ``drop_last``: only full batches; what does not fill a step is left out. Otherwise every sample comes
     exactly once: the last step is dealt evenly, so that batches differ by one sample at most, and if it
@@ -209,9 +209,9 @@ def shard(
     ``sizes``: gives the sizes of samples. Then a step is dealt out so that ranks get about the same size, not
     the same number of samples; it has the same samples, so a run goes on exactly all the same.
     """
-    world = whole("world", world, 1)
-    rank, batch_size = whole("rank", rank, 0, world - 1), whole("batch_size", batch_size, 1)
+    world_size = whole("world_size", world_size, 1)
+    rank, batch_size = whole("rank", rank, 0, world_size - 1), whole("batch_size", batch_size, 1)
     start = whole("start", start, 0, len(order))
     if pad not in PADS:
         raise OptionError(f"pad must be {', '.join(PADS[:-1])} or {PADS[-1]}, not {pad!r}")
-    return Shard(order, rank, world, batch_size, bool(drop_last), start, pad, sizes)
+    return Shard(order, rank, world_size, batch_size, bool(drop_last), start, pad, sizes)

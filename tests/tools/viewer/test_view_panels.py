@@ -125,13 +125,22 @@ def test_steps_are_those_of_the_loader(images: Any, order: str, where: str) -> N
     options: dict[str, Any] = {}
     if order == "class_balanced":
         options["labels"] = np.array([one["label"] for one in samples()])[chosen]
-    params = {"order": order, "seed": 3, "epoch": 1, "batch_size": 7, "world": 3, "where": where}
+    params = {"order": order, "seed": 3, "epoch": 1, "batch_size": 7, "world_size": 3, "where": where}
     with asked(images) as ask:
         for rank in range(3):
             loader = bp.Loader(
-                images, 7, order=order, order_options=options, seed=3, rank=rank, world=3, indices=chosen,
-                pipelines={name: None for name in FIELDS if name != "label"}, ids=True, workers=1,
-            )  # fmt: skip
+                images,
+                7,
+                order=order,
+                order_options=options,
+                seed=3,
+                rank=rank,
+                world_size=3,
+                indices=chosen,
+                pipelines={name: None for name in FIELDS if name != "label"},
+                ids=True,
+                workers=1,
+            )
             loader.go_to(1)
             for step, batch in enumerate(loader):
                 found = ask("step", **params, step=step, rank=rank)
@@ -144,16 +153,20 @@ def test_steps_are_those_of_the_loader(images: Any, order: str, where: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("world", "batch", "drop"), [(1, 256, ""), (3, 7, ""), (7, 9, ""), (50, 2, ""), (4, 8, "1")]
+    ("world_size", "batch", "drop"), [(1, 256, ""), (3, 7, ""), (7, 9, ""), (50, 2, ""), (4, 8, "1")]
 )
-def test_every_position_has_its_step_and_rank(images: Any, world: int, batch: int, drop: str) -> None:
+def test_every_position_has_its_step_and_rank(images: Any, world_size: int, batch: int, drop: str) -> None:
     epoch = Epoch(
-        images, None, Wish("random", batch_size=batch, world=world, drop_last=bool(drop)), None, told
+        images,
+        None,
+        Wish("random", batch_size=batch, world_size=world_size, drop_last=bool(drop)),
+        None,
+        told,
     )
     steps, ranks = epoch.steps_and_ranks(np.arange(COUNT))
     expected = {
         position: (number, rank)
-        for rank in range(world)
+        for rank in range(world_size)
         for number in range(len(epoch.shard(rank)))
         for position in epoch.shard(rank).positions(number)
     }
@@ -187,14 +200,14 @@ def test_how_mixed_a_long_epoch_is(images: Any, monkeypatch: pytest.MonkeyPatch)
 
 def test_blocks_and_ranks_of_an_epoch(images: Any) -> None:
     with asked(images) as ask:
-        found = ask("epoch", order="shards", world=4, batch_size=5)
+        found = ask("epoch", order="shards", world_size=4, batch_size=5)
         assert (found["steps"], found["length"]) == (6, COUNT)
         assert {dot[3] for dot in found["dots"]} == {0, 1, 2, 3}
         assert sorted(dot[2] for dot in found["dots"]) == list(range(COUNT))
         assert found["blocks"]["count"] >= 1
         dropped = ask("epoch", batch_size=50, drop_last=1)
         assert (dropped["steps"], dropped["left_out"], len(dropped["dots"])) == (2, 20, 100)
-        assert ask("when/3", order="sequential", batch_size=50, world=2)["seen"] == [
+        assert ask("when/3", order="sequential", batch_size=50, world_size=2)["seen"] == [
             {"position": 3, "step": 0, "rank": 0}
         ]
 
@@ -397,7 +410,7 @@ def test_overview_in_a_browser(chromium: Any, images: Any) -> None:
 
 def test_order_in_a_browser(chromium: Any, images: Any) -> None:
     with viewed(chromium, images, width=390, height=844, scheme="dark") as tab:
-        tab.go("tab=order&order_batch=8&order_world=2&order_by=sequential")
+        tab.go("tab=order&order_batch=8&order_world_size=2&order_by=sequential")
         page = tab.page
         page.get_by_text("Step 0 of rank 0: 8 samples").wait_for()
         page.get_by_label("Shares of classes along the epoch").wait_for()

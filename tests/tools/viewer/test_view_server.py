@@ -143,8 +143,8 @@ NUMBERED_ROUTES = {
     "samples": ("start", "count"), "sheet": ("size", "start", "count"), "find": ("sample",),
     "sample/0": ("row",), "image/0/image": ("max",), "drawn": ("samples",), "live": ("loader", "since"),
     "slice/0/x": ("axes", "at"), "tree/0/j": ("start", "path"), "tensors": ("start", "count"),
-    "epoch": ("seed", "epoch", "batch_size", "world", "window", "lanes"), "step": ("step", "rank"),
-    "augment/0": ("seed", "epoch", "count"), "verify": ("sample",), "doctor": ("world",),
+    "epoch": ("seed", "epoch", "batch_size", "world_size", "window", "lanes"), "step": ("step", "rank"),
+    "augment/0": ("seed", "epoch", "count"), "verify": ("sample",), "doctor": ("world_size",),
     "apart/0/0/image": ("gain",), "sound/0/x": ("start",), "wave/0/x": ("start", "width", "height"),
     "frame/0/x": ("at", "max"), "strip/0/x": ("count", "height"), "mask/0/image": ("max",),
 }  # fmt: skip

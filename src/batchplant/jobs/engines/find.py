@@ -15,17 +15,17 @@ def make(
     *,
     workers: int | None = None,
     rank: int | None = None,
-    world: int | None = None,
+    world_size: int | None = None,
     scheduler: str | None = None,
 ) -> Engine:
     """The engine of that name. ``workers``: of processes, dask and ray; ``scheduler``: that of dask or ray.
 
-    ``rank`` and ``world``: of ranks, where the environment does not say it.
+    ``rank`` and ``world_size``: of ranks, where the environment does not say it.
     """
     if isinstance(name, Engine):
         return name
-    if (rank is not None or world is not None) and name != "ranks":
-        raise OptionError("rank and world are for the engine ranks")
+    if (rank is not None or world_size is not None) and name != "ranks":
+        raise OptionError("rank and world_size are for the engine ranks")
     if scheduler is not None and name not in ("dask", "ray"):
         raise OptionError("a scheduler is for the engines dask and ray")
     if workers is not None and name in ("threads", "ranks"):
@@ -37,7 +37,7 @@ def make(
 
         return Processes(workers)
     if name == "ranks":
-        return Ranks(rank, world)
+        return Ranks(rank, world_size)
     if name == "dask":
         from .on_dask import Dask
 

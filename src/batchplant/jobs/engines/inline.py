@@ -12,7 +12,7 @@ class Inline(Engine):
     """Errors are raised where they happen: nobody else could do better."""
 
     # Processes that share the work.
-    world: int = 1
+    world_size: int = 1
 
     def __init__(self) -> None:
         self._waiting: deque[int] = deque()

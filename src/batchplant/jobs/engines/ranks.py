@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 
-from ...order.place import place
+from ...order.world import rank_and_world_size
 from .inline import Inline
 
 # How LitData's launchers number the machines of a conversion.
@@ -15,15 +15,15 @@ NODE, NODES = "DATA_OPTIMIZER_NODE_RANK", "DATA_OPTIMIZER_NUM_NODES"
 
 
 class Ranks(Inline):
-    """``rank`` of ``world``; by default what Slurm, torchrun, MPI or others say in the environment."""
+    """``rank`` of ``world_size``; by default what Slurm, torchrun, MPI or others say in the environment."""
 
     here = False
 
-    def __init__(self, rank: int | None = None, world: int | None = None) -> None:
+    def __init__(self, rank: int | None = None, world_size: int | None = None) -> None:
         super().__init__()
-        if rank is None and world is None and NODES in os.environ:
-            rank, world = int(os.environ.get(NODE, "0")), int(os.environ[NODES])
-        self.rank, self.world = place(rank, world)
+        if rank is None and world_size is None and NODES in os.environ:
+            rank, world_size = int(os.environ.get(NODE, "0")), int(os.environ[NODES])
+        self.rank, self.world_size = rank_and_world_size(rank, world_size)
 
     def share(self, count: int) -> range:
-        return range(self.rank, count, self.world)
+        return range(self.rank, count, self.world_size)

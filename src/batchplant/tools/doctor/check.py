@@ -32,7 +32,7 @@ class Subject:
         self,
         reader: Reader,
         *,
-        world: int | None = None,
+        world_size: int | None = None,
         crop: int = 224,
         batch_size: int = 256,
         window: int = 1000,
@@ -42,7 +42,7 @@ class Subject:
     ) -> None:
         self.named = named
         self.reader, self.schema, self.samples = reader, reader.schema, len(reader)
-        self.world, self.crop, self.batch_size, self.window = world, crop, batch_size, window
+        self.world_size, self.crop, self.batch_size, self.window = world_size, crop, batch_size, window
         # Whether all samples are looked at.
         self.every = every
         self.label = find_label(self.schema, label)

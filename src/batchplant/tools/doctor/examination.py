@@ -34,7 +34,7 @@ def examine(
     source: Any,
     *,
     sample: int | None = SAMPLE,
-    world: int | None = None,
+    world_size: int | None = None,
     crop: int = 224,
     batch_size: int = 256,
     window: int = 1000,
@@ -48,11 +48,11 @@ def examine(
     """Look for gotchas in a dataset: a Reader, or what ``open`` takes, with its options.
 
     ``sample``: at most so many samples, from all over the dataset, and fewer where they are large; None: all.
-    ``world``: training processes that share the files; ``crop``: pixels that training sees of an image;
+    ``world_size``: training processes that share the files; ``crop``: pixels that training sees of an image;
     ``batch_size`` and ``window`` of a shuffle buffer tell how well labels are mixed; ``label`` names their
     field. ``only`` and ``without`` are names of checks. ``progress`` is called with samples done and to do.
     """
-    for name, given in {"sample": sample, "world": world, "crop": crop, "window": window}.items():
+    for name, given in {"sample": sample, "world_size": world_size, "crop": crop, "window": window}.items():
         if given is not None and given < 1:
             raise OptionError(f"{name} is at least 1, not {given}")
     kinds = choose(only, without)
@@ -67,9 +67,15 @@ def examine(
     each = sampling.mean_bytes(reader)
     rows = sampling.chosen(len(reader), sampling.affordable(sample, each))
     subject = Subject(
-        reader, world=world, crop=crop, batch_size=batch_size, window=window, label=label, every=rows is None,
+        reader,
+        world_size=world_size,
+        crop=crop,
+        batch_size=batch_size,
+        window=window,
+        label=label,
+        every=rows is None,
         named=named(source),
-    )  # fmt: skip
+    )
     checks = [kind(subject) for kind in kinds]
     decodes = any(check.decodes for check in checks)
     count = len(reader) if rows is None else len(rows)

@@ -71,7 +71,7 @@ class DryRun:
     change. at: steps along the run, ``positions`` there, and ``weights`` and ``passes`` of every source.
     """
 
-    world: int
+    world_size: int
     batch_size: int
     steps: int
     epoch_steps: int | None
@@ -278,34 +278,34 @@ def dry_run(
     mix: Mix,
     *,
     batch_size: int,
-    world: int = 1,
+    world_size: int = 1,
     steps: int | None = None,
     pack: Pack | None = None,
     order: str = "random",
     drop_last: bool = False,
     progress: Progress = lambda done, total: None,
 ) -> DryRun:
-    """What ``Loader(mix, batch_size, order=order, pack=pack)`` gives to each of ``world`` processes."""
+    """What ``Loader(mix, batch_size, order=order, pack=pack)`` gives to each of ``world_size`` processes."""
     endless = mix.is_endless
     if endless and steps is None:
         raise OptionError("the mixture never ends: say how many steps the run has (steps)")
     run = _Run(mix, pack, order)
-    run.go(None if steps is None else steps * world * batch_size, progress)
+    run.go(None if steps is None else steps * world_size * batch_size, progress)
     rows = run.rows[-1]
-    whole = _shard(rows, 0, world, batch_size, drop_last)
+    whole = _shard(rows, 0, world_size, batch_size, drop_last)
     made = whole.steps if steps is None else min(steps, whole.steps)
     ended = endless or (steps is not None and made == steps and run.positions[-1] < run.order.length)
     exact = run.stride == 1
-    used = min(rows, made * world * batch_size) if drop_last else rows
+    used = min(rows, made * world_size * batch_size) if drop_last else rows
     if exact and used < rows:
         # The rows of the last step that is not full are left out of what is counted.
         rows, run = used, _Run(mix, pack, order)
         run.go(used, progress)
-    ranks = _ranks(run, rows, world, batch_size, drop_last, made, exact)
+    ranks = _ranks(run, rows, world_size, batch_size, drop_last, made, exact)
     told = run.lengths.field is not None
     total = int(run.tokens.sum())
     end = min(run.positions[-1], run.order.length)
-    at, places = _places(run, end, world * batch_size)
+    at, places = _places(run, end, world_size * batch_size)
     estimated = []
     if not exact:
         estimated.append(f"{len(run.positions) - 1:,} windows of {run.size:,} samples stand for all")
@@ -313,12 +313,12 @@ def dry_run(
         names = ", ".join(run.lengths.guessed[:4]) + (", …" if len(run.lengths.guessed) > 4 else "")
         estimated.append(f"lengths in {names}: {READ} documents of each were read")
     return DryRun(
-        world=world, batch_size=batch_size, steps=made, epoch_steps=None if ended else whole.steps,
+        world_size=world_size, batch_size=batch_size, steps=made, epoch_steps=None if ended else whole.steps,
         samples=int(run.samples.sum()), rows=used, tokens=total if told else None,
         fill=None if pack is None or not rows else total / (rows * pack.length),
         overlong=run.overlong, sources=_sources(run, end, told), ranks=ranks,
         changes=[
-            (one, int(run.row_of(one)) // (world * batch_size))
+            (one, int(run.row_of(one)) // (world_size * batch_size))
             for one in run.order.blend.starts(end)[1:]
         ],
         estimated=estimated, at=at, positions=places,
@@ -327,9 +327,9 @@ def dry_run(
     )  # fmt: skip
 
 
-def _shard(rows: int, rank: int, world: int, batch_size: int, drop_last: bool) -> orders.Shard:
+def _shard(rows: int, rank: int, world_size: int, batch_size: int, drop_last: bool) -> orders.Shard:
     return orders.shard(
-        orders.sequential(rows), rank=rank, world=world, batch_size=batch_size, drop_last=drop_last
+        orders.sequential(rows), rank=rank, world_size=world_size, batch_size=batch_size, drop_last=drop_last
     )
 
 
@@ -347,20 +347,20 @@ def _sources(run: _Run, end: int, told: bool) -> list[SourceSeen]:
 
 
 def _ranks(
-    run: _Run, rows: int, world: int, batch_size: int, drop_last: bool, steps: int, exact: bool
+    run: _Run, rows: int, world_size: int, batch_size: int, drop_last: bool, steps: int, exact: bool
 ) -> list[RankSeen]:
     tokens = np.concatenate([np.zeros(0, np.int64), *run.row_tokens]) if exact and run.row_tokens else None
     length = None if run.pack is None else run.pack.length
     sums = None if tokens is None else np.concatenate([[0], np.cumsum(tokens)])
     # All but the last steps are alike: the tokens of the rows of each rank, added up at once.
-    full = max(min(steps, rows // (world * batch_size)) - 2, 0)
-    head = np.zeros(world, dtype=np.int64)
+    full = max(min(steps, rows // (world_size * batch_size)) - 2, 0)
+    head = np.zeros(world_size, dtype=np.int64)
     if tokens is not None and full:
-        each = tokens[: full * world * batch_size].reshape(full, world, batch_size)
+        each = tokens[: full * world_size * batch_size].reshape(full, world_size, batch_size)
         head = each.sum(axis=(0, 2))
     found = []
-    for rank in range(world):
-        shard = _shard(rows, rank, world, batch_size, drop_last)
+    for rank in range(world_size):
+        shard = _shard(rows, rank, world_size, batch_size, drop_last)
         mine, count = int(head[rank]), full * batch_size
         for step in range(full, steps):
             own = shard.positions(step)

@@ -77,5 +77,5 @@ def _draw_shares(axes: Any, found: DryRun, parts: list[Any], colours: Any) -> No
 def _title(found: DryRun, length: int | None) -> str:
     rows = f"{found.rows:,} rows of {length:,} tokens, {found.fill or 0:.1%} full" if length else ""
     said = [f"{found.steps:,} steps", f"{found.samples:,} samples", *([rows] if rows else [])]
-    ranks = f"{found.world:,} rank{'' if found.world == 1 else 's'}"
+    ranks = f"{found.world_size:,} rank{'' if found.world_size == 1 else 's'}"
     return ", ".join([*said, ranks]) + (" (estimated)" if found.estimated else "")

@@ -183,11 +183,18 @@ def epoch(
         loader = stack.enter_context(
             contextlib.closing(
                 Loader(
-                    reader, batch, order=how.order, rank=0, world=1, indices=indices, workers=how.workers,
-                    pipelines=pipelines(reader.schema, how.pipeline, how.size), seed=seed,
+                    reader,
+                    batch,
+                    order=how.order,
+                    rank=0,
+                    world_size=1,
+                    indices=indices,
+                    workers=how.workers,
+                    pipelines=pipelines(reader.schema, how.pipeline, how.size),
+                    seed=seed,
                 )
             )
-        )  # fmt: skip
+        )
         # Until every buffer was used once: a new one has pages that the system has to clear.
         starting = min(loader.ahead + PRODUCERS, len(loader) // 2)
         began = now = time.perf_counter()

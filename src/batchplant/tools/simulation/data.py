@@ -96,7 +96,7 @@ class Orders:
     def shard(self, epoch: int, rank: int, start: int = 0) -> orders.Shard:
         loader = self.plan.loader
         return orders.shard(
-            self.order(epoch), rank=rank, world=self.plan.cluster.ranks, batch_size=loader.batch_size,
+            self.order(epoch), rank=rank, world_size=self.plan.cluster.ranks, batch_size=loader.batch_size,
             drop_last=loader.drop_last, start=start,
         )  # fmt: skip
 

@@ -225,7 +225,7 @@ def _about(loader: Loader) -> dict[str, Any]:
         "path": shown(loader.reader.path), "pid": os.getpid(), "samples": loader.samples,
         "batch_size": loader.batch_size, "threads": loader._threads, "ahead": loader.ahead,
         "order": order if isinstance(order, str) else "its own", "device": str(device) if device else "",
-        "rank": loader.rank, "world": loader.world, "plan": str(loader.plan),
+        "rank": loader.rank, "world_size": loader.world_size, "plan": str(loader.plan),
     }  # fmt: skip
 
 

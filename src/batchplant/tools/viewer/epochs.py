@@ -45,7 +45,7 @@ class Wish:
     seed: int = 0
     epoch: int = 0
     batch_size: int = 256
-    world: int = 1
+    world_size: int = 1
     window: int = 0
     lanes: int = 1
     drop_last: bool = False
@@ -57,7 +57,7 @@ class Wish:
             raise OptionError(f"there is no order {name[:40]!r} here; there are: {', '.join(NAMES)}")
         return cls(
             name, whole(params, "seed", 0, 0, 2**63), whole(params, "epoch", 0, 0, 2**31),
-            whole(params, "batch_size", 256, 1, 1 << 24), whole(params, "world", 1, 1, 1 << 16),
+            whole(params, "batch_size", 256, 1, 1 << 24), whole(params, "world_size", 1, 1, 1 << 16),
             whole(params, "window", 0, 0, 1 << 31), whole(params, "lanes", 1, 1, 1 << 16),
             bool(params.get("drop_last")),
         )  # fmt: skip
@@ -104,7 +104,11 @@ class Epoch:
     def shard(self, rank: int) -> orders.Shard:
         wish = self.wish
         return orders.shard(
-            self.order, rank=rank, world=wish.world, batch_size=wish.batch_size, drop_last=wish.drop_last
+            self.order,
+            rank=rank,
+            world_size=wish.world_size,
+            batch_size=wish.batch_size,
+            drop_last=wish.drop_last,
         )
 
     def step(self, number: int, rank: int) -> dict[str, Any]:
@@ -116,7 +120,7 @@ class Epoch:
         positions = np.asarray(at if isinstance(at, np.ndarray) else np.arange(at.start, at.stop))
         samples = self.samples(positions)
         found: dict[str, Any] = {
-            "step": number, "steps": len(shard), "rank": rank, "world": self.wish.world,
+            "step": number, "steps": len(shard), "rank": rank, "world_size": self.wish.world_size,
             "count": len(samples), "position": int(positions[0]) if len(positions) else None,
             "samples": samples[:LISTED],
         }  # fmt: skip
@@ -167,7 +171,7 @@ class Epoch:
     def steps_and_ranks(self, positions: I64) -> tuple[I64, I64]:
         """For each position the step and the rank that take it; -1 where none does."""
         wish = self.wish
-        each = wish.world * wish.batch_size
+        each = wish.world_size * wish.batch_size
         steps, rest = np.divmod(positions, each)
         ranks = rest // wish.batch_size
         first = self.shard(0)
@@ -184,7 +188,7 @@ class Epoch:
             begin, end = first.position_after(number), first.position_after(number + 1)
             if begin <= position < end:
                 # Parts are equal but for one, the larger ones first.
-                size, more = divmod(end - begin, self.wish.world)
+                size, more = divmod(end - begin, self.wish.world_size)
                 rest = position - begin
                 large = more * (size + 1)
                 rank = rest // (size + 1) if rest < large else more + (rest - large) // max(size, 1)

@@ -33,12 +33,12 @@ def verified(
 
 
 def examined(
-    reader: Reader, rows: I64 | None, *, everything: bool, world: int | None, told: Progress
+    reader: Reader, rows: I64 | None, *, everything: bool, world_size: int | None, told: Progress
 ) -> dict[str, Any]:
     """The findings of all checks of the doctor, the worst first."""
     chosen = reader if rows is None else reader.subset(rows)
     report = doctor.examine(
-        chosen, sample=None if everything else doctor.SAMPLE, world=world, progress=told
+        chosen, sample=None if everything else doctor.SAMPLE, world_size=world_size, progress=told
     )  # fmt: skip
     known = {kind.name: kind for kind in doctor.CHECKS}
     findings = []

@@ -54,4 +54,6 @@ def _loader(side: Side, given: dict[str, Any], seed: int | None) -> Loader:
         options["images"] = images.but({"decode": None, "gpu_share": None}, ())
     # Only what batches can hold: other fields are seen beside it.
     size = int(given.get("batch_size", BATCH))
-    return Loader(side.reader, size, workers=THREADS, ahead=1, rank=0, world=1, dashboard=False, **options)
+    return Loader(
+        side.reader, size, workers=THREADS, ahead=1, rank=0, world_size=1, dashboard=False, **options
+    )

@@ -93,9 +93,9 @@ class CoreLoader(loading.Loader):
     def samples_of(self, epoch: int) -> I64:
         """Return the samples of an epoch on this rank, including the last incomplete batch."""
         shard = orders.shard(
-            self._make_order(epoch), rank=self.rank, world=self.world, batch_size=self.batch_size
+            self._make_order(epoch), rank=self.rank, world_size=self.world_size, batch_size=self.batch_size
         )
-        positions = shard.order[:] if self.world == 1 else _concatenate(shard)
+        positions = shard.order[:] if self.world_size == 1 else _concatenate(shard)
         return self.ids_at(positions)
 
 
@@ -203,7 +203,7 @@ class Loader:
 
     def _make_core(self) -> CoreLoader:
         named = self.traversal_order if isinstance(self.traversal_order, Named) else None
-        rank, world = _rank_and_world_size() if self.distributed and named is not None else (0, 1)
+        rank, world_size = _rank_and_world_size() if self.distributed and named is not None else (0, 1)
         core = CoreLoader(
             self.reader.source,
             self.batch_size,
@@ -213,7 +213,7 @@ class Loader:
             # An order of the user names samples of the whole file.
             indices=None if self._args["indices"] is None or named is None else self.indices,
             rank=rank,
-            world=world,
+            world_size=world_size,
             seed=self.seed,
             drop_last=self.drop_last,
             workers=self.num_workers,

@@ -30,52 +30,54 @@ SMALL_FILE = 16 << 20
 class UnequalShards(Check):
     name = "unequal-shards"
     unit = "ranks"
-    title = "files that give ranks unequal shares (--world)"
+    title = "files that give ranks unequal shares (--world-size)"
     severity = "warning"
     sentence = (
         "Loaders that give whole files to ranks let all wait for the one with most, or hang at the end."
     )
 
     def findings(self) -> Iterator[Finding]:
-        world, sizes = self.subject.world, _lengths(self.subject)
-        if world is None or world < 2 or len(sizes) < world:
+        world_size, sizes = self.subject.world_size, _lengths(self.subject)
+        if world_size is None or world_size < 2 or len(sizes) < world_size:
             return
-        ranks = np.array([sizes[rank::world].sum() for rank in range(world)])
+        ranks = np.array([sizes[rank::world_size].sum() for rank in range(world_size)])
         if ranks.max() - ranks.min() <= UNEQUAL * ranks.mean():
             return
         odd = np.argsort(ranks, kind="stable")
         examples = [
-            Example(said=f"rank {rank}: {ranks[rank]:,} samples in {len(sizes[rank::world])} files")
+            Example(said=f"rank {rank}: {ranks[rank]:,} samples in {len(sizes[rank::world_size])} files")
             for rank in (int(odd[-1]), int(odd[0]))
         ]
         yield self.finding(
-            f"dealt to {world} ranks, the {len(sizes)} files give one {ranks.max():,} samples and another "
-            f"{ranks.min():,}",
-            int((ranks < ranks.max()).sum()), world,
-            "batchplant's Loader(…, rank=…, world=…) deals samples, not files; for others:\n"
-            + self.subject.command(f"--shard-samples {_even(self.subject.samples, world, len(sizes))}"),
-            examples=examples, facts={"largest": int(ranks.max()), "smallest": int(ranks.min())},
-        )  # fmt: skip
+            f"dealt to {world_size} ranks, the {len(sizes)} files give one {ranks.max():,} samples and "
+            f"another {ranks.min():,}",
+            int((ranks < ranks.max()).sum()),
+            world_size,
+            "batchplant's Loader(…, rank=…, world_size=…) deals samples, not files; for others:\n"
+            + self.subject.command(f"--shard-samples {_even(self.subject.samples, world_size, len(sizes))}"),
+            examples=examples,
+            facts={"largest": int(ranks.max()), "smallest": int(ranks.min())},
+        )
 
 
 class FewShards(Check):
     name = "few-shards"
     unit = "ranks"
-    title = "fewer files than ranks (--world)"
+    title = "fewer files than ranks (--world-size)"
     severity = "warning"
     sentence = "With fewer files than ranks, loaders that give whole files to ranks leave some without any."
 
     def findings(self) -> Iterator[Finding]:
-        world, count = self.subject.world, len(self.subject.parts)
+        world_size, count = self.subject.world_size, len(self.subject.parts)
         # One sample a file: there is no lack of them.
-        if world is None or count >= world or _own_files(self.subject):
+        if world_size is None or count >= world_size or _own_files(self.subject):
             return
         where = self.subject.can.splittable
         yield self.finding(
-            f"{count} file{'s' if count > 1 else ''} for {world} ranks: the others get none",
-            world - count, world,
-            "batchplant's Loader(…, rank=…, world=…) deals samples, not files; for others:\n"
-            + self.subject.command(f"--shard-samples {_even(self.subject.samples, world, world)}"),
+            f"{count} file{'s' if count > 1 else ''} for {world_size} ranks: the others get none",
+            world_size - count, world_size,
+            "batchplant's Loader(…, rank=…, world_size=…) deals samples, not files; for others:\n"
+            + self.subject.command(f"--shard-samples {_even(self.subject.samples, world_size, world_size)}"),
             severity="note" if where else None,
         )  # fmt: skip
 
@@ -185,9 +187,9 @@ def _lengths(subject: Subject) -> I64:
     return np.array([len(one) for one in subject.parts], dtype=np.int64)
 
 
-def _even(samples: int, world: int, files: int) -> int:
+def _even(samples: int, world_size: int, files: int) -> int:
     """Samples in a file, such that every rank gets about as many files and samples."""
-    files = max(world, -(-files // world) * world)
+    files = max(world_size, -(-files // world_size) * world_size)
     return max(1, -(-samples // files))
 
 

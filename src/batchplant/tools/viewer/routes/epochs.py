@@ -26,7 +26,7 @@ def step(session: Session, request: Request) -> Job:
     """What rank ``rank`` sees at step ``step``, the first samples with their cells."""
     params = request.query_params
     wish = Wish.of(params)
-    number, rank = whole(params, "step", 0, 0, 2**48), whole(params, "rank", 0, 0, wish.world - 1)
+    number, rank = whole(params, "step", 0, 0, 2**48), whole(params, "rank", 0, 0, wish.world_size - 1)
     side = session.side(params)
 
     def seen(one: Epoch, _: Progress) -> dict[str, Any]:

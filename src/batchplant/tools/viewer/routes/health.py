@@ -24,14 +24,14 @@ def verify(session: Session, request: Request) -> Job:
 
 
 def doctor(session: Session, request: Request) -> Job:
-    """``all``: of every sample. ``world``: for so many ranks."""
+    """``all``: of every sample. ``world_size``: for so many ranks."""
     params = request.query_params
     side, everything = session.side(params), bool(params.get("all"))
-    world = whole(params, "world", 0, 0, 1 << 16) or None
+    world_size = whole(params, "world_size", 0, 0, 1 << 16) or None
     query, rows = chosen(session, side, params)
     return session.jobs.get(
-        ("doctor", side.name, query, everything, world),
-        lambda told: examined(side.reader, rows, everything=everything, world=world, told=told),
+        ("doctor", side.name, query, everything, world_size),
+        lambda told: examined(side.reader, rows, everything=everything, world_size=world_size, told=told),
         wait=0.2,
     )
 

@@ -12,13 +12,13 @@ export function create(context) {
   const [note, ofVerify, ofDoctor] = [h("div"), h("div"), h("div")];
   const [verify, doctor] = [ofVerify, ofDoctor].map((box) => runner(box, context.say));
   const decode = h("input", { type: "checkbox", checked: true });
-  const world = h("input", { type: "number", min: 1, step: 1, size: 6, placeholder: "any" });
+  const world_size = h("input", { type: "number", min: 1, step: 1, size: 6, placeholder: "any" });
   let made = null;
 
   const check = (sample) => verify.run(sample ? `Checking ${number(sample)} samples` : "Checking all samples", async (told, signal) =>
     problems(await result("verify", { ...chosen(state.get()), decode: decode.checked, sample }, told, signal)));
   const examine = (all) => doctor.run(all ? "Examining all samples" : "Examining some samples", async (told, signal) =>
-    findings(await result("doctor", { ...chosen(state.get()), all, world: world.value }, told, signal)));
+    findings(await result("doctor", { ...chosen(state.get()), all, world_size: world_size.value }, told, signal)));
 
   const element = h("section.health", { "aria-label": "Health" }, note,
     h("article.card", {}, h("h2", {}, "Is it sound?"), h("p.dim", {}, "Structure, bounds and checksums of every sample, as batchplant verify does."),
@@ -26,7 +26,7 @@ export function create(context) {
         context.dataset.samples > SOME ? h("button", { onclick: () => check(SOME) }, `Check ${SOME} of them`) : null, h("label.check", {}, decode, "decode every cell, too")), ofVerify),
     h("article.card", {}, h("h2", {}, "Will it spoil training?"), h("p.dim", {}, "Duplicates, sorted labels, odd images, awkward files, as batchplant doctor does."),
       h("div.row.toolbar", {}, h("button.main", { onclick: () => examine(true) }, "Examine all samples"),
-        h("button", { onclick: () => examine(false) }, "Examine some"), field("Ranks", world)), ofDoctor));
+        h("button", { onclick: () => examine(false) }, "Examine some"), field("Ranks", world_size)), ofDoctor));
 
   return {
     element,

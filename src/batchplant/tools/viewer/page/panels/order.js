@@ -17,7 +17,7 @@ const SAID = {
 };
 // Ranks that have a colour.
 const COLOURED = 8;
-const DEFAULTS = { by: "random", seed: 0, epoch: 0, batch: 256, world: 1, window: "", lanes: 1, drop: "", label: "", step: 0, rank: 0 };
+const DEFAULTS = { by: "random", seed: 0, epoch: 0, batch: 256, world_size: 1, window: "", lanes: 1, drop: "", label: "", step: 0, rank: 0 };
 
 export function create(context) {
   const controls = h("form.row.controls", { "aria-label": "How the Loader reads", onsubmit: (event) => event.preventDefault() });
@@ -35,7 +35,7 @@ export function create(context) {
     [`order_${name}`, String(one) === String(DEFAULTS[name]) ? null : one])), options);
   const asked = (now) => ({
     ...chosen(now), order: value(now, "by"), seed: value(now, "seed"), epoch: value(now, "epoch"), batch_size: value(now, "batch"),
-    world: value(now, "world"), window: value(now, "window"), lanes: value(now, "lanes"), drop_last: value(now, "drop"), label: value(now, "label"),
+    world_size: value(now, "world_size"), window: value(now, "window"), lanes: value(now, "lanes"), drop_last: value(now, "drop"), label: value(now, "label"),
   });
 
   function whole(now, name, label, min, more = {}) {
@@ -49,7 +49,7 @@ export function create(context) {
     put(controls,
       field("Order", h("select", { name: "by", onchange: (event) => set({ by: event.target.value, step: 0 }) },
         ORDERS.map((name) => h("option", { value: name, selected: name === by }, name)))),
-      whole(now, "seed", "Seed", 0), whole(now, "epoch", "Epoch", 0), whole(now, "batch", "Batch size", 1), whole(now, "world", "Ranks", 1),
+      whole(now, "seed", "Seed", 0), whole(now, "epoch", "Epoch", 0), whole(now, "batch", "Batch size", 1), whole(now, "world_size", "Ranks", 1),
       ["windowed", "quasi_random"].includes(by) ? whole(now, "window", "Window", 1, { placeholder: "default" }) : null,
       ["shards", "quasi_random"].includes(by) ? whole(now, "lanes", "Lanes", 1) : null,
       h("label.check", {}, h("input", { type: "checkbox", name: "drop", checked: value(now, "drop") === "1", onchange: (event) => set({ drop: event.target.checked ? 1 : "", step: 0 }) }), "drop_last"),
@@ -59,14 +59,14 @@ export function create(context) {
     if (focused) controls.querySelector(`[name="${CSS.escape(focused)}"]`)?.focus();
   }
 
-  function stepForm(now, steps, world) {
+  function stepForm(now, steps, world_size) {
     const focused = document.activeElement?.name;
     const step = Number(value(now, "step"));
     put(stepControls,
       h("button", { type: "button", name: "back", disabled: step <= 0, onclick: () => set({ step: step - 1 }) }, "Previous step"),
       whole(now, "step", `Step, up to ${number(Math.max(steps - 1, 0))}`, 0, { max: Math.max(steps - 1, 0) }),
       h("button", { type: "button", name: "on", disabled: step >= steps - 1, onclick: () => set({ step: step + 1 }) }, "Next step"),
-      world > 1 ? whole(now, "rank", `Rank, up to ${number(world - 1)}`, 0, { max: world - 1 }) : null);
+      world_size > 1 ? whole(now, "rank", `Rank, up to ${number(world_size - 1)}`, 0, { max: world_size - 1 }) : null);
     if (focused) stepControls.querySelector(`[name="${CSS.escape(focused)}"]`)?.focus();
   }
 
@@ -107,7 +107,7 @@ export function create(context) {
       madeBatch = what;
       ofBatch.run("Reading the batch", async (told, signal) => {
         const seen = await result("step", { ...params, step: value(now, "step"), rank: value(now, "rank") }, told, signal);
-        stepForm(state.get(), seen.steps, seen.world);
+        stepForm(state.get(), seen.steps, seen.world_size);
         return batchOf(seen, now, context);
       });
     }
@@ -117,14 +117,14 @@ export function create(context) {
 }
 
 function epoch(found, params, samples, pick) {
-  const world = Number(params.world);
-  const groups = Array.from({ length: Math.min(world, COLOURED + 1) }, (_, rank) => ({ name: rank < COLOURED ? `rank ${rank}` : "other ranks", points: [] }));
+  const world_size = Number(params.world_size);
+  const groups = Array.from({ length: Math.min(world_size, COLOURED + 1) }, (_, rank) => ({ name: rank < COLOURED ? `rank ${rank}` : "other ranks", points: [] }));
   for (const [position, step, sample, rank] of found.dots) {
     groups[Math.min(rank, COLOURED)].points.push([found.steps > 200 ? step : position * (found.steps / found.length), sample, 1, [step, rank]]);
   }
   const facts = [
     `${number(found.steps)} ${found.steps === 1 ? "step" : "steps"}`,
-    world > 1 ? `of ${number(world)} ranks` : null,
+    world_size > 1 ? `of ${number(world_size)} ranks` : null,
     `${number(found.length)} samples`,
     found.left_out ? `${number(found.left_out)} left out by drop_last` : null,
     found.idle ? `${number(found.idle)} ranks have nothing at the last step` : null,
@@ -134,7 +134,7 @@ function epoch(found, params, samples, pick) {
     h("p", {}, `${facts}.`, blocks ? ` ${blocks}` : " This format has no storage blocks.", ` ${percent(found.kept_neighbours)} of samples are followed by the one stored beside them.`),
     h("div.cards.wide", {},
       h("div", {}, h("h3", {}, "Which sample is read at which step"),
-        plots.scatter(groups, { label: `Samples by step, ${world > 1 ? "colours are ranks" : "one rank"}`, xlabel: "step", ylabel: "sample", yrange: [0, samples], dot: 1.6, height: 300, pick: ([step, rank]) => pick(step, rank) }),
+        plots.scatter(groups, { label: `Samples by step, ${world_size > 1 ? "colours are ranks" : "one rank"}`, xlabel: "step", ylabel: "sample", yrange: [0, samples], dot: 1.6, height: 300, pick: ([step, rank]) => pick(step, rank) }),
         h("p.dim", {}, "A line is no shuffle, an even field is a uniform one, steps of a stair are blocks. Choose a dot to see its batch.")),
       found.mixing ? mixing(found, params, pick) : h("div", {}, h("h3", {}, "Labels along the epoch"), h("p.dim", {}, "There is no field of classes; choose one above."))),
   ];
