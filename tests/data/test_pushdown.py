@@ -1,4 +1,4 @@
-"""What filters skip: by statistics, page indexes and bloom filters of Parquet, by partitions, by ranges."""
+"""What filters skip: by statistics and page indexes of Parquet, by partitions, by ranges."""
 
 import contextlib
 import math
@@ -234,37 +234,6 @@ def test_lists_and_images_beside_what_is_filtered(tmp_path):
         assert ours["file"] == theirs["file"] == b"%d" % n
 
 
-def test_bloom_filters(tmp_path):
-    path = tmp_path / "a.parquet"
-    rng = np.random.default_rng(0)
-    n = rng.permutation(np.arange(0, 80_000, 2))
-    table = pa.table(
-        {
-            "n": n, "i": n.astype(np.int32), "u": n.astype(np.uint64) + np.uint64(2**63), "x": n * 0.25,
-            "t": [f"key {one}" for one in n], "b": [b"%d" % one for one in n],
-        }
-    )  # fmt: skip
-    blooms = {name: {"ndv": 10_000, "fpp": 0.001} for name in table.column_names}
-    pq.write_table(table, path, row_group_size=10_000, bloom_filter_options=blooms)
-    reader = bp.open(path)
-    there, absent = int(n[12_345]), 40_001
-    for name, value in {
-        "n": str, "i": str, "u": lambda one: str(one + 2**63), "x": lambda one: str(one * 0.25),
-        "t": lambda one: f"'key {one}'", "b": lambda one: f"b'{one}'",
-    }.items():  # fmt: skip
-        found = reader.filter(f"{name} == {value(there)}")
-        assert found.indices.tolist() == [12_345]
-        assert found.facts()["row groups skipped"] in ("3 of 4", "2 of 4")
-        # It lies between the bounds of every row group.
-        assert reader.filter(f"{name} == {value(absent)}").facts()["row groups skipped"] in (
-            "4 of 4",
-            "3 of 4",
-        )
-        both = reader.filter(f"{name} in ({value(absent)}, {value(there)})")
-        assert both.indices.tolist() == [12_345]
-        assert len(reader.filter(f"{name} != {value(there)}")) == 39_999
-
-
 def test_times_are_skipped_in_every_unit(tmp_path):
     seconds = np.arange(0, 4000, 10)
     columns = {
@@ -322,13 +291,11 @@ def _unordered(tree, chunk, data, said):
 
 def _outside(tree, chunk, data, said):
     chunk[4], chunk[5], chunk[6], chunk[7] = (6, 10**12), (5, 50), (6, -5), (5, -7)
-    data[14], data[15] = (6, 10**12), (5, 40)
 
 
 def _elsewhere(tree, chunk, data, said):
-    # Something that is neither an index nor a bloom filter.
+    # Something that is no index.
     chunk[4], chunk[5], chunk[6], chunk[7] = (6, 4), (5, 50), (6, 9), (5, 60)
-    data[14], data[15] = (6, 20), (5, 40)
 
 
 def _empty_indexes(tree, chunk, data, said):

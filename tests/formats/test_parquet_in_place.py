@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 import batchplant as bp
 from batchplant import _native, ops
 from batchplant.errors import BatchplantError
-from batchplant.formats.base.tables import places
-from batchplant.formats.base.tables.part import ParquetPart
+from batchplant.formats.base.tables import parquet
+from batchplant.formats.base.tables.parquet_file import ParquetFile
 from batchplant.loading.loader import Loader
 from batchplant.storage import MappedSource, index
 from batchplant.testing.cases import jpeg
@@ -145,7 +145,7 @@ def test_many_row_groups_are_looked_through_however_much_of_them_is_wanted(tmp_p
     size = sum(group.chunks[0].size for group in bp.open(path)._parts[0].footer.groups)
     asked["read"].clear()
     for most in (size, size - 1):
-        monkeypatch.setattr(places, "SCATTERED", most)
+        monkeypatch.setattr(parquet, "SCATTERED_BYTES", most)
         assert in_place(bp.open(path, schema={"image": bp.Image()}), range(60)) == IMAGES
     assert asked["past"] == [False, True]
     assert len(asked["read"]) == 1
@@ -161,8 +161,8 @@ def test_threads_that_want_the_same_row_groups_look_once(tmp_path, looked):
 
 def test_a_thread_that_looked_when_the_process_was_forked_is_not_waited_for(tmp_path):
     reader = bp.open(written(tmp_path / "x.parquet"), schema={"image": bp.Image()})
-    found = reader._places_of("image")
-    found._finding.acquire()
+    found = reader._locations_of("image")
+    found._lock.acquire()
     found._process -= 1
     assert in_place(reader, range(60)) == IMAGES
 
@@ -178,13 +178,13 @@ def cache(tmp_path, monkeypatch):
 @pytest.fixture
 def looked(monkeypatch):
     """The row groups that were looked through."""
-    found, cells = [], ParquetPart.cells
+    found, cells = [], ParquetFile.cells
 
     def noted(self, groups, name, whole):
         found.extend(groups)
         return cells(self, groups, name, whole)
 
-    monkeypatch.setattr(ParquetPart, "cells", noted)
+    monkeypatch.setattr(ParquetFile, "cells", noted)
     return found
 
 
@@ -346,9 +346,9 @@ def test_large_row_groups_are_shuffled_few_at_a_time(tmp_path, monkeypatch):
     path = written(tmp_path / "x.parquet", compression="snappy")
     assert bp.open(path).window is None
     size = pq.read_metadata(path).row_group(0).total_byte_size
-    monkeypatch.setattr("batchplant.formats.base.tables.picked.WINDOW_BYTES", 3 * size)
+    monkeypatch.setattr("batchplant.formats.base.tables.parquet_rows.WINDOW_BYTES", 3 * size)
     assert bp.open(path).window in (2, 3)
-    monkeypatch.setattr("batchplant.formats.base.tables.picked.WINDOW_BYTES", 1)
+    monkeypatch.setattr("batchplant.formats.base.tables.parquet_rows.WINDOW_BYTES", 1)
     reader = bp.open(path, where="label >= 0", fields=["label"])
     assert reader.window == 1
     ids = [batch["ids"] for batch in Loader(reader, 7, order="quasi_random", seed=2, ids=True)]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import batchplant as bp
 from batchplant import _native
-from batchplant.formats.base.tables import excerpt, lists, part
+from batchplant.formats.base.tables import lists, page_reader, parquet_file
 from batchplant.formats.base.tables.footer import Footer
 from batchplant.storage import open_source
 
@@ -146,8 +146,8 @@ def counted(monkeypatch):
         seen.append(None if found is None else len(found))
         return found
 
-    monkeypatch.setattr(part, "decode_lists", noted)
-    monkeypatch.setattr(excerpt, "decode_lists", noted)
+    monkeypatch.setattr(parquet_file, "decode_lists", noted)
+    monkeypatch.setattr(page_reader, "decode_lists", noted)
     return seen
 
 

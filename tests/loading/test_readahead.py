@@ -176,7 +176,7 @@ def test_row_groups_past_the_page_cache(order, tmp_path, monkeypatch, cold):
     """Where images have to be found in row groups, those are read, and images used out of them."""
     path = write_row_groups(tmp_path / "data.parquet")
     monkeypatch.setattr(
-        "batchplant.formats.base.tables.picked.WINDOW_BYTES", 2 * column_of(path)[0][1] + 1000
+        "batchplant.formats.base.tables.parquet_rows.WINDOW_BYTES", 2 * column_of(path)[0][1] + 1000
     )
     options = {"order": order, "size": 20}
     want = batches(path, page_cache=True, **options)

@@ -12,14 +12,13 @@ class Bounds(NamedTuple):
     """What is known of the cells of a field in some rows; None: nothing.
 
     ``low`` and ``high``: no cell that is there is less or greater. They are values as a bound condition has
-    them. ``holds``: whether a value can be among the cells, where something tells more than the two.
+    them.
     """
 
     rows: int | None = None
     missing: int | None = None
     low: Any = None
     high: Any = None
-    holds: Callable[[Any], bool] | None = None
 
     @property
     def is_empty(self) -> bool:
@@ -79,9 +78,9 @@ def _outside(test: Test, known: Bounds) -> bool:
 
 
 def _within(value: Any, known: Bounds) -> bool:
-    if (known.low is not None and value < known.low) or (known.high is not None and value > known.high):
-        return False
-    return known.holds is None or known.holds(value)
+    return not (
+        (known.low is not None and value < known.low) or (known.high is not None and value > known.high)
+    )
 
 
 def _member(member: Member, known: Bounds, negated: bool) -> bool:

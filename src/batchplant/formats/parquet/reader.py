@@ -18,7 +18,7 @@ from ...storage import NOTE_ERRORS, is_remote, join, parse, tree
 from ...storage.patterns import independent
 from ..base.format import Probe
 from ..base.records import GivenSchema, given_schema
-from ..base.tables import ParquetPart, PartsReader, open_parts
+from ..base.tables import ParquetFile, ParquetFilesReader, open_parts
 from ..base.tables.footer import ENCRYPTED, MAGIC
 
 # What Hive, and everybody after it, calls a folder of which the value is missing.
@@ -28,7 +28,7 @@ SUFFIXES = (".parquet", ".pq")
 OTHER_TABLES = ("_delta_log/", "metadata/")
 
 
-class ParquetReader(PartsReader):
+class ParquetReader(ParquetFilesReader):
     """Reads .parquet files and folders of them.
 
     ``fields``: only these. ``schema``: the kinds of some fields, in place of those that the types mean.
@@ -49,9 +49,9 @@ class ParquetReader(PartsReader):
         if not found:
             raise DamagedError("there is no Parquet file in it", path=path)
         keys, known = _partitions(list(found.values()), path)
-        parts = open_parts(list(found), lambda one: ParquetPart(one, _typed(found[one], known)))
+        parts = open_parts(list(found), lambda one: ParquetFile(one, _typed(found[one], known)))
         try:
-            self._set_parts(parts, schema=None, given=None, cache=cache)
+            self._set_parts(parts, schema=None, cache=cache)
             self.schema = self._with_partitions(keys, known, parts)
             if fields is not None:
                 self.schema = self.schema.select(list(fields))
@@ -77,7 +77,7 @@ class ParquetReader(PartsReader):
         starts = independent([part.path for part in self._parts], firsts)
         return np.unique(starts[(starts > 0) & (starts < self.length)])
 
-    def _with_partitions(self, keys: list[str], known: dict[str, Field], parts: list[ParquetPart]) -> Schema:
+    def _with_partitions(self, keys: list[str], known: dict[str, Field], parts: list[ParquetFile]) -> Schema:
         """The fields, those of the folders' names among them; in our order and kinds where we wrote it."""
         if not keys:
             return self.schema

@@ -24,7 +24,7 @@ from ....schema import Field, Schema
 from ....schema.columns import I64, Column, Columns, starts_of
 from ....storage import Entry
 from ....storage.index import Whole
-from ..tables import File, ParquetPart, ParquetRows, cell_bounds
+from ..tables import ParquetFile, ParquetRows, TableFile, cell_bounds
 from ..tables.parquet import CHECKED
 from .part import Part
 from .skipping import matching_parts
@@ -65,16 +65,16 @@ class LakeReader(ParquetRows):
         found = dict(arrow.schema_of(described, self._sample(described), gaps=self._gaps(described)))
         self.schema = Schema({**found, **(given or {})}).select([*found])
         self._set_units(np.concatenate([np.zeros(0, np.int64), *rows]))
-        self._set_window(one for one in self._files if isinstance(one, ParquetPart))
+        self._set_window(one for one in self._files if isinstance(one, ParquetFile))
 
     @staticmethod
-    def _open_file(part: Part) -> ParquetPart | BatchplantError | None:
+    def _open_file(part: Part) -> ParquetFile | BatchplantError | None:
         if part.scan is not None:
             return None
         try:
             with wrapped(part.path):
                 try:
-                    found = ParquetPart(part.path)
+                    found = ParquetFile(part.path)
                 except NotFoundError:
                     raise DamagedError("the table lists it, but it is not there") from None
                 if part.size not in (None, found.size):
@@ -91,7 +91,7 @@ class LakeReader(ParquetRows):
     def _rows_of(self, number: int) -> I64:
         """The rows of each row group that are not deleted."""
         part, file = self._parts[number], self._files[number]
-        every = file.rows if isinstance(file, ParquetPart) else np.array([part.rows or 0], dtype=np.int64)
+        every = file.rows if isinstance(file, ParquetFile) else np.array([part.rows or 0], dtype=np.int64)
         if part.deleted is None:
             return every
         ends = starts_of(every)
@@ -120,7 +120,7 @@ class LakeReader(ParquetRows):
             looked = is_whole_list(one.type) and arrow.KEY not in (one.metadata or {})
             for number in range(min(len(self._parts), SAMPLE_FILES) if looked else 0):
                 file = self._files[number]
-                if isinstance(file, ParquetPart):
+                if isinstance(file, ParquetFile):
                     column = self._column_in(file.schema, self._parts[number], one.name)
                     if column is not None and file.gaps([column]):
                         found.add(one.name)
@@ -155,7 +155,7 @@ class LakeReader(ParquetRows):
                 found[name] = arrow.pyarrow().repeat(value, count)
         return found
 
-    def _columns_in(self, file: ParquetPart, part: Part, fields: Sequence[str]) -> dict[str, str]:
+    def _columns_in(self, file: ParquetFile, part: Part, fields: Sequence[str]) -> dict[str, str]:
         """Field → column of a file, of those that it has."""
         names = [name for name in fields if name not in part.constants]
         inside = {name: self._column_in(file.schema, part, name) for name in names}
@@ -169,7 +169,7 @@ class LakeReader(ParquetRows):
     def _kept(self, number: int, group: int) -> I64 | None:
         """The rows of a row group that are not deleted; None: all."""
         deleted, file = self._parts[number].deleted, self._files[number]
-        if deleted is None or not isinstance(file, ParquetPart):
+        if deleted is None or not isinstance(file, ParquetFile):
             return None
         start, end = starts_of(file.rows)[group : group + 2]
         first, last = np.searchsorted(deleted, [start, end])
@@ -202,7 +202,7 @@ class LakeReader(ParquetRows):
 
     def _comes_from(self, fields: Sequence[str]) -> Whole:
         """The version; and the files, lest somebody replaced one against the rules."""
-        tags = (file.tag if isinstance(file, ParquetPart) else "" for file in self._files)
+        tags = (file.tag if isinstance(file, ParquetFile) else "" for file in self._files)
         files = [Entry(part.path, part.size or 0, tag) for part, tag in zip(self._parts, tags, strict=True)]
         return Whole(self._place_of_table(), files, state=self._state, options=self._asked)
 
@@ -215,7 +215,7 @@ class LakeReader(ParquetRows):
     ) -> list[tuple[str, int, int]] | None:
         number, group = self._group_of(unit)
         file = self._files[number]
-        if not isinstance(file, ParquetPart):
+        if not isinstance(file, ParquetFile):
             return None
         inside = list(dict.fromkeys(self._columns_in(file, self._parts[number], fields).values()))
         if rows is None:
@@ -224,18 +224,18 @@ class LakeReader(ParquetRows):
         assert wanted is not None
         return [(file.path, *run) for run in file.row_runs(group, inside, wanted)]
 
-    def _file(self, number: int, fields: Sequence[str]) -> File:
+    def _file(self, number: int, fields: Sequence[str]) -> TableFile:
         part, file = self._parts[number], self._files[number]
         fixed = {
             name: cell_bounds(self.schema[name], self._constant(name, part.constants[name]))
             for name in fields
             if name in part.constants
         }
-        if not isinstance(file, ParquetPart):
-            return File(None, {}, fixed)
+        if not isinstance(file, ParquetFile):
+            return TableFile(None, {}, fixed)
         columns = self._columns_in(file, part, list(self.schema))
         lacking = {name: Bounds(1, 1) for name in fields if name not in columns and name not in fixed}
-        return File(file, columns, {**fixed, **lacking}, functools.partial(self._kept, number))
+        return TableFile(file, columns, {**fixed, **lacking}, functools.partial(self._kept, number))
 
     def _constant(self, name: str, value: Any) -> Column:
         return arrow.column_of(self.schema[name], arrow.pyarrow().repeat(value, 1))
@@ -263,7 +263,7 @@ class LakeReader(ParquetRows):
     def close(self) -> None:
         super().close()
         for file in self._files:
-            if isinstance(file, ParquetPart):
+            if isinstance(file, ParquetFile):
                 file.close()
 
 

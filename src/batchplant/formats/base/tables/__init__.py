@@ -1,12 +1,18 @@
-"""What formats share that keep columns in units which are decoded whole: row groups, record batches."""
+"""Base classes of formats that store columns in units: row groups (Parquet) or record batches (Arrow)."""
 
 from __future__ import annotations
 
-from .parquet import PartsReader, open_parts
-from .part import ParquetPart
-from .picked import File, ParquetRows, cell_bounds
+from .parquet import ParquetFilesReader, open_parts
+from .parquet_file import ParquetFile
+from .parquet_rows import ParquetRows, TableFile, cell_bounds
 from .reader import TableReader
 
 __all__ = [
-    "File", "ParquetPart", "ParquetRows", "PartsReader", "TableReader", "cell_bounds", "open_parts",
+    "ParquetFile",
+    "ParquetFilesReader",
+    "ParquetRows",
+    "TableFile",
+    "TableReader",
+    "cell_bounds",
+    "open_parts",
 ]  # fmt: skip

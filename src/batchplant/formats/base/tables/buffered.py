@@ -1,7 +1,7 @@
-"""Rows that wait until they fill a row group (Parquet) or a record batch (Arrow IPC).
+"""Buffer of rows until they fill a row group (Parquet) or a record batch (Arrow IPC).
 
-Where one ends depends on the rows alone, neither on how they were handed over nor on checkpoints: a
-checkpoint saves the waiting rows instead of writing them early. So the same rows give the same bytes.
+The end of a row group depends only on the rows, neither on batches nor on checkpoints: a checkpoint saves the
+buffered rows instead of writing them early. So the same rows give the same bytes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .... import _native
 from ....codecs.arrow import pyarrow
 from ....schema.columns import I64, U8, Columns, Ragged
 
-# One array of texts or bytes holds less; longer columns stay in several arrays.
+# Limit of one array of texts or bytes; longer columns stay in several arrays.
 MAX_ARRAY_BYTES = (1 << 31) - 1
 
 
@@ -27,9 +27,9 @@ class RowBuffer:
     def __init__(self, schema: Any) -> None:
         self.bytes = 0
         self.batches: list[Any] = []
-        # How many of the batches, and of the bytes, the last checkpoint saved.
+        # Batches and bytes that the last checkpoint saved.
         self.saved = self.saved_bytes = 0
-        # Of the rows that were taken last.
+        # Bytes of the rows that were taken last.
         self.taken_bytes = 0
         self._schema = schema
 
@@ -49,7 +49,7 @@ class RowBuffer:
         self.bytes += size
 
     def take(self) -> Any:
-        """Return all rows as a table, and be empty."""
+        """Return all rows as a table and empty the buffer."""
         pa = pyarrow()
         batches, size = self.batches, self.bytes
         self.batches, self.bytes, self.saved, self.saved_bytes = [], 0, 0, 0
@@ -65,10 +65,10 @@ class RowBuffer:
 
 
 class SavedRows:
-    """The rows of buffers as checkpoints save them, in the folder of a writer.
+    """Buffered rows as checkpoints save them, in the folder of a writer.
 
-    A row is saved once, unless rows that were saved before it have been written since: then a second file
-    takes the place of the first, which belongs to the last checkpoint until the next one is complete.
+    A row is saved once, unless earlier saved rows have been written since: then a second file replaces the
+    first, which belongs to the last checkpoint until the next one is complete.
     """
 
     def __init__(self, folder: Path, schema: Any) -> None:
@@ -83,7 +83,7 @@ class SavedRows:
         return self._folder / f"pending-{turn % 2}"
 
     def save(self, buffers: Sequence[RowBuffer]) -> dict[str, Any]:
-        """Save what is new in the buffers; return the state to restore them with."""
+        """Save new rows of the buffers; return the state to restore them with."""
         turn, size, parts = self._turn, self._size, list(self._parts)
         if any(not buffers[number].saved for number, *_ in parts):
             turn, size, parts = 1 - turn, 0, []
@@ -99,7 +99,7 @@ class SavedRows:
                     out.write(data.data)
                     size += len(data)
                     parts.append([number, buffer.bytes - start_bytes, len(data), _native.crc32c(data)])
-        # Nothing counts before all of it is written.
+        # The state changes only once everything is written.
         self._turn, self._size, self._parts = turn, size, parts
         for buffer in buffers:
             buffer.saved, buffer.saved_bytes = len(buffer.batches), buffer.bytes
@@ -114,7 +114,7 @@ class SavedRows:
         return np.frombuffer(sink.getvalue(), np.uint8)
 
     def restore(self, state: dict[str, Any], buffers: Sequence[RowBuffer]) -> None:
-        """Fill empty buffers again; ValueError where the file is not the one that was saved."""
+        """Refill empty buffers; ValueError if the file is not the saved one."""
         self._turn = state["turn"]
         path = self._path(self._turn)
         for number, cell_bytes, size, checksum in state["parts"]:
@@ -140,7 +140,7 @@ def _read(path: Path, start: int, size: int) -> bytes:
 
 
 def row_sizes(columns: Columns) -> I64:
-    """The bytes that the cells of each sample take in memory."""
+    """Bytes that the cells of each sample take in memory."""
     sizes = np.zeros(columns.rows, dtype=np.int64)
     for column in columns.values():
         if isinstance(column, Ragged):

@@ -1,7 +1,7 @@
-"""What a Parquet file says of itself, read and checked by us before pyarrow sees it.
+"""The footer of a Parquet file, parsed and checked by us before pyarrow sees it.
 
-pyarrow ends the process at some damaged footers, when it is asked about a column of a row group. So it never
-is: all that we want to know of a footer stands here.
+Some damaged footers make pyarrow abort the process when it is asked about a column of a row group. So we
+never ask it: this module parses everything that we need.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ BYTE_ARRAY, FIXED = 6, 7
 WIDTHS = {0: 1, 1: 4, 2: 8, 3: 8, 4: 4, 5: 8, BYTE_ARRAY: 8}
 CODECS = ("none", "snappy", "gzip", "lzo", "brotli", "lz4", "zstd", "lz4")
 OPTIONAL, REPEATED = 1, 2
-# Parquet's own word for a schema is a tree; nobody's is deeper.
-DEEPEST = 100
-# Longer bounds are of texts that nobody compares with.
-LONGEST_BOUND = 4096
+# A schema is a tree.
+MAX_SCHEMA_DEPTH = 100
+# Longer bounds are of texts that no filter compares with.
+MAX_BOUND_BYTES = 4096
 # How the values of a column are ordered in its statistics; None: in a way that is not used here.
 SIGNED, UNSIGNED, REAL, BY_BYTES = "signed", "unsigned", "real", "bytes"
 _ORDERS = {0: UNSIGNED, 1: SIGNED, 2: SIGNED, 4: REAL, 5: REAL, BYTE_ARRAY: BY_BYTES, FIXED: BY_BYTES}
@@ -49,12 +49,11 @@ Run = tuple[int, int]
 
 
 class Chunk(NamedTuple):
-    """A column of a row group: what it holds, and where. ``nulls`` is None where nobody counted them.
+    """A column chunk: its contents and position. ``nulls`` is None if the writer did not count them.
 
     ``low``, ``high``: the least and the greatest value as they are stored; ``old``: as old files say them,
-    which compare all as signed. ``data``: the first page of values. ``pages``, ``page_bounds``, ``bloom``:
-    start and size of what says where pages are, what is in each, and of a bloom filter; -1 is a size that
-    nobody told. None stands for what is not there, or cannot be true.
+    which compare all as signed. ``data``: the first page of values. ``pages``, ``page_bounds``: start and
+    size of the indexes of pages and of their bounds; -1 is an unknown size. None: absent, or cannot be true.
     """
 
     kind: int
@@ -69,11 +68,10 @@ class Chunk(NamedTuple):
     data: int = 0
     pages: Run | None = None
     page_bounds: Run | None = None
-    bloom: Run | None = None
 
 
 class Group(NamedTuple):
-    """A row group, and its bytes unpacked, as it says; None stands for a column that is encrypted."""
+    """A row group and its uncompressed size, as it says; None stands for an encrypted column."""
 
     rows: int
     chunks: list[Chunk | None]
@@ -81,32 +79,32 @@ class Group(NamedTuple):
 
 
 class Footer:
-    """The footer of a file; what contradicts itself or leads out of the file is damage."""
+    """The footer of a file. Contradictions and ranges outside of the file are damage."""
 
     def __init__(self, source: Source) -> None:
         self._size = source.size
         self.groups: list[Group] = []
-        data, at = _footer_bytes(source)
-        # The end of the file as it is, for the library; whoever gave it that lets it go.
+        data, offset = _footer_bytes(source)
+        # The end of the file as it is, for pyarrow; dropped once pyarrow has parsed it.
         self.raw: bytes | None = data + len(data).to_bytes(4, "little") + MAGIC
         try:
-            found, _ = read_struct(data, each=(4, self._add))
-            self.elements = _structs(found[2])
+            footer, _ = read_struct(data, on_struct=(4, self._add))
+            self.elements = _structs(footer[2])
             self.leaves = _leaves(self.elements)
-            self.rows = _number(found[3])
+            self.rows = _number(footer[3])
             self._check()
         # A missing field is a KeyError; one of another type may be anything.
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            said = f"field {error} is missing" if isinstance(error, KeyError) else error
-            said = said if isinstance(error, ValueError | KeyError) else "a field has another type"
-            raise DamagedError(f"the footer is damaged: {said}", offset=at) from None
-        written = found.get(6, (0, b""))[1]
+            problem = f"field {error} is missing" if isinstance(error, KeyError) else error
+            problem = problem if isinstance(error, ValueError | KeyError) else "a field has another type"
+            raise DamagedError(f"the footer is damaged: {problem}", offset=offset) from None
+        written = footer.get(6, (0, b""))[1]
         self.created_by = written.decode(errors="replace") if isinstance(written, bytes) else ""
         # Bounds say nothing where the file does not say how values are ordered.
-        self.ordered = 7 in found
+        self.ordered = 7 in footer
 
     def _add(self, group: Struct) -> None:
-        chunks = [self._chunk(one) for one in _structs(group[1])]
+        chunks = [self._chunk(chunk) for chunk in _structs(group[1])]
         self.groups.append(Group(_number(group[3]), chunks, _number(group[2])))
 
     def _chunk(self, chunk: Struct) -> Chunk | None:
@@ -124,20 +122,20 @@ class Footer:
             raise ValueError(f"a column of {size} bytes at byte {start}")
         if not 0 <= codec < len(CODECS):
             raise ValueError(f"codec {codec} is unknown")
-        said: Struct = data[12][1] if 12 in data else {}
-        nulls = None if 3 not in said else _number(said[3])
-        old = 5 not in said and 6 not in said
-        low, high = (said.get(2), said.get(1)) if old else (said.get(6), said.get(5))
+        statistics: Struct = data[12][1] if 12 in data else {}
+        nulls = None if 3 not in statistics else _number(statistics[3])
+        old = 5 not in statistics and 6 not in statistics
+        low, high = (statistics.get(2), statistics.get(1)) if old else (statistics.get(6), statistics.get(5))
         return Chunk(
             _number(data[1]), codec, values, start, size, nulls, _bound(low), _bound(high), old,
-            _number(data[9]), self._run(chunk, 4, 5), self._run(chunk, 6, 7), self._run(data, 14, 15),
+            _number(data[9]), self._run(chunk, 4, 5), self._run(chunk, 6, 7),
         )  # fmt: skip
 
-    def _run(self, found: Struct, start: int, size: int) -> Run | None:
-        """Bytes that something beside the data takes; None where there is none, or not in the file."""
-        first, length = (found.get(one, (0, -1))[1] for one in (start, size))
-        whole = type(first) is int and type(length) is int
-        return (first, length) if whole and 0 < first <= self._size - max(0, length) else None
+    def _run(self, struct: Struct, start: int, size: int) -> Run | None:
+        """Start and size of an index; None if there is none, or it lies outside of the file."""
+        first, length = (struct.get(field_id, (0, -1))[1] for field_id in (start, size))
+        are_numbers = type(first) is int and type(length) is int
+        return (first, length) if are_numbers and 0 < first <= self._size - max(0, length) else None
 
     def _check(self) -> None:
         if sum(group.rows for group in self.groups) != self.rows or any(g.rows < 0 for g in self.groups):
@@ -153,7 +151,7 @@ class Footer:
                 name = ".".join(leaf.path)
                 if chunk.kind != leaf.kind:
                     raise ValueError(f"row group {number} gives column {name} another type than the schema")
-                # A list has at least one value, or a place where it would be.
+                # An empty list counts as a value, too.
                 if chunk.values < rows:
                     raise ValueError(
                         f"column {name} of row group {number} has {chunk.values} values in {rows} rows"
@@ -162,17 +160,17 @@ class Footer:
 
     @property
     def encrypted(self) -> list[int]:
-        """The columns that are encrypted in some row group."""
-        return sorted({n for group in self.groups for n, one in enumerate(group.chunks) if one is None})
+        """Columns that are encrypted in some row group."""
+        return sorted({n for group in self.groups for n, chunk in enumerate(group.chunks) if chunk is None})
 
     @property
     def codecs(self) -> list[str]:
-        """What the columns of the first row group are packed with."""
-        return sorted({CODECS[one.codec] for group in self.groups[:1] for one in group.chunks if one})
+        """Compressions of the columns of the first row group."""
+        return sorted({CODECS[chunk.codec] for group in self.groups[:1] for chunk in group.chunks if chunk})
 
 
 def _footer_bytes(source: Source) -> tuple[bytes, int]:
-    """The footer, and where it begins."""
+    """Return the footer and its start."""
     tail = source.view(max(0, source.size - 8), min(8, source.size)).tobytes()
     if tail[-4:] == ENCRYPTED:
         raise SchemaError("its footer is encrypted; encrypted Parquet files are not read")
@@ -181,24 +179,24 @@ def _footer_bytes(source: Source) -> tuple[bytes, int]:
     size = int.from_bytes(tail[:4], "little")
     if size > source.size - 12:
         raise DamagedError(f"it promises a footer of {size} bytes, and has {source.size}")
-    at = source.size - 8 - size
-    return source.view(at, size).tobytes(), at
+    start = source.size - 8 - size
+    return source.view(start, size).tobytes(), start
 
 
 def footer_bytes(footer: Struct) -> bytes:
-    """The end of a file: its footer, how long that is, and the magic bytes."""
+    """Return the end of a file: its footer, the footer's length and the magic bytes."""
     data = struct_bytes(footer)
     return data + len(data).to_bytes(4, "little") + MAGIC
 
 
 def _leaves(elements: list[Struct]) -> list[Leaf]:
-    """The columns of a schema, which is a tree, written down parents first."""
-    found: list[Leaf] = []
-    rest = iter(elements)
+    """Return the columns of a schema, which is a tree in pre-order."""
+    leaves: list[Leaf] = []
+    remaining = iter(elements)
 
     def take(path: tuple[str, ...], lists: int, levels: int) -> None:
-        element = next(rest, None)
-        if element is None or len(path) > DEEPEST:
+        element = next(remaining, None)
+        if element is None or len(path) > MAX_SCHEMA_DEPTH:
             raise ValueError("its schema is no tree")
         name = element[4][1].decode(errors="replace")
         path = (*path, name)
@@ -214,22 +212,22 @@ def _leaves(elements: list[Struct]) -> list[Leaf]:
             width = _number(element[2]) if kind == FIXED else WIDTHS.get(kind, 0)
             if width < 0 or (kind != FIXED and kind not in WIDTHS):
                 raise ValueError(f"column {name} has an unknown type")
-            found.append(Leaf(path[1:], kind, width, lists, levels, *_meaning(element, kind)))
+            leaves.append(Leaf(path[1:], kind, width, lists, levels, *_meaning(element, kind)))
         for _ in range(children):
             take(path, lists, levels)
 
     take((), 0, 0)
-    if next(rest, None) is not None:
+    if next(remaining, None) is not None:
         raise ValueError("its schema is no tree")
-    return found
+    return leaves
 
 
 def _meaning(element: Struct, kind: int) -> tuple[str | None, str | None]:
-    """How values are ordered, and the unit of times."""
+    """Return the order of values and the unit of times."""
     old = element.get(6, (0, None))[1]
-    said = element.get(10, (0, {}))[1]
+    logical_type = element.get(10, (0, {}))[1]
     logical: dict[int, Any] = (
-        {number: one[1] for number, one in said.items()} if isinstance(said, dict) else {}
+        {number: value[1] for number, value in logical_type.items()} if isinstance(logical_type, dict) else {}
     )
     unit = _OLD_UNITS.get(old) if isinstance(old, int) else None
     if _DATE in logical:
@@ -237,26 +235,26 @@ def _meaning(element: Struct, kind: int) -> tuple[str | None, str | None]:
     for number in _TIMES:
         if isinstance(logical.get(number), dict):
             units = logical[number].get(2, (0, {}))[1]
-            unit = next((_UNITS.get(one) for one in units), None) if isinstance(units, dict) else None
+            unit = next((_UNITS.get(unit_id) for unit_id in units), None) if isinstance(units, dict) else None
     order = _ORDERS.get(kind)
-    if old in _OLD_OTHER or any(one in logical for one in _OTHER):
+    if old in _OLD_OTHER or any(type_id in logical for type_id in _OTHER):
         order = None
-    whole = logical.get(_INTEGER)
-    unsigned = whole.get(2, (0, True))[1] is False if isinstance(whole, dict) else old in _OLD_UNSIGNED
+    integer = logical.get(_INTEGER)
+    unsigned = integer.get(2, (0, True))[1] is False if isinstance(integer, dict) else old in _OLD_UNSIGNED
     return UNSIGNED if unsigned and order == SIGNED else order, unit
 
 
 def _bound(value: tuple[int, Any] | None) -> bytes | None:
-    found = None if value is None else value[1]
-    return found if isinstance(found, bytes) and len(found) <= LONGEST_BOUND else None
+    bound = None if value is None else value[1]
+    return bound if isinstance(bound, bytes) and len(bound) <= MAX_BOUND_BYTES else None
 
 
 def _structs(value: tuple[int, Any]) -> list[Struct]:
     kind, (inner, items) = value[0], value[1]
     if kind not in LISTS or (inner != STRUCT and items):
         raise ValueError("a list of something else than structures")
-    found: list[Struct] = items
-    return found
+    structs: list[Struct] = items
+    return structs
 
 
 def _number(value: tuple[int, Any]) -> int:

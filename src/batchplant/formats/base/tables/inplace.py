@@ -1,8 +1,8 @@
-"""Images that lie in Parquet files as they are: neither packed nor by a dictionary, each behind its size.
+"""Images that Parquet files store plainly: uncompressed, without a dictionary, each after its size.
 
-Those of a row group are found together, by their sizes, and need no library then: an image costs its own
-bytes, not those of its row group. Nothing is believed: cells that do not fill their pages are read as usual.
-Where those of a whole file were found, the user's cache remembers it.
+The sizes of a row group are walked once. From then on an image costs its own bytes, not those of its row
+group, and needs no library. Cells that do not fill their pages exactly are read as usual. The locations of
+a whole file are remembered in the user's cache.
 """
 
 from __future__ import annotations
@@ -19,99 +19,104 @@ from .pages import CRC, DATA, DATA_2, PLAIN, page_header
 from .thrift import Struct
 
 PREFIX = 4
-# What the cache has of it.
+# Kind of the entry in the user's cache.
 KIND = "parquet-cells"
-# What is read of a page to see what is in it: its header may hold two values, of 4 KiB at most.
-HEAD = 12 << 10
+# Bytes of a page that hold its header, which may contain two bounds of 4 KiB each.
+PAGE_HEAD_BYTES = 12 << 10
 
 # Starts and sizes; both are -1 of a cell that does not lie in the file as it is.
 Cells = tuple[I64, I64]
 
 
 def recalled(source: MappedSource, rows: int, leaf: int) -> Cells | None:
-    """Where all cells of a column lie, as was found out before; None where nobody remembers."""
+    """Return the remembered locations of all cells of a column, or None."""
 
-    def fits(found: index.Index) -> bool:
-        start, size = found.arrays["starts"], found.arrays["sizes"]
+    def fits(cached: index.Index) -> bool:
+        start, size = cached.arrays["starts"], cached.arrays["sizes"]
         if not start.dtype == size.dtype == np.int64 or not start.shape == size.shape == (rows,):
             return False
         apart = (start == -1) & (size == -1)
-        # Not where a cell ends: that may be more than a number holds.
+        # Compare without adding start and size: the sum may overflow.
         return bool((apart | ((start > 0) & (size >= 0) & (start <= source.size - size))).all())
 
-    found = index.recall(source, KIND, str(leaf), check=fits)
-    return None if found is None else (found.arrays["starts"], found.arrays["sizes"])
+    remembered = index.recall(source, KIND, str(leaf), check=fits)
+    return None if remembered is None else (remembered.arrays["starts"], remembered.arrays["sizes"])
 
 
 def remember(source: MappedSource, leaf: int, cells: Cells) -> None:
-    """Have it known to whoever opens the file next."""
+    """Save the locations of a column's cells in the user's cache."""
 
-    def known(_: object, report: index.Report) -> tuple[index.Arrays, index.Facts]:
+    def build(_: object, report: index.Report) -> tuple[index.Arrays, index.Facts]:
         return {"starts": cells[0], "sizes": cells[1]}, {}
 
-    index.remember(source, KIND, str(leaf), known)
+    index.remember(source, KIND, str(leaf), build)
 
 
 def cells_of(
-    source: MappedSource, footer: Footer, groups: Sequence[int], leaf: int, whole: bool
+    source: MappedSource, footer: Footer, groups: Sequence[int], leaf: int, sequential: bool
 ) -> list[Cells | None]:
-    """Starts and sizes of the cells of a column in row groups; None where they are something else.
+    """Return starts and sizes of the cells of a column in row groups; None if they are not stored plainly.
 
-    ``whole``: most of the cells are read next, so the kernel reads all of the column, in order.
+    ``sequential``: most of the cells are read next, so the kernel may read the column ahead.
     """
     about = footer.leaves[leaf]
-    found: list[Cells | None] = [None] * len(groups)
+    results: list[Cells | None] = [None] * len(groups)
     chunks = [(number, footer.groups[group].chunks[leaf]) for number, group in enumerate(groups)]
-    plain = [(number, one) for number, one in chunks if one is not None and not one.codec]
+    plain = [(number, chunk) for number, chunk in chunks if chunk is not None and not chunk.codec]
     if not plain or about.kind != BYTE_ARRAY or about.lists:
-        return found
-    if whole:
-        source.will_need(*np.array([(one.start, one.size) for _, one in plain], np.int64).T)
+        return results
+    if sequential:
+        source.will_need(*np.array([(chunk.start, chunk.size) for _, chunk in plain], np.int64).T)
     pages = []
     for number, chunk in plain:
         group = groups[number]
-        told = page_map(source, footer.groups[group], chunk, about, mapped=True)
-        if told is not None:
-            each = [np.full(len(told.starts), number), told.starts, told.sizes, np.diff(told.rows)]
-            pages.append(np.stack(each, axis=1))
+        page_index = page_map(source, footer.groups[group], chunk, about, mapped=True)
+        if page_index is not None:
+            page_columns = [
+                np.full(len(page_index.starts), number),
+                page_index.starts,
+                page_index.sizes,
+                np.diff(page_index.rows),
+            ]
+            pages.append(np.stack(page_columns, axis=1))
     if not pages:
-        return found
-    which, start, size, rows = (np.ascontiguousarray(one) for one in np.concatenate(pages).T)
-    heads = source.gather(start, np.minimum(size, HEAD))
+        return results
+    numbers, start, size, rows = (np.ascontiguousarray(column) for column in np.concatenate(pages).T)
+    heads = source.gather(start, np.minimum(size, PAGE_HEAD_BYTES))
     before = np.array(
         [_before_cells(heads[row], int(size[row]), about.levels) for row in range(len(start))], np.int64
     )
     good = (before >= 0) & (rows <= (size - before) // PREFIX)
     start, size, rows = start + before, np.where(good, size - before, 0), np.where(good, rows, 0)
-    # As many as there are rows: none is missing.
-    sizes, filled = source.prefixed_sizes(start, size, rows, past=not whole)
+    # As many cells as rows: none is missing.
+    sizes, filled = source.prefixed_sizes(start, size, rows, past=not sequential)
     good &= filled != 0
     ends = np.cumsum(sizes + PREFIX)
     first = np.cumsum(rows) - rows
     starts = ends - sizes + np.repeat(start - np.append(0, ends)[first], rows)
-    for one in np.unique(which).tolist():
-        here = np.flatnonzero(which == one)
-        if good[here].all():
-            cells = slice(int(first[here[0]]), int(first[here[-1]] + rows[here[-1]]))
-            found[one] = starts[cells], sizes[cells]
-    return found
+    for number in np.unique(numbers).tolist():
+        matches = np.flatnonzero(numbers == number)
+        if good[matches].all():
+            cells = slice(int(first[matches[0]]), int(first[matches[-1]] + rows[matches[-1]]))
+            results[number] = starts[cells], sizes[cells]
+    return results
 
 
 def _before_cells(head: U8 | None, size: int, levels: int) -> int:
-    """The bytes of a page that stand before its cells; -1 where cells are written otherwise."""
+    """Return the bytes before the first cell of a page; -1 if its cells are not stored plainly."""
     try:
         assert head is not None
-        header, at = page_header(head, 0)
+        header, offset = page_header(head, 0)
         kind = header[1][1]
         about: Struct = header[{DATA: 5, DATA_2: 8}[kind]][1]
         # A checksum is checked by the library.
-        if about[2 if kind == DATA else 4][1] != PLAIN or at + header[3][1] != size or CRC in header:
+        if about[2 if kind == DATA else 4][1] != PLAIN or offset + header[3][1] != size or CRC in header:
             return -1
-        # What is missing is told by levels.
+        # Definition levels mark missing cells.
         if kind == DATA_2:
-            at += about[5][1] + about[6][1]
+            offset += about[5][1] + about[6][1]
         elif levels:
-            at += PREFIX + int.from_bytes(head[at : at + PREFIX].tobytes(), "little")
-        return at if 0 <= at <= size else -1
+            offset += PREFIX + int.from_bytes(head[offset : offset + PREFIX].tobytes(), "little")
+        return offset if 0 <= offset <= size else -1
     except (ValueError, KeyError, TypeError):
         return -1

@@ -1,7 +1,7 @@
-"""Lists of numbers, in lists or not, decoded here: it takes a fraction of the time that the library takes.
+"""Decoder of (nested) lists of numbers, several times as fast as pyarrow.
 
-That is how arrays, embeddings and tokens lie in Parquet files. Where a value is missing or a list is empty,
-and where anything is wrong, the library reads the column, and says what it is.
+Arrays, embeddings and tokens are stored so. If a value is missing, a list is empty or anything is wrong,
+pyarrow reads the column instead, and reports the problem.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from .thrift import Struct, varint
 OLD_PLAIN, RLE = 2, 3
 INT32, INT64, FLOAT, DOUBLE = 1, 2, 4, 5
 SNAPPY, GZIP, ZSTD = 1, 2, 6
-# Levels of more bits are nobody's.
-DEEPEST, MOST_LEVELS = 7, 15
+# Deeper nests are left to pyarrow.
+MAX_LIST_DEPTH, MAX_LEVELS = 7, 15
 # Numbers by the name of their Arrow type: the type that the file has, and its dtype.
 _STORED = {
     **dict.fromkeys(("int8", "uint8", "int16", "uint16", "int32", "uint32"), (INT32, "<i4")),
@@ -35,7 +35,7 @@ _STORED = {
 
 
 class _Nest(NamedTuple):
-    """The types of lists, from outside in; of the numbers in them, in Arrow, in memory and in the file."""
+    """Types of nested lists from the outside in, and of their numbers: in Arrow, in memory, in the file."""
 
     lists: Sequence[Any]
     number: Any
@@ -44,15 +44,15 @@ class _Nest(NamedTuple):
 
 
 class _Page(NamedTuple):
-    """The values of a page, how many there are, and how they are packed."""
+    """Encoded values of a page, their number and their encoding."""
 
     values: U8
-    many: int
+    value_count: int
     encoding: int
 
 
 def decode_lists(data: U8, chunk: Chunk, leaf: Leaf, kind: Any) -> Any:
-    """The pages of a column as an Arrow column of that type; None where that is for the library to do."""
+    """Decode the pages of a column to an Arrow column of this type; None: leave it to pyarrow."""
     nest = _nest_of(kind, leaf)
     if nest is None:
         return None
@@ -61,7 +61,7 @@ def decode_lists(data: U8, chunk: Chunk, leaf: Leaf, kind: Any) -> Any:
         if isinstance(kind, pyarrow().BaseExtensionType):
             array = pyarrow().ExtensionArray.from_storage(kind, array)
         return pyarrow().chunked_array([array])
-    # The library meets it too.
+    # pyarrow meets the problem too, and reports it.
     except (ValueError, KeyError, TypeError, IndexError, OSError):
         return None
 
@@ -74,21 +74,21 @@ def _nest_of(kind: Any, leaf: Leaf) -> _Nest | None:
         lists.append(kind)
         kind = kind.value_type
     stored, dtype = _STORED.get(str(kind), (None, ""))
-    if stored != leaf.kind or not 0 < len(lists) == leaf.lists <= DEEPEST or leaf.levels > MOST_LEVELS:
+    if stored != leaf.kind or not 0 < len(lists) == leaf.lists <= MAX_LIST_DEPTH or leaf.levels > MAX_LEVELS:
         return None
-    found = _Nest(lists, kind, np.dtype(kind.to_pandas_dtype()), np.dtype(dtype))
-    return found if leaf.width == found.stored.itemsize else None
+    nest = _Nest(lists, kind, np.dtype(kind.to_pandas_dtype()), np.dtype(dtype))
+    return nest if leaf.width == nest.stored.itemsize else None
 
 
 def _decoded(data: U8, chunk: Chunk, leaf: Leaf, nest: _Nest) -> Any:
     lists, dictionary = _native.ParquetLists(leaf.lists, chunk.values), None
     values = np.empty(chunk.values, nest.dtype)
-    done = at = 0
+    done = offset = 0
     while done < chunk.values:
-        header, body = page_header(data, at)
+        header, body = page_header(data, offset)
         kind, unpacked, packed = (header[number][1] for number in (1, 2, 3))
-        at = body + packed
-        page = data[body:at]
+        offset = body + packed
+        page = data[body:offset]
         if packed < 0 or len(page) != packed:
             raise ValueError("it ends too early")
         if CRC in header and zlib.crc32(page.data) != header[CRC][1] & 0xFFFFFFFF:
@@ -101,9 +101,9 @@ def _decoded(data: U8, chunk: Chunk, leaf: Leaf, nest: _Nest) -> Any:
             dictionary = np.frombuffer(entries, nest.stored, count).astype(nest.dtype)
         elif kind in (DATA, DATA_2):
             read = _first if kind == DATA else _second
-            found = read(page, header, chunk.codec, unpacked, leaf, lists)
-            _put(found, nest, dictionary, values[done : done + found.many])
-            done += found.many
+            data_page = read(page, header, chunk.codec, unpacked, leaf, lists)
+            _put(data_page, nest, dictionary, values[done : done + data_page.value_count])
+            done += data_page.value_count
     if done != chunk.values:
         raise ValueError("it has too many values")
     return _array(nest, values, lists.offsets())
@@ -112,7 +112,7 @@ def _decoded(data: U8, chunk: Chunk, leaf: Leaf, nest: _Nest) -> Any:
 def _first(
     page: U8, header: Struct, codec: int, unpacked: int, leaf: Leaf, lists: _native.ParquetLists
 ) -> _Page:
-    """A data page: all of it is packed, and levels stand behind their size."""
+    """Parse a data page (version 1): levels are compressed too, each after its size."""
     about: Struct = header[5][1]
     count, encoding, *levels = (about[number][1] for number in (1, 2, 3, 4))
     page = _unpacked(page, codec, unpacked)
@@ -124,7 +124,7 @@ def _first(
 
 
 def _behind_size(data: U8) -> tuple[U8, U8]:
-    """What stands behind its own size, and the rest."""
+    """Split off the bytes that follow their own 4-byte size."""
     end = 4 + int.from_bytes(data[:4].tobytes(), "little")
     return data[4:end], data[end:]
 
@@ -132,20 +132,22 @@ def _behind_size(data: U8) -> tuple[U8, U8]:
 def _second(
     page: U8, header: Struct, codec: int, unpacked: int, leaf: Leaf, lists: _native.ParquetLists
 ) -> _Page:
-    """A data page of the second version: levels are not packed."""
+    """Parse a data page (version 2): levels are not compressed."""
     about: Struct = header[8][1]
     count, encoding, definition, repetition = (about[number][1] for number in (1, 4, 5, 6))
-    both = repetition + definition
-    if min(repetition, definition) < 0 or both > len(page):
+    values_start = repetition + definition
+    if min(repetition, definition) < 0 or values_start > len(page):
         raise ValueError("its levels are longer than it is")
-    if not lists.add(page[:repetition], page[repetition:both], leaf.levels, count):
+    if not lists.add(page[:repetition], page[repetition:values_start], leaf.levels, count):
         raise ValueError("something is missing")
     is_packed = about.get(7, (0, True))[1]
-    return _Page(_unpacked(page[both:], codec if is_packed else 0, unpacked - both), count, encoding)
+    return _Page(
+        _unpacked(page[values_start:], codec if is_packed else 0, unpacked - values_start), count, encoding
+    )
 
 
 def _put(page: _Page, nest: _Nest, dictionary: Any, out: Any) -> None:
-    """The values of a page, where they belong."""
+    """Decode the values of a page into ``out``."""
     if page.encoding == PLAIN:
         out[:] = np.frombuffer(page.values, nest.stored)
     elif page.encoding in BY_DICTIONARY and dictionary is not None:
@@ -158,14 +160,14 @@ def _put(page: _Page, nest: _Nest, dictionary: Any, out: Any) -> None:
 
 
 def _unpacked(page: U8, codec: int, size: int) -> U8:
-    """A page, where it is known to unpack to all that it says."""
+    """Decompress a page; ValueError if the data state another size than the header."""
     if codec == SNAPPY:
-        told = varint(page[:10].tobytes(), 0)[0]
+        stated_size = varint(page[:10].tobytes(), 0)[0]
     elif codec == GZIP:
-        told = int.from_bytes(page[-4:].tobytes(), "little")
+        stated_size = int.from_bytes(page[-4:].tobytes(), "little")
     else:
-        told = size if codec in (0, ZSTD) else -1
-    if told != size:
+        stated_size = size if codec in (0, ZSTD) else -1
+    if stated_size != size:
         raise ValueError("it unpacks to another size")
     return unpack(page, codec, size)
 

@@ -1,12 +1,14 @@
 """Parquet files, read row group by row group; many of them as one dataset.
 
-``PartsReader`` is what formats build on whose data are Parquet files: a plain file, a folder with a partition
-in every name, the files of a version of a Delta table.
+``ParquetFilesReader`` is the base class of formats whose data are Parquet files: a plain file, a folder with
+a partition in every name, the files of a version of a Delta table.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import os
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -23,33 +25,117 @@ from ....schema import Field, Image, Schema
 from ....schema.columns import I64, Column, Columns, Ragged, Spans, starts_of
 from ....storage import Entry, Source
 from ....storage.index import Whole
-from .part import ParquetPart, first_line
-from .picked import File, ParquetRows, cell_bounds
-from .places import FEW, Places
+from .inplace import Cells
+from .parquet_file import ParquetFile, first_line
+from .parquet_rows import WINDOW_BYTES, ParquetRows, TableFile, cell_bounds
 
-# Rows that show what bytes are.
+# A row group of which more cells are needed on average is read sequentially, unless the row groups together
+# are larger than SCATTERED_BYTES: then each would be read again and again.
+MAX_SINGLE_CELLS, SCATTERED_BYTES = 4, 2 * WINDOW_BYTES
+
+
+class CellLocations:
+    """Starts and sizes of the cells of a field in some files.
+
+    A start is 0 if it was not looked up yet, -1 if the cell is not stored plainly. ``parts``: the files that
+    have the column, by number. File n has the row groups from ``firsts[n]`` on, row group g the rows from
+    ``edges[g]`` on.
+    """
+
+    def __init__(self, field: str, parts: Mapping[int, ParquetFile], firsts: I64, edges: I64) -> None:
+        self._field, self._parts, self._firsts, self._edges = field, parts, firsts, edges
+        # Zero pages take no memory until cells are located.
+        self.starts, self.sizes = np.zeros(edges[-1], np.int64), np.zeros(edges[-1], np.int64)
+        # Files whose remembered locations were looked up.
+        self._recalled: set[int] = set()
+        self._process, self._lock = os.getpid(), threading.Lock()
+
+    def find(self, groups: I64) -> None:
+        """Locate the cells of row groups, each of which is named once per needed cell."""
+        # Another thread may have held the lock when the process was forked.
+        if self._process != os.getpid():
+            self._process, self._lock = os.getpid(), threading.Lock()
+        # Batches that are read at the same time need the same row groups.
+        with self._lock:
+            self._find(groups)
+
+    def _find(self, groups: I64) -> None:
+        for number in np.unique(self._files_of(groups)).tolist():
+            self._recall(number)
+        sought = groups[self.starts[self._edges[groups]] == 0]
+        new = np.unique(sought)
+        files = self._files_of(new)
+        inside = {number: new[files == number] for number in self._parts if (files == number).any()}
+        sequential = len(sought) > MAX_SINGLE_CELLS * len(new) and not self._are_scattered(inside)
+        for number, groups_of_file in inside.items():
+            results = self._parts[number].cells(
+                (groups_of_file - self._firsts[number]).tolist(), self._field, sequential
+            )
+            for group, cells in zip(groups_of_file.tolist(), results, strict=True):
+                self._put(slice(*self._edges[group : group + 2].tolist()), cells)
+            self._remember(number)
+        for group in new[~np.isin(files, list(inside))].tolist():
+            self._put(slice(*self._edges[group : group + 2].tolist()), None)
+
+    def _files_of(self, groups: I64) -> I64:
+        numbers: I64 = np.searchsorted(self._firsts, groups, side="right") - 1
+        return numbers
+
+    def _rows_of(self, number: int) -> slice:
+        return slice(*self._edges[self._firsts[number : number + 2]].tolist())
+
+    def _put(self, rows: slice, cells: Cells | None) -> None:
+        # Starts last: other threads look at them first.
+        self.sizes[rows] = -1 if cells is None else cells[1]
+        self.starts[rows] = -1 if cells is None else cells[0]
+
+    def _recall(self, number: int) -> None:
+        """Load the remembered locations of a file, once."""
+        if number in self._parts and number not in self._recalled:
+            remembered = self._parts[number].recalled(self._field)
+            if remembered is not None:
+                self._put(self._rows_of(number), remembered)
+            self._recalled.add(number)
+
+    def _remember(self, number: int) -> None:
+        """Remember the locations of a file once they are complete."""
+        rows = self._rows_of(number)
+        if self.starts[rows].all() and (self.starts[rows] > 0).any():
+            self._parts[number].remember(self._field, (self.starts[rows], self.sizes[rows]))
+
+    def _are_scattered(self, groups: Mapping[int, I64]) -> bool:
+        """True if row groups do not stay in memory until all of their cells were used."""
+        return sum(self._size(number, numbers) for number, numbers in groups.items()) > SCATTERED_BYTES
+
+    def _size(self, number: int, groups: I64) -> int:
+        """Bytes of the column in row groups of a file."""
+        part, inside = self._parts[number], (groups - self._firsts[number]).tolist()
+        return sum(size for group in inside for _, size in part.runs(group, [self._field]))
+
+
+# Rows that are read to see what a column of bytes holds.
 PROBED_ROWS = 16
-# What `verify` calls the checksums of Parquet's pages.
+# Name of the checksums of Parquet's pages in `verify`.
 CHECKED = "CRC of every page that has one"
 
 
-class PartsReader(ParquetRows):
+class ParquetFilesReader(ParquetRows):
     """Parquet files as one dataset, a row group a unit. A format calls :meth:`_set_parts`."""
 
-    _parts: Sequence[ParquetPart]
+    _parts: Sequence[ParquetFile]
 
     def _set_parts(
         self,
-        parts: Sequence[ParquetPart],
+        parts: Sequence[ParquetFile],
         *,
         schema: Schema | None = None,
-        given: Mapping[str, Field] | None = None,
+        overrides: Mapping[str, Field] | None = None,
         cache: int | None = None,
     ) -> None:
-        """``schema``: all fields, where somebody else knows them; ``given``: other kinds for some."""
+        """``schema``: all fields, if they are known; ``overrides``: other kinds for some fields."""
         self._parts = parts
-        self.schema = self._joined() if schema is None else schema
-        for name, field in (given or {}).items():
+        self.schema = self._joined_schema() if schema is None else schema
+        for name, field in (overrides or {}).items():
             self.schema.select([name])
             self.schema = Schema({**self.schema, name: field})
         if not self.schema:
@@ -57,15 +143,15 @@ class PartsReader(ParquetRows):
         self._set_units(np.concatenate([np.zeros(0, np.int64), *(part.rows for part in parts)]), cache)
         self._set_window(parts)
         self._firsts = np.cumsum([0, *(len(part.rows) for part in parts)])
-        self._places: dict[str, Places] = {}
+        self._locations: dict[str, CellLocations] = {}
 
-    def _joined(self) -> Schema:
-        """The fields of all files, and those that their names tell; what a file lacks is missing there."""
+    def _joined_schema(self) -> Schema:
+        """Return the fields of all files and of their names; a field that a file lacks is optional."""
         if not self._parts:
             raise DamagedError("there is no Parquet file in it", path=self.path)
         pa = pyarrow()
         first = self._parts[0]
-        # Of two files of ours one may have been written without the features of Hugging Face.
+        # Some files may have been written without the features of Hugging Face.
         schemas = [part.schema if len(self._parts) == 1 else plain_files(part.schema) for part in self._parts]
         try:
             arrow = schemas[0]
@@ -75,36 +161,36 @@ class PartsReader(ParquetRows):
             raise SchemaError(
                 f"the files have different columns: {first_line(error)}", path=self.path
             ) from None
-        plain = [one.name for one in arrow if not (one.metadata or {}).get(KEY)]
+        plain = [field.name for field in arrow if not (field.metadata or {}).get(KEY)]
         nulls = set().union(*(p.nulls([n for n in plain if n in p.schema.names]) for p in self._parts))
         try:
             gaps = set().union(*(p.gaps([n for n in plain if n in p.schema.names]) for p in self._parts))
-            found = schema_of(arrow, self._sample(first, plain), nulls=nulls, gaps=gaps)
+            schema = schema_of(arrow, self._sample(first, plain), nulls=nulls, gaps=gaps)
         except BatchplantError as error:
             raise error.at(path=first.path) from None
-        fields: dict[str, Field] = dict(found)
+        fields: dict[str, Field] = dict(schema)
         for name in fields:
             if any(name not in part.schema.names for part in self._parts):
                 fields[name] = dataclasses.replace(fields[name], optional=True)
         return Schema(fields)
 
-    def _sample(self, part: ParquetPart, names: Sequence[str]) -> Any:
-        """A few rows of the columns that may be images."""
+    def _sample(self, part: ParquetFile, names: Sequence[str]) -> Any:
+        """Return a few rows of the columns that may be images."""
         kinds = {name: part.schema.field(name).type for name in names if name in part.schema.names}
         looked = [name for name, kind in kinds.items() if is_binary(kind) or is_file_struct(kind)]
         if not looked or not len(part.rows):
             return None
         try:
             return with_files(part.first_cells(looked, PROBED_ROWS), part.path, self.path)
-        # Whoever reads it will meet the same damage, and say where.
+        # Reading the column meets the same damage, and reports its location.
         except Exception:
             return None
 
     def _part_numbers(self, units: I64) -> I64:
-        found: I64 = np.searchsorted(self._firsts, units, side="right") - 1
-        return found
+        numbers: I64 = np.searchsorted(self._firsts, units, side="right") - 1
+        return numbers
 
-    def _part_of(self, unit: int) -> tuple[ParquetPart, int]:
+    def _part_of(self, unit: int) -> tuple[ParquetFile, int]:
         number = int(np.searchsorted(self._firsts, unit, side="right")) - 1
         return self._parts[number], unit - int(self._firsts[number])
 
@@ -134,28 +220,28 @@ class PartsReader(ParquetRows):
     def _spans(self, field: str, indices: I64) -> Spans | None:
         if not isinstance(self.schema[field], Image) or self._has_text(field):
             return None
-        places = self._places_of(field)
+        locations = self._locations_of(field)
         units, _ = self._units_of(indices)
-        unknown = places.starts[indices] == 0
+        unknown = locations.starts[indices] == 0
         if unknown.any():
-            places.find(units[unknown])
-        start = places.starts[indices]
+            locations.find(units[unknown])
+        start = locations.starts[indices]
         if (start < 0).any():
             return None
         file = self._part_numbers(units).astype(np.int32)
-        spans = Spans([part.path for part in self._parts], start, places.sizes[indices], file)
+        spans = Spans([part.path for part in self._parts], start, locations.sizes[indices], file)
         return spans if len(self._parts) == 1 else spans.compact()
 
     def _has_text(self, field: str) -> bool:
-        """Whether a column holds the paths of its images, not their bytes."""
+        """True if a column holds the paths of its images, not their bytes."""
         parts = [part for part in self._parts if field in part.schema.names]
         return any(is_text(part.schema.field(field).type) for part in parts)
 
-    def _places_of(self, field: str) -> Places:
-        if field not in self._places:
+    def _locations_of(self, field: str) -> CellLocations:
+        if field not in self._locations:
             parts = {n: part for n, part in enumerate(self._parts) if self._inside(part, [field])}
-            self._places.setdefault(field, Places(field, parts, self._firsts, self._starts))
-        return self._places[field]
+            self._locations.setdefault(field, CellLocations(field, parts, self._firsts, self._starts))
+        return self._locations[field]
 
     def _bytes_of(self, fields: Sequence[str]) -> int:
         inside = [(part, self._inside(part, fields)) for part in self._parts]
@@ -164,38 +250,40 @@ class PartsReader(ParquetRows):
 
     def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
         images = [name for name in fields if isinstance(self.schema[name], Image)]
-        if not images or len(indices) > FEW * len(np.unique(self._units_of(indices)[0])):
+        if not images or len(indices) > MAX_SINGLE_CELLS * len(np.unique(self._units_of(indices)[0])):
             return super()._read(indices, fields)
         cells = {name: self._spans(name, indices) for name in images}
-        rest = [name for name in fields if cells.get(name) is None]
-        found = super()._read(indices, rest) if rest else Columns()
-        found.update((name, self._copied(spans)) for name, spans in cells.items() if spans is not None)
-        return Columns((name, found[name]) for name in fields)
+        others = [name for name in fields if cells.get(name) is None]
+        columns = super()._read(indices, others) if others else Columns()
+        columns.update((name, self._copy_cells(spans)) for name, spans in cells.items() if spans is not None)
+        return Columns((name, columns[name]) for name in fields)
 
-    def _copied(self, spans: Spans) -> Ragged:
-        """Cells from where they lie."""
+    def _copy_cells(self, spans: Spans) -> Ragged:
+        """Copy cells from their locations in the files."""
         offsets = starts_of(spans.size)
         data = np.empty(offsets[-1], np.uint8)
         parts = {part.path: part for part in self._parts}
         for number, path in enumerate(spans.files):
             rows = np.flatnonzero(spans.file == number)
-            parts[path].copied(spans.start[rows], spans.size[rows], data, offsets[rows])
+            parts[path].copy_ranges(spans.start[rows], spans.size[rows], data, offsets[rows])
         return Ragged(data, offsets)
 
     def _known(self, field: str, indices: I64) -> Spans | None:
-        places = self._places.get(field)
-        return None if places is None or not places.starts[indices].all() else self._spans(field, indices)
+        locations = self._locations.get(field)
+        return (
+            None if locations is None or not locations.starts[indices].all() else self._spans(field, indices)
+        )
 
     def _unit_runs(self, unit: int, fields: Sequence[str]) -> list[tuple[str, int, int]]:
         part, group = self._part_of(unit)
         return [(part.path, *run) for run in part.runs(group, self._inside(part, fields))]
 
     def _comes_from(self, fields: Sequence[str]) -> Source | None:
-        """All files of a folder; one that lies elsewhere is what the reader was not made with."""
+        """Describe all files of a folder."""
         files = [Entry(part.path, part.size, part.tag) for part in self._parts]
-        if [one.name for one in files] == [self.path]:
+        if [entry.name for entry in files] == [self.path]:
             return super()._comes_from(fields)
-        if not all(one.tag for one in files):
+        if not all(entry.tag for entry in files):
             return None
         return Whole(self.path, files, state={}, options=self._made_with[1])
 
@@ -203,11 +291,11 @@ class PartsReader(ParquetRows):
         part, group = self._part_of(unit)
         return [(part.path, *run) for run in part.row_runs(group, self._inside(part, fields), rows)]
 
-    def _inside(self, part: ParquetPart, fields: Sequence[str]) -> list[str]:
-        """The fields that are columns of a file."""
+    def _inside(self, part: ParquetFile, fields: Sequence[str]) -> list[str]:
+        """Return the fields that are columns of a file."""
         return [name for name in fields if name in part.schema.names and name not in part.values]
 
-    def _file(self, number: int, fields: Sequence[str]) -> File:
+    def _file(self, number: int, fields: Sequence[str]) -> TableFile:
         part = self._parts[number]
         inside = self._inside(part, list(self.schema))
         fixed = {
@@ -215,7 +303,7 @@ class PartsReader(ParquetRows):
             for name in fields
             if name not in inside
         }
-        return File(part, {name: name for name in inside}, fixed)
+        return TableFile(part, {name: name for name in inside}, fixed)
 
     def own_checks(self) -> tuple[str, ...]:
         return (CHECKED,)
@@ -224,10 +312,10 @@ class PartsReader(ParquetRows):
         used: set[str] = set()
         for part in self._parts[:1]:
             used = set(part.footer.codecs)
-        found = {"files": len(self._parts)} if len(self._parts) != 1 else {}
+        counts = {"files": len(self._parts)} if len(self._parts) != 1 else {}
         written = self._parts[0].footer.created_by if self._parts else ""
         return {
-            **found,
+            **counts,
             **super().facts(),
             "compression": ", ".join(sorted(used)) or "none",
             **({"written by": written} if written else {}),
@@ -240,13 +328,13 @@ class PartsReader(ParquetRows):
 
 
 def _constant(field: Field, value: Any, count: int) -> Column:
-    """A column that holds one value."""
-    one = encode_samples(Schema({"x": field}), [{"x": value}])
-    return one.take(np.zeros(count, dtype=np.int64))["x"]
+    """Return a column that repeats a value."""
+    column = encode_samples(Schema({"x": field}), [{"x": value}])
+    return column.take(np.zeros(count, dtype=np.int64))["x"]
 
 
-def open_parts(paths: Sequence[str], make: Callable[[str], ParquetPart]) -> list[ParquetPart]:
-    """The files, several footers at a time."""
+def open_parts(paths: Sequence[str], make: Callable[[str], ParquetFile]) -> list[ParquetFile]:
+    """Open files, several footers at a time."""
     if len(paths) < 2:
         return [make(path) for path in paths]
     with ThreadPoolExecutor(8, thread_name_prefix="batchplant-open") as pool:

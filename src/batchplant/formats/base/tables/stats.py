@@ -1,4 +1,4 @@
-"""What the statistics of Parquet mean for the cells of a field: bounds in the values that filters compare."""
+"""Conversion of Parquet's statistics to bounds in the values that filters compare."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ....data.expressions.binding import BYTES, NUMBER, TIME
 from ....schema import Bool, Bytes, Field, Float, Int, Tensor, Text
 from .footer import BY_BYTES, REAL, SIGNED, UNSIGNED, Chunk, Leaf
 
-# Type of the file → how a value of it is packed.
+# Parquet type → struct format of its values.
 _PACKED = {0: "<?", 1: "<i", 2: "<q", 4: "<f", 5: "<d"}
 _UNSIGNED = {1: "<I", 2: "<Q"}
 # Units in a day.
@@ -26,23 +26,23 @@ Meaning = Callable[[bytes, bool], Any]
 
 
 def meaning_of(field: Field, leaf: Leaf, kind: Any) -> Meaning | None:
-    """What makes a stored bound one of cells; None where the two do not belong together.
+    """Return a function from a stored bound to one of cells; None if the two are not comparable.
 
-    The flag says that it is the upper one: where units differ, it is rounded away from the cells.
+    Its flag marks an upper bound: if units differ, bounds are rounded away from the cells.
     """
-    how = how_of(field)
+    kind_of_value = how_of(field)
     if leaf.lists or len(leaf.path) != 1 or leaf.order is None:
         return None
     pa = pyarrow()
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
-    if how == BYTES:
+    if kind_of_value == BYTES:
         same = is_text(kind) if isinstance(field, Text) else isinstance(field, Bytes) and is_binary(kind)
         # A UUID has other bytes in the file than in its cells.
         return (lambda data, _: data) if same and leaf.order == BY_BYTES and not _is_uuid(field) else None
-    if how == TIME or (how == NUMBER and hasattr(field, "unit")):
+    if kind_of_value == TIME or (kind_of_value == NUMBER and hasattr(field, "unit")):
         return _times(field, leaf, kind)
-    if how != NUMBER or leaf.unit is not None:
+    if kind_of_value != NUMBER or leaf.unit is not None:
         return None
     real = isinstance(field, Float) or (isinstance(field, Tensor) and np.dtype(field.dtype).kind == "f")
     if real:
@@ -51,8 +51,8 @@ def meaning_of(field: Field, leaf: Leaf, kind: Any) -> Meaning | None:
         return _plain(leaf) if leaf.order == REAL and wide and pa.types.is_floating(kind) else None
     if isinstance(field, Bool):
         return _plain(leaf) if leaf.kind == 0 else None
-    whole = isinstance(field, Int | Tensor) and pa.types.is_integer(kind)
-    return _plain(leaf) if whole and leaf.order in (SIGNED, UNSIGNED) and leaf.kind in (1, 2) else None
+    is_integer = isinstance(field, Int | Tensor) and pa.types.is_integer(kind)
+    return _plain(leaf) if is_integer and leaf.order in (SIGNED, UNSIGNED) and leaf.kind in (1, 2) else None
 
 
 def _is_uuid(field: Field) -> bool:
@@ -83,10 +83,10 @@ def _times(field: Field, leaf: Leaf, kind: Any) -> Meaning | None:
     read, up, down = _plain(leaf), _IN_A_DAY[unit], _IN_A_DAY[stored]
 
     def value(data: bytes, upper: bool) -> int | None:
-        found: int | None = read(data, upper)
-        if found is None:
+        bound: int | None = read(data, upper)
+        if bound is None:
             return None
-        return -(-found * up // down) if upper else found * up // down
+        return -(-bound * up // down) if upper else bound * up // down
 
     return value
 
@@ -94,22 +94,22 @@ def _times(field: Field, leaf: Leaf, kind: Any) -> Meaning | None:
 def bounds_of(
     rows: int, low: bytes | None, high: bytes | None, nulls: int | None, meaning: Meaning | None
 ) -> Bounds:
-    """Bounds of cells; those that cannot be true are as if they were not there."""
+    """Return bounds of cells; those that cannot be true are dropped."""
     missing = nulls if nulls is not None and 0 <= nulls <= rows else None
     if meaning is None:
         return Bounds(rows, missing)
-    least = None if low is None else meaning(low, False)
-    most = None if high is None else meaning(high, True)
-    for one in (least, most):
-        if isinstance(one, float) and math.isnan(one):
+    lowest = None if low is None else meaning(low, False)
+    highest = None if high is None else meaning(high, True)
+    for bound in (lowest, highest):
+        if isinstance(bound, float) and math.isnan(bound):
             return Bounds(rows, missing)
-    if least is not None and most is not None and least > most:
+    if lowest is not None and highest is not None and lowest > highest:
         return Bounds(rows, missing)
-    return Bounds(rows, missing, least, most)
+    return Bounds(rows, missing, lowest, highest)
 
 
 def chunk_bounds(rows: int, chunk: Chunk, leaf: Leaf, ordered: bool, meaning: Meaning | None) -> Bounds:
-    """Bounds of a column of a row group."""
+    """Return the bounds of a column chunk."""
     # Old files compare everything as signed; newer ones say how they compare, or say nothing.
     sound = leaf.order in (SIGNED, REAL) if chunk.old else ordered
     return bounds_of(rows, chunk.low, chunk.high, chunk.nulls, meaning if sound else None)

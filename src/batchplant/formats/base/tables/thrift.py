@@ -1,7 +1,7 @@
 """Thrift's compact protocol, in which Parquet keeps its footer and the headers of its pages.
 
-A structure is a dict here: id → (type, value). A list is (type of its items, items). Nothing is believed:
-what leads out of the bytes, or is nested deeper than anything that Parquet has, is a ValueError.
+A structure is a dict: id → (type, value). A list is (type of its items, items). Lengths beyond the data and
+nesting deeper than Parquet's are a ValueError.
 """
 
 from __future__ import annotations
@@ -11,122 +11,122 @@ from collections.abc import Callable
 from typing import Any
 
 TRUE, FALSE, BYTE, INTS, DOUBLE, BINARY, LISTS, STRUCT = 1, 2, 3, (4, 5, 6), 7, 8, (9, 10), 12
-DEEPEST = 24
+MAX_DEPTH = 24
 
 Struct = dict[int, tuple[int, Any]]
 
 
 def read_struct(
-    data: bytes, at: int = 0, each: tuple[int, Callable[[Struct], object]] | None = None
+    data: bytes, offset: int = 0, on_struct: tuple[int, Callable[[Struct], object]] | None = None
 ) -> tuple[Struct, int]:
-    """The structure that begins at a place, and where it ends.
+    """Return the structure that begins at an offset, and its end.
 
-    ``each``: the number of a field that is a list of structures, and what is given each of them as it is
-    read, so that they need not all be there at once; the list itself stays empty.
+    ``on_struct``: number of a field that is a list of structures, and a function that gets each of them as it
+    is read, so that they need not be in memory at once; the list itself stays empty.
     """
     try:
-        return _struct(data, at, 0, each)
+        return _struct(data, offset, 0, on_struct)
     except IndexError:
         raise ValueError("it ends too early") from None
 
 
-def varint(data: bytes, at: int) -> tuple[int, int]:
+def varint(data: bytes, offset: int) -> tuple[int, int]:
     value = shift = 0
     while True:
-        byte = data[at]
-        at += 1
+        byte = data[offset]
+        offset += 1
         value |= (byte & 127) << shift
         if byte < 128:
-            return value, at
+            return value, offset
         shift += 7
         if shift > 63:
             raise ValueError("a number of more than 64 bits")
 
 
 def _struct(
-    data: bytes, at: int, depth: int, each: tuple[int, Callable[[Struct], object]] | None = None
+    data: bytes, offset: int, depth: int, on_struct: tuple[int, Callable[[Struct], object]] | None = None
 ) -> tuple[Struct, int]:
-    if depth > DEEPEST:
+    if depth > MAX_DEPTH:
         raise ValueError("its structures are nested too deep")
-    found: Struct = {}
+    struct: Struct = {}
     field = 0
-    # Footers have very many values: what is small and common is read right here.
-    while head := data[at]:
-        at += 1
+    # Footers have very many values: small and common ones are read inline.
+    while head := data[offset]:
+        offset += 1
         kind = head & 15
         if head >> 4:
             field += head >> 4
         else:
-            number, at = varint(data, at)
+            number, offset = varint(data, offset)
             field = (number >> 1) ^ -(number & 1)
         if 4 <= kind <= 6:
-            number = data[at]
-            at += 1
+            number = data[offset]
+            offset += 1
             if number > 127:
-                number, at = varint(data, at - 1)
-            found[field] = kind, (number >> 1) ^ -(number & 1)
+                number, offset = varint(data, offset - 1)
+            struct[field] = kind, (number >> 1) ^ -(number & 1)
         elif kind == BINARY:
-            size = data[at]
-            at += 1
+            size = data[offset]
+            offset += 1
             if size > 127:
-                size, at = varint(data, at - 1)
-            if size > len(data) - at:
-                raise ValueError(f"{size} bytes are said to follow, and {len(data) - at} are left")
-            found[field] = kind, data[at : at + size]
-            at += size
-        elif each is not None and field == each[0] and kind in LISTS:
-            found[field] = kind, (STRUCT, [])
-            _, at = _list(data, at, depth + 1, each[1])
+                size, offset = varint(data, offset - 1)
+            if size > len(data) - offset:
+                raise ValueError(f"{size} bytes are said to follow, and {len(data) - offset} are left")
+            struct[field] = kind, data[offset : offset + size]
+            offset += size
+        elif on_struct is not None and field == on_struct[0] and kind in LISTS:
+            struct[field] = kind, (STRUCT, [])
+            _, offset = _list(data, offset, depth + 1, on_struct[1])
         else:
-            value, at = _value(data, at, kind, depth)
-            found[field] = kind, value
-    return found, at + 1
+            value, offset = _value(data, offset, kind, depth)
+            struct[field] = kind, value
+    return struct, offset + 1
 
 
-def _value(data: bytes, at: int, kind: int, depth: int) -> tuple[Any, int]:
+def _value(data: bytes, offset: int, kind: int, depth: int) -> tuple[Any, int]:
     if kind == STRUCT:
-        return _struct(data, at, depth + 1)
+        return _struct(data, offset, depth + 1)
     if kind in LISTS:
-        return _list(data, at, depth + 1)
+        return _list(data, offset, depth + 1)
     if kind in (TRUE, FALSE):
-        return kind == TRUE, at
+        return kind == TRUE, offset
     if kind in INTS:
-        number, at = varint(data, at)
-        return (number >> 1) ^ -(number & 1), at
+        number, offset = varint(data, offset)
+        return (number >> 1) ^ -(number & 1), offset
     if kind == BINARY:
-        size, at = varint(data, at)
+        size, offset = varint(data, offset)
     elif kind in (BYTE, DOUBLE):
         size = 1 if kind == BYTE else 8
     else:
         raise ValueError(f"values of type {kind} are unknown")
-    if size > len(data) - at:
-        raise ValueError(f"{size} bytes are said to follow, and {len(data) - at} are left")
-    return data[at : at + size], at + size
+    if size > len(data) - offset:
+        raise ValueError(f"{size} bytes are said to follow, and {len(data) - offset} are left")
+    return data[offset : offset + size], offset + size
 
 
 def _list(
-    data: bytes, at: int, depth: int, take: Callable[[Struct], object] | None = None
+    data: bytes, offset: int, depth: int, take: Callable[[Struct], object] | None = None
 ) -> tuple[tuple[int, list[Any]], int]:
-    if depth > DEEPEST:
+    if depth > MAX_DEPTH:
         raise ValueError("its lists are nested too deep")
-    head = data[at]
-    at += 1
+    head = data[offset]
+    offset += 1
     kind, count = head & 15, head >> 4
     if count == 15:
-        count, at = varint(data, at)
+        count, offset = varint(data, offset)
     # Every item takes a byte at least.
-    if count > len(data) - at:
-        raise ValueError(f"a list of {count} items in {len(data) - at} bytes")
-    # In a list a truth is a byte of its own.
+    if count > len(data) - offset:
+        raise ValueError(f"a list of {count} items in {len(data) - offset} bytes")
+    # In a list a boolean is a byte of its own.
     inner = BYTE if kind in (TRUE, FALSE) else kind
     items: list[Any] = []
     if take is not None and kind != STRUCT:
         raise ValueError("a list of something else than structures")
     add = take or items.append
     for _ in range(count):
-        value, at = _value(data, at, inner, depth)
+        value, offset = _value(data, offset, inner, depth)
         add(value)
-    return (kind, items), at
+    return (kind, items), offset
 
 
 # -- writing ------------------------------------------------------------------------------------------------

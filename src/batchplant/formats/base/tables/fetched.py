@@ -1,4 +1,4 @@
-"""Held: a file object over a source of which some runs are here already, and are not fetched again."""
+"""FetchedFile: a file object over a source some ranges of which were fetched already."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from ....schema.columns import I64, U8
 from ....storage import Source, plan_ranges
 
 
-class Held(io.RawIOBase):
-    """Reads the runs that it was given, and the source where it was given none."""
+class FetchedFile(io.RawIOBase):
+    """Serves reads from fetched ranges, and from the source outside of them."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
         self._runs: list[tuple[int, U8]] = []
-        self._at = 0
+        self._position = 0
 
     def fetch(self, starts: I64, sizes: I64, *, ahead: bool = True) -> None:
-        """Get these runs, those that lie side by side together; ``ahead``: what follows may be wanted."""
+        """Fetch ranges, neighbours together; ``ahead``: bytes behind them may be needed next."""
         self._source.will_need(starts, sizes)
         for first, end in plan_ranges(starts, sizes)[0]:
             get = self._source.view if ahead else self._source.only
             self._runs.append((first, get(first, end - first)))
 
     def view(self, start: int, size: int) -> U8:
-        """Bytes that were fetched, or are now."""
+        """Return bytes, fetched if necessary."""
         for first, data in self._runs:
             if first <= start and start + size <= first + len(data):
                 return data[start - first :][:size]
@@ -39,16 +39,18 @@ class Held(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._source.size}[whence]
-        return self._at
+        self._position = (
+            offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._source.size}[whence]
+        )
+        return self._position
 
     def tell(self) -> int:
-        return self._at
+        return self._position
 
     def readinto(self, buffer: Any) -> int:
-        size = max(0, min(len(buffer), self._source.size - self._at))
+        size = max(0, min(len(buffer), self._source.size - self._position))
         if not size:
             return 0
-        buffer[:size] = self.view(self._at, size).data
-        self._at += size
+        buffer[:size] = self.view(self._position, size).data
+        self._position += size
         return size

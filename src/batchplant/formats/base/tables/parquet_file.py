@@ -1,4 +1,4 @@
-"""ParquetPart: one Parquet file, read row group by row group, or by pages where few rows are wanted."""
+"""ParquetFile: one Parquet file, read row group by row group, or by pages if few rows are needed."""
 
 from __future__ import annotations
 
@@ -16,17 +16,16 @@ from ....codecs.arrow.types import is_file_struct
 from ....errors import BatchplantError, DamagedError, SchemaError
 from ....schema.columns import I64, U8
 from ....storage import MappedSource, RemoteSource, limits, open_source
-from .bypage import ByPage, rows_of
-from .excerpt import ARROW_SCHEMA
+from .fetched import FetchedFile
 from .footer import MAGIC, Footer
-from .held import Held
 from .inplace import Cells, cells_of, recalled, remember
 from .lists import decode_lists
+from .page_reader import ARROW_SCHEMA, PageReader, rows_of
 from .pages import Claim, claim_of
 
 
-class ParquetPart:
-    """One Parquet file. ``values``: of the columns that are not in it, such as those of its partition."""
+class ParquetFile:
+    """One Parquet file. ``values``: of columns that it does not contain, such as those of its partition."""
 
     def __init__(self, path: str, values: Mapping[str, Any] | None = None) -> None:
         self.path = path
@@ -35,27 +34,29 @@ class ParquetPart:
         self._idle: list[Any] = []
         self._claims: dict[tuple[int, int], Claim] = {}
         try:
-            # Before the library: it may end the process at a damaged one.
+            # Before pyarrow, which may abort the process at a damaged footer.
             self.footer = Footer(self._source)
             file = self._open(self._parsed())
             self._metadata = file.metadata
             self.schema = file.schema_arrow
-            # Names are decoded only when they are asked for.
+            # pyarrow decodes names lazily.
             check_names(self.schema)
             self._leaves = _leaves_of(self.schema)
             if sum(map(len, self._leaves.values())) != len(self.footer.leaves):
                 raise DamagedError("the schema in its metadata has other columns than the file")
             self.rows = np.array([group.rows for group in self.footer.groups], dtype=np.int64)
             described = ARROW_SCHEMA in (file.metadata.metadata or {})
-            self.by_page = ByPage(self._source, self.footer, self.schema, self._leaves, described)
+            self.page_reader = PageReader(self._source, self.footer, self.schema, self._leaves, described)
             self._idle.append(file)
         except BatchplantError as error:
             raise error.at(path=path) from None
-        # The library raises what it likes on nonsense.
+        # pyarrow raises anything on nonsense.
         except Exception as error:
             raise DamagedError(f"the footer cannot be read: {first_line(error)}", path=path) from None
 
-    def _open(self, metadata: Any, held: Held | None = None, dictionaries: Sequence[str] = ()) -> Any:
+    def _open(
+        self, metadata: Any, fetched: FetchedFile | None = None, dictionaries: Sequence[str] = ()
+    ) -> Any:
         pa = pyarrow()
         import pyarrow.parquet as pq
 
@@ -63,7 +64,7 @@ class ParquetPart:
         if isinstance(source, MappedSource):
             stream = pa.BufferReader(pa.py_buffer(source.view(0, source.size)))
         else:
-            stream = pa.PythonFile(held or source.file(), mode="r")
+            stream = pa.PythonFile(fetched or source.file(), mode="r")
         return pq.ParquetFile(
             stream,
             metadata=metadata,
@@ -72,7 +73,7 @@ class ParquetPart:
         )
 
     def _parsed(self) -> Any:
-        """The footer as the library knows it: it would fetch it once more, and much around it."""
+        """Parse the footer with pyarrow, which would otherwise fetch it again, and much around it."""
         import pyarrow.parquet as pq
 
         raw, self.footer.raw = self.footer.raw or b"", None
@@ -81,30 +82,32 @@ class ParquetPart:
         return pq.read_metadata(pyarrow().BufferReader(MAGIC + raw))
 
     def load(self, group: int, names: Sequence[str], *, ahead: bool = True) -> Any:
-        """These columns of a row group, as a table; no other is read. ``ahead``: others may follow."""
+        """Read columns of a row group as a table. ``ahead``: bytes behind them may be needed next."""
         leaves = {leaf: name for name in names for leaf in self._leaves[name]}
-        held = None if isinstance(self._source, MappedSource) else self._fetched(group, list(leaves), ahead)
-        claims = {leaf: self._claim(group, leaf, name, held) for leaf, name in leaves.items()}
-        ours = {name: found for name in names if (found := self._lists(group, name, held)) is not None}
-        rest = [leaf for leaf, name in leaves.items() if name not in ours]
+        fetched = (
+            None if isinstance(self._source, MappedSource) else self._fetched(group, list(leaves), ahead)
+        )
+        claims = {leaf: self._claim(group, leaf, name, fetched) for leaf, name in leaves.items()}
+        lists = {name: column for name in names if (column := self._lists(group, name, fetched)) is not None}
+        others = [leaf for leaf, name in leaves.items() if name not in lists]
         table: Any = None
-        if rest or not ours:
-            table = self._by_library(group, {leaf: leaves[leaf] for leaf in rest}, claims, held)
-        if not ours:
+        if others or not lists:
+            table = self._by_library(group, {leaf: leaves[leaf] for leaf in others}, claims, fetched)
+        if not lists:
             return table
-        return self._table({name: ours[name] if name in ours else table.column(name) for name in names})
+        return self._table({name: lists[name] if name in lists else table.column(name) for name in names})
 
     def _by_library(
-        self, group: int, leaves: Mapping[int, str], claims: Mapping[int, Claim], held: Held | None
+        self, group: int, leaves: Mapping[int, str], claims: Mapping[int, Claim], fetched: FetchedFile | None
     ) -> Any:
-        """The columns that these leaves are, as a table."""
+        """Read the columns of these leaves with pyarrow, as a table."""
         repeated = {name: leaf for leaf, name in leaves.items() if claims[leaf].by_dictionary}
-        if repeated or held is not None:
+        if repeated or fetched is not None:
             paths = [".".join(self.footer.leaves[leaf].path) for leaf in leaves if claims[leaf].by_dictionary]
-            file = self._open(self._metadata, held, paths)
+            file = self._open(self._metadata, fetched, paths)
             table = file.reader.read_row_group(group, column_indices=list(leaves), use_threads=True)
             return self._plain(group, table, repeated)
-        # A ParquetFile is not for several threads at once.
+        # pyarrow's ParquetFile is not thread-safe.
         try:
             file = self._idle.pop()
         except IndexError:
@@ -113,17 +116,17 @@ class ParquetPart:
         self._idle.append(file)
         return table
 
-    def _lists(self, group: int, name: str, held: Held | None) -> Any:
-        """A column of lists of numbers; None where it is something else."""
+    def _lists(self, group: int, name: str, fetched: FetchedFile | None) -> Any:
+        """Decode a column of lists of numbers; None for other columns."""
         leaves = self._leaves[name]
         if len(leaves) != 1 or not self.footer.leaves[leaves[0]].lists:
             return None
         chunk, about = self.footer.groups[group].chunks[leaves[0]], self.footer.leaves[leaves[0]]
         if chunk is None:
             return None
-        view = (held or self._source).view(chunk.start, chunk.size)
-        found = decode_lists(view, chunk, about, self.schema.field(name).type)
-        return found if found is not None and len(found) == self.footer.groups[group].rows else None
+        view = (fetched or self._source).view(chunk.start, chunk.size)
+        column = decode_lists(view, chunk, about, self.schema.field(name).type)
+        return column if column is not None and len(column) == self.footer.groups[group].rows else None
 
     def _table(self, columns: Mapping[str, Any]) -> Any:
         pa = pyarrow()
@@ -131,100 +134,102 @@ class ParquetPart:
         return pa.table(list(columns.values()), schema=schema)
 
     def load_rows(self, group: int, names: Sequence[str], rows: I64) -> Any:
-        """These rows of a row group, in ascending order; only the pages that they are in, where that pays."""
-        plans = {name: self.by_page.plan(group, name, rows) for name in names}
-        found = self.by_page.read({name: plan for name, plan in plans.items() if plan is not None}, rows)
-        whole = [name for name in names if name not in found]
-        if whole:
-            table = rows_of(self.load(group, whole, ahead=False), rows)
-            found |= {name: table.column(name) for name in whole}
-        return self._table({name: found[name] for name in names})
+        """Read ascending rows of a row group; only their pages, if that pays."""
+        plans = {name: self.page_reader.plan(group, name, rows) for name in names}
+        columns = self.page_reader.read(
+            {name: plan for name, plan in plans.items() if plan is not None}, rows
+        )
+        others = [name for name in names if name not in columns]
+        if others:
+            table = rows_of(self.load(group, others, ahead=False), rows)
+            columns |= {name: table.column(name) for name in others}
+        return self._table({name: columns[name] for name in names})
 
     def first_cells(self, names: Sequence[str], rows: int) -> Any:
-        """Some of the first cells of columns; of large ones, no more is read than the beginning."""
-        found = self.by_page.first(0, names, rows)
-        rest = [name for name in names if name not in found]
-        if rest:
-            table = self.load(0, rest, ahead=False).slice(0, rows)
-            found |= {name: table.column(name) for name in rest}
-        count = min(len(column) for column in found.values())
-        return self._table({name: found[name].slice(0, count) for name in names})
+        """Return some of the first cells of columns; of large columns, only the beginning is read."""
+        columns = self.page_reader.first(0, names, rows)
+        others = [name for name in names if name not in columns]
+        if others:
+            table = self.load(0, others, ahead=False).slice(0, rows)
+            columns |= {name: table.column(name) for name in others}
+        count = min(len(column) for column in columns.values())
+        return self._table({name: columns[name].slice(0, count) for name in names})
 
     def row_runs(self, group: int, names: Sequence[str], rows: I64) -> list[tuple[int, int]]:
-        """Start and size of what reading these rows takes."""
-        self.by_page.expect([group], names)
-        plans = {name: self.by_page.plan(group, name, rows) for name in names}
-        whole = self.runs(group, [name for name in names if plans[name] is None])
-        return [*whole, *(run for plan in plans.values() if plan is not None for run in plan.runs)]
+        """Byte ranges (start, size) that reading these rows takes."""
+        self.page_reader.expect([group], names)
+        plans = {name: self.page_reader.plan(group, name, rows) for name in names}
+        whole_runs = self.runs(group, [name for name in names if plans[name] is None])
+        return [*whole_runs, *(run for plan in plans.values() if plan is not None for run in plan.runs)]
 
-    def cells(self, groups: Sequence[int], name: str, whole: bool) -> list[Cells | None]:
-        """Starts and sizes of the cells of a column of bytes, or of files, in row groups; None where they do
-        not lie in the file as they are, or it is not mapped. ``whole``: most of the cells are read next."""
+    def cells(self, groups: Sequence[int], name: str, sequential: bool) -> list[Cells | None]:
+        """Return starts and sizes of the cells of a column of bytes or files in row groups; None if they are
+        not stored plainly or the file is not mapped. ``sequential``: most of the cells are read next."""
         leaf = self._leaf_in_place(name)
         if leaf is None or not isinstance(self._source, MappedSource):
             return [None] * len(groups)
-        return cells_of(self._source, self.footer, groups, leaf, whole)
+        return cells_of(self._source, self.footer, groups, leaf, sequential)
 
     def recalled(self, name: str) -> Cells | None:
-        """The same of all row groups, where somebody has found them before."""
+        """Return the remembered cells of all row groups, or None."""
         leaf = self._leaf_in_place(name)
         if leaf is None or not isinstance(self._source, MappedSource):
             return None
         return recalled(self._source, int(self.rows.sum()), leaf)
 
     def remember(self, name: str, cells: Cells) -> None:
-        """Keep what was found of all row groups."""
+        """Remember the cells of all row groups."""
         leaf = self._leaf_in_place(name)
         if leaf is not None and isinstance(self._source, MappedSource):
             remember(self._source, leaf, cells)
 
     def _leaf_in_place(self, name: str) -> int | None:
-        """The column of the file whose cells may be those of a column, as they are; None: they are packed."""
+        """Return the leaf whose plainly stored cells may be those of a column; None: it is compressed."""
         leaves = self._byte_leaves(name)
         chunks = [group.chunks[leaves[0]] for group in self.footer.groups]
-        packed = all(one is None or one.codec for one in chunks)
+        packed = all(chunk is None or chunk.codec for chunk in chunks)
         return None if packed or len(leaves) > 1 else leaves[0]
 
-    def copied(self, starts: I64, sizes: I64, out: U8, places: I64) -> None:
-        """Runs of the file, each to its place."""
+    def copy_ranges(self, starts: I64, sizes: I64, out: U8, places: I64) -> None:
+        """Copy byte ranges of the file, each to its position in ``out``."""
         self._source.gather_into(starts, sizes, out, places)
 
-    def _fetched(self, group: int, leaves: Sequence[int], ahead: bool) -> Held:
-        """The bytes of these columns, which the headers of pages and the library are then read from."""
+    def _fetched(self, group: int, leaves: Sequence[int], ahead: bool) -> FetchedFile:
+        """Fetch the bytes of these leaves, from which page headers and pyarrow are then served."""
         runs = np.array(self._runs(group, leaves), np.int64).reshape(-1, 2)
-        held = Held(self._source)
-        held.fetch(runs[:, 0], runs[:, 1], ahead=ahead)
-        return held
+        fetched = FetchedFile(self._source)
+        fetched.fetch(runs[:, 0], runs[:, 1], ahead=ahead)
+        return fetched
 
     def _runs(self, group: int, leaves: Sequence[int]) -> list[tuple[int, int]]:
         chunks = [self.footer.groups[group].chunks[leaf] for leaf in leaves]
-        return [(one.start, one.size) for one in chunks if one is not None]
+        return [(chunk.start, chunk.size) for chunk in chunks if chunk is not None]
 
     def runs(self, group: int, names: Sequence[str]) -> list[tuple[int, int]]:
-        """Start and size of what reading these columns of a row group takes."""
+        """Byte ranges (start, size) of columns of a row group."""
         return self._runs(group, [leaf for name in names for leaf in self._leaves[name]])
 
-    def _claim(self, group: int, leaf: int, name: str, held: Held | None) -> Claim:
-        """What a column unpacks to; DamagedError where that is too much."""
-        known = self._claims.get((group, leaf))
-        if known is not None and held is None:
-            return known
+    def _claim(self, group: int, leaf: int, name: str, fetched: FetchedFile | None) -> Claim:
+        """Return a column's claimed size in memory; DamagedError if that is too much."""
+        cached = self._claims.get((group, leaf))
+        if cached is not None and fetched is None:
+            return cached
         chunk = self.footer.groups[group].chunks[leaf]
         if chunk is None:
             raise SchemaError("this column is encrypted", field=name)
-        view = (held or self._source).view(chunk.start, chunk.size)
+        view = (fetched or self._source).view(chunk.start, chunk.size)
         try:
-            found = claim_of(view, chunk, self.footer.leaves[leaf])
-            limits.check("its column", found.size, chunk.size)
+            claim = claim_of(view, chunk, self.footer.leaves[leaf])
+            limits.check("its column", claim.size, chunk.size)
         except DamagedError as error:
-            said = f"row group {group} cannot be read: {error.message}"
+            message = f"row group {group} cannot be read: {error.message}"
             offset = chunk.start if error.offset is None else error.offset
-            raise DamagedError(said, field=name, offset=offset) from None
-        self._claims[group, leaf] = found
-        return found
+            raise DamagedError(message, field=name, offset=offset) from None
+        self._claims[group, leaf] = claim
+        return claim
 
     def _plain(self, group: int, table: Any, repeated: Mapping[str, int]) -> Any:
-        """The table with its own types, where columns were read as numbers and a dictionary."""
+        """Cast columns that were read as dictionaries back to their types."""
         for name, leaf in repeated.items():
             column, chunk = table.column(name), self.footer.groups[group].chunks[leaf]
             assert chunk is not None
@@ -238,7 +243,7 @@ class ParquetPart:
         return table
 
     def nulls(self, names: Sequence[str]) -> set[str]:
-        """The columns among these that may have missing values, by the file's own statistics."""
+        """Return the columns that may have missing values, by the file's statistics."""
         return {name for name in names if self._may_miss(name)}
 
     def _may_miss(self, name: str) -> bool:
@@ -246,32 +251,34 @@ class ParquetPart:
             return False
         leaves, kind = self._byte_leaves(name), self.schema.field(name).type
         chunks = [group.chunks[leaf] for group in self.footer.groups for leaf in leaves]
-        # Nobody counted them where the number is None.
-        some = any(chunk is None or chunk.nulls != 0 for chunk in chunks)
-        return some and not (is_file_struct(kind) and self._has_paths(name, leaves[0]))
+        # None: the writer did not count them.
+        may_lack = any(chunk is None or chunk.nulls != 0 for chunk in chunks)
+        return may_lack and not (is_file_struct(kind) and self._has_paths(name, leaves[0]))
 
     def _byte_leaves(self, name: str) -> list[int]:
-        """The columns of the file that have what is in a column; of files, their bytes."""
+        """Return the leaves of a column; of a column of files, that of their bytes."""
         leaves, kind = self._leaves[name], self.schema.field(name).type
-        return leaves[[one.name for one in kind].index("bytes") :][:1] if is_file_struct(kind) else leaves
+        return leaves[[field.name for field in kind].index("bytes") :][:1] if is_file_struct(kind) else leaves
 
     def _has_paths(self, name: str, leaf: int) -> bool:
-        """Whether files that lack their bytes, which are in this leaf, have a path."""
+        """True if files that lack their bytes, which are in this leaf, have a path."""
         try:
             for number, group in enumerate(self.footer.groups):
                 chunk = group.chunks[leaf]
                 lack = chunk is None or chunk.nulls != 0
                 if lack and is_missing(self.load(number, [name]).column(name)):
                     return False
-        # Whoever reads it will meet the same damage, and say where.
+        # Reading the column meets the same damage, and reports its location.
         except Exception:
             return False
         return True
 
     def gaps(self, names: Sequence[str]) -> set[str]:
-        """The lists of whole numbers inside of which some are missing, as the first row group shows in which
-        there may be any."""
-        found = set()
+        """Return the columns of lists of whole numbers with missing elements.
+
+        The first row group that may have any decides.
+        """
+        names_with_gaps = set()
         for name in names:
             [leaf, *_] = self._leaves[name]
             chunks = [group.chunks[leaf] for group in self.footer.groups]
@@ -280,20 +287,20 @@ class ParquetPart:
             )
             if first is None or not is_whole_list(self.schema.field(name).type):
                 continue
-            # Whoever reads it will meet the same damage, and say where.
+            # Reading the column meets the same damage, and reports its location.
             with contextlib.suppress(Exception):
                 if has_gaps(self.load(first, [name]).column(name)):
-                    found.add(name)
-        return found
+                    names_with_gaps.add(name)
+        return names_with_gaps
 
     def encrypted(self) -> list[str]:
-        """The columns that nobody can read without a key."""
+        """Return the encrypted columns."""
         locked = set(self.footer.encrypted)
         return [name for name, leaves in self._leaves.items() if locked.intersection(leaves)]
 
     @property
     def is_planned(self) -> bool:
-        """Whether a loader asks for the bytes of a file on a server ahead."""
+        """True if a loader prefetches the bytes of this remote file."""
         return isinstance(self._source, RemoteSource) and self._source.planned
 
     @property
@@ -302,7 +309,7 @@ class ParquetPart:
 
     @property
     def tag(self) -> str:
-        """What changes when the file does; empty where nothing tells."""
+        """Version tag of the file; empty if its storage has none."""
         return self._source.tag
 
     def close(self) -> None:
@@ -315,14 +322,14 @@ def first_line(error: Exception) -> str:
 
 
 def _leaves_of(schema: Any) -> dict[str, list[int]]:
-    """The columns of the file that each column of the table is made of."""
-    found: dict[str, list[int]] = {}
+    """Map each column of the table to its leaf columns."""
+    leaves: dict[str, list[int]] = {}
     first = 0
     for field in schema:
         count = _leaf_count(field.type)
-        found[field.name] = list(range(first, first + count))
+        leaves[field.name] = list(range(first, first + count))
         first += count
-    return found
+    return leaves
 
 
 def _leaf_count(kind: Any) -> int:

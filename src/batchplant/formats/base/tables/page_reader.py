@@ -1,0 +1,543 @@
+"""Reading of single pages of Parquet files: row ranges that can match a filter, and rows without the rest.
+
+``PageReader`` skips row groups and pages by their statistics, and reads single rows through ``Excerpts``. An
+excerpt is a small Parquet file in memory: the dictionary, the needed pages and a footer that knows only this
+column. Pages are copied as they are, so that their checksums still hold.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import os
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ....codecs.arrow import numbers, pyarrow
+from ....codecs.arrow.sizes import plain_size
+from ....codecs.arrow.types import is_binary, is_file_struct
+from ....data.expressions import Bound, Bounds, Lookup, can_match
+from ....errors import DamagedError
+from ....schema import Field
+from ....schema.columns import I64, U8
+from ....storage import MappedSource, Source, limits
+from .fetched import FetchedFile
+from .footer import BYTE_ARRAY, MAGIC, Chunk, Footer, Leaf, footer_bytes
+from .lists import decode_lists
+from .pagemap import HEADER_BYTES, PageMap, page_bounds, page_map
+from .pages import DATA, DATA_2, DICTIONARY, PLAIN, UNPACK, claim_of, page_header
+from .stats import Meaning, bounds_of, chunk_bounds, meaning_of
+from .thrift import BINARY, STRUCT, Struct, varint
+
+_I32, _I64 = 5, 6
+# All encodings: readers look into the pages for the real ones.
+_ENCODINGS = (0, 2, 3, 4, 5, 6, 7, 8, 9)
+ARROW_SCHEMA = b"ARROW:schema"
+
+
+class PagePlan(NamedTuple):
+    """Pages of a column chunk that have to be read for some rows."""
+
+    chunk: Chunk
+    leaf: Leaf
+    pages: PageMap
+    numbers: I64
+
+    @property
+    def runs(self) -> list[tuple[int, int]]:
+        """Byte ranges to read; adjacent pages are one range."""
+        ranges = [] if self.pages.head is None or not self._coded else [self.pages.head]
+        starts, sizes = self.pages.starts[self.numbers], self.pages.sizes[self.numbers]
+        for start, size in zip(starts.tolist(), sizes.tolist(), strict=True):
+            if ranges and sum(ranges[-1]) == start:
+                ranges[-1] = (ranges[-1][0], ranges[-1][1] + size)
+            else:
+                ranges.append((start, size))
+        return ranges
+
+    @property
+    def _coded(self) -> bool:
+        """True if some of the pages may need the dictionary."""
+        return self.pages.coded is None or bool(self.pages.coded[self.numbers].any())
+
+    @property
+    def rows(self) -> int:
+        return int((self.pages.rows[self.numbers + 1] - self.pages.rows[self.numbers]).sum())
+
+    @property
+    def size(self) -> int:
+        return sum(size for _, size in self.runs)
+
+    def select(self, column: Any, rows: I64) -> Any:
+        """Pick rows of the row group, in ascending order, out of an Arrow column of the pages."""
+        firsts = self.pages.rows[self.numbers]
+        sizes = self.pages.rows[self.numbers + 1] - firsts
+        before: I64 = np.cumsum(sizes) - sizes
+        # In a run of rows, no page between the first and the last is omitted.
+        sought = rows[:1] if is_run(rows) else rows
+        page = np.searchsorted(firsts, sought, side="right") - 1
+        places = sought - firsts[page] + before[page]
+        if is_run(rows):
+            return column.slice(int(places[0]), len(rows))
+        return column.take(numbers(places))
+
+
+class Excerpts:
+    """Decodes some pages of a column through a small Parquet file in memory."""
+
+    def __init__(self, footer: Footer, schema: Any, arrow: bool) -> None:
+        self._footer, self._schema, self._arrow = footer, schema, arrow
+        self._heads: dict[str, Struct] = {}
+
+    def read(self, name: str, plan: PagePlan, rows: I64, view: Callable[[int, int], U8]) -> Any:
+        """Return rows of a column as an Arrow column; DamagedError if its pages decompress to too much."""
+        parts = [view(start, size) for start, size in plan.runs]
+        data = np.concatenate([np.frombuffer(MAGIC, np.uint8), *parts])
+        dictionary = plan.pages.head is not None and plan._coded
+        size, values = len(data) - len(MAGIC), self._values(plan, data, dictionary)
+        chunk = plan.chunk._replace(start=len(MAGIC), size=size, values=values)
+        claim = claim_of(data[len(MAGIC) :], chunk, plan.leaf)
+        limits.check("its pages", claim.size, size)
+        column = decode_lists(data[len(MAGIC) :], chunk, plan.leaf, self._schema.field(name).type)
+        if column is not None and len(column) == plan.rows:
+            return plan.select(column, rows)
+        end = self._footer_of(name, plan.rows, [_column(plan, chunk, dictionary)])
+        numbered = [".".join(plan.leaf.path)] if claim.by_dictionary else None
+        file = _open_in_memory(np.concatenate([data, end]), numbered)
+        column = file.reader.read_row_group(0, column_indices=[0], use_threads=False).column(0)
+        if len(column) != plan.rows:
+            raise DamagedError(f"its pages have {len(column)} rows, and {plan.rows} were promised")
+        column = plan.select(column, rows)
+        if claim.by_dictionary:
+            limits.check("its pages", plain_size(column), size)
+        return column.cast(self._schema.field(name).type) if claim.by_dictionary else column
+
+    def _footer_of(self, name: str, rows: int, columns: list[Struct]) -> U8:
+        """Build the footer of a file with only this column."""
+        size = sum(column[3][1][6][1] for column in columns)
+        group: Struct = {1: (9, (STRUCT, columns)), 2: (_I64, size), 3: (_I64, rows)}
+        footer = {**self._head(name), 3: (_I64, rows), 4: (9, (STRUCT, [group]))}
+        return np.frombuffer(footer_bytes(footer), np.uint8)
+
+    def _values(self, plan: PagePlan, data: U8, dictionary: bool) -> int:
+        """Number of values in the pages, by their own headers: an index may be wrong."""
+        offset = len(MAGIC) + (plan.pages.head[1] if dictionary and plan.pages.head else 0)
+        counts = []
+        try:
+            while offset < len(data):
+                header, body = page_header(data, offset)
+                about: Struct = header[{DATA: 5, DATA_2: 8}[header[1][1]]][1]
+                counts.append(int(about[1][1]))
+                offset = body + header[3][1]
+        except (ValueError, KeyError, TypeError) as error:
+            raise DamagedError(f"a page is damaged: {error}") from None
+        rows = plan.pages.rows[plan.numbers + 1] - plan.pages.rows[plan.numbers]
+        if len(counts) != len(rows) or (not plan.leaf.lists and counts != rows.tolist()):
+            raise DamagedError("the index of its pages is wrong")
+        return sum(counts)
+
+    def _head(self, name: str) -> Struct:
+        """Build a footer without row groups, of a file with only this column."""
+        if name not in self._heads:
+            elements = self._footer.elements
+            index = 1
+            while elements[index][4][1].decode(errors="replace") != name:
+                index = _end(elements, index)
+            top: Struct = {**elements[0], 5: (_I32, 1)}
+            head: Struct = {1: (_I32, 2), 2: (9, (STRUCT, [top, *elements[index : _end(elements, index)]]))}
+            if self._arrow:
+                schema = pyarrow().schema([self._schema.field(name)]).serialize().to_pybytes()
+                pair: Struct = {1: (BINARY, ARROW_SCHEMA), 2: (BINARY, base64.b64encode(schema))}
+                head[5] = (9, (STRUCT, [pair]))
+            self._heads[name] = head
+        return self._heads[name]
+
+
+def _open_in_memory(data: U8, dictionaries: Sequence[str] | None) -> Any:
+    """Open a file in memory with pyarrow."""
+    pa = pyarrow()
+    import pyarrow.parquet as pq
+
+    return pq.ParquetFile(
+        pa.BufferReader(pa.py_buffer(data)), read_dictionary=dictionaries, page_checksum_verification=True
+    )
+
+
+def is_run(rows: I64) -> bool:
+    """True if rows in ascending order are consecutive."""
+    return bool(len(rows)) and int(rows[-1]) - int(rows[0]) == len(rows) - 1
+
+
+def _end(elements: Sequence[Struct], index: int) -> int:
+    """Return the index after an element of a schema and all its descendants."""
+    remaining = 1
+    while remaining:
+        remaining += elements[index].get(5, (0, 0))[1] - 1
+        index += 1
+    return index
+
+
+def _column(plan: PagePlan, chunk: Chunk, dictionary: bool) -> Struct:
+    """Build the metadata of a column chunk; a dictionary comes before its pages."""
+    path = [name.encode(errors="surrogateescape") for name in plan.leaf.path]
+    before = plan.pages.head[1] if dictionary and plan.pages.head else 0
+    data: Struct = {
+        1: (_I32, chunk.kind), 2: (9, (_I32, list(_ENCODINGS))), 3: (9, (BINARY, path)),
+        4: (_I32, chunk.codec), 5: (_I64, chunk.values), 6: (_I64, chunk.size), 7: (_I64, chunk.size),
+        9: (_I64, chunk.start + before),
+    }  # fmt: skip
+    if dictionary:
+        data[11] = (_I64, chunk.start)
+    return {2: (_I64, 0), 3: (STRUCT, data)}
+
+
+# Bytes of a column that are read to see its first cells; the next number if no cell ends within them.
+# A page may be as large as its row group (pyarrow ends a page after 1,024 values at the earliest), so it is
+# neither read nor decompressed to its end.
+FIRST_BYTES = (64 << 10, 1 << 20, 8 << 20)
+# Largest ratio of decompressed to compressed size.
+MAX_EXPANSION = 4
+# Bytes that are decompressed at a time: the library fails behind the last complete block.
+INFLATE_STEP_BYTES = 16 << 10
+
+
+def first_cells(source: Source, chunk: Chunk, leaf: Leaf, count: int) -> list[bytes]:
+    """Return some of the first cells of a column outside of lists; [] if its encoding does not show them.
+
+    Cells come from the dictionary, each once, if there is one.
+    """
+    if leaf.kind != BYTE_ARRAY or leaf.lists:
+        return []
+    for size in FIRST_BYTES:
+        data = source.only(chunk.start, min(size, chunk.size))
+        # Damage is reported by the reader that needs the pages.
+        with contextlib.suppress(ValueError, KeyError, TypeError, IndexError, AttributeError, OSError):
+            cells = _cells(_values(data, chunk.codec, leaf), count)
+            if cells:
+                return cells
+        if size >= chunk.size:
+            break
+    return []
+
+
+def _values(data: U8, codec: int, leaf: Leaf) -> bytes:
+    """Return the values of the first page, as far as ``data`` reaches."""
+    header, body = page_header(data, 0)
+    kind, page = header[1][1], data[body : body + header[3][1]]
+    max_bytes = MAX_EXPANSION * len(data)
+    if kind == DICTIONARY:
+        return unpack_head(page, codec, max_bytes)
+    about: Struct = header[{DATA: 5, DATA_2: 8}[kind]][1]
+    if about[2 if kind == DATA else 4][1] != PLAIN:
+        return b""
+    if kind == DATA:
+        values = unpack_head(page, codec, max_bytes)
+        return values[4 + int.from_bytes(values[:4], "little") :] if leaf.levels else values
+    levels = about[5][1] + about[6][1]
+    return unpack_head(page[max(0, levels) :], codec if about.get(7, (0, True))[1] else 0, max_bytes)
+
+
+def _cells(values: bytes, count: int) -> list[bytes]:
+    cells: list[bytes] = []
+    offset = 0
+    while len(cells) < count and offset + 4 <= len(values):
+        end = offset + 4 + int.from_bytes(values[offset : offset + 4], "little")
+        if end > len(values):
+            break
+        cells.append(values[offset + 4 : end])
+        offset = end
+    return cells
+
+
+def unpack_head(data: U8, codec: int, max_bytes: int) -> bytes:
+    """Decompress the beginning of a page, up to ``max_bytes``; KeyError for unsupported codecs."""
+    name = UNPACK[codec] if codec else ""
+    if not codec:
+        return data[:max_bytes].tobytes()
+    if name == "snappy":
+        return _snappy_head(data.tobytes(), max_bytes)
+    if name == "gzip":
+        return zlib.decompressobj(47).decompress(data.tobytes(), max_bytes)
+    if name != "zstd":
+        raise KeyError(name)
+    pa = pyarrow()
+    stream, result = pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(data)), name), b""
+    with contextlib.suppress(OSError):
+        while len(result) < max_bytes and (piece := stream.read(INFLATE_STEP_BYTES)):
+            result += piece
+    return result
+
+
+def _snappy_head(data: bytes, max_bytes: int) -> bytes:
+    """Decompress the beginning of Snappy data, whose libraries need all of it."""
+    _, offset = varint(data, 0)
+    result = bytearray()
+    while offset < len(data) and len(result) < max_bytes:
+        tag = data[offset]
+        size, offset = tag >> 2, offset + 1
+        if not tag & 3:
+            # A literal, whose size may take up to four more bytes.
+            extra = max(0, size - 59)
+            size = (int.from_bytes(data[offset : offset + extra], "little") if extra else size) + 1
+            result += data[offset + extra : offset + extra + size]
+            offset += extra + size
+            continue
+        width = (1, 2, 4)[(tag & 3) - 1]
+        if offset + width > len(data):
+            break
+        back = int.from_bytes(data[offset : offset + width], "little")
+        if width == 1:
+            size, back = (size & 7) + 4, (tag >> 5 << 8) + back
+        else:
+            size += 1
+        offset += width
+        if not 0 < back <= len(result):
+            raise ValueError("a copy of what is not there")
+        start = len(result) - back
+        # A copy may overlap its own output.
+        pattern = bytes(result[start : start + size])
+        result += (pattern * (size // len(pattern) + 1))[:size]
+    return bytes(result)
+
+
+# Above this fraction of a column chunk, the whole chunk is read.
+MAX_PAGE_FRACTION = 0.7
+# A smaller remote column chunk costs one request, as its index would.
+SMALL_CHUNK_BYTES = 64 << 10
+# Less than this is decoded before a second thread has started.
+MIN_PARALLEL_BYTES = 256 << 10
+
+Runs = list[tuple[int, int]]
+
+
+class PageReader:
+    """Statistics and single pages of a file. ``leaves``: leaf columns of each column of the table."""
+
+    def __init__(
+        self, source: Source, footer: Footer, schema: Any, leaves: Mapping[str, Sequence[int]], arrow: bool
+    ) -> None:
+        self._source, self._footer, self._schema, self._leaves = source, footer, schema, leaves
+        self._mapped = isinstance(source, MappedSource)
+        self._maps: dict[tuple[int, int], PageMap | None] = {}
+        self._excerpts = Excerpts(footer, schema, arrow)
+
+    # -- statistics ------------------------------------------------------------------------------------
+
+    def can_match(self, bound: Bound, fields: Mapping[str, tuple[str, Field]], fixed: Lookup) -> list[Runs]:
+        """Return, for every row group, the runs of rows in which a condition can be true.
+
+        ``fields``: fields of the condition that are in the file, each with its column and kind; ``fixed``
+        knows the bounds of the others.
+        """
+        meanings = {name: self._meaning(column, field) for name, (column, field) in fields.items()}
+        matches: list[Runs] = [[] for _ in self._footer.groups]
+        lookups: dict[int, Lookup] = {}
+        for number, group in enumerate(self._footer.groups):
+            lookup = self._group_bounds(number, fields, fixed, meanings)
+            if group.rows and can_match(bound, lookup):
+                lookups[number] = lookup
+        self.expect(list(lookups), [column for column, _ in fields.values()], bounds=True)
+        for number, lookup in lookups.items():
+            matches[number] = self._page_runs(number, bound, fields, lookup, meanings)
+        return matches
+
+    def _meaning(self, column: str, field: Field) -> Meaning | None:
+        leaves = self._leaves[column]
+        if len(leaves) != 1:
+            return None
+        return meaning_of(field, self._footer.leaves[leaves[0]], self._schema.field(column).type)
+
+    def _group_bounds(
+        self,
+        number: int,
+        fields: Mapping[str, tuple[str, Field]],
+        fixed: Lookup,
+        meanings: Mapping[str, Meaning | None],
+    ) -> Lookup:
+        """Return a function from a field's name to its bounds in a row group."""
+        rows = self._footer.groups[number].rows
+        cached: dict[str, Bounds] = {}
+
+        def of(name: str) -> Bounds:
+            if name not in fields:
+                return fixed(name)
+            if name not in cached:
+                column, field = fields[name]
+                chunk, leaf = self._single_leaf(number, column)
+                if chunk is None:
+                    return Bounds()
+                meaning = meanings[name]
+                bounds = chunk_bounds(rows, chunk, leaf, self._footer.ordered, meaning)
+                # NaT counts as missing, and writers do not count it.
+                bounds = bounds._replace(missing=bounds.missing or None) if _may_be_nat(field) else bounds
+                cached[name] = bounds
+            return cached[name]
+
+        return of
+
+    def _single_leaf(self, number: int, column: str) -> tuple[Chunk | None, Any]:
+        """Return the chunk and leaf of a column that has only one leaf, else (None, None)."""
+        leaves = self._leaves[column]
+        if len(leaves) != 1:
+            return None, None
+        return self._footer.groups[number].chunks[leaves[0]], self._footer.leaves[leaves[0]]
+
+    def _page_runs(
+        self,
+        number: int,
+        bound: Bound,
+        fields: Mapping[str, tuple[str, Field]],
+        group_bounds: Lookup,
+        meanings: Mapping[str, Meaning | None],
+    ) -> Runs:
+        """Return the runs of rows of a row group whose pages can match."""
+        group = self._footer.groups[number]
+        pages: dict[str, tuple[I64, list[Bounds]]] = {}
+        for name, (column, field) in fields.items():
+            chunk, leaf = self._single_leaf(number, column)
+            meaning = meanings[name]
+            if chunk is None or meaning is None or (not self._mapped and chunk.size < SMALL_CHUNK_BYTES):
+                continue
+            page_index = self._map(number, column)
+            bounds = None if page_index is None else page_bounds(self._source, chunk, page_index, leaf)
+            if page_index is None or bounds is None or len(page_index.starts) < 2:
+                continue
+            sizes = np.diff(page_index.rows).tolist()
+            parsed = [bounds_of(rows, *stored, meaning) for rows, stored in zip(sizes, bounds, strict=True)]
+            if _may_be_nat(field):
+                parsed = [page._replace(missing=page.missing or None) for page in parsed]
+            pages[name] = page_index.rows, parsed
+        if not pages:
+            return [(0, group.rows)]
+        edges = np.unique(np.concatenate([rows for rows, _ in pages.values()]))
+        page_numbers = {
+            name: (np.searchsorted(rows, edges[:-1], side="right") - 1).tolist()
+            for name, (rows, _) in pages.items()
+        }
+        runs: Runs = []
+        for piece, (start, end) in enumerate(zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)):
+
+            def of(name: str, piece: int = piece) -> Bounds:
+                return pages[name][1][page_numbers[name][piece]] if name in pages else group_bounds(name)
+
+            if can_match(bound, of):
+                if runs and runs[-1][1] == start:
+                    runs[-1] = (runs[-1][0], end)
+                else:
+                    runs.append((start, end))
+        return runs
+
+    def expect(self, groups: Sequence[int], columns: Sequence[str], *, bounds: bool = False) -> None:
+        """Prefetch page indexes, all in one go; ``bounds``: indexes of values too."""
+        if self._mapped:
+            return
+        runs = []
+        for number in groups:
+            for column in columns:
+                chunk, _ = self._single_leaf(number, column)
+                if chunk is None or chunk.size < SMALL_CHUNK_BYTES:
+                    continue
+                is_cached = (number, self._leaves[column][0]) in self._maps
+                indexes = None if is_cached else chunk.pages, chunk.page_bounds if bounds else None
+                runs += [run for run in indexes if run is not None and run[1] > 0]
+        if runs:
+            starts_and_sizes = np.array(runs, dtype=np.int64)
+            self._source.will_need(starts_and_sizes[:, 0], starts_and_sizes[:, 1])
+
+    # -- rows ------------------------------------------------------------------------------------------
+
+    def _map(self, number: int, column: str) -> PageMap | None:
+        leaf = self._leaves[column][0]
+        if (number, leaf) not in self._maps:
+            group = self._footer.groups[number]
+            chunk = group.chunks[leaf]
+            pages = None
+            if chunk is not None:
+                pages = page_map(self._source, group, chunk, self._footer.leaves[leaf], self._mapped)
+            self._maps[number, leaf] = pages
+        return self._maps[number, leaf]
+
+    def plan(self, number: int, column: str, rows: I64) -> PagePlan | None:
+        """Plan the pages that hold these ascending rows; None: read the whole column chunk."""
+        chunk, leaf = self._single_leaf(number, column)
+        if chunk is None or not len(rows) or (not self._mapped and chunk.size < SMALL_CHUNK_BYTES):
+            return None
+        pages = self._map(number, column)
+        if pages is None:
+            return None
+        plan = PagePlan(chunk, leaf, pages, pages.holding(rows))
+        return plan if plan.size <= MAX_PAGE_FRACTION * chunk.size else None
+
+    def read(self, plans: Mapping[str, PagePlan], rows: I64) -> dict[str, Any]:
+        """Read rows of columns as Arrow columns; columns whose pages contradict their index are left out."""
+        view: Callable[[int, int], U8] = self._source.view
+        if not self._mapped:
+            runs = np.array([run for plan in plans.values() for run in plan.runs], np.int64).reshape(-1, 2)
+            fetched = FetchedFile(self._source)
+            fetched.fetch(runs[:, 0], runs[:, 1], ahead=False)
+            view = fetched.view
+
+        def read(name: str) -> Any:
+            # pyarrow raises anything on nonsense; reading the whole column reports the problem.
+            with contextlib.suppress(Exception):
+                return self._excerpts.read(name, plans[name], rows, view)
+            return None
+
+        threads = min(len(plans), len(os.sched_getaffinity(0)))
+        if threads < 2 or sum(plan.size for plan in plans.values()) < MIN_PARALLEL_BYTES:
+            columns = list(map(read, plans))
+        else:
+            with ThreadPoolExecutor(threads, thread_name_prefix="batchplant-pages") as pool:
+                columns = list(pool.map(read, plans))
+        return {name: column for name, column in zip(plans, columns, strict=True) if column is not None}
+
+    def first(self, number: int, columns: Sequence[str], rows: int) -> dict[str, Any]:
+        """Return some of the first cells of columns of bytes or files, as Arrow arrays; little else is read.
+
+        Small columns, those with lists and those whose first page does not show its cells are left out.
+        """
+        group, chunks = self._footer.groups[number], {}
+        for column in columns:
+            leaves = [(group.chunks[leaf], self._footer.leaves[leaf]) for leaf in self._leaves[column]]
+            readable = [(chunk, leaf) for chunk, leaf in leaves if chunk is not None and not leaf.lists]
+            if len(readable) == len(leaves) and max(chunk.size for chunk, _ in readable) > HEADER_BYTES:
+                chunks[column] = readable
+        if not chunks:
+            return {}
+        starts = np.array([chunk.start for parts in chunks.values() for chunk, _ in parts], np.int64)
+        sizes = np.array([chunk.size for parts in chunks.values() for chunk, _ in parts], np.int64)
+        self._source.will_need(starts, np.minimum(sizes, HEADER_BYTES))
+        read: dict[str, Any] = {}
+        for column, parts in chunks.items():
+            # pyarrow raises anything on nonsense; reading the whole column reports the problem.
+            with contextlib.suppress(Exception):
+                read[column] = self._first_cells(column, parts, rows)
+        return {column: cells for column, cells in read.items() if cells is not None}
+
+    def _first_cells(self, column: str, chunks: Sequence[tuple[Chunk, Leaf]], rows: int) -> Any:
+        """Decode cells from the first bytes of a page; files without their paths. None: not possible."""
+        kind = self._schema.field(column).type
+        is_file = is_file_struct(kind)
+        number = [field.name for field in kind].index("bytes") if is_file else 0
+        chunk, leaf = chunks[number]
+        # A file that has no bytes may have a path.
+        if not (is_file or is_binary(kind)) or (is_file and chunk.nulls != 0):
+            return None
+        cells = first_cells(self._source, chunk, leaf, rows)
+        if not cells:
+            return None
+        return pyarrow().array([{"bytes": cell, "path": None} for cell in cells] if is_file else cells, kind)
+
+
+def rows_of(table: Any, rows: I64) -> Any:
+    """Return rows of an Arrow table; a run of rows is not copied."""
+    return table.slice(int(rows[0]), len(rows)) if is_run(rows) else table.take(numbers(rows))
+
+
+def _may_be_nat(field: Field) -> bool:
+    dtype = getattr(field, "dtype", None)
+    return dtype is not None and np.dtype(dtype).kind in "mM"

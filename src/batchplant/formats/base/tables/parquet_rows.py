@@ -1,0 +1,355 @@
+"""Single rows of Parquet files: rows that can match a filter, and rows of random batches, read by pages."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ....data.expressions import Bound, Bounds, can_match, fields_of, how_of
+from ....data.expressions.binding import BYTES, NUMBER
+from ....data.filters import Pruned, numbers_in, ranges_of
+from ....errors import DamagedError
+from ....schema import Field
+from ....schema.columns import I64, Column, Columns, Masked, Ragged, Spans, concat_columns, dense_of
+from ....storage import is_remote
+from .parquet_file import ParquetFile
+from .reader import TableReader
+
+# Remote rows are read by pages only in such small requests: batches soon need the rest of a row group.
+MAX_SINGLE_ROWS = 4
+# Decoded row groups that a quasi-random epoch shuffles at a time: with the next window they fit in the cache.
+WINDOW_BYTES, MAX_WINDOW_GROUPS = 128 << 20, 32
+
+
+class TableFile(NamedTuple):
+    """One file of a table; ``part`` is None if a library reads it. ``columns``: field → column of the file.
+
+    ``fixed``: bounds of fields that are no columns. ``live_rows``: rows of a row group that are not deleted;
+    None stands for all.
+    """
+
+    part: ParquetFile | None
+    columns: Mapping[str, str]
+    fixed: Mapping[str, Bounds]
+    live_rows: Callable[[int], I64 | None] = lambda group: None
+
+
+class ParquetRows(TableReader):
+    """Base class of readers of Parquet files: prunes row groups and pages, and reads single rows by pages."""
+
+    _firsts: I64
+
+    def _set_window(self, parts: Iterable[ParquetFile]) -> None:
+        """Shrink the window if row groups are large; only the files decide, so all ranks agree."""
+        sizes = [group.size for part in parts for group in part.footer.groups if group.size > 0]
+        fit = WINDOW_BYTES * len(sizes) // max(1, sum(sizes))
+        self.window = max(1, fit) if sizes and fit < MAX_WINDOW_GROUPS else None
+
+    def _file(self, number: int, fields: Sequence[str]) -> TableFile:
+        """Return a file with the bounds of these fields."""
+        raise NotImplementedError
+
+    def _load_rows(self, unit: int, rows: I64 | None, fields: Sequence[str]) -> Columns:
+        """Return the cells of ascending rows of a unit; None: of all rows."""
+        raise NotImplementedError
+
+    def _row_runs(self, unit: int, rows: I64, fields: Sequence[str]) -> list[tuple[str, int, int]] | None:
+        """Byte ranges (file, start, size) that these rows of a unit need; None: unknown."""
+        raise NotImplementedError
+
+    def _picked(self, rows: I64) -> SelectedRows:
+        return SelectedRows(self, rows)
+
+    @functools.cached_property
+    def _page_policy(self) -> PageReadPolicy:
+        units = len(self._starts) - 1
+        return PageReadPolicy(units, self._cache.most, self._decoded_size, self._unit_runs, self._row_runs)
+
+    def _decoded_size(self, unit: int, fields: Sequence[str]) -> int:
+        """Estimate the bytes of a decoded unit."""
+        rows = int(self._starts[unit + 1] - self._starts[unit])
+        cells = {name: self.schema[name].cell for name in fields}
+        fixed = sum(dtype.itemsize * math.prod(shape) for dtype, shape in filter(None, cells.values()))
+        packed = self._unit_runs(unit, [name for name, cell in cells.items() if cell is None])
+        return rows * fixed + sum(size for _, _, size in packed or ())
+
+    def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
+        units, rows = self._units_of(indices)
+        names = tuple(fields)
+        if self._is_local:
+            scattered = self._page_policy.wants(units, rows, names)
+        else:
+            scattered = self._are_single(units, names) and self._page_policy.saves(units, rows, names)
+        self._page_policy.note(units)
+        if scattered:
+            # Reading the whole unit reports the problem and its location.
+            with contextlib.suppress(Exception):
+                return self._read_pages(by_unit(units, rows), fields)
+        return super()._read(indices, fields)
+
+    def _are_single(self, units: I64, names: tuple[str, ...]) -> bool:
+        """True for a few remote rows whose row groups are neither cached nor prefetched by a loader."""
+        used = np.unique(units).tolist()
+        cached = (self._cache.all_of([(unit, names)]) is not None for unit in used)
+        return len(units) <= MAX_SINGLE_ROWS and not self._are_planned(used) and not any(cached)
+
+    def _are_planned(self, units: Sequence[int]) -> bool:
+        """True if a loader prefetches the bytes of these units, or if that is unknown."""
+        return True
+
+    def _read_pages(self, requests: Sequence[tuple[int, I64, I64]], fields: Sequence[str]) -> Columns:
+        """Read rows by pages, unit by unit, into arrays of the whole batch."""
+        order = np.concatenate([places for _, _, places in requests])
+        dense: dict[str, Any] = {}
+        ragged: dict[str, list[Column]] = {}
+        for unit, rows, places in requests:
+            once, inverse = np.unique(rows, return_inverse=True)
+            columns = self._load_rows(unit, once, fields)
+            if columns.rows != len(once):
+                raise DamagedError(f"{columns.rows} rows where {len(once)} were promised")
+            for name, column in (columns if len(once) == len(rows) else columns.take(inverse)).items():
+                if isinstance(column, Ragged):
+                    ragged.setdefault(name, []).append(column)
+                    continue
+                if name not in dense:
+                    dense[name] = np.empty((len(order), *column.shape[1:]), column.dtype)
+                dense[name][places] = column
+        for name, parts in ragged.items():
+            dense[name] = Columns({name: concat_columns(parts)}).take(np.argsort(order))[name]
+        return Columns((name, dense[name]) for name in fields)
+
+    def _batch_runs(self, indices: I64, fields: Sequence[str]) -> list[tuple[str, int, int]] | None:
+        units, rows = self._units_of(indices)
+        if not self._is_local or not self._page_policy.wants(units, rows, tuple(fields)):
+            return super()._batch_runs(indices, fields)
+        runs_of_units = [
+            self._row_runs(unit, np.unique(unit_rows), fields) for unit, unit_rows, _ in by_unit(units, rows)
+        ]
+        return None if None in runs_of_units else [run for runs in runs_of_units for run in runs or ()]
+
+    def _unread(self, fields: Sequence[str], indices: I64) -> Spans | None:
+        """Return byte ranges; remote units that stay in the cache are left out."""
+        names = tuple(fields)
+        if self._is_local or not names or not self._page_policy.all_fit(names):
+            return self._ranges(fields, indices)
+        units, _ = self._units_of(indices)
+        cached = [
+            unit for unit in np.unique(units).tolist() if self._cache.all_of([(unit, names)]) is not None
+        ]
+        return self._ranges(fields, indices[~np.isin(units, cached)])
+
+    @property
+    def _is_local(self) -> bool:
+        """True for local files. A remote request costs more than the rest of a row group."""
+        return not is_remote(self.path)
+
+    def _prune(self, bound: Bound) -> Pruned | None:
+        names = fields_of(bound)
+        runs: list[tuple[int, int]] = []
+        skipped = total = to_read = looked = 0
+        for number, first in enumerate(self._firsts[:-1].tolist()):
+            file = self._file(number, names)
+            units = range(first, int(self._firsts[number + 1]))
+            for group, (unit, matches) in enumerate(
+                zip(units, self._groups(file, bound, units), strict=True)
+            ):
+                size, read, look = self._sizes(file, group, matches, names)
+                total, to_read, looked, skipped = (
+                    total + size,
+                    to_read + read,
+                    looked + look,
+                    skipped + (not matches),
+                )
+                start, live_rows = int(self._starts[unit]), file.live_rows(group)
+                edges = np.array(matches, dtype=np.int64).reshape(-1, 2)
+                edges = start + (edges if live_rows is None else np.searchsorted(live_rows, edges))
+                runs += [(first_row, end) for first_row, end in edges.tolist() if first_row < end]
+        ranges = ranges_of(runs)
+        return Pruned(ranges, self.unit_names, len(self._starts) - 1, skipped, total, total - to_read, looked)
+
+    def _groups(self, file: TableFile, bound: Bound, units: range) -> list[list[tuple[int, int]]]:
+        """Return, for each row group, the runs of rows in which the condition can be true."""
+
+        def fixed(name: str) -> Bounds:
+            return file.fixed.get(name, Bounds())
+
+        if file.part is None:
+            every = np.diff(self._starts[units.start : units.stop + 1]).tolist()
+            return [[(0, rows)] if can_match(bound, fixed) else [] for rows in every]
+        fields = {
+            name: (file.columns[name], self.schema[name]) for name in fields_of(bound) if name in file.columns
+        }
+        return file.part.page_reader.can_match(bound, fields, fixed)
+
+    def _sizes(
+        self, file: TableFile, group: int, matches: Sequence[tuple[int, int]], names: Sequence[str]
+    ) -> tuple[int, int, int]:
+        """Return the bytes of a row group, those to read, and those that the condition needs."""
+        if file.part is None:
+            return 0, 0, 0
+        size = sum(length for _, length in file.part.runs(group, list(file.columns.values())))
+        if not matches:
+            return size, 0, 0
+        columns = [file.columns[name] for name in names if name in file.columns]
+        condition_bytes = sum(length for _, length in file.part.runs(group, columns))
+        if list(matches) == [(0, int(file.part.rows[group]))]:
+            return size, size, condition_bytes
+        rows, saved = numbers_in(np.array(matches, dtype=np.int64)), 0
+        for column in columns:
+            plan = file.part.page_reader.plan(group, column, rows)
+            if plan is not None:
+                saved += plan.chunk.size - plan.size
+        return size, size - saved, condition_bytes - saved
+
+
+class SelectedRows(TableReader):
+    """View of ascending rows of another reader; each unit holds the selected rows of one of its units."""
+
+    def __init__(self, base: ParquetRows, rows: I64) -> None:
+        self.base, self._rows = base, rows
+        self.path, self.format, self.schema, self.window = base.path, base.format, base.schema, base.window
+        units, inside = base._units_of(rows)
+        edges = np.flatnonzero(np.diff(units, prepend=-1))
+        self._units = units[edges]
+        self._inside = np.split(inside, edges[1:])
+        self._set_units(
+            [len(rows_of_unit) for rows_of_unit in self._inside] if len(rows) else [], base._cache.most
+        )
+
+    def _load(self, unit: int, fields: Sequence[str]) -> Columns:
+        return self.base._load_rows(int(self._units[unit]), self._inside[unit], fields)
+
+    def _path_of(self, unit: int) -> str:
+        return self.base._path_of(int(self._units[unit]))
+
+    def _spans(self, field: str, indices: I64) -> Spans | None:
+        return self.base._spans(field, self._rows[indices])
+
+    def _known(self, field: str, indices: I64) -> Spans | None:
+        return self.base._known(field, self._rows[indices])
+
+    def _unit_runs(self, unit: int, fields: Sequence[str]) -> list[tuple[str, int, int]] | None:
+        return self.base._row_runs(int(self._units[unit]), self._inside[unit], fields)
+
+
+def cell_bounds(field: Field, column: Column) -> Bounds:
+    """Return the bounds of rows that all have this cell."""
+    if isinstance(column, Ragged) and column.valid is not None and not column.valid[0]:
+        return Bounds(1, 1)
+    kind_of_value = how_of(field)
+    value: Any = None
+    if kind_of_value == BYTES and isinstance(column, Ragged):
+        cell = column[0]
+        value = None if cell is None else cell.tobytes()
+    elif kind_of_value == NUMBER:
+        dense = dense_of(field)
+        values = Masked(column, *dense).values if isinstance(column, Ragged) and dense else column
+        first = np.asarray(values)[:1]
+        value = first[0].item()
+    # NaN lies between no bounds.
+    if value is None or value != value:
+        return Bounds()
+    return Bounds(1, 0, value, value)
+
+
+# If a batch needs more rows of a row group on average, it is decoded as a whole.
+MAX_ROWS_BY_PAGE = 2
+# Pages are read if they are less than this fraction of the row group.
+MAX_PAGE_FRACTION = 0.5
+# Row groups that are sampled to estimate the decoded size of all.
+SAMPLED_GROUPS = 64
+
+Runs = list[tuple[str, int, int]]
+
+
+class PageReadPolicy:
+    """Decides whether rows are read by pages instead of by row groups.
+
+    Random orders need single rows of more row groups than the cache holds: then a row costs its pages only. A
+    row group that is needed again soon, as in quasi-random orders, is decoded as a whole and cached.
+
+    ``cache_bytes``: capacity of the cache; ``size``: estimates the decoded size of fields of a row group;
+    ``unit_runs``, ``row_runs``: byte ranges of a row group, and of some of its rows.
+    """
+
+    def __init__(
+        self,
+        units: int,
+        cache_bytes: int,
+        size: Callable[[int, Sequence[str]], int],
+        unit_runs: Callable[[int, Sequence[str]], Runs | None],
+        row_runs: Callable[[int, I64, Sequence[str]], Runs | None],
+    ) -> None:
+        self._cache_bytes, self._size_of, self._unit_runs, self._row_runs = (
+            cache_bytes,
+            size,
+            unit_runs,
+            row_runs,
+        )
+        # Clock (requested row groups so far) of the last request of each row group.
+        self._last_request = np.full(units, -(1 << 62), np.int64)
+        self._clock = 0
+        # Bytes of each row group that were read for single rows.
+        self._spent = np.zeros(units, np.int64)
+        self._sizes: dict[tuple[str, ...], float] = {}
+
+    def wants(self, units: I64, rows: I64, names: tuple[str, ...]) -> bool:
+        """True if these local rows, each of its unit, should be read by pages."""
+        used = np.unique(units)
+        if not names or not len(used) or len(units) > MAX_ROWS_BY_PAGE * len(used):
+            return False
+        size = self._size(names)
+        if self.all_fit(names):
+            return False
+        lately = self._last_request[used] > self._clock - self._cache_bytes / size
+        if lately.mean() > 0.5:
+            return False
+        first = int(used[0])
+        runs = self._row_runs(first, np.unique(rows[units == first]), names)
+        return runs is not None and _bytes(runs) < MAX_PAGE_FRACTION * _bytes(self._unit_runs(first, names))
+
+    def saves(self, units: I64, rows: I64, names: tuple[str, ...]) -> bool:
+        """True if the pages of these rows and of earlier ones are smaller than their row groups."""
+        used = np.unique(units).tolist()
+        for unit in used:
+            page_bytes = _bytes(self._row_runs(unit, np.unique(rows[units == unit]), names))
+            if not names or self._spent[unit] + page_bytes >= _bytes(self._unit_runs(unit, names)):
+                return False
+            self._spent[unit] += page_bytes
+        return bool(used)
+
+    def all_fit(self, names: tuple[str, ...]) -> bool:
+        """True if these fields of all row groups fit in the cache."""
+        return self._size(names) * len(self._last_request) <= self._cache_bytes
+
+    def note(self, units: I64) -> None:
+        """Record a request of these units. Races between threads only blur the clock."""
+        used = np.unique(units)
+        self._last_request[used] = self._clock
+        self._clock += len(used)
+
+    def _size(self, names: tuple[str, ...]) -> float:
+        if names not in self._sizes:
+            looked = np.unique(
+                np.linspace(0, len(self._last_request) - 1, SAMPLED_GROUPS).astype(np.int64)
+            ).tolist()
+            self._sizes[names] = max(1.0, sum(self._size_of(unit, names) for unit in looked) / len(looked))
+        return self._sizes[names]
+
+
+def _bytes(runs: Runs | None) -> int:
+    return sum(size for _, _, size in runs or ())
+
+
+def by_unit(units: I64, rows: I64) -> list[tuple[int, I64, I64]]:
+    """Group rows by unit: (unit, its rows, their positions in the batch)."""
+    order = np.lexsort((rows, units))
+    edges = np.flatnonzero(np.diff(units[order], prepend=-1))
+    groups = itertools.pairwise([*edges.tolist(), len(order)])
+    return [(int(units[order[a]]), rows[order[a:b]], order[a:b]) for a, b in groups]
