@@ -24,13 +24,14 @@ BUILD_INPUTS := $(shell find native -name '*.[ch]pp') CMakeLists.txt pyproject.t
 # Reads the build requirements from pyproject.toml, so that they are written down once.
 BUILD_REQUIRES := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"])
 
-.PHONY: FORCE help setup demo test test-all test-gpu check asan fuzz bench stubs docs clean
+.PHONY: FORCE help setup demo test quick test-all test-gpu check asan fuzz bench stubs docs clean
 .DELETE_ON_ERROR:
 
 help:
 	@echo 'make setup   build everything into .venv (the other targets do so themselves)'
 	@echo 'make demo    see batchplant at work'
 	@echo 'make test    run the tests            (PYTEST_ARGS="tests/native -k crc")'
+	@echo 'make quick   run most tests with few parameters, and none that starts a process'
 	@echo 'make test-all  run the exhaustive ones too, which take an hour'
 	@echo 'make test-gpu  run the tests that need a CUDA device'
 	@echo 'make check   lint, types and layers'
@@ -52,7 +53,11 @@ demo: $(VENV)/.installed
 PYTEST := PYTHONDONTWRITEBYTECODE= $(PY) -m pytest -n auto --dist worksteal
 
 test: setup
-	@$(PYTEST) $(PYTEST_ARGS)
+	@$(PYTEST) --durations 10 $(PYTEST_ARGS)
+
+# For the inner loop: no servers and no processes, and of each test the first parameters only.
+quick: setup
+	@$(PYTEST) --quick $(PYTEST_ARGS)
 
 # Every system call of every writer fails in turn, small files are cut at every byte, and whatever else takes long.
 test-all: setup

@@ -1,19 +1,22 @@
-"""What all tests stand on."""
+"""Fixtures and settings of all tests, and ``--quick``."""
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import gc
 import importlib
+import multiprocessing.util
 import os
 import pkgutil
 import shutil
 import signal
 import sqlite3
 import sqlite3.dbapi2
+import subprocess
 import uuid
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
@@ -43,6 +46,46 @@ if hypothesis:
     hypothesis.settings.register_profile("quick", untimed, max_examples=30, derandomize=True, database=None)
     hypothesis.settings.register_profile("thorough", untimed, max_examples=500)
     hypothesis.settings.load_profile("thorough" if EXHAUSTIVE else "quick")
+
+
+# In a quick run, a test that is parametrised runs with so many of its parameter sets.
+QUICK_VARIANTS = 2
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--quick",
+        action="store_true",
+        help=f"at most {QUICK_VARIANTS} parameter sets of each test; tests that start processes are skipped",
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("quick"):
+        return
+    counts: collections.Counter[tuple[object, str]] = collections.Counter()
+    chosen: list[pytest.Item] = []
+    for item in items:
+        key = item.parent, getattr(item, "originalname", item.name)
+        counts[key] += not item.get_closest_marker("exhaustive")
+        if counts[key] <= QUICK_VARIANTS:
+            chosen.append(item)
+    items[:] = chosen
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_processes(request: pytest.FixtureRequest) -> Iterator[None]:
+    """In a quick run, skip a test as soon as it starts a process: a server, a command, a worker."""
+
+    def skip(*args: object, **options: object) -> NoReturn:
+        pytest.skip("starts a process, which a quick run does not")
+
+    with pytest.MonkeyPatch.context() as patch:
+        if request.config.getoption("quick"):
+            patch.setattr(subprocess.Popen, "__init__", skip)
+            patch.setattr(os, "fork", skip)
+            patch.setattr(multiprocessing.util, "spawnv_passfds", skip)
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -468,7 +468,8 @@ def test_files_that_are_skipped_are_not_opened(tmp_path):
         with bp.create(path, {"n": bp.Int()}, **options) as out:
             for n in range(first, first + 100):
                 out.append({"n": n})
-    files = {one["n"]: bp.open(path).where(number) for number, one in enumerate(bp.open(path))}
+    reader = bp.open(path)
+    files = {one["n"]: reader.where(number) for number, one in enumerate(reader)}
     os.unlink(files[150])
     assert numbers(bp.open(path, where="n >= 290")) == list(range(290, 300))
     with pytest.raises(bp.DamagedError, match="not there"):

@@ -18,6 +18,7 @@ from batchplant.jobs import engines
 from batchplant.jobs.conversion import job, run, task
 from batchplant.testing.cases import jpeg
 from processes import PATIENCE, start
+from variants import exhaustive
 
 pytest.importorskip("numcodecs")
 
@@ -99,7 +100,7 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("case", OPTIONS)
+@pytest.mark.parametrize("case", ["v3", "shards", "tiles", "n5", *exhaustive("v2", "plain")])
 def test_the_same_bytes_as_by_threads(case: str, source: Path, tmp_path: Path, taken: list[str]) -> None:
     suffix, options = OPTIONS[case]
     for name in ("one", "many"):

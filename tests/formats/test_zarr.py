@@ -336,7 +336,7 @@ def test_an_epoch_unpacks_each_chunk_once(tmp_path):
 @pytest.mark.parametrize("options", [{}, {"chunks_per_shard": 2}, {"compression": "none"}], ids=str)
 def test_a_conversion_resumes_in_the_middle_of_chunks(options, tmp_path, monkeypatch):
     monkeypatch.setattr(importlib.import_module("batchplant.jobs.conversion.task"), "CHECKPOINT_SECONDS", 0)
-    schema, samples = ordinary(300)
+    schema, samples = ordinary(120)
     write(tmp_path / "a.npz", schema, samples)
     how = {"target_options": {"chunk_samples": 7, **options}}
     done = []
@@ -350,7 +350,7 @@ def test_a_conversion_resumes_in_the_middle_of_chunks(options, tmp_path, monkeyp
     with pytest.raises(KeyboardInterrupt):
         bp.convert(tmp_path / "a.npz", tmp_path / "b.zarr", progress=interrupt, **how)
     found = bp.convert(tmp_path / "a.npz", tmp_path / "b.zarr", resume=True, **how)
-    assert 0 < found.resumed_at < 300
+    assert 0 < found.resumed_at < 120
     files = [
         file.relative_to(tmp_path / "b.zarr") for file in (tmp_path / "b.zarr").rglob("*") if file.is_file()
     ]

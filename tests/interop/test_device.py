@@ -618,11 +618,11 @@ def test_memory_is_used_again_while_the_split_varies(jpegs, device, monkeypatch)
     buffers = loader._executor.on_cpu.buffers
     allocate = buffers._allocate
     buffers._allocate = lambda size: taken.append(size) or allocate(size)
-    for _ in range(12):
+    for _ in range(8):
         for _ in loader:
             pass
     loader.close()
-    # Encoded bytes and levels of 36 batches, from 3 to 300 KB: eight sizes at most, a few of each.
+    # Encoded bytes and levels of 24 batches, from 3 to 300 KB: eight sizes at most, a few of each.
     assert all(size & (size - 1) == 0 for size in taken)
     assert len(taken) <= 30
 
@@ -646,8 +646,8 @@ def test_several_loaders_at_once(jpegs, raw, device):
     for loader in loaders:
         loader.close()
     with ThreadPoolExecutor(len(hows)) as threads:
-        several = threads.map(lambda one: batches(one[0], pipeline, device=device, **one[1]), hows * 3)
-        for found, wanted in zip(several, want * 3, strict=True):
+        several = threads.map(lambda one: batches(one[0], pipeline, device=device, **one[1]), hows)
+        for found, wanted in zip(several, want, strict=True):
             assert all(np.array_equal(*pair) for pair in zip(found, wanted, strict=True))
 
 

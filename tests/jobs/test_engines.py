@@ -38,6 +38,7 @@ from batchplant.schema.columns import I64, Spans
 from batchplant.storage import Partial
 from batchplant.testing.cases import jpeg
 from processes import PATIENCE, run_together, start
+from variants import exhaustive
 
 
 @pytest.fixture(scope="module")
@@ -193,7 +194,7 @@ def test_what_another_conversion_left_is_not_used(source: Path, tmp_path: Path) 
     ]
 
 
-@pytest.mark.parametrize("engine", ["processes", "dask"])
+@pytest.mark.parametrize("engine", ["processes", *exhaustive("dask")])
 def test_a_sample_that_cannot_be_stored_is_named(engine: str, tmp_path: Path) -> None:
     if engine == "dask":
         pytest.importorskip("distributed")
@@ -225,7 +226,15 @@ def ranks(source: Path, target: Path, world_size: int = 3, **how: Any) -> bp.Con
 
 
 @pytest.mark.parametrize(
-    "suffix", [".beton", ".tar", ".parquet", ".h5", ".zarr", ".csv", ".npz", ".mds", ".litdata", ".joblib"]
+    "suffix",
+    [
+        ".beton",
+        ".tar",
+        ".parquet",
+        ".zarr",
+        ".mds",
+        *exhaustive(".h5", ".csv", ".npz", ".litdata", ".joblib"),
+    ],
 )
 def test_one_file_by_many_processes(suffix: str, source: Path, tmp_path: Path) -> None:
     for folder in ("one", "many"):
@@ -303,14 +312,14 @@ def tasks(engine: engines.Engine, work: Trouble) -> dict[int, int]:
     return found
 
 
-@pytest.mark.parametrize("how", ["die", "disk"])
+@pytest.mark.parametrize("how", ["disk", *exhaustive("die")])
 def test_what_fails_is_tried_on_another_worker(how: str, tmp_path: Path) -> None:
     found = tasks(engines.make("processes", workers=2), Trouble(tmp_path, how, 2))
     assert found == {number: number**2 for number in range(5)}
     assert len(list(tmp_path.glob("2-*"))) == 3
 
 
-@pytest.mark.parametrize(("how", "kind"), [("die", WorkerError), ("disk", OSError)])
+@pytest.mark.parametrize(("how", "kind"), [("die", WorkerError), *exhaustive(("disk", OSError))])
 def test_what_fails_everywhere_is_named(how: str, kind: type[Exception], tmp_path: Path) -> None:
     with pytest.raises(kind) as caught:
         tasks(engines.make("processes", workers=2), Trouble(tmp_path, how, 99))

@@ -64,12 +64,12 @@ def test_some_calls_of_an_append(shim):
 
 
 def test_a_full_disk_is_an_error_of_ours(shim):
-    drive(shim, *OWN_WAYS, "--overwrite", "--most", "3", "--mode", "ENOSPC")
+    drive(shim, *OWN_WAYS, "--overwrite", "--most", "2", "--mode", "ENOSPC")
 
 
 def test_some_calls_of_shards(shim):
     modes = ("--mode", "kill", "--mode", "interrupt", "--mode", "ENOSPC")
-    drive(shim, "beton", "--sharded", "--overwrite", "--most", "5", *modes)
+    drive(shim, "beton", "--sharded", "--overwrite", "--most", "3", *modes)
 
 
 @pytest.mark.exhaustive
@@ -97,7 +97,7 @@ def test_every_call_of_shards_that_are_added(shim):
 
 
 def test_some_calls_of_the_cache(shim):
-    drive(shim, "--most", "9", script="cache.py")
+    drive(shim, "--most", "6", script="cache.py")
 
 
 @pytest.mark.exhaustive

@@ -14,6 +14,7 @@ import batchplant as bp
 from batchplant.cli import main
 from batchplant.jobs import engines, scans
 from batchplant.testing.damage import flip
+from variants import exhaustive
 
 SCHEMA = {"n": bp.Int(), "text": bp.Text(), "blob": bp.Bytes()}
 
@@ -49,7 +50,7 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("engine", ["processes", "dask"])
+@pytest.mark.parametrize("engine", ["processes", *exhaustive("dask")])
 def test_verify_finds_the_same_on_every_engine(engine: str, shards: Path, other: Path) -> None:
     if engine == "dask":
         pytest.importorskip("distributed")
@@ -65,7 +66,12 @@ def test_verify_finds_the_same_on_every_engine(engine: str, shards: Path, other:
 
 
 @pytest.mark.parametrize(
-    "how", [{"most": 3}, {"differences": 4}, {"sample": 700, "seed": 3}, {"where": "n >= 500"}]
+    "how",
+    [
+        {"most": 3},
+        {"sample": 700, "seed": 3},
+        *exhaustive({"differences": 4}, {"where": "n >= 500"}),
+    ],
 )
 def test_verify_stops_where_threads_do(how: dict[str, Any], shards: Path, other: Path) -> None:
     how = how if "where" in how else {"against": str(other), **how}

@@ -17,6 +17,7 @@ from batchplant import Mix, Pack, _native
 from batchplant.errors import DataError, OptionError
 from batchplant.loading.packing import OUTPUTS, OVERLONG, STRATEGIES
 from batchplant.ops import Function
+from batchplant.testing.damage import EXHAUSTIVE
 
 EOS = 9_999_999
 
@@ -139,7 +140,7 @@ def test_ranks_and_resumes_give_what_one_run_would_have_given(strategy: str) -> 
     rng = np.random.default_rng(5)
     pack = Pack(96, eos=EOS, window=16, strategy=strategy, dtype="int32")
     whole = np.concatenate(rows_of(batchplant.Loader(mixture(), 5, order="random", pack=pack, seed=3)))
-    for _ in range(13):
+    for _ in range(50 if EXHAUSTIVE else 5):
         world_size, then = (int(one) for one in rng.integers(1, 5, 2))
         size, after = (int(one) for one in rng.integers(1, 7, 2))
         options: dict[str, Any] = {"order": "random", "pack": pack, "seed": 3}

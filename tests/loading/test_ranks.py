@@ -28,6 +28,7 @@ from batchplant.errors import OptionError
 from batchplant.loading.loader import Loader
 from batchplant.order import Shard, deal, ranks, shard
 from loaders import Memory, ids_of, numbers, write
+from variants import exhaustive
 
 SAMPLES = 103
 worlds = st.integers(1, 9)
@@ -430,16 +431,18 @@ def launch(folder: Path, script: str, world_size: int, data: str, told: Any, *, 
 
 
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="there is no torch")
-def test_torchrun_trains_evaluates_and_goes_on_with_other_worlds(tmp_path, plain):
+@pytest.mark.parametrize(("ranks", "resumed"), [(2, [(3, 4)]), *exhaustive((4, [(3, 4), (5, 3)]))])
+def test_torchrun_trains_evaluates_and_goes_on_with_other_worlds(tmp_path, plain, ranks, resumed):
     epochs = {
         "train": {"order": "random"},
         "full": {"order": "random", "drop_last": True},
-        "evaluate": {"evaluate": True, "indices": [7, 8, 9]},
+        # The last rank gets none of them.
+        "evaluate": {"evaluate": True, "indices": list(range(7, 6 + ranks))},
         "balanced": {"order": "random", "balance": "size"},
     }
     stop = random.Random(4).randrange(1, 6)
     told = {"samples": SAMPLES, "epochs": epochs, "stop": stop}
-    found = launch(tmp_path / "train", TRAIN, 4, plain, told, torchrun=True)
+    found = launch(tmp_path / "train", TRAIN, ranks, plain, told, torchrun=True)
 
     for name, options in epochs.items():
         parts = [one["found"][name] for one in found]
@@ -447,22 +450,22 @@ def test_torchrun_trains_evaluates_and_goes_on_with_other_worlds(tmp_path, plain
         for epoch in range(2):
             batches = [part[epoch] for part in parts]
             counts = [len(one) for one in batches]
-            assert counts == [1, 1, 1, 0] if name == "evaluate" else len(set(counts)) == 1
+            assert counts == [*[1] * (ranks - 1), 0] if name == "evaluate" else len(set(counts)) == 1
             samples = sorted(itertools.chain(*itertools.chain(*batches)))
             if name == "full":
                 assert {len(batch) for one in batches for batch in one} == {4}
-                assert len(samples) == len(set(samples)) == SAMPLES // 16 * 16
+                assert len(samples) == len(set(samples)) == SAMPLES // (4 * ranks) * (4 * ranks)
             else:
                 assert samples == wanted
         if name == "evaluate":
             assert parts[0][0] == parts[0][1]
-            assert [part[2] for part in parts] == [[sum(wanted), len(wanted)]] * 4
+            assert [part[2] for part in parts] == [[sum(wanted), len(wanted)]] * ranks
         else:
             assert parts[0][0] != parts[0][1]
 
     before = list(itertools.chain(*itertools.chain(*(one["before"] for one in found))))
     assert 0 < len(before) < SAMPLES
-    for world_size, batch in ((3, 4), (5, 3)):
+    for world_size, batch in resumed:
         told = {"samples": SAMPLES, "state": found[0]["state"], "batch": batch}
         rest = launch(tmp_path / f"resume {world_size}", RESUME, world_size, plain, told, torchrun=False)
         assert len({len(one) for one in rest}) == 1

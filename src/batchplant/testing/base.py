@@ -20,7 +20,7 @@ from ..formats.base.format import Format
 from ..jobs.conversion.run import Conversion
 from ..jobs.convert import convert
 from ..jobs.verify import verify
-from ..schema import Field
+from ..schema import Audio, Field, Image, Video
 from ..storage import side_car
 from .cases import ORDINARY, SOME, Case, Sample, all_cases, ordinary, sequences
 from .damage import EXHAUSTIVE
@@ -100,6 +100,18 @@ class Bench:
             if name not in self.leave_out and (self.spec.refuses(one[0]) is None) == held
         }  # fmt: skip
 
+    def together(self) -> dict[str, Case]:
+        """Cases that are tried as fields of one dataset; in the thorough run, each has a dataset of its own.
+
+        Not those of SOME, nor images, sounds and videos, of which a sample may have to have just one.
+        """
+        if EXHAUSTIVE or self.spec.fields or self.only_field is not None:
+            return {}
+        return {
+            name: case for name, case in self.cases().items()
+            if name not in SOME and not case[0].optional and not isinstance(case[0], Image | Audio | Video)
+        }  # fmt: skip
+
     def around(self, name: str, field: Field, values: Iterable[Any]) -> tuple[dict[str, Field], list[Sample]]:
         """A dataset with one field of these values, and those that the format cannot do without."""
         beside = {key: one for key, one in self.beside.items() if one[0].kind != field.kind}
@@ -154,6 +166,6 @@ class Bench:
             return False
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        for name, held in (("case", True), ("refused_case", False)):
-            if name in metafunc.fixturenames:
-                metafunc.parametrize(name, list(self.cases(held=held)))
+        if "case" in metafunc.fixturenames:
+            together = self.together()
+            metafunc.parametrize("case", [name for name in self.cases() if name not in together])

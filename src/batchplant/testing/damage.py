@@ -12,7 +12,7 @@ import numpy as np
 # With this variable, which `make test-all` sets, small files are cut at every byte; otherwise at some places.
 EXHAUSTIVE = os.environ.get("BATCHPLANT_EXHAUSTIVE", "0") not in ("", "0")
 # Of a dataset: its files share them.
-CUTS, FLIPS = (8 << 10, 400) if EXHAUSTIVE else (160, 80)
+CUTS, FLIPS = (8 << 10, 400) if EXHAUSTIVE else (96, 48)
 FEWEST = 12
 MEMORY_ALWAYS, MEMORY_PER_BYTE = 64 << 20, 8
 
