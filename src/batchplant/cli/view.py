@@ -27,8 +27,8 @@ from ..formats.registry import open as open_reader
 from ..storage.commit import put_file
 from .terminal import add_reading, human_size, parse_options, plain, print_json, progress_bar, say
 
-# Seconds that a browser has to start, where this process does not stay.
-STARTING = 10.0
+# A browser gets so long to start where this process ends at once.
+BROWSER_START_SECONDS = 10.0
 
 
 def add_args(parser: argparse.ArgumentParser) -> None:
@@ -83,21 +83,21 @@ def run(args: argparse.Namespace) -> int:
         return _attach(args)
     if args.source is None:
         args.parser.error("the following arguments are required: PATH (or --attach)")
-    with contextlib.ExitStack() as opened:
-        reader = opened.enter_context(_first(args))
+    with contextlib.ExitStack() as stack:
+        reader = stack.enter_context(_open(args))
         if args.export is not None:
             return _export(args, reader)
-        other = None if args.other is None else opened.enter_context(_second(args))
+        other = None if args.other is None else stack.enter_context(_open_other(args))
         return _serve(args, reader, other)
 
 
-def _first(args: argparse.Namespace) -> Reader:
+def _open(args: argparse.Namespace) -> Reader:
     options = parse_options(args.option)
     return open_reader(args.source, format=args.format, skip=args.skip, where=args.where, **options)
 
 
-def _second(args: argparse.Namespace) -> Reader:
-    """OTHER, with those options that are of its format, too."""
+def _open_other(args: argparse.Namespace) -> Reader:
+    """Open OTHER, with the options if its format has them."""
     options: dict[str, Any] = parse_options(args.option)
     try:
         return open_reader(args.other, format=args.other_format, where=args.where, **options)
@@ -108,18 +108,18 @@ def _second(args: argparse.Namespace) -> Reader:
 
 
 def _serve(args: argparse.Namespace, reader: Reader, other: Reader | None) -> int:
-    # A server brings much, and no other command needs it.
-    from ..tools.viewer.serve import Server, show
+    # The server imports much that no other command needs.
+    from ..tools.viewer.serve import Server, open_browser
     from ..tools.viewer.session import Session
 
     pipeline = None
     if args.pipeline is not None:
-        from ..tools.viewer.pipelines import arguments, load
+        from ..tools.viewer.pipelines import load, loader_arguments
 
-        pipeline = arguments(load(args.pipeline), reader)
+        pipeline = loader_arguments(load(args.pipeline), reader)
     tokenizer = None
     if args.tokenizer is not None:
-        from ..tools.viewer.media.tokens import Tokenizer
+        from ..tools.viewer.cells import Tokenizer
 
         tokenizer = Tokenizer(args.tokenizer)
     session = Session(reader, other, pipeline=pipeline, tokenizer=tokenizer)
@@ -131,17 +131,17 @@ def _serve(args: argparse.Namespace, reader: Reader, other: Reader | None) -> in
         say(server.url)
     sys.stdout.flush()
     if not args.no_browser and not args.json:
-        show(server.url)
-    # Ctrl-C is how it ends, and no mistake.
+        open_browser(server.url)
+    # Ctrl-C is the normal way to end it.
     with contextlib.suppress(KeyboardInterrupt):
         server.run()
     return 0
 
 
 def _attach(args: argparse.Namespace) -> int:
-    """The page of a loader that runs in another process."""
+    """Show the page of a loader that runs in another process."""
     from ..tools.viewer import attach
-    from ..tools.viewer.serve import show
+    from ..tools.viewer.serve import open_browser
 
     if args.source is not None or args.export is not None:
         args.parser.error("--attach shows a running Loader; it goes with no PATH and no --export")
@@ -149,38 +149,40 @@ def _attach(args: argparse.Namespace) -> int:
     if args.json:
         print_json(attach.ask(url, "live"))
         return 0
-    # Says so where it has ended.
+    # Fails if the loader has ended.
     attach.ask(url, "dataset")
     say(url)
     sys.stdout.flush()
-    if not args.no_browser and (opening := show(url)) is not None:
-        opening.join(STARTING)
+    if not args.no_browser and (thread := open_browser(url)) is not None:
+        thread.join(BROWSER_START_SECONDS)
     return 0
 
 
 def _export(args: argparse.Namespace, reader: Reader) -> int:
+    from ..tools.viewer.cells import Side
     from ..tools.viewer.export import html
-    from ..tools.viewer.report import report
-    from ..tools.viewer.session import Side
+    from ..tools.viewer.report import collect_report
 
     name = args.export
     if args.samples < 0:
         raise OptionError(f"--samples is a number from 0 on, not {args.samples}")
     if name != "-" and not name.lower().endswith((".html", ".htm", ".json")):
         raise OptionError(f"--export writes .html or .json, not {name!r}")
-    with progress_bar("report") as told:
-        found = report(Side("a", reader, shown(args.source)), args.samples, told=told)
+    with progress_bar("report") as progress:
+        report = collect_report(Side("a", reader, shown(args.source)), args.samples, progress=progress)
     if name != "-":
-        text = json.dumps(plain(found), ensure_ascii=False) if name.lower().endswith(".json") else html(found)
+        text = (
+            json.dumps(plain(report), ensure_ascii=False) if name.lower().endswith(".json") else html(report)
+        )
         data = text.encode("utf-8", "replace")
         try:
             put_file(name, data)
         except OSError as error:
             raise AccessError(f"cannot write it: {error.strerror or error}", path=name) from error
     if args.json:
-        print_json(found)
+        print_json(report)
     elif name == "-":
-        sys.stdout.write(html(found))
+        sys.stdout.write(html(report))
     else:
-        say(f"{name}: {len(found['samples']):,} of {found['count']:,} samples, {human_size(len(data))}")
+        say(f"{name}: {len(report['samples']):,} of {report['count']:,} samples, {human_size(len(data))}")
     return 0

@@ -220,7 +220,7 @@ def test_images_are_sorted_by_their_bytes(ask: Callable[..., Any], reader: Reade
 
 
 def test_long_texts_are_sorted_by_what_there_is_memory_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows, "SORT_BYTES", 24)
+    monkeypatch.setattr(rows, "MAX_SORT_KEY_BYTES", 24)
     with asking(bp.open({"t": ["12345678b", "12345678a", "0"]})) as ask:
         assert numbers(ask, sort="t") == [2, 0, 1]
         assert ask("rows", sort="t")["note"] == "sorted by the first 8 bytes of each text"
@@ -252,7 +252,7 @@ def test_who_asks_too_early_is_told_to_wait(reader: Reader, monkeypatch: pytest.
         assert go.wait(PATIENCE)
         return real(side, query, told)
 
-    monkeypatch.setattr(rows, "find", slow)
+    monkeypatch.setattr(rows, "find_rows", slow)
     session = Session(reader)
     client = TestClient(application(session))
     try:
@@ -474,7 +474,7 @@ def test_what_went_wrong_is_tried_again_later(monkeypatch: pytest.MonkeyPatch) -
 
     assert str(found.get("x", work, wait=60).error) == "not now"
     assert found.get("x", work, wait=60).error is not None
-    monkeypatch.setattr(jobs, "AGAIN", -1.0)
+    monkeypatch.setattr(jobs, "RETRY_SECONDS", -1.0)
     assert found.get("x", work, wait=60).value == "done"
     found.close()
 

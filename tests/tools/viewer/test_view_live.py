@@ -34,7 +34,7 @@ from starlette.testclient import TestClient
 
 from batchplant.tools.viewer import attach, dashboard, pipelines
 from batchplant.tools.viewer.app import application
-from batchplant.tools.viewer.augment import augmented
+from batchplant.tools.viewer.augment import augment_sample
 from batchplant.tools.viewer.dashboard import COLUMNS, Ring
 from batchplant.tools.viewer.session import Session
 from browser import viewed
@@ -60,7 +60,7 @@ def ramps(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Looks often, and notes nothing where other programs look for it."""
-    monkeypatch.setattr(dashboard, "EVERY", 0.01)
+    monkeypatch.setattr(dashboard, "INTERVAL_SECONDS", 0.01)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
 
 
@@ -114,12 +114,12 @@ def test_the_box_is_the_one_that_was_cut(ramps: str) -> None:
 def test_what_cannot_be_shown_says_so(tmp_path: Path) -> None:
     path = write_jpeg(tmp_path / "bad.beton", 4, damaged=[1])
     with contextlib.closing(Session(bp.open(path), pipeline={"image": [ops.Resize(8)]})) as session:
-        found = augmented(session, session.sides["a"], 1, count=2)
+        found = augment_sample(session, session.sides["a"], 1, count=2)
         assert [one["epoch"] for one in found["views"]] == [0, 1]
         assert all("sample 1" in one["error"] for one in found["views"])
         # Where the damage is not within the box, the loader has no error, but the original has.
         crop = '[["RandomResizedCrop",{"size":8,"scale":[0.05,0.1]}]]'
-        found = augmented(session, session.sides["a"], 1, ops=crop, count=16)
+        found = augment_sample(session, session.sides["a"], 1, ops=crop, count=16)
         assert any("outputs" in one for one in found["views"])
         assert "sample 1" in found["originals"][0]["error"]
     skipping = bp.Loader(path, 4, pipelines={"image": [ops.Resize(8)]}, on_error="skip")
@@ -138,7 +138,7 @@ def test_images_come_turned_as_the_pipeline_turns_them(tmp_path: Path) -> None:
     for orient, size in ((False, (40, 20)), (True, (20, 40))):
         given = {"image": [ops.Resize(8, orient=orient)]}
         with contextlib.closing(Session(bp.open(tmp_path), pipeline=given)) as session:
-            [one] = augmented(session, session.sides["a"], 0)["originals"]
+            [one] = augment_sample(session, session.sides["a"], 0)["originals"]
             assert (one["width"], one["height"]) == size
             header = image.header(np.frombuffer(_bytes(one["src"]), np.uint8))
             assert (header.width, header.height) == size
@@ -157,9 +157,9 @@ def test_values_of_every_kind_are_shown(tmp_path: Path) -> None:
     normal = [ops.Resize(32), ops.Normalize([100] * 3, [50] * 3), ops.ChannelsFirst()]
     gray = bp.Pipe("image", [ops.Resize(32), ops.Convert("float32")])
     with contextlib.closing(Session(reader, pipeline={"image": normal, "gray": gray})) as session:
-        [view] = augmented(session, session.sides["a"], 0)["views"]
+        [view] = augment_sample(session, session.sides["a"], 0)["views"]
         found = {one["name"]: one for one in view["outputs"]}
-        plain = augmented(session, session.sides["a"], 0, ops='[["Resize",{"size":32}]]')["views"][0]
+        plain = augment_sample(session, session.sides["a"], 0, ops='[["Resize",{"size":32}]]')["views"][0]
     assert found["image"]["note"] == "normalisation undone to show it"
     assert found["image"]["src"] == plain["outputs"][0]["src"]
     assert "shown as 0 to 255" in found["gray"]["note"]
@@ -186,16 +186,16 @@ def test_values_of_every_kind_are_shown(tmp_path: Path) -> None:
 )
 def test_only_offered_ops_can_be_picked(images: str, text: str, said: str) -> None:
     with pytest.raises(OptionError, match=said):
-        pipelines.picked(text, bp.open(images))
+        pipelines.parse_ops(text, bp.open(images))
 
 
 def test_every_offered_op_works(images: str) -> None:
     with contextlib.closing(Session(bp.open(images))) as session:
-        for name in pipelines.OFFERED:
+        for name in pipelines.OFFERED_OPS:
             given = [[name, {}]] if hasattr(getattr(ops, name), "boxes") else [["Resize", {}], [name, {}]]
-            [view] = augmented(session, session.sides["a"], 0, ops=json.dumps(given), seed=1)["views"]
+            [view] = augment_sample(session, session.sides["a"], 0, ops=json.dumps(given), seed=1)["views"]
             assert "src" in view["outputs"][0], view
-        assert len(session.loaders._kept) == 4
+        assert len(session.loaders._loaders) == 4
 
 
 def test_pipelines_of_a_file(images: str, tmp_path: Path) -> None:
@@ -212,14 +212,16 @@ def test_pipelines_of_a_file(images: str, tmp_path: Path) -> None:
     )
     want = {"": 12, ":pipelines": 12, ":augment": 8, ":arguments": 12, ":loader": 12, ":alone": 8}
     for name, size in want.items():
-        given = pipelines.arguments(pipelines.load(f"{file}{name}"), reader)
+        given = pipelines.loader_arguments(pipelines.load(f"{file}{name}"), reader)
         with contextlib.closing(Session(reader, pipeline=given)) as session:
-            found = augmented(session, session.sides["a"], 0)
+            found = augment_sample(session, session.sides["a"], 0)
             assert found["views"][0]["outputs"][0]["shape"] == [size, size, 3]
             assert found["seed"] == {":arguments": 5, ":loader": 9}.get(name, 0)
-    assert pipelines.arguments(pipelines.load(f"{file}:by_reader"), reader) == {"pipelines": {"label": None}}
+    assert pipelines.loader_arguments(pipelines.load(f"{file}:by_reader"), reader) == {
+        "pipelines": {"label": None}
+    }
     with pytest.raises(OptionError, match="a pipeline is"):
-        pipelines.arguments(pipelines.load(f"{file}:number"), reader)
+        pipelines.loader_arguments(pipelines.load(f"{file}:number"), reader)
     with pytest.raises(OptionError, match=r"no name 'argument' \(did you mean arguments"):
         pipelines.load(f"{file}:argument")
     with pytest.raises(NotFoundError):
@@ -238,7 +240,7 @@ def test_a_function_that_fails_is_told_in_place(images: str) -> None:
 
     given = {"image": [ops.Resize(8), ops.Function(broken, each=True)]}
     with contextlib.closing(Session(bp.open(images), pipeline=given)) as session:
-        [view] = augmented(session, session.sides["a"], 0)["views"]
+        [view] = augment_sample(session, session.sides["a"], 0)["views"]
         assert view["error"] == "ZeroDivisionError: my fault"
 
 
@@ -251,7 +253,7 @@ def test_augmentation_by_its_route(images: str) -> None:
                 pass
             return found
 
-        assert {one["name"] for one in ask("augment").json()["ops"]} == set(pipelines.OFFERED)
+        assert {one["name"] for one in ask("augment").json()["ops"]} == set(pipelines.OFFERED_OPS)
         picked = json.dumps([["RandomResizedCrop", {"size": 8}]])
         found = ask("augment/2", ops=picked, seed=3, epoch=4, count=99).json()["value"]
         assert [one["epoch"] for one in found["views"]] == list(range(4, 20))
@@ -593,7 +595,7 @@ def in_notebook(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def test_view_embeds_the_page(images: str, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[str] = []
-    monkeypatch.setattr("batchplant.tools.viewer.serve.show", opened.append)
+    monkeypatch.setattr("batchplant.tools.viewer.serve.open_browser", opened.append)
     before = set(threading.enumerate())
     with bp.view(images, pipeline={"image": AUGMENT}) as seen:
         assert opened == [seen.url]

@@ -22,14 +22,12 @@ pytest.importorskip("starlette")
 from starlette.testclient import TestClient
 
 from batchplant.tools.viewer.app import application
+from batchplant.tools.viewer.cells import Tokenizer
 from batchplant.tools.viewer.media import (
-    annotations,
+    arrays,
     colours,
     masks,
     overlays,
-    slices,
-    statistics,
-    tokens,
     tree,
 )
 from batchplant.tools.viewer.session import Session
@@ -236,7 +234,7 @@ def test_statistics_read_a_part_at_a_time(most: int) -> None:
         taken.append(np.size(values[key]))
         return values[key]
 
-    found = statistics.of_source(slices.Source(values.shape, values.dtype, take), part=most)
+    found = arrays.statistics(arrays.LazyArray(values.shape, values.dtype, take), chunk_values=most)
     assert max(taken) <= most
     assert sum(taken) == 2 * values.size
     finite = values[np.isfinite(values)]
@@ -249,7 +247,7 @@ def test_statistics_read_a_part_at_a_time(most: int) -> None:
 
 def test_statistics_of_the_widest_values() -> None:
     values = np.array([-1.7e308, 1.7e308])
-    found = statistics.of_source(slices.Source(values.shape, values.dtype, values.__getitem__))
+    found = arrays.statistics(arrays.LazyArray(values.shape, values.dtype, values.__getitem__))
     assert (found["low"], found["high"]) == (-1.7e308, 1.7e308)
     assert "histogram" not in found
 
@@ -306,14 +304,14 @@ def test_trees_are_bounded_and_grow() -> None:
     with asked(bp.open({"meta": [value, value]})) as ask:
         found = cells(ask)["meta"]["tree"]
         big, deep = found["entries"][0][1], found["entries"][1][1]
-        assert (big["of"], len(big["entries"])) == (5000, tree.ENTRIES)
+        assert (big["of"], len(big["entries"])) == (5000, tree.MAX_ENTRIES)
         rest = ask("tree/0/meta", path=json.dumps(["big"]), start=4990)
         assert [node["text"] for _, node in rest["entries"]] == [str(one) for one in range(4990, 5000)]
         last = deep["entries"][0][1]["entries"][0][1]["entries"]
         assert [node["is"] for _, node in last] == ["null", "bool", "number", "number", "text"]
         # Digits that JavaScript would lose; texts have an end.
         assert last[2][1]["text"] == str(2**60)
-        assert len(last[4][1]["text"]) == tree.LETTERS
+        assert len(last[4][1]["text"]) == tree.MAX_LETTERS
         assert last[4][1]["letters"] == 5000
         for nothing in ('["nobody"]', '["big", 5000]', '["big", "0"]', '["deep", 0]'):
             ask("tree/0/meta", 404, path=nothing)
@@ -340,16 +338,16 @@ def test_tokens_and_their_pieces(tmp_path: Path) -> None:
     words = {"hello": 0, "[UNK]": 1, "[CLS]": 2, "world": 3}
     made = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="[UNK]"))
     made.save(str(tmp_path / "tokenizer.json"))
-    with asked(reader, tokenizer=tokens.Tokenizer(tmp_path / "tokenizer.json")) as ask:
+    with asked(reader, tokenizer=Tokenizer(tmp_path / "tokenizer.json")) as ask:
         cell = cells(ask)["input_ids"]
         assert cell["pieces"] == ["[CLS]", "hello", "world", None]
         assert cell["decoded"] == "[CLS] hello world"
         assert ask("samples", count=1)["samples"][0]["cells"]["input_ids"]["text"] == "[CLS] hello world"
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(OptionError, match=r"tokenizer\.json"):
-        tokens.Tokenizer(tmp_path / "tokenizer.json")
+        Tokenizer(tmp_path / "tokenizer.json")
     with pytest.raises(NotFoundError):
-        tokens.Tokenizer(tmp_path / "nothing.json")
+        Tokenizer(tmp_path / "nothing.json")
 
 
 # -- masks ---------------------------------------------------------------------------------------------------
@@ -400,15 +398,18 @@ def test_how_boxes_are_meant_is_guessed(format: str, relative: bool) -> None:
         "cxcywh": np.concatenate([corners[:, :2] + size / 2, size], axis=1),
     }[format]
     boxes = made if relative else made * [640, 480, 640, 480]
-    assert overlays.guess([(boxes, 640.0, 480.0)], "things") == (format, relative)
-    assert overlays.guess([(boxes, 640.0, 480.0)], "boxes_xywh") == ("xywh", relative)
+    assert overlays.guess_box_format([(boxes, 640.0, 480.0)], "things") == (format, relative)
+    assert overlays.guess_box_format([(boxes, 640.0, 480.0)], "boxes_xywh") == ("xywh", relative)
 
 
 def test_boxes_that_could_be_meant_twice() -> None:
     small = np.array([[0.5, 0.5, 0.1, 0.1]])
-    assert overlays.guess([(small, 640.0, 480.0)], "things") == ("cxcywh", True)
-    assert overlays.guess([(small * [640, 480, 640, 480], 640.0, 480.0)], "things") == ("xywh", False)
-    assert overlays.guess([], "bbox") == ("xywh", False)
+    assert overlays.guess_box_format([(small, 640.0, 480.0)], "things") == ("cxcywh", True)
+    assert overlays.guess_box_format([(small * [640, 480, 640, 480], 640.0, 480.0)], "things") == (
+        "xywh",
+        False,
+    )
+    assert overlays.guess_box_format([], "bbox") == ("xywh", False)
 
 
 def detection(path: Path) -> Any:
@@ -507,11 +508,11 @@ def test_a_table_has_no_overlays() -> None:
      {"bbox": [[]]}, {"objects": 3}],
 )  # fmt: skip
 def test_json_that_is_no_annotation(odd: Any) -> None:
-    assert annotations.of_json(odd) == {}
+    assert overlays.of_json(odd) == {}
 
 
 def test_lists_in_an_object_are_annotations_too() -> None:
-    found = annotations.of_json({"bbox": [[1, 2, 3, 4], [5, 6, 7, 8]], "category": ["a", "b"], "area": 3})
+    found = overlays.of_json({"bbox": [[1, 2, 3, 4], [5, 6, 7, 8]], "category": ["a", "b"], "area": 3})
     assert found == {"boxes": [[1, 2, 3, 4], [5, 6, 7, 8]], "labels": ["a", "b"]}
 
 
@@ -620,7 +621,7 @@ def test_boxes_lie_over_images(chromium: Any, tmp_path: Path) -> None:
         until(page, "document.querySelector('.stage .over')?.naturalWidth === 64")
         # Classes and numbers have one colour, whoever draws them.
         numbers = [0, 1, 5, 12, 13, 14, 200, 1 << 20]
-        ours = [[list(colours.of_class(number)) for number in numbers], colours.ramp().tolist()]
+        ours = [[list(colours.of_class(number)) for number in numbers], colours.colour_map().tolist()]
         both = "(n) => import('./page/colours.js').then((one) => [n.map(one.ofClass), one.ramp('sea')])"
         assert page.evaluate(both, numbers) == ours
 

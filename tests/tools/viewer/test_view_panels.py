@@ -14,7 +14,7 @@ import batchplant as bp
 from batchplant import schema
 from batchplant.codecs import image
 from batchplant.tools.viewer import comparing, epochs, overview
-from batchplant.tools.viewer.epochs import Epoch, Wish
+from batchplant.tools.viewer.epochs import Epoch, EpochOptions
 from browser import viewed
 from processes import PATIENCE
 from viewing import asked, working
@@ -95,7 +95,7 @@ def test_every_bar_leaves_as_many_samples_as_it_counts(images: Any) -> None:
 
 
 def test_some_samples_unless_all_are_asked_for(images: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(overview, "SAMPLE", 40)
+    monkeypatch.setattr(overview, "MAX_SAMPLES", 40)
     with asked(images) as ask:
         some, every = ask("overview"), ask("overview", exact=1)
     assert (some["looked_at"], some["samples"], some["exact"]) == (40, COUNT, False)
@@ -117,7 +117,7 @@ def test_overview_is_of_what_the_filter_leaves(images: Any) -> None:
 # -- order ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("order", epochs.NAMES)
+@pytest.mark.parametrize("order", epochs.ORDER_NAMES)
 @pytest.mark.parametrize("where", ["", "label != 'dog'"])
 def test_steps_are_those_of_the_loader(images: Any, order: str, where: str) -> None:
     """With ranks, a filter, and a last step that does not come out even."""
@@ -129,18 +129,10 @@ def test_steps_are_those_of_the_loader(images: Any, order: str, where: str) -> N
     with asked(images) as ask:
         for rank in range(3):
             loader = bp.Loader(
-                images,
-                7,
-                order=order,
-                order_options=options,
-                seed=3,
-                rank=rank,
-                world_size=3,
+                images, 7, order=order, order_options=options, seed=3, rank=rank, world_size=3,
                 indices=chosen,
-                pipelines={name: None for name in FIELDS if name != "label"},
-                ids=True,
-                workers=1,
-            )
+                pipelines={name: None for name in FIELDS if name != "label"}, ids=True, workers=1,
+            )  # fmt: skip
             loader.go_to(1)
             for step, batch in enumerate(loader):
                 found = ask("step", **params, step=step, rank=rank)
@@ -159,7 +151,7 @@ def test_every_position_has_its_step_and_rank(images: Any, world_size: int, batc
     epoch = Epoch(
         images,
         None,
-        Wish("random", batch_size=batch, world_size=world_size, drop_last=bool(drop)),
+        EpochOptions("random", batch_size=batch, world_size=world_size, drop_last=bool(drop)),
         None,
         told,
     )
@@ -190,7 +182,7 @@ def test_labels_along_the_epoch(images: Any) -> None:
 
 def test_how_mixed_a_long_epoch_is(images: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Told by rows from all over it; each of them has one class only, which is not by chance."""
-    monkeypatch.setattr(epochs, "STRETCH", 32)
+    monkeypatch.setattr(epochs, "STRETCH_POSITIONS", 32)
     with asked(images) as ask:
         found = ask("epoch", order="sequential", batch_size=4)
     assert found["mixing"]["again"] > 0.8
@@ -275,7 +267,9 @@ def test_work_that_nobody_wants_ends(images: Any, monkeypatch: pytest.MonkeyPatc
             ended.set()
 
     monkeypatch.setattr(overview.stats, "collect", collect)
-    session.jobs.get("x", lambda told: overview.overview(images, None, exact=True, told=told))
+    session.jobs.get(
+        "x", lambda progress: overview.collect_overview(images, None, exact=True, progress=progress)
+    )
     assert begun.wait(PATIENCE)
     session.close()
     assert ended.wait(PATIENCE)
@@ -367,7 +361,7 @@ def test_difference_image(images: Any, changed: Any) -> None:
 
 def test_how_far_values_are_apart() -> None:
     def said(one: Any, two: Any) -> tuple[bool, str]:
-        found = comparing._told(one, two)
+        found = comparing._compare_values(one, two)
         return found["same"], found["said"]
 
     assert said(None, None) == (True, "missing in both")
@@ -380,7 +374,7 @@ def test_how_far_values_are_apart() -> None:
     assert said(np.zeros((2, 3)), np.zeros((3, 2))) == (False, "2×3 and 3×2")
     assert said(np.array([1.0, np.nan, np.inf]), np.array([1.0, np.nan, np.inf])) == (True, "the same")
     assert said(np.zeros(0), np.zeros(0)) == (True, "both empty")
-    far = comparing._told(np.array([0.0, np.inf]), np.array([0.0, 1.0]))
+    far = comparing._compare_values(np.array([0.0, np.inf]), np.array([0.0, 1.0]))
     assert (far["same"], far["distance"]) == (False, 1.0)
 
 

@@ -1,11 +1,11 @@
-"""The routes of the server: the page, and what each part of it asks for."""
+"""The web application: the page, and the answers to its requests."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import math
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,33 +20,34 @@ from starlette.types import Receive, Scope, Send
 
 from ...errors import BatchplantError, MissingLibraryError, NotFoundError, OptionError, SampleIndexError
 from .jobs import Job
-from .routes import FIRST, Routes, others
+from .routes import browse
 from .rows import NotReady, Rows
 from .session import Session
 
 PAGE = Path(__file__).parent / "page"
 Answer = Callable[[Session, Request], Any]
+Routes = Mapping[str, Answer]
 # Requests that are answered at a time.
-THREADS = 8
+MAX_THREADS = 8
 
 
 def application(session: Session) -> Starlette:
-    """Everything behind the guard."""
+    """Return the application behind the :class:`~.security.Guard`."""
     routes = [
         Route("/", lambda request: FileResponse(str(PAGE / "index.html"))),
-        *_routes(session, FIRST, "/api/"),
-        Mount("/api", _Later(session)),
+        *_routes(session, browse.ROUTES, "/api/"),
+        Mount("/api", _LazyRoutes(session)),
         Mount("/page", StaticFiles(directory=str(PAGE))),
     ]
-    return Starlette(routes=routes, lifespan=_few_threads)
+    return Starlette(routes=routes, lifespan=_limit_threads)
 
 
 def _routes(session: Session, answers: Routes, prefix: str) -> list[Route]:
-    return [Route(f"{prefix}{path}", _answering(session, answer)) for path, answer in answers.items()]
+    return [Route(f"{prefix}{path}", _endpoint(session, answer)) for path, answer in answers.items()]
 
 
-class _Later:
-    """The other routes, made when one of them is first asked for."""
+class _LazyRoutes:
+    """Routes whose modules import much: imported with the first request for one of them."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -54,24 +55,30 @@ class _Later:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._router is None:
-            found = await anyio.to_thread.run_sync(others)
-            self._router = Router(_routes(self._session, found, "/"))
+            routes = await anyio.to_thread.run_sync(_lazy_routes)
+            self._router = Router(_routes(self._session, routes, "/"))
         await self._router(scope, receive, send)
 
 
+def _lazy_routes() -> Routes:
+    from .routes import media, panels
+
+    return {**panels.ROUTES, **media.ROUTES}
+
+
 @contextlib.asynccontextmanager
-async def _few_threads(app: Starlette) -> AsyncIterator[None]:
-    """Many tabs wait for each other; they do not take the machine."""
-    anyio.to_thread.current_default_thread_limiter().total_tokens = THREADS
+async def _limit_threads(app: Starlette) -> AsyncIterator[None]:
+    """Limit the threads, so that many tabs do not take the whole machine."""
+    anyio.to_thread.current_default_thread_limiter().total_tokens = MAX_THREADS
     yield
 
 
-def _answering(session: Session, answer: Answer) -> Callable[[Request], Response]:
+def _endpoint(session: Session, answer: Answer) -> Callable[[Request], Response]:
     def respond(request: Request) -> Response:
         try:
             value = answer(session, request)
         except NotReady as error:
-            return _json(_told(error.job), 409)
+            return _json(_job_state(error.job), 409)
         except BatchplantError as error:
             return _json(_error(error), _status(error))
         except (OSError, MemoryError) as error:
@@ -79,14 +86,14 @@ def _answering(session: Session, answer: Answer) -> Callable[[Request], Response
         if isinstance(value, Response):
             return value
         if isinstance(value, Job) and "stop" in request.query_params:
-            # Nobody wants it any more; without this it would be found out after a while.
+            # The page does not want it any more; otherwise the job would notice only after a while.
             value.stopped = True
-        return _json(_told(value) if isinstance(value, Job) else value)
+        return _json(_job_state(value) if isinstance(value, Job) else value)
 
     return respond
 
 
-def _told(job: Job) -> dict[str, Any]:
+def _job_state(job: Job) -> dict[str, Any]:
     if not job.finished.is_set():
         return {"state": "working", "done": job.done, "of": job.of}
     if job.error is not None:
@@ -96,12 +103,14 @@ def _told(job: Job) -> dict[str, Any]:
 
 
 def _error(error: Exception) -> dict[str, Any]:
-    place = {
+    location = {
         name: value
         for name in ("path", "sample", "field", "offset")
         if (value := getattr(error, name, None)) is not None and not callable(value)
     }
-    return {"error": {"message": str(error) or type(error).__name__, "type": type(error).__name__, **place}}
+    return {
+        "error": {"message": str(error) or type(error).__name__, "type": type(error).__name__, **location}
+    }
 
 
 def _status(error: BatchplantError) -> int:
@@ -116,11 +125,11 @@ def _json(value: Any, status: int = 200) -> Response:
 
 
 def _plain(value: Any) -> Any:
-    """What JSON can say: NumPy's numbers as numbers, what is not finite as text."""
+    """Return a value as JSON can hold it: NumPy numbers as numbers, numbers that are not finite as text."""
     if isinstance(value, dict):
-        return {str(key): _plain(one) for key, one in value.items()}
+        return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
+        return [_plain(item) for item in value]
     if isinstance(value, np.ndarray):
         return _plain(value.tolist())
     if isinstance(value, np.generic):

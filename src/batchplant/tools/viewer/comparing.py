@@ -1,4 +1,4 @@
-"""Two datasets side by side: which samples belong together, which cells differ, and how much."""
+"""Comparison of two datasets: matching samples, and the cells that differ."""
 
 from __future__ import annotations
 
@@ -23,154 +23,163 @@ from ...schema.columns import I64, end_within
 Progress = Callable[[int, int], None]
 Pixels = npt.NDArray[Any]
 
-STEP, STEP_BYTES = 256, 32 << 20
-# Cells that differ: no more are looked for.
-MOST = 1000
-# Samples without a partner that are listed.
-LISTED = 20
-KEYS_TOLD = 1 << 14
-# The longer side of an image of differences.
-LONGEST = 1024
-# Letters of values that are told as they are.
-SHORT = 40
+CHUNK_ROWS, CHUNK_BYTES = 256, 32 << 20
+# Cells that differ; the comparison stops there.
+MAX_DIFFERENCES = 1000
+# Samples without a match that are listed.
+MAX_LISTED = 20
+PROGRESS_KEYS = 1 << 14
+# Longer side of an image of differences.
+MAX_SIDE_PIXELS = 1024
+# Letters up to which a message contains both values.
+SHORT_LETTERS = 40
 
 
 @dataclasses.dataclass(frozen=True)
 class Pairs:
-    """Which sample of the one belongs to which of the other. ``alone``: those that have no partner."""
+    """Samples of dataset ``a`` with the matching samples of ``b``, and those without a match."""
 
-    mine: I64
-    theirs: I64
-    alone: I64
-    others_alone: I64
-    # Keys that are there more than once; the first counts.
-    again: int = 0
+    a: I64
+    b: I64
+    unmatched_a: I64
+    unmatched_b: I64
+    # Keys that occur more than once; the first one counts.
+    repeated_keys: int = 0
 
 
-def ways(a: Reader, b: Reader) -> list[dict[str, str]]:
-    """What samples can be matched by."""
-    found = [{"by": "position", "title": "position"}]
+def match_keys(a: Reader, b: Reader) -> list[dict[str, str]]:
+    """Return the ways to match samples: by position, key or a field."""
+    choices = [{"by": "position", "title": "position"}]
     if a._key_kind() is not None and b._key_kind() is not None:
-        found.append({"by": "key", "title": "key"})
+        choices.append({"by": "key", "title": "key"})
     for name, field in a.schema.items():
         if _can_be_key(field) and name in b.schema and _can_be_key(b.schema[name]):
-            found.append({"by": f"field:{name}", "title": f"the field {name}"})
-    return found
+            choices.append({"by": f"field:{name}", "title": f"the field {name}"})
+    return choices
 
 
 def _can_be_key(field: Field) -> bool:
     return (type(field) is Int and not field.names) or type(field) in (Text, Bytes, Uuid)
 
 
-def pairs(a: Reader, b: Reader, rows: I64 | None, by: str, told: Progress) -> Pairs:
-    """The samples of ``a`` that a filter left (``rows``; None: all) with those of ``b``."""
-    if by not in {way["by"] for way in ways(a, b)}:
+def match_samples(a: Reader, b: Reader, rows: I64 | None, by: str, progress: Progress) -> Pairs:
+    """Match the samples of ``a`` in ``rows`` (None: all) with those of ``b``."""
+    if by not in {way["by"] for way in match_keys(a, b)}:
         raise OptionError(f"samples cannot be matched by {by[:100]!r} here")
-    mine = np.arange(len(a)) if rows is None else rows
+    samples_a = np.arange(len(a)) if rows is None else rows
     if by == "position":
-        there = mine < len(b)
-        others = np.arange(len(a), max(len(a), len(b))) if rows is None else np.empty(0, np.int64)
-        return Pairs(mine[there], mine[there], mine[~there], others)
+        matched = samples_a < len(b)
+        unmatched_b = np.arange(len(a), max(len(a), len(b))) if rows is None else np.empty(0, np.int64)
+        return Pairs(samples_a[matched], samples_a[matched], samples_a[~matched], unmatched_b)
     field = by.partition(":")[2] or None
     total = len(a) + len(b)
-    of_b = _hashes(b, field, lambda done: told(done, total))
-    of_a = _hashes(a, field, lambda done: told(len(b) + done, total))[mine]
-    order = np.argsort(of_b, kind="stable")
-    ordered = of_b[order]
-    at = np.searchsorted(ordered, of_a)
-    there = ordered[np.minimum(at, max(len(b) - 1, 0))] == of_a if len(b) else np.zeros(len(mine), np.bool_)
-    theirs = order[at[there]]
-    others = np.empty(0, np.int64)
+    hashes_b = _hashes(b, field, lambda done: progress(done, total))
+    hashes_a = _hashes(a, field, lambda done: progress(len(b) + done, total))[samples_a]
+    order = np.argsort(hashes_b, kind="stable")
+    ordered = hashes_b[order]
+    positions = np.searchsorted(ordered, hashes_a)
+    matched = (
+        ordered[np.minimum(positions, max(len(b) - 1, 0))] == hashes_a
+        if len(b)
+        else np.zeros(len(samples_a), np.bool_)
+    )
+    samples_b = order[positions[matched]]
+    unmatched_b = np.empty(0, np.int64)
     if rows is None:
-        others = np.setdiff1d(np.flatnonzero(~np.isin(of_b, of_a)), theirs)
-    again = len(b) - len(np.unique(of_b))
-    return Pairs(mine[there], theirs, mine[~there], others, again)
+        unmatched_b = np.setdiff1d(np.flatnonzero(~np.isin(hashes_b, hashes_a)), samples_b)
+    repeated_keys = len(b) - len(np.unique(hashes_b))
+    return Pairs(samples_a[matched], samples_b, samples_a[~matched], unmatched_b, repeated_keys)
 
 
-def _hashes(reader: Reader, field: str | None, told: Callable[[int], None]) -> I64:
-    """A hash of every key: 64 bits, so that 10⁷ keys fit and a false match is one in a million datasets."""
-    found = np.empty(len(reader), dtype=np.int64)
-    at = 0
+def _hashes(reader: Reader, field: str | None, progress: Callable[[int], None]) -> I64:
+    """Return a 64-bit hash of every key: 10⁷ keys fit in memory, and false matches are very rare."""
+    hashes = np.empty(len(reader), dtype=np.int64)
+    count = 0
     for key in _keys(reader, field):
-        found[at] = hash(key.decode("utf-8", "replace") if isinstance(key, bytes) else str(key))
-        at += 1
-        if at % KEYS_TOLD == 0:
-            told(at)
-    return found[:at]
+        hashes[count] = hash(key.decode("utf-8", "replace") if isinstance(key, bytes) else str(key))
+        count += 1
+        if count % PROGRESS_KEYS == 0:
+            progress(count)
+    return hashes[:count]
 
 
 def _keys(reader: Reader, field: str | None) -> Iterator[Any]:
     if field is None:
         yield from reader.keys()
         return
-    # Not Keys, which leave out what is missing, and with it the place of all that follow.
+    # Not Keys, which leave out missing values and thereby shift all that follow.
     for columns in reader.scan(4096, [field]):
         for row in range(columns.rows):
             yield decode_cell(reader.schema[field], columns[field], row)
 
 
-def differing(a: Reader, b: Reader, found: Pairs, told: Progress) -> dict[str, Any]:
-    """The cells that differ, the most different first, and what else is not the same."""
+def compare_datasets(a: Reader, b: Reader, pairs: Pairs, progress: Progress) -> dict[str, Any]:
+    """Return the cells that differ, the most different first, and the other differences."""
     fields = [name for name in a.schema if name in b.schema]
     cells: list[dict[str, Any]] = []
     damaged: list[dict[str, Any]] = []
     compared = 0
     if fields:
-        for reached, problem, differs in _scan(a, b, found, told):
+        for reached, problem, differs in _scan(a, b, pairs, progress):
             compared = reached
             if problem is None:
                 continue
             row = problem.sample or 0
-            one: dict[str, Any] = {"sample": int(found.mine[row]), "other": int(found.theirs[row])}
-            one["field"] = problem.field
+            entry: dict[str, Any] = {"sample": int(pairs.a[row]), "other": int(pairs.b[row])}
+            entry["field"] = problem.field
             if not differs or problem.field is None:
-                damaged.append({**one, "message": problem.message})
+                damaged.append({**entry, "message": problem.message})
             else:
-                cells.append({**one, **difference(a, b, one["sample"], one["other"], problem.field)})
+                cells.append({**entry, **compare_cells(a, b, entry["sample"], entry["other"], problem.field)})
     cells.sort(key=lambda cell: -cell["distance"])
     return {
-        "pairs": len(found.mine), "compared": compared, "cells": cells, "damaged": damaged[:MOST],
-        "stopped": len(cells) >= MOST and compared < len(found.mine),
+        "pairs": len(pairs.a), "compared": compared, "cells": cells, "damaged": damaged[:MAX_DIFFERENCES],
+        "stopped": len(cells) >= MAX_DIFFERENCES and compared < len(pairs.a),
         "fields": fields,
         "only_here": [name for name in a.schema if name not in b.schema],
         "only_there": [name for name in b.schema if name not in a.schema],
-        "alone": {"count": len(found.alone), "samples": found.alone[:LISTED]},
-        "others_alone": {"count": len(found.others_alone), "samples": found.others_alone[:LISTED]},
-        "again": found.again,
+        "alone": {"count": len(pairs.unmatched_a), "samples": pairs.unmatched_a[:MAX_LISTED]},
+        "others_alone": {"count": len(pairs.unmatched_b), "samples": pairs.unmatched_b[:MAX_LISTED]},
+        "again": pairs.repeated_keys,
     }  # fmt: skip
 
 
-def _scan(a: Reader, b: Reader, found: Pairs, told: Progress) -> Iterator[tuple[int, Problem | None, bool]]:
-    """Range by range: how far it is, and each problem; sample numbers count pairs."""
-    mine, theirs = a.subset(found.mine), b.subset(found.theirs)
-    comparison = Comparison(mine, theirs, MOST)
-    sizes, each = mine.sizes(), step_of(mine, STEP, STEP_BYTES)
-    end, count, seen = 0, len(mine), 0
-    while end < count and seen < MOST:
-        start, end = end, end_within(sizes, end, min(each, count - end), STEP_BYTES)
-        told(start, count)
+def _scan(
+    a: Reader, b: Reader, pairs: Pairs, progress: Progress
+) -> Iterator[tuple[int, Problem | None, bool]]:
+    """Yield the number of compared pairs, a problem of a pair, and whether it is a difference."""
+    reader_a, reader_b = a.subset(pairs.a), b.subset(pairs.b)
+    comparison = Comparison(reader_a, reader_b, MAX_DIFFERENCES)
+    sizes, max_rows = reader_a.sizes(), step_of(reader_a, CHUNK_ROWS, CHUNK_BYTES)
+    end, count, seen = 0, len(reader_a), 0
+    while end < count and seen < MAX_DIFFERENCES:
+        start, end = end, end_within(sizes, end, min(max_rows, count - end), CHUNK_BYTES)
+        progress(start, count)
         problems: list[Problem] = []
-        rows, columns = read_sound(mine, np.arange(start, end), problems, sys.maxsize)
+        rows, columns = read_sound(reader_a, np.arange(start, end), problems, sys.maxsize)
         for problem in problems:
             yield end, problem, False
         if columns is not None:
             for problem, differs in comparison.differences(columns, rows, sys.maxsize):
                 seen += differs
-                yield comparison.compared if seen >= MOST else end, problem, differs
-        yield comparison.compared if seen >= MOST else end, None, False
+                yield comparison.compared if seen >= MAX_DIFFERENCES else end, problem, differs
+        yield comparison.compared if seen >= MAX_DIFFERENCES else end, None, False
 
 
-def difference(a: Reader, b: Reader, sample: int, other: int, name: str) -> dict[str, Any]:
-    """How two cells differ: ``distance`` from 0 (not at all) to 1, and in words."""
+def compare_cells(a: Reader, b: Reader, sample_a: int, sample_b: int, name: str) -> dict[str, Any]:
+    """Compare two cells: ``distance`` from 0 (the same) to 1, and a message."""
     try:
-        one, two = (_value(reader, at, name) for reader, at in ((a, sample), (b, other)))
+        value_a, value_b = (_value(reader, number, name) for reader, number in ((a, sample_a), (b, sample_b)))
     except (BatchplantError, OSError, MemoryError) as error:
         return {"field": name, "same": False, "distance": 1.0, "said": str(error)}
-    return {"field": name, **_told(_named(a.schema[name], one), _named(b.schema[name], two))}
+    return {
+        "field": name,
+        **_compare_values(_named(a.schema[name], value_a), _named(b.schema[name], value_b)),
+    }
 
 
 def _named(field: Field, value: Any) -> Any:
-    """A class by its name, which the two may count differently."""
+    """Return a class by its name: the datasets may number classes differently."""
     names = field.names if isinstance(field, Int) else None
     return names[value] if names and isinstance(value, int) and 0 <= value < len(names) else value
 
@@ -180,90 +189,99 @@ def _value(reader: Reader, sample: int, name: str) -> Any:
     return decode_cell(reader.schema[name], columns[name], 0)
 
 
-def _told(one: Any, two: Any) -> dict[str, Any]:
-    if one is None or two is None:
-        if one is two:
+def _compare_values(value_a: Any, value_b: Any) -> dict[str, Any]:
+    if value_a is None or value_b is None:
+        if value_a is value_b:
             return {"same": True, "distance": 0.0, "said": "missing in both"}
-        return {"same": False, "distance": 1.0, "said": f"missing {'here' if one is None else 'there'}"}
-    if isinstance(one, np.ndarray) and isinstance(two, np.ndarray):
-        return _arrays(one, two)
-    if isinstance(one, bytes | bytearray) and isinstance(two, bytes | bytearray):
-        return _texts(bytes(one), bytes(two), "byte")
-    if isinstance(one, str) and isinstance(two, str) and max(len(one), len(two)) > SHORT:
-        return _texts(one, two, "letter")
-    if bool(one == two) or (one != one and two != two):
+        return {"same": False, "distance": 1.0, "said": f"missing {'here' if value_a is None else 'there'}"}
+    if isinstance(value_a, np.ndarray) and isinstance(value_b, np.ndarray):
+        return _compare_arrays(value_a, value_b)
+    if isinstance(value_a, bytes | bytearray) and isinstance(value_b, bytes | bytearray):
+        return _compare_texts(bytes(value_a), bytes(value_b), "byte")
+    if (
+        isinstance(value_a, str)
+        and isinstance(value_b, str)
+        and max(len(value_a), len(value_b)) > SHORT_LETTERS
+    ):
+        return _compare_texts(value_a, value_b, "letter")
+    if bool(value_a == value_b) or (value_a != value_a and value_b != value_b):
         return {"same": True, "distance": 0.0, "said": "the same"}
-    if all(isinstance(each, int | float) and not isinstance(each, bool) for each in (one, two)):
-        far = abs(one - two)
-        share = far / max(abs(one), abs(two), 1e-300)
+    if all(isinstance(value, int | float) and not isinstance(value, bool) for value in (value_a, value_b)):
+        far = abs(value_a - value_b)
+        share = far / max(abs(value_a), abs(value_b), 1e-300)
         return {"same": False, "distance": float(min(share, 1.0)), "said": f"{far:.6g} apart"}
-    texts = [str(each) for each in (one, two)]
-    said = " and ".join(texts) if max(map(len, texts)) <= SHORT else "they differ"
-    return {"same": False, "distance": 1.0, "said": said}
+    texts = [str(value) for value in (value_a, value_b)]
+    message = " and ".join(texts) if max(map(len, texts)) <= SHORT_LETTERS else "they differ"
+    return {"same": False, "distance": 1.0, "said": message}
 
 
-def _texts(one: Any, two: Any, unit: str) -> dict[str, Any]:
-    if one == two:
+def _compare_texts(text_a: Any, text_b: Any, unit: str) -> dict[str, Any]:
+    if text_a == text_b:
         return {"same": True, "distance": 0.0, "said": "the same"}
-    most = min(len(one), len(two))
-    if isinstance(one, bytes):
-        unlike = np.frombuffer(one, np.uint8, most) != np.frombuffer(two, np.uint8, most)
-        first = int(unlike.argmax()) if unlike.any() else most
+    shared = min(len(text_a), len(text_b))
+    if isinstance(text_a, bytes):
+        unlike = np.frombuffer(text_a, np.uint8, shared) != np.frombuffer(text_b, np.uint8, shared)
+        first = int(unlike.argmax()) if unlike.any() else shared
     else:
-        first = next((at for at in range(most) if one[at] != two[at]), most)
-    lengths = "" if len(one) == len(two) else f"; {len(one):,} and {len(two):,} {unit}s"
+        first = next((position for position in range(shared) if text_a[position] != text_b[position]), shared)
+    lengths = "" if len(text_a) == len(text_b) else f"; {len(text_a):,} and {len(text_b):,} {unit}s"
     return {"same": False, "distance": 1.0, "said": f"differ from {unit} {first + 1:,} on{lengths}"}
 
 
-def _arrays(one: Pixels, two: Pixels) -> dict[str, Any]:
-    if one.shape != two.shape:
-        shapes = ("×".join(map(str, each.shape)) for each in (one, two))
+def _compare_arrays(array_a: Pixels, array_b: Pixels) -> dict[str, Any]:
+    if array_a.shape != array_b.shape:
+        shapes = ("×".join(map(str, array.shape)) for array in (array_a, array_b))
         return {"same": False, "distance": 1.0, "said": " and ".join(shapes)}
-    if one.dtype.kind not in "biuf" or two.dtype.kind not in "biuf":
-        same = bool(np.array_equal(one, two))
+    if array_a.dtype.kind not in "biuf" or array_b.dtype.kind not in "biuf":
+        same = bool(np.array_equal(array_a, array_b))
         return {"same": same, "distance": 0.0 if same else 1.0, "said": "the same" if same else "they differ"}
-    if not one.size:
+    if not array_a.size:
         return {"same": True, "distance": 0.0, "said": "both empty"}
     with np.errstate(invalid="ignore", over="ignore"):
-        apart = np.abs(one.astype(np.float64) - two.astype(np.float64))
-        # What is no number in both, or infinite in both, is the same.
-        apart[(one == two) | ((one != one) & (two != two))] = 0
+        apart = np.abs(array_a.astype(np.float64) - array_b.astype(np.float64))
+        # NaN equals NaN, infinity equals infinity.
+        apart[(array_a == array_b) | ((array_a != array_a) & (array_b != array_b))] = 0
     if not apart.any():
         return {"same": True, "distance": 0.0, "said": "the same"}
-    mean, most = float(np.nanmean(apart)), float(np.nanmax(apart))
-    scale = _scale(one, two)
-    said = f"mean difference {mean:.3g}, largest {most:.4g}, {(apart != 0).mean():.1%} of the values"
-    if one.dtype == np.uint8 and one.ndim >= 2 and two.dtype == np.uint8:
-        said += f"; PSNR {10 * np.log10(255**2 / float((apart**2).mean())):.1f} dB"
+    mean, largest = float(np.nanmean(apart)), float(np.nanmax(apart))
+    scale = _scale(array_a, array_b)
+    message = f"mean difference {mean:.3g}, largest {largest:.4g}, {(apart != 0).mean():.1%} of the values"
+    if array_a.dtype == np.uint8 and array_a.ndim >= 2 and array_b.dtype == np.uint8:
+        message += f"; PSNR {10 * np.log10(255**2 / float((apart**2).mean())):.1f} dB"
     distance = float(np.clip(mean / scale, 0, 1)) if np.isfinite(mean) else 1.0
-    return {"same": False, "distance": distance, "said": said}
+    return {"same": False, "distance": distance, "said": message}
 
 
-def _scale(one: Pixels, two: Pixels) -> float:
-    if one.dtype.kind in "iu" and one.dtype.itemsize <= 2:
-        return float(np.iinfo(one.dtype).max)
+def _scale(array_a: Pixels, array_b: Pixels) -> float:
+    if array_a.dtype.kind in "iu" and array_a.dtype.itemsize <= 2:
+        return float(np.iinfo(array_a.dtype).max)
     with np.errstate(invalid="ignore"):
-        finite = [each[np.isfinite(each)] for each in (one, two)]
-    return max([float(np.abs(each.astype(np.float64)).max()) for each in finite if each.size] or [1.0]) or 1.0
+        finite = [array[np.isfinite(array)] for array in (array_a, array_b)]
+    return (
+        max([float(np.abs(array.astype(np.float64)).max()) for array in finite if array.size] or [1.0]) or 1.0
+    )
 
 
-def difference_image(a: Reader, b: Reader, sample: int, other: int, name: str, gain: float) -> bytes:
-    """How far two images are apart, pixel by pixel, times ``gain``: black where they are the same."""
+def difference_image(a: Reader, b: Reader, sample_a: int, sample_b: int, name: str, gain: float) -> bytes:
+    """Return the pixel-wise difference of two images times ``gain`` as PNG: black where they are equal."""
     for reader in (a, b):
         if not isinstance(reader.schema[name], Image):
             raise OptionError(f"{name!r} is not a field of images")
-    one, two = (image.expand(_value(reader, at, name)) for reader, at in ((a, sample), (b, other)))
-    if one.shape[:2] != two.shape[:2]:
+    image_a, image_b = (
+        image.expand(_value(reader, number, name)) for reader, number in ((a, sample_a), (b, sample_b))
+    )
+    if image_a.shape[:2] != image_b.shape[:2]:
         raise OptionError(
-            f"the images have {one.shape[1]}×{one.shape[0]} and {two.shape[1]}×{two.shape[0]} pixels"
+            f"the images have {image_a.shape[1]}×{image_a.shape[0]} and "
+            f"{image_b.shape[1]}×{image_b.shape[0]} pixels"
         )
-    channels = max(one.shape[2], two.shape[2])
-    if one.shape[2] != two.shape[2]:
-        channels = min(one.shape[2], two.shape[2])
-    apart = np.abs(one[:, :, :channels].astype(np.float32) - two[:, :, :channels].astype(np.float32))
+    channels = max(image_a.shape[2], image_b.shape[2])
+    if image_a.shape[2] != image_b.shape[2]:
+        channels = min(image_a.shape[2], image_b.shape[2])
+    apart = np.abs(image_a[:, :, :channels].astype(np.float32) - image_b[:, :, :channels].astype(np.float32))
     apart = apart[:, :, :3] if channels >= 3 else apart.max(axis=2, keepdims=True)
-    kind = one.dtype
+    kind = image_a.dtype
     if kind != np.uint8:
         apart *= 255.0 / (np.iinfo(kind).max if kind.kind in "iu" else max(float(np.nanmax(apart)), 1e-12))
     shown = np.clip(np.nan_to_num(apart) * gain, 0, 255).astype(np.uint8)
-    return image.encode(image.squeeze(image.fit(shown, LONGEST)), "png")
+    return image.encode(image.squeeze(image.fit(shown, MAX_SIDE_PIXELS)), "png")

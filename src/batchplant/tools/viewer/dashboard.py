@@ -1,7 +1,7 @@
-"""Loaders as they run: once a second what ``stats()`` says, kept for an hour, shown on a page.
+"""Dashboard of running loaders: ``stats()`` once a second, stored for an hour, shown on a page.
 
-One thread looks, one server answers, however many loaders the process has. Neither holds a loader: when the
-last one is closed or let go, both end.
+One thread polls and one server answers for all loaders of a process. Neither keeps a loader alive: both end
+when the last loader is closed or collected.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from ...errors import AccessError, BatchplantError, OptionError, shown
 from ...loading.bridges import DASHBOARD
 from ...loading.loader import Loader
 from . import attach
-from .pipelines import arguments
+from .pipelines import loader_arguments
 
-# Seconds from one look to the next, and how many are kept.
-EVERY, KEPT = 1.0, 3600
-# What is kept of each look. All but the last seven are sums since the loader was made.
+# Interval of the measurements, and how many are stored.
+INTERVAL_SECONDS, MAX_ROWS = 1.0, 3600
+# Columns of a measurement. All but the last seven are totals since the loader was made.
 COLUMNS = (
     "samples", "batches", "waited", "step", "storage", "decode", "transforms", "device", "thread_decode",
     "thread_resize", "fetched", "requests", "skipped", "cpu",
@@ -36,10 +36,10 @@ PAGE_BYTES = resource.getpagesize()
 
 
 class Ring:
-    """The last rows of numbers. Written by one thread, read by any."""
+    """Ring buffer of measurements. Written by one thread, read by any."""
 
-    def __init__(self, kept: int = KEPT) -> None:
-        self._rows = np.zeros((kept, len(COLUMNS)))
+    def __init__(self, rows: int = MAX_ROWS) -> None:
+        self._rows = np.zeros((rows, len(COLUMNS)))
         self._lock = threading.Lock()
         self.count = 0
 
@@ -49,14 +49,14 @@ class Ring:
             self.count += 1
 
     def since(self, first: int) -> tuple[int, list[list[float]]]:
-        """The rows from this number on that are still there, and the number of the next one."""
+        """Return the number of the next row, and the rows from ``first`` on that are still stored."""
         with self._lock:
             first = max(first, self.count - len(self._rows), 0)
             return self.count, self._rows[np.arange(first, self.count) % len(self._rows)].tolist()
 
 
 class Watch:
-    """What is known of one loader; it does not keep it alive."""
+    """Measurements of one loader; holds only a weak reference to it."""
 
     def __init__(self, number: int, loader: Loader, board: Dashboard) -> None:
         self.number, self.board = number, board
@@ -69,14 +69,14 @@ class Watch:
 
     @property
     def url(self) -> str:
-        """The page, at this loader."""
+        """Link to this loader on the page."""
         return f"{self.board.server.url}#tab=live" + (f"&live_loader={self.number}" if self.number else "")
 
     def __repr__(self) -> str:
         return f"<dashboard of {self.about['path']}: {self.url}>"
 
     def look(self) -> None:
-        """Take one more row, as long as there is a loader."""
+        """Add a measurement while the loader lives."""
         loader = self._loader()
         if loader is None or loader._closed:
             self.ended = True
@@ -103,21 +103,21 @@ class Watch:
         }  # fmt: skip
         self.ring.add(row)
 
-    def told(self, first: int) -> dict[str, Any]:
-        """All that is new since that row, for the page."""
-        following, rows = self.ring.since(first)
+    def report(self, first: int) -> dict[str, Any]:
+        """Return the measurements since that row, for the page."""
+        next_row, rows = self.ring.since(first)
         return {
             "loader": self.number, "about": self.about, "ended": self.ended, **self.last,
-            "every": EVERY, "columns": COLUMNS, "rows": rows, "next": following,
+            "every": INTERVAL_SECONDS, "columns": COLUMNS, "rows": rows, "next": next_row,
         }  # fmt: skip
 
     def close(self) -> None:
-        """Look no more; without another loader the page ends too."""
+        """Stop measuring; the page ends with the last loader."""
         self.board.drop(self)
 
 
 class Dashboard:
-    """The loaders of this process that are watched, and their page."""
+    """The watched loaders of this process, and their page."""
 
     def __init__(self, port: int, first: Loader) -> None:
         from .serve import Server
@@ -126,13 +126,13 @@ class Dashboard:
         self.process = os.getpid()
         self.watches: list[Watch] = []
         self._lock, self._wake, self._ended = threading.Lock(), threading.Event(), False
-        session = Session(first.reader, pipeline=arguments(first, first.reader), live=self)
+        session = Session(first.reader, pipeline=loader_arguments(first, first.reader), live=self)
         try:
             self.server = Server(session, port=port)
         except AccessError as error:
             if not port:
                 raise
-            # A training run does not end because a page has to move.
+            # A training run must not fail because a port is taken.
             warnings.warn(f"the dashboard takes another port: {error}", stacklevel=5)
             self.server = Server(session, port=0)
         self.server.start()
@@ -151,22 +151,22 @@ class Dashboard:
             return
         watch.look()
         watch.ended = True
-        if self.over:
+        if self.finished:
             self.close()
 
     @property
-    def over(self) -> bool:
-        return bool(self.watches) and all(one.ended for one in self.watches)
+    def finished(self) -> bool:
+        return bool(self.watches) and all(watch.ended for watch in self.watches)
 
     def find(self, number: int) -> Watch | None:
-        return next((one for one in self.watches if one.number == number), None)
+        return next((watch for watch in self.watches if watch.number == number), None)
 
     def _look(self) -> None:
-        while not self._wake.wait(EVERY):
+        while not self._wake.wait(INTERVAL_SECONDS):
             for watch in self.watches:
                 if not watch.ended:
                     watch.look()
-            if self.over:
+            if self.finished:
                 self._end()
                 return
 
@@ -197,20 +197,20 @@ def watch(loader: Loader, port: bool | int | None) -> Watch:
         try:
             return watch(loader, _port_of(os.environ.get(DASHBOARD, "")))
         except BatchplantError as error:
-            # Whoever set the variable did not write the program, which must run.
+            # The variable must not make a program fail.
             warnings.warn(f"no dashboard ({DASHBOARD}): {error}", stacklevel=4)
             return None  # type: ignore[return-value]
-    wanted = 0 if port is True else int(port)
-    if not 0 <= wanted <= 65535:
+    number = 0 if port is True else int(port)
+    if not 0 <= number <= 65535:
         raise OptionError(f"dashboard is True or a port from 1 to 65535, not {port}")
     with _lock:
         old = _current
-        if old is None or old.process != os.getpid() or old.over:
-            _current = old = Dashboard(wanted, loader)
+        if old is None or old.process != os.getpid() or old.finished:
+            _current = old = Dashboard(number, loader)
             atexit.register(old.close)
-        found = old.add(loader)
-    print(f"batchplant: dashboard of {found.about['path']}: {found.url}", file=sys.stderr, flush=True)
-    return found
+        watched = old.add(loader)
+    print(f"batchplant: dashboard of {watched.about['path']}: {watched.url}", file=sys.stderr, flush=True)
+    return watched
 
 
 def _port_of(text: str) -> bool | int:
@@ -230,7 +230,7 @@ def _about(loader: Loader) -> dict[str, Any]:
 
 
 def _memory() -> int:
-    """Bytes of this process that are in memory."""
+    """Return the resident memory of this process in bytes."""
     try:
         with open("/proc/self/statm", "rb") as file:
             return int(file.read().split()[1]) * PAGE_BYTES

@@ -1,4 +1,4 @@
-"""An epoch as a Loader with these options will read it: which rank sees which sample when, and how mixed."""
+"""An epoch as a Loader with these options will read it: samples of each rank and step, and how well mixed."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from ...order import quality
 from ...schema import Bool, Int, Text
 from ...schema.columns import I64, Columns
 from ..doctor.check import find_label
-from .session import whole
+from .session import integer_param
 
 Progress = Callable[[int, int], None]
 
-NAMES = ("sequential", "random", "quasi_random", "shards", "windowed", "class_balanced")
-# Dots of the image of an epoch; columns of the one of labels, and samples that are read for each.
-DOTS, COLUMNS, EACH, FEWEST = 3000, 80, 64, 32
-# Of so few samples all labels are read. class_balanced, which needs all, stops here.
-ALL_LABELS, MOST_LABELS = 20_000, 20_000_000
-# Positions that tell how mixed batches are, in rows from all over the epoch.
-STRETCH, PLACES_LOOKED_AT = 8192, 8
-STEP = 4096
-# Classes that have a colour of their own, and samples of a batch that are listed.
-CLASSES, LISTED = 7, 512
-CHUNK = 1 << 18
-# Times that a sample is seen that are told.
-PLACES = 5
+ORDER_NAMES = ("sequential", "random", "quasi_random", "shards", "windowed", "class_balanced")
+# Dots of the chart of an epoch; columns of the chart of labels, labels per column, and samples per column.
+MAX_DOTS, MAX_LABEL_COLUMNS, LABELS_PER_COLUMN, MIN_COLUMN_SAMPLES = 3000, 80, 64, 32
+# Samples up to which all labels are read, and the limit of class_balanced, which needs all labels.
+MAX_EXACT_LABELS, MAX_LABELS = 20_000, 20_000_000
+# Positions that are examined for mixing, in stretches from all over the epoch.
+STRETCH_POSITIONS, STRETCHES = 8192, 8
+READ_SAMPLES = 4096
+# Classes with a colour of their own, and samples of a batch that are listed.
+MAX_COLOURED_CLASSES, MAX_LISTED_SAMPLES = 7, 512
+CHUNK_POSITIONS = 1 << 18
+# Appearances of a sample that are listed.
+MAX_APPEARANCES = 5
 
 
 @dataclasses.dataclass(frozen=True)
-class Wish:
-    """The options of a Loader that say what it reads."""
+class EpochOptions:
+    """Options of a Loader that determine the order of an epoch."""
 
     order: str = "random"
     seed: int = 0
@@ -51,135 +51,143 @@ class Wish:
     drop_last: bool = False
 
     @classmethod
-    def of(cls, params: Mapping[str, str]) -> Wish:
+    def from_params(cls, params: Mapping[str, str]) -> EpochOptions:
         name = params.get("order", "random")
-        if name not in NAMES:
-            raise OptionError(f"there is no order {name[:40]!r} here; there are: {', '.join(NAMES)}")
+        if name not in ORDER_NAMES:
+            raise OptionError(f"there is no order {name[:40]!r} here; there are: {', '.join(ORDER_NAMES)}")
         return cls(
-            name, whole(params, "seed", 0, 0, 2**63), whole(params, "epoch", 0, 0, 2**31),
-            whole(params, "batch_size", 256, 1, 1 << 24), whole(params, "world_size", 1, 1, 1 << 16),
-            whole(params, "window", 0, 0, 1 << 31), whole(params, "lanes", 1, 1, 1 << 16),
+            name,
+            integer_param(params, "seed", 0, 0, 2**63),
+            integer_param(params, "epoch", 0, 0, 2**31),
+            integer_param(params, "batch_size", 256, 1, 1 << 24),
+            integer_param(params, "world_size", 1, 1, 1 << 16),
+            integer_param(params, "window", 0, 0, 1 << 31),
+            integer_param(params, "lanes", 1, 1, 1 << 16),
             bool(params.get("drop_last")),
-        )  # fmt: skip
+        )
 
     @property
     def options(self) -> dict[str, Any]:
-        """``order_options`` of the Loader, but for what is read from the dataset."""
+        """``order_options`` of the Loader, without those that are read from the dataset."""
         takes = inspect.signature(orders.NAMED[self.order]).parameters
-        found: dict[str, Any] = {}
+        options: dict[str, Any] = {}
         if self.window and "window" in takes:
-            found["window"] = self.window
+            options["window"] = self.window
         if self.lanes > 1 and "lanes" in takes:
-            found |= {"lanes": self.lanes, "lane_size": self.batch_size}
-        return found
+            options |= {"lanes": self.lanes, "lane_size": self.batch_size}
+        return options
 
 
 class Epoch:
-    """One epoch of the samples that a filter left. Positions and ranks are those of the Loader."""
+    """An epoch of the samples in ``rows``. Positions and ranks are those of the Loader."""
 
-    def __init__(self, reader: Reader, rows: I64 | None, wish: Wish, label: str | None, told: Progress):
-        self.reader, self.rows, self.wish = reader, rows, wish
+    def __init__(
+        self, reader: Reader, rows: I64 | None, options: EpochOptions, label: str | None, progress: Progress
+    ):
+        self.reader, self.rows, self.options = reader, rows, options
         self.label = label
-        options = wish.options
-        if wish.order in orders.BY_BLOCKS:
+        order_options = options.options
+        if options.order in orders.BY_BLOCKS:
             blocks = reader.blocks()
             if blocks is None:
                 raise OptionError(
-                    f"this format has no blocks, so {wish.order} has nothing to go by; use random"
+                    f"this format has no blocks, so {options.order} has nothing to go by; use random"
                 )
-            options["blocks"] = orders.BlockIndex(blocks, reader.window, rows)
-        if wish.order == "class_balanced":
-            options["labels"] = self._all_labels(told)
-        self.order = orders.make(wish.order, self.count, seed=wish.seed, epoch=wish.epoch, **options)
+            order_options["blocks"] = orders.BlockIndex(blocks, reader.window, rows)
+        if options.order == "class_balanced":
+            order_options["labels"] = self._all_labels(progress)
+        self.order = orders.make(
+            options.order, self.count, seed=options.seed, epoch=options.epoch, **order_options
+        )
 
     @property
     def count(self) -> int:
         return len(self.reader) if self.rows is None else len(self.rows)
 
     def samples(self, positions: I64) -> I64:
-        """The numbers in the dataset of what stands at these positions."""
-        taken = self.order.take(positions)
-        return taken if self.rows is None else self.rows[taken]
+        """Return the samples at these positions."""
+        rows = self.order.take(positions)
+        return rows if self.rows is None else self.rows[rows]
 
     def shard(self, rank: int) -> orders.Shard:
-        wish = self.wish
+        options = self.options
         return orders.shard(
             self.order,
             rank=rank,
-            world_size=wish.world_size,
-            batch_size=wish.batch_size,
-            drop_last=wish.drop_last,
+            world_size=options.world_size,
+            batch_size=options.batch_size,
+            drop_last=options.drop_last,
         )
 
     def step(self, number: int, rank: int) -> dict[str, Any]:
-        """What a rank sees at a step."""
+        """Describe the batch of a rank at a step."""
         shard = self.shard(rank)
         if not 0 <= number < len(shard):
             raise OptionError(f"there is no step {number:,}; this rank has {len(shard):,}")
-        at = shard.positions(number)
-        positions = np.asarray(at if isinstance(at, np.ndarray) else np.arange(at.start, at.stop))
+        batch = shard.positions(number)
+        positions = np.asarray(batch if isinstance(batch, np.ndarray) else np.arange(batch.start, batch.stop))
         samples = self.samples(positions)
-        found: dict[str, Any] = {
-            "step": number, "steps": len(shard), "rank": rank, "world_size": self.wish.world_size,
+        summary: dict[str, Any] = {
+            "step": number, "steps": len(shard), "rank": rank, "world_size": self.options.world_size,
             "count": len(samples), "position": int(positions[0]) if len(positions) else None,
-            "samples": samples[:LISTED],
+            "samples": samples[:MAX_LISTED_SAMPLES],
         }  # fmt: skip
         if self.label is not None:
-            counts = Counter(self._labels(samples[:ALL_LABELS]))
-            found["classes"] = [{"label": name, "count": count} for name, count in counts.most_common(100)]
-        return found
+            counts = Counter(self._labels(samples[:MAX_EXACT_LABELS]))
+            summary["classes"] = [{"label": name, "count": count} for name, count in counts.most_common(100)]
+        return summary
 
-    def place(self, sample: int, told: Progress) -> list[dict[str, int]]:
-        """When this sample is seen: the first few times, for some orders repeat samples or leave some out."""
+    def appearances(self, sample: int, progress: Progress) -> list[dict[str, int]]:
+        """Return the first positions of a sample, with step and rank; orders may repeat or omit samples."""
         row = sample
         if self.rows is not None:
-            # In the order of the dataset.
+            # Rows are in the order of the dataset.
             row = int(np.searchsorted(self.rows, sample))
             if row == len(self.rows) or self.rows[row] != sample:
                 return []
-        found: list[dict[str, int]] = []
+        appearances: list[dict[str, int]] = []
         first, last = self._around(row)
-        for start in range(first, last, CHUNK):
-            told(start - first, last - first)
-            positions = np.arange(start, min(start + CHUNK, last))
-            for at in positions[self.order.take(positions) == row].tolist():
-                found.append({"position": at, **self._when(at)})
-                if len(found) == PLACES:
-                    return found
-            if found and self.wish.order != "class_balanced":
+        for start in range(first, last, CHUNK_POSITIONS):
+            progress(start - first, last - first)
+            positions = np.arange(start, min(start + CHUNK_POSITIONS, last))
+            for position in positions[self.order.take(positions) == row].tolist():
+                appearances.append({"position": position, **self._when(position)})
+                if len(appearances) == MAX_APPEARANCES:
+                    return appearances
+            if appearances and self.options.order != "class_balanced":
                 break
-        return found
+        return appearances
 
     def _around(self, row: int) -> tuple[int, int]:
-        """Between which positions a sample stands, as far as that is known without looking."""
+        """Return the bounds of a sample's position that follow from the kind of order."""
         length = self.order.length
-        if self.wish.order == "sequential":
+        if self.options.order == "sequential":
             return row, row + 1
-        if self.wish.order == "random":
-            at = int(self.order.find(np.array([row]))[0])
-            return at, at + 1
-        if self.wish.order == "windowed":
-            far = self.wish.window or inspect.signature(orders.windowed).parameters["window"].default
+        if self.options.order == "random":
+            position = int(self.order.find(np.array([row]))[0])
+            return position, position + 1
+        if self.options.order == "windowed":
+            far = self.options.window or inspect.signature(orders.windowed).parameters["window"].default
             return max(0, row - far), min(length, row + far + 1)
         return 0, length
 
     def _when(self, position: int) -> dict[str, int]:
-        """The step and the rank that have a position; none where drop_last leaves it out."""
+        """Return the step and the rank of a position; nothing if drop_last leaves it out."""
         steps, ranks = self.steps_and_ranks(np.array([position]))
         return {"step": int(steps[0]), "rank": int(ranks[0])} if steps[0] >= 0 else {}
 
     def steps_and_ranks(self, positions: I64) -> tuple[I64, I64]:
-        """For each position the step and the rank that take it; -1 where none does."""
-        wish = self.wish
-        each = wish.world_size * wish.batch_size
-        steps, rest = np.divmod(positions, each)
-        ranks = rest // wish.batch_size
+        """Return the step and the rank of each position; -1 for positions that are left out."""
+        options = self.options
+        step_samples = options.world_size * options.batch_size
+        steps, remainders = np.divmod(positions, step_samples)
+        ranks = remainders // options.batch_size
         first = self.shard(0)
         total = first.steps
-        # The last two steps are dealt out otherwise where they are not full.
+        # The last two steps are distributed differently if they are not full.
         tail = first.position_after(max(total - 2, 0)) if total else 0
-        for at in np.flatnonzero(positions >= tail).tolist():
-            steps[at], ranks[at] = self._in_tail(int(positions[at]), total)
+        for row in np.flatnonzero(positions >= tail).tolist():
+            steps[row], ranks[row] = self._in_tail(int(positions[row]), total)
         return steps, ranks
 
     def _in_tail(self, position: int, total: int) -> tuple[int, int]:
@@ -187,125 +195,137 @@ class Epoch:
         for number in range(max(total - 2, 0), total):
             begin, end = first.position_after(number), first.position_after(number + 1)
             if begin <= position < end:
-                # Parts are equal but for one, the larger ones first.
-                size, more = divmod(end - begin, self.wish.world_size)
-                rest = position - begin
-                large = more * (size + 1)
-                rank = rest // (size + 1) if rest < large else more + (rest - large) // max(size, 1)
+                # Parts differ by at most one sample, the larger ones first.
+                size, larger_parts = divmod(end - begin, self.options.world_size)
+                remainder = position - begin
+                large = larger_parts * (size + 1)
+                rank = (
+                    remainder // (size + 1)
+                    if remainder < large
+                    else larger_parts + (remainder - large) // max(size, 1)
+                )
                 return number, rank
         return -1, -1
 
-    # -- the image of an epoch -----------------------------------------------------------------------
+    # -- chart of an epoch -----------------------------------------------------------------------
 
-    def image(self, told: Progress) -> dict[str, Any]:
+    def chart(self, progress: Progress) -> dict[str, Any]:
         length = self.order.length
         shard = self.shard(0)
-        found: dict[str, Any] = {
+        chart: dict[str, Any] = {
             "count": self.count, "length": length, "steps": shard.steps, "idle": shard.idle,
             "left_out": length - shard.position_after(shard.steps) if shard.steps else length,
             "label": self.label, "labels": _candidates(self.reader), "dots": self._dots(),
         }  # fmt: skip
-        stretches = [self.samples(at) for at in self._stretches()]
-        batch = min(self.wish.batch_size, STRETCH)
-        found["kept_neighbours"] = _mean([quality.kept_neighbours(one) for one in stretches])
+        stretches = [self.samples(positions) for positions in self._stretches()]
+        batch = min(self.options.batch_size, STRETCH_POSITIONS)
+        chart["kept_neighbours"] = _mean([quality.kept_neighbours(stretch) for stretch in stretches])
         blocks = self.reader.blocks()
         if blocks is not None and stretches:
-            touched = [quality.blocks_per_batch(quality.codes_of(blocks[one]), batch) for one in stretches]
+            touched = [
+                quality.blocks_per_batch(quality.codes_of(blocks[stretch]), batch) for stretch in stretches
+            ]
             count = len(np.unique(blocks if self.rows is None else blocks[self.rows]))
-            found["blocks"] = {"count": count, "per_batch": _mean(touched)}
+            chart["blocks"] = {"count": count, "per_batch": _mean(touched)}
         if self.label is not None and length:
-            found["mixing"] = self._mixing(told, stretches, batch)
-        return found
+            chart["mixing"] = self._mixing(progress, stretches, batch)
+        return chart
 
     def _stretches(self) -> list[I64]:
-        """Positions in a row, whole batches, from all over the epoch; all of them where they are few."""
-        length, batch = self.order.length, min(self.wish.batch_size, STRETCH)
-        if length <= STRETCH:
+        """Return runs of consecutive positions, complete batches, from all over the epoch."""
+        length, batch = self.order.length, min(self.options.batch_size, STRETCH_POSITIONS)
+        if length <= STRETCH_POSITIONS:
             return [np.arange(length)] if length else []
-        each = max(1, STRETCH // PLACES_LOOKED_AT // batch) * batch
-        firsts = np.linspace(0, max(0, length - each), PLACES_LOOKED_AT).astype(np.int64) // batch * batch
-        return [np.arange(first, min(first + each, length)) for first in firsts.tolist()]
+        stretch_length = max(1, STRETCH_POSITIONS // STRETCHES // batch) * batch
+        firsts = np.linspace(0, max(0, length - stretch_length), STRETCHES).astype(np.int64) // batch * batch
+        return [np.arange(first, min(first + stretch_length, length)) for first in firsts.tolist()]
 
     def _dots(self) -> list[list[int]]:
-        """Some positions with step, sample and rank. Drawn, for evenly spaced ones would hide a pattern."""
+        """Return random positions with step, sample and rank; evenly spaced ones could hide a pattern."""
         length = self.order.length
         if not length:
             return []
         rng = np.random.default_rng(0)
-        at = np.arange(length) if length <= DOTS else np.sort(rng.integers(0, length, DOTS))
-        steps, ranks = self.steps_and_ranks(at)
-        there = steps >= 0
-        rows = np.stack([at, steps, self.samples(at), ranks], axis=1)[there]
-        found: list[list[int]] = rows.tolist()
-        return found
+        positions = np.arange(length) if length <= MAX_DOTS else np.sort(rng.integers(0, length, MAX_DOTS))
+        steps, ranks = self.steps_and_ranks(positions)
+        present = steps >= 0
+        rows = np.stack([positions, steps, self.samples(positions), ranks], axis=1)[present]
+        dots: list[list[int]] = rows.tolist()
+        return dots
 
-    def _mixing(self, told: Progress, stretches: list[I64], batch: int) -> dict[str, Any]:
-        """Classes along the epoch, and how much a batch tells of all of them."""
+    def _mixing(self, progress: Progress, stretches: list[I64], batch: int) -> dict[str, Any]:
+        """Count the classes along the epoch, and measure how well batches represent them."""
         length = self.order.length
-        # A column of a handful would show chance alone.
-        columns = int(np.clip(length // FEWEST, min(length, 8), COLUMNS))
+        # A column of a few samples would show only chance.
+        columns = int(np.clip(length // MIN_COLUMN_SAMPLES, min(length, 8), MAX_LABEL_COLUMNS))
         edges = np.linspace(0, length, columns + 1).astype(np.int64)
         rng = np.random.default_rng(0)
-        every = length <= ALL_LABELS
+        every = length <= MAX_EXACT_LABELS
         parts = [
-            np.arange(first, last) if every or last - first <= EACH else rng.integers(first, last, EACH)
+            np.arange(first, last)
+            if every or last - first <= LABELS_PER_COLUMN
+            else rng.integers(first, last, LABELS_PER_COLUMN)
             for first, last in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)
         ]
-        labels = self._labels(self.samples(np.concatenate(parts)), told)
+        labels = self._labels(self.samples(np.concatenate(parts)), progress)
         counted = Counter(labels)
-        common = sorted((name for name, _ in counted.most_common(CLASSES)), key=_place_of)
+        common = sorted((name for name, _ in counted.most_common(MAX_COLOURED_CLASSES)), key=_label_sort_key)
         kinds = len(counted)
-        names = [*common, f"{kinds - CLASSES:,} others"] if kinds > CLASSES else common
-        number = {name: at for at, name in enumerate(common)}
+        names = (
+            [*common, f"{kinds - MAX_COLOURED_CLASSES:,} others"] if kinds > MAX_COLOURED_CLASSES else common
+        )
+        number = {name: row for row, name in enumerate(common)}
         counts = np.zeros((len(names), columns), dtype=np.int64)
-        at = 0
+        start = 0
         for column, part in enumerate(parts):
-            for name in labels[at : at + len(part)]:
+            for name in labels[start : start + len(part)]:
                 counts[number.get(name, len(names) - 1), column] += 1
-            at += len(part)
-        in_a_row = [quality.codes_of(self._labels(one)) for one in stretches]
-        # By the shares of all: within a row that has one class only, everything would be by chance.
+            start += len(part)
+        stretch_codes = [quality.codes_of(self._labels(stretch)) for stretch in stretches]
+        # From the frequencies of all labels: within a stretch of one class, every repetition would be chance.
         chance = sum((count / len(labels)) ** 2 for count in counted.values())
-        same = _mean([float((one[1:] == one[:-1]).mean()) for one in in_a_row if len(one) > 1])
+        same = _mean([float((codes[1:] == codes[:-1]).mean()) for codes in stretch_codes if len(codes) > 1])
         return {
             "names": names, "counts": counts, "every": every, "kinds": kinds,
             "entropy": quality.entropy(quality.codes_of(labels)),
-            "batch_entropy": _mean([quality.batch_entropy(one, batch) for one in in_a_row]),
+            "batch_entropy": _mean([quality.batch_entropy(codes, batch) for codes in stretch_codes]),
             "again": (same - chance) / (1 - chance) if chance < 1 else 0.0,
         }  # fmt: skip
 
-    def _labels(self, samples: I64, told: Progress | None = None) -> list[str]:
-        """The classes of these samples; of those that cannot be read, a word for that."""
+    def _labels(self, samples: I64, progress: Progress | None = None) -> list[str]:
+        """Return the classes of these samples, "(unreadable)" for those that cannot be read."""
         assert self.label is not None
-        # Read in the order of the file, whatever the epoch's is.
-        wanted, back = np.unique(samples, return_inverse=True)
-        found: list[str] = []
-        for start in range(0, len(wanted), STEP):
-            if told is not None:
-                told(start, len(wanted))
-            found += _texts(self.reader, wanted[start : start + STEP], self.label)
-        return [found[at] for at in back.reshape(-1).tolist()]
+        # Read in the order of the file.
+        unique, back = np.unique(samples, return_inverse=True)
+        labels: list[str] = []
+        for start in range(0, len(unique), READ_SAMPLES):
+            if progress is not None:
+                progress(start, len(unique))
+            labels += _texts(self.reader, unique[start : start + READ_SAMPLES], self.label)
+        return [labels[row] for row in back.reshape(-1).tolist()]
 
-    def _all_labels(self, told: Progress) -> Any:
+    def _all_labels(self, progress: Progress) -> Any:
         if self.label is None:
             raise OptionError("class_balanced needs a field of classes, and there is none")
-        if self.count > MOST_LABELS:
-            raise OptionError(f"class_balanced reads all labels, here of up to {MOST_LABELS:,} samples")
+        if self.count > MAX_LABELS:
+            raise OptionError(f"class_balanced reads all labels, here of up to {MAX_LABELS:,} samples")
         reader, name, count = self.reader, self.label, self.count
         codes = np.empty(count, dtype=np.int64)
-        known: dict[str, int] = {}
-        for start in range(0, count, CHUNK):
-            told(start, count)
-            end = min(start + CHUNK, count)
-            some = np.arange(start, end) if self.rows is None else self.rows[start:end]
-            column = reader.read(some, [name])[name] if type(reader.schema[name]) in (Int, Bool) else None
+        codes_by_label: dict[str, int] = {}
+        for start in range(0, count, CHUNK_POSITIONS):
+            progress(start, count)
+            end = min(start + CHUNK_POSITIONS, count)
+            samples = np.arange(start, end) if self.rows is None else self.rows[start:end]
+            column = reader.read(samples, [name])[name] if type(reader.schema[name]) in (Int, Bool) else None
             if isinstance(column, np.ndarray):
                 codes[start:end] = column
             else:
-                codes[start:end] = [known.setdefault(one, len(known)) for one in self._labels(some)]
-        if known:
-            # Classes count in their order, as they do where the labels themselves are given.
-            order = np.argsort(np.argsort(list(known)))
+                codes[start:end] = [
+                    codes_by_label.setdefault(label, len(codes_by_label)) for label in self._labels(samples)
+                ]
+        if codes_by_label:
+            # Number classes in sorted order, as class_balanced does with plain labels.
+            order = np.argsort(np.argsort(list(codes_by_label)))
             codes = order[codes]
         return codes
 
@@ -314,21 +334,21 @@ def _mean(values: list[float]) -> float:
     return sum(values) / len(values) if values else 0.0
 
 
-def _place_of(label: str) -> tuple[bool, float, str]:
-    """Numbers by their size, before texts."""
+def _label_sort_key(label: str) -> tuple[bool, float, str]:
+    """Sort numbers by value, before texts."""
     try:
         return False, float(label), label
     except ValueError:
         return True, 0.0, label
 
 
-def label_of(reader: Reader, asked: str | None) -> str | None:
-    """The field of the classes."""
-    if asked and asked not in _candidates(reader):
+def label_field(reader: Reader, field: str | None) -> str | None:
+    """Return the field of the classes."""
+    if field and field not in _candidates(reader):
         raise OptionError(
-            f"{asked[:100]!r} is no field of classes; those are: whole numbers, true/false, text"
+            f"{field[:100]!r} is no field of classes; those are: whole numbers, true/false, text"
         )
-    return find_label(reader.schema, asked or None)
+    return find_label(reader.schema, field or None)
 
 
 def _candidates(reader: Reader) -> list[str]:
@@ -348,13 +368,13 @@ def _texts(reader: Reader, samples: I64, name: str) -> list[str]:
 def _decoded(reader: Reader, columns: Columns, name: str) -> list[str]:
     field = reader.schema[name]
     names = field.names if isinstance(field, Int) else None
-    found = []
+    texts = []
     for row in range(columns.rows):
         value = decode_cell(field, columns[name], row)
         if value is None:
-            found.append("(missing)")
+            texts.append("(missing)")
         elif names and isinstance(value, int | np.integer) and 0 <= value < len(names):
-            found.append(shortened(names[int(value)]))
+            texts.append(shortened(names[int(value)]))
         else:
-            found.append(shortened(str(value)))
-    return found
+            texts.append(shortened(str(value)))
+    return texts

@@ -1,4 +1,4 @@
-"""A report as one HTML file: images inside, no script, nothing from elsewhere."""
+"""A report as one HTML file: images inside, no script, no external resources."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from .media.colours import css, of_label
 from .report import text_of
 
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
-# Bars of a chart, and fields that get charts.
-BARS, FIELDS = 12, 100
-LETTERS = 300
+# Bars of a chart, and fields with charts.
+MAX_BARS, MAX_CHARTED_FIELDS = 12, 100
+MAX_LETTERS = 300
 STYLE = """
 :root { color-scheme: light dark; --page: #fbfbfa; --card: #fff; --line: #d9d9d4; --text: #1b1d1c;
  --dim: #5a605d; --bar: #1f6b66; --bad: #b3261e; font: 14px/1.45 system-ui, sans-serif; }
@@ -41,29 +41,29 @@ th, td { text-align: left; vertical-align: top; padding: 2px 14px 2px 0; }
 """
 
 
-def html(found: dict[str, Any]) -> str:
-    """The page of a report."""
-    statistics = found["statistics"]
+def html(report: dict[str, Any]) -> str:
+    """Return the page of a report."""
+    statistics = report["statistics"]
     body = [
-        tag("h1", None, found["title"]),
+        tag("h1", None, report["title"]),
         tag(
             "p",
             {"class": "dim"},
-            f"{found['count']:,} samples, {found['format'] or 'in memory'}, {found['path']}",
+            f"{report['count']:,} samples, {report['format'] or 'in memory'}, {report['path']}",
         ),
-        tag("div", {"class": "wide"}, _table([*found["facts"].items()])) if found["facts"] else None,
+        tag("div", {"class": "wide"}, _table([*report["facts"].items()])) if report["facts"] else None,
         tag("h2", None, "Fields"),
         _remarks(statistics),
-        tag("div", {"class": "cards"}, [_field(one) for one in _fields(found)]),
-        tag("h2", None, f"The first {len(found['samples']):,} of {found['count']:,} samples"),
-        tag("div", {"class": "samples"}, [_sample(one) for one in found["samples"]]),
-        tag("p", {"class": "dim"}, f"Made by batchplant {found['version']}."),
+        tag("div", {"class": "cards"}, [_field(field) for field in _fields(report)]),
+        tag("h2", None, f"The first {len(report['samples']):,} of {report['count']:,} samples"),
+        tag("div", {"class": "samples"}, [_sample(sample) for sample in report["samples"]]),
+        tag("p", {"class": "dim"}, f"Made by batchplant {report['version']}."),
     ]
     head = [
         tag("meta", {"charset": "utf-8"}),
         tag("meta", {"http-equiv": "Content-Security-Policy", "content": POLICY}),
         tag("meta", {"name": "viewport", "content": "width=device-width, initial-scale=1"}),
-        tag("title", None, f"{found['title']} – batchplant"),
+        tag("title", None, f"{report['title']} – batchplant"),
         style(STYLE),
     ]
     return (
@@ -75,94 +75,106 @@ def html(found: dict[str, Any]) -> str:
 
 def _table(rows: list[tuple[Any, Any]]) -> Markup:
     cells = [(tag("th", {"scope": "row"}, key), tag("td", None, _cut(value))) for key, value in rows]
-    return tag("table", None, [tag("tr", None, *one) for one in cells])
+    return tag("table", None, [tag("tr", None, *pair) for pair in cells])
 
 
 def _cut(value: Any) -> str:
     text = str(value)
-    return text if len(text) <= LETTERS else text[:LETTERS] + "…"
+    return text if len(text) <= MAX_LETTERS else text[:MAX_LETTERS] + "…"
 
 
 def _remarks(statistics: dict[str, Any]) -> list[Markup]:
     if "error" in statistics:
         return [tag("p", {"class": "bad"}, statistics["error"])]
     looked, of = statistics["looked_at"], statistics["samples"]
-    said = (
+    coverage = (
         f"Statistics of all {of:,} samples."
         if looked == of
         else f"Statistics of {looked:,} of {of:,} samples."
     )
-    found = [tag("p", {"class": "dim"}, said)]
+    remarks = [tag("p", {"class": "dim"}, coverage)]
     if statistics["unreadable"]:
-        found.append(tag("p", {"class": "bad"}, f"{statistics['unreadable']:,} of them cannot be read."))
-    found += [tag("p", {"class": "bad"}, _cut(one["message"])) for one in statistics["problems"][:5]]
+        remarks.append(tag("p", {"class": "bad"}, f"{statistics['unreadable']:,} of them cannot be read."))
+    remarks += [
+        tag("p", {"class": "bad"}, _cut(problem["message"])) for problem in statistics["problems"][:5]
+    ]
     copies = statistics["copies"]
     if copies and copies["count"]:
-        found.append(tag("p", None, f"{copies['count']:,} samples equal an earlier one in all fields."))
-    return found
+        remarks.append(tag("p", None, f"{copies['count']:,} samples equal an earlier one in all fields."))
+    return remarks
 
 
-def _fields(found: dict[str, Any]) -> list[dict[str, Any]]:
-    by_name = {one["name"]: one for one in found["statistics"].get("fields", [])}
-    return [{**by_name.get(one["name"], {}), **one} for one in found["fields"][:FIELDS]]
+def _fields(report: dict[str, Any]) -> list[dict[str, Any]]:
+    by_name = {field["name"]: field for field in report["statistics"].get("fields", [])}
+    return [{**by_name.get(field["name"], {}), **field} for field in report["fields"][:MAX_CHARTED_FIELDS]]
 
 
-def _field(one: dict[str, Any]) -> Markup:
-    parts: list[Any] = [tag("h3", None, one["name"]), tag("p", {"class": "dim"}, _cut(one["kind"]))]
-    if one.get("missing"):
-        parts.append(tag("p", None, f"{one['missing']:,} missing"))
-    if (copies := one.get("copies")) and copies["count"]:
+def _field(field: dict[str, Any]) -> Markup:
+    parts: list[Any] = [tag("h3", None, field["name"]), tag("p", {"class": "dim"}, _cut(field["kind"]))]
+    if field.get("missing"):
+        parts.append(tag("p", None, f"{field['missing']:,} missing"))
+    if (copies := field.get("copies")) and copies["count"]:
         parts.append(tag("p", None, f"{copies['count']:,} equal an earlier one"))
-    values = one.get("values", {})
-    for what, found in list(values.items())[:3]:
-        parts.append(_bars(what, found))
+    values = field.get("values", {})
+    for statistic, chart in list(values.items())[:3]:
+        parts.append(_bars(statistic, chart))
     if "values" not in values:
-        for what, found in list(one.get("numbers", {}).items())[:3]:
-            parts.append(_histogram(what, found))
+        for statistic, chart in list(field.get("numbers", {}).items())[:3]:
+            parts.append(_histogram(statistic, chart))
     return tag("section", {"class": "card"}, parts)
 
 
-def _bars(what: str, found: dict[str, Any]) -> list[Markup]:
-    items = found["items"][:BARS]
-    most = max((one["count"] for one in items), default=1)
+def _bars(statistic: str, chart: dict[str, Any]) -> list[Markup]:
+    items = chart["items"][:MAX_BARS]
+    highest = max((item["count"] for item in items), default=1)
     rows = []
-    for one in items:
-        label, count = tag("span", None, _cut(one["label"])), tag("span", None, f"{one['count']:,}")
+    for item in items:
+        label, count = tag("span", None, _cut(item["label"])), tag("span", None, f"{item['count']:,}")
         frame = {
             "class": "thin",
             "viewBox": "0 0 100 1",
             "preserveAspectRatio": "none",
             "aria-hidden": "true",
         }
-        size = {"class": "chart", "width": f"{100 * one['count'] / most:.2f}", "height": 1}
+        size = {"class": "chart", "width": f"{100 * item['count'] / highest:.2f}", "height": 1}
         rows.append(
             tag("div", None, tag("div", {"class": "bar"}, label, count), tag("svg", frame, tag("rect", size)))
         )
-    left = found["different"] - len(items)
+    hidden = chart["different"] - len(items)
     return [
-        tag("p", {"class": "dim"}, what),
+        tag("p", {"class": "dim"}, statistic),
         *rows,
-        *([tag("p", {"class": "dim"}, f"{left:,} more")] if left > 0 else []),
+        *([tag("p", {"class": "dim"}, f"{hidden:,} more")] if hidden > 0 else []),
     ]
 
 
-def _histogram(what: str, found: dict[str, Any]) -> list[Markup]:
-    counts = found["counts"]
-    said = f"{what}: {_number(found['min'])} to {_number(found['max'])}, mean {_number(found['mean'])}"
+def _histogram(statistic: str, chart: dict[str, Any]) -> list[Markup]:
+    counts = chart["counts"]
+    caption = (
+        f"{statistic}: {_number(chart['min'])} to {_number(chart['max'])}, mean {_number(chart['mean'])}"
+    )
     if not counts or not max(counts):
-        return [tag("p", {"class": "dim"}, said)]
-    most, width = max(counts), 100 / len(counts)
+        return [tag("p", {"class": "dim"}, caption)]
+    highest, width = max(counts), 100 / len(counts)
     bars = [
-        tag("rect", {"class": "chart", "x": f"{at * width:.3f}", "y": f"{50 - 50 * count / most:.3f}",
-                     "width": f"{0.92 * width:.3f}", "height": f"{50 * count / most:.3f}"})
-        for at, count in enumerate(counts)
-    ]  # fmt: skip
-    ends = found["texts"] or [_number(one) for one in found["edges"]]
+        tag(
+            "rect",
+            {
+                "class": "chart",
+                "x": f"{position * width:.3f}",
+                "y": f"{50 - 50 * count / highest:.3f}",
+                "width": f"{0.92 * width:.3f}",
+                "height": f"{50 * count / highest:.3f}",
+            },
+        )
+        for position, count in enumerate(counts)
+    ]
+    ends = chart["texts"] or [_number(edge) for edge in chart["edges"]]
     return [
-        tag("p", {"class": "dim"}, said),
+        tag("p", {"class": "dim"}, caption),
         tag(
             "svg",
-            {"viewBox": "0 0 100 50", "preserveAspectRatio": "none", "role": "img", "aria-label": said},
+            {"viewBox": "0 0 100 50", "preserveAspectRatio": "none", "role": "img", "aria-label": caption},
             bars,
         ),
         tag("div", {"class": "ends dim"}, tag("span", None, ends[0]), tag("span", None, ends[-1])),
@@ -175,20 +187,20 @@ def _number(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def _sample(one: dict[str, Any]) -> Markup:
-    parts: list[Any] = [tag("h3", None, f"{one['sample']:,}")]
+def _sample(sample: dict[str, Any]) -> Markup:
+    parts: list[Any] = [tag("h3", None, f"{sample['sample']:,}")]
     drawn = {
         shape["field"]: name
-        for name, cell in one["cells"].items()
+        for name, cell in sample["cells"].items()
         if "src" in cell
         for shape in cell.get("annotations", [])
     }
-    for name, cell in one["cells"].items():
+    for name, cell in sample["cells"].items():
         if "src" in cell:
             parts.append(thumbnail(name, cell, 148, 148))
         else:
             kind = {"class": "bad"} if "error" in cell else None
-            # Of boxes it is said how many there are; the numbers of an outline tell nobody anything.
+            # Boxes show their count; the numbers of an outline are of no use to a reader.
             lines = name in drawn and cell["shows"] != "boxes" and "error" not in cell
             text = f"drawn over {drawn[name]}" if lines else text_of(cell)
             parts.append(tag("p", kind, tag("span", {"class": "dim"}, f"{name}: "), _cut(text)))
@@ -196,43 +208,43 @@ def _sample(one: dict[str, Any]) -> Markup:
 
 
 def thumbnail(name: str, cell: dict[str, Any], widest: int, tallest: int) -> Markup:
-    """The square image, stretched back to its shape."""
+    """Return the square image, stretched back to its shape."""
     width, height = max(1, cell.get("width", 1)), max(1, cell.get("height", 1))
     scale = min(widest / width, tallest / height)
     size = {"width": max(1, round(width * scale)), "height": max(1, round(height * scale))}
     image = tag("img", {"src": cell["src"], "alt": f"{name}, {width}×{height}", **size})
     if not cell.get("annotations"):
         return image
-    return tag("div", {"class": "shot"}, image, _drawing(cell["annotations"], width, height))
+    return tag("div", {"class": "shot"}, image, _draw_annotations(cell["annotations"], width, height))
 
 
-def _drawing(annotations: list[dict[str, Any]], width: int, height: int) -> Markup:
-    """Boxes, polygons and points as lines over an image; what they are is said where the pointer is."""
+def _draw_annotations(annotations: list[dict[str, Any]], width: int, height: int) -> Markup:
+    """Draw boxes, polygons and points over an image, with their labels as tooltips."""
     view = {"viewBox": f"0 0 {width} {height}", "preserveAspectRatio": "none", "aria-hidden": "true"}
-    return tag("svg", view, [_shapes(one, width, height) for one in annotations])
+    return tag("svg", view, [_shapes(annotation, width, height) for annotation in annotations])
 
 
-def _shapes(one: dict[str, Any], width: int, height: int) -> list[Markup]:
-    across, down = (width, height) if one["relative"] else (1, 1)
-    labels = one.get("labels", [])
-    found: list[Markup] = []
+def _shapes(annotation: dict[str, Any], width: int, height: int) -> list[Markup]:
+    across, down = (width, height) if annotation["relative"] else (1, 1)
+    labels = annotation.get("labels", [])
+    shapes: list[Markup] = []
     for name in ("polygons", "boxes", "points"):
-        for at, value in enumerate(one.get(name, [])):
-            label = labels[at] if at < len(labels) else None
-            colour = css(of_label(at if label is None else label))
-            title = tag("title", None, f"{one['field']}: {'' if label is None else label}")
+        for number, value in enumerate(annotation.get(name, [])):
+            label = labels[number] if number < len(labels) else None
+            colour = css(of_label(number if label is None else label))
+            title = tag("title", None, f"{annotation['field']}: {'' if label is None else label}")
             lines = {"stroke": colour, "fill": "none"}
             if value is None:
                 continue
             if name == "boxes":
-                x, y, wide, high = _corner_and_size(value, one["format"])
+                x, y, wide, high = _corner_and_size(value, annotation["format"])
                 box = {
                     "x": x * across,
                     "y": y * down,
                     "width": abs(wide * across),
                     "height": abs(high * down),
                 }
-                found.append(tag("g", lines, title, tag("rect", box)))
+                shapes.append(tag("g", lines, title, tag("rect", box)))
             elif name == "polygons":
                 rings = [
                     " ".join(
@@ -241,11 +253,11 @@ def _shapes(one: dict[str, Any], width: int, height: int) -> list[Markup]:
                     for ring in value
                 ]
                 filled = {**lines, "fill": colour, "fill-opacity": 0.25}
-                found.append(tag("g", filled, title, [tag("polygon", {"points": ring}) for ring in rings]))
+                shapes.append(tag("g", filled, title, [tag("polygon", {"points": ring}) for ring in rings]))
             else:
-                dots = [f"M{x * across:g} {y * down:g}h0" for x, y, there in value if there]
-                found.append(tag("g", {**lines, "class": "dots"}, title, tag("path", {"d": "".join(dots)})))
-    return found
+                dots = [f"M{x * across:g} {y * down:g}h0" for x, y, visible in value if visible]
+                shapes.append(tag("g", {**lines, "class": "dots"}, title, tag("path", {"d": "".join(dots)})))
+    return shapes
 
 
 def _corner_and_size(box: list[float], format: str) -> tuple[float, float, float, float]:

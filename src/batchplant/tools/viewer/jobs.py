@@ -1,4 +1,4 @@
-"""What takes longer than a request: computed once in a thread, asked for again until it is there."""
+"""Computations that take longer than a request: run once in a thread, polled by the page, cached."""
 
 from __future__ import annotations
 
@@ -6,79 +6,84 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from typing import Any
+from concurrent.futures import Future
+from typing import Any, Generic, TypeVar
 
 Progress = Callable[[int, int], None]
+Value = TypeVar("Value")
 
-# Results that are kept, how many bytes of them, and jobs that run at a time.
-KEPT, KEPT_BYTES, RUNNING = 32, 96 << 20, 2
-# A job that nobody asks for any more is given up: its page was closed.
-PATIENCE = 20.0
-# What went wrong may go better later: a server that was down, a file that was being written.
-AGAIN = 5.0
+# Results that are cached, their bytes, and jobs that run at a time.
+MAX_RESULTS, MAX_RESULT_BYTES, MAX_RUNNING = 32, 96 << 20, 2
+# A job is abandoned after so long without a request for it: its page was closed.
+ABANDON_SECONDS = 20.0
+# A failed job is run again after so long: a server that was down may be up, a file complete.
+RETRY_SECONDS = 5.0
 
 
 class Abandoned(Exception):  # noqa: N818
-    """Nobody waits for this job any more."""
+    """Raised in a job whose result is not wanted any more."""
 
 
 class Job:
+    """A computation in a thread, and how far it is: ``done`` of ``of``."""
+
     def __init__(self) -> None:
         self.done, self.of = 0, 0
         self.value: Any = None
         self.error: Exception | None = None
         self.finished = threading.Event()
-        self.asked = time.monotonic()
+        self.last_request = time.monotonic()
         self.ended = 0.0
         self.stopped = False
 
     @classmethod
     def ready(cls, value: Any) -> Job:
-        """One that there was nothing to compute for."""
+        """Return a finished job with this value."""
         job = cls()
         job.value = value
         job.finished.set()
         return job
 
-    def told(self, done: int, of: int) -> None:
+    def report_progress(self, done: int, of: int) -> None:
+        """Note the progress; raises Abandoned when the result is not wanted any more."""
         self.done, self.of = done, of
-        if self.stopped or time.monotonic() - self.asked > PATIENCE:
+        if self.stopped or time.monotonic() - self.last_request > ABANDON_SECONDS:
             raise Abandoned
 
 
 class Jobs:
-    """By key: who asks for the same gets the same."""
+    """Jobs by key: requests with the same key share one job."""
 
     def __init__(self) -> None:
         self._jobs: OrderedDict[Hashable, Job] = OrderedDict()
         self._lock = threading.Lock()
-        self._slots = threading.BoundedSemaphore(RUNNING)
+        self._slots = threading.BoundedSemaphore(MAX_RUNNING)
         self._closed = False
 
     def get(self, key: Hashable, work: Callable[[Progress], Any], wait: float = 0.0) -> Job:
-        """The job of this key, started if it is not there; waits so long for the end of it.
+        """Return the job of this key, started if there is none; wait up to ``wait`` seconds for its end.
 
-        ``work`` gets a function to report progress to, which raises when the result is not wanted any more.
+        ``work`` gets :meth:`Job.report_progress`.
         """
         with self._lock:
             job = self._jobs.get(key)
-            if job is not None and job.error is not None and time.monotonic() - job.ended > AGAIN:
+            if job is not None and job.error is not None and time.monotonic() - job.ended > RETRY_SECONDS:
                 job = None
             if job is not None and job.stopped:
-                # It ends as soon as it hears of that, and is wanted again.
+                # It ends soon, but its result is wanted again.
                 job = None
             if job is None and not self._closed:
                 job = self._jobs[key] = Job()
                 threading.Thread(
                     target=self._run, args=(key, job, work), name="view-job", daemon=True
                 ).start()
-                self._drop()
+                self._evict()
             elif job is None:
                 job = Job()
                 job.error = Abandoned()
                 job.finished.set()
             self._jobs.move_to_end(key) if key in self._jobs else None
-            job.asked = time.monotonic()
+            job.last_request = time.monotonic()
         job.finished.wait(wait)
         return job
 
@@ -95,13 +100,13 @@ class Jobs:
                 job.stopped = True
             self._jobs.clear()
 
-    def _drop(self) -> None:
-        """Lets go of what was asked for longest ago, where there is too much; the newest stays."""
+    def _evict(self) -> None:
+        """Evict the least recently requested results above the limits; the newest stays."""
         ready = [key for key, job in self._jobs.items() if job.finished.is_set()]
         sizes = [getattr(self._jobs[key].value, "nbytes", 0) for key in ready]
         total = sum(sizes)
         for key, size in zip(ready[:-1], sizes, strict=False):
-            if len(self._jobs) <= KEPT and total <= KEPT_BYTES:
+            if len(self._jobs) <= MAX_RESULTS and total <= MAX_RESULT_BYTES:
                 return
             total -= size
             del self._jobs[key]
@@ -109,8 +114,8 @@ class Jobs:
     def _run(self, key: Hashable, job: Job, work: Callable[[Progress], Any]) -> None:
         with self._slots:
             try:
-                job.told(0, 0)
-                job.value = work(job.told)
+                job.report_progress(0, 0)
+                job.value = work(job.report_progress)
             except Abandoned as error:
                 job.error = error
                 with self._lock:
@@ -122,4 +127,46 @@ class Jobs:
                 job.ended = time.monotonic()
                 job.finished.set()
                 with self._lock:
-                    self._drop()
+                    self._evict()
+
+
+class RecentCache(Generic[Value]):
+    """LRU cache of a number of bytes. Threads that ask for a value that is being computed wait for it."""
+
+    def __init__(self, max_bytes: int, size: Callable[[Value], int]) -> None:
+        self._max_bytes, self._size = max_bytes, size
+        self._futures: OrderedDict[Hashable, Future[Value]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: Hashable, compute: Callable[[], Value]) -> Value:
+        with self._lock:
+            future = self._futures.get(key)
+            is_new = future is None
+            if future is None:
+                future = self._futures[key] = Future()
+            self._futures.move_to_end(key)
+        if is_new:
+            try:
+                future.set_result(compute())
+            except BaseException as error:
+                future.set_exception(error)
+                with self._lock:
+                    self._futures.pop(key, None)
+            self._evict()
+        return future.result()
+
+    def clear(self) -> None:
+        with self._lock:
+            self._futures.clear()
+
+    def _evict(self) -> None:
+        with self._lock:
+            total = 0
+            for key in list(reversed(self._futures)):
+                future = self._futures[key]
+                if not future.done() or future.exception() is not None:
+                    continue
+                first, total = not total, total + self._size(future.result())
+                # The newest stays however large it is: a player asks for it range by range.
+                if total > self._max_bytes and not first:
+                    del self._futures[key]

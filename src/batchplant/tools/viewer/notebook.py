@@ -1,4 +1,4 @@
-"""Notebooks: a reader or a loader as the value of a cell is a small grid; ``view`` is the whole page."""
+"""Notebooks: readers and loaders show themselves as a small grid; ``view`` shows the whole page."""
 
 from __future__ import annotations
 
@@ -13,40 +13,40 @@ from ...loading.loader import Loader
 from ...loading.preview import mixes
 from ...ops.function import Function
 from ...storage import is_remote
-from .markup import Markup, joined, tag
+from .markup import Markup, join, tag
 
-# Samples, fields and letters that a notebook shows of each.
-SAMPLES, FIELDS, LETTERS = 6, 8, 80
-THUMBNAIL = 120
-BOX = (
+# Samples, fields of each, and letters of each field that a notebook shows.
+MAX_SAMPLES, MAX_FIELDS, MAX_LETTERS = 6, 8, 80
+THUMBNAIL_PIXELS = 120
+BOX_STYLE = (
     "display:inline-block;vertical-align:top;width:132px;margin:0 8px 8px 0;overflow:hidden;"
     "overflow-wrap:anywhere;font-size:12px"
 )
 
 
 def reader_html(reader: Reader) -> str:
-    """What a notebook shows of a reader: its fields and first samples. Quick, and never an error."""
+    """Return the HTML of a reader: its fields and first samples. Quick; raises nothing."""
     return _safely(lambda: _head(repr(reader)), lambda: _fields(reader), lambda: _samples(reader))
 
 
 def loader_html(loader: Loader) -> str:
-    """What a notebook shows of a loader: its plan, and samples of its next epoch as it gives them."""
+    """Return the HTML of a loader: its plan, and the first samples of its next epoch as it yields them."""
     return _safely(lambda: _head(repr(loader)), lambda: _plan(loader), lambda: _loaded(loader))
 
 
 def _safely(*parts: Callable[[], Markup]) -> str:
-    """The parts; where one fails, the notebook would show a stack trace in place of the value."""
-    made: list[Markup] = []
+    """Join the parts, with errors in place of those that fail; else the notebook would show a stack trace."""
+    rendered: list[Markup] = []
     for part in parts:
         try:
-            made.append(part())
+            rendered.append(part())
         except Exception as error:
-            made.append(tag("pre", None, f"{type(error).__name__}: {error}"[: 4 * LETTERS]))
-    return tag("div", {"class": "batchplant"}, made)
+            rendered.append(tag("pre", None, f"{type(error).__name__}: {error}"[: 4 * MAX_LETTERS]))
+    return tag("div", {"class": "batchplant"}, rendered)
 
 
 def _plan(loader: Loader) -> Markup:
-    return tag("pre", {"style": "white-space:pre-wrap"}, str(loader.plan)[: 40 * LETTERS])
+    return tag("pre", {"style": "white-space:pre-wrap"}, str(loader.plan)[: 40 * MAX_LETTERS])
 
 
 def _head(text: str) -> Markup:
@@ -54,26 +54,28 @@ def _head(text: str) -> Markup:
 
 
 def _fields(reader: Reader) -> Markup:
-    rows = [f"{name}: {kind}"[: 2 * LETTERS] for name, kind in reader.schema.items()]
-    left = len(rows) - 4 * FIELDS
-    rows = [*rows[: 4 * FIELDS], *([f"{left} more"] if left > 0 else [])]
-    return tag("ul", {"style": "margin:0 0 8px;columns:2"}, [tag("li", None, one) for one in rows])
+    rows = [f"{name}: {kind}"[: 2 * MAX_LETTERS] for name, kind in reader.schema.items()]
+    hidden = len(rows) - 4 * MAX_FIELDS
+    rows = [*rows[: 4 * MAX_FIELDS], *([f"{hidden} more"] if hidden > 0 else [])]
+    return tag("ul", {"style": "margin:0 0 8px;columns:2"}, [tag("li", None, row) for row in rows])
 
 
 def _samples(reader: Reader) -> Markup:
+    from .cells import Side
     from .pixels import Images
-    from .report import described
-    from .session import Side
+    from .report import describe_samples
 
-    # Behind a URL, to look is to download.
+    # Showing remote samples would download them.
     if is_remote(reader.path) or not len(reader):
         return Markup()
     images = Images()
     try:
-        found = described(Side("a", reader, ""), images, list(range(min(SAMPLES, len(reader)))), THUMBNAIL)
+        samples = describe_samples(
+            Side("a", reader, ""), images, list(range(min(MAX_SAMPLES, len(reader)))), THUMBNAIL_PIXELS
+        )
     finally:
         images.close()
-    return joined([_box(one["sample"], one["cells"]) for one in found])
+    return join([_box(sample["sample"], sample["cells"]) for sample in samples])
 
 
 def _box(number: int, cells: dict[str, Any]) -> Markup:
@@ -81,43 +83,43 @@ def _box(number: int, cells: dict[str, Any]) -> Markup:
     from .report import text_of
 
     parts: list[Any] = []
-    for name, cell in list(cells.items())[:FIELDS]:
+    for name, cell in list(cells.items())[:MAX_FIELDS]:
         if "src" in cell:
-            parts.insert(0, thumbnail(name, cell, THUMBNAIL, THUMBNAIL))
+            parts.insert(0, thumbnail(name, cell, THUMBNAIL_PIXELS, THUMBNAIL_PIXELS))
         else:
-            parts.append(tag("div", None, f"{name}: {text_of(cell)[:LETTERS]}"))
-    return tag("div", {"style": BOX}, tag("div", {"style": "opacity:.7"}, f"{number:,}"), parts)
+            parts.append(tag("div", None, f"{name}: {text_of(cell)[:MAX_LETTERS]}"))
+    return tag("div", {"style": BOX_STYLE}, tag("div", {"style": "opacity:.7"}, f"{number:,}"), parts)
 
 
 def _loaded(loader: Loader) -> Markup:
     from ...loading.preview import preview
-    from .augment import shown_value
+    from .augment import render_value
 
     if loader._closed or is_remote(loader.reader.path) or not loader.samples:
         return Markup()
     epoch = loader._epoch
-    ids = loader.ids_at(loader._shard(epoch, 0).batch(0))[:SAMPLES].tolist()
-    # A function of the user's may take long, or count its calls.
+    ids = loader.ids_at(loader._shard(epoch, 0).batch(0))[:MAX_SAMPLES].tolist()
+    # A user's function may be slow, or have side effects.
     if mixes(loader) or any(isinstance(op, Function) for op in loader.plan.ops):
         return tag("p", None, f"The next epoch begins with the samples {', '.join(map(str, ids))}.")
     boxes = []
     for sample in ids:
-        made = preview(loader, sample, epoch)
+        result = preview(loader, sample, epoch)
         cells = {}
-        for output in loader.plan.outputs[:FIELDS]:
-            cell = shown_value(output, made.values[output.name])
+        for output in loader.plan.outputs[:MAX_FIELDS]:
+            cell = render_value(output, result.values[output.name])
             if "src" in cell:
-                height, width = made_size(cell["shape"])
+                height, width = image_size(cell["shape"])
                 cell |= {"width": width, "height": height}
             elif "text" not in cell:
                 cell = {"text": f"{cell['dtype']} {tuple(cell['shape'])}"}
             cells[output.name] = cell
         boxes.append(_box(sample, cells))
-    return joined([tag("p", {"style": "margin:0 0 6px"}, f"Epoch {epoch} begins with"), *boxes])
+    return join([tag("p", {"style": "margin:0 0 6px"}, f"Epoch {epoch} begins with"), *boxes])
 
 
-def made_size(shape: list[int]) -> tuple[int, int]:
-    """Height and width of an image in a batch, whatever its layout."""
+def image_size(shape: list[int]) -> tuple[int, int]:
+    """Return height and width of an image of a batch, whatever its layout."""
     if len(shape) == 4:
         return shape[1], shape[2] * min(6, shape[0])
     first = shape[0] in (1, 3, 4) and shape[2] not in (1, 3, 4)
@@ -136,7 +138,7 @@ class View:
         return str(self._server.url)
 
     def close(self) -> None:
-        """End the server, and close what was opened for it."""
+        """Stop the server and close the readers that were opened for it."""
         if not self._closed:
             self._closed = True
             self._server.stop()
@@ -181,42 +183,42 @@ def view(
     0 for a free one. browser: open it there (default: unless this is a notebook). The page is served until
     ``close``, or until the program ends.
     """
-    from .pipelines import arguments
-    from .serve import Server, show
+    from .pipelines import loader_arguments
+    from .serve import Server, open_browser
     from .session import Session
 
-    own: list[Reader] = []
+    opened_readers: list[Reader] = []
 
-    def opened(what: Any) -> Reader:
-        if isinstance(what, Reader):
-            return what
-        own.append(open_reader(what, **options))
-        return own[-1]
+    def opened(source: Any) -> Reader:
+        if isinstance(source, Reader):
+            return source
+        opened_readers.append(open_reader(source, **options))
+        return opened_readers[-1]
 
-    inside = in_notebook()
+    is_notebook = in_notebook()
     try:
         if isinstance(source, Loader):
             reader, pipeline = source.reader, source if pipeline is None else pipeline
         else:
             reader = opened(source)
-        given = None if pipeline is None else arguments(pipeline, reader)
+        arguments = None if pipeline is None else loader_arguments(pipeline, reader)
         session = Session(
-            reader, None if other is None else opened(other), pipeline=given, title=shown(reader.path)
+            reader, None if other is None else opened(other), pipeline=arguments, title=shown(reader.path)
         )
-        server = Server(session, port=port, frames=inside)
+        server = Server(session, port=port, frames=is_notebook)
     except BaseException:
-        for one in own:
-            one.close()
+        for opened_reader in opened_readers:
+            opened_reader.close()
         raise
     server.start()
-    made = View(server, own, height)
-    if browser or (browser is None and not inside):
-        show(made.url)
-    return made
+    page = View(server, opened_readers, height)
+    if browser or (browser is None and not is_notebook):
+        open_browser(page.url)
+    return page
 
 
 def in_notebook() -> bool:
-    """Whether this process is the kernel of a notebook."""
+    """Return whether this process is the kernel of a notebook."""
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     return shell is not None and hasattr(shell, "kernel")

@@ -1,4 +1,4 @@
-"""Which augmentations are shown: a pipeline out of a file of the user's, or ops picked in the page."""
+"""Augmentations that the page shows: a pipeline out of a file of the user's, or ops picked in the page."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import inspect
 import json
 import os
 import sys
+import threading
 import types
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,11 +20,12 @@ from ...loading.loader import Loader
 from ...loading.pipes import Pipe
 from ...ops.moving import RLE, MoveRle
 from ...schema.kinds import Boxes, Keypoints, Labels, Polygons
+from .cells import Side
 
-# What a file may call it, where no name is given.
-NAMES = ("pipelines", "pipeline", "augment", "loader")
-# Of a Loader's arguments those that say what becomes of a sample. Devices and threads change nothing of it.
-KEPT = (
+# Names that are looked for in a file where the user gives none.
+PIPELINE_NAMES = ("pipelines", "pipeline", "augment", "loader")
+# Arguments of a Loader that change a sample. Devices and threads do not.
+LOADER_ARGUMENTS = (
     "order",
     "order_options",
     "pipelines",
@@ -34,8 +37,8 @@ KEPT = (
     "fast_scale",
 )
 
-# Ops that the page offers, with the arguments that it lets people change, of the types of these values.
-OFFERED: dict[str, dict[str, Any]] = {
+# Ops that the page offers, with the arguments that users may change, of the types of these values.
+OFFERED_OPS: dict[str, dict[str, Any]] = {
     "RandomResizedCrop": {"size": 224, "scale": (0.08, 1.0), "ratio": (3 / 4, 4 / 3)},
     "CenterCrop": {"size": 224, "ratio": 0.875},
     "Resize": {"size": 224},
@@ -52,12 +55,16 @@ OFFERED: dict[str, dict[str, Any]] = {
     "RandomSolarization": {"threshold": 128, "p": 0.5},
     "GaussianBlur": {"kernel_size": 9, "sigma": (0.1, 2.0), "p": 0.5},
 }
-MOST_OPS, MOST_PIXELS = 20, 2048
+MAX_OPS, MAX_PIXELS_ARGUMENT = 20, 2048
 MAX_ARGUMENT = 1e9
+# Loaders that are cached, each with an engine, and threads of each.
+MAX_LOADERS, LOADER_THREADS = 4, 2
+# Batch size of a pipeline without a Loader, in which ops may mix samples.
+DEFAULT_BATCH_SIZE = 32
 
 
 def load(text: str) -> Any:
-    """What ``FILE.py:NAME`` names. The file is run: it is the user's own."""
+    """Return the object that ``FILE.py:NAME`` names. This runs the file, which is the user's own."""
     path, colon, name = text.rpartition(":")
     if not colon or not name.isidentifier():
         path, name = text, ""
@@ -67,13 +74,17 @@ def load(text: str) -> Any:
     if name:
         if not hasattr(module, name):
             kinds = (Mapping, list, tuple, Loader, types.FunctionType)
-            own = [one for one, value in vars(module).items() if one[0] != "_" and isinstance(value, kinds)]
-            raise OptionError(no_such("name", name, own), path=path)
+            candidates = [
+                attribute
+                for attribute, value in vars(module).items()
+                if attribute[0] != "_" and isinstance(value, kinds)
+            ]
+            raise OptionError(no_such("name", name, candidates), path=path)
         return getattr(module, name)
-    found = [one for one in NAMES if hasattr(module, one)]
-    if not found:
-        raise OptionError(f"name what to show, as in {path}:NAME (or call it {NAMES[0]})", path=path)
-    return getattr(module, found[0])
+    matches = [candidate for candidate in PIPELINE_NAMES if hasattr(module, candidate)]
+    if not matches:
+        raise OptionError(f"name what to show, as in {path}:NAME (or call it {PIPELINE_NAMES[0]})", path=path)
+    return getattr(module, matches[0])
 
 
 def _run(path: str) -> Any:
@@ -84,11 +95,11 @@ def _run(path: str) -> Any:
     loader = importlib.machinery.SourceFileLoader(name, os.path.abspath(path))
     module = types.ModuleType(name)
     module.__file__, module.__loader__ = loader.path, loader
-    # As when Python runs it: modules beside it can be imported, and functions of it can be pickled.
+    # As when Python runs it: it can import modules beside it, and its functions can be pickled.
     sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
     sys.modules[name] = module
     try:
-        # Not by the import system, which takes bytecode of what the file was a moment ago.
+        # Not by the import system, which could use stale bytecode.
         exec(loader.source_to_code(loader.get_data(loader.path), loader.path), vars(module))
     except (Exception, SystemExit) as error:
         del sys.modules[name]
@@ -96,27 +107,31 @@ def _run(path: str) -> Any:
     return module
 
 
-def arguments(found: Any, reader: Reader) -> dict[str, Any]:
-    """The arguments of a Loader that a pipeline stands for.
+def loader_arguments(pipeline: Any, reader: Reader) -> dict[str, Any]:
+    """Return the arguments of a Loader for a pipeline.
 
-    It is a Loader, its keyword arguments, its ``pipelines``, the ops of the first image, or a function that
-    gives one of these, of a Reader or of nothing.
+    A pipeline is a Loader, its keyword arguments, its ``pipelines``, the ops of the first image, or a
+    function that returns one of these, with a Reader as its only argument or without arguments.
     """
-    if inspect.isfunction(found):
-        given = [one for one in inspect.signature(found).parameters.values() if one.default is one.empty]
-        found = found(reader) if given else found()
-    if isinstance(found, Loader):
-        return {**found._options, "batch_size": found.batch_size, "indices": found.indices}
-    if isinstance(found, Mapping):
-        values = dict(found)
-        own = "pipelines" in values and "pipelines" not in reader.schema
-        return values if own else {"pipelines": values}
-    if isinstance(found, Sequence) and not isinstance(found, str):
-        return {"pipelines": {_image(reader): list(found)}}
-    if isinstance(found, Pipe):
-        return {"pipelines": {found.field: found}}
+    if inspect.isfunction(pipeline):
+        required = [
+            parameter
+            for parameter in inspect.signature(pipeline).parameters.values()
+            if parameter.default is parameter.empty
+        ]
+        pipeline = pipeline(reader) if required else pipeline()
+    if isinstance(pipeline, Loader):
+        return {**pipeline._options, "batch_size": pipeline.batch_size, "indices": pipeline.indices}
+    if isinstance(pipeline, Mapping):
+        values = dict(pipeline)
+        is_arguments = "pipelines" in values and "pipelines" not in reader.schema
+        return values if is_arguments else {"pipelines": values}
+    if isinstance(pipeline, Sequence) and not isinstance(pipeline, str):
+        return {"pipelines": {_image(reader): list(pipeline)}}
+    if isinstance(pipeline, Pipe):
+        return {"pipelines": {pipeline.field: pipeline}}
     raise OptionError(
-        f"a pipeline is a Loader, its arguments, pipelines or a list of ops, not {found!r:.100}"
+        f"a pipeline is a Loader, its arguments, pipelines or a list of ops, not {pipeline!r:.100}"
     )
 
 
@@ -127,61 +142,101 @@ def _image(reader: Reader) -> str:
     raise OptionError('there are no images: name the field, as in {"field": [ops]}', path=reader.path)
 
 
-def picked(text: str, reader: Reader) -> dict[str, Any]:
-    """Arguments of a Loader out of what the page sent: JSON, ``[[op, {argument: value}], …]``."""
+def parse_ops(text: str, reader: Reader) -> dict[str, Any]:
+    """Return the arguments of a Loader for ops in JSON: ``[[op, {argument: value}], …]``."""
     try:
-        given = json.loads(text)
+        entries = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise OptionError(f"the ops are no JSON: {error}") from None
-    if not isinstance(given, list) or len(given) > MOST_OPS:
-        raise OptionError(f"the ops are a list of at most {MOST_OPS}")
+    if not isinstance(entries, list) or len(entries) > MAX_OPS:
+        raise OptionError(f"the ops are a list of at most {MAX_OPS}")
     name = _image(reader)
-    # Only this field and its annotations: others may be of kinds that no batch can have.
+    # Only this field and its annotations: batches cannot hold all kinds of fields.
     annotations = _annotations(reader, name)
-    others = {other: None for other in reader.schema if other != name and other not in annotations}
-    return {"pipelines": {**others, name: [_op(one) for one in given]}}
+    unused = {field: None for field in reader.schema if field != name and field not in annotations}
+    return {"pipelines": {**unused, name: [_op(entry) for entry in entries]}}
 
 
 def _annotations(reader: Reader, image: str) -> set[str]:
-    """The fields that move with an image, and the classes and run-length masks beside its boxes."""
+    """Return the fields that move with an image, and the classes and run-length masks of its boxes."""
     schema = reader.schema
-    found = {
+    fields = {
         name
         for name, kind in schema.items()
         if isinstance(kind, Boxes | Keypoints | Polygons) and kind.of == image
     }
-    labels = {label for name in found for label in getattr(schema[name], "labels", ())}
+    labels = {label for name in fields for label in getattr(schema[name], "labels", ())}
     masks = {name for name in labels if name == RLE and name in schema and MoveRle.fits(schema[name])}
-    return found | masks | {name for name in labels if isinstance(schema.get(name), Labels)}
+    return fields | masks | {name for name in labels if isinstance(schema.get(name), Labels)}
 
 
-def _op(given: Any) -> ops.Op:
-    if not (isinstance(given, list) and len(given) == 2 and isinstance(given[1], dict)):
+def _op(entry: Any) -> ops.Op:
+    if not (isinstance(entry, list) and len(entry) == 2 and isinstance(entry[1], dict)):
         raise OptionError("an op is [name, {argument: value}]")
-    name, values = given
-    if not isinstance(name, str) or name not in OFFERED:
-        raise OptionError(no_such("op", str(name)[:100], OFFERED))
-    known = OFFERED[name]
-    made = {}
+    name, values = entry
+    if not isinstance(name, str) or name not in OFFERED_OPS:
+        raise OptionError(no_such("op", str(name)[:100], OFFERED_OPS))
+    defaults = OFFERED_OPS[name]
+    arguments = {}
     for argument, value in values.items():
-        if argument not in known:
-            raise OptionError(f"{name}: {no_such('argument', argument[:100], known)}")
-        made[argument] = _typed(f"{name}: {argument}", value, known[argument])
-    op: ops.Op = getattr(ops, name)(**{**known, **made})
+        if argument not in defaults:
+            raise OptionError(f"{name}: {no_such('argument', argument[:100], defaults)}")
+        arguments[argument] = _typed(f"{name}: {argument}", value, defaults[argument])
+    op: ops.Op = getattr(ops, name)(**{**defaults, **arguments})
     return op
 
 
-def _typed(name: str, value: Any, like: Any) -> Any:
-    if isinstance(like, tuple):
-        if not isinstance(value, list) or len(value) != len(like):
-            raise OptionError(f"{name} has to be {len(like)} numbers")
-        return tuple(_typed(name, one, like[0]) for one in value)
+def _typed(name: str, value: Any, default: Any) -> Any:
+    if isinstance(default, tuple):
+        if not isinstance(value, list) or len(value) != len(default):
+            raise OptionError(f"{name} has to be {len(default)} numbers")
+        return tuple(_typed(name, item, default[0]) for item in value)
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    # A comparison, for a whole number may be too large for a float; NaN fails it, too.
+    # Compare before converting: an integer may be too large for a float; NaN fails, too.
     if not number or not -MAX_ARGUMENT <= value <= MAX_ARGUMENT:
         raise OptionError(f"{name} has to be a number")
-    if isinstance(like, float):
+    if isinstance(default, float):
         return float(value)
-    if int(value) != value or not 0 <= value <= MOST_PIXELS:
-        raise OptionError(f"{name} has to be a whole number from 0 to {MOST_PIXELS}")
+    if int(value) != value or not 0 <= value <= MAX_PIXELS_ARGUMENT:
+        raise OptionError(f"{name} has to be a whole number from 0 to {MAX_PIXELS_ARGUMENT}")
     return int(value)
+
+
+class PipelineLoaders:
+    """LRU cache of loaders, by pipeline and seed, that augment single samples."""
+
+    def __init__(self) -> None:
+        self._loaders: OrderedDict[tuple[str, str, int], Loader] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, side: Side, pipeline: Any, ops: str, seed: int | None) -> Loader:
+        """Return the loader of the ops picked in the page, or with "" of ``pipeline``; seed None: its own."""
+        key = side.name, ops, -1 if seed is None else seed
+        with self._lock:
+            if key in self._loaders:
+                self._loaders.move_to_end(key)
+                return self._loaders[key]
+            arguments = parse_ops(ops, side.reader) if ops else loader_arguments(pipeline or {}, side.reader)
+            loader = self._loaders[key] = _loader(side, arguments, seed)
+            while len(self._loaders) > MAX_LOADERS:
+                # A request may still use it; its threads end with the last reference.
+                self._loaders.popitem(last=False)
+        return loader
+
+    def close(self) -> None:
+        with self._lock:
+            for loader in self._loaders.values():
+                loader.close()
+            self._loaders.clear()
+
+
+def _loader(side: Side, arguments: dict[str, Any], seed: int | None) -> Loader:
+    options = {name: value for name, value in arguments.items() if name in LOADER_ARGUMENTS}
+    if seed is not None:
+        options["seed"] = seed
+    if (images := options.get("images")) is not None:
+        options["images"] = images.but({"decode": None, "gpu_share": None}, ())
+    size = int(arguments.get("batch_size", DEFAULT_BATCH_SIZE))
+    return Loader(
+        side.reader, size, workers=LOADER_THREADS, ahead=1, rank=0, world_size=1, dashboard=False, **options
+    )

@@ -1,4 +1,4 @@
-"""A dataset in one piece: what it is, its statistics, its first samples. For a file to send, or as JSON."""
+"""Report on a dataset: its metadata, statistics and first samples, for an HTML file or as JSON."""
 
 from __future__ import annotations
 
@@ -12,38 +12,41 @@ import numpy as np
 from ..._version import __version__
 from ...codecs import image
 from ...errors import BatchplantError, shown
-from .cells import short
-from .cells.cell import cells_of
+from .cells import Side, cells_of
 from .media import overlays
-from .overview import overview
+from .overview import collect_overview
 from .pixels import Images
-from .session import Side
+from .render import summarize
 
 Progress = Callable[[int, int], None]
 
-# Samples at a time, and the longest side of their images.
-STEP = 50
-THUMBNAIL = 192
+# Samples that are read together, and the longer side of their images.
+READ_SAMPLES = 50
+THUMBNAIL_PIXELS = 192
 # An image of more pixels is not decoded for a thumbnail.
-MOST_PIXELS = 64_000_000
+MAX_DECODED_PIXELS = 64_000_000
 
 
-def report(side: Side, count: int, *, exact: bool = False, told: Progress | None = None) -> dict[str, Any]:
-    """What the dataset is, statistics of some samples (``exact``: of all), the first ``count`` samples."""
+def collect_report(
+    side: Side, count: int, *, exact: bool = False, progress: Progress | None = None
+) -> dict[str, Any]:
+    """Return metadata, statistics of some samples (``exact``: of all), and the first ``count`` samples."""
     reader = side.reader
     images = Images()
     drawings = _overlays(side)
     samples: list[dict[str, Any]] = []
     try:
-        for start in range(0, min(count, len(reader)), STEP):
-            numbers = list(range(start, min(start + STEP, count, len(reader))))
-            samples += described(side, images, numbers, drawn=drawings)
-            if told is not None:
-                told(len(samples), min(count, len(reader)))
+        for start in range(0, min(count, len(reader)), READ_SAMPLES):
+            numbers = list(range(start, min(start + READ_SAMPLES, count, len(reader))))
+            samples += describe_samples(side, images, numbers, drawn=drawings)
+            if progress is not None:
+                progress(len(samples), min(count, len(reader)))
     finally:
         images.close()
     try:
-        statistics: dict[str, Any] = overview(reader, None, exact=exact, told=lambda done, of: None)
+        statistics: dict[str, Any] = collect_overview(
+            reader, None, exact=exact, progress=lambda done, of: None
+        )
     except (BatchplantError, OSError, MemoryError) as error:
         statistics = {"error": str(error)}
     return {
@@ -63,63 +66,71 @@ def _facts(side: Side) -> dict[str, str]:
 
 def _overlays(side: Side) -> list[overlays.Overlay]:
     try:
-        return overlays.found(side) if side.image is not None else []
+        return overlays.find_overlays(side) if side.image is not None else []
     except (BatchplantError, OSError, MemoryError):
-        # Its samples say what is wrong.
+        # The samples show the error.
         return []
 
 
-def described(
-    side: Side, images: Images, numbers: list[int], size: int = THUMBNAIL,
+def describe_samples(
+    side: Side, images: Images, numbers: list[int], size: int = THUMBNAIL_PIXELS,
     drawn: Sequence[overlays.Overlay] = (),
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """Samples in short, their images as ``src``: a square that stands for width × height.
+    """Summarize samples, with their images as ``src``: a square that stands for width × height.
 
     ``drawn``: the overlays whose shapes come with them, as ``annotations`` of their image.
     """
-    found = cells_of(side, numbers, side.reader.schema)
+    cells_by_sample = cells_of(side, numbers, side.reader.schema)
     samples: list[dict[str, Any]] = [
-        {"sample": number, "cells": {name: short(cell) for name, cell in cells.items()}}
-        for number, cells in zip(numbers, found, strict=True)
+        {"sample": number, "cells": {name: summarize(cell) for name, cell in cells.items()}}
+        for number, cells in zip(numbers, cells_by_sample, strict=True)
     ]
     for field, shows in side.shows.items():
         if shows in ("image", "mask"):
             _add_thumbnails(side, images, field, samples, size)
-    for one, cells in zip(samples, found, strict=True):
+    for sample, cells in zip(samples, cells_by_sample, strict=True):
         for overlay in drawn:
-            # A damaged annotation is told as the text of its own field.
+            # A damaged annotation shows its error as the text of its own field.
             with contextlib.suppress(BatchplantError, OSError, MemoryError):
-                if shapes := overlays.drawn(side, overlay, cells):
-                    told = {"field": overlay.field, "format": overlay.format, "relative": overlay.relative}
-                    one["cells"][overlay.image].setdefault("annotations", []).append({**told, **shapes})
+                if shapes := overlays.shapes_of(side, overlay, cells):
+                    attributes = {
+                        "field": overlay.field,
+                        "format": overlay.format,
+                        "relative": overlay.relative,
+                    }
+                    sample["cells"][overlay.image].setdefault("annotations", []).append(
+                        {**attributes, **shapes}
+                    )
     return samples
 
 
 def _add_thumbnails(side: Side, images: Images, field: str, samples: list[dict[str, Any]], size: int) -> None:
-    told = [one for one in samples if _is_small(one["cells"][field])]
-    if not told:
+    shown_samples = [sample for sample in samples if _is_small(sample["cells"][field])]
+    if not shown_samples:
         return
     try:
-        tiles, wrong = images.tiles(side, field, np.array([one["sample"] for one in told]), size)
+        tiles, errors = images.tiles(
+            side, field, np.array([sample["sample"] for sample in shown_samples]), size
+        )
     except (BatchplantError, OSError, MemoryError):
         return
-    for row, one in enumerate(told):
-        if row in wrong:
-            one["cells"][field]["error"] = wrong[row]
+    for row, sample in enumerate(shown_samples):
+        if row in errors:
+            sample["cells"][field]["error"] = errors[row]
         else:
             data = image.encode(np.ascontiguousarray(tiles[row]), "jpeg", quality=82)
-            one["cells"][field]["src"] = f"data:image/jpeg;base64,{base64.b64encode(data).decode()}"
+            sample["cells"][field]["src"] = f"data:image/jpeg;base64,{base64.b64encode(data).decode()}"
 
 
 def _is_small(cell: dict[str, Any]) -> bool:
     if "missing" in cell or "error" in cell:
         return False
     pixels: int = cell.get("width", 0) * cell.get("height", 0)
-    return pixels <= MOST_PIXELS
+    return pixels <= MAX_DECODED_PIXELS
 
 
 def text_of(cell: dict[str, Any]) -> str:
-    """A cell in a few words."""
+    """Return a cell as a short text."""
     if cell.get("missing"):
         return "–"
     if "error" in cell:
@@ -128,9 +139,11 @@ def text_of(cell: dict[str, Any]) -> str:
         return str(cell["text"])
     if "width" in cell:
         return f"{cell['width']}×{cell['height']}"
-    own = {
+    attributes = {
         name: value for name, value in cell.items() if name not in ("field", "shows", "src", "annotations")
     }
-    if len(own) == 1:
-        return str(next(iter(own.values())))
-    return ", ".join(f"{name} {value}" for name, value in own.items() if isinstance(value, str | int | float))
+    if len(attributes) == 1:
+        return str(next(iter(attributes.values())))
+    return ", ".join(
+        f"{name} {value}" for name, value in attributes.items() if isinstance(value, str | int | float)
+    )

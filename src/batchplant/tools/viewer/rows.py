@@ -1,35 +1,45 @@
-"""Which samples: what a filter, a search and a sort leave, in which order. Computed once, in a job."""
+"""The samples that a filter, a search and a sort leave, in their order; computed once, in a job.
+
+A *measure* selects samples by a statistic that filters cannot name: the width of an image, the length of a
+text. It is text, as the page has it in its address: ``image|width|61|70`` for 61 ≤ width < 70, with ``=`` at
+the end for width ≤ 70; ``image|resolutions|640×480`` for values that are no numbers. The statistics are those
+of ``stats``.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from ...codecs import image
 from ...codecs.cells import decode_cell
 from ...data.filters import watching
 from ...data.reader import Reader
 from ...errors import BatchplantError, OptionError
 from ...jobs.scans import step
 from ...schema.columns import I64, Column, Ragged, end_within
-from ...schema.kinds import Bool, Float, Int, Json, Tensor, Text
+from ...schema.kinds import Bool, Field, Float, Image, Int, Json, Tensor, Text
+from .cells import Side
 from .jobs import Job, Progress
-from .measures import Measure
-from .session import Session, Side
+from .session import Session
 
-# Samples, and bytes of them, that are looked at together.
-ROWS, ROWS_BYTES = 1 << 14, 32 << 20
+Mask = npt.NDArray[np.bool_]
+
+# Samples, and bytes of them, that are read together.
+CHUNK_ROWS, CHUNK_BYTES = 1 << 14, 32 << 20
 # Memory for the keys that texts are sorted by.
-SORT_BYTES = 192 << 20
+MAX_SORT_KEY_BYTES = 192 << 20
 
 
 @dataclasses.dataclass(frozen=True)
 class Query:
-    """What the page asks for: a condition, a text to find, a field to sort by (``down``: largest first)."""
+    """A request of the page: a condition, a text to find, a field to sort by (``down``: largest first)."""
 
     where: str = ""
     search: str = ""
@@ -38,14 +48,14 @@ class Query:
     measure: str = ""
 
     @classmethod
-    def of(cls, params: Mapping[str, str]) -> Query:
+    def from_params(cls, params: Mapping[str, str]) -> Query:
         where, search, sort = (params.get(name, "").strip() for name in ("where", "search", "sort"))
         down = bool(sort) and params.get("down", "") not in ("", "0")
         return cls(where, search, sort, down, params.get("measure", ""))
 
     @property
     def plain(self) -> bool:
-        """Whether it means all samples in their order."""
+        """True if it means all samples in their order."""
         return not (self.where or self.search or self.measure or self.sort)
 
 
@@ -66,14 +76,14 @@ class Rows:
         return 0 if self.numbers is None else self.numbers.nbytes
 
     def take(self, start: int, count: int) -> I64:
-        """The samples in some rows."""
+        """Return the samples in some rows."""
         end = max(0, min(start + count, self.count))
         if self.numbers is None:
             return np.arange(min(start, end), end)
         return self.numbers[start:end].astype(np.int64)
 
     def all(self) -> I64:
-        """All of them, as sample numbers."""
+        """Return the numbers of all samples."""
         return self.take(0, self.count)
 
     def to_json(self) -> dict[str, Any]:
@@ -81,85 +91,85 @@ class Rows:
 
 
 class NotReady(Exception):  # noqa: N818
-    """The rows are still being looked for; ``job`` tells how far it is."""
+    """Raised while the rows are computed; ``job`` says how far it is."""
 
     def __init__(self, job: Job) -> None:
         super().__init__("the samples are still being looked for")
         self.job = job
 
 
-def rows(session: Session, side: Side, params: Mapping[str, str], wait: float = 0.2) -> Job:
-    """The job whose value is the :class:`Rows` of this request."""
-    query = Query.of(params)
+def rows_job(session: Session, side: Side, params: Mapping[str, str], wait: float = 0.2) -> Job:
+    """Return the job whose value is the :class:`Rows` of this request."""
+    query = Query.from_params(params)
     if query.plain:
         return Job.ready(Rows(len(side.reader)))
-    return session.jobs.get(("rows", side.name, query), lambda told: find(side, query, told), wait)
+    return session.jobs.get(("rows", side.name, query), lambda told: find_rows(side, query, told), wait)
 
 
 def ready_rows(session: Session, side: Side, params: Mapping[str, str]) -> Rows:
-    """The rows, where they are there; else NotReady, or what went wrong."""
-    job = rows(session, side, params)
+    """Return the rows of a request; raise NotReady while they are computed, or the error of the job."""
+    job = rows_job(session, side, params)
     if not job.finished.is_set():
         raise NotReady(job)
     if job.error is not None:
         raise job.error
-    found: Rows = job.value
-    return found
+    matches: Rows = job.value
+    return matches
 
 
-def chosen(session: Session, side: Side, params: Mapping[str, str]) -> tuple[Query, I64 | None]:
-    """What a filter and a search leave, as the dataset has it, whatever it is sorted by; None: all."""
-    asked = {name: params[name] for name in ("where", "search", "measure") if name in params}
-    found = ready_rows(session, side, asked)
-    return Query.of(asked), None if found.numbers is None else found.all()
+def filtered_rows(session: Session, side: Side, params: Mapping[str, str]) -> tuple[Query, I64 | None]:
+    """Return the samples that a filter and a search leave, in the order of the dataset; None for all."""
+    filters = {name: params[name] for name in ("where", "search", "measure") if name in params}
+    matches = ready_rows(session, side, filters)
+    return Query.from_params(filters), None if matches.numbers is None else matches.all()
 
 
-def row_of(found: Rows, sample: int) -> int | None:
-    """The row that a sample is in, if it is in one."""
-    if found.numbers is None:
+def row_of(rows: Rows, sample: int) -> int | None:
+    """Return the row of a sample, if it is in one."""
+    if rows.numbers is None:
         return sample
-    at = np.flatnonzero(found.numbers == sample)
-    return int(at[0]) if len(at) else None
+    positions = np.flatnonzero(rows.numbers == sample)
+    return int(positions[0]) if len(positions) else None
 
 
-def find(side: Side, query: Query, told: Progress) -> Rows:
-    """Filters, then searches what is left, then sorts what is left of that."""
+def find_rows(side: Side, query: Query, progress: Progress) -> Rows:
+    """Filter, then search, then sort."""
     reader, note = side.reader, ""
     numbers: I64 | None = None
     if query.where:
-        numbers = _filtered(reader, query.where, told)
+        numbers = _filtered(reader, query.where, progress)
     if query.search:
-        numbers = _searched(reader, numbers, query.search, told)
+        numbers = _searched(reader, numbers, query.search, progress)
     if query.measure:
-        numbers = _measured(reader, numbers, query.measure, told)
+        numbers = _measured(reader, numbers, query.measure, progress)
     if query.sort:
-        numbers, note = _sorted(reader, numbers, query.sort, query.down, told)
+        numbers, note = _sorted(reader, numbers, query.sort, query.down, progress)
     if numbers is not None and len(reader) < 2**31:
         return Rows(len(reader), numbers.astype(np.int32), note)
     return Rows(len(reader), numbers, note)
 
 
-def _filtered(reader: Reader, where: str, told: Progress) -> I64:
-    with watching(told):
-        found = reader.filter(where)
-    numbers: I64 = found.indices  # type: ignore[attr-defined]
+def _filtered(reader: Reader, where: str, progress: Progress) -> I64:
+    with watching(progress):
+        view = reader.filter(where)
+    numbers: I64 = view.indices  # type: ignore[attr-defined]
     return numbers
 
 
 def _chunks(
-    reader: Reader, numbers: I64 | None, fields: list[str], told: Progress
+    reader: Reader, numbers: I64 | None, fields: list[str], progress: Progress
 ) -> Iterator[tuple[I64, Any]]:
-    """Columns of these samples, some at a time; a sample that cannot be read is left out."""
+    """Yield columns of these samples, a chunk at a time, without the samples that cannot be read."""
     count = len(reader) if numbers is None else len(numbers)
-    known = reader.sizes()
-    sizes = known if known is None or numbers is None else known[numbers]
-    each, end = step(reader.select(fields), ROWS, ROWS_BYTES), 0
+    all_sizes = reader.sizes()
+    sizes = all_sizes if all_sizes is None or numbers is None else all_sizes[numbers]
+    max_rows, end = step(reader.select(fields), CHUNK_ROWS, CHUNK_BYTES), 0
     while end < count:
-        told(end, count)
-        start, end = end, end_within(sizes, end, min(each, count - end), ROWS_BYTES)
+        progress(end, count)
+        start, end = end, end_within(sizes, end, min(max_rows, count - end), CHUNK_BYTES)
         ids = np.arange(start, end) if numbers is None else numbers[start:end]
         yield from _read(reader, ids, fields)
-    told(count, count)
+    progress(count, count)
 
 
 def _read(reader: Reader, ids: I64, fields: list[str]) -> Iterator[tuple[I64, Any]]:
@@ -177,7 +187,7 @@ def _read(reader: Reader, ids: I64, fields: list[str]) -> Iterator[tuple[I64, An
 
 
 def searched_fields(reader: Reader) -> list[str]:
-    """The fields that a search looks into besides keys: texts, JSON, and classes by name."""
+    """Return the fields that a search looks into besides keys: texts, JSON, and classes by name."""
     return [
         name
         for name, kind in reader.schema.items()
@@ -185,142 +195,148 @@ def searched_fields(reader: Reader) -> list[str]:
     ]
 
 
-def _searched(reader: Reader, numbers: I64 | None, text: str, told: Progress) -> I64:
+def _searched(reader: Reader, numbers: I64 | None, text: str, progress: Progress) -> I64:
     fields, keyed = searched_fields(reader), reader._key_kind() is not None
     if not fields and not keyed:
         raise OptionError("there is no text to search in; filter by a condition instead")
     classes = {name: _classes(reader, name, text) for name in fields if isinstance(reader.schema[name], Int)}
-    found: list[I64] = [np.empty(0, dtype=np.int64)]
-    for ids, columns in _chunks(reader, numbers, fields, told):
-        hit = np.zeros(len(ids), dtype=np.bool_)
+    matches: list[I64] = [np.empty(0, dtype=np.int64)]
+    for ids, columns in _chunks(reader, numbers, fields, progress):
+        mask = np.zeros(len(ids), dtype=np.bool_)
         keys = reader._keys(ids) if keyed else None
         if isinstance(keys, Ragged):
-            hit |= holding(keys, text)
+            mask |= contains_text(keys, text)
         for name in fields:
             column = columns[name]
             if name in classes:
-                hit |= np.isin(np.asarray(column), classes[name])
+                mask |= np.isin(np.asarray(column), classes[name])
             elif isinstance(column, Ragged):
-                hit |= holding(column, text)
-        found.append(ids[hit])
-    return np.concatenate(found)
+                mask |= contains_text(column, text)
+        matches.append(ids[mask])
+    return np.concatenate(matches)
 
 
-def _measured(reader: Reader, numbers: I64 | None, measure: str, told: Progress) -> I64:
-    wanted = Measure.of(measure, reader)
-    kind = reader.schema[wanted.field]
-    found: list[I64] = [np.empty(0, dtype=np.int64)]
-    for ids, columns in _chunks(reader, numbers, [wanted.field], told):
-        found.append(ids[wanted.holds(kind, columns[wanted.field])])
-    return np.concatenate(found)
+def _measured(reader: Reader, numbers: I64 | None, text: str, progress: Progress) -> I64:
+    measure = Measure.parse(text, reader)
+    kind = reader.schema[measure.field]
+    matches: list[I64] = [np.empty(0, dtype=np.int64)]
+    for ids, columns in _chunks(reader, numbers, [measure.field], progress):
+        matches.append(ids[measure.mask(kind, columns[measure.field])])
+    return np.concatenate(matches)
 
 
 def _classes(reader: Reader, name: str, text: str) -> I64:
     kind = reader.schema[name]
     assert isinstance(kind, Int)
-    named = [number for number, one in enumerate(kind.names or ()) if text.casefold() in one.casefold()]
-    return np.array(named, dtype=np.int64)
+    matches = [
+        number
+        for number, class_name in enumerate(kind.names or ())
+        if text.casefold() in class_name.casefold()
+    ]
+    return np.array(matches, dtype=np.int64)
 
 
-def holding(column: Ragged, text: str) -> npt.NDArray[np.bool_]:
-    """Which cells have this text in them, capitals or not."""
-    hit = np.zeros(len(column), dtype=np.bool_)
+def contains_text(column: Ragged, text: str) -> Mask:
+    """Return a mask of the cells that contain a text, regardless of case."""
+    mask = np.zeros(len(column), dtype=np.bool_)
     if not text.isascii():
         folded = text.casefold()
         for row, cell in enumerate(column):
-            hit[row] = cell is not None and folded in cell.tobytes().decode("utf-8", "replace").casefold()
-        return hit
+            mask[row] = cell is not None and folded in cell.tobytes().decode("utf-8", "replace").casefold()
+        return mask
     first = int(column.offsets[0])
     packed = column.data[first : int(column.offsets[-1])].tobytes().lower()
     needle = text.lower().encode()
-    # Ends that lie in the next cell are none.
-    places = np.fromiter((one.start() for one in re.finditer(re.escape(needle), packed)), dtype=np.int64)
-    at = np.searchsorted(column.offsets, places + first, side="right") - 1
-    inside = places + first + len(needle) <= column.offsets[at + 1]
-    hit[at[inside]] = True
+    # A match that ends in the next cell is none.
+    starts = np.fromiter((match.start() for match in re.finditer(re.escape(needle), packed)), dtype=np.int64)
+    rows = np.searchsorted(column.offsets, starts + first, side="right") - 1
+    inside = starts + first + len(needle) <= column.offsets[rows + 1]
+    mask[rows[inside]] = True
     if not inside.all():
-        for row in np.unique(at[~inside]).tolist():
+        for row in np.unique(rows[~inside]).tolist():
             cell = column[row]
-            hit[row] |= cell is not None and needle in cell.tobytes().lower()
-    return hit
+            mask[row] |= cell is not None and needle in cell.tobytes().lower()
+    return mask
 
 
 # -- sort --------------------------------------------------------------------------------------------------
 
 
-def _sorted(reader: Reader, numbers: I64 | None, field: str, down: bool, told: Progress) -> tuple[I64, str]:
+def _sorted(
+    reader: Reader, numbers: I64 | None, field: str, down: bool, progress: Progress
+) -> tuple[I64, str]:
     if field not in reader.schema:
         raise OptionError(f"there is no field {field[:100]!r} to sort by")
     kind = reader.schema[field]
     count = len(reader) if numbers is None else len(numbers)
     if isinstance(kind, Int | Float | Bool) or (isinstance(kind, Tensor) and kind.shape == ()):
-        keys, there, ids = _numbers(reader, numbers, field, told)
+        keys, present, ids = _numbers(reader, numbers, field, progress)
         note = ""
     elif isinstance(kind, Text):
-        keys, there, ids, note = _texts(reader, numbers, field, count, told)
+        keys, present, ids, note = _texts(reader, numbers, field, count, progress)
     else:
-        keys, there, ids = _sizes(reader, numbers, field, told)
+        keys, present, ids = _sizes(reader, numbers, field, progress)
         note = "sorted by the bytes of each cell"
-    lost = count - len(ids)
-    if lost:
-        note = f"{note}; " * bool(note) + f"{lost:,} that cannot be read are left out"
-    order = np.argsort(keys[there], kind="stable")
+    unreadable = count - len(ids)
+    if unreadable:
+        note = f"{note}; " * bool(note) + f"{unreadable:,} that cannot be read are left out"
+    order = np.argsort(keys[present], kind="stable")
     if down:
-        # Equal ones stay in their order.
-        order = len(order) - 1 - np.argsort(keys[there][::-1], kind="stable")[::-1]
-    return np.concatenate([ids[there][order], ids[~there]]), note
+        # Keep equal samples in their order.
+        order = len(order) - 1 - np.argsort(keys[present][::-1], kind="stable")[::-1]
+    return np.concatenate([ids[present][order], ids[~present]]), note
 
 
-Keys = tuple[npt.NDArray[Any], npt.NDArray[np.bool_], I64]
+SortKeys = tuple[npt.NDArray[Any], Mask, I64]
 
 
-def _numbers(reader: Reader, numbers: I64 | None, field: str, told: Progress) -> Keys:
-    keys, there, ids = [], [], []
-    for some, columns in _chunks(reader, numbers, [field], told):
+def _numbers(reader: Reader, numbers: I64 | None, field: str, progress: Progress) -> SortKeys:
+    keys, present, ids = [], [], []
+    for chunk, columns in _chunks(reader, numbers, [field], progress):
         column: Column = columns[field]
         valid = column.valid if isinstance(column, Ragged) else None
         values = np.asarray(column)
-        good = np.ones(len(some), np.bool_) if valid is None else valid.copy()
+        valid_rows = np.ones(len(chunk), np.bool_) if valid is None else valid.copy()
         if values.dtype.kind in "fc":
-            good &= ~np.isnan(values)
+            valid_rows &= ~np.isnan(values)
         elif values.dtype.kind in "mM":
-            good &= ~np.isnat(values)
+            valid_rows &= ~np.isnat(values)
         keys.append(values.copy())
-        there.append(good)
-        ids.append(some)
-    return _joined(keys, there, ids)
+        present.append(valid_rows)
+        ids.append(chunk)
+    return _joined(keys, present, ids)
 
 
 def _texts(
-    reader: Reader, numbers: I64 | None, field: str, count: int, told: Progress
-) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_], I64, str]:
-    """Texts by as many of their first bytes as there is memory for."""
-    most = max(8, min(256, SORT_BYTES // max(1, count)))
-    keys, there, ids, cut = [], [], [], False
-    for some, columns in _chunks(reader, numbers, [field], told):
+    reader: Reader, numbers: I64 | None, field: str, count: int, progress: Progress
+) -> tuple[npt.NDArray[Any], Mask, I64, str]:
+    """Return the first bytes of texts as sort keys, as many as there is memory for."""
+    key_bytes = max(8, min(256, MAX_SORT_KEY_BYTES // max(1, count)))
+    keys, present, ids, cut = [], [], [], False
+    for chunk, columns in _chunks(reader, numbers, [field], progress):
         column = columns[field]
         assert isinstance(column, Ragged)
         sizes = column.sizes
-        width = max(1, min(most, int(sizes.max(initial=0))))
-        cut = cut or bool((sizes > most).any())
-        made = np.zeros((len(some), width), dtype=np.uint8)
-        at = np.arange(width)
-        inside = at < sizes[:, None]
-        made[inside] = column.data[(column.starts[:, None] + at)[inside]]
-        keys.append(made.view(f"S{width}").reshape(-1))
-        there.append(np.ones(len(some), np.bool_) if column.valid is None else column.valid.copy())
-        ids.append(some)
-    note = f"sorted by the first {most} bytes of each text" if cut else ""
-    return (*_joined(keys, there, ids), note)
+        width = max(1, min(key_bytes, int(sizes.max(initial=0))))
+        cut = cut or bool((sizes > key_bytes).any())
+        padded = np.zeros((len(chunk), width), dtype=np.uint8)
+        offsets = np.arange(width)
+        inside = offsets < sizes[:, None]
+        padded[inside] = column.data[(column.starts[:, None] + offsets)[inside]]
+        keys.append(padded.view(f"S{width}").reshape(-1))
+        present.append(np.ones(len(chunk), np.bool_) if column.valid is None else column.valid.copy())
+        ids.append(chunk)
+    note = f"sorted by the first {key_bytes} bytes of each text" if cut else ""
+    return (*_joined(keys, present, ids), note)
 
 
-def _sizes(reader: Reader, numbers: I64 | None, field: str, told: Progress) -> Keys:
-    """By the bytes of cells, from where they lie if the format tells."""
+def _sizes(reader: Reader, numbers: I64 | None, field: str, progress: Progress) -> SortKeys:
+    """Return the sizes of cells as sort keys, from their spans where the format has them."""
     ids = np.arange(len(reader)) if numbers is None else numbers
-    told(0, len(ids))
+    progress(0, len(ids))
     parts = []
     for start in range(0, len(ids), 1 << 18):
-        told(start, len(ids))
+        progress(start, len(ids))
         spans = reader.spans(field, ids[start : start + (1 << 18)])
         if spans is None:
             break
@@ -328,28 +344,28 @@ def _sizes(reader: Reader, numbers: I64 | None, field: str, told: Progress) -> K
     else:
         size = np.concatenate([np.empty(0, np.int64), *parts])
         return size, size >= 0, ids
-    keys, there, kept = [], [], []
-    for some, columns in _chunks(reader, numbers, [field], told):
+    keys, present, chunk_ids = [], [], []
+    for chunk, columns in _chunks(reader, numbers, [field], progress):
         column = columns[field]
         if not isinstance(column, Ragged):
             raise OptionError(f"all cells of {field!r} have one size; there is nothing to sort by")
         keys.append(column.sizes.copy())
-        there.append(np.ones(len(some), np.bool_) if column.valid is None else column.valid.copy())
-        kept.append(some)
-    return _joined(keys, there, kept)
+        present.append(np.ones(len(chunk), np.bool_) if column.valid is None else column.valid.copy())
+        chunk_ids.append(chunk)
+    return _joined(keys, present, chunk_ids)
 
 
-def _joined(keys: list[Any], there: list[Any], ids: list[Any]) -> Keys:
+def _joined(keys: list[Any], present: list[Any], ids: list[Any]) -> SortKeys:
     if not keys:
         return np.empty(0), np.empty(0, np.bool_), np.empty(0, np.int64)
-    return np.concatenate(keys), np.concatenate(there), np.concatenate(ids)
+    return np.concatenate(keys), np.concatenate(present), np.concatenate(ids)
 
 
 # -- keys --------------------------------------------------------------------------------------------------
 
 
 def keys_of(side: Side, samples: I64) -> list[str] | None:
-    """What the format itself calls these samples, where it has names for them."""
+    """Return the keys of these samples in their format, if it has keys."""
     reader = side.reader
     kind = reader._key_kind()
     if kind is None:
@@ -365,3 +381,86 @@ def keys_of(side: Side, samples: I64) -> list[str] | None:
 
 def _key(value: Any) -> str:
     return (value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value))[:200]
+
+
+# -- measures ------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Measure:
+    """A range of a statistic of a field, from ``low`` to ``high``, or its exact ``text``."""
+
+    field: str
+    statistic: str
+    low: float = -math.inf
+    high: float = math.inf
+    last: bool = False
+    text: str | None = None
+
+    @classmethod
+    def parse(cls, text: str, reader: Reader) -> Measure:
+        measure = cls._parse(text)
+        if measure is None or measure.field not in reader.schema:
+            raise OptionError(f"{text[:100]!r} is no measure of a field, such as image|width|61|70")
+        return measure
+
+    @classmethod
+    def _parse(cls, text: str) -> Measure | None:
+        # The name of a field may contain any letter, also "|".
+        parts = text.removesuffix("=").rsplit("|", 3)
+        if len(parts) == 4:
+            try:
+                return cls(parts[0], parts[1], float(parts[2]), float(parts[3]), text.endswith("="))
+            except ValueError:
+                pass
+        parts = text.rsplit("|", 2)
+        return cls(parts[0], parts[1], text=parts[2]) if len(parts) == 3 else None
+
+    def mask(self, field: Field, column: Column) -> Mask:
+        """Return a mask of the cells that it selects."""
+        values = _values(field, self.statistic, column)
+        if self.text is not None:
+            return np.array(
+                [value is not None and str(value) == self.text for value in values], dtype=np.bool_
+            )
+        numbers = np.array([math.nan if value is None else value for value in values], dtype=np.float64)
+        below = numbers <= self.high if self.last else numbers < self.high
+        return (numbers >= self.low) & below
+
+
+def _values(field: Field, statistic: str, column: Column) -> Sequence[Any]:
+    """Return the statistic of each cell, None where it has none."""
+    if isinstance(column, Ragged) and statistic == "bytes":
+        return [
+            int(size) if present else None
+            for size, present in zip(column.sizes, _valid_rows(column), strict=True)
+        ]
+    if (
+        isinstance(column, Ragged)
+        and isinstance(field, Image)
+        and statistic in ("width", "height", "resolutions")
+    ):
+        headers = image.probe(column)
+        column_index = {"width": 1, "height": 2}.get(statistic)
+        return [
+            None if row[1] <= 0 else f"{row[1]}×{row[2]}" if column_index is None else int(row[column_index])
+            for row in headers.tolist()
+        ]
+    return [_statistic_of_cell(field, statistic, column, row) for row in range(len(column))]
+
+
+def _valid_rows(column: Ragged) -> Mask:
+    return np.ones(len(column), dtype=np.bool_) if column.valid is None else column.valid
+
+
+def _statistic_of_cell(field: Field, statistic: str, column: Column, row: int) -> Any:
+    """Return a statistic of a single cell."""
+    # Imported on demand: the grid does not need it.
+    from ...jobs.stats.fields import FieldScan
+
+    scan = FieldScan(field, 1)
+    scan.look(column.take([row]) if isinstance(column, Ragged) else column[row : row + 1])
+    summary = scan.found()
+    if statistic in summary.numbers:
+        return summary.numbers[statistic].min
+    return next(iter(summary.values[statistic].counts), None) if statistic in summary.values else None

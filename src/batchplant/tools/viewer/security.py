@@ -1,7 +1,7 @@
-"""Who may ask, and what a browser may do with the answer.
+"""Access to the server: the token of a request, and the security headers of an answer.
 
-The page is for one person on this machine, the dataset may come from anybody: strings in it must not run as
-script, and no other page that the person has open may read it.
+The page is for one user of this machine, and the dataset is untrusted: its strings must not run as script,
+and no other page that the user has open may read it.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-# What a request line may hold: longer ones are nobody's filter.
-LONGEST_QUERY = 16_384
+# Letters of a query; no filter is longer.
+MAX_QUERY_LETTERS = 16_384
 # A Host header: a name or an address, IPv6 in brackets, and maybe a port.
 HOST = re.compile(r"(?:\[(?P<bracketed>[0-9a-f:.]+)\]|(?P<name>[a-z0-9.-]+))(?::(?P<port>[0-9]{1,5}))?")
 POLICY = (
@@ -38,11 +38,11 @@ def new_token() -> str:
 
 
 class Guard:
-    """Lets pass what has the token as the first part of its path, and a Host header that is this server's.
+    """Passes requests whose path begins with the token and whose Host header is this server's.
 
     The token is part of the path, not a cookie: relative links carry it, two servers on one machine do not
-    mix, and a page in a notebook's frame works where browsers withhold cookies. The Host header is what a
-    name that was made to point to 127.0.0.1 (DNS rebinding) cannot fake.
+    mix, and a page in a notebook's frame works where browsers withhold cookies. DNS rebinding, a name that
+    points to 127.0.0.1, cannot fake the Host header.
     """
 
     def __init__(self, app: ASGIApp, *, token: str, hosts: Iterable[str], frames: bool = False) -> None:
@@ -60,7 +60,7 @@ class Guard:
         if refused is not None:
             await PlainTextResponse(refused[1], status_code=refused[0], headers=HEADERS)(scope, receive, send)
             return
-        rest = scope["path"].lstrip("/").partition("/")[2]
+        path = scope["path"].lstrip("/").partition("/")[2]
 
         async def guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -71,7 +71,7 @@ class Guard:
                 headers.setdefault("Cache-Control", "no-store")
             await send(message)
 
-        await self.app({**scope, "path": "/" + rest, "raw_path": None, "root_path": ""}, receive, guarded)
+        await self.app({**scope, "path": "/" + path, "raw_path": None, "root_path": ""}, receive, guarded)
 
     def _refused(self, scope: Scope) -> tuple[int, str] | None:
         headers = Headers(scope=scope)
@@ -81,23 +81,26 @@ class Guard:
                 421,
                 "this server answers only under its own name; open the link that `batchplant view` printed",
             )
-        if any(one.lower() not in (f"http://{host}", f"https://{host}") for one in headers.getlist("origin")):
+        if any(
+            origin.lower() not in (f"http://{host}", f"https://{host}")
+            for origin in headers.getlist("origin")
+        ):
             return 403, "another page may not ask; open the link that `batchplant view` printed"
         if scope["method"] not in ("GET", "HEAD"):
             return 405, "only GET"
-        if len(scope["query_string"]) > LONGEST_QUERY:
+        if len(scope["query_string"]) > MAX_QUERY_LETTERS:
             return 414, "the request is too long"
-        given = scope["path"].lstrip("/").partition("/")[0]
-        if not hmac.compare_digest(given.encode("utf-8", "replace"), self.token.encode()):
+        token = scope["path"].lstrip("/").partition("/")[0]
+        if not hmac.compare_digest(token.encode("utf-8", "replace"), self.token.encode()):
             return 403, "the token is missing or of another run; open the link that `batchplant view` printed"
         return None
 
     def _own_host(self, headers: Headers) -> str | None:
-        """The Host header, where it is there once and names this server; any port: it may be forwarded."""
-        given = headers.getlist("host")
-        match = HOST.fullmatch(given[0].lower()) if len(given) == 1 else None
+        """Return the Host header if it names this server; any port, for it may be forwarded."""
+        hosts = headers.getlist("host")
+        match = HOST.fullmatch(hosts[0].lower()) if len(hosts) == 1 else None
         if match is None or (match["bracketed"] or match["name"]) not in self.hosts:
             return None
         if bool(match["bracketed"]) != (":" in (match["bracketed"] or match["name"])):
             return None
-        return given[0].lower() if int(match["port"] or 1) in range(1, 65536) else None
+        return hosts[0].lower() if int(match["port"] or 1) in range(1, 65536) else None

@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from ...errors import AccessError, MissingLibraryError
 from .session import Session
 
-# Connections that may wait.
-CONNECTIONS = 256
+# Open connections.
+MAX_CONNECTIONS = 256
 
 
 class Server:
-    """Listens as soon as it is made, answers once :meth:`run` or :meth:`start` is called."""
+    """Listens from its creation on, answers once :meth:`run` or :meth:`start` is called."""
 
     def __init__(
         self, session: Session, *, host: str = "127.0.0.1", port: int = 0, frames: bool = False
@@ -31,14 +31,14 @@ class Server:
             raise MissingLibraryError("batchplant view needs: pip install 'batchplant[view]'") from error
         self.session = session
         self.token = new_token()
-        self._socket = _listening(host, port)
+        self._socket = _listen(host, port)
         self.host, self.port = host, self._socket.getsockname()[1]
         names = {"127.0.0.1", "localhost", "::1", host}
         app = Guard(application(session), token=self.token, hosts=names, frames=frames)
         config = uvicorn.Config(
             app, loop="asyncio", log_level="error", log_config=None, access_log=False, lifespan="on",
             server_header=False,
-            limit_concurrency=CONNECTIONS, timeout_keep_alive=30, timeout_graceful_shutdown=1, ws="none",
+            limit_concurrency=MAX_CONNECTIONS, timeout_keep_alive=30, timeout_graceful_shutdown=1, ws="none",
         )  # fmt: skip
         self._server = uvicorn.Server(config)
         self._thread: threading.Thread | None = None
@@ -49,15 +49,15 @@ class Server:
         return f"http://{host}:{self.port}/{self.token}/"
 
     def run(self) -> None:
-        """Answers until it is interrupted."""
+        """Answer until interrupted."""
         try:
             self._server.run(sockets=[self._socket])
         finally:
             self.session.close()
 
     def start(self) -> None:
-        """Answers in a thread of its own."""
-        # Signals are the caller's.
+        """Answer in a thread."""
+        # The caller handles signals.
         self._server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
         self._thread = threading.Thread(target=self.run, name="view-server", daemon=True)
         self._thread.start()
@@ -71,7 +71,7 @@ class Server:
 
 @contextlib.contextmanager
 def serving(session: Session, **options: object) -> Iterator[Server]:
-    """A server in a thread, for tests and notebooks."""
+    """Run a server in a thread, for tests and notebooks."""
     server = Server(session, **options)  # type: ignore[arg-type]
     server.start()
     try:
@@ -80,23 +80,23 @@ def serving(session: Session, **options: object) -> Iterator[Server]:
         server.stop()
 
 
-def _listening(host: str, port: int) -> socket.socket:
+def _listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    one = socket.socket(family, socket.SOCK_STREAM)
+    listener = socket.socket(family, socket.SOCK_STREAM)
     try:
-        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        one.bind((host, port))
-        one.listen(128)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(128)
     except OSError as error:
-        one.close()
+        listener.close()
         raise AccessError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
-    return one
+    return listener
 
 
-def show(url: str) -> threading.Thread | None:
-    """Opens the page, where there is a screen; a browser in the terminal would take it over.
+def open_browser(url: str) -> threading.Thread | None:
+    """Open the page in a browser if there is a screen; a text browser would take over the terminal.
 
-    The thread that does so ends when the browser was started, or, with some of them, when it is closed.
+    Return the thread that does so. It ends when the browser has started, or, for some browsers, is closed.
     """
     if sys.platform.startswith("linux") and not ({"DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys()):
         print("no screen here: open the link in a browser", file=sys.stderr)

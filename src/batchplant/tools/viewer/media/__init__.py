@@ -1,8 +1,7 @@
-"""What is seen and heard of cells that are no plain images, numbers or texts. Knows nothing of requests.
+"""Rendering of media cells for the page; knows nothing of requests.
 
-``sound``, ``video``, ``slices`` and ``statistics`` (of arrays), ``masks``, ``overlays`` (boxes and points on
-an image; ``annotations``: what they are read from), ``tokens``, ``tree`` and ``model`` say what to show.
-``colours`` and ``png`` make images of numbers, ``recent`` keeps what is asked for again.
+``sound``, ``video``, ``arrays``, ``masks`` and ``tree`` render one kind of cell each. ``overlays`` finds
+annotations (boxes, points, polygons) that belong onto images. ``colours`` turns numbers into images.
 """
 
 from __future__ import annotations

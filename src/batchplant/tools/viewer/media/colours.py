@@ -1,60 +1,64 @@
-"""Colours of numbers and of classes. ``page/colours.js`` has the same for what is drawn there."""
+"""Colours of numbers and classes, and PNG files made of them. ``page/colours.js`` has the same colours."""
 
 from __future__ import annotations
 
 import functools
+import struct
+import zlib
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ....schema.columns import U8
 
-# From low to high, each lighter than the one before, so that it also reads in grey.
-STOPS = ((20, 14, 46), (44, 40, 110), (32, 92, 140), (26, 142, 134), (96, 190, 98), (250, 226, 90))
-# Of the first classes, as unlike each other as they can be; the rest goes around the wheel of hues.
-FIRST = (
+# Colour map from low to high, of increasing lightness so that it also reads in grey.
+COLOUR_MAP_STOPS = ((20, 14, 46), (44, 40, 110), (32, 92, 140), (26, 142, 134), (96, 190, 98), (250, 226, 90))
+# Colours of the first classes, as distinct as possible; later classes go around the wheel of hues.
+CLASS_COLOURS = (
     (230, 70, 60), (70, 130, 230), (245, 200, 50), (60, 180, 90), (190, 90, 220), (250, 150, 50),
     (70, 210, 220), (240, 130, 190), (160, 120, 80), (160, 220, 70), (100, 90, 200), (200, 200, 200),
 )  # fmt: skip
-# Of a turn: classes that follow each other get colours that are far apart.
-GOLDEN = 0.618033988749895
+# Fraction of a turn between the hues of consecutive classes.
+GOLDEN_RATIO = 0.618033988749895
 
 
 @functools.cache
-def ramp() -> U8:
-    """256 colours from low to high."""
-    at = np.linspace(0, len(STOPS) - 1, 256)
-    channels = [np.interp(at, range(len(STOPS)), [stop[one] for stop in STOPS]) for one in range(3)]
+def colour_map() -> U8:
+    """Return 256 colours from low to high."""
+    stops = np.array(COLOUR_MAP_STOPS)
+    positions = np.linspace(0, len(stops) - 1, 256)
+    channels = [np.interp(positions, range(len(stops)), stops[:, channel]) for channel in range(3)]
     return np.stack(channels, axis=1).round().astype(np.uint8)
 
 
 def of_values(values: npt.NDArray[np.floating], low: float, high: float) -> U8:
-    """Each value as a colour; what is not finite as the lowest."""
+    """Return the colour of each value; values that are not finite get the lowest."""
     scaled = (values - low) * (255 / (high - low if high > low else 1.0))
     levels = np.nan_to_num(scaled, nan=0, posinf=255, neginf=0).clip(0, 255).astype(np.uint8)
-    return np.asarray(ramp()[levels])
+    return np.asarray(colour_map()[levels])
 
 
 @functools.lru_cache(maxsize=4096)
 def of_class(number: int) -> tuple[int, int, int]:
-    """The colour of a class; 0, which mostly is the background, is black."""
+    """Return the colour of a class; 0 is black because it usually is the background."""
     if number == 0:
         return 0, 0, 0
-    if 0 < number <= len(FIRST):
-        return FIRST[number - 1]
-    hue = (number * GOLDEN) % 1.0 * 6
-    # Three rows of lightness: neighbours on the wheel of hues differ by it.
+    if 0 < number <= len(CLASS_COLOURS):
+        return CLASS_COLOURS[number - 1]
+    hue = (number * GOLDEN_RATIO) % 1.0 * 6
+    # Three levels of lightness tell apart classes with similar hues.
     light, dark = ((235, 60), (200, 20), (255, 130))[number % 3]
-    part = int(light - abs(hue % 2 - 1) * (light - dark))
+    middle = int(light - abs(hue % 2 - 1) * (light - dark))
     red, green, blue = (
-        (light, part, dark), (part, light, dark), (dark, light, part),
-        (dark, part, light), (part, dark, light), (light, dark, part),
+        (light, middle, dark), (middle, light, dark), (dark, light, middle),
+        (dark, middle, light), (middle, dark, light), (light, dark, middle),
     )[int(hue) % 6]  # fmt: skip
     return red, green, blue
 
 
 def of_label(label: int | str | None) -> tuple[int, int, int]:
-    """The colour of a label that is drawn as a line: never black."""
+    """Return the colour of a label that is drawn as a line: never black."""
     if isinstance(label, int):
         return of_class(label + 1)
     total = 7
@@ -65,3 +69,23 @@ def of_label(label: int | str | None) -> tuple[int, int, int]:
 
 def css(colour: tuple[int, int, int]) -> str:
     return "#{:02x}{:02x}{:02x}".format(*colour)
+
+
+# Number of channels to PNG's colour type.
+PNG_COLOUR_TYPES = {1: 0, 2: 4, 3: 2, 4: 6}
+
+
+def encode_png(pixels: npt.NDArray[Any]) -> bytes:
+    """Encode 8-bit pixels (height, width[, channels]) without filters: these images are small."""
+    array = np.ascontiguousarray(pixels[:, :, None] if pixels.ndim == 2 else pixels, dtype=np.uint8)
+    height, width, channels = array.shape
+    # Every row begins with the number of its filter: 0 is none.
+    rows = np.zeros((height, 1 + width * channels), dtype=np.uint8)
+    rows[:, 1:] = array.reshape(height, -1)
+    head = struct.pack(">IIBBBBB", width, height, 8, PNG_COLOUR_TYPES[channels], 0, 0, 0)
+    body = zlib.compress(rows.tobytes(), 1)
+    return b"\x89PNG\r\n\x1a\n" + _chunk(b"IHDR", head) + _chunk(b"IDAT", body) + _chunk(b"IEND", b"")
+
+
+def _chunk(name: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))

@@ -1,4 +1,4 @@
-"""Nested values as a tree that is sent in parts: what is opened is asked for."""
+"""Nested values as a tree that the page fetches in parts, as branches are opened."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ import numpy as np
 
 from ....errors import NotFoundError
 
-# Nodes of one answer, entries of one container, letters of one text, and how deep an answer goes.
-NODES, ENTRIES, LETTERS, DEPTH = 1000, 100, 2000, 24
+# Limits of one answer: nodes, entries of one container, letters of one text, and depth.
+MAX_NODES, MAX_ENTRIES, MAX_LETTERS, MAX_DEPTH = 1000, 100, 2000, 24
 
 
 def node(value: Any, start: int = 0) -> dict[str, Any]:
-    """A value: ``{"is": "text" | "number" | …, "text"}``, or a container with its first entries.
+    """Return a value: ``{"is": "text" | "number" | …, "text"}``, or a container with its first entries.
 
     A container has ``of``, how many entries there are, ``start`` and ``entries``: pairs of key and node.
-    Where not all of them are there, the rest is asked for by its path and ``start``.
+    The page asks for further entries by their path and ``start``.
     """
-    return _Growing(NODES).node(value, start, 0)
+    return _TreeBuilder(MAX_NODES).node(value, start, 0)
 
 
-def at(value: Any, path: Sequence[str | int]) -> Any:
-    """What lies there; NotFoundError where nothing does."""
+def value_at(value: Any, path: Sequence[str | int]) -> Any:
+    """Return the part of a value at a path; raise NotFoundError where there is none."""
     for step in path:
         if isinstance(value, dict) and isinstance(step, str) and step in value:
             value = value[step]
@@ -35,16 +35,18 @@ def at(value: Any, path: Sequence[str | int]) -> Any:
     return value
 
 
-class _Growing:
-    def __init__(self, room: int) -> None:
-        self.room = room
+class _TreeBuilder:
+    def __init__(self, max_nodes: int) -> None:
+        self.nodes_left = max_nodes
 
     def node(self, value: Any, start: int, depth: int) -> dict[str, Any]:
-        self.room -= 1
+        self.nodes_left -= 1
         if isinstance(value, np.ndarray):
             value = value.tolist()
         if isinstance(value, dict):
-            return self._container("object", [(str(key), one) for key, one in value.items()], start, depth)
+            return self._container(
+                "object", [(str(key), child) for key, child in value.items()], start, depth
+            )
         if isinstance(value, list | tuple):
             return self._container("list", list(enumerate(value)), start, depth)
         return leaf(value)
@@ -53,16 +55,16 @@ class _Growing:
         self, name: str, items: list[tuple[str | int, Any]], start: int, depth: int
     ) -> dict[str, Any]:
         entries = []
-        for key, one in items[start : start + ENTRIES]:
-            # Those of one container always come along: it was asked for.
-            if self.room <= 0 and depth:
+        for key, child in items[start : start + MAX_ENTRIES]:
+            # The container that was asked for always comes with its entries.
+            if self.nodes_left <= 0 and depth:
                 break
-            inside = depth + 1 < DEPTH and self.room > 0
-            entries.append([key, self.node(one, 0, depth + 1) if inside else _closed(one)])
+            expand = depth + 1 < MAX_DEPTH and self.nodes_left > 0
+            entries.append([key, self.node(child, 0, depth + 1) if expand else _collapsed(child)])
         return {"is": name, "of": len(items), "start": start, "entries": entries}
 
 
-def _closed(value: Any) -> dict[str, Any]:
+def _collapsed(value: Any) -> dict[str, Any]:
     if isinstance(value, dict | list | tuple):
         return {
             "is": "object" if isinstance(value, dict) else "list",
@@ -84,9 +86,9 @@ def leaf(value: Any) -> dict[str, Any]:
     if isinstance(value, str):
         return {
             "is": "text",
-            "text": value[:LETTERS],
-            **({"letters": len(value)} if len(value) > LETTERS else {}),
+            "text": value[:MAX_LETTERS],
+            **({"letters": len(value)} if len(value) > MAX_LETTERS else {}),
         }
     if isinstance(value, bytes):
         return {"is": "bytes", "text": f"{len(value):,} bytes"}
-    return {"is": type(value).__name__.lower(), "text": str(value)[:LETTERS]}
+    return {"is": type(value).__name__.lower(), "text": str(value)[:MAX_LETTERS]}

@@ -1,47 +1,74 @@
-"""Sounds, videos, arrays, masks, trees, and what is drawn over images."""
+"""Answers about media cells: sounds, videos, arrays, masks, trees, and overlays of images."""
 
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Hashable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
 from ....data.tensors import is_tensors
 from ....errors import MissingLibraryError, OptionError
-from ..cells.cell import Cell, cells_of
+from ....schema.columns import U8
+from ..cells import Cell, Side, cells_of
 from ..jobs import Job, Progress
-from ..media import colours, masks, model, overlays, png, slices, sound, statistics, tree, video
-from ..ranged import ranged
-from ..session import Session, Side, digits, whole
+from ..media import arrays, colours, masks, overlays, sound, tree, video
+from ..session import Session, integer_param, parse_integer
 
-KEPT = {"Cache-Control": "private, max-age=600"}
+CACHED = {"Cache-Control": "private, max-age=600"}
 # Samples whose overlays one request may ask for.
-MOST = 500
+MAX_OVERLAID_SAMPLES = 500
 # Axes of an array: NumPy has no more.
 MAX_AXES = 64
+# Bytes of one answer to a range request; players ask on from where it ends.
+MAX_RANGE_BYTES = 4 << 20
+WAIT_SECONDS = 0.2
 
 
 def _cell(session: Session, request: Request) -> Cell:
-    """The cell of a request, in place where it lies in a mapped file."""
+    """Return the cell of a request, without a copy where its file is mapped."""
     side = session.side(request.query_params)
     number = session.sample(side, request.path_params["n"])
     name = session.field(side, request.path_params["field"])
     return cells_of(side, [number], [name])[0][name]
 
 
-def _key(cell: Cell, *rest: Any) -> tuple[Any, ...]:
-    return cell.side.name, cell.sample, cell.name, *rest
+def _key(cell: Cell, *extra: Hashable) -> tuple[Hashable, ...]:
+    return cell.side.name, cell.sample, cell.name, *extra
 
 
 def _png(data: bytes) -> Response:
-    return Response(data, media_type="image/png", headers=KEPT)
+    return Response(data, media_type="image/png", headers=CACHED)
 
 
 def _jpeg(data: bytes) -> Response:
-    return Response(data, media_type="image/jpeg", headers=KEPT)
+    return Response(data, media_type="image/jpeg", headers=CACHED)
+
+
+def _ranged(request: Request, data: U8 | memoryview, media_type: str) -> Response:
+    """Answer with the range of bytes that a player asks for (HTTP Range), else with all."""
+    size = len(data)
+    headers = {**CACHED, "Accept-Ranges": "bytes"}
+    match = re.fullmatch(r"bytes=(\d{0,18})-(\d{0,18})", request.headers.get("range", "").strip())
+    if match is None or not any(match.groups()):
+        headers["Content-Length"] = str(size)
+        return StreamingResponse(_pieces(data), media_type=media_type, headers=headers)
+    first, last = match.groups()
+    start = int(first) if first else max(0, size - int(last))
+    stop = min(size, int(last) + 1 if first and last else size)
+    if start >= stop:
+        return Response(status_code=416, headers={**headers, "Content-Range": f"bytes */{size}"})
+    stop = min(stop, start + MAX_RANGE_BYTES)
+    headers["Content-Range"] = f"bytes {start}-{stop - 1}/{size}"
+    return Response(bytes(data[start:stop]), 206, media_type=media_type, headers=headers)
+
+
+def _pieces(data: U8 | memoryview) -> Iterator[bytes]:
+    return (bytes(data[start : start + MAX_RANGE_BYTES]) for start in range(0, len(data), MAX_RANGE_BYTES))
 
 
 # -- sound ---------------------------------------------------------------------------------------------------
@@ -49,12 +76,12 @@ def _jpeg(data: bytes) -> Response:
 
 def _window(session: Session, request: Request) -> sound.Window:
     cell = _cell(session, request)
-    start = whole(request.query_params, "start", 0, 0, 1 << 31)
-    return session.windows.get(_key(cell, start), lambda: sound.window(cell.data, start))
+    start = integer_param(request.query_params, "start", 0, 0, 1 << 31)
+    return session.sounds.get(_key(cell, start), lambda: sound.window(cell.data, start))
 
 
-def play(session: Session, request: Request) -> Response:
-    return ranged(request, memoryview(sound.wav(_window(session, request))), "audio/wav")
+def play_sound(session: Session, request: Request) -> Response:
+    return _ranged(request, memoryview(sound.wav(_window(session, request))), "audio/wav")
 
 
 def wave(session: Session, request: Request) -> Response:
@@ -69,38 +96,46 @@ def spectrogram(session: Session, request: Request) -> Response:
 
 def _size(request: Request, width: int, height: int) -> tuple[int, int]:
     params = request.query_params
-    return whole(params, "width", width, 16, 2048), whole(params, "height", height, 16, 512)
+    return integer_param(params, "width", width, 16, 2048), integer_param(params, "height", height, 16, 512)
 
 
 # -- video ---------------------------------------------------------------------------------------------------
 
 
 def _movie(session: Session, request: Request) -> video.Movie:
-    """Kept, so that the next part or frame of it is not read or looked for again."""
+    """Return the video of a request; cached for requests for its next range or frame."""
     cell = _cell(session, request)
-    return session.clips.get(_key(cell), lambda: video.Movie(cell.data))
+    return session.videos.get(_key(cell), lambda: video.Movie(cell.data))
 
 
-def movie(session: Session, request: Request) -> Response:
+def play_video(session: Session, request: Request) -> Response:
     data = _movie(session, request).data
-    played = video.PLAYED.get(video.encoding_of(data) or "")
+    played = video.MEDIA_TYPES.get(video.encoding_of(data) or "")
     if played is None:
         raise OptionError("browsers have no player for this encoding")
-    return ranged(request, data, played)
+    return _ranged(request, data, played)
 
 
 def frame(session: Session, request: Request) -> Response:
     params = request.query_params
     shown = _movie(session, request)
     return _jpeg(
-        video.frame(shown, whole(params, "at", 0, 0, 1 << 40), whole(params, "max", 640, 16, video.LARGEST))
+        video.frame(
+            shown,
+            integer_param(params, "at", 0, 0, 1 << 40),
+            integer_param(params, "max", 640, 16, video.MAX_SIDE_PIXELS),
+        )
     )
 
 
 def strip(session: Session, request: Request) -> Response:
     params = request.query_params
     shown = _movie(session, request)
-    return _jpeg(video.strip(shown, whole(params, "count", 12, 1, 40), whole(params, "height", 72, 16, 200)))
+    return _jpeg(
+        video.strip(
+            shown, integer_param(params, "count", 12, 1, 40), integer_param(params, "height", 72, 16, 200)
+        )
+    )
 
 
 # -- arrays --------------------------------------------------------------------------------------------------
@@ -108,64 +143,64 @@ def strip(session: Session, request: Request) -> Response:
 
 def array_slice(session: Session, request: Request) -> Response:
     params = request.query_params
-    source = slices.source(_cell(session, request), every=bool(params.get("every")))
-    axes = _numbers(params, "axes", slices.drawn_axes(source.shape))
-    at = _numbers(
+    source = arrays.lazy_array(_cell(session, request), every=bool(params.get("every")))
+    axes = _integers(params, "axes", arrays.default_axes(source.shape))
+    position = _integers(
         params, "at", tuple(size // 2 if axis not in axes else 0 for axis, size in enumerate(source.shape))
     )
-    facts, values = slices.take(source, axes, at)
-    told = {**facts, "axes": axes, "at": at, "whole": source.shape, "names": source.axes}
-    # What is not a number is counted, and JSON has no name for it.
-    headers = {**KEPT, "X-Slice": json.dumps(told, allow_nan=False)}
+    facts, values = arrays.slice_of(source, axes, position)
+    header = {**facts, "axes": axes, "at": position, "whole": source.shape, "names": source.axes}
+    # NaN and infinity are only counted: JSON has no name for them.
+    headers = {**CACHED, "X-Slice": json.dumps(header, allow_nan=False)}
     return Response(values, media_type="application/octet-stream", headers=headers)
 
 
-def heat(session: Session, request: Request) -> Response:
-    """The slice in the middle of an array as an image, for the grid."""
-    source = slices.source(_cell(session, request))
-    axes = slices.drawn_axes(source.shape)
-    facts, values = slices.take(source, axes, [size // 2 for size in source.shape])
+def heat_map(session: Session, request: Request) -> Response:
+    """Return the middle slice of an array as an image, for the grid."""
+    source = arrays.lazy_array(_cell(session, request))
+    axes = arrays.default_axes(source.shape)
+    facts, values = arrays.slice_of(source, axes, [size // 2 for size in source.shape])
     if len(facts["shape"]) != 2 or not facts["values"]:
         return Response(status_code=204)
     across = np.frombuffer(values, dtype=f"<{facts['type']}").reshape(facts["shape"]).astype(np.float64)
-    return _png(png.encode(colours.of_values(across, facts["low"] or 0, facts["high"] or 0)))
+    return _png(colours.encode_png(colours.of_values(across, facts["low"] or 0, facts["high"] or 0)))
 
 
-def _numbers(params: Any, name: str, default: tuple[int, ...]) -> tuple[int, ...]:
+def _integers(params: Mapping[str, str], name: str, default: tuple[int, ...]) -> tuple[int, ...]:
     text = params.get(name)
     if text is None:
         return default
-    found = [digits(one) for one in text.split(",")[:MAX_AXES]] if text else []
-    if None in found or text.count(",") >= MAX_AXES:
+    numbers = [parse_integer(part) for part in text.split(",")[:MAX_AXES]] if text else []
+    if None in numbers or text.count(",") >= MAX_AXES:
         raise OptionError(f"{name} has to be whole numbers with commas between them")
-    return tuple(one for one in found if one is not None)
+    return tuple(number for number in numbers if number is not None)
 
 
 def array_statistics(session: Session, request: Request) -> Job:
     cell = _cell(session, request)
 
-    def work(told: Progress) -> dict[str, Any]:
-        return statistics.of_source(slices.source(cell), told)
+    def work(progress: Progress) -> dict[str, Any]:
+        return arrays.statistics(arrays.lazy_array(cell), progress)
 
-    return session.jobs.get(("statistics", *_key(cell)), work, wait=0.2)
+    return session.jobs.get(("statistics", *_key(cell)), work, wait=WAIT_SECONDS)
 
 
 def tensors(session: Session, request: Request) -> Job:
-    """The tensors of a model: those that a search leaves, in order, some at a time."""
+    """List a page of the tensors of a model, searched and sorted."""
     params = request.query_params
     side = session.side(params)
     if not is_tensors(side.reader.schema):
         raise OptionError("this is no model", path=side.reader.path)
 
-    def work(told: Progress) -> list[dict[str, Any]]:
-        return model.tensors(side.reader, np.arange(len(side.reader)), told)
+    def work(progress: Progress) -> list[dict[str, Any]]:
+        return arrays.list_tensors(side.reader, np.arange(len(side.reader)), progress)
 
-    job = session.jobs.get(("tensors", side.name), work, wait=0.2)
+    job = session.jobs.get(("tensors", side.name), work, wait=WAIT_SECONDS)
     if not job.finished.is_set() or job.error is not None:
         return job
-    start, count = whole(params, "start", 0, 0, 1 << 40), whole(params, "count", 200, 1, 1000)
-    wanted = params.get("search", ""), params.get("sort", ""), bool(params.get("down"))
-    return Job.ready(model.chosen(job.value, *wanted, start, count))
+    start, count = integer_param(params, "start", 0, 0, 1 << 40), integer_param(params, "count", 200, 1, 1000)
+    selection = params.get("search", ""), params.get("sort", ""), bool(params.get("down"))
+    return Job.ready(arrays.select_tensors(job.value, *selection, start, count))
 
 
 # -- masks, trees, overlays ----------------------------------------------------------------------------------
@@ -173,12 +208,12 @@ def tensors(session: Session, request: Request) -> Job:
 
 def mask(session: Session, request: Request) -> Response:
     cell = _cell(session, request)
-    largest = whole(request.query_params, "max", 1024, 16, masks.LARGEST)
+    longest = integer_param(request.query_params, "max", 1024, 16, masks.MAX_SIDE_PIXELS)
     over = bool(request.query_params.get("over"))
     value = cell.value()
     if value is None:
         return Response(status_code=204)
-    return _png(png.encode(masks.coloured(masks.classes(value), largest, over=over)))
+    return _png(colours.encode_png(masks.colour_classes(masks.classes(value), longest, over=over)))
 
 
 def branch(session: Session, request: Request) -> dict[str, Any]:
@@ -186,46 +221,52 @@ def branch(session: Session, request: Request) -> dict[str, Any]:
         path = json.loads(request.query_params.get("path", "[]"))
     except (ValueError, RecursionError):
         path = None
-    if not isinstance(path, list) or not all(isinstance(one, str | int) for one in path):
+    if not isinstance(path, list) or not all(isinstance(step, str | int) for step in path):
         raise OptionError("path has to be a list of names and numbers")
-    value = tree.at(_cell(session, request).value(), path)
-    return tree.node(value, whole(request.query_params, "start", 0, 0, 1 << 40))
+    value = tree.value_at(_cell(session, request).value(), path)
+    return tree.node(value, integer_param(request.query_params, "start", 0, 0, 1 << 40))
 
 
-def _overlays(session: Session, side: Side) -> Job:
-    return session.jobs.get(("overlays", side.name), lambda told: overlays.found(side), wait=0.2)
-
-
-def overlaid(session: Session, request: Request) -> Job:
-    """Which fields belong onto the images."""
-    job = _overlays(session, session.side(request.query_params))
-    return (
-        job
-        if not job.finished.is_set() or job.error is not None
-        else Job.ready([vars(one) for one in job.value])
+def _overlays_job(session: Session, side: Side) -> Job:
+    return session.jobs.get(
+        ("overlays", side.name), lambda progress: overlays.find_overlays(side), wait=WAIT_SECONDS
     )
 
 
-def drawn(session: Session, request: Request) -> dict[str, Any]:
-    """What there is to draw over these samples, in the order of the overlays."""
+def overlay_fields(session: Session, request: Request) -> Job:
+    """List the fields that can be drawn over the images."""
+    job = _overlays_job(session, session.side(request.query_params))
+    return (
+        job
+        if not job.finished.is_set() or job.error is not None
+        else Job.ready([vars(overlay) for overlay in job.value])
+    )
+
+
+def overlay_shapes(session: Session, request: Request) -> dict[str, Any]:
+    """Return the shapes to draw over these samples, in the order of the overlays."""
     params = request.query_params
     side = session.side(params)
-    job = _overlays(session, side)
-    numbers = [session.sample(side, text) for text in params.get("samples", "").split(",")[:MOST] if text]
+    job = _overlays_job(session, side)
+    numbers = [
+        session.sample(side, text)
+        for text in params.get("samples", "").split(",")[:MAX_OVERLAID_SAMPLES]
+        if text
+    ]
     if not job.finished.is_set() or job.error is not None or not numbers:
         return {}
-    found: list[overlays.Overlay] = job.value
-    cells = cells_of(side, numbers, overlays.fields_of(found))
+    fields: list[overlays.Overlay] = job.value
+    cells = cells_of(side, numbers, overlays.fields_of(fields))
     return {
-        str(number): [_drawn(side, one, cells[row]) for one in found]
+        str(number): [_shapes(side, overlay, cells[row]) for overlay in fields]
         for row, number in enumerate(numbers)
     }  # fmt: skip
 
 
-def _drawn(side: Side, overlay: overlays.Overlay, cells: dict[str, Cell]) -> dict[str, Any]:
+def _shapes(side: Side, overlay: overlays.Overlay, cells: dict[str, Cell]) -> dict[str, Any]:
     try:
-        return {} if overlay.draws == "mask" else dict(overlays.drawn(side, overlay, cells))
-    # The view of the sample says what is wrong; a missing library is wrong with all.
+        return {} if overlay.draws == "mask" else dict(overlays.shapes_of(side, overlay, cells))
+    # The view of the sample shows the error. A missing library concerns all samples.
     except MissingLibraryError:
         raise
     except Exception as error:
@@ -233,11 +274,18 @@ def _drawn(side: Side, overlay: overlays.Overlay, cells: dict[str, Cell]) -> dic
 
 
 ROUTES = {
-    "sound/{n}/{field:path}": play, "wave/{n}/{field:path}": wave,
+    "sound/{n}/{field:path}": play_sound,
+    "wave/{n}/{field:path}": wave,
     "spectrogram/{n}/{field:path}": spectrogram,
-    "video/{n}/{field:path}": movie, "frame/{n}/{field:path}": frame, "strip/{n}/{field:path}": strip,
-    "slice/{n}/{field:path}": array_slice, "heat/{n}/{field:path}": heat,
+    "video/{n}/{field:path}": play_video,
+    "frame/{n}/{field:path}": frame,
+    "strip/{n}/{field:path}": strip,
+    "slice/{n}/{field:path}": array_slice,
+    "heat/{n}/{field:path}": heat_map,
     "statistics/{n}/{field:path}": array_statistics,
-    "tensors": tensors, "mask/{n}/{field:path}": mask, "tree/{n}/{field:path}": branch, "overlays": overlaid,
-    "drawn": drawn,
-}  # fmt: skip
+    "tensors": tensors,
+    "mask/{n}/{field:path}": mask,
+    "tree/{n}/{field:path}": branch,
+    "overlays": overlay_fields,
+    "drawn": overlay_shapes,
+}

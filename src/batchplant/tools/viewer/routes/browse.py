@@ -1,0 +1,276 @@
+"""Answers to the first requests of a page: the dataset, its samples, their cells and thumbnails."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import numpy as np
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ...._version import __version__
+from ....data.tensors import is_tensors
+from ....errors import BatchplantError, OptionError, shortened, shown
+from ....jobs.verify import verify
+from ....schema.kinds import Field
+from ..cells import Cell, Side, cells_of
+from ..jobs import Job, Progress
+from ..pixels import for_browser
+from ..render import describe, is_heat_map, summarize
+from ..rows import NotReady, Query, Rows, keys_of, ready_rows, row_of, rows_job
+from ..session import Session, integer_param, parse_integer
+
+# Class names that the page gets, and letters of each; other names come with the samples.
+MAX_CLASS_NAMES, CLASS_NAME_LETTERS = 2000, 200
+# Displays that fill a card of the grid; a dataset without them is shown as a table.
+CARD_DISPLAYS = ("image", "mask", "video", "sound")
+LABEL_FIELDS = (
+    "label",
+    "labels",
+    "class",
+    "target",
+    "category",
+    "caption",
+    "text",
+    "y",
+    "cls",
+    "fine_label",
+)
+# Samples in one answer.
+MAX_SAMPLES = 500
+# Tiles of one sheet, and pixels of all of them.
+MAX_SHEET_TILES, MAX_SHEET_PIXELS = 200, 1 << 24
+CACHED = {"Cache-Control": "private, max-age=600"}
+
+
+def dataset(session: Session, request: Request) -> dict[str, Any]:
+    """Describe the dataset without reading samples: fields, size, layout of the page."""
+    side = session.side(request.query_params)
+    reader = side.reader
+    return {
+        "title": _title(side.title),
+        "path": shown(str(reader.path)),
+        "format": reader.format,
+        "samples": len(reader),
+        "facts": _facts(side),
+        "fields": [_field(name, kind, side.shows[name]) for name, kind in reader.schema.items()],
+        "layout": _layout(side),
+        "image": side.image,
+        "label": _label(side),
+        "sides": list(session.sides),
+        "pipeline": session.pipeline is not None,
+        "live": session.live is not None,
+        "keys": reader._key_kind() is not None,
+        "version": __version__,
+    }
+
+
+def _title(name: str) -> str:
+    """Return the last part of a path, without the signature of a URL."""
+    name_shown = shown(name)
+    return name_shown.rstrip("/").rpartition("/")[2] or name_shown
+
+
+def _facts(side: Side) -> dict[str, Any]:
+    try:
+        return side.reader.facts()
+    except (BatchplantError, OSError) as error:
+        return {"error": str(error)}
+
+
+def _field(name: str, kind: Field, display: str) -> dict[str, Any]:
+    description: dict[str, Any] = {
+        "name": name,
+        "kind": str(kind),
+        "shows": display,
+        "optional": kind.optional,
+    }
+    for part in ("dtype", "shape", "encoding", "mode", "mask"):
+        value = getattr(kind, part, None)
+        if value is not None:
+            description[part] = value
+    names = getattr(kind, "names", None)
+    if names:
+        description |= {
+            "names": [shortened(class_name, CLASS_NAME_LETTERS) for class_name in names[:MAX_CLASS_NAMES]],
+            "classes": len(names),
+        }
+    return description
+
+
+def _layout(side: Side) -> str:
+    if is_tensors(side.reader.schema):
+        return "model"
+    has_cards = any(display in CARD_DISPLAYS for display in side.shows.values()) or any(
+        map(is_heat_map, side.reader.schema.values())
+    )
+    return "grid" if has_cards else "table"
+
+
+def _label(side: Side) -> str | None:
+    """Return the field that labels an image in the grid: its class, or a field with such a name."""
+    named = [name for name in side.shows if name.lower() in LABEL_FIELDS]
+    likely = [name for name in named if side.shows[name] in ("number", "text", "bool")]
+    return side.first("class") or next(iter(likely), None)
+
+
+def rows(session: Session, request: Request) -> Job:
+    return rows_job(session, session.side(request.query_params), request.query_params)
+
+
+def samples(session: Session, request: Request) -> dict[str, Any]:
+    params = request.query_params
+    side = session.side(params)
+    matches = ready_rows(session, side, params)
+    start = integer_param(params, "start", 0, 0, matches.count)
+    numbers = matches.take(start, integer_param(params, "count", 100, 0, MAX_SAMPLES))
+    fields = [session.field(side, name) for name in params.getlist("field")] or list(side.reader.schema)
+    cells = cells_of(side, numbers.tolist(), fields)
+    keys = keys_of(side, numbers)
+    return {
+        "start": start,
+        "count": matches.count,
+        "samples": [
+            {
+                "row": start + position,
+                "sample": sample,
+                **({} if keys is None else {"key": keys[position]}),
+                "cells": {name: summarize(cell) for name, cell in cells[position].items()},
+            }
+            for position, sample in enumerate(numbers.tolist())
+        ],
+    }
+
+
+def sample(session: Session, request: Request) -> dict[str, Any]:
+    side = session.side(request.query_params)
+    number = session.sample(side, request.path_params["n"])
+    keys = keys_of(side, np.array([number], dtype=np.int64))
+    return {
+        "sample": number,
+        "of": len(side.reader),
+        "file": shown(side.reader.where(number)),
+        **({} if keys is None else {"key": keys[0]}),
+        **_neighbours(session, side, request, number),
+        "cells": [describe(Cell(side, number, name)) for name in side.shows],
+    }
+
+
+def _neighbours(session: Session, side: Side, request: Request, number: int) -> dict[str, Any]:
+    """Return the samples before and after it in the list that it was opened from."""
+    try:
+        matches = ready_rows(session, side, request.query_params)
+    except (NotReady, BatchplantError):
+        # A sample is shown at once, however long a filter takes.
+        matches = Rows(len(side.reader))
+    # A sample may be in several rows; the request names the one that the user opened.
+    position: int | None = integer_param(request.query_params, "row", -1, -1, matches.count)
+    if position is None or matches.take(position, 1).tolist() != [number] or position < 0:
+        position = row_of(matches, number)
+    if position is None:
+        return {"row": None}
+    around = {"previous": position - 1, "next": position + 1}
+    return {
+        "row": position,
+        **{
+            name: {"row": row, "sample": int(matches.take(row, 1)[0])}
+            for name, row in around.items()
+            if 0 <= row < matches.count
+        },
+    }
+
+
+def find(session: Session, request: Request) -> Job:
+    """Find a sample by number or key, and its row."""
+    params = request.query_params
+    side = session.side(params)
+    matches = ready_rows(session, side, params)
+    text = params.get("sample", "")
+
+    def work(progress: Progress) -> dict[str, Any]:
+        number = session.sample(side, text) if parse_integer(text) is not None else _by_key(side, text)
+        return {"sample": number, "row": row_of(matches, number)}
+
+    return session.jobs.get(("find", side.name, Query.from_params(params), text), work, wait=1.0)
+
+
+def _by_key(side: Side, text: str) -> int:
+    if side.reader._key_kind() is None:
+        raise OptionError(f"{text[:40]!r} is no number of a sample")
+    return side.reader.keys().index(text)
+
+
+def check(session: Session, request: Request) -> Job:
+    """Verify one sample: decode it and compare all checksums."""
+    side = session.side(request.query_params)
+    number = session.sample(side, request.path_params["n"])
+
+    def work(progress: Progress) -> dict[str, Any]:
+        report = verify(side.reader.subset([number]), decode=True, progress=progress)
+        return {
+            "ok": report.ok,
+            "checks": list(report.checks),
+            "problems": [
+                {"message": problem.message, "field": problem.field, "offset": problem.offset}
+                for problem in report.problems
+            ],
+        }
+
+    return session.jobs.get(("check", side.name, number), work, wait=0.2)
+
+
+def download(session: Session, request: Request) -> Response:
+    """Return the stored bytes of a cell as a download, never to be shown by the browser."""
+    side = session.side(request.query_params)
+    number = session.sample(side, request.path_params["n"])
+    name = session.field(side, request.path_params["field"])
+    data = Cell(side, number, name).data
+    file = re.sub(r"[^A-Za-z0-9_.-]", "_", f"{number}-{name}")[:80]
+    return Response(
+        data.tobytes(),
+        media_type="application/octet-stream",
+        headers={"Content-Disposition": f'attachment; filename="{file}.bin"'},
+    )
+
+
+def sheet(session: Session, request: Request) -> Response:
+    """Return the thumbnails of many samples as one JPEG."""
+    params = request.query_params
+    side = session.side(params)
+    matches = ready_rows(session, side, params)
+    field = session.field(side, params.get("field", ""))
+    size = integer_param(params, "size", 160, 16, 512)
+    start = integer_param(params, "start", 0, 0, matches.count)
+    count = min(integer_param(params, "count", 100, 1, MAX_SHEET_TILES), max(1, MAX_SHEET_PIXELS // size**2))
+    samples = matches.take(start, count)
+    if not len(samples):
+        return Response(status_code=204)
+    jpeg, errors = session.images.sheet(side, field, samples, size)
+    # Positions of the tiles without an image; the view of the sample shows their errors.
+    headers = {"X-Broken": json.dumps(sorted(errors))}
+    return Response(jpeg, media_type="image/jpeg", headers={**CACHED, **headers})
+
+
+def image(session: Session, request: Request) -> Response:
+    """Return one image as browsers can show it."""
+    side = session.side(request.query_params)
+    number = session.sample(side, request.path_params["n"])
+    name = session.field(side, request.path_params["field"])
+    longest = integer_param(request.query_params, "max", 2048, 16, 8192)
+    data, kind = for_browser(Cell(side, number, name), longest)
+    return Response(data, media_type=kind, headers=CACHED)
+
+
+ROUTES = {
+    "dataset": dataset,
+    "rows": rows,
+    "samples": samples,
+    "sample/{n}": sample,
+    "find": find,
+    "check/{n}": check,
+    "bytes/{n}/{field:path}": download,
+    "sheet": sheet,
+    "image/{n}/{field:path}": image,
+}

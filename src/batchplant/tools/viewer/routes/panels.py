@@ -1,0 +1,326 @@
+"""Answers to the panels of the page: overview, health, order, comparison, augmentation and live loaders."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Hashable
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ....data.reader import Reader
+from ....errors import NotFoundError, OptionError, Problem, shown
+from ....jobs.verify import verify as verify_reader
+from ....schema.columns import I64
+from ... import doctor
+from ..augment import MAX_VIEWS, augment_sample
+from ..cells import Side, cells_of
+from ..comparing import compare_cells, compare_datasets, difference_image, match_keys, match_samples
+from ..epochs import Epoch, EpochOptions, label_field
+from ..jobs import Job, Progress
+from ..overview import collect_overview
+from ..pipelines import OFFERED_OPS
+from ..render import summarize
+from ..rows import filtered_rows
+from ..session import Session, integer_param
+
+CACHED = {"Cache-Control": "private, max-age=600"}
+# Seconds that a request waits for its job before it answers how far the job is.
+WAIT_SECONDS = 0.2
+# Problems that the page gets; verify stops there.
+MAX_PROBLEMS = 1000
+# Samples of a batch that are shown with their cells.
+MAX_BATCH_SAMPLES = 64
+MIN_GAIN, MAX_GAIN = 1.0, 1000.0
+_SAMPLE_NUMBER = re.compile(r"\bsample (\d[\d,]*)")
+
+
+def overview(session: Session, request: Request) -> Job:
+    """Statistics of some of the samples that a filter leaves, or with ``exact`` of all of them."""
+    params = request.query_params
+    side, exact = session.side(params), bool(params.get("exact"))
+    query, rows = filtered_rows(session, side, params)
+    return session.jobs.get(
+        ("overview", side.name, query, exact),
+        lambda progress: collect_overview(side.reader, rows, exact=exact, progress=progress),
+        wait=WAIT_SECONDS,
+    )
+
+
+# -- health --------------------------------------------------------------------------------------------------
+
+
+def verify(session: Session, request: Request) -> Job:
+    """Problems that verify finds. ``decode``: decode every cell, too. ``sample``: check so many samples."""
+    params = request.query_params
+    side, decode = session.side(params), bool(params.get("decode"))
+    sample = integer_param(params, "sample", 0, 0, 1 << 48) or None
+    query, rows = filtered_rows(session, side, params)
+
+    def work(progress: Progress) -> dict[str, Any]:
+        reader = side.reader if rows is None else side.reader.subset(rows)
+        report = verify_reader(reader, decode=decode, sample=sample, most=MAX_PROBLEMS, progress=progress)
+        return {
+            "ok": report.ok,
+            "samples": report.samples,
+            "of": len(reader),
+            "checks": list(report.checks),
+            "problems": [_problem(problem, rows, side.reader) for problem in report.problems],
+            "remarks": list(report.remarks),
+        }
+
+    return session.jobs.get(("verify", side.name, query, decode, sample), work, wait=WAIT_SECONDS)
+
+
+def examine(session: Session, request: Request) -> Job:
+    """Findings of the doctor, the worst first. ``all``: of every sample. ``world_size``: number of ranks."""
+    params = request.query_params
+    side, everything = session.side(params), bool(params.get("all"))
+    world_size = integer_param(params, "world_size", 0, 0, 1 << 16) or None
+    query, rows = filtered_rows(session, side, params)
+
+    def work(progress: Progress) -> dict[str, Any]:
+        reader = side.reader if rows is None else side.reader.subset(rows)
+        sample = None if everything else doctor.SAMPLE
+        return _findings(
+            doctor.examine(reader, sample=sample, world_size=world_size, progress=progress), rows
+        )
+
+    return session.jobs.get(("doctor", side.name, query, everything, world_size), work, wait=WAIT_SECONDS)
+
+
+def _findings(report: doctor.Report, rows: I64 | None) -> dict[str, Any]:
+    checks = {check.name: check for check in doctor.CHECKS}
+    findings = [
+        {
+            "check": finding.check,
+            "severity": finding.severity,
+            "message": finding.message,
+            "count": finding.count,
+            "of": finding.of,
+            "unit": finding.unit,
+            "about": finding.about,
+            "field": finding.field,
+            "mend": finding.mend,
+            "title": checks[finding.check].title,
+            "why": checks[finding.check].sentence,
+            "examples": [
+                _in_dataset(dataclasses.asdict(example), rows, report.path) for example in finding.examples
+            ],
+        }
+        for finding in report.findings
+    ]
+    return {
+        "ok": report.ok,
+        "samples": report.samples,
+        "looked_at": report.looked_at,
+        "findings": findings,
+        "checks": list(report.checks),
+        "remarks": list(report.remarks),
+    }
+
+
+def _problem(problem: Problem, rows: I64 | None, reader: Reader) -> dict[str, Any]:
+    entry: dict[str, Any] = {
+        "message": problem.message,
+        "sample": problem.sample,
+        "field": problem.field,
+        "offset": problem.offset,
+    }
+    if problem.path is not None and problem.path != reader.path:
+        entry["path"] = shown(problem.path)
+    return _in_dataset(entry, rows)
+
+
+def _in_dataset(entry: dict[str, Any], rows: I64 | None, path: str | None = None) -> dict[str, Any]:
+    """Replace positions in ``rows`` by sample numbers; drop a path that is the dataset's."""
+    sample = entry.get("sample")
+    if sample is not None and rows is not None and 0 <= sample < len(rows):
+        entry["sample"] = int(rows[sample])
+    if rows is not None and entry.get("said"):
+        # The text names another sample, such as the one that this is a copy of.
+        entry["said"] = _SAMPLE_NUMBER.sub(lambda match: _sample_text(match[1], rows), entry["said"])
+    if path is not None and entry.get("path") == path:
+        entry["path"] = None
+    return entry
+
+
+def _sample_text(text: str, rows: I64) -> str:
+    position = int(text.replace(",", ""))
+    return f"sample {int(rows[position]):,}" if position < len(rows) else f"sample {text}"
+
+
+# -- order of an epoch ---------------------------------------------------------------------------------------
+
+
+def epoch(session: Session, request: Request) -> Job:
+    """The chart of an epoch."""
+    return _epoch_job(session, request, "image", lambda epoch, progress: epoch.chart(progress))
+
+
+def step(session: Session, request: Request) -> Job:
+    """The batch of rank ``rank`` at step ``step``, the first samples with their cells."""
+    params = request.query_params
+    options = EpochOptions.from_params(params)
+    number = integer_param(params, "step", 0, 0, 2**48)
+    rank = integer_param(params, "rank", 0, 0, options.world_size - 1)
+    side = session.side(params)
+
+    def work(epoch: Epoch, _: Progress) -> dict[str, Any]:
+        batch = epoch.step(number, rank)
+        samples = batch["samples"][:MAX_BATCH_SAMPLES].tolist()
+        rows = cells_of(side, samples, side.reader.schema)
+        batch["shown"] = [
+            {"sample": sample, "cells": {name: summarize(cell) for name, cell in cells.items()}}
+            for sample, cells in zip(samples, rows, strict=True)
+        ]
+        return batch
+
+    return _epoch_job(session, request, ("step", number, rank), work)
+
+
+def when(session: Session, request: Request) -> Job:
+    """The steps and ranks that see sample ``n``."""
+    side = session.side(request.query_params)
+    sample = session.sample(side, request.path_params["n"])
+    return _epoch_job(
+        session,
+        request,
+        ("when", sample),
+        lambda epoch, progress: {"seen": epoch.appearances(sample, progress)},
+    )
+
+
+def _epoch_job(
+    session: Session, request: Request, name: Hashable, work: Callable[[Epoch, Progress], Any]
+) -> Job:
+    params = request.query_params
+    side, options = session.side(params), EpochOptions.from_params(params)
+    label = label_field(side.reader, params.get("label"))
+    query, rows = filtered_rows(session, side, params)
+    key = (side.name, query, options, label)
+    # All requests about one epoch share its blocks and labels.
+    job = session.jobs.get(
+        ("epoch", *key),
+        lambda progress: Epoch(side.reader, rows, options, label, progress),
+        wait=WAIT_SECONDS,
+    )
+    if not job.finished.is_set() or job.error is not None:
+        return job
+    return session.jobs.get((name, *key), lambda progress: work(job.value, progress), wait=WAIT_SECONDS)
+
+
+# -- comparison ----------------------------------------------------------------------------------------------
+
+
+def compare(session: Session, request: Request) -> Job:
+    """The cells that differ, of samples matched ``by`` position, key or a field."""
+    a, b = _sides(session)
+    params = request.query_params
+    by = params.get("by", "position")
+    query, rows = filtered_rows(session, a, params)
+
+    def work(progress: Progress) -> dict[str, Any]:
+        pairs = match_samples(a.reader, b.reader, rows, by, progress)
+        differences = compare_datasets(a.reader, b.reader, pairs, progress)
+        return {**differences, "ways": match_keys(a.reader, b.reader)}
+
+    return session.jobs.get(("compare", query, by), work, wait=WAIT_SECONDS)
+
+
+def pair(session: Session, request: Request) -> dict[str, Any]:
+    """The differences between sample ``n`` of one side and ``m`` of the other, field by field."""
+    a, b, sample_a, sample_b = _pair(session, request)
+    fields = [name for name in a.reader.schema if name in b.reader.schema]
+    return {"fields": [compare_cells(a.reader, b.reader, sample_a, sample_b, name) for name in fields]}
+
+
+def pair_image(session: Session, request: Request) -> Response:
+    """The pixel-wise difference of two images."""
+    a, b, sample_a, sample_b = _pair(session, request)
+    name = session.field(a, request.path_params["field"])
+    session.field(b, name)
+    try:
+        gain = float(request.query_params.get("gain", "4"))
+    except ValueError:
+        raise OptionError("gain has to be a number") from None
+    if not MIN_GAIN <= gain <= MAX_GAIN:
+        raise OptionError(f"gain is from {MIN_GAIN:g} to {MAX_GAIN:g}")
+    data = difference_image(a.reader, b.reader, sample_a, sample_b, name, gain)
+    return Response(data, media_type="image/png", headers=CACHED)
+
+
+def _sides(session: Session) -> tuple[Side, Side]:
+    if "b" not in session.sides:
+        raise NotFoundError("there is nothing to compare with; open two: batchplant view PATH OTHER")
+    return session.sides["a"], session.sides["b"]
+
+
+def _pair(session: Session, request: Request) -> tuple[Side, Side, int, int]:
+    a, b = _sides(session)
+    params = request.path_params
+    return a, b, session.sample(a, params["n"]), session.sample(b, params["m"])
+
+
+# -- augmentation and live loaders ---------------------------------------------------------------------------
+
+
+def offered_ops(session: Session, request: Request) -> dict[str, Any]:
+    """The ops that the page offers, and whether the user gave a pipeline."""
+    ops = [
+        {
+            "name": name,
+            "arguments": [{"name": argument, "value": value} for argument, value in defaults.items()],
+        }
+        for name, defaults in OFFERED_OPS.items()
+    ]
+    return {"ops": ops, "pipeline": session.pipeline is not None}
+
+
+def augment(session: Session, request: Request) -> Job:
+    """A sample as the loader yields it in ``count`` epochs."""
+    params = request.query_params
+    side = session.side(params)
+    sample = session.sample(side, request.path_params["sample"])
+    ops = params.get("ops", "")
+    seed = integer_param(params, "seed", 0, 0, 1 << 62) if "seed" in params else None
+    epoch = integer_param(params, "epoch", 0, 0, 1 << 40)
+    count = integer_param(params, "count", 1, 1, MAX_VIEWS)
+    return session.jobs.get(
+        ("augment", side.name, sample, ops, seed, epoch, count),
+        lambda progress: augment_sample(session, side, sample, ops=ops, seed=seed, epoch=epoch, count=count),
+        wait=WAIT_SECONDS,
+    )
+
+
+def live(session: Session, request: Request) -> dict[str, Any]:
+    """The measurements of a loader from row ``since`` on, and the loaders that there are."""
+    if session.live is None:
+        raise NotFoundError("no loader runs here; start one with Loader(…, dashboard=True)")
+    params = request.query_params
+    watch = session.live.find(integer_param(params, "loader", 0, 0, 1 << 20))
+    if watch is None:
+        raise NotFoundError(f"there is no loader {params['loader'][:20]}")
+    loaders = [
+        {"loader": watch.number, "path": watch.about["path"], "ended": watch.ended}
+        for watch in session.live.watches
+    ]
+    return {**watch.report(integer_param(params, "since", 0, 0, 1 << 60)), "loaders": loaders}
+
+
+ROUTES = {
+    "overview": overview,
+    "verify": verify,
+    "doctor": examine,
+    "epoch": epoch,
+    "step": step,
+    "when/{n}": when,
+    "compare": compare,
+    "pair/{n}/{m}": pair,
+    "apart/{n}/{m}/{field:path}": pair_image,
+    "augment": offered_ops,
+    "augment/{sample}": augment,
+    "live": live,
+}
