@@ -9,6 +9,7 @@ import json
 import os
 import pickle
 import shutil
+import struct
 import tarfile
 from pathlib import Path
 
@@ -21,6 +22,7 @@ import batchplant as bp
 import processes
 from batchplant import _native
 from batchplant.formats.webdataset.layout import Note
+from batchplant.storage.index import container
 from batchplant.testing import FormatSuite
 from batchplant.testing.cases import cells, equal, jpeg, pixels, png
 from batchplant.testing.damage import memory_bounded
@@ -874,6 +876,20 @@ def test_the_side_car(suffix, tmp_path, monkeypatch):
     # One of another archive is noticed, and made anew.
     written(tmp_path / f"a{suffix}", 5, overwrite=True)
     assert len(bp.open(path)) == 5
+
+
+def test_an_index_whose_extensions_are_no_text_is_made_anew(tmp_path):
+    path = Path(written(tmp_path / "a.tar", 8_500, {"b": bp.Bytes()}, lambda n: {"b": bytes(10)}))
+    bp.open(path).close()
+    side_car = Path(f"{path}.bpindex")
+    header, start, data = container.read(side_car)
+    header["facts"]["extensions"] = [[name] for name in header["facts"]["extensions"]]
+    text = json.dumps(header).encode()
+    sizes = struct.pack("<II", len(text), _native.crc32c(text))
+    head = container.MAGIC + sizes + text
+    side_car.write_bytes(head + bytes(-len(head) % container.ALIGN) + data[start:].tobytes())
+    with bp.open(path) as reader:
+        assert reader[3]["b"] == bytes(10)
 
 
 def test_verify_looks_at_headers_that_an_index_would_skip(tmp_path):

@@ -115,6 +115,18 @@ def test_a_note_that_has_a_second_name_is_ignored(tmp_path):
     assert is_untouched(tmp_path)
 
 
+@pytest.mark.parametrize("name", ["\ud800", "a\0b"])
+def test_a_note_with_a_name_that_no_file_can_have(tmp_path, name):
+    treasures(tmp_path)
+    forge(tmp_path)
+    plan = json.loads((tmp_path / commit.NAME).read_text())
+    plan["moves"][0][0] = name
+    (tmp_path / commit.NAME).write_text(json.dumps(plan) + "\n")
+    with pytest.raises(bp.DamagedError, match="happened elsewhere"):
+        bp.open(tmp_path / "v.npy")
+    assert is_untouched(tmp_path)
+
+
 def test_a_note_of_another_folder_is_not_carried_out(tmp_path):
     """The note and its hidden folder were moved, and both are the same files as before."""
     first, second = tmp_path / "a", tmp_path / "b"

@@ -338,6 +338,9 @@ def _is_ours(folder: Path, plan: Any) -> bool:
             isinstance(one, str) and one not in ("", ".", "..", NAME) and "/" not in one and "\0" not in one
             for one in [*names, *inside]
         )
+        for name in [*names, *inside]:
+            # Raises ValueError for a name that no file can have.
+            os.fsencode(name)
         if not plain or not all(isinstance(number, int) for _, _, number in plan["moves"]):
             return False
         if not patching.are_sound(patches) or not isinstance(plan.get("old", {}), dict):

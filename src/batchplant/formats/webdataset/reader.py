@@ -292,6 +292,8 @@ def _makes_sense(found: index.Index, packed: bool) -> bool:
     keys, members_ = arrays["key_offsets"], arrays["extension_offsets"]
     for one in (facts["key"], *facts["kinds"].values()):
         field_from_json(one)
+    if not all(isinstance(name, str) for name in facts["extensions"]):
+        return False
     if facts["note"] is not None:
         Note.from_json(facts["note"])
     # Only what nobody wrote down had to be inferred.
