@@ -27,6 +27,7 @@ from batchplant.tools import measure
 from batchplant.tools.measure import Candidate, Measured, figures, report, spread
 from batchplant.tools.measure.measured import caveats
 from batchplant.tools.measure.pipelines import PIPELINES
+from variants import exhaustive
 
 N = 40
 TINY = ["--seconds", "0.3", "--rounds", "1", "--sample", str(N), "--quiet"]
@@ -198,7 +199,9 @@ def test_a_report_stands_alone_and_names_do_no_harm() -> None:
     assert not re.search("#[0-9a-f]{6}", drawn)
 
 
-@pytest.mark.parametrize(("by", "count"), [*((by, 2) for by in report.SPEEDS), ("warm", 0), ("warm", 12)])
+@pytest.mark.parametrize(
+    ("by", "count"), [("warm", 0), ("warm", 12), *exhaustive(*((by, 2) for by in report.SPEEDS))]
+)
 def test_a_figure_of_any_number_of_formats(by: str, count: int, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     rows = [made(f"format{number}", 100 + number**4, 10.0 * number + 1) for number in range(count)]

@@ -22,6 +22,7 @@ import pytest
 
 import processes
 import repository
+from variants import exhaustive
 
 torch = pytest.importorskip("torch")
 
@@ -1589,7 +1590,7 @@ else:
 """
 
 
-@pytest.mark.parametrize("thread", ["main", "other"])
+@pytest.mark.parametrize("thread", ["other", *exhaustive("main")])
 def test_workers_end_with_a_writer_that_is_killed(tmp_path: Path, thread: str) -> None:
     command = [sys.executable, "-c", ORPHANS, str(tmp_path / "t.beton"), thread]
     with processes.start(command, stdout=subprocess.PIPE, text=True) as process:

@@ -23,6 +23,7 @@ from batchplant.testing import FormatSuite
 from batchplant.testing.cases import cells, jpeg, pixels
 from batchplant.testing.damage import flips, memory_bounded, survive
 from repository import GOLDEN
+from variants import exhaustive
 
 h5py = pytest.importorskip("h5py")
 
@@ -645,7 +646,7 @@ ATTRIBUTES = {
 }
 
 
-@pytest.mark.parametrize("name", ["a.zarr", "a.n5", "v2.zarr"])
+@pytest.mark.parametrize("name", ["a.zarr", *exhaustive("a.n5", "v2.zarr")])
 def test_attributes_go_to_other_formats_and_back(name, tmp_path):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["x"] = np.arange(4)
@@ -688,7 +689,7 @@ def test_attributes_that_hdf5_has_no_type_for_are_json(tmp_path):
 
 
 @pytest.mark.parametrize("layout", ["vlen", "packed"])
-@pytest.mark.parametrize("most", [50_000, 400_000, 900_000])
+@pytest.mark.parametrize("most", [400_000, *exhaustive(50_000, 900_000)])
 def test_a_full_disk_is_an_error_and_no_signal(tmp_path, layout, most):
     """The library does not survive a write that fails; here files may not grow beyond a size."""
     script = """

@@ -257,7 +257,7 @@ except bp.BusyError as error:
 def test_processes_append_at_a_time(path):
     write(path, [])
     command = [sys.executable, "-c", APPEND, path]
-    firsts = [20, 40, 60]
+    firsts = [20, 40]
     with contextlib.ExitStack() as stack:
         pipes = {"stdin": subprocess.PIPE, "text": True}
         running = [stack.enter_context(processes.start([*command, str(first)], **pipes)) for first in firsts]

@@ -46,9 +46,8 @@ def test_every_format_has_a_seed(name: str, formats: ModuleType, tmp_path: Path)
         pytest.skip(str(error))
     file = path if path.is_file() else next(one for one in sorted(path.rglob("*")) if one.is_file())
     whole = file.read_bytes()
-    for seed in range(3):
-        file.write_bytes(formats.mutate(whole, random.Random(seed), file.name))
-        formats.check(name, path)
+    file.write_bytes(formats.mutate(whole, random.Random(0), file.name))
+    formats.check(name, path)
 
 
 @pytest.mark.parametrize("name", ["csv.gz", "json.zst", "zarr.zip", "beton.many", "golden-n5"])
