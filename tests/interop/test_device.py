@@ -14,7 +14,7 @@ from batchplant import ops
 from batchplant.codecs.media.image_rules import ImageOptions
 from batchplant.data.reader import Spans
 from batchplant.errors import DecodeError, OptionError
-from batchplant.interop.gpu.split import FIRST, Split
+from batchplant.interop.gpu.split import FIRST_TRIAL_BATCHES, Split
 from batchplant.loading.loader import Loader
 from loaders import assert_no_producers
 
@@ -369,7 +369,7 @@ def test_a_full_device_is_said(jpegs, monkeypatch):
     def full(*tables):
         raise torch.cuda.OutOfMemoryError("no room")
 
-    monkeypatch.setattr("batchplant.interop.gpu.coded.Jpegs.begin", full)
+    monkeypatch.setattr("batchplant.interop.gpu.jpeg.Jpegs.decode", full)
     with pytest.raises(torch.cuda.OutOfMemoryError, match="no room"):
         list(loader)
     loader.close()
@@ -524,7 +524,7 @@ def test_auto_leaves_the_gpu_to_a_step_that_takes_little():
             modes.append(split.mode)
         return max(set(modes[-20:]), key=modes[-20:].count)
 
-    assert batches_of(8 * FIRST[1], 300) == "split"
+    assert batches_of(8 * FIRST_TRIAL_BATCHES[1], 300) == "split"
     assert "the CPU is enough" in split.why
     # More, but the CPU can do it: nothing changes. Then more than that.
     assert batches_of(100, 700) == "split"
@@ -565,21 +565,21 @@ def test_weights_add_up():
 @pytest.mark.parametrize("device", DEVICES)
 def test_the_gpu_gets_the_shortest_scans(jpegs, device, monkeypatch):
     """It takes as long as the longest of them, the CPU as long as all of its together."""
-    sorts, requests = [], []
-    sort = OnDevice._sort
+    routes, requests = [], []
+    route = OnDevice._route
 
-    def sorted_(self, request):
+    def routed(self, request):
         requests.append(request)
-        sorts.append(sort(self, request))
-        return sorts[-1]
+        routes.append(route(self, request))
+        return routes[-1]
 
-    monkeypatch.setattr(OnDevice, "_sort", sorted_)
+    monkeypatch.setattr(OnDevice, "_route", routed)
     pipelines = {"image": [ops.RandomResizedCrop(32)]}
     loader = Loader(jpegs, 10, pipelines=pipelines, device=device, decode="hybrid", gpu_share=0.4)
     sizes = [
         (request.cells.size[gpu.rows], request.cells.size[both.rows], len(raw), len(cpu))
         for _ in [list(loader)]
-        for request, (raw, gpu, both, cpu, _) in zip(requests, sorts, strict=True)
+        for request, (raw, gpu, both, cpu, _) in zip(requests, routes, strict=True)
     ]
     loader.close()
     assert len(sizes) == 3
@@ -593,7 +593,7 @@ def test_what_would_keep_others_waiting_is_not_the_devices(jpegs, device, monkey
     """Scans that are too long for it are read by the engine; pixels that are too many for it, made there."""
     pipelines = {"image": [ops.Resize(16)]}
     want = batches(jpegs, pipelines["image"])
-    for name, most, decoded in (("LARGEST_SCAN", 0, "split"), ("MOST_MEMORY", 0, "cpu")):
+    for name, most, decoded in (("MAX_SCAN_BYTES", 0, "split"), ("MAX_BATCH_BYTES", 0, "cpu")):
         with monkeypatch.context() as patched:
             patched.setattr(f"batchplant.interop.gpu.on_device.{name}", most)
             loader = Loader(
@@ -608,7 +608,7 @@ def test_what_would_keep_others_waiting_is_not_the_devices(jpegs, device, monkey
 @pytest.mark.parametrize("device", DEVICES)
 def test_memory_is_used_again_while_the_split_varies(jpegs, device, monkeypatch):
     """To take pinned memory stops the device: parts of ever new sizes must not ask for ever new memory."""
-    monkeypatch.setattr("batchplant.interop.gpu.streams.LEAST", 1 << 10)
+    monkeypatch.setattr("batchplant.interop.gpu.streams.MIN_ALLOCATION_BYTES", 1 << 10)
     taken, shares = [], iter(np.random.default_rng(0).random(1000).tolist())
     monkeypatch.setattr(Split, "count", lambda self, images: round(next(shares) * images))
     loader = Loader(
@@ -738,7 +738,7 @@ INTERPRETED = """
 import contextlib, sys
 import numpy as np, torch
 torch.cuda.device = lambda device: contextlib.nullcontext()
-from batchplant.interop.gpu import kernel, resample as by_torch
+from batchplant.interop.gpu import resample as by_torch, resample_kernel
 
 rng = np.random.default_rng(0)
 for filter in ("area", "bilinear", "bicubic"):
@@ -757,9 +757,9 @@ for filter in ("area", "bilinear", "bicubic"):
             boxes.view(np.int64), sizes, start[:, None], strides, flip[:, None],
         ], axis=1)
         table = torch.from_numpy(np.ascontiguousarray(facts))
-        counts = [by_torch.most_taps(filter, boxes[:, 3 - s] - boxes[:, 1 - s], size[s]) for s in (0, 1)]
-        rows, columns = kernel.taps(table, size, tuple(counts), filter)
-        kernel.resample(table, rows, columns, got, got.stride(), size, filter, None, None)
+        counts = [by_torch.max_taps(filter, boxes[:, 3 - s] - boxes[:, 1 - s], size[s]) for s in (0, 1)]
+        rows, columns = resample_kernel.taps(table, size, tuple(counts), filter)
+        resample_kernel.resample(table, rows, columns, got, got.stride(), size, filter, None, None)
         apart = (got.int() - want.int()).abs().max().item()
         assert apart <= 1, (filter, size, apart)
 """

@@ -18,7 +18,7 @@ torch = pytest.importorskip("torch")
 
 from batchplant.compat.ffcv import ops as ffcv_ops  # noqa: E402
 from batchplant.interop import torch as torch_ops  # noqa: E402
-from batchplant.interop.gpu.ops import DeviceTensors  # noqa: E402
+from batchplant.interop.gpu.on_device import DeviceTensors  # noqa: E402
 from devices import DEVICES, WATCHED, OneDevice, needs_gpu  # noqa: E402
 from loaders import leaves_nothing  # noqa: E402
 

@@ -57,7 +57,7 @@ def test_an_op_of_images_does_to_every_frame_what_it_does_to_a_image(name):
         alone = OPS[name].run(batch[:, frame].copy(), ids, draws(ids))
         assert np.array_equal(found[:, frame], alone)
     torch = pytest.importorskip("torch")
-    from batchplant.interop.gpu.ops import DeviceTensors
+    from batchplant.interop.gpu.on_device import DeviceTensors
 
     form = op.device_form
     assert form is not None

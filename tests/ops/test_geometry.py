@@ -429,7 +429,7 @@ def test_motion_of_a_whole_pipeline(path):
 )  # fmt: skip
 def test_device_forms(op):
     torch = pytest.importorskip("torch")
-    from batchplant.interop.gpu.ops import DeviceTensors
+    from batchplant.interop.gpu.on_device import DeviceTensors
 
     images = np.stack([smooth(n, 64, 80) for n in range(5)])
     want = op.run(images.copy(), np.arange(5), draws(5))

@@ -405,7 +405,7 @@ def test_a_device_makes_the_same(name, shape, device):
     torch = pytest.importorskip("torch")
     if device == "cuda" and not torch.cuda.is_available():
         pytest.skip("there is no CUDA device")
-    from batchplant.interop.gpu.ops import DeviceTensors
+    from batchplant.interop.gpu.on_device import DeviceTensors
 
     if shape[2] == 1 and name in ("randaugment", "erasing"):
         pytest.skip("its colour has three channels")
@@ -425,7 +425,7 @@ def test_a_device_makes_the_same(name, shape, device):
 
 def test_erasing_on_a_device_with_channels_first():
     torch = pytest.importorskip("torch")
-    from batchplant.interop.gpu.ops import DeviceTensors
+    from batchplant.interop.gpu.on_device import DeviceTensors
 
     ids = np.arange(20)
     batch = np.random.default_rng(0).random((20, 3, 30, 20)).astype(np.float32)

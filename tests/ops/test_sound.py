@@ -103,7 +103,7 @@ def test_draws_are_anew_by_sample_and_epoch(name):
 def on(request: pytest.FixtureRequest) -> Any:
     """A device of torch, and what ops work with there."""
     torch = pytest.importorskip("torch")
-    from batchplant.interop.gpu.ops import DeviceTensors
+    from batchplant.interop.gpu.on_device import DeviceTensors
 
     if request.param == "cuda" and not torch.cuda.is_available():
         pytest.skip("there is no CUDA device")
@@ -323,7 +323,7 @@ def test_spec_augment(value):
     alone = run(op, (values, offsets))[0]
     assert np.array_equal(np.moveaxis(alone, 0, -1), found[0])
     torch = pytest.importorskip("torch")
-    from batchplant.interop.gpu.ops import DeviceTensors
+    from batchplant.interop.gpu.on_device import DeviceTensors
 
     tensors = DeviceTensors(torch.device("cpu"))
     there = op.on_device(torch.from_numpy(batch.copy()), np.arange(60), draws(range(60)), tensors)

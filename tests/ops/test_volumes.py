@@ -54,7 +54,7 @@ def test_a_volume_comes_out_the_same_in_any_batch_and_on_a_device(name, dtype, s
         assert np.array_equal(run(op, batch[row : row + 1], [sample])[0], together[row])
     assert run(op, batch[:0]).shape == (0, *spec.shape)
     torch = pytest.importorskip("torch")
-    from batchplant.interop.gpu.ops import DeviceTensors
+    from batchplant.interop.gpu.on_device import DeviceTensors
 
     tensors = DeviceTensors(torch.device("cpu"))
     assert op.device_form is not None

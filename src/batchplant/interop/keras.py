@@ -1,14 +1,14 @@
-"""Keras 3: a Loader as what ``model.fit``, ``evaluate`` and ``predict`` take, on every backend.
+"""Keras 3: adapts a Loader to ``model.fit``, ``evaluate`` and ``predict``, on every backend.
 
-Keras unpacks ``(inputs, targets, weights)``, and a Loader gives dicts, so :class:`KerasData` is told which
-field is which. Keras also takes a batch to learn the shapes before it trains; the epoch must not lose it.
+Keras unpacks ``(inputs, targets, weights)``, and a Loader yields dicts, so :class:`KerasData` has the names
+of the fields. Keras also takes a batch to learn the shapes before it trains; the epoch must not lose it.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,16 +18,25 @@ from ..loading.loader import Loader
 try:
     import keras
 
-    # Keras takes a subclass of this as it is. It has no public name for it.
+    # Keras accepts a subclass of this unchanged, but has no public name for it.
     from keras.src.trainers.data_adapters.data_adapter import DataAdapter
 except ImportError:
     raise MissingLibraryError("this needs Keras 3: pip install keras") from None
 
 
+class _Pass(NamedTuple):
+    """Start of a pass over the data, its batches, and the number of states that the loader had loaded."""
+
+    epoch: int
+    position: int
+    batches: int
+    loaded: int
+
+
 class KerasData(DataAdapter):  # type: ignore[misc]
     """The batches of a loader as ``(inputs, targets, weights)``; see :meth:`batchplant.Loader.as_keras`.
 
-    Each pass of Keras over the data is an epoch of the loader. A pass that Keras gives up begins again.
+    Each pass of Keras over the data is an epoch of the loader. A pass that Keras abandons begins again.
     """
 
     def __init__(
@@ -42,51 +51,53 @@ class KerasData(DataAdapter):  # type: ignore[misc]
         self.loader = loader
         self.parts = [part for part in (inputs, targets, weights) if part is not None]
         names = loader.plan.names
-        for name in (one for part in self.parts for one in ([part] if isinstance(part, str) else part)):
-            if name not in names:
-                raise OptionError(f"the loader gives no {name!r}, it gives {', '.join(sorted(names))}")
+        for part in self.parts:
+            for name in [part] if isinstance(part, str) else part:
+                if name not in names:
+                    raise OptionError(f"the loader gives no {name!r}, it gives {', '.join(sorted(names))}")
         self._lock = threading.Lock()
+        # Identifies the last pass that began.
         self._pass: object = None
-        # Of a pass that has not given out all its batches: where it began, how many it has, and the number of
-        # states that the loader had loaded.
-        self._begun: tuple[int, int, int, int] | None = None
+        # A pass that has not yielded all its batches.
+        self._unfinished: _Pass | None = None
 
     def _batches(self) -> Iterator[tuple[Any, ...]]:
         """One pass over an epoch. Of several passes, only the last one goes on."""
-        number, total, own = 0, 0, object()
+        number, total, this_pass = 0, 0, object()
         batches: Any = None
         while True:
             with self._lock:
                 if batches is None:
-                    self._pass, total, batches = own, self._begin(), iter(self.loader)
-                # The thread of a pass that Keras gave up may ask for one more.
-                if self._pass is not own or number == total:
+                    self._pass, total, batches = this_pass, self._begin(), iter(self.loader)
+                # The thread of a pass that Keras abandoned may ask for one more.
+                if self._pass is not this_pass or number == total:
                     return
                 batch = next(batches)
                 number += 1
                 if number == total:
-                    # Keras counts, and does not ask for the end: so the epoch would seem to go on.
+                    # Keras counts and does not ask for the end, so the epoch would seem to go on.
                     next(batches, None)
-                    self._begun = None
+                    self._unfinished = None
             yield tuple(self._pick(batch, part) for part in self.parts)
 
     def _begin(self) -> int:
-        """Go to where the next pass begins, and say how many batches it has."""
-        if (given_up := self._given_up()) is not None:
-            self.loader.go_to(*given_up[:2])
+        """Go to where the next pass begins, and return its number of batches."""
+        if (abandoned := self._abandoned_pass()) is not None:
+            self.loader.go_to(abandoned.epoch, abandoned.position)
         state = self.loader.state_dict()
-        total = self._left()
-        self._begun = (state["epoch"], state["position"], total, self.loader.loaded)
+        total = self._remaining_batches()
+        self._unfinished = _Pass(state["epoch"], state["position"], total, self.loader.loaded)
         return total
 
-    def _left(self) -> int:
-        """Batches of the next pass: a whole epoch, or what is left of the one that a loaded state was in."""
+    def _remaining_batches(self) -> int:
+        """Batches of the next pass: a whole epoch, or the remainder of the one that a loaded state was in."""
         epoch: Any = iter(self.loader)
         return len(epoch)
 
-    def _given_up(self) -> tuple[int, int, int, int] | None:
+    def _abandoned_pass(self) -> _Pass | None:
         """The pass that has to begin again, unless a state was loaded since."""
-        return None if self._begun is None or self._begun[3] != self.loader.loaded else self._begun
+        unfinished = self._unfinished
+        return None if unfinished is None or unfinished.loaded != self.loader.loaded else unfinished
 
     def _pick(self, batch: dict[str, Any], part: str | Sequence[str]) -> Any:
         if not isinstance(part, str):
@@ -98,7 +109,7 @@ class KerasData(DataAdapter):  # type: ignore[misc]
             )
         return batch[part]
 
-    # -- what Keras calls --------------------------------------------------------------------------------
+    # -- called by Keras ---------------------------------------------------------------------------------
 
     def get_numpy_iterator(self) -> Iterator[tuple[Any, ...]]:
         """For the NumPy backend."""
@@ -112,16 +123,16 @@ class KerasData(DataAdapter):  # type: ignore[misc]
         """For PyTorch: a DataLoader of tensors on the device that Keras uses."""
         import torch.utils.data
 
+        batches = self._batches
+
         class Tensors(torch.utils.data.IterableDataset):  # type: ignore[misc]
-            def __iter__(own) -> Iterator[Any]:  # noqa: N805
-                return (
-                    keras.tree.map_structure(keras.ops.convert_to_tensor, batch) for batch in self._batches()
-                )
+            def __iter__(self) -> Iterator[Any]:
+                return (keras.tree.map_structure(keras.ops.convert_to_tensor, batch) for batch in batches())
 
         return torch.utils.data.DataLoader(Tensors(), batch_size=None)
 
     def get_tf_dataset(self) -> Any:
-        """For TensorFlow. It does not prefetch, for the loader does: so the loader's state stays exact."""
+        """For TensorFlow. It does not prefetch: the loader does, and so the loader's state stays exact."""
         import tensorflow
 
         def spec(value: Any) -> Any:
@@ -136,12 +147,12 @@ class KerasData(DataAdapter):  # type: ignore[misc]
     def num_batches(self) -> int:
         """Batches of the epoch that comes next; after a resume, those that are left."""
         with self._lock:
-            given_up = self._given_up()
-            return self._left() if given_up is None else given_up[2]
+            abandoned = self._abandoned_pass()
+            return self._remaining_batches() if abandoned is None else abandoned.batches
 
     @property
     def batch_size(self) -> int | None:
-        """Unknown, for an epoch is divided evenly among its batches of all ranks."""
+        """Unknown, because an epoch is divided evenly among its batches of all ranks."""
         return None
 
     @property
@@ -156,5 +167,5 @@ class KerasData(DataAdapter):  # type: ignore[misc]
 
 
 def _to_numpy(value: Any) -> Any:
-    # A tensor of torch's, where the loader has a device.
+    # A torch tensor if the loader has a device.
     return value if isinstance(value, np.ndarray) else value.cpu().numpy()

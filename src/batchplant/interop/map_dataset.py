@@ -1,6 +1,6 @@
-"""A Loader's samples as a map-style dataset of torch, for trainers that sample and batch on their own.
+"""A Loader's samples as a map-style torch dataset, for trainers that sample and batch on their own.
 
-The Hugging Face Trainer is one: its sampler says which samples make a batch, its collator stacks them.
+The Hugging Face Trainer is one: its sampler chooses the samples of a batch, its collator stacks them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class MapDataset(torch.utils.data.Dataset):  # type: ignore[misc]
         self._process = os.getpid()
 
     def set_epoch(self, epoch: int) -> None:
-        """Augmentations are random by epoch and sample; trainers say when an epoch begins."""
+        """Set the epoch that augmentations are drawn for; trainers call this when an epoch begins."""
         self.epoch = epoch
 
     def __len__(self) -> int:
@@ -47,14 +47,14 @@ class MapDataset(torch.utils.data.Dataset):  # type: ignore[misc]
         """The samples with these numbers, decoded together."""
         numbers = np.asarray(indices, dtype=np.int64)
         if len(numbers) and not 0 <= numbers.min() <= numbers.max() < len(self):
-            # Else ``for sample in dataset`` would never end.
+            # ``for sample in dataset`` ends by this error.
             raise IndexError(f"the samples are 0 to {len(self) - 1}, not {indices}")
-        batch = self._own()._executor.run(self.loader.ids_at(numbers), self.epoch)
+        batch = self._process_loader()._executor.run(self.loader.ids_at(numbers), self.epoch)
         columns = {name: as_tensor(value) for name, value in batch.values.items()}
         return [{name: _row(value, row) for name, value in columns.items()} for row in range(len(batch.ids))]
 
-    def _own(self) -> Loader:
-        """The loader; in a worker process, one of its own, for threads do not come along through a fork."""
+    def _process_loader(self) -> Loader:
+        """Return the loader; in a worker process, a copy, because threads do not survive a fork."""
         worker = torch.utils.data.get_worker_info()
         if worker is not None and os.getpid() != self._process:
             self.loader = self.loader.part(worker.id, worker.num_workers, 0, 1)

@@ -1,7 +1,7 @@
-"""PyTorch: batches as tensors on a device, ops on tensors, a DataLoader's face.
+"""PyTorch: batches as tensors on a device, ops on tensors, and the interface of a DataLoader.
 
-``Loader(..., device="cuda:0")`` uses :class:`Delivery`: batches are made in pinned memory, copied on a
-stream of their own, and the stream that the training step runs on waits for the copy, not the host.
+``Loader(..., device="cuda:0")`` uses :class:`Delivery`: batches are made in pinned memory and copied on a
+separate stream; the stream of the training step waits for the copy, the host does not.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ __all__ = [
     "as_data_loader", "as_iterable_dataset", "as_tensor", "numpy_dtype", "torch_dtype",
 ]  # fmt: skip
 
-# Worker processes of one machine that can be told apart.
-SEATS = 4096
+# Worker processes of one machine whose epochs are counted separately.
+MAX_WORKERS = 4096
 
 
 def as_tensor(value: Any) -> Any:
-    """Arrays as tensors that share their memory; (values, offsets) and lists of arrays inside too."""
+    """Convert arrays to tensors that share their memory, also inside of (values, offsets) and lists."""
     if isinstance(value, np.ndarray):
-        # What torch cannot share: memory that must not be written to, and an axis that runs backwards.
+        # torch cannot share memory that is read-only, nor an axis that runs backwards.
         if not value.flags.writeable or any(stride < 0 for stride in value.strides):
             value = value.copy()
         # A number type that torch lacks (uint32, datetime) stays an array.
@@ -78,18 +78,19 @@ class Delivery:
         if self._cuda and not torch.cuda.is_available():
             raise OptionError(f"there is no {self.device} here: torch finds no CUDA device")
         self.stream = streams_of(self.device).kernels
-        # Events, and what must live until then.
-        self._copying: deque[tuple[Any, Any]] = deque()
+        # Events of copies, and the memory that must outlive them.
+        self._copies_in_flight: deque[tuple[Any, Any]] = deque()
         self._lock = threading.Lock()
+        # The last event that a stream was made to wait for, and the stream.
         self._waited: Any = None
 
     def allocate(self, size: int) -> U8:
-        """Memory that the device can copy from at full speed."""
+        """Allocate memory that the device can copy from at full speed."""
         memory: U8 = torch.empty(size, dtype=torch.uint8, pin_memory=self._cuda).numpy()
         return memory
 
     def images(self, on_cpu: OnCpu, decode: str, share: float | None, ahead: int) -> OnDevice:
-        """What makes images on the device."""
+        """Return the backend that makes images on the device."""
         return OnDevice(self.device, on_cpu, Split(decode, share), ahead)
 
     def send(self, values: dict[str, Any]) -> tuple[dict[str, Any], Any]:
@@ -101,11 +102,11 @@ class Delivery:
             moved = {name: self._move(value) for name, value in tensors.items()}
             event = torch.cuda.Event()
             event.record(self.stream)
-        # The pinned memory may be filled again only after the copy has read it; the host waits for none.
+        # Pinned memory may be reused only after the copy has read it; the host does not wait for that.
         with self._lock:
-            while self._copying and self._copying[0][0].query():
-                self._copying.popleft()
-            self._copying.append((event, tensors))
+            while self._copies_in_flight and self._copies_in_flight[0][0].query():
+                self._copies_in_flight.popleft()
+            self._copies_in_flight.append((event, tensors))
         return moved, event
 
     def _move(self, value: Any) -> Any:
@@ -121,27 +122,27 @@ class Delivery:
             values["ids"] = torch.from_numpy(values["ids"])
         if ticket is None:
             return values
-        # By its number: to find the current device takes torch as long again.
+        # By index: looking up the current device would take torch as long again.
         stream = torch.cuda.current_stream(self.stream.device_index)
-        # Of batches that were made together, the first waits for all: each call lets other threads in.
+        # The first of coalesced batches waits for all of them, because each call releases the GIL.
         if self._waited == (ticket, stream):
             return values
         self._waited = ticket, stream
         stream.wait_event(ticket)
         for value in values.values():
-            self._keep(value, stream)
+            self._record_stream(value, stream)
         return values
 
-    def _keep(self, value: Any, stream: Any) -> None:
+    def _record_stream(self, value: Any, stream: Any) -> None:
         if isinstance(value, torch.Tensor) and value.is_cuda:
             value.record_stream(stream)
         elif isinstance(value, tuple | list):
             for part in value:
-                self._keep(part, stream)
+                self._record_stream(part, stream)
 
 
 class ToTensor(Op):
-    """Arrays as tensors."""
+    """Converts arrays to tensors."""
 
     def infer(self, spec: Spec) -> Spec:
         return spec.but(torch=True)
@@ -154,7 +155,7 @@ class ToTensor(Op):
 
 
 class ToDevice(Op):
-    """Tensors on another device."""
+    """Copies tensors to another device."""
 
     def __init__(self, device: Any, non_blocking: bool = True) -> None:
         self.device, self.non_blocking = torch.device(device), non_blocking
@@ -165,16 +166,17 @@ class ToDevice(Op):
     def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
         if isinstance(batch, tuple | list):
             return type(batch)(self.run(part, ids, draws) for part in batch)
-        found = as_tensor(batch)
-        moved = isinstance(found, torch.Tensor)
-        return found.to(self.device, non_blocking=self.non_blocking) if moved else found
+        value = as_tensor(batch)
+        if not isinstance(value, torch.Tensor):
+            return value
+        return value.to(self.device, non_blocking=self.non_blocking)
 
     def on_device(self, batch: Any, ids: I64, draws: Draws, tensors: Tensors) -> Any:
         return self.run(batch, ids, draws)
 
 
 class ToTorchImage(Op):
-    """Images as (channels, height, width): the same memory seen as channels_last, or copied."""
+    """Turns images into (channels, height, width): a channels_last view of the same memory, or a copy."""
 
     def __init__(self, channels_last: bool = True, convert_back_int16: bool = True) -> None:
         self.channels_last, self.convert_back_int16 = channels_last, convert_back_int16
@@ -201,7 +203,7 @@ class ToTorchImage(Op):
 
 
 class ModuleWrapper(Op):
-    """A torch module, applied to the batch."""
+    """Applies a torch module to the batch."""
 
     def __init__(self, module: Any) -> None:
         self.module = module
@@ -210,7 +212,7 @@ class ModuleWrapper(Op):
         return spec.but(torch=True)
 
     def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
-        # A batch is data: no graph hangs on it.
+        # A batch is data and needs no gradients.
         with torch.no_grad():
             return self.module(as_tensor(batch))
 
@@ -219,21 +221,27 @@ class ModuleWrapper(Op):
 
 
 class _Batches(torch.utils.data.IterableDataset):  # type: ignore[misc]
-    """Whole batches, of this rank alone; worker processes make them in turn."""
+    """Whole batches of this rank; worker processes make them in turn."""
 
     def __init__(self, loader: Loader) -> None:
         self.loader = loader
-        # Worker processes come and go with every epoch, so how many they began is kept where all see it.
-        # Each has a row: the state that the count is from, and the count.
-        self._begun = torch.zeros((SEATS, 2), dtype=torch.int64).share_memory_()
-        self._place: tuple[int, int] | None = None
-        self._own: Loader | None = None
+        # Worker processes start anew with every epoch, so the epochs that they began are counted in shared
+        # memory. A row for each worker: number of the loaded state that the count is from, and the count.
+        self._epochs_begun = torch.zeros((MAX_WORKERS, 2), dtype=torch.int64).share_memory_()
+        # Of the process group, for worker processes, which have none.
+        self._rank_and_world_size: tuple[int, int] | None = None
+        self._worker_loader: Loader | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         self._refuse_to_be_split()
-        # A worker process knows no process group; one that is spawned to join a group will ask that.
-        place = None if process_group_rank() is None else (self.loader.rank, self.loader.world_size)
-        return {"loader": self.loader, "_begun": self._begun, "_place": place, "_own": None}
+        # A worker process has no process group; one that is spawned to join a group will ask that group.
+        in_group = process_group_rank() is not None
+        return {
+            "loader": self.loader,
+            "_epochs_begun": self._epochs_begun,
+            "_rank_and_world_size": (self.loader.rank, self.loader.world_size) if in_group else None,
+            "_worker_loader": None,
+        }
 
     def __iter__(self) -> Iterator[Any]:
         self._refuse_to_be_split()
@@ -244,20 +252,20 @@ class _Batches(torch.utils.data.IterableDataset):  # type: ignore[misc]
         return len(self.loader)
 
     def _in_worker(self, number: int, workers: int) -> Iterator[Any]:
-        rank, world_size = self._place or (self.loader.rank, self.loader.world_size)
-        if self._own is None:
-            self._own = self.loader.part(number, workers, rank, world_size)
+        rank, world_size = self._rank_and_world_size or (self.loader.rank, self.loader.world_size)
+        if self._worker_loader is None:
+            self._worker_loader = self.loader.part(number, workers, rank, world_size)
         state = self.loader.state_dict()
-        seat = self._begun[(rank * workers + number) % SEATS]
-        if int(seat[0]) != self.loader.loaded:
-            seat[0], seat[1] = self.loader.loaded, 0
-        begun = int(seat[1])
-        seat[1] += 1
-        self._own.go_to(state["epoch"] + begun, 0 if begun else state["position"])
-        return iter(self._own)
+        counter = self._epochs_begun[(rank * workers + number) % MAX_WORKERS]
+        if int(counter[0]) != self.loader.loaded:
+            counter[0], counter[1] = self.loader.loaded, 0
+        begun = int(counter[1])
+        counter[1] += 1
+        self._worker_loader.go_to(state["epoch"] + begun, 0 if begun else state["position"])
+        return iter(self._worker_loader)
 
     def _refuse_to_be_split(self) -> None:
-        """Accelerate deals out what it is given, and these are the batches of one rank already."""
+        """Raise if Accelerate would divide these batches among ranks: they belong to one rank already."""
         state = sys.modules.get("accelerate.state")
         active = state.GradientState().active_dataloader if state is not None else None
         if active is None or self.loader.world_size == 1:
@@ -271,22 +279,22 @@ class _Batches(torch.utils.data.IterableDataset):  # type: ignore[misc]
 
 
 def as_iterable_dataset(loader: Loader) -> Any:
-    """Whole batches as a torch dataset: ``DataLoader(dataset, batch_size=None)``."""
+    """Return whole batches as a torch dataset, for ``DataLoader(dataset, batch_size=None)``."""
     return _Batches(loader)
 
 
-class _Feed(torch.utils.data.DataLoader):  # type: ignore[misc]
-    # Accelerate leaves a DataLoader with this mark as it is.
+class _BatchLoader(torch.utils.data.DataLoader):  # type: ignore[misc]
+    # Accelerate leaves a DataLoader with this attribute unchanged.
     _is_accelerate_prepared = True
 
 
 def as_data_loader(loader: Loader, **options: Any) -> Any:
-    """Our batches as a DataLoader; ``options`` are its own, such as ``num_workers``."""
-    return _Feed(_Batches(loader), batch_size=None, **options)
+    """Return the batches as a DataLoader; ``options`` are those of DataLoader, such as ``num_workers``."""
+    return _BatchLoader(_Batches(loader), batch_size=None, **options)
 
 
 class Samples(torch.utils.data.Dataset):  # type: ignore[misc]
-    """The samples of a reader, decoded, numbers and arrays as tensors; a map-style dataset."""
+    """A map-style dataset of a reader's samples, decoded; numbers and arrays are tensors."""
 
     def __init__(self, reader: Reader) -> None:
         self.reader = reader
@@ -298,7 +306,7 @@ class Samples(torch.utils.data.Dataset):  # type: ignore[misc]
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: list[int]) -> list[dict[str, Any]]:
-        """Many at once, as torch's DataLoader asks for a batch: they are read together."""
+        """Read many samples at once; torch's DataLoader calls this for a batch."""
         columns = self.reader.read(indices)
         return [self._sample(columns, row, indices[row]) for row in range(columns.rows)]
 
@@ -310,12 +318,12 @@ class Samples(torch.utils.data.Dataset):  # type: ignore[misc]
         for name, field in self.reader.schema.items():
             column = columns[name]
             if isinstance(column, Masked) and f"{name}_mask" not in self.reader.schema:
-                # None has no place in a batch of torch's.
+                # torch cannot batch None.
                 sample[name], sample[f"{name}_mask"] = column.values[row], np.asarray(column.mask[row])
             elif isinstance(field, Time | Duration):
-                # The count, as in a batch of ours.
+                # The integer count, as in a batch of a Loader.
                 sample[name] = columns[name][row]
-            # A Python number would forget how wide it was.
+            # A Python number would lose its width.
             if isinstance(field, Int | Float | Bool | Tensor) and sample[name] is not None:
                 sample[name] = np.asarray(sample[name], dtype=getattr(field, "dtype", "bool"))
         return {name: as_tensor(value) for name, value in sample.items()}

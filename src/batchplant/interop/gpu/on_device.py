@@ -1,19 +1,19 @@
-"""Images made on a device: decoded there, or here, or both; cropped, resized and normalised there.
+"""Images made on a device: decoded there, on the CPU, or on both; cropped, resized and normalised there.
 
-A request holds the box and the flip of every sample. Then, on the threads of the loader:
+A request holds the box and the flip of every sample. On the threads of the loader:
 
-- raw pixels: those that the box needs are gathered into pinned memory, one copy for the batch;
-- JPEGs that the device decodes (:mod:`.coded`): the engine puts their scans into pinned memory, one copy for
+- raw pixels: the engine gathers those that the box needs into pinned memory, one copy for the batch;
+- JPEGs that the device decodes (:mod:`.jpeg`): the engine puts their scans into pinned memory, one copy for
   the batch, and the device reads them;
-- JPEGs that both decode: the engine reads the scans, and puts their coefficients into pinned memory;
-- all others: the engine decodes, crops and resizes into pinned memory, one copy for the batch;
+- JPEGs that CPU and device decode together: the engine reads the scans and puts their coefficients into
+  pinned memory;
+- all others: the engine decodes, crops and resizes into pinned memory, one copy for the batch.
 
-and one kernel makes the batch of all of them. Without a GPU the same plan runs in memory, for tests.
+One kernel then makes the batch from all of them. Without a GPU the same plan runs in memory, for tests.
 """
 
 from __future__ import annotations
 
-import functools
 import threading
 import time
 from collections.abc import Callable
@@ -31,47 +31,88 @@ from ...ops.base import Draws, Op
 from ...ops.dtypes import torch_dtype
 from ...schema.columns import I64, U8
 from ...storage import limits
-from .coded import Coded, Jpegs, Scans
 from .colour import has_kernels
-from .ops import DeviceTensors, sent
-from .parts import Part, Windows, finished, joined
+from .jpeg import CoefficientJpegs, Jpegs, ScanJpegs
+from .parts import Part, RawWindows, finished_part, join_parts
 from .resample import resample
 from .split import Split
-from .streams import Streams, Transfer, rounded
+from .streams import Streams, Transfer, round_up
 
-# An image that shrinks by more than this has too many pixels under one of the result.
-MOST_SHRINK = 32
-# Pixels: as far as the kernels count.
-LONGEST_SIDE = 16384
-# Threads that make batches: a device reads the scans of several at once, since each waits for its largest.
+# An image that shrinks by more than this has too many source pixels under a result pixel.
+MAX_SHRINK_FACTOR = 32
+# Largest side in pixels that the kernels count to.
+MAX_SIDE_PIXELS = 16384
+# Threads that make batches: a device reads the scans of several batches at once, since each batch waits for
+# its largest scan.
 PRODUCERS = 5
-# Of raw pixels, which take so little time that more threads would only fight for Python's lock.
+# Raw pixels take so little time that more threads would only fight for the GIL.
 RAW_PRODUCERS = 2
-# Bytes of a scan that a device reads: of a larger one all others of the batch would wait too long.
-LARGEST_SCAN = 512 << 10
-# Bytes on the device for all that comes between the scans of a batch and its pixels, and for a pixel of that.
-MOST_MEMORY, EACH = 2 << 30, 12
+# Largest scan that a device reads; all others of the batch would wait too long for a larger one.
+MAX_SCAN_BYTES = 512 << 10
+# Device memory for everything between the scans of a batch and its pixels, and how much a pixel takes of it.
+MAX_BATCH_BYTES, BYTES_PER_PIXEL = 2 << 30, 12
 NO_TRITON = "kernels need Triton, which comes with PyTorch for CUDA: pip install triton"
 
+# Copies images to the device where that is still to do, and returns them.
+PartMaker = Callable[[Transfer], Part]
 
-class _Rows(NamedTuple):
-    """Rows of a batch by their way: up as raw pixels, decoded by the GPU, by both, or by the CPU.
 
-    ``mode``: which of :class:`Split` divided them so.
+class DeviceTensors:
+    """Torch and arrays on one device, for device forms of ops; see :class:`batchplant.ops.base.Tensors`."""
+
+    torch = torch
+
+    def __init__(self, device: Any) -> None:
+        self._device = device
+
+    def send(self, values: Any) -> Any:
+        array = np.asarray(values)
+        return send_array(array.astype(np.float32) if array.dtype == np.float64 else array, self._device)
+
+
+def send_array(array: Any, device: Any) -> Any:
+    """Copy an array to a device, through pinned memory."""
+    # torch cannot share memory that is read-only, nor an axis that runs backwards.
+    if not array.flags.writeable or any(stride < 0 for stride in array.strides):
+        array = array.copy()
+    tensor = torch.from_numpy(array)
+    return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)
+
+
+class Routes(NamedTuple):
+    """Rows of a batch by their route to the device.
+
+    raw: uploaded as raw pixels. scans: JPEGs that the device decodes. coefficients: JPEGs whose scans the CPU
+    reads. cpu: decoded by the engine. mode: that of :class:`Split` when it divided them.
     """
 
     raw: I64
-    gpu: Jpegs | None
-    both: Coded | None
+    scans: Jpegs | None
+    coefficients: CoefficientJpegs | None
     cpu: I64
     mode: str
 
 
-class _Reading(NamedTuple):
-    """JPEGs that are being made on the device, and flags for scans that are wrong."""
+class _Batch:
+    """A batch in the making: its memory, the parts that are ready, and its failures."""
+
+    def __init__(self, request: Request, routes: Routes) -> None:
+        self.request, self.routes = request, routes
+        self.transfer = Transfer()
+        self.parts: list[PartMaker] = []
+        self.failures: Failures = {}
+        # Pinned memory, taken before the batch is made.
+        self.pixels: U8 | None = None
+        self.scan_memory: U8 | None = None
+        self.coefficient_memory: U8 | None = None
+        # Images that the engine decoded.
+        self.cpu_images = 0
+
+
+class _Launched(NamedTuple):
+    """JPEGs that are being decoded on the device. With scans: the event and the stream of their reading."""
 
     jpegs: Jpegs
-    flags: Any = None
     done: Any = None
     stream: Any = None
 
@@ -87,9 +128,10 @@ class OnDevice:
             if split.mode in ("gpu", "hybrid", "split"):
                 raise OptionError(f'decode="{split.mode}" is not possible here: {NO_TRITON}')
             split.only_cpu()
-        self._last = {"cpu": 0.0, "gpu": 0.0}
-        self._lock, self._launching = threading.Lock(), threading.Lock()
-        self._tables: dict[Any, Any] = {}
+        # When either side finished its last batch.
+        self._finished_at = {"cpu": 0.0, "gpu": 0.0}
+        self._lock, self._launch_lock = threading.Lock(), threading.Lock()
+        self._normalizations: dict[int, Any] = {}
         self.seconds = {"decode cpu": 0.0, "decode gpu": 0.0}
         self.decoded = {"cpu": 0, "gpu": 0, "split": 0, "raw": 0}
 
@@ -106,241 +148,245 @@ class OnDevice:
 
     def send(self, batch: Any) -> Any:
         with self.streams.on(self.streams.kernels):
-            return sent(batch, self.device)
+            return send_array(batch, self.device)
 
     def fetch(self, batch: Any, *, tensor: bool) -> Any:
         with self.streams.on(self.streams.kernels):
-            here = batch.cpu()
-        return here if tensor else here.numpy()
+            on_host = batch.cpu()
+        return on_host if tensor else on_host.numpy()
 
     # -- a batch ---------------------------------------------------------------------------------------
 
     def begin(self, request: Request) -> Callable[[], Result]:
-        rows = self._sort(request)
-        pixels = self._pixels(request.target, len(rows.cpu))
-        rooms = [None if one is None else self._memory(one.room) for one in (rows.gpu, rows.both)]
-        return lambda: self._make(request, rows, pixels, *rooms)
+        routes = self._route(request)
+        batch = _Batch(request, routes)
+        batch.pixels = self._pinned_pixels(request.target, len(routes.cpu))
+        if routes.scans is not None:
+            batch.scan_memory = self._pinned(routes.scans.room)
+        if routes.coefficients is not None:
+            batch.coefficient_memory = self._pinned(routes.coefficients.room)
+        return lambda: self._run(batch)
 
-    def _make(self, request: Request, rows: _Rows, pixels: Any, scans: Any, coefficients: Any) -> Result:
-        transfer = Transfer()
+    def _run(self, batch: _Batch) -> Result:
         try:
-            made = self._made(request, rows, pixels, scans, coefficients, transfer)
+            result = self._make(batch)
         except BaseException:
             self.streams.wait()
             raise
-        if made.failures:
-            # What kernels work on must not go before they are done.
+        if result.failures:
+            # The memory that kernels work on must outlive them.
             self.streams.wait()
-        return made
+        return result
 
-    def _made(
-        self, request: Request, rows: _Rows, pixels: Any, scans: Any, coefficients: Any, transfer: Transfer
-    ) -> Result:
-        raw, gpu, both, cpu, mode = rows
-        began = time.perf_counter()
-        reading = None if gpu is None else self._begin(gpu, scans, transfer)
-        missing: list[I64] = [] if gpu is None else [gpu.missing]
-        spent = taken = 0.0
-        coded = None
-        here = time.perf_counter()
-        if both is not None:
-            coded = self._begin(both, coefficients, transfer)
-            missing.append(both.missing)
-        more = np.concatenate(missing) if missing else cpu[:0]
-        if len(more):
-            # What is out of the ordinary is the engine's, which says what is wrong.
-            cpu = np.concatenate([cpu, more])
-            pixels = self._pixels(request.target, len(cpu))
-        parts: list[Callable[[Transfer], Part]] = []
-        failures: Failures = {}
-        if len(cpu):
-            part, failures = self._on_cpu(request, cpu, pixels)
-            parts.append(part)
-        split = 0 if coded is None else len(coded.jpegs.rows)
-        if split + len(cpu):
-            spent = self._since("cpu", here)
-        if len(raw):
-            parts.append(self._raw(request, raw))
-        if reading is not None:
-            wrong = self._wait(reading)
-            taken = self._since("gpu", began)
-            if len(wrong):
-                part, others = self._on_cpu(request, wrong, self._pixels(request.target, len(wrong)))
-                parts.append(part)
-                failures.update(others)
-                cpu = np.concatenate([cpu, wrong])
-        if failures:
-            return Result(None, failures)
-        made = [one.jpegs.part() for one in (reading, coded) if one is not None and len(one.jpegs.rows)]
-        parts += [functools.partial(_as_it_is, one) for one in made]
-        read = 0 if reading is None else len(reading.jpegs.rows)
-        self.split.learn(mode, (split + len(cpu), spent), (read, taken))
-        self._count(cpu=(len(cpu), spent), gpu=(read, taken), split=(split, 0.0), raw=(len(raw), 0.0))
+    def _make(self, batch: _Batch) -> Result:
+        request, routes = batch.request, batch.routes
+        gpu_seconds = cpu_seconds = 0.0
+        # First of all, so that the device reads scans while the CPU works.
+        gpu_began = time.perf_counter()
+        scans = self._launch(routes.scans, batch.scan_memory, batch.transfer)
+        cpu_began = time.perf_counter()
+        coefficients = self._launch(routes.coefficients, batch.coefficient_memory, batch.transfer)
+        # The engine decodes JPEGs that are out of the ordinary too, and reports what is wrong with them.
+        rejected = [jpegs.missing for jpegs in (routes.scans, routes.coefficients) if jpegs is not None]
+        self._decode_on_cpu(batch, np.concatenate([routes.cpu, *rejected]), batch.pixels)
+        if batch.cpu_images or _count(coefficients):
+            cpu_seconds = self._elapsed("cpu", cpu_began)
+        if len(routes.raw):
+            batch.parts.append(self._gather_raw(request, routes.raw))
+        if scans is not None:
+            flagged = self._wait(scans)
+            gpu_seconds = self._elapsed("gpu", gpu_began)
+            self._decode_on_cpu(batch, flagged)
+        if batch.failures:
+            return Result(None, batch.failures)
+        for launched in (scans, coefficients):
+            if launched is not None and _count(launched):
+                batch.parts.append(_ready(launched.jpegs.part()))
+        self._record(batch, _count(scans), gpu_seconds, _count(coefficients), cpu_seconds)
         sizes = None if request.target.collate is None else request.canvases
-        return Result(self._finish(request, parts, transfer), {}, sizes)
+        return Result(self._finish(batch), {}, sizes)
 
-    def _sort(self, request: Request) -> _Rows:
+    def _route(self, request: Request) -> Routes:
+        """Decide how every row of a batch gets to the device."""
         cells, boxes, target = request.cells, request.boxes, request.target
         channels = target.channels
         wide, high = (boxes[:, 2] - boxes[:, 0]) / target.width, (boxes[:, 3] - boxes[:, 1]) / target.height
-        plain = (wide <= MOST_SHRINK) & (high <= MOST_SHRINK)
+        plain = (wide <= MAX_SHRINK_FACTOR) & (high <= MAX_SHRINK_FACTOR)
         plain &= ~request.framed
         if request.turns is not None:
             plain &= request.turns <= 1
         raw, mode = np.zeros(len(plain), np.bool_), self.split.mode
         if cells.shape is not None:
-            # What does not have the bytes of its shape is the engine's to refuse.
-            whole = cells.shape.prod(axis=1, dtype=np.float64) == cells.size
-            raw = (cells.shape[:, 2] == channels) & plain & whole
+            # The engine refuses cells that do not have the bytes of their shape.
+            complete = cells.shape.prod(axis=1, dtype=np.float64) == cells.size
+            raw = (cells.shape[:, 2] == channels) & plain & complete
             if raw.all():
-                return _Rows(np.arange(len(raw)), None, None, np.empty(0, np.int64), mode)
+                return Routes(np.arange(len(raw)), None, None, np.empty(0, np.int64), mode)
         cpu = ~raw
-        gpu, both = None, None
-        if self.split.codes and self.on_cpu.exact and channels == 3:
-            rows, sampling = self._possible(request, np.flatnonzero(~raw & plain))
-            # The largest scans are the engine's, where it has a share.
+        scans: Jpegs | None = None
+        coefficients: CoefficientJpegs | None = None
+        if self.split.uses_device and self.on_cpu.exact and channels == 3:
+            rows, sampling = self._device_decodable(request, np.flatnonzero(~raw & plain))
+            # Shortest scans first: the engine reads the largest ones, where it has a share.
             order = np.argsort(cells.size[rows], kind="stable")
             rows, sampling = rows[order], sampling[order]
             count = self.split.count(len(rows))
-            count = min(count, int(np.searchsorted(cells.size[rows], LARGEST_SCAN, side="right")))
-            reads = self.device.type == "cuda"
+            count = min(count, int(np.searchsorted(cells.size[rows], MAX_SCAN_BYTES, side="right")))
             if count:
-                gpu = (Scans if reads else Coded)(request, rows[:count], sampling[:count])
+                scans_kind = ScanJpegs if self.device.type == "cuda" else CoefficientJpegs
+                scans = scans_kind(request, rows[:count], sampling[:count])
             if count < len(rows):
-                both = Coded(request, rows[count:], sampling[count:])
+                coefficients = CoefficientJpegs(request, rows[count:], sampling[count:])
             cpu[rows] = False
-        return _Rows(np.flatnonzero(raw), gpu, both, np.flatnonzero(cpu), mode)
+        return Routes(np.flatnonzero(raw), scans, coefficients, np.flatnonzero(cpu), mode)
 
-    def _possible(self, request: Request, rows: I64) -> tuple[I64, U8]:
-        """Those of these rows that the device can make, and how they store colours.
+    def _device_decodable(self, request: Request, rows: I64) -> tuple[I64, U8]:
+        """Return the rows that the device can decode, and their chroma subsampling.
 
-        All others are the engine's, damaged ones too.
+        The engine decodes all others: damaged ones, and those with too many pixels, alone or together.
         """
         cells, sizes = request.cells, request.sizes[rows].astype(np.int64)
-        # So are those that have too many pixels, each or together.
-        good = ((sizes > 0) & (sizes <= LONGEST_SIDE)).all(axis=1)
-        good &= sizes.prod(axis=1) <= limits.max_pixels()
+        fits = ((sizes > 0) & (sizes <= MAX_SIDE_PIXELS)).all(axis=1)
+        fits &= sizes.prod(axis=1) <= limits.max_pixels()
         x0, y0, x1, y1 = request.boxes[rows].T
-        good &= np.cumsum((x1 - x0 + 32) * (y1 - y0 + 32)) * EACH <= MOST_MEMORY
+        fits &= np.cumsum((x1 - x0 + 32) * (y1 - y0 + 32)) * BYTES_PER_PIXEL <= MAX_BATCH_BYTES
         if cells.shape is not None:
-            good &= ~cells.shape[rows].any(axis=1)
-        rows, sizes = rows[good], sizes[good]
-        takes = np.zeros(len(rows), np.uint8)
+            fits &= ~cells.shape[rows].any(axis=1)
+        rows, sizes = rows[fits], sizes[fits]
+        sampling = np.zeros(len(rows), np.uint8)
         for number, base in enumerate(cells.bases):
-            here = np.flatnonzero(cells.base[rows] == number)
-            if len(here):
-                start, size = cells.start[rows[here]], cells.size[rows[here]]
-                takes[here] = _native.device_decodable(base, start, size, sizes[here])
-        return rows[takes > 0], takes[takes > 0]
+            in_base = np.flatnonzero(cells.base[rows] == number)
+            if len(in_base):
+                start, size = cells.start[rows[in_base]], cells.size[rows[in_base]]
+                sampling[in_base] = _native.device_decodable(base, start, size, sizes[in_base])
+        return rows[sampling > 0], sampling[sampling > 0]
 
-    def _begin(self, jpegs: Jpegs, memory: Any, transfer: Transfer) -> _Reading:
-        """What the engine finds of JPEGs goes to the device, which makes pixels of it."""
+    def _launch(self, jpegs: Jpegs | None, memory: U8 | None, transfer: Transfer) -> _Launched | None:
+        """Have the engine read JPEGs into pinned ``memory``, and the device decode them from there."""
+        if jpegs is None:
+            return None
+        assert memory is not None
         jpegs.read(self.on_cpu.engine, memory)
         if not len(jpegs.rows):
-            return _Reading(jpegs)
-        with self._launching:
-            stream = self.streams.reading() if jpegs.scans else None
-            here = torch.from_numpy(memory)[: jpegs.most]
-            there = self.streams.room(here)
+            return _Launched(jpegs)
+        with self._launch_lock:
+            stream = self.streams.take_scan_stream() if jpegs.reads_scans else None
+            pinned = torch.from_numpy(memory)[: jpegs.needed_bytes]
+            on_device = self.streams.allocate(pinned)
             with self.streams.on(stream or self.streams.kernels):
-                jpegs.begin(
-                    memory, there,
-                    lambda size: self.streams.copy(here[:size], there[:size], transfer, stream),
-                )  # fmt: skip
-                transfer.held.append(there)
+                jpegs.decode(
+                    memory,
+                    on_device,
+                    lambda size: self.streams.copy(pinned[:size], on_device[:size], transfer, stream),
+                )
+                transfer.keep_alive.append(on_device)
                 done = None if stream is None else self.streams.event(stream)
-        return _Reading(jpegs, jpegs.flags, done, stream)
+        return _Launched(jpegs, done, stream)
 
-    def _wait(self, reading: _Reading) -> I64:
-        """Until the scans are read. Rows of those that are out of the ordinary, which are left out."""
-        jpegs, flags, done, stream = reading
-        if flags is None:
+    def _wait(self, launched: _Launched) -> I64:
+        """Block until the scans are read. Remove images that the device flagged, and return their rows."""
+        jpegs, done, stream = launched
+        if jpegs.flags is None:
             return jpegs.rows[:0]
         done.synchronize()
-        with self._launching:
-            self.streams.read(stream, done)
-        wrong = flags != 0
-        rows: I64 = jpegs.rows[wrong]
-        jpegs.keep(np.flatnonzero(~wrong))
+        with self._launch_lock:
+            self.streams.return_scan_stream(stream, done)
+        flagged = jpegs.flags != 0
+        rows: I64 = jpegs.rows[flagged]
+        jpegs.select(np.flatnonzero(~flagged))
         return rows
 
-    def _memory(self, size: int) -> Any:
-        """Pinned memory, at least so much, which comes back by itself."""
-        return self.on_cpu.buffers.take_bytes(rounded(size))
+    def _pinned(self, size: int) -> U8:
+        """Pinned memory of at least ``size`` bytes, which returns to its pool when it is released."""
+        return self.on_cpu.buffers.take_bytes(round_up(size))
 
-    def _pixels(self, target: Target, count: int) -> Any:
-        """Pinned memory for images that the engine makes; the kernel does the rest."""
+    def _pinned_pixels(self, target: Target, count: int) -> U8 | None:
+        """Pinned memory for images that the engine decodes; None if there are none."""
         shape = (count, *target.pixels.shape)
-        return self._memory(int(np.prod(shape)))[: int(np.prod(shape))].reshape(shape) if count else None
+        return self._pinned(int(np.prod(shape)))[: int(np.prod(shape))].reshape(shape) if count else None
 
-    def _since(self, side: str, began: float) -> float:
-        """How long a side was at a batch that it was given at ``began``, and that it has done now."""
+    def _elapsed(self, side: str, began: float) -> float:
+        """Seconds that a side ("cpu" or "gpu") spent on a batch that it began then and finished now."""
         with self._lock:
             now = time.perf_counter()
-            # Before, it was at the one before.
-            seconds, self._last[side] = now - max(began, self._last[side]), now
+            # Until it finished the previous batch, it did not work on this one.
+            seconds, self._finished_at[side] = now - max(began, self._finished_at[side]), now
         return seconds
 
-    def _on_cpu(self, request: Request, rows: I64, out: Any) -> tuple[Callable[[Transfer], Part], Failures]:
-        """These images decoded, cropped, flipped and resized by the engine, in pinned memory."""
-        wrong = self.on_cpu.decode(request.part(rows, request.target.pixels), out)
-        failures = {int(rows[row]): error for row, error in wrong.items()}
-        return lambda transfer: finished(self.streams.copied(torch.from_numpy(out), transfer), rows), failures
+    def _decode_on_cpu(self, batch: _Batch, rows: I64, out: U8 | None = None) -> None:
+        """Decode, crop, flip and resize images with the engine, into pinned memory.
 
-    def _raw(self, request: Request, rows: I64) -> Callable[[Transfer], Part]:
-        """Raw pixels: those that the box needs, in pinned memory."""
-        windows = Windows(request, rows)
-        memory = self._memory(windows.room)
+        ``out`` is such memory for these rows, if it was taken before for as many.
+        """
+        if not len(rows):
+            return
+        if out is None or len(out) != len(rows):
+            out = self._pinned_pixels(batch.request.target, len(rows))
+        errors = self.on_cpu.decode(batch.request.part(rows, batch.request.target.pixels), out)
+        batch.failures.update({int(rows[row]): error for row, error in errors.items()})
+        batch.cpu_images += len(rows)
+        pixels = torch.from_numpy(out)
+        batch.parts.append(lambda transfer: finished_part(self.streams.upload(pixels, transfer), rows))
+
+    def _gather_raw(self, request: Request, rows: I64) -> PartMaker:
+        """Gather the raw pixels that the boxes need, in pinned memory."""
+        windows = RawWindows(request, rows)
+        memory = self._pinned(windows.room)
         windows.gather(self.on_cpu.engine, memory)
         pixels = torch.from_numpy(memory)[: windows.room]
-        return lambda transfer: windows.part(self.streams.copied(pixels, transfer))
+        return lambda transfer: windows.part(self.streams.upload(pixels, transfer))
 
-    def _levels(self, target: Target) -> tuple[Any, Any]:
-        """What a normalisation multiplies with, and adds, on the device."""
+    def _normalization(self, target: Target) -> tuple[Any, Any]:
+        """Scale and offset of a normalisation, on the device; None without one."""
         if target.normalize is None:
             return None, None
         key = id(target.normalize)
-        if key not in self._tables:
+        if key not in self._normalizations:
             std, mean = target.normalize.std, target.normalize.mean
-            both = torch.tensor(np.stack([1 / std, -mean / std]).tolist(), dtype=torch.float32)
-            self._tables[key] = both.to(self.device)
-        scale, offset = self._tables[key]
+            table = torch.tensor(np.stack([1 / std, -mean / std]).tolist(), dtype=torch.float32)
+            self._normalizations[key] = table.to(self.device)
+        scale, offset = self._normalizations[key]
         return scale, offset
 
-    def _finish(self, request: Request, parts: list[Callable[[Transfer], Part]], transfer: Transfer) -> Any:
-        """What is still here is copied, and the kernel run over all parts, in the order of the batch."""
-        target, streams = request.target, self.streams
-        # One thread at a time: each of these calls lets go of Python's lock, and several threads that pass it
-        # around among them take longer than one after the other.
-        with self._launching:
-            shape = (len(request), *target.shape)
-            if not parts:
+    def _finish(self, batch: _Batch) -> Any:
+        """Copy what is still on the host, and run the kernel over all parts in the order of the batch."""
+        target, streams, transfer = batch.request.target, self.streams, batch.transfer
+        # One thread at a time: each of these calls releases the GIL, and several threads that pass it around
+        # among them take longer than one after the other.
+        with self._launch_lock:
+            shape = (len(batch.request), *target.shape)
+            if not batch.parts:
                 return torch.empty(shape, dtype=torch_dtype(target.dtype), device=self.device)
-            scale, offset = self._levels(target)
-            everything = joined([part(transfer) for part in parts], len(request))
+            scale, offset = self._normalization(target)
+            images = join_parts([make(transfer) for make in batch.parts], len(batch.request))
             with streams.on(streams.kernels):
                 out = torch.empty(shape, dtype=torch_dtype(target.dtype), device=self.device)
                 began = streams.event(streams.kernels)
                 resample(
-                    everything.sources, everything.boxes, everything.flip, out, filter=target.filter,
+                    images.sources, images.boxes, images.flip, out, filter=target.filter,
                     channels_first=target.channels_first, scale=scale, offset=offset,
-                    upload=lambda array: streams.upload(array, transfer),
+                    upload=lambda array: streams.upload_small(array, transfer),
                 )  # fmt: skip
                 ended = streams.event(streams.kernels)
-        transfer.held.append(everything.sources.kept)
+        transfer.keep_alive.append(images.sources.memory)
         streams.hold(transfer, began, ended)
         return out
 
-    def _count(self, **sides: tuple[int, float]) -> None:
+    def _record(
+        self, batch: _Batch, scans: int, gpu_seconds: float, coefficients: int, cpu_seconds: float
+    ) -> None:
+        """Count the images of a batch by their route, and let the split learn from the time they took."""
+        cpu, raw = batch.cpu_images, len(batch.routes.raw)
+        self.split.learn(batch.routes.mode, (coefficients + cpu, cpu_seconds), (scans, gpu_seconds))
         with self._lock:
-            for side, (images, seconds) in sides.items():
+            for side, images in (("cpu", cpu), ("gpu", scans), ("split", coefficients), ("raw", raw)):
                 self.decoded[side] += images
-                if side in ("cpu", "gpu"):
-                    self.seconds[f"decode {side}"] += seconds
+            self.seconds["decode cpu"] += cpu_seconds
+            self.seconds["decode gpu"] += gpu_seconds
 
     def stats(self) -> dict[str, Any]:
-        """Seconds by what they were spent on, and which side decoded how many."""
-        self.streams.let_go()
+        """Seconds by activity, and how many images either side decoded."""
+        self.streams.release_finished()
         rates = {mode: round(rate) for mode, rate in self.split.rates.items()}
         return {
             **self.seconds, **self.streams.seconds, "decoded": dict(self.decoded),
@@ -352,5 +398,10 @@ class OnDevice:
         self.streams.close()
 
 
-def _as_it_is(part: Part, transfer: Transfer) -> Part:
-    return part
+def _count(launched: _Launched | None) -> int:
+    return 0 if launched is None else len(launched.jpegs.rows)
+
+
+def _ready(part: Part) -> PartMaker:
+    """Wrap a part that is on the device already."""
+    return lambda transfer: part

@@ -1,4 +1,4 @@
-"""Parts of a batch that came to the device in different ways."""
+"""Parts of a batch, which come to the device by different routes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .resample import SUPPORT, Sources
 
 
 class Part(NamedTuple):
-    """Some images of a batch on the device, before the kernel."""
+    """Some images of a batch on the device, before the kernel crops and resizes them."""
 
     rows: I64
     sources: Sources
@@ -21,10 +21,10 @@ class Part(NamedTuple):
     flip: Any
 
 
-class Windows:
-    """The parts of raw images that their boxes need, and where they are to lie, one behind the other.
+class RawWindows:
+    """The parts of raw images that their boxes need, and their places in one buffer.
 
-    ``room``: the bytes that all take together.
+    ``room``: bytes of that buffer.
     """
 
     def __init__(self, request: Request, rows: I64) -> None:
@@ -36,10 +36,10 @@ class Windows:
         start = request.cells.start[rows]
         plan, self.room = _native.plan_windows(start, shape, self.boxes, support, target.height, target.width)
         self.corner = plan[:2].T
-        _, _, self.high, self.wide, self.start, self.line, self.width, self.place = plan
+        _, _, self.high, self.wide, self.start, self.line, self.width, self.offset = plan
 
     def gather(self, engine: Any, memory: U8) -> None:
-        """Copy them into ``memory``."""
+        """Copy the windows into ``memory``."""
         cells = self.request.cells
         engine.gather(
             cells.bases,
@@ -49,81 +49,84 @@ class Windows:
             self.high,
             self.width,
             memory,
-            self.place,
+            self.offset,
         )
 
-    def part(self, whole: Any) -> Part:
-        """What they are on the device, where ``whole`` is the memory that they lie in."""
+    def part(self, memory: Any) -> Part:
+        """Return the windows as a part; ``memory`` on the device holds what ``gather`` copied."""
         request, rows = self.request, self.rows
         window = np.concatenate([self.corner, np.stack([self.high, self.wide], axis=1)], axis=1)
-        sources = cut(whole, self.place, request.sizes[rows].astype(np.int64), window, self.channels)
+        sources = cut(memory, self.offset, request.sizes[rows].astype(np.int64), window, self.channels)
         return Part(rows, sources, self.boxes, None if request.flips is None else request.flips[rows])
 
 
-def cut(whole: Any, place: I64, sizes: I64, window: I64, channels: int) -> Sources:
-    """Windows (top, left, rows, columns) of images of these sizes, which lie at places of one tensor."""
-    strides = np.empty((len(place), 3), np.int64)
+def cut(memory: Any, offset: I64, sizes: I64, window: I64, channels: int) -> Sources:
+    """Windows (top, left, rows, columns) of images of these sizes, at these offsets of one tensor."""
+    strides = np.empty((len(offset), 3), np.int64)
     strides[:, 0], strides[:, 1:] = window[:, 3] * channels, (channels, 1)
-    views = _Views(whole, place, window[:, 2:], channels)
-    return Sources(place + whole.data_ptr(), strides, sizes, window[:, :2], views, whole)
+    views = _Views(memory, offset, window[:, 2:], channels)
+    return Sources(offset + memory.data_ptr(), strides, sizes, window[:, :2], views, memory)
 
 
 class _Views:
-    """Images that lie in one tensor, as tensors (height, width, channels)."""
+    """Images in one tensor, as tensors (height, width, channels)."""
 
-    def __init__(self, whole: Any, place: I64, sizes: I64, channels: int) -> None:
-        self._whole, self._place, self._sizes, self._channels = whole, place, sizes, channels
+    def __init__(self, memory: Any, offset: I64, sizes: I64, channels: int) -> None:
+        self._memory, self._offset, self._sizes, self._channels = memory, offset, sizes, channels
 
     def __getitem__(self, row: int) -> Any:
         shape = (*self._sizes[row].tolist(), self._channels)
-        start = int(self._place[row])
-        return self._whole[start : start + int(np.prod(shape))].view(shape)
+        start = int(self._offset[row])
+        return self._memory[start : start + int(np.prod(shape))].view(shape)
 
 
-def finished(whole: Any, rows: I64) -> Part:
-    """Images (number, height, width, channels) of the right size already."""
-    count, height, width, channels = whole.shape
-    start = whole.data_ptr() + np.arange(count, dtype=np.int64) * (height * width * channels)
+def finished_part(pixels: Any, rows: I64) -> Part:
+    """Images (number, height, width, channels) that have their final size already."""
+    count, height, width, channels = pixels.shape
+    start = pixels.data_ptr() + np.arange(count, dtype=np.int64) * (height * width * channels)
     strides = np.tile(np.array([width * channels, channels, 1], np.int64), (count, 1))
     sizes = np.tile(np.array([height, width], np.int64), (count, 1))
     boxes = np.tile(np.array([0.0, 0.0, width, height]), (count, 1))
-    return Part(rows, Sources(start, strides, sizes, np.zeros_like(sizes), whole, whole), boxes, None)
+    return Part(rows, Sources(start, strides, sizes, np.zeros_like(sizes), pixels, pixels), boxes, None)
 
 
-class _Chosen:
-    """The views of several parts, in the order of the batch."""
+class _JoinedViews:
+    """Views of several parts, in the order of the batch."""
 
     def __init__(self, parts: list[Part], part: I64, row: I64) -> None:
         self._parts, self._part, self._row = parts, part, row
 
-    def __getitem__(self, at: int) -> Any:
-        return self._parts[self._part[at]].sources.views[int(self._row[at])]
+    def __getitem__(self, row: int) -> Any:
+        return self._parts[self._part[row]].sources.views[int(self._row[row])]
 
 
-def joined(parts: list[Part], count: int) -> Part:
-    """Several parts as one that has all rows of the batch, in order."""
+def join_parts(parts: list[Part], count: int) -> Part:
+    """Join parts to one that has all rows of the batch, in order."""
     rows = np.concatenate([part.rows for part in parts])
     if len(parts) == 1 and (np.diff(rows) > 0).all():
         return parts[0]
-    back = np.argsort(rows)
+    order = np.argsort(rows)
 
-    def put(values: list[Any]) -> Any:
-        return np.ascontiguousarray(np.concatenate(values)[back])
+    def join(values: list[Any]) -> Any:
+        return np.ascontiguousarray(np.concatenate(values)[order])
 
     sources = [part.sources for part in parts]
     flips = [
         np.zeros(len(part.rows), np.bool_) if part.flip is None else np.asarray(part.flip, np.bool_)
         for part in parts
     ]
-    which = put([np.full(len(part.rows), number) for number, part in enumerate(parts)])
-    inside = put([np.arange(len(part.rows)) for part in parts])
+    part_of_row = join([np.full(len(part.rows), number) for number, part in enumerate(parts)])
+    row_in_part = join([np.arange(len(part.rows)) for part in parts])
     return Part(
         np.arange(count),
         Sources(
-            put([one.start for one in sources]), put([one.strides for one in sources]),
-            put([one.sizes for one in sources]), put([one.corner for one in sources]),
-            _Chosen(parts, which, inside), [one.kept for one in sources],
+            join([source.start for source in sources]),
+            join([source.strides for source in sources]),
+            join([source.sizes for source in sources]),
+            join([source.corner for source in sources]),
+            _JoinedViews(parts, part_of_row, row_in_part),
+            [source.memory for source in sources],
         ),
-        put([part.boxes for part in parts]),
-        put(flips),
-    )  # fmt: skip
+        join([part.boxes for part in parts]),
+        join(flips),
+    )

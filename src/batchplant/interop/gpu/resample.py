@@ -1,8 +1,8 @@
 """Crop, resize, flip, normalise and lay out a batch of images of differing sizes, on any torch device.
 
-For each side of each image a table says which source pixels a result pixel needs, and how much of each. The
-rules are those of the engine (native/images/resample.cpp); results differ by rounding alone. One Triton
-kernel then makes the whole batch; where there is no Triton, torch does it image by image.
+For each side of each image a table lists the source pixels of a result pixel and their weights. The rules are
+those of the engine (native/images/resample.cpp); results differ by rounding alone. One Triton kernel then
+makes the whole batch; without Triton, torch does it image by image.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ import torch
 from ...ops.base import F64
 from ...schema.columns import I64
 
-# Thinner parts of a pixel come from rounding, as the engine has it.
+# Thinner parts of a pixel are rounding errors; the engine uses the same limit.
 SLIVER = 1e-3
-# As finely as the engine blends two neighbours.
+# Steps between two neighbours, as many as in the engine.
 LINEAR_STEPS = 2048
 SUPPORT = {"bilinear": 1.0, "bicubic": 2.0}
 
 
 class Views(Protocol):
-    """Images by number."""
+    """Images by row."""
 
     def __getitem__(self, row: int, /) -> Any: ...
 
@@ -32,9 +32,9 @@ class Views(Protocol):
 class Sources(NamedTuple):
     """Images on the device: where each begins, its strides (row, pixel, channel), height and width.
 
-    ``corner``: row and column of the first pixel that is there; what is above it or left of it is not
-    needed. ``views`` gives what is there as tensors (height, width, channels); ``kept`` is what their memory
-    belongs to.
+    ``corner``: row and column of the first pixel that is there; pixels above it or left of it are not needed.
+    ``views``: the pixels that are there, as tensors (height, width, channels). ``memory``: owner of the
+    pixels, which must outlive the kernel.
     """
 
     start: I64
@@ -42,11 +42,11 @@ class Sources(NamedTuple):
     sizes: I64
     corner: I64
     views: Views
-    kept: Any
+    memory: Any
 
 
-def most_taps(filter: str, lengths: F64, result: int) -> int:
-    """The most source pixels that a result pixel needs, over images of which ``lengths`` are wanted."""
+def max_taps(filter: str, lengths: F64, result: int) -> int:
+    """Return the largest number of source pixels of a result pixel, for boxes of these lengths."""
     scale = float(max(lengths.max(initial=0.0) / result, 1.0))
     if filter == "nearest":
         return 1
@@ -56,20 +56,19 @@ def most_taps(filter: str, lengths: F64, result: int) -> int:
 def taps(low: Any, high: Any, source: Any, linear: Any, result: int, filter: str, count: int) -> Any:
     """(first source pixel, weights) of every result pixel: int32 (n, result), float32 (n, result, count).
 
-    ``low`` and ``high`` bound what is wanted of ``source`` pixels, all float64 (n, 1); ``linear``: for area,
-    blend two neighbours, which is what it does to images that grow on either side.
+    ``low`` and ``high`` bound the box in ``source`` pixels, all float64 (n, 1). ``linear``: with the filter
+    area, blend two neighbours, as that filter does with images that grow on either side.
     """
     i = torch.arange(result, dtype=torch.float64, device=low.device)[None]
     k = torch.arange(count, dtype=torch.float64, device=low.device)
     if filter != "area":
         return _pillow_taps(low, (high - low) / result, source, i, k, filter)
-    # Inverted twice, as the engine does: where a result pixel ends just at the edge of a source pixel, the
-    # last bit decides which of two it sees.
-    # And divided as tensors: torch multiplies a number with the reciprocal.
+    # Inverted twice, as in the engine: where a result pixel ends just at the edge of a source pixel, the last
+    # bit decides which of two it covers. Divided as tensors: torch would multiply a number by the reciprocal.
     inverse = torch.full_like(low, result) / (high - low)
     first, weight = _area_taps(low, high, 1 / inverse, i, k)
-    other, share = _linear_taps(low, high, inverse, i)
-    first = torch.where(linear, other, first)
+    linear_first, share = _linear_taps(low, high, inverse, i)
+    first = torch.where(linear, linear_first, first)
     pair = torch.stack([1 - share, share], dim=-1)
     pair = torch.nn.functional.pad(pair, (0, count - 2))
     weight = torch.where(linear[..., None], pair, weight)
@@ -77,7 +76,7 @@ def taps(low: Any, high: Any, source: Any, linear: Any, result: int, filter: str
 
 
 def nearest_taps(low: F64, high: F64, source: I64, result: int) -> tuple[Any, Any]:
-    """The same for the filter nearest, as arrays: one pixel each, found by adding up, as Pillow does."""
+    """Return the same for the filter nearest, as arrays: one pixel each, by cumulative sums as in Pillow."""
     scale = (high - low) / result
     steps = np.repeat(scale[:, None], result, axis=1)
     steps[:, 0] = low + scale * 0.5
@@ -90,23 +89,23 @@ def _area_taps(low: Any, high: Any, scale: Any, i: Any, k: Any) -> tuple[Any, An
     end = torch.minimum(start + scale, high)
     first = start.floor()
     first = first + ((first + 1 - start <= SLIVER) & (first + 1 < high.ceil()))
-    at = first[..., None] + k
-    part = torch.minimum(at + 1, end[..., None]) - torch.maximum(at, start[..., None])
-    part = torch.where((k > 0) & (end[..., None] - at <= SLIVER), 0, part.clamp(min=0))
+    pixel = first[..., None] + k
+    part = torch.minimum(pixel + 1, end[..., None]) - torch.maximum(pixel, start[..., None])
+    part = torch.where((k > 0) & (end[..., None] - pixel <= SLIVER), 0, part.clamp(min=0))
     return first, part / part.sum(dim=-1, keepdim=True)
 
 
 def _linear_taps(low: Any, high: Any, inverse: Any, i: Any) -> tuple[Any, Any]:
-    left = low.floor()
-    start, count = low - left, high.ceil() - left
-    # As the engine has it: a box that begins within a pixel comes from a division.
+    origin = low.floor()
+    start, count = low - origin, high.ceil() - origin
+    # As in the engine: a box that begins within a pixel comes from a division.
     slip = torch.where(start == 0, 0.0, 1e-6)
     first = (start + i * (1 / inverse) + slip).floor()
     share = ((i + 1) - (first + 1 - start) * inverse).to(torch.float32)
     share = torch.where(share <= 0, 0, share - share.floor())
     share = (share * LINEAR_STEPS).round() / LINEAR_STEPS
     over = first + 1 >= count
-    return left + torch.where(over, count - 1, first), torch.where(over, 0, share).to(torch.float64)
+    return origin + torch.where(over, count - 1, first), torch.where(over, 0, share).to(torch.float64)
 
 
 def _pillow_taps(low: Any, scale: Any, source: Any, i: Any, k: Any, filter: str) -> tuple[Any, Any]:
@@ -115,25 +114,25 @@ def _pillow_taps(low: Any, scale: Any, source: Any, i: Any, k: Any, filter: str)
     center = low + (i + 0.5) * scale
     first = torch.minimum((center - support + 0.5).clamp(min=0).floor(), source - 1)
     last = torch.minimum((center + support + 0.5).clamp(min=0).floor(), source)
-    at = first[..., None] + k
-    x = ((at - center[..., None] + 0.5) / wide[..., None]).abs()
+    pixel = first[..., None] + k
+    x = ((pixel - center[..., None] + 0.5) / wide[..., None]).abs()
     if filter == "bilinear":
         weight = (1 - x).clamp(min=0)
     else:
         near, far = (1.5 * x - 2.5) * x * x + 1, (((x - 5) * x + 8) * x - 4) * -0.5
         weight = torch.where(x < 1, near, torch.where(x < 2, far, 0))
-    weight = torch.where(at < torch.maximum(last, first + 1)[..., None], weight, 0)
+    weight = torch.where(pixel < torch.maximum(last, first + 1)[..., None], weight, 0)
     return first.to(torch.int32), (weight / weight.sum(dim=-1, keepdim=True)).to(torch.float32)
 
 
 @functools.cache
 def _kernels() -> Any:
-    """The Triton kernels; None where there is no Triton."""
+    """Return the Triton kernels; None without Triton."""
     try:
-        from . import kernel
+        from . import resample_kernel
     except ImportError:
         return None
-    return kernel
+    return resample_kernel
 
 
 def resample(
@@ -142,59 +141,59 @@ def resample(
 ) -> None:  # fmt: skip
     """Fill ``out`` (n, height, width, channels), or channels first, with these boxes of the sources.
 
-    ``scale`` and ``offset``: what the levels of each channel are multiplied with, and what is added then;
-    None to keep them. ``upload`` brings a NumPy array to the device.
+    ``scale`` and ``offset``: factor and summand of the levels of each channel; None for neither. ``upload``
+    copies a NumPy array to the device.
     """
     n = len(boxes)
     height, width = out.shape[2:] if channels_first else out.shape[1:3]
-    # One small copy for all that is known of the images.
-    facts = np.empty((n, 11), dtype=np.int64)
-    facts[:, :4] = boxes.view(np.int64)
-    facts[:, 4:6] = sources.sizes
-    # Where the first pixel of the image would be; it is never read where it is not there.
-    facts[:, 6] = sources.start - (sources.corner * sources.strides[:, :2]).sum(axis=1)
-    facts[:, 7:10] = sources.strides
-    facts[:, 10] = 0 if flip is None else flip
-    table = upload(facts)
-    wide = most_taps(filter, boxes[:, 2] - boxes[:, 0], width)
-    high = most_taps(filter, boxes[:, 3] - boxes[:, 1], height)
-    made = _kernels() if out.is_cuda else None
+    # One small copy for all parameters of the images.
+    parameters = np.empty((n, 11), dtype=np.int64)
+    parameters[:, :4] = boxes.view(np.int64)
+    parameters[:, 4:6] = sources.sizes
+    # Address of the first pixel of the whole image; the kernel never reads pixels that are not there.
+    parameters[:, 6] = sources.start - (sources.corner * sources.strides[:, :2]).sum(axis=1)
+    parameters[:, 7:10] = sources.strides
+    parameters[:, 10] = 0 if flip is None else flip
+    table = upload(parameters)
+    wide = max_taps(filter, boxes[:, 2] - boxes[:, 0], width)
+    high = max_taps(filter, boxes[:, 3] - boxes[:, 1], height)
+    kernels = _kernels() if out.is_cuda else None
     if filter == "nearest":
         down = nearest_taps(boxes[:, 1], boxes[:, 3], sources.sizes[:, 0], height)
         across = nearest_taps(boxes[:, 0], boxes[:, 2], sources.sizes[:, 1], width)
-        rows, columns = ([upload(one) for one in side] for side in (down, across))
-    elif made is not None:
-        rows, columns = made.taps(table, (height, width), (high, wide), filter)
+        rows, columns = ([upload(table) for table in tables] for tables in (down, across))
+    elif kernels is not None:
+        rows, columns = kernels.taps(table, (height, width), (high, wide), filter)
     else:
-        wanted = table[:, :4].contiguous().view(torch.float64)
-        x0, y0, x1, y1 = (wanted[:, one : one + 1] for one in range(4))
+        edges = table[:, :4].contiguous().view(torch.float64)
+        x0, y0, x1, y1 = (edges[:, i : i + 1] for i in range(4))
         sizes = table[:, 4:6].to(torch.float64)
         linear = ((x1 - x0) < width) | ((y1 - y0) < height)
         rows = taps(y0, y1, sizes[:, :1], linear, height, filter, high)
         columns = taps(x0, x1, sizes[:, 1:], linear, width, filter, wide)
-    if made is not None:
+    if kernels is not None:
         strides = out.stride()
         if channels_first:
             strides = (strides[0], strides[2], strides[3], strides[1])
-        made.resample(table, rows, columns, out, strides, (height, width), filter, scale, offset)
+        kernels.resample(table, rows, columns, out, strides, (height, width), filter, scale, offset)
         return
-    seen = out.permute(0, 2, 3, 1) if channels_first else out
-    for one in range(n):
-        top, left = (int(place) for place in sources.corner[one])
-        first = rows[0][one] - top, columns[0][one] - left
-        weight = rows[1][one], columns[1][one]
-        levels = _resample_one(sources.views[one], first, weight, flip=bool(facts[one, 10]))
-        seen[one].copy_(levels if scale is None else levels * scale + offset)
+    channels_last = out.permute(0, 2, 3, 1) if channels_first else out
+    for image in range(n):
+        top, left = sources.corner[image].tolist()
+        first = rows[0][image] - top, columns[0][image] - left
+        weight = rows[1][image], columns[1][image]
+        levels = _resample_image(sources.views[image], first, weight, flip=bool(parameters[image, 10]))
+        channels_last[image].copy_(levels if scale is None else levels * scale + offset)
 
 
-def _resample_one(image: Any, first: tuple[Any, Any], weight: tuple[Any, Any], *, flip: bool) -> Any:
+def _resample_image(image: Any, first: tuple[Any, Any], weight: tuple[Any, Any], *, flip: bool) -> Any:
     levels = image.to(torch.float32)
     for side in (0, 1):
-        at = first[side][:, None].to(torch.int64) + torch.arange(weight[side].shape[-1], device=levels.device)
-        # What weighs nothing may lie outside of the image.
-        at = at.clamp(0, levels.shape[side] - 1)
-        picked = levels[at] if side == 0 else levels[:, at]
+        taps = torch.arange(weight[side].shape[-1], device=levels.device)
+        # Taps of weight zero may lie outside of the image.
+        pixels = (first[side][:, None].to(torch.int64) + taps).clamp(0, levels.shape[side] - 1)
+        neighbours = levels[pixels] if side == 0 else levels[:, pixels]
         share = weight[side][:, :, None, None] if side == 0 else weight[side][None, :, :, None]
-        levels = (picked * share).sum(dim=side + 1)
+        levels = (neighbours * share).sum(dim=side + 1)
     levels = (levels + 0.5).floor().clamp(0, 255)
     return levels.flip(1) if flip else levels

@@ -1,4 +1,4 @@
-"""Who decodes a batch's JPEGs, the CPU or the GPU: learnt from how fast both are. No framework here."""
+"""Division of a batch's JPEGs between CPU and GPU, learnt from how fast both are. Imports no framework."""
 
 from __future__ import annotations
 
@@ -10,31 +10,33 @@ from collections.abc import Callable, Iterator
 from ...errors import OptionError
 
 MODES = ("auto", "cpu", "gpu", "hybrid", "split")
-# Batches by which auto gets to know a mode, behind those that pay for what is made only once or were under
-# way; and when it looks at it again. Fewer show that it is far slower than the best.
-FIRST, AGAIN, FEW = (16, 10), (2, 8), 3
-# It looks at the others again after so many times what that takes: the look costs that part of the speed.
-# Where another was the best before, sooner: what was measured while all was new may be wrong. Then after
-# twice as many each time, or seldom at once if the others are far slower.
+# Batches (uncounted, measured) of a mode when auto first measures it, and when it measures it again. The
+# uncounted ones pay for one-time costs or were in flight already. Fewer are enough for a mode that is far
+# slower than the best.
+FIRST_TRIAL_BATCHES, NEXT_TRIAL_BATCHES, MIN_TRIAL_BATCHES = (16, 10), (2, 8), 3
+# auto measures the other modes again after so many times the duration of the measurement, which bounds its
+# cost. Soon after the best mode has changed, since early measurements may be wrong; then after twice as long
+# each time, or seldom at once if the others are far slower.
 SOON, SELDOM = 6, 100
-# Batches that are made together are few at first: rates at one size say little about so many times that size.
-GROWN = 1.5
-# The first batch of all is not counted.
-WARM_UP = 1
-# A rate is that of the best so many batches in a row, of the last ones: the time of a single batch says
-# little, since two that were queued may be done at almost the same time, and some wait for others.
-IN_A_ROW, KEPT = 5, 16
-# Of what the CPU can read: if less is asked for, auto leaves the GPU to the step; if more, no longer.
-ENOUGH, TOO_MUCH = 0.6, 0.85
-# Where both are at least so fast, compared with each other, they may do more together than the faster alone.
-ALIKE = 0.6
+# Coalesced batches are small at first. Growth by this factor makes earlier rates invalid.
+REMEASURE_GROWTH = 1.5
+# Batches of the whole run that are not counted.
+WARM_UP_BATCHES = 1
+# A rate is that of the best window of so many consecutive batches among the last ones. The time of a single
+# batch says little: two that were queued may finish at almost the same time, and some wait for others.
+WINDOW_BATCHES, HISTORY_BATCHES = 5, 16
+# Fractions of the CPU's rate: if the training step consumes less than the first, auto leaves the GPU to it;
+# if it consumes more than the second, no longer.
+CPU_SUFFICES, CPU_OVERLOADED = 0.6, 0.85
+# If the slower side reaches this fraction of the faster one, both together may beat the faster one alone.
+COMPARABLE = 0.6
 
 
 class _Rate:
-    """Images a second, over the last batches; ``ready`` after so many, the first ones not counted."""
+    """Images per second over the last batches; ``ready`` after ``needed`` batches that count."""
 
     def __init__(self, uncounted: int = 0, needed: int = 0) -> None:
-        self._last: deque[tuple[int, float]] = deque(maxlen=KEPT)
+        self._last: deque[tuple[int, float]] = deque(maxlen=HISTORY_BATCHES)
         self._batches, self._needed = -uncounted, needed
 
     def add(self, images: int, seconds: float) -> None:
@@ -43,8 +45,10 @@ class _Rate:
             self._last.append((images, seconds))
 
     def ready(self, best: float = 0.0) -> bool:
-        """Whether it is known; sooner if it is far below the best of all that are."""
-        enough = self._batches >= self._needed or (self._batches >= FEW and self.value < ALIKE * best)
+        """Return True once the rate is known; sooner if it is far below the ``best`` known one."""
+        enough = self._batches >= self._needed or (
+            self._batches >= MIN_TRIAL_BATCHES and self.value < COMPARABLE * best
+        )
         return enough and bool(self._last)
 
     @property
@@ -53,17 +57,18 @@ class _Rate:
 
     def _rates(self) -> Iterator[float]:
         last = list(self._last)
-        for end in range(min(IN_A_ROW, len(last)), len(last) + 1):
-            some = last[max(0, end - IN_A_ROW) : end]
-            if some:
-                yield sum(one[0] for one in some) / sum(one[1] for one in some)
+        for end in range(min(WINDOW_BATCHES, len(last)), len(last) + 1):
+            window = last[max(0, end - WINDOW_BATCHES) : end]
+            if window:
+                yield sum(images for images, _ in window) / sum(seconds for _, seconds in window)
 
 
 class Split:
-    """``mode`` cpu, gpu, split, hybrid, or auto: the best by measuring. ``share``: fixed, and so exact.
+    """Decides how many JPEGs of a batch the GPU decodes.
 
-    With gpu, the device reads the scans of JPEGs and makes pixels of them. With split, the CPU reads the
-    scans; with hybrid, some of them. With cpu, it makes the pixels.
+    ``mode``: with gpu, the device reads the scans of JPEGs and makes pixels of them. With split, the CPU
+    reads the scans; with hybrid, some of them. With cpu, the CPU makes the pixels. auto chooses by measuring.
+    ``share``: fixed fraction of the GPU in hybrid, which makes results reproducible.
     """
 
     def __init__(
@@ -78,114 +83,121 @@ class Split:
         self._auto = mode == "auto" and share is None
         self.mode = {"auto": "gpu" if self._auto else "hybrid"}.get(mode, mode)
         self.share = {"cpu": 0.0, "split": 0.0, "gpu": 1.0}.get(self.mode, 0.5 if share is None else share)
-        self._moves = share is None and mode == "hybrid"
-        self.seen = 0
+        self._adapts_share = share is None and mode == "hybrid"
+        self._batches = 0
         self.why = "measuring" if self._auto else "asked for"
-        self._clock, self._last = clock, 0.0
-        # Of whole batches by mode; where nothing is chosen, of the share of the GPU and of the CPU's.
-        first = FIRST if self._auto else (0, 1)
+        self._clock, self._last_learned_at = clock, 0.0
+        # With auto: of whole batches by mode. Otherwise: of the images of the GPU, and of those of the CPU.
+        first = FIRST_TRIAL_BATCHES if self._auto else (0, 1)
         self._rates = {mode: _Rate(*first) for mode in ("gpu", "split", "hybrid")}
-        self._taken = _Rate(0, FIRST[1])
-        # How long batches took to make, all together; when that has auto look at the other modes again, None
-        # while it looks.
-        self._made = 0.0
-        self._due: float | None = None
+        # Images per second that the training step consumes.
+        self._consumed = _Rate(0, FIRST_TRIAL_BATCHES[1])
+        # Seconds that all batches took to make; and at how many of them auto measures the other modes again,
+        # None while it measures.
+        self._busy_seconds = 0.0
+        self._next_trial: float | None = None
         self._best, self._patience = "", SOON
-        # The most images at a time of all that the rates are of.
-        self._most = 0
+        # Largest batch that the rates were measured with.
+        self._max_images = 0
         self._lock = threading.Lock()
 
     def count(self, images: int) -> int:
-        """How many of so many images the GPU is to decode."""
+        """Return how many of so many images the GPU is to decode."""
         return round(self.share * images)
 
     @property
-    def codes(self) -> bool:
-        """Whether the device makes pixels, whoever reads the scans."""
+    def uses_device(self) -> bool:
+        """True if the device makes the pixels of JPEGs, whichever side reads their scans."""
         return self.mode != "cpu"
 
     def only_cpu(self) -> None:
-        """There are no kernels for the device."""
+        """Decode on the CPU, because there are no kernels for the device."""
         self.mode, self.share, self._auto, self.why = "cpu", 0.0, False, "there is no Triton"
 
     @property
     def rates(self) -> dict[str, float]:
-        """Images a second, as measured."""
+        """Measured images per second, by mode."""
         best = max((rate.value for rate in self._rates.values() if rate.ready()), default=0.0)
         return {mode: rate.value for mode, rate in self._rates.items() if rate.ready(best)}
 
     def learn(self, mode: str, cpu: tuple[int, float], gpu: tuple[int, float]) -> None:
-        """(images, seconds) of a batch on either side; ``mode``: as it was when they were divided."""
+        """Learn from (images, seconds) of a batch on either side; ``mode``: that which divided the batch."""
         with self._lock:
             now = self._clock()
-            since, self._last = now - self._last, now
-            self.seen += 1
-            if self.seen <= WARM_UP:
+            since, self._last_learned_at = now - self._last_learned_at, now
+            self._batches += 1
+            if self._batches <= WARM_UP_BATCHES:
                 return
             images = cpu[0] + gpu[0]
-            self._taken.add(images, since)
+            self._consumed.add(images, since)
             if self._auto:
                 if images:
                     seconds = max(cpu[1], gpu[1])
-                    self._made += seconds
+                    self._busy_seconds += seconds
                     self._rates[mode].add(images, seconds)
                     self._decide(images)
                 return
-            for side, one in (("split", cpu), ("gpu", gpu)):
-                if one[0]:
-                    self._rates[side].add(*one)
-            found = self.rates
-            if self._moves and len(found) == 2:
-                self.share = found["gpu"] / (found["gpu"] + found["split"])
+            for side, (side_images, seconds) in (("split", cpu), ("gpu", gpu)):
+                if side_images:
+                    self._rates[side].add(side_images, seconds)
+            rates = self.rates
+            if self._adapts_share and len(rates) == 2:
+                self.share = rates["gpu"] / (rates["gpu"] + rates["split"])
 
     def _decide(self, images: int) -> None:
-        """What auto is now. A step that takes less than the CPU can read has the GPU almost to itself."""
-        if images > GROWN * self._most:
-            self._most, self._due = images, None
-            self._forget(self.mode, FIRST)
-        found = self.rates
+        """Choose the mode of auto: split if the CPU can feed the training step, else the fastest."""
+        if images > REMEASURE_GROWTH * self._max_images:
+            self._max_images, self._next_trial = images, None
+            self._forget_all_but(self.mode, FIRST_TRIAL_BATCHES)
+        rates = self.rates
         for mode in ("gpu", "split"):
-            if mode not in found:
-                return self._look_at(mode)
-        gpu, cpu = found["gpu"], found["split"]
-        if min(cpu, gpu) < ALIKE * max(cpu, gpu):
-            found.pop("hybrid", None)
-        elif "hybrid" not in found and self._due is None:
-            return self._look_at("hybrid")
-        taken, enough = self._taken.value, TOO_MUCH if self.mode == "split" else ENOUGH
-        told = ", ".join(f"{mode} {rate:,.0f}" for mode, rate in found.items())
-        told = f"images/s: {told}, taken {taken:,.0f}"
-        if self._taken.ready() and taken < enough * cpu:
-            self._be("split", f"the CPU is enough ({told})")
+            if mode not in rates:
+                return self._try(mode)
+        gpu, cpu = rates["gpu"], rates["split"]
+        if min(cpu, gpu) < COMPARABLE * max(cpu, gpu):
+            rates.pop("hybrid", None)
+        elif "hybrid" not in rates and self._next_trial is None:
+            return self._try("hybrid")
+        consumed = self._consumed.value
+        limit = CPU_OVERLOADED if self.mode == "split" else CPU_SUFFICES
+        figures = ", ".join(f"{mode} {rate:,.0f}" for mode, rate in rates.items())
+        figures = f"images/s: {figures}, taken {consumed:,.0f}"
+        if self._consumed.ready() and consumed < limit * cpu:
+            self._set_mode("split", f"the CPU is enough ({figures})")
             return None
-        best = max(found, key=lambda mode: found[mode])
-        self._be(best, f"{best} is the fastest ({told})")
-        if best != self._best:
-            self._best, self._patience, self._due = best, SOON, None
-        if self._due is None:
-            rest = [rate for mode, rate in found.items() if mode != best]
-            far = max(rest) < ALIKE * found[best]
-            look = sum(images / rate for rate in rest) * (AGAIN[0] + (FEW if far else AGAIN[1]))
-            self._due = self._made + self._patience * look
-            self._patience = SELDOM if far else min(2 * self._patience, SELDOM)
-        elif self._made >= self._due:
-            # Has one of the others changed?
-            self._due = None
-            self._forget(best, AGAIN)
+        best = max(rates, key=lambda mode: rates[mode])
+        self._set_mode(best, f"{best} is the fastest ({figures})")
+        self._plan_next_trial(best, rates, images)
         return None
 
-    def _forget(self, but: str, batches: tuple[int, int]) -> None:
-        """All modes but one are measured again, by so many batches."""
-        for mode in self.rates:
-            if mode != but:
-                self._rates[mode] = _Rate(*batches)
+    def _plan_next_trial(self, best: str, rates: dict[str, float], images: int) -> None:
+        """Decide when the other modes are measured again, or do so if that is due."""
+        if best != self._best:
+            self._best, self._patience, self._next_trial = best, SOON, None
+        if self._next_trial is None:
+            others = [rate for mode, rate in rates.items() if mode != best]
+            far_slower = max(others) < COMPARABLE * rates[best]
+            uncounted, measured = NEXT_TRIAL_BATCHES
+            batches = uncounted + (MIN_TRIAL_BATCHES if far_slower else measured)
+            trial_seconds = sum(images / rate for rate in others) * batches
+            self._next_trial = self._busy_seconds + self._patience * trial_seconds
+            self._patience = SELDOM if far_slower else min(2 * self._patience, SELDOM)
+        elif self._busy_seconds >= self._next_trial:
+            self._next_trial = None
+            self._forget_all_but(best, NEXT_TRIAL_BATCHES)
 
-    def _look_at(self, mode: str) -> None:
-        self._be(mode, self.why)
-        # What is taken meanwhile says nothing about the step.
-        self._taken = _Rate(0, FIRST[1])
+    def _forget_all_but(self, mode: str, batches: tuple[int, int]) -> None:
+        """Measure all modes but one again, by so many batches."""
+        for known_mode in self.rates:
+            if known_mode != mode:
+                self._rates[known_mode] = _Rate(*batches)
 
-    def _be(self, mode: str, why: str) -> None:
+    def _try(self, mode: str) -> None:
+        self._set_mode(mode, self.why)
+        # The rate during a trial says nothing about the training step.
+        self._consumed = _Rate(0, FIRST_TRIAL_BATCHES[1])
+
+    def _set_mode(self, mode: str, why: str) -> None:
         self.mode, self.why, self.share = mode, why, float(mode == "gpu")
         if mode == "hybrid":
             gpu, cpu = (self._rates[side].value for side in ("gpu", "split"))

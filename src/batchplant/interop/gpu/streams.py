@@ -1,8 +1,8 @@
-"""The streams that images come to a device by: what runs on each, and what must live until it is done.
+"""CUDA streams that bring images to a device, and the memory that must outlive the work on them.
 
-Memory that was freed on a stream goes to the next who asks on that stream, since what is done there is done
-in order. Kernels run on another stream than copies and decoders, so what those fill is held until the kernel
-has read it.
+torch gives memory that was freed on a stream to the next allocation on that stream, which is safe because a
+stream runs in order. Kernels run on another stream than copies and decoders, so the memory that those fill is
+kept alive until the kernel has read it.
 """
 
 from __future__ import annotations
@@ -15,68 +15,68 @@ from typing import Any, NamedTuple
 
 import torch
 
-# The least memory that is taken.
-LEAST = 8 << 20
+# Smallest allocation.
+MIN_ALLOCATION_BYTES = 8 << 20
 
 
-def rounded(size: int) -> int:
-    """Room for so many bytes, of few different sizes: batches whose parts vary use the same memory again.
+def round_up(size: int) -> int:
+    """Round a number of bytes up to one of few sizes, so that batches whose parts vary reuse memory.
 
-    To take new memory, pinned or on the device, stops all that goes on there.
+    Allocating new memory, pinned or on the device, stops all work on the device.
     """
-    return max(LEAST, 1 << (size - 1).bit_length())
+    return max(MIN_ALLOCATION_BYTES, 1 << (size - 1).bit_length())
 
 
-class Shared(NamedTuple):
-    """The streams of a device, which all loaders share: CUDA has few that run side by side, torch gives the
-    same out again after 32, and memory belongs to one.
+class DeviceStreams(NamedTuple):
+    """Streams of a device, which all loaders share.
 
-    ``reading``: those on which no scans are read just now.
+    CUDA runs few streams concurrently, torch reuses its own after 32, and memory belongs to a stream.
+    ``idle_scan_streams``: those on which no scans are being read.
     """
 
     kernels: Any
     copies: Any
-    reading: list[Any]
+    idle_scan_streams: list[Any]
 
 
-def streams_of(device: Any) -> Shared:
+def streams_of(device: Any) -> DeviceStreams:
     if device.type != "cuda":
-        return Shared(None, None, [])
+        return DeviceStreams(None, None, [])
     return _streams_of(torch.cuda.current_device() if device.index is None else device.index)
 
 
 @functools.cache
-def _streams_of(index: int) -> Shared:
-    return Shared(torch.cuda.Stream(index), torch.cuda.Stream(index), [])
+def _streams_of(index: int) -> DeviceStreams:
+    return DeviceStreams(torch.cuda.Stream(index), torch.cuda.Stream(index), [])
 
 
 class _Work(NamedTuple):
-    """Work on a stream: what it was, its events, and what must live until it is done."""
+    """Work on a stream: activities with their first and last events, the last event of all, and memory."""
 
     events: list[tuple[str, Any, Any]]
     last: Any
-    held: list[Any]
+    keep_alive: list[Any]
 
 
 class Transfer:
-    """The copies of one batch to the device: what must live until they are done, and when they were made."""
+    """Copies of one batch to the device: their events, and the memory that must outlive them."""
 
     def __init__(self) -> None:
         self.events: list[tuple[str, Any, Any]] = []
-        self.held: list[Any] = []
+        self.keep_alive: list[Any] = []
 
 
 class Streams:
-    """The work of one loader on a device; without CUDA there are no streams, and all is done at once.
+    """Work of one loader on a device. Without CUDA there are no streams, and everything runs synchronously.
 
-    ``most``: batches that may be under way before those who make them have to wait.
+    ``max_batches``: batches that may be in flight before the threads that make them have to wait.
     """
 
-    def __init__(self, device: Any, most: int) -> None:
+    def __init__(self, device: Any, max_batches: int) -> None:
         self.device, self.cuda = device, device.type == "cuda"
-        self.kernels, self.copies, self._reading = streams_of(device)
-        self._under_way: deque[_Work] = deque()
-        self._most = most
+        self.kernels, self.copies, self._idle_scan_streams = streams_of(device)
+        self._in_flight: deque[_Work] = deque()
+        self._max_batches = max_batches
         self._lock = threading.Lock()
         self.seconds = {"copy": 0.0, "augment": 0.0}
 
@@ -86,81 +86,82 @@ class Streams:
     def event(self, stream: Any) -> Any:
         if not self.cuda:
             return None
-        # Who waits for it sleeps: the engine's threads need the processors.
+        # A thread that waits for it sleeps instead of spinning: the engine needs the cores.
         event = torch.cuda.Event(enable_timing=True, blocking=True)
         event.record(stream)
         return event
 
-    def reading(self) -> Any:
-        """A stream to read scans on, beside others; ``read`` gives it back."""
-        return self._reading.pop() if self._reading else torch.cuda.Stream(self.device)
+    def take_scan_stream(self) -> Any:
+        """Take a stream to read scans on, concurrently with others."""
+        return self._idle_scan_streams.pop() if self._idle_scan_streams else torch.cuda.Stream(self.device)
 
-    def read(self, stream: Any, done: Any) -> None:
-        """The kernels go on from an event of such a stream."""
+    def return_scan_stream(self, stream: Any, done: Any) -> None:
+        """Return a stream of ``take_scan_stream``; the kernels wait for its event ``done``."""
         self.kernels.wait_event(done)
-        self._reading.append(stream)
+        self._idle_scan_streams.append(stream)
 
-    def room(self, memory: Any) -> Any:
-        """As many bytes on the device."""
+    def allocate(self, pinned: Any) -> Any:
+        """Allocate as many bytes on the device as this tensor has."""
         if not self.cuda:
-            return memory
+            return pinned
         with torch.cuda.stream(self.copies):
-            room = torch.empty(rounded(memory.numel()), dtype=torch.uint8, device=self.device)
-        return room[: memory.numel()].view(memory.shape)
+            memory = torch.empty(round_up(pinned.numel()), dtype=torch.uint8, device=self.device)
+        return memory[: pinned.numel()].view(pinned.shape)
 
-    def copy(self, memory: Any, room: Any, transfer: Transfer, waits: Any = None) -> None:
-        """Bytes of pinned memory into that; a stream, or that of the kernels, waits for the copy."""
+    def copy(self, pinned: Any, memory: Any, transfer: Transfer, stream: Any = None) -> None:
+        """Copy pinned memory to the device; ``stream``, by default that of the kernels, waits for it."""
         if not self.cuda:
             return
-        transfer.held.append(memory)
+        transfer.keep_alive.append(pinned)
         with torch.cuda.stream(self.copies):
             began = self.event(self.copies)
-            room.copy_(memory, non_blocking=True)
+            memory.copy_(pinned, non_blocking=True)
             ended = self.event(self.copies)
-        (waits or self.kernels).wait_event(ended)
+        (stream or self.kernels).wait_event(ended)
         transfer.events.append(("copy", began, ended))
 
-    def copied(self, memory: Any, transfer: Transfer) -> Any:
-        """Bytes in pinned memory on the device, for the kernels."""
-        room = self.room(memory)
-        self.copy(memory, room, transfer)
-        return room
+    def upload(self, pinned: Any, transfer: Transfer) -> Any:
+        """Copy pinned memory to new memory on the device, for the kernels."""
+        memory = self.allocate(pinned)
+        self.copy(pinned, memory, transfer)
+        return memory
 
-    def upload(self, array: Any, transfer: Transfer) -> Any:
-        """A small array on the device, by the stream of the kernels."""
+    def upload_small(self, array: Any, transfer: Transfer) -> Any:
+        """Copy a small array to the device, on the stream of the kernels."""
         if not self.cuda:
             return torch.from_numpy(array)
         pinned = torch.from_numpy(array).pin_memory()
-        transfer.held.append(pinned)
+        transfer.keep_alive.append(pinned)
         return pinned.to(self.device, non_blocking=True)
 
     def hold(self, transfer: Transfer, began: Any, ended: Any) -> None:
-        """Keep what a kernel reads until it is done; if too much is, this thread waits for the oldest."""
+        """Keep the memory of a batch alive until its kernel is done; wait if too many are in flight."""
         if not self.cuda:
             return
         with self._lock:
-            self._under_way.append(_Work([*transfer.events, ("augment", began, ended)], ended, transfer.held))
-            oldest = self._under_way[0] if len(self._under_way) > self._most else None
+            events = [*transfer.events, ("augment", began, ended)]
+            self._in_flight.append(_Work(events, ended, transfer.keep_alive))
+            oldest = self._in_flight[0] if len(self._in_flight) > self._max_batches else None
         if oldest is not None:
             oldest.last.synchronize()
-        self.let_go()
+        self.release_finished()
 
     def wait(self) -> None:
-        """Until all is done."""
+        """Block until all work on the device is done."""
         if self.cuda:
             torch.cuda.synchronize(self.device)
 
-    def let_go(self) -> None:
-        """Of all that is done."""
+    def release_finished(self) -> None:
+        """Release the memory of all work that is done, and count its seconds."""
         with self._lock:
-            while self._under_way and self._under_way[0].last.query():
-                work = self._under_way.popleft()
-                for what, began, ended in work.events:
-                    self.seconds[what] += began.elapsed_time(ended) / 1000
+            while self._in_flight and self._in_flight[0].last.query():
+                work = self._in_flight.popleft()
+                for activity, began, ended in work.events:
+                    self.seconds[activity] += began.elapsed_time(ended) / 1000
 
     def close(self) -> None:
         with self._lock:
-            under_way = list(self._under_way)
-        for work in under_way:
+            in_flight = list(self._in_flight)
+        for work in in_flight:
             work.last.synchronize()
-        self.let_go()
+        self.release_finished()

@@ -18,7 +18,7 @@ from batchplant.codecs import image
 torch = pytest.importorskip("torch")
 pillow = pytest.importorskip("PIL.Image")
 
-from batchplant.interop.gpu import coded  # noqa: E402
+from batchplant.interop.gpu import jpeg as gpu_jpeg  # noqa: E402
 from batchplant.loading.images import Request  # noqa: E402
 from batchplant.loading.locate import Located  # noqa: E402
 from batchplant.loading.stage import Target  # noqa: E402
@@ -47,7 +47,7 @@ def request_of(cells, boxes, sizes):
     )  # fmt: skip
 
 
-def made(request, room=None, kind=coded.Coded):
+def made(request, room=None, kind=gpu_jpeg.CoefficientJpegs):
     """Pixels of every image, and the rows that were left to others."""
     cells = request.cells
     sampling = _native.device_decodable(
@@ -61,9 +61,9 @@ def made(request, room=None, kind=coded.Coded):
     engine.close()
     if not len(both.rows):
         return {}, both
-    both.begin(memory, torch.from_numpy(memory), lambda size: None)
+    both.decode(memory, torch.from_numpy(memory), lambda size: None)
     if both.flags is not None:
-        both.keep(np.flatnonzero(both.flags == 0))
+        both.select(np.flatnonzero(both.flags == 0))
     part = both.part()
     return {int(row): part.sources.views[n].numpy() for n, row in enumerate(part.rows)}, both
 
@@ -109,7 +109,7 @@ def test_room_is_for_the_window_however_the_detail_lies():
     cells, small = [cell, *[smooth] * 20], (100, 100, 140, 140)
     found, both = made(request_of(cells, [(0, 0, 128, 128), *[small] * 20], [(256, 256)] * 21))
     assert sorted(found) == list(range(21))
-    whole = coded.Coded(
+    whole = gpu_jpeg.CoefficientJpegs(
         request_of(cells, [(0, 0, 256, 256)] * 21, [(256, 256)] * 21), both.rows, np.full(21, 0x22, np.uint8)
     )
     assert both.room < 0.5 * whole.room
@@ -202,26 +202,26 @@ import contextlib, os, sys
 import numpy as np, torch
 torch.cuda.device = lambda device: contextlib.nullcontext()
 sys.path[:0] = sys.argv[1].split(os.pathsep)
-import test_coded
-from batchplant.interop.gpu import coded, colour, jpeg_kernel
+import test_gpu_jpeg
+from batchplant.interop.gpu import jpeg as gpu_jpeg, jpeg_kernel
 
 rng = np.random.default_rng(5)
 cells, sizes = [], []
 for number in range(6):
     width, height = (int(one) for one in rng.integers(6, 24, 2))
     how = {"quality": (40, 90, 100)[number // 2], "subsampling": number % 3, "optimize": number == 3}
-    cells.append(test_coded.jpeg(rng, width, height, **how))
+    cells.append(test_gpu_jpeg.jpeg(rng, width, height, **how))
     sizes.append((height, width))
 boxes = [(width // 4, height // 5, width - 1, height - number % 3)
          for number, (height, width) in enumerate(sizes)]
 damaged = cells[4][:-40] + cells[4][-2:]
 for some in (cells, [*cells[:4], damaged, cells[5]]):
-    request = test_coded.request_of(some, boxes, sizes)
-    coded.kernels = lambda tensor: None
-    want, _ = test_coded.made(request)
-    coded.kernels = lambda tensor: jpeg_kernel
-    for kind in (coded.Coded, coded.Scans):
-        got, _ = test_coded.made(request, kind=kind)
+    request = test_gpu_jpeg.request_of(some, boxes, sizes)
+    gpu_jpeg.kernels = lambda tensor: None
+    want, _ = test_gpu_jpeg.made(request)
+    gpu_jpeg.kernels = lambda tensor: jpeg_kernel
+    for kind in (gpu_jpeg.CoefficientJpegs, gpu_jpeg.ScanJpegs):
+        got, _ = test_gpu_jpeg.made(request, kind=kind)
         assert sorted(got) == sorted(want), (kind, sorted(got), sorted(want))
         for row in want:
             assert np.array_equal(got[row], want[row]), (kind, row)
