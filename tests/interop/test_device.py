@@ -605,6 +605,7 @@ def test_what_would_keep_others_waiting_is_not_the_devices(jpegs, device, monkey
         assert apart(want, got) <= 2
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("device", DEVICES)
 def test_memory_is_used_again_while_the_split_varies(jpegs, device, monkeypatch):
     """To take pinned memory stops the device: parts of ever new sizes must not ask for ever new memory."""

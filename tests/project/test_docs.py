@@ -36,6 +36,9 @@ EXAMPLES = [
 ENCODING = ("choosing-a-codec", "images", "exercise-image-formats", "exercise-imagenet-beton")
 # Pages that speak to a bucket, s3://my-bucket.
 REMOTE = ("data-in-a-bucket",)
+# Their formats and engines have many tests of their own, and these pages take seconds each.
+LONG = ("clusters", "exercise-imagenet-beton", "webdataset", "mds", "litdata", "gpu")
+# They measure for seconds, however fast that is.
 MEASURING = (
     "shuffling", "comparing-formats", "chunk-sizes", "choosing-a-codec", "simulate", "advise",
     "exercise-image-formats", "exercise-shuffles",
@@ -142,8 +145,7 @@ def test_measured_tables_are_those_of_the_results(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     "page",
     [
-        # They measure for seconds, however fast that is.
-        pytest.param(page, marks=pytest.mark.exhaustive) if page.stem in MEASURING else page
+        pytest.param(page, marks=pytest.mark.exhaustive) if page.stem in MEASURING + LONG else page
         for page in EXAMPLES
     ],
     ids=lambda page: str(page.relative_to(ROOT)),

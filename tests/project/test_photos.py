@@ -16,6 +16,7 @@ import pytest
 from PIL import Image
 
 import repository
+from variants import exhaustive
 
 
 def _load() -> ModuleType:
@@ -52,7 +53,7 @@ def test_size_and_type(width: int, height: int) -> None:
     assert image.flags.c_contiguous
 
 
-@pytest.mark.parametrize(("width", "height"), [(256, 192), (400, 300), (500, 375)])
+@pytest.mark.parametrize(("width", "height"), [(256, 192), *exhaustive((400, 300), (500, 375))])
 def test_weighs_what_a_photograph_weighs(width: int, height: int) -> None:
     weights = []
     for index in range(100):
@@ -122,7 +123,7 @@ def test_processes_make_the_same_files(tmp_path: Path) -> None:
     assert _jpegs(tmp_path / "1") == _jpegs(tmp_path / "2")
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, *exhaustive(2)])
 def test_interrupted_leaves_nothing(tmp_path: Path, workers: int) -> None:
     def stop(done: int, count: int) -> None:
         raise KeyboardInterrupt

@@ -37,6 +37,7 @@ from batchplant.storage import RemoteSource, Source, index, open_source
 from batchplant.storage.index import container, progress, sets, sidecar
 from batchplant.testing.damage import EXHAUSTIVE
 from processes import PATIENCE
+from variants import exhaustive
 
 Size = struct.Struct("<I")
 
@@ -743,8 +744,10 @@ test_index.load(Path(sys.argv[2]), build)
 """
 
 
-@pytest.mark.parametrize("when", ["scanning", "writing"])
-@pytest.mark.parametrize("old", [False, True])
+@pytest.mark.parametrize(
+    ("when", "old"),
+    [("scanning", False), ("writing", True), *exhaustive(("scanning", True), ("writing", False))],
+)
 def test_a_killed_process_leaves_no_lock_and_no_half_index(data: Path, when: str, old: bool) -> None:
     if old:
         load(data, Toy())

@@ -103,13 +103,15 @@ class Bench:
     def together(self) -> dict[str, Case]:
         """Cases that are tried as fields of one dataset; in the thorough run, each has a dataset of its own.
 
-        Not those of SOME, nor images, sounds and videos, of which a sample may have to have just one.
+        Not those of SOME, unless the suite wraps another; nor images, sounds and videos, of which a sample
+        may have to have just one.
         """
         if EXHAUSTIVE or self.spec.fields or self.only_field is not None:
             return {}
         return {
             name: case for name, case in self.cases().items()
-            if name not in SOME and not case[0].optional and not isinstance(case[0], Image | Audio | Video)
+            if (self.wraps or (name not in SOME and not case[0].optional))
+            and not isinstance(case[0], Image | Audio | Video)
         }  # fmt: skip
 
     def around(self, name: str, field: Field, values: Iterable[Any]) -> tuple[dict[str, Field], list[Sample]]:
