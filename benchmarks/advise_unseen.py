@@ -10,7 +10,7 @@ is good if its best round is within 10 % of the best round of all. Formats that 
 are not measured.
 
 Where other processes keep the cores busy, speeds are those that there would be without them: the time is
-shortened by as much as our threads waited for a core (`timing.crowded_epoch`). Takes about five minutes on a
+shortened by as much as our threads waited for a core (`timing.quick_epoch`). Takes about five minutes on a
 machine that does nothing else.
 """
 
@@ -35,7 +35,7 @@ import batchplant as bp
 from batchplant.formats.registry import get_format
 from batchplant.tools import advise, measure
 from batchplant.tools.advise.rules import Case
-from batchplant.tools.advise.trial import FIGURES, ORDERS, Way, way_of
+from batchplant.tools.advise.trial import GOAL_METRICS, GOAL_ORDERS, StorageOption, storage_option
 from batchplant.tools.measure import timing
 from batchplant.tools.measure.machine import busy, core_seconds, core_share
 from batchplant.tools.measure.pipelines import column_of
@@ -103,51 +103,69 @@ def judge(path: Path, goal: str, folder: Path, rounds: int) -> dict[str, Any]:
         found = advise.advise(reader, goal=goal)
         took = time.perf_counter() - began
         case = Case(found.facts, found.machine, found.answers)
-        tried = {one.way.format: one.way for one in found.tried if not one.way.stays and not one.aside}
+        tried = {
+            one.option.format: one.option
+            for one in found.tried
+            if not one.option.unchanged and not one.is_extra
+        }
         names = list(dict.fromkeys([*tried, *measure.candidates(reader.schema)]))
-        pick = "as it is" if found.best.way.stays else found.format
+        pick = "as it is" if found.best.option.unchanged else found.format
         readers, sizes = {"as it is": reader}, {"as it is": float(found.facts.bytes or 0)}
         left_out: dict[str, str] = {}
         source = reader
-        if found.best.way.images:
+        if found.best.option.images:
             # Once for all: the formats are compared, not how images are encoded.
             place = folder / "encoded.beton"
-            bp.convert(reader, place, images=found.best.way.image_options)
+            bp.convert(reader, place, images=found.best.option.image_options)
             source = bp.open(str(place))
         for name in names:
-            way = tried.get(name) or way_of(get_format(name), found.settings, reader.schema)
+            option = tried.get(name) or storage_option(get_format(name), found.settings, reader.schema)
             if name == found.facts.format and name != pick:
                 continue
             try:
-                if growth(source, way, folder, name) * len(reader) > MAX_GROWTH * (found.facts.bytes or 1):
+                if growth(source, option, folder, name) * len(reader) > MAX_GROWTH * (found.facts.bytes or 1):
                     left_out[name] = "too large"
                     continue
-                target = folder / f"{name}{way.suffix}"
-                done = bp.convert(source, target, target_format=name, target_options=dict(way.options))
+                target = folder / f"{name}{option.suffix}"
+                done = bp.convert(
+                    source, target, target_format=name, target_options=dict(option.writer_options)
+                )
             except bp.errors.BatchplantError as error:
                 left_out[name] = str(error)
                 continue
             sizes[name] = sum(size_of(Path(one)) for one in done.files)
             readers[name] = bp.open(str(target), format=name)
         speeds = measured(readers, case, rounds, sizes, pick)
-    more = FIGURES[goal][1]
+    more = GOAL_METRICS[goal][1]
     best = (max if more else min)(speeds, key=lambda name: speeds[name])
     behind = (speeds[best] / speeds[pick] if more else speeds[pick] / speeds[best]) - 1
     return {
-        "goal": goal, "pick": pick, "way": found.best.way.label, "reason": found.reason, "best": best,
-        "behind the best": behind, "good": behind <= NEAR, "seconds": took, "samples": found.facts.samples,
-        "figure": FIGURES[goal][2], "measured": speeds, "bytes": sizes, "left out": left_out,
-        "predicted": {one.way.format if not one.way.stays else "as it is": one.value for one in found.tried},
-    }  # fmt: skip
+        "goal": goal,
+        "pick": pick,
+        "way": found.best.option.label,
+        "reason": found.reason,
+        "best": best,
+        "behind the best": behind,
+        "good": behind <= NEAR,
+        "seconds": took,
+        "samples": found.facts.samples,
+        "figure": GOAL_METRICS[goal][2],
+        "measured": speeds,
+        "bytes": sizes,
+        "left out": left_out,
+        "predicted": {
+            "as it is" if one.option.unchanged else one.option.format: one.value for one in found.tried
+        },
+    }
 
 
-def growth(reader: bp.Reader, way: Way, folder: Path, name: str) -> float:
+def growth(reader: bp.Reader, option: StorageOption, folder: Path, name: str) -> float:
     """Bytes that a sample takes, from a handful of them."""
     sizes = []
     for count in (8, 32):
         done = bp.convert(
-            reader, folder / f"few-{count}-{name}{way.suffix}", target_format=name, limit=count,
-            target_options=dict(way.options),
+            reader, folder / f"few-{count}-{name}{option.suffix}", target_format=name, limit=count,
+            target_options=dict(option.writer_options),
         )  # fmt: skip
         sizes.append(sum(size_of(Path(one)) for one in done.files))
     return (sizes[1] - sizes[0]) / 24
@@ -163,7 +181,7 @@ def measured(
     readers: dict[str, bp.Reader], case: Case, rounds: int, sizes: dict[str, float], pick: str
 ) -> dict[str, float]:
     """The best round of each, in what the goal is about."""
-    if FIGURES[case.goal][0] == "bytes":
+    if GOAL_METRICS[case.goal][0] == "bytes":
         return sizes
     best: dict[str, float] = {}
     for number in range(rounds):
@@ -189,7 +207,7 @@ def column(reader: bp.Reader) -> float:
 
 def epoch(reader: bp.Reader, case: Case) -> float:
     """Samples/s of whole epochs."""
-    how = timing.How(BATCH, order=ORDERS.get(case.goal, "random"), size=case.size)
+    how = timing.EpochSettings(BATCH, order=GOAL_ORDERS.get(case.goal, "random"), size=case.size)
     crowded = busy() is not None
     # Few samples are taken again and again, or most of an epoch would be its start.
     batch = min(BATCH, max(4, len(reader) // 8))
@@ -197,9 +215,9 @@ def epoch(reader: bp.Reader, case: Case) -> float:
     done, wall, free = 0, 0.0, 0.0
     before = time.process_time()
     while free < MIN_SECONDS:
-        timed = timing.epoch(reader, how, batch=batch, seconds=None, indices=rows, seed=done)
-        done, wall = done + timed.samples, wall + timed.samples / timed.whole
-        free += timed.samples / timed.whole * (timed.share if crowded else 1.0)
+        timed = timing.epoch(reader, how, batch_size=batch, seconds=None, indices=rows, seed=done)
+        done, wall = done + timed.samples, wall + timed.samples / timed.rate_with_start
+        free += timed.samples / timed.rate_with_start * (timed.core_share if crowded else 1.0)
     spent = time.process_time() - before
     # No faster than the CPU time that the samples take, on all cores.
     return min(done / free, len(os.sched_getaffinity(0)) * done / spent) if crowded else done / wall

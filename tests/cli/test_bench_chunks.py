@@ -117,7 +117,7 @@ def test_what_is_fetched_is_counted(
             large["orders"]["random"]["amplification"] > 2 * small["orders"]["quasi_random"]["amplification"]
         )
     assert one["recommended"] in (20_000, 160_000)
-    assert one["option"] in (small["said"], large["said"])
+    assert one["option"] in (small["flags"], large["flags"])
     assert list(scratch.iterdir()) == []
 
 
@@ -142,9 +142,9 @@ def test_fields_of_varying_size_are_left_out_of_chunks(dataset: Path) -> None:
         measuring.layouts_for(["zarr"], bp.Schema({"x": bp.Bytes()}))
 
 
-def row(size: int, mixes: int, fetched: int, requests: int, rate: float) -> measuring.Sized:
+def row(size: int, mixes: int, fetched: int, requests: int, rate: float) -> measuring.SizeResult:
     read = measuring.Reading(fetched / 1000, fetched, requests, 100, mixes, rate, rate)
-    return measuring.Sized(
+    return measuring.SizeResult(
         "parquet", "row group", size, f"x={size}", 4, size, 10, 100, 3, {"quasi_random": read}
     )
 
@@ -169,7 +169,7 @@ def test_the_recommendation_follows_the_numbers() -> None:
 
 def test_sizes_by_the_data() -> None:
     assert measuring.sizes_for(64 << 20) == [130_000, 520_000, 2_100_000, 8_400_000, 34_000_000]
-    assert measuring.sizes_for(1000) == [measuring.SMALLEST]
+    assert measuring.sizes_for(1000) == [measuring.MIN_SIZE_BYTES]
 
 
 def test_ctrl_c_leaves_nothing_behind(

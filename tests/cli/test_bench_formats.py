@@ -24,8 +24,8 @@ from batchplant.cli.bench import formats
 from batchplant.cli.terminal import human_size
 from batchplant.jobs.engines.inline import Inline
 from batchplant.tools import measure
-from batchplant.tools.measure import Candidate, Measured, figures, report, spread
-from batchplant.tools.measure.measured import caveats
+from batchplant.tools.measure import Candidate, Measurement, comparison, figures, report
+from batchplant.tools.measure.measurement import caveats
 from batchplant.tools.measure.pipelines import PIPELINES
 from variants import exhaustive
 
@@ -49,14 +49,14 @@ def place(tmp_path: Path) -> Path:
     return tmp_path / "scratch"
 
 
-def made(label: str, size: int, speed: float | None, **more: Any) -> Measured:
+def made(label: str, size: int, speed: float | None, **more: Any) -> Measurement:
     rates = dict.fromkeys(("epoch_warm", "epoch_cold", "random_rate", "sequential_mb_s"), speed)
     known: dict[str, Any] = {
         "samples": 10, "bytes": size, "files": 1, "write_seconds": 1.0, "write_rate": 10.0, "memory": 1,
         "open_seconds": 0.1, "rounds": 1, "best": {name: value for name, value in rates.items() if value},
         **rates, **more,
     }  # fmt: skip
-    return Measured(label.partition(":")[0], label=label, **known)
+    return Measurement(label.partition(":")[0], label=label, **known)
 
 
 def about(**changes: Any) -> report.About:
@@ -101,7 +101,7 @@ def test_workers_of_an_engine_measure(table: str, place: Path, capsys: pytest.Ca
     assert found["machine"].startswith(f"{platform.node()}: ")
     assert [one["samples"] for one in found["formats"]] == [N, N]
     # One at a time, unless more workers are asked for.
-    assert not any(spread.BESIDE in one["remarks"] for one in found["formats"])
+    assert not any(comparison.NOT_ALONE in one["remarks"] for one in found["formats"])
     assert os.listdir(place) == []
     assert main(["bench", "formats", table, *TINY, "--processes", "0"]) == 2
 
@@ -114,12 +114,12 @@ def test_what_is_measured_side_by_side_says_so() -> None:
             number, found = super().next(seconds) or (0, None)
             return number, dataclasses.replace(found, began=float(number // 2), ended=number // 2 + 0.5)
 
-    def measure(reader: Any, names: list[Candidate], **how: Any) -> list[Measured]:
+    def measure(reader: Any, names: list[Candidate], **how: Any) -> list[Measurement]:
         return [made(names[0].label, 1, 1.0)]
 
     some = [Candidate(name) for name in ("csv", "parquet", "tfrecord")]
-    rows = spread.measured_by(Two(), measure, bp.open({"n": [1]}).subset([0]), some, None)
-    assert [spread.BESIDE in one.remarks for one in rows] == [True, True, False]
+    rows = comparison.measured_by(Two(), measure, bp.open({"n": [1]}).subset([0]), some, None)
+    assert [comparison.NOT_ALONE in one.remarks for one in rows] == [True, True, False]
 
 
 def test_tables_fit_in_80_columns(capsys: pytest.CaptureFixture[str]) -> None:

@@ -42,10 +42,27 @@ from batchplant.tools.advise import (
 )
 from batchplant.tools.advise import rules as data_rules
 from batchplant.tools.advise.choice import Choice, choose, eligible
-from batchplant.tools.advise.contest import OVER, SUITED, Contest, Tried, preference, tried_of, tries
-from batchplant.tools.advise.rules import Must
-from batchplant.tools.advise.trial import FIGURES, Prediction, Trial, Way, pilot_rows, predict, raw_of, way_of
-from batchplant.tools.measure import Measured, choice
+from batchplant.tools.advise.contest import (
+    OUT_OF_TIME,
+    SUITED,
+    Contest,
+    TrialResult,
+    preference,
+    run_trials,
+    trial_result,
+)
+from batchplant.tools.advise.rules import Requirement
+from batchplant.tools.advise.trial import (
+    GOAL_METRICS,
+    Prediction,
+    StorageOption,
+    Trial,
+    predict,
+    storage_option,
+    trial_rows,
+    with_raw_images,
+)
+from batchplant.tools.measure import Measurement, choice
 from batchplant.tools.measure.machine import busy
 from repository import ROOT
 
@@ -171,19 +188,19 @@ def test_rule(name: str) -> None:
     rule = RULES[name]
     assert rule.sentence.endswith(".")
     if name == "no-code":
-        assert rule.look(case()).must
+        assert rule.look(case()).requirements
         return
     applies, not_here, settings = CASES[name]
     seen = rule.look(applies)
     assert seen.applies
-    assert seen.said
+    assert seen.message
     assert dict(seen.settings) == settings
-    assert seen.settings or seen.must or seen.warns
+    assert seen.settings or seen.requirements or seen.is_warning
     other = rule.look(not_here)
     assert not other.applies
-    assert other.said
+    assert other.message
     assert not other.settings
-    assert not other.must
+    assert not other.requirements
 
 
 # What each asks for, and a format that has it and one that has not.
@@ -213,10 +230,10 @@ MUSTS = {
 @pytest.mark.parametrize("name", MUSTS)
 def test_what_a_rule_asks_of_a_format(name: str) -> None:
     where = case() if name == "no-code" else CASES[name][0]
-    musts = RULES[name].look(where).must
+    requirements = RULES[name].look(where).requirements
     good, bad = map(get_format, MUSTS[name])
-    assert all(one.holds(good) for one in musts)
-    assert not all(one.holds(bad) for one in musts)
+    assert all(one.is_met(good) for one in requirements)
+    assert not all(one.is_met(bad) for one in requirements)
 
 
 def test_every_question_has_a_rule_and_a_flag(capsys: pytest.CaptureFixture[str]) -> None:
@@ -282,7 +299,7 @@ def test_facts_of_a_folder_of_small_files(made: Callable[[str], str]) -> None:
     assert found.file_per_sample
     image, label = found.fields["image"], found.fields["label"]
     assert (image.width, image.height, image.encodings) == (32, 32, {"png": 600})
-    assert image.pixel_bytes > data_rules.PHOTO
+    assert image.pixel_bytes > data_rules.PHOTO_PIXEL_BYTES
     assert (label.labels, label.classes, label.sorted) == ("number", 10, True)
     assert found.duplicates == 0
 
@@ -329,8 +346,8 @@ def test_compressed_shards_and_large_blocks_are_seen(tmp_path: Path) -> None:
 
 
 def test_pilot_rows_are_runs_over_the_whole() -> None:
-    assert pilot_rows(5, 10).tolist() == [0, 1, 2, 3, 4]
-    rows = pilot_rows(1000, 80)
+    assert trial_rows(5, 10).tolist() == [0, 1, 2, 3, 4]
+    rows = trial_rows(1000, 80)
     assert len(rows) == 80
     assert (rows[0], rows[-1]) == (0, 999)
     assert np.count_nonzero(np.diff(rows) == 1) == 72
@@ -366,9 +383,9 @@ def test_a_machine_is_busy_where_more_wants_to_run_than_it_has_cores(monkeypatch
 def test_where_a_path_lies_and_which_gpus_there_are(tmp_path: Path) -> None:
     mounts = tmp_path / "mounts"
     mounts.write_text(f"a / ext4 rw 0 0\nb {tmp_path} nfs4 rw 0 0\nc {tmp_path}/local xfs rw 0 0\n")
-    assert machine_module.place(str(tmp_path / "x"), str(mounts)) == "nfs"
-    assert machine_module.place(str(tmp_path / "local" / "x"), str(mounts)) == "nvme"
-    assert machine_module.place("s3://bucket/x") == "s3"
+    assert machine_module.storage_of(str(tmp_path / "x"), str(mounts)) == "nfs"
+    assert machine_module.storage_of(str(tmp_path / "local" / "x"), str(mounts)) == "nvme"
+    assert machine_module.storage_of("s3://bucket/x") == "s3"
     info = tmp_path / "gpus" / "0000:01" / "information"
     info.parent.mkdir(parents=True)
     info.write_text("Model: \t\t NVIDIA H200\nIRQ: 1\n")
@@ -379,15 +396,18 @@ def test_where_a_path_lies_and_which_gpus_there_are(tmp_path: Path) -> None:
 # -- predictions and the choice ------------------------------------------------------------------------
 
 
-def trial(name: str = "beton", *, stays: bool = False, **figures: Any) -> Trial:
+def trial(name: str = "beton", *, unchanged: bool = False, **figures: Any) -> Trial:
     given = {
         "samples": 100,
-        "bytes_each": 1e5,
+        "bytes_per_sample": 1e5,
         "epoch_rate": 1000.0,
         "parts": {"decode": 2.0, "storage": 1.0},
     }
     return Trial(
-        way=Way(name, get_format(name).suffixes[0] if not stays else "", stays=stays), **{**given, **figures}
+        option=StorageOption(
+            name, get_format(name).suffixes[0] if not unchanged else "", unchanged=unchanged
+        ),
+        **{**given, **figures},
     )
 
 
@@ -416,24 +436,27 @@ def test_prediction(
 
 def test_prediction_of_a_conversion() -> None:
     where = case()
-    one = trial(seconds_each=0.001, seconds_fixed=2.0)
+    one = trial(seconds_per_sample=0.001, seconds_fixed=2.0)
     assert predict(one, where.facts, HERE, where.answers).seconds == pytest.approx(12.0)
-    assert predict(one, where.facts, HERE, where.answers, encode_each=0.002).seconds == pytest.approx(32.0)
+    assert predict(one, where.facts, HERE, where.answers, encode_seconds=0.002).seconds == pytest.approx(32.0)
     # The source is read while the last samples are written.
-    assert predict(one, where.facts, HERE, where.answers, read_each=0.01).seconds == pytest.approx(102.0)
-    assert predict(trial(stays=True), where.facts, HERE, where.answers).seconds == 0
+    assert predict(one, where.facts, HERE, where.answers, read_seconds=0.01).seconds == pytest.approx(102.0)
+    assert predict(trial(unchanged=True), where.facts, HERE, where.answers).seconds == 0
 
 
 def choice_of(
-    where: Case, *trials: Trial, settings: dict[str, Any] | None = None, musts: Sequence[Must] = ()
+    where: Case,
+    *trials: Trial,
+    settings: dict[str, Any] | None = None,
+    requirements: Sequence[Requirement] = (),
 ) -> Choice:
-    return choose(where, [tried_of(one, where) for one in trials], settings or {}, musts)
+    return choose(where, [trial_result(one, where) for one in trials], settings or {}, requirements)
 
 
 def picked(where: Case, *trials: Trial, settings: dict[str, Any] | None = None) -> str:
     choice = choice_of(where, *trials, settings=settings)
-    assert all(one.price for one in choice.others)
-    return choice.best.way.label
+    assert all(one.price for one in choice.alternatives)
+    return choice.best.option.label
 
 
 def test_the_fastest_is_taken_and_of_equals_the_simplest_whatever_the_order() -> None:
@@ -455,12 +478,12 @@ def test_the_fastest_is_taken_and_of_equals_the_simplest_whatever_the_order() ->
 
 
 def test_the_smallest_is_taken_for_an_archive() -> None:
-    small, large = trial("hdf5", bytes_each=10.0), trial("parquet", bytes_each=20.0)
+    small, large = trial("hdf5", bytes_per_sample=10.0), trial("parquet", bytes_per_sample=20.0)
     assert picked(case(answers={"goal": "archive"}), large, small) == "hdf5"
 
 
 def test_data_stays_where_a_conversion_brings_little() -> None:
-    now, better = trial("beton", stays=True, epoch_rate=1000.0), trial("beton", epoch_rate=1050.0)
+    now, better = trial("beton", unchanged=True, epoch_rate=1000.0), trial("beton", epoch_rate=1050.0)
     assert picked(case(), now, better) == "beton as it is"
     assert picked(case(), now, dataclasses.replace(better, epoch_rate=1500.0)) == "beton"
     # What should be changed is written anew where that is no loss.
@@ -474,7 +497,7 @@ def test_data_stays_where_a_conversion_brings_little() -> None:
 
 def test_a_loss_is_never_advised() -> None:
     """Also for a text format that would not be tried itself, as the CSV of 200 columns."""
-    now = trial("csv", stays=True, epoch_rate=1000.0)
+    now = trial("csv", unchanged=True, epoch_rate=1000.0)
     where = case(format="csv")
     for rate, said in (
         (400.0, "nothing that was tried is faster; the fastest was beton"),
@@ -482,24 +505,24 @@ def test_a_loss_is_never_advised() -> None:
         (1090.0, "beton, is 9% faster: a conversion has to bring 10%"),
     ):
         choice = choice_of(where, now, trial("tfrecord", epoch_rate=300.0), trial("beton", epoch_rate=rate))
-        assert choice.best.way.label == "csv as it is"
+        assert choice.best.option.label == "csv as it is"
         assert said in choice.reason
-        assert choice.others[0].way.format == "beton"
+        assert choice.alternatives[0].option.format == "beton"
     noisy = trial("beton", epoch_rate=1200.0, noise=0.25)
     assert picked(where, now, noisy) == "csv as it is"
     assert choice_of(where, now, trial("beton", epoch_rate=2500.0)).reason == (
         "2.5 times as fast as it is now"
     )
     # Where it cannot do what is asked, it cannot stay; nor where nothing else could be tried, if it can.
-    column = RULES["analyse"].look(case(answers={"goal": "analyse"})).must
-    choice = choice_of(where, now, trial("hdf5", epoch_rate=100.0), musts=column)
-    assert (choice.best.way.format, choice.reason) == ("hdf5", "it cannot read single columns as it is")
+    column = RULES["analyse"].look(case(answers={"goal": "analyse"})).requirements
+    choice = choice_of(where, now, trial("hdf5", epoch_rate=100.0), requirements=column)
+    assert (choice.best.option.format, choice.reason) == ("hdf5", "it cannot read single columns as it is")
     assert picked(where, now, trial("beton", error="it failed")) == "csv as it is"
 
 
 def test_a_small_gain_of_the_preferred_one_does_not_hide_a_large_gain() -> None:
     where = case(PNG, format="csv")
-    now = trial("csv", stays=True, epoch_rate=1000.0)
+    now = trial("csv", unchanged=True, epoch_rate=1000.0)
     near, fast = trial("beton", epoch_rate=1080.0), trial("recordio", epoch_rate=1130.0)
     assert preference("beton", "images", "train") < preference("recordio", "images", "train")
     assert picked(where, now, near, fast) == "recordio"
@@ -510,20 +533,20 @@ def test_an_order_by_blocks_needs_blocks() -> None:
     source = bp.open({"x": np.arange(500)})
     for blocks, order in ((True, "quasi_random"), (False, "random")):
 
-        def one(reader: Any, where: Case, *_: Any, blocks: bool = blocks, **more: Any) -> list[Tried]:
-            return [tried_of(trial("arrow", blocks=blocks), where)]
+        def one(reader: Any, where: Case, *_: Any, blocks: bool = blocks, **more: Any) -> list[TrialResult]:
+            return [trial_result(trial("arrow", blocks=blocks), where)]
 
-        assert advise.advise(source, on=small, try_ways=one).settings["order"] == order
+        assert advise.advise(source, on=small, trial_runner=one).settings["order"] == order
 
 
 def test_what_no_format_can_do_is_said() -> None:
     where = case(answers=yes("versions", "readable"))
-    musts = [one for name in ("versions", "readable") for one in RULES[name].look(where).must]
-    formats, unmet, _ = eligible(where, musts)
+    requirements = [one for name in ("versions", "readable") for one in RULES[name].look(where).requirements]
+    formats, unmet, _ = eligible(where, requirements)
     assert formats
     assert set(unmet) & {"give older versions back", "be read by people"}
     # A format beyond those that are usual for training is found when it is asked for.
-    formats, unmet, left = eligible(where, RULES["readable"].look(where).must)
+    formats, unmet, left = eligible(where, RULES["readable"].look(where).requirements)
     assert set(formats) == {"csv", "json"}
     assert not unmet
     assert left["beton"] == "cannot be read by people"
@@ -534,25 +557,25 @@ def test_formats_that_are_not_tried_are_told_in_one_line(
 ) -> None:
     monkeypatch.setattr(choice, "_installed", lambda package: package != "pyarrow")
 
-    def some(reader: Any, where: Case, formats: Sequence[Format], *_: Any, **more: Any) -> list[Tried]:
+    def some(reader: Any, where: Case, formats: Sequence[Format], *_: Any, **more: Any) -> list[TrialResult]:
         found = {one.name: trial(one.name) for one in formats}
-        found["lmdb"] = Trial(way=Way("lmdb"), error=OVER)
-        found["hdf5"] = Trial(way=Way("hdf5"), error="it failed")
-        return [tried_of(one, where) for one in found.values()]
+        found["lmdb"] = Trial(option=StorageOption("lmdb"), error=OUT_OF_TIME)
+        found["hdf5"] = Trial(option=StorageOption("hdf5"), error="it failed")
+        return [trial_result(one, where) for one in found.values()]
 
     source = bp.open({"x": np.zeros((50, 2, 2), "uint8"), "y": [f"text {n}" for n in range(50)]})
-    found = advise.advise(source, on=HERE, try_ways=some)
+    found = advise.advise(source, on=HERE, trial_runner=some)
     assert found.not_tried["no time left"] == ["lmdb"]
     assert found.not_tried["failed"] == ["hdf5"]
     assert "parquet" in found.not_tried["not installed"]
     assert "npy" in found.not_tried["cannot hold these fields"]
     assert "json" in found.not_tried["not made for what is asked"]
     told = {name for names in found.not_tried.values() for name in names}
-    assert not told.intersection(one.way.format for one in found.tried if one.trial.error is None)
+    assert not told.intersection(one.option.format for one in found.tried if one.trial.error is None)
     # Every one of them has a reason in words.
     assert told <= {*found.left_out, "lmdb", "hdf5"}
     # Of those that are named, none is missing.
-    assert set(advise.advise(source, on=HERE, try_ways=some, formats=("lmdb", "beton")).not_tried) == {
+    assert set(advise.advise(source, on=HERE, trial_runner=some, formats=("lmdb", "beton")).not_tried) == {
         "no time left"
     }
     np.save(tmp_path / "x.npy", np.zeros((50, 2)))
@@ -563,24 +586,31 @@ def test_formats_that_are_not_tried_are_told_in_one_line(
 def test_ways() -> None:
     schema = Schema({"image": Image()})
     settings = {"unit_bytes": 1 << 20, "max_resolution": 256, "quality": 80, "image_format": "jpeg"}
-    found = way_of(get_format("parquet"), settings, schema)
-    assert found.options == {"row_group_size": 1 << 20}
+    found = storage_option(get_format("parquet"), settings, schema)
+    assert found.writer_options == {"row_group_size": 1 << 20}
     assert found.images == {"max_resolution": 256, "quality": 80, "image_format": "jpeg"}
     assert found.label == "parquet (row group size 1 MiB, max resolution 256, image format jpeg, quality 80)"
-    assert raw_of(found).images == {"max_resolution": 256, "image_format": "raw"}
+    assert with_raw_images(found).images == {"max_resolution": 256, "image_format": "raw"}
     # What a writer does by itself is not said, nor what it does not know; numbers have no resolution.
-    assert way_of(get_format("parquet"), {"unit_bytes": 4 << 20}, schema) == Way("parquet", ".parquet")
-    assert way_of(get_format("beton"), settings, Schema({"x": Int()})) == Way("beton", ".beton")
-    assert way_of(get_format("csv"), {"compress": "small"}, schema).suffix == ".csv.zst"
-    assert way_of(get_format("hdf5"), {"compress": "known"}, schema).options["compression"] == "gzip"
-    assert way_of(get_format("hdf5"), {"chunk_samples": 3}, schema).options == {"chunk": 3}
+    assert storage_option(get_format("parquet"), {"unit_bytes": 4 << 20}, schema) == StorageOption(
+        "parquet", ".parquet"
+    )
+    assert storage_option(get_format("beton"), settings, Schema({"x": Int()})) == StorageOption(
+        "beton", ".beton"
+    )
+    assert storage_option(get_format("csv"), {"compress": "small"}, schema).suffix == ".csv.zst"
+    assert (
+        storage_option(get_format("hdf5"), {"compress": "known"}, schema).writer_options["compression"]
+        == "gzip"
+    )
+    assert storage_option(get_format("hdf5"), {"chunk_samples": 3}, schema).writer_options == {"chunk": 3}
 
 
 # -- the contest, with measurements that are given -----------------------------------------------------
 
 
 class GivenBench:
-    """In place of :class:`batchplant.tools.advise.trial.Bench`: nothing is written, and speeds are given.
+    """In place of :class:`batchplant.tools.advise.trial.TrialBench`: writes nothing, and speeds are given.
 
     rates: samples/s by format, "now" for the dataset as it lies; sizes: bytes of a sample. noise: rounds are
     slower by up to this fraction. A conversion and a round take ``costs`` seconds of ``clock``.
@@ -600,31 +630,36 @@ class GivenBench:
 
     def made(self, held: Any, facts: Facts, folder: str, **how: Any) -> GivenBench:
         """What ``tries`` asks for."""
-        self.held, self.column = held, how["column"]
+        self.memory, self.column = held, how["column"]
         return self
 
     def clock(self) -> float:
         return self.time
 
-    def _called(self, what: str, way: Way) -> str:
-        name = "now" if way.stays else way.format
+    def _called(self, what: str, option: StorageOption) -> str:
+        name = "now" if option.unchanged else option.format
         self.calls.append((what, name))
         self.time += self.costs
         return name
 
-    def stay(self, way: Way, reader: bp.Reader) -> Trial:
-        return Trial(way=way, samples=self.samples, bytes_each=100.0)
+    def keep(self, option: StorageOption, reader: bp.Reader) -> Trial:
+        return Trial(option=option, samples=self.samples, bytes_per_sample=100.0)
 
-    def probe(self, way: Way) -> Trial:
-        name = self._called("probe", way)
-        return Trial(way=way, samples=8, bytes_each=self.sizes.get(name, 100.0))
+    def probe(self, option: StorageOption) -> Trial:
+        name = self._called("probe", option)
+        return Trial(option=option, samples=8, bytes_per_sample=self.sizes.get(name, 100.0))
 
-    def write(self, way: Way, samples: int) -> Trial:
-        name = self._called("write", way)
-        return Trial(way=way, samples=samples, bytes_each=self.sizes.get(name, 100.0), seconds_each=1e-6)
+    def write(self, option: StorageOption, samples: int) -> Trial:
+        name = self._called("write", option)
+        return Trial(
+            option=option,
+            samples=samples,
+            bytes_per_sample=self.sizes.get(name, 100.0),
+            seconds_per_sample=1e-6,
+        )
 
     def measure(self, trial: Trial, seconds: float) -> Trial:
-        name = self._called("measure", trial.way)
+        name = self._called("measure", trial.option)
         rate = self.rates.get(name, 1.0) * (1 - self.noise * self.rng.random())
         self.fastest[name] = max(rate, self.fastest.get(name, 0.0))
         figure = "epoch_rate" if getattr(self, "column", None) is None else "column_rate"
@@ -652,8 +687,8 @@ GIVEN: dict[str, tuple[dict[str, Any], list[str]]] = {
 
 
 def advised(source: Any, bench: GivenBench, seconds: float = 5.0, **answers: Any) -> advise.Advice:
-    try_ways = functools.partial(tries, make_bench=bench.made, clock=bench.clock)
-    return advise.advise(source, try_ways=try_ways, on=HERE, seconds=seconds, **answers)
+    runner = functools.partial(run_trials, make_bench=bench.made, clock=bench.clock)
+    return advise.advise(source, trial_runner=runner, on=HERE, seconds=seconds, **answers)
 
 
 @pytest.mark.parametrize("kind", GIVEN)
@@ -677,7 +712,7 @@ def test_columnar_formats_are_tried_first_and_shown_to_analyse() -> None:
     bench = GivenBench(dict.fromkeys(others, 5e6) | {"parquet": 3e6, "arrow": 3.5e6}, costs=0.01)
     found = advised(bp.open(TABLE), bench, goal="analyse")
     assert bench.order()[:2] == ["parquet", "arrow"]
-    assert {"parquet", "arrow"} <= {one.way.format for one in found.alternatives}
+    assert {"parquet", "arrow"} <= {one.option.format for one in found.alternatives}
     hurried = GivenBench({"parquet": 3e6, "arrow": 1e6}, costs=100.0)
     found = advised(bp.open(TABLE), hurried, goal="analyse")
     assert found.format == "parquet"
@@ -696,7 +731,7 @@ def test_what_is_clearly_worse_is_stopped_early() -> None:
     # What is slow gets no more than a first, short trial.
     assert bench.count("measure", "parquet") == 2
     assert bench.count("measure", "beton") > 4
-    slow = next(one for one in found.tried if one.way.format == "parquet")
+    slow = next(one for one in found.tried if one.option.format == "parquet")
     assert "slower than" in str(slow.trial.stopped)
     # Unless it is all that is asked about.
     named = GivenBench(rates, sizes={"webdataset": 10_000.0})
@@ -705,12 +740,16 @@ def test_what_is_clearly_worse_is_stopped_early() -> None:
 
 def test_measurements_are_repeated_until_the_best_rounds_agree() -> None:
     where = case(format="csv")
-    now, ways = Trial(way=Way("csv", stays=True)), [Way("beton"), Way("arrow")]
+    now, options = (
+        Trial(option=StorageOption("csv", unchanged=True)),
+        [StorageOption("beton"), StorageOption("arrow")],
+    )
 
     def rounds(noise: float) -> int:
         bench = GivenBench({"now": 900.0, "beton": 1000.0, "arrow": 990.0}, noise=noise)
         trials = {
-            one.way.format: one for one in Contest(bench, where, seconds=5, clock=bench.clock).run(now, ways)
+            one.option.format: one
+            for one in Contest(bench, where, seconds=5, clock=bench.clock).run(now, options)
         }
         assert trials["beton"].epoch_rate == bench.fastest["beton"]
         assert 0 <= trials["beton"].noise <= noise
@@ -721,16 +760,16 @@ def test_measurements_are_repeated_until_the_best_rounds_agree() -> None:
 
 def test_picks_do_not_change_from_run_to_run() -> None:
     where = case(field(), format="csv", sample_bytes=100.0)
-    now = Trial(way=Way("csv", stays=True), bytes_each=100.0)
+    now = Trial(option=StorageOption("csv", unchanged=True), bytes_per_sample=100.0)
     rates = {"now": 500.0, "beton": 1000.0, "parquet": 985.0, "arrow": 990.0, "lmdb": 960.0, "mds": 700.0}
-    ways = [Way(name) for name in rates if name != "now"]
+    options = [StorageOption(name) for name in rates if name != "now"]
 
     def picks(**more: float) -> set[str]:
         found = set()
         for seed in range(25):
             bench = GivenBench(rates | more, noise=0.1, seed=seed)
-            trials = Contest(bench, where, seconds=5, clock=bench.clock).run(now, ways)
-            found.add(choice_of(where, *trials).best.way.label)
+            trials = Contest(bench, where, seconds=5, clock=bench.clock).run(now, options)
+            found.add(choice_of(where, *trials).best.option.label)
         return found
 
     assert picks() == {"parquet"}
@@ -741,16 +780,19 @@ def test_picks_do_not_change_from_run_to_run() -> None:
 
 def test_of_many_equals_the_preferred_ones_are_tried_to_the_end() -> None:
     """A short trial tells them apart by noise only."""
-    ways = [
-        Way(name)
+    options = [
+        StorageOption(name)
         for name in ("beton", "webdataset", "tfrecord", "mds", "lmdb", "recordio", "arrow", "zarr", "n5")
     ]
-    where, now = case(PNG, format="csv"), Trial(way=Way("csv", stays=True), bytes_each=100.0)
-    rates = {one.format: 1000.0 for one in ways} | {"now": 300.0}
+    where, now = (
+        case(PNG, format="csv"),
+        Trial(option=StorageOption("csv", unchanged=True), bytes_per_sample=100.0),
+    )
+    rates = {one.format: 1000.0 for one in options} | {"now": 300.0}
     for seed in range(25):
         bench = GivenBench(rates, noise=0.05, seed=seed)
-        trials = Contest(bench, where, seconds=5, clock=bench.clock).run(now, ways)
-        assert choice_of(where, *trials).best.way.label == "beton"
+        trials = Contest(bench, where, seconds=5, clock=bench.clock).run(now, options)
+        assert choice_of(where, *trials).best.option.label == "beton"
 
 
 def test_no_prediction_is_above_what_was_measured() -> None:
@@ -760,16 +802,16 @@ def test_no_prediction_is_above_what_was_measured() -> None:
         found = advised(bp.open(TABLE), bench, goal=goal)
         for one in found.tried:
             if one.prediction.rate is not None:
-                most = bench.fastest["now" if one.way.stays else one.way.format]
+                most = bench.fastest["now" if one.option.unchanged else one.option.format]
                 assert one.prediction.rate <= most * (1 + 1e-9)
-        assert "through the Loader" in FIGURES[goal][2] or goal == "analyse"
+        assert "through the Loader" in GOAL_METRICS[goal][2] or goal == "analyse"
 
 
 def test_a_query_opens_the_file() -> None:
     """A column of few rows comes at once; a file of many columns does not open at once."""
     where = case(format="csv", samples=20_000, answers={"goal": "analyse"})
     slow, quick = trial("hdf5", column_rate=2e7, open_seconds=0.2), trial("parquet", column_rate=1e7)
-    assert tried_of(slow, where).prediction.rate == pytest.approx(20_000 / 0.201)
+    assert trial_result(slow, where).prediction.rate == pytest.approx(20_000 / 0.201)
     assert picked(where, slow, quick) == "parquet"
 
 
@@ -790,18 +832,20 @@ def test_the_format_that_it_has_is_not_advised(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.zeros((300, 16), "float32"))
     bench = GivenBench({"now": 1000.0, "npy": 5000.0, "hdf5": 1010.0})
     found = advised(str(tmp_path / "x.npy"), bench)
-    assert found.best.way.label == "npy as it is"
+    assert found.best.option.label == "npy as it is"
     assert "npy" not in bench.order()
     assert not [line for line in found.commands if "convert" in line]
     # Unless something of it changes, which is named.
     pytest.importorskip("pyarrow")
     where = case(format="parquet", block_bytes=256e6, block_rows=1000)
     settings = dict(RULES["large-row-groups"].look(where).settings)
-    way = way_of(get_format("parquet"), settings, Schema({"x": Int()}), source="parquet")
-    assert way.label == "parquet (row group size 4 MiB)"
-    lines, _ = commands.commands(["x.parquet"], way, settings, Answers())
+    option = storage_option(get_format("parquet"), settings, Schema({"x": Int()}), source="parquet")
+    assert option.label == "parquet (row group size 4 MiB)"
+    lines, _ = commands.commands(["x.parquet"], option, settings, Answers())
     assert "--to-option row_group_size=4194304" in lines[0]
-    packed = way_of(get_format("webdataset"), {"rewrite": True}, Schema({"x": Int()}), source="webdataset")
+    packed = storage_option(
+        get_format("webdataset"), {"rewrite": True}, Schema({"x": Int()}), source="webdataset"
+    )
     assert packed.label == "webdataset (written anew)"
 
 
@@ -818,8 +862,8 @@ def test_a_crop_is_no_larger_than_the_images(images: Path) -> None:
 def test_sizes_are_readable() -> None:
     for size, said in ((40.0, "40 B"), (3200.0, "3.2 kB"), (250e3, "250 kB")):
         seen = RULES["tiny-files"].look(case(files=10_000, sample_bytes=size))
-        assert seen.said == f"10,000 files of {said} each"
-    assert "of 40 B" in RULES["tiny-files"].look(case(files=100, samples=100, sample_bytes=40.0)).said
+        assert seen.message == f"10,000 files of {said} each"
+    assert "of 40 B" in RULES["tiny-files"].look(case(files=100, samples=100, sample_bytes=40.0)).message
 
 
 # -- the ten datasets ----------------------------------------------------------------------------------
@@ -827,20 +871,24 @@ def test_sizes_are_readable() -> None:
 
 def pretend(
     reader: bp.Reader, where: Case, formats: Sequence[Format], settings: Any, folder: str, **_: Any
-) -> list[Tried]:
+) -> list[TrialResult]:
     """In place of trials: what can be used in place is twice as fast, what compresses half as large."""
     facts = where.facts
-    ways = [Way(facts.format, stays=True), *(way_of(one, settings, facts.schema) for one in formats)]
+    options = [
+        StorageOption(facts.format, unchanged=True),
+        *(storage_option(one, settings, facts.schema) for one in formats),
+    ]
     found = []
-    for way in ways:
-        can = get_format(way.format).can
-        rate = 1000.0 * (1 + can.spans) * (0.5 if way.stays and facts.format in ("csv", "json") else 1)
-        small = bool(way.options) and "compression" in can.describe()
+    for option in options:
+        can = get_format(option.format).can
+        rate = 1000.0 * (1 + can.spans) * (0.5 if option.unchanged and facts.format in ("csv", "json") else 1)
+        small = bool(option.writer_options) and "compression" in can.describe()
         one = Trial(
-            way=way, samples=10, bytes_each=facts.sample_bytes * (0.5 if small else 1), seconds_each=1e-4,
+            option=option, samples=10, bytes_per_sample=facts.sample_bytes * (0.5 if small else 1),
+            seconds_per_sample=1e-4,
             epoch_rate=rate, column_rate=rate,
         )  # fmt: skip
-        found.append(tried_of(one, where))
+        found.append(trial_result(one, where))
     return found
 
 
@@ -862,11 +910,11 @@ PICKS: dict[str, tuple[dict[str, Any], set[str], bool, Callable[[Format], bool]]
 
 @pytest.mark.parametrize("name", PICKS)
 def test_pick(name: str, made: Callable[[str], str], monkeypatch: pytest.MonkeyPatch) -> None:
-    settings, applies, stays, holds = PICKS[name]
-    found = advise.advise(made(name), goal=DATA.DATASETS[name].goal, on=HERE, try_ways=pretend)
+    settings, applies, unchanged, holds = PICKS[name]
+    found = advise.advise(made(name), goal=DATA.DATASETS[name].goal, on=HERE, trial_runner=pretend)
     assert settings.items() <= found.settings.items()
     assert applies <= {rule.name for rule, seen in found.rules if seen.applies}
-    assert found.best.way.stays == stays
+    assert found.best.option.unchanged == unchanged
     assert holds(get_format(found.format))
     assert not found.unmet
     assert found.best.trial.blocks or found.settings.get("order") != "quasi_random"
@@ -876,7 +924,7 @@ def test_pick(name: str, made: Callable[[str], str], monkeypatch: pytest.MonkeyP
 def test_pick_remote_parquet(bucket: Bucket, made: Callable[[str], str]) -> None:
     url = bucket.put("images.parquet", Path(made("remote parquet")).read_bytes())
     reader = bp.open(url, endpoint=bucket.endpoint)
-    found = advise.advise(reader, on=dataclasses.replace(HERE, storage="s3"), try_ways=pretend)
+    found = advise.advise(reader, on=dataclasses.replace(HERE, storage="s3"), trial_runner=pretend)
     assert found.facts.remote
     assert get_format(found.format).can.remote_ranges
     assert {"order": "random", "ahead": 6, "cache": True}.items() <= found.settings.items()
@@ -887,16 +935,16 @@ def test_pick_remote_parquet(bucket: Bucket, made: Callable[[str], str]) -> None
 # -- commands ------------------------------------------------------------------------------------------
 
 JPEG = {"max_resolution": 32, "image_format": "jpeg", "quality": 80}
-WAYS: dict[str, tuple[Way, dict[str, Any]]] = {
-    "options": (Way("tfrecord", ".tfrecord", {"records": "example"}), {}),
+WAYS: dict[str, tuple[StorageOption, dict[str, Any]]] = {
+    "options": (StorageOption("tfrecord", ".tfrecord", {"records": "example"}), {}),
     "images": (
-        Way("beton", ".beton", {}, {"max_resolution": 32, "image_format": "jpeg", "quality": 80}),
+        StorageOption("beton", ".beton", {}, {"max_resolution": 32, "image_format": "jpeg", "quality": 80}),
         {},
     ),
-    "raw": (Way("beton", ".beton", {}, {"image_format": "raw"}), {"order": "quasi_random"}),
-    "shards": (Way("webdataset", ".tar"), {"shard_size": 1_000_000, "shuffle": True}),
-    "a folder": (Way("imagefolder"), {"skip_errors": True}),
-    "as it is": (Way("imagefolder", stays=True), {"order": "random", "ahead": 4, "workers": 2}),
+    "raw": (StorageOption("beton", ".beton", {}, {"image_format": "raw"}), {"order": "quasi_random"}),
+    "shards": (StorageOption("webdataset", ".tar"), {"shard_size": 1_000_000, "shuffle": True}),
+    "a folder": (StorageOption("imagefolder"), {"skip_errors": True}),
+    "as it is": (StorageOption("imagefolder", unchanged=True), {"order": "random", "ahead": 4, "workers": 2}),
 }
 
 
@@ -916,10 +964,10 @@ def test_commands_run_as_they_are_printed(
     name: str, goal: str, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    way, settings = WAYS[name]
+    option, settings = WAYS[name]
     answers = Answers(goal=goal, size=16, batch_size=4)
-    lines, opened = commands.commands([str(images)], way, settings, answers)
-    assert len(lines) == (1 if way.stays else 3)
+    lines, opened = commands.commands([str(images)], option, settings, answers)
+    assert len(lines) == (1 if option.unchanged else 3)
     for line in lines:
         program, *words = shlex.split(line)
         assert program == "batchplant"
@@ -935,9 +983,9 @@ def test_commands_run_as_they_are_printed(
 def test_nothing_is_written_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.tar").write_text("")
-    assert commands.target_of("data/train.tar", Way("webdataset", ".tar"), {})[0] == "train-new.tar"
-    assert commands.target_of("data/train.tar", Way("beton", ".beton"), {})[0] == "train.beton"
-    assert commands.target_of("data/{a,b}.tar", Way("beton", ".beton"), {})[0] == "data.beton"
+    assert commands.target_of("data/train.tar", StorageOption("webdataset", ".tar"), {})[0] == "train-new.tar"
+    assert commands.target_of("data/train.tar", StorageOption("beton", ".beton"), {})[0] == "train.beton"
+    assert commands.target_of("data/{a,b}.tar", StorageOption("beton", ".beton"), {})[0] == "data.beton"
 
 
 # -- the command ---------------------------------------------------------------------------------------
@@ -1045,23 +1093,23 @@ def test_wrong_use(tmp_path: Path, capsys: Any) -> None:
 
 def test_proof(monkeypatch: pytest.MonkeyPatch, made: Callable[[str], str]) -> None:
     """What is measured stands beside what was predicted for as many samples."""
-    found = advise.advise(made("token files"), on=HERE, try_ways=pretend)
+    found = advise.advise(made("token files"), on=HERE, trial_runner=pretend)
     asked: list[Any] = []
 
-    def measured(reader: Any, ways: list[Any], **options: Any) -> list[Measured]:
-        asked.extend(ways)
-        first = Measured(
-            ways[0].format, samples=100, bytes=250_000, best={"epoch_warm": 1600.0}, write_rate=10_000.0
+    def measured(reader: Any, candidates: list[Any], **options: Any) -> list[Measurement]:
+        asked.extend(candidates)
+        first = Measurement(
+            candidates[0].format, samples=100, bytes=250_000, best={"epoch_warm": 1600.0}, write_rate=10_000.0
         )
-        return [first, Measured(ways[1].format, error="it failed")]
+        return [first, Measurement(candidates[1].format, error="it failed")]
 
     monkeypatch.setattr("batchplant.tools.measure.formats", measured)
     proofs = prove.prove(bp.open(made("token files")), found, seconds=1)
-    assert [one.format for one in asked] == [found.format, found.alternatives[0].way.format]
-    errors = {one.what: one.error for one in proofs[0].figures}
+    assert [one.format for one in asked] == [found.format, found.alternatives[0].option.format]
+    errors = {one.name: one.error for one in proofs[0].figures}
     assert errors["samples/s of an epoch"] == pytest.approx(0.25)
     assert errors["samples/s written"] == pytest.approx(0)
-    assert errors["bytes"] == pytest.approx(abs(found.best.trial.disk(100) / 250_000 - 1))
+    assert errors["bytes"] == pytest.approx(abs(found.best.trial.disk_bytes(100) / 250_000 - 1))
     assert "25% off" in next(proofs[0].lines())
     assert list(proofs[1].lines()) == ["not measured: it failed"]
 
@@ -1077,9 +1125,9 @@ def test_proof_for_real(
     assert main([*argv, "--prove"]) == 0
     shown = capsys.readouterr().out
     proved = shown.partition("\nproved")[2].split("\n\n")[0]
-    ways = [line for line in proved.splitlines() if line.endswith(", 12 samples")]
-    assert len(ways) == 2
-    assert {line.split()[0] for line in ways} == {"beton", "tfrecord"}
+    options = [line for line in proved.splitlines() if line.endswith(", 12 samples")]
+    assert len(options) == 2
+    assert {line.split()[0] for line in options} == {"beton", "tfrecord"}
     pattern = r"samples/s of an epoch: ([\d,]+) predicted, ([\d,]+) measured \(([\d,]+)% off\)"
     found = re.findall(pattern, proved)
     assert len(found) == 2

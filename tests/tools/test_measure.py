@@ -25,8 +25,8 @@ from PIL import Image
 import batchplant as bp
 from batchplant.formats.registry import all_formats, known
 from batchplant.tools import measure
-from batchplant.tools.measure import Candidate, Measured, choice, labels, scratch, staging, timing
-from batchplant.tools.measure.measured import pareto
+from batchplant.tools.measure import Candidate, Measurement, choice, labels, scratch, staging, timing
+from batchplant.tools.measure.measurement import pareto
 
 N = 48
 ALWAYS = ("samples", "data", "bytes", "files", "write_seconds", "write_rate", "open_seconds", "memory")
@@ -137,7 +137,7 @@ def test_candidates_with_options_are_parsed() -> None:
 @given(st.lists(st.tuples(st.integers(1, 6), st.integers(1, 6)), max_size=12))
 def test_the_front_is_what_no_other_beats(points: list[tuple[int, int]]) -> None:
     rows = [
-        Measured("x", label=str(number), samples=1, bytes=size, epoch_warm=float(speed))
+        Measurement("x", label=str(number), samples=1, bytes=size, epoch_warm=float(speed))
         for number, (size, speed) in enumerate(points)
     ]
     expected = {
@@ -152,18 +152,18 @@ def test_the_front_is_what_no_other_beats(points: list[tuple[int, int]]) -> None
 
 
 def test_what_was_not_measured_is_on_no_front() -> None:
-    assert pareto([Measured("a", samples=1, bytes=1), Measured("b", epoch_warm=3.0)]) == []
+    assert pareto([Measurement("a", samples=1, bytes=1), Measurement("b", epoch_warm=3.0)]) == []
 
 
 @given(st.integers(1, 3000), st.integers(1, 3000))
 def test_samples_are_spread_over_the_dataset(length: int, count: int) -> None:
-    rows = staging.picked(length, count)
+    rows = staging.spread_rows(length, count)
     assert len(rows) == min(length, count)
     assert (np.diff(rows) > 0).all()
     assert rows[0] == 0
     assert rows[-1] < length
-    if count > 2 * staging.RUN < length:
-        assert rows[-1] > length - 2 * staging.RUN
+    if count > 2 * staging.RUN_SAMPLES < length:
+        assert rows[-1] > length - 2 * staging.RUN_SAMPLES
 
 
 boxes = st.tuples(st.floats(100, 900), st.floats(100, 500))
@@ -181,7 +181,7 @@ def test_no_name_lies_on_another_or_on_a_dot(dots: list[tuple[float, float]]) ->
 
 def test_staged_samples_are_the_same(dataset: str, tmp_path: Path) -> None:
     with bp.open(dataset) as reader:
-        rows = staging.picked(len(reader), 40)
+        rows = staging.spread_rows(len(reader), 40)
         staged = staging.stage(reader, rows, tmp_path / "x", until=None, progress=lambda done: None)
         back = bp.Columns.concat(list(staged.batches()))
         expected = reader.read(rows)
@@ -272,25 +272,25 @@ def test_a_first_epoch_has_every_sample_once() -> None:
     reader = numbers()
     for seconds in (None, 60.0):
         reader.asked.clear()
-        found = timing.epoch(reader, timing.How(256), batch=256, seconds=seconds, once=True)
+        found = timing.epoch(reader, timing.EpochSettings(256), batch_size=256, seconds=seconds, once=True)
         assert sorted(itertools.chain(*reader.asked)) == list(range(100))
         # A batch of all would be the whole epoch, and its start.
-        assert len(reader.asked) == timing.BATCHES
+        assert len(reader.asked) == timing.MIN_BATCHES
         assert found.samples == 100
-        assert found.first > 0
-        assert found.whole > 0
+        assert found.first_batch_seconds > 0
+        assert found.rate_with_start > 0
 
 
 def test_a_short_epoch_goes_on_until_enough_batches_came() -> None:
     """However few samples there are, and however short the time; the batches are as large as asked."""
     reader = numbers(3)
-    found = timing.epoch(reader, timing.How(64), batch=64, seconds=0.0)
+    found = timing.epoch(reader, timing.EpochSettings(64), batch_size=64, seconds=0.0)
     assert {len(one) for one in reader.asked} == {64}
-    assert found.samples >= 64 * timing.LEAST
+    assert found.samples >= 64 * timing.MIN_COUNTED_BATCHES
     assert found.rate > 0
     # Another one: a thread may still be at a batch of the first.
     reader = numbers(3)
-    only = timing.epoch(reader, timing.How(2), batch=2, seconds=0.0, indices=np.array([1, 2]))
+    only = timing.epoch(reader, timing.EpochSettings(2), batch_size=2, seconds=0.0, indices=np.array([1, 2]))
     assert set(itertools.chain(*reader.asked)) == {1, 2}
     assert only.rate > 0
 
@@ -307,10 +307,10 @@ def test_the_start_of_an_epoch_is_told_and_not_counted(monkeypatch: pytest.Monke
                 yield batch
 
     monkeypatch.setattr(timing, "Loader", Slow)
-    found = timing.epoch(reader, timing.How(10), batch=10, seconds=None)
-    assert found.first == 100
+    found = timing.epoch(reader, timing.EpochSettings(10), batch_size=10, seconds=None)
+    assert found.first_batch_seconds == 100
     assert found.rate == pytest.approx(10)
-    assert found.whole == pytest.approx(1000 / 595)
+    assert found.rate_with_start == pytest.approx(1000 / 595)
 
 
 @pytest.mark.parametrize(
@@ -332,16 +332,16 @@ def test_batches_where_the_time_is_short(
 ) -> None:
     used: list[int] = []
 
-    def epoch(*_: Any, batch: int, **more: Any) -> timing.Timed:
-        used.append(batch)
-        return timing.Timed(0, 0.0, rate, rate, {})
+    def epoch(*_: Any, batch_size: int, **more: Any) -> timing.EpochTiming:
+        used.append(batch_size)
+        return timing.EpochTiming(0, 0.0, rate, rate, {})
 
     monkeypatch.setattr(timing, "epoch", epoch)
-    how: Any = {"how": timing.How(asked), "sample_bytes": sample_bytes, "seconds": 0.1}
+    how: Any = {"settings": timing.EpochSettings(asked), "sample_bytes": sample_bytes, "seconds": 0.1}
     assert timing.quick_epoch(numbers(), **how)[1] == wanted == used[-1]
     # The next begins with it.
     used.clear()
-    assert timing.quick_epoch(numbers(), **how, batch=wanted)[1] == wanted
+    assert timing.quick_epoch(numbers(), **how, batch_size=wanted)[1] == wanted
     assert used == [wanted]
 
 
@@ -365,7 +365,7 @@ def test_a_candidate_is_written_with_its_own_suffix(
         names.append(job.name)
         raise bp.errors.WorkerError("enough")
 
-    monkeypatch.setattr("batchplant.tools.measure.process.Process.begin", begin)
+    monkeypatch.setattr("batchplant.tools.measure.worker.Process.begin", begin)
     with bp.open(dataset) as reader:
         measure.formats(
             reader, [Candidate("webdataset", {}, ".tar.gz"), "webdataset"], scratch=place, **QUICK

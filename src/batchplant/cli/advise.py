@@ -24,10 +24,10 @@ from typing import Any
 
 from ..errors import OptionError
 from ..tools.advise import GOALS, QUESTIONS, STORAGES, Advice, Answers
-from ..tools.advise.advice import SECONDS, advise
-from ..tools.advise.contest import Tried
+from ..tools.advise.advice import TRIAL_SECONDS, advise
+from ..tools.advise.contest import TrialResult
 from ..tools.advise.prove import Proof, prove
-from ..tools.advise.trial import FIGURES
+from ..tools.advise.trial import GOAL_METRICS
 from ..tools.measure.machine import busy
 from .terminal import (
     add_source,
@@ -75,7 +75,7 @@ def add_args(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--prove", action="store_true", help="convert a sample, and compare with the prediction")
     how.add_argument(
         "--seconds", type=float, metavar="S",
-        help=f"how long formats may be tried (default {SECONDS:.0f}, less where opening takes long)",
+        help=f"how long formats may be tried (default {TRIAL_SECONDS:.0f}, less where opening takes long)",
     )  # fmt: skip
     how.add_argument("--quiet", action="store_true", help="no progress bar")
 
@@ -93,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
     began, load = time.monotonic(), busy()
     with open_source(args) as reader:
         opening = time.monotonic() - began
-        seconds = max(LEAST_SECONDS, SECONDS - opening) if args.seconds is None else args.seconds
+        seconds = max(LEAST_SECONDS, TRIAL_SECONDS - opening) if args.seconds is None else args.seconds
         with progress_bar("trying formats", quiet=quiet) as progress:
             found = advise(
                 reader, answers, seconds=seconds, named=args.source, reading=_reading(args),
@@ -145,26 +145,29 @@ def _print(found: Advice, proofs: list[Proof], load: str | None) -> None:
     if load is not None:
         _row("busy", f"{load}: speeds are computed from CPU time, for the machine without that load")
     print()
-    stays = best.way.stays
-    _row("advice", f"leave it as it is ({best.way.format})" if stays else f"convert it to {best.way.label}")
+    unchanged = best.option.unchanged
+    _row(
+        "advice",
+        f"leave it as it is ({best.option.format})" if unchanged else f"convert it to {best.option.label}",
+    )
     if found.reason:
         _row("because", found.reason)
     for name, value in _settings(found):
         _row("", f"{name}: {value}")
     for line in found.unmet:
         _row("but", f"no format that holds these fields can also {line}")
-    _row("goal", f"{found.answers.goal}: {FIGURES[found.answers.goal][2]}")
+    _row("goal", f"{found.answers.goal}: {GOAL_METRICS[found.answers.goal][2]}")
     _row("predicted", _predicted(best, found))
-    if found.now is not None and not stays and found.now.value is not None:
+    if found.now is not None and not unchanged and found.now.value is not None:
         _row("now", _short(found.now, found))
     _row("bottleneck", best.prediction.bottleneck + _enough(found))
-    warned = [seen.said for _, seen in found.rules if seen.applies and seen.warns]
+    warned = [seen.message for _, seen in found.rules if seen.applies and seen.is_warning]
     for number, line in enumerate(warned):
         _row("" if number else "beware", line)
     if found.alternatives:
         print()
     for number, one in enumerate(found.alternatives):
-        _row("" if number else "or", f"{one.way.label}: {_short(one, found)}  ({one.price})")
+        _row("" if number else "or", f"{one.option.label}: {_short(one, found)}  ({one.price})")
     if found.not_tried:
         _row("not tried", "; ".join(f"{why}: {_some(names)}" for why, names in found.not_tried.items()))
     for number, proof in enumerate(proofs):
@@ -202,7 +205,7 @@ def _settings(found: Advice) -> list[tuple[str, Any]]:
         "order": ("order", str), "workers": ("workers", str), "ahead": ("ahead", str),
         "cache": ("cache", lambda _: "on the local disk"),
     }  # fmt: skip
-    skipped = ("shard_size", "shuffle") if found.best.way.stays else ()
+    skipped = ("shard_size", "shuffle") if found.best.option.unchanged else ()
     return [
         (label, show(found.settings[name]))
         for name, (label, show) in named.items()
@@ -210,17 +213,17 @@ def _settings(found: Advice) -> list[tuple[str, Any]]:
     ]
 
 
-def _predicted(one: Tried, found: Advice) -> str:
+def _predicted(one: TrialResult, found: Advice) -> str:
     said = [_short(one, found)]
     first = one.prediction.first
     if first is not None and one.prediction.rate is not None and first < 0.95 * one.prediction.rate:
         said.append(f"at first {_speed(first, found)}")
-    if not one.way.stays:
+    if not one.option.unchanged:
         said.append(f"conversion {_duration(one.prediction.seconds)}")
     return ", ".join(said)
 
 
-def _short(one: Tried, found: Advice) -> str:
+def _short(one: TrialResult, found: Advice) -> str:
     said = [_speed(one.prediction.rate, found)] if one.prediction.rate else []
     return ", ".join([*said, f"{human_size(one.prediction.bytes)} on disk"])
 
@@ -254,7 +257,7 @@ def _explain(found: Advice) -> None:
     print("\nrules (+ applies)")
     for rule, seen in found.rules:
         print(f"{'+' if seen.applies else ' '} {rule.name}")
-        for line in (rule.sentence, f"saw: {seen.said}", rule.doc):
+        for line in (rule.sentence, f"saw: {seen.message}", rule.doc):
             _row("", line, 4)
     if found.left_out:
         print("\nformats that were left out")

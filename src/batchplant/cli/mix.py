@@ -31,8 +31,7 @@ from ..data.mix import Mix
 from ..errors import OptionError
 from ..loading.planned import pack_of
 from ..tools.measure import figures
-from ..tools.measure.mixing import DryRun, dry_run
-from ..tools.measure.mixing_figure import draw
+from ..tools.measure.mixing import DryRun, draw, dry_run
 from .found import show
 from .terminal import console, counted, progress_bar
 

@@ -6,9 +6,7 @@ import argparse
 import contextlib
 import os
 import statistics
-import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,14 +15,13 @@ from ...codecs.media import image
 from ...codecs.media.image_rules import ImageOptions
 from ...data.reader import Reader
 from ...errors import DecodeError, OptionError
-from ...formats.registry import open as open_reader
-from ...jobs.convert import convert
 from ...loading.loader import Loader
 from ...schema.columns import Ragged
-from ...tools.measure import figures
+from ...tools.measure import Candidate, figures
+from ...tools.measure.harness import Harness, StoredCandidate
 from ...tools.measure.pipelines import image_fields, pipelines
-from ...tools.measure.scratch import cool, scratch_folder
-from ...tools.measure.watching import rows
+from ...tools.measure.scratch import scratch_folder
+from ...tools.measure.timing import epoch_rate
 from ..found import show
 from ..terminal import console, counted, human_size, open_source, progress_bar
 from . import _way
@@ -32,13 +29,13 @@ from .codecs import parse_resolutions
 
 ORDERS = ("sequential", "quasi_random", "random")
 MODES = {"JPEG": "jpg", "raw": "raw"}
-# Images that are taken, and their longer side, where nobody says.
-TAKEN, SIDE = 1000, "256"
-PROBED = 64
+# Images that are measured, and their longer side, by default.
+DEFAULT_IMAGES, DEFAULT_SIDE = 1000, "256"
+PROBED_IMAGES = 64
 
 
 def run(args: argparse.Namespace) -> int:
-    resolutions = parse_resolutions(args.max_resolution or SIDE)
+    resolutions = parse_resolutions(args.max_resolution or DEFAULT_SIDE)
     if args.pipeline == "raw" or args.device is not None:
         raise OptionError("--matrix decodes images into memory: it takes no --device and no --pipeline raw")
     with open_source(args) as source:
@@ -46,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
         chosen = source.select(names)
         if not image_fields(chosen.schema):
             raise OptionError(f"there is no image field among {', '.join(source.schema)}", path=source.path)
-        count = min(args.limit or TAKEN, len(chosen))
+        count = min(args.limit or DEFAULT_IMAGES, len(chosen))
         if not count:
             raise OptionError("there are no samples", path=source.path)
         taken = chosen.subset(np.linspace(0, len(chosen) - 1, count).astype(np.int64))
@@ -61,41 +58,47 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _rows(taken: Reader, resolutions: list[int | None], args: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """A row for each size, mode and order; a file is gone as soon as it is measured."""
+    """Yield a row for each size, mode and order; a file is removed as soon as it is measured."""
     steps = len(resolutions) * len(MODES) * (1 + len(ORDERS) * args.epochs)
     with contextlib.ExitStack() as stack:
         progress = stack.enter_context(progress_bar("matrix", quiet=args.quiet or args.json))
-        needed = _room(taken, resolutions)
+        needed = _needed_bytes(taken, resolutions)
         folder = stack.enter_context(
             scratch_folder(args.scratch, taken.path, needed, what="raw images take", less="a smaller --limit")
         )
+        harness = Harness(folder)
         done = 0
         for resolution in resolutions:
             for name, mode in MODES.items():
-                path = folder / f"{mode}-{resolution or 'full'}.beton"
-                options = ImageOptions(write_mode=mode, max_resolution=resolution, to_rgb=_colour(taken))
-                made = convert(taken, path, images=options, on_error="skip")
+                options = ImageOptions(write_mode=mode, max_resolution=resolution, to_rgb=_is_colour(taken))
+                stored = harness.store(
+                    taken, Candidate("beton", suffix=".beton"), images=options, on_error="skip"
+                )
                 done += 1
                 progress(done, steps)
                 for order in ORDERS:
-                    measured = _epochs(path, order, args)
+                    measured = _epochs(harness, stored, order, args)
                     done += args.epochs
                     progress(done, steps)
                     yield {
-                        "stored": name, "max resolution": resolution, "order": order,
-                        "samples": made.samples, "skipped": len(made.skipped), **measured,
-                    }  # fmt: skip
-                path.unlink()
+                        "stored": name,
+                        "max resolution": resolution,
+                        "order": order,
+                        "samples": stored.samples,
+                        "skipped": len(stored.skipped),
+                        **measured,
+                    }
+                harness.remove(stored)
 
 
-def _colour(taken: Reader) -> bool:
-    """JPEG has no transparency and no CMYK; gray images and masks stay as they are."""
+def _is_colour(taken: Reader) -> bool:
+    """Return whether to convert to RGB: JPEG has no alpha and no CMYK; gray images and masks stay gray."""
     return all(getattr(taken.schema[name], "mode", None) != "L" for name in image_fields(taken.schema))
 
 
-def _room(taken: Reader, resolutions: list[int | None]) -> int:
-    """Bytes of the largest file: all images raw."""
-    at = np.unique(np.linspace(0, len(taken) - 1, min(PROBED, len(taken))).astype(np.int64))
+def _needed_bytes(taken: Reader, resolutions: list[int | None]) -> int:
+    """Return the bytes of the largest file: all images raw."""
+    at = np.unique(np.linspace(0, len(taken) - 1, min(PROBED_IMAGES, len(taken))).astype(np.int64))
     total = 0.0
     largest = None if None in resolutions else max(one for one in resolutions if one is not None)
     for name in image_fields(taken.schema):
@@ -108,40 +111,43 @@ def _room(taken: Reader, resolutions: list[int | None]) -> int:
     return int(total * len(taken))
 
 
-def _epochs(path: Path, order: str, args: argparse.Namespace) -> dict[str, Any]:
-    """Images/s of the first epoch, from the disk, and of the others, from memory."""
-    cold = cool(path.parent)
-    began = time.perf_counter()
-    with open_reader(path) as reader:
+def _epochs(
+    harness: Harness, stored: StoredCandidate, order: str, args: argparse.Namespace
+) -> dict[str, Any]:
+    """Measure images/s of the first epoch, from the disk, and of the others, from memory."""
+    cold = harness.drop_page_cache(stored)
+    with harness.stopwatch() as opening:
+        reader = stored.open()
+    with reader:
         if not len(reader):
-            raise DecodeError("not one of the images could be decoded", path=str(path))
+            raise DecodeError("not one of the images could be decoded", path=stored.files[0])
         loader = Loader(
             reader, args.batch_size, order=order, workers=args.workers, on_error="skip",
             pipelines=pipelines(reader.schema, args.pipeline, args.size),
         )  # fmt: skip
-        opened = time.perf_counter() - began
-        rates, size = [], _stored(reader)
+        image_bytes = _stored_bytes(reader)
         try:
-            for _ in range(args.epochs):
-                start = time.perf_counter()
-                count = sum(rows(batch) for batch in loader)
-                rates.append(count / (time.perf_counter() - start))
+            rates = [epoch_rate(loader) for _ in range(args.epochs)]
             stats = loader.stats()
         finally:
             loader.close()
-    # One epoch alone is all there is to go by.
     warm = rates[1:] or rates
     return {
         "rate": {
-            "first": rates[0], "from disk": cold, "median": statistics.median(warm), "best": max(warm),
+            "first": rates[0],
+            "from disk": cold,
+            "median": statistics.median(warm),
+            "best": max(warm),
             "epochs": len(rates),
         },
-        "bytes per image": size, "batch": _way.split(stats, opened), "bottleneck": stats["bottleneck"],
-    }  # fmt: skip
+        "bytes per image": image_bytes,
+        "batch": _way.split(stats, opening.seconds),
+        "bottleneck": stats["bottleneck"],
+    }
 
 
-def _stored(reader: Reader) -> float:
-    """Bytes of the images of a sample; a .beton file is in whole pages, which says little of a few."""
+def _stored_bytes(reader: Reader) -> float:
+    """Return the mean bytes of a sample's images, without the padding of a .beton file."""
     spans = [reader.spans(name) for name in image_fields(reader.schema)]
     return sum(float(one.size.mean()) for one in spans if one is not None)
 
@@ -182,7 +188,7 @@ def _print(found: dict[str, Any]) -> None:
 
 
 def draw(found: dict[str, Any]) -> Any:
-    """Images/s by order, and what the time of a batch goes into."""
+    """Draw images/s by order, and the parts of a batch's time."""
     names = list(dict.fromkeys(map(_name, found["rows"])))
     figure = figures.blank(11, 1.8 + 0.85 * len(names) + 0.6)
     left, right = figure.subplots(1, 2, width_ratios=(1, 1.25))

@@ -80,8 +80,8 @@ def run(args: argparse.Namespace) -> int:
         chosen = source.select(names_of(args.fields)) if args.fields else source
         asked = None if args.formats is None else names_of(args.formats)
         layouts, left = measuring.layouts_for(asked, chosen.schema)
-        some, data = measuring.taken(chosen, args.limit)
-        memory = args.memory or max(1, data // measuring.SHARE)
+        some, data = measuring.take_samples(chosen, args.limit)
+        memory = args.memory or max(1, data // measuring.DATA_TO_MEMORY)
         plan = measuring.Plan(memory, args.batch_size, args.seconds, args.rounds, args.seed)
         with progress_bar("sizes", quiet=args.quiet or args.json) as progress:
             rows = measuring.measure(
@@ -108,10 +108,10 @@ def parse_sizes(text: str) -> list[int]:
         raise OptionError(f"--sizes are sizes with commas between, such as 256kB,1MB, not {text!r}") from None
 
 
-def summary(rows: list[measuring.Sized], args: argparse.Namespace) -> dict[str, Any]:
+def summary(rows: list[measuring.SizeResult], args: argparse.Namespace) -> dict[str, Any]:
     best, why = measuring.recommend(rows, args.order, args.request_cost)
     return {
-        "unit": best.unit, "recommended": best.size, "option": best.said, "why": why,
+        "unit": best.unit, "recommended": best.size, "option": best.flags, "why": why,
         "sizes": [dataclasses.asdict(one) for one in rows],
     }  # fmt: skip
 

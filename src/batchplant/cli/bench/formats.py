@@ -41,11 +41,11 @@ from ...jobs.engines.inline import Inline
 from ...jobs.engines.sources import for_others
 from ...storage import put_file
 from ...tools import measure
-from ...tools.measure import Measured, figures, report
+from ...tools.measure import Measurement, figures, report
+from ...tools.measure.comparison import QUICK_SECONDS
 from ...tools.measure.machine import describe
-from ...tools.measure.measured import caveats
+from ...tools.measure.measurement import caveats
 from ...tools.measure.pipelines import PIPELINES, image_fields
-from ...tools.measure.running import QUICK
 from ..engines import add_engine, engine_of
 from ..terminal import (
     add_source,
@@ -65,7 +65,7 @@ SHOWN = 6
 # A terminal of less shows fewer columns.
 NARROW = 72
 EXTRAS = ("per sample", "files", "(best)")
-Columns = dict[str, Callable[[Measured], str]]
+Columns = dict[str, Callable[[Measurement], str]]
 
 
 def add_args(parser: argparse.ArgumentParser) -> None:
@@ -76,7 +76,11 @@ def add_args(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--fields", metavar="A,B", help="only these fields")
     parser.add_argument("--sample", type=int, metavar="N", help="N samples (default: what the time allows)")
     parser.add_argument(
-        "--seconds", type=float, default=QUICK, metavar="S", help=f"about how long (default {QUICK:g})"
+        "--seconds",
+        type=float,
+        default=QUICK_SECONDS,
+        metavar="S",
+        help=f"about how long (default {QUICK_SECONDS:g})",
     )
     parser.add_argument("--full", action="store_true", help="all samples, however long it takes")
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="of reading (default 3)")
@@ -162,7 +166,7 @@ def _check_html(path: str | None) -> None:
     figures.check("figure.svg")
 
 
-def _machine(rows: list[Measured]) -> str:
+def _machine(rows: list[Measurement]) -> str:
     """The machine that all were measured on."""
     found = {one.machine for one in rows if one.machine is not None}
     return f"{len(found)} machines" if len(found) > 1 else found.pop() if found else describe()
@@ -180,7 +184,7 @@ def _command() -> str:
     return printable(shlex.join(["batchplant", *(shown(one) for one in sys.argv[1:])]))
 
 
-def _as_json(rows: list[Measured], about: report.About) -> dict[str, Any]:
+def _as_json(rows: list[Measurement], about: report.About) -> dict[str, Any]:
     front = {one.label for one in measure.pareto(rows, report.SPEEDS[about.by][0])}
     return {
         "path": about.path, "format": about.format, "samples": about.total, "sample": about.samples,
@@ -194,7 +198,7 @@ def _as_json(rows: list[Measured], about: report.About) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _print(rows: list[Measured], about: report.About) -> None:
+def _print(rows: list[Measurement], about: report.About) -> None:
     say(f"{about.title}, {about.how}")
     say(about.machine)
     print()
@@ -248,7 +252,7 @@ def _print(rows: list[Measured], about: report.About) -> None:
     _notes(rows, about)
 
 
-def _notes(rows: list[Measured], about: report.About) -> None:
+def _notes(rows: list[Measurement], about: report.About) -> None:
     said: dict[str, list[str]] = {}
     for one in rows:
         for text in one.remarks:

@@ -39,8 +39,9 @@ from ...jobs.summary import LOOK_AT
 from ...loading.loader import Loader
 from ...schema.columns import column_runs
 from ...tools.measure import figures
+from ...tools.measure.machine import own_memory
 from ...tools.measure.pipelines import PIPELINES, Undecoded, image_fields, pipelines
-from ...tools.measure.watching import own_memory, rows
+from ...tools.measure.timing import batch_rows
 from ..found import show
 from ..terminal import add_source, human_size, open_source, progress_bar
 from . import _matrix, _way
@@ -119,7 +120,7 @@ def measure(loader: Loader, args: argparse.Namespace, began: float) -> dict[str,
         with progress_bar(f"epoch {number} of {args.epochs}", quiet=quiet) as progress:
             for batch in loader:
                 first = first or time.perf_counter() - began
-                done += rows(batch)
+                done += batch_rows(batch)
                 progress(done, loader.samples)
             _finish_copies(args.device)
         epochs.append({"samples": done, "seconds": time.perf_counter() - start})

@@ -12,7 +12,7 @@ from .advice import Advice, advise
 from .answers import GOALS, QUESTIONS, STORAGES, Answers
 from .facts import Facts, FieldFacts, look
 from .machine import Machine, machine
-from .rules import RULES, Case, Rule, Seen
+from .rules import RULES, Case, Rule, RuleResult
 from .trial import Prediction
 
 __all__ = [
@@ -28,7 +28,7 @@ __all__ = [
     "Machine",
     "Prediction",
     "Rule",
-    "Seen",
+    "RuleResult",
     "advise",
     "look",
     "machine",

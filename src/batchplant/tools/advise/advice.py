@@ -1,11 +1,11 @@
-"""The advice: looks, asks the rules, tries what is left, and says what to do and what it would give."""
+"""The advice: examine the dataset, apply the rules, try the formats that remain, choose one."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ...data.reader import Reader
@@ -17,36 +17,35 @@ from ..measure.scratch import scratch_folder
 from . import commands
 from .answers import Answers
 from .choice import choose, eligible, untried
-from .contest import Progress, Tried, tries
+from .contest import Progress, TrialResult, run_trials
 from .facts import Facts, look
 from .machine import Machine, machine
-from .rules import RULES, Case, Rule, Seen
+from .rules import RULES, Case, Rule, RuleResult
 from .trial import Prediction
 
-SECONDS = 8.0
+TRIAL_SECONDS = 8.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Advice:
-    """What to do with a dataset, why, and what that would give.
+    """Advice for a dataset, with reasons and predictions.
 
-    best: the way that is advised, and reason: why, in words; alternatives: others, best first; now: the
-    dataset as it lies; tried: all.
-    rules: every rule with what it saw. settings: what the rules that apply advise. unmet: what no format can
-    do, though it was asked for. left_out: why formats were not considered. commands: to be pasted into a
-    shell; opened: what they make; loop: the Loader in Python.
+    best: the advised option, and reason: why; alternatives: other options, best first; now: the unchanged
+    dataset; tried: all options. rules: every rule with its result. settings: the advice of the rules that
+    apply. unmet: requirements that no format meets. left_out: why formats were not considered. commands: for
+    a shell; opened: the dataset that they make; loop: the Loader in Python.
     """
 
     facts: Facts
     machine: Machine
     answers: Answers
-    rules: Sequence[tuple[Rule, Seen]]
+    rules: Sequence[tuple[Rule, RuleResult]]
     settings: Mapping[str, Any]
-    best: Tried
+    best: TrialResult
     reason: str
-    alternatives: Sequence[Tried]
-    now: Tried | None
-    tried: Sequence[Tried]
+    alternatives: Sequence[TrialResult]
+    now: TrialResult | None
+    tried: Sequence[TrialResult]
     unmet: Sequence[str]
     left_out: Mapping[str, str]
     commands: Sequence[str]
@@ -56,12 +55,12 @@ class Advice:
 
     @property
     def not_tried(self) -> dict[str, list[str]]:
-        """The formats that were not tried, by the reason."""
+        """Formats that were not tried, by reason."""
         return untried(self.facts.schema, self.tried, self.answers.formats, self.facts.format)
 
     @property
     def format(self) -> str:
-        return self.best.way.format
+        return self.best.option.format
 
     @property
     def prediction(self) -> Prediction:
@@ -71,29 +70,29 @@ class Advice:
         facts = {**{f.name: getattr(self.facts, f.name) for f in dataclasses.fields(self.facts)}}
         facts["schema"] = self.facts.schema.to_json()
         facts["fields"] = {
-            name: {f.name: getattr(one, f.name) for f in dataclasses.fields(one) if f.name != "field"}
-            for name, one in self.facts.fields.items()
+            name: {f.name: getattr(field, f.name) for f in dataclasses.fields(field) if f.name != "field"}
+            for name, field in self.facts.fields.items()
         }
         return {
             "facts": facts, "machine": dataclasses.asdict(self.machine),
             "answers": {**dataclasses.asdict(self.answers), "yes": sorted(self.answers.yes)},
             "format": self.format, "settings": dict(self.settings), "advice": self.best.to_json(),
             "reason": self.reason,
-            "alternatives": [one.to_json() for one in self.alternatives],
+            "alternatives": [result.to_json() for result in self.alternatives],
             "now": None if self.now is None else self.now.to_json(), "unmet": list(self.unmet),
             "left out": dict(self.left_out), "not tried": self.not_tried,
             "commands": list(self.commands), "loop": self.loop,
             "rules": [
-                {"name": rule.name, "applies": seen.applies, "saw": seen.said, "sentence": rule.sentence,
-                 "doc": rule.doc}
-                for rule, seen in self.rules
+                {"name": rule.name, "applies": result.applies, "saw": result.message,
+                 "sentence": rule.sentence, "doc": rule.doc}
+                for rule, result in self.rules
             ],
             "seconds": self.seconds,
         }  # fmt: skip
 
 
-def ask(case: Case) -> list[tuple[Rule, Seen]]:
-    """Every rule, and what it sees in a case."""
+def apply_rules(case: Case) -> list[tuple[Rule, RuleResult]]:
+    """Apply every rule to a case."""
     return [(rule, rule.look(case)) for rule in RULES.values()]
 
 
@@ -102,22 +101,22 @@ def advise(
     answers: Answers | None = None,
     *,
     on: Machine | None = None,
-    seconds: float = SECONDS,
-    try_ways: Callable[..., list[Tried]] = tries,
+    seconds: float = TRIAL_SECONDS,
+    trial_runner: Callable[..., list[TrialResult]] = run_trials,
     named: Sequence[str] = (),
     reading: Sequence[str] = (),
     progress: Progress | None = None,
-    **given: Any,
+    **answers_by_name: Any,
 ) -> Advice:
-    """What to do with a dataset: ``advise("photos", goal="train", gpus=4, step_ms=120)``.
+    """Advise on a dataset: ``advise("photos", goal="train", gpus=4, step_ms=120)``.
 
     source: a Reader, or what :func:`batchplant.open` takes. answers, or the same by name: see
-    :class:`Answers`. on: the machine, where it is not this one. seconds: how long trials may take. try_ways:
-    what tries formats on a few samples, in place of :func:`tries`. named: what a command calls the source,
-    and reading: the flags with which it opens it.
+    :class:`Answers`. on: the machine, if it is not this one. seconds: how long trials may take.
+    trial_runner: tries formats, in place of :func:`run_trials`. named: the name of the source
+    in commands, and reading: the flags that open it.
     """
     began = time.perf_counter()
-    answers = dataclasses.replace(answers or Answers(), **given)
+    answers = dataclasses.replace(answers or Answers(), **answers_by_name)
     with contextlib.ExitStack() as stack:
         reader = source if isinstance(source, Reader) else stack.enter_context(open_reader(source))
         if is_tensors(reader.schema):
@@ -125,38 +124,42 @@ def advise(
         if not len(reader):
             raise OptionError("there are no samples to look at", path=reader.path)
         facts = look(reader)
-        here = on or machine(reader, answers.storage)
-        case = Case(facts, here, answers)
+        local_machine = on or machine(reader, answers.storage)
+        case = Case(facts, local_machine, answers)
         answers = dataclasses.replace(answers, size=case.size)
-        rules = ask(case)
-        settings = merged(seen for _, seen in rules)
-        musts = list(dict.fromkeys(one for _, seen in rules if seen.applies for one in seen.must))
-        formats, unmet, left_out = eligible(case, musts)
+        rules = apply_rules(case)
+        settings = merge_settings(result for _, result in rules)
+        requirements = list(
+            dict.fromkeys(
+                requirement for _, result in rules if result.applies for requirement in result.requirements
+            )
+        )
+        formats, unmet, left_out = eligible(case, requirements)
         with scratch_folder(None, str(facts.path), needed=256 << 20) as folder:
-            tried = try_ways(
+            tried = trial_runner(
                 reader, case, [get_format(name) for name in formats], settings, str(folder),
                 seconds=seconds, progress=progress,
             )  # fmt: skip
-    choice = choose(case, tried, settings, musts)
-    best = choice.best
+    chosen = choose(case, tried, settings, requirements)
+    best = chosen.best
     if settings.get("order") == "quasi_random" and not best.trial.blocks:
-        # This format's samples stand by themselves: there are no blocks to go by.
+        # This format has no blocks.
         settings["order"] = "random"
     called = list(named) or ([source] if isinstance(source, str) else [str(facts.path)])
-    found, opened = commands.commands(called, best.way, settings, answers, reading=reading)
+    lines, opened = commands.commands(called, best.option, settings, answers, reading=reading)
     return Advice(
-        facts=facts, machine=here, answers=answers, rules=rules, settings=settings, best=best,
-        reason=choice.reason, alternatives=choice.others, now=choice.now, tried=tried, unmet=unmet,
-        left_out=left_out, commands=found, opened=opened,
+        facts=facts, machine=local_machine, answers=answers, rules=rules, settings=settings, best=best,
+        reason=chosen.reason, alternatives=chosen.alternatives, now=chosen.current, tried=tried, unmet=unmet,
+        left_out=left_out, commands=lines, opened=opened,
         loop=commands.loop(opened, facts.schema, settings, answers),
         seconds=time.perf_counter() - began,
     )  # fmt: skip
 
 
-def merged(seen: Any) -> dict[str, Any]:
-    """The settings of the rules that apply; those of a later rule do not replace an earlier one's."""
-    found: dict[str, Any] = {}
-    for one in seen:
-        if one.applies:
-            found = {**one.settings, **found}
-    return found
+def merge_settings(results: Iterable[RuleResult]) -> dict[str, Any]:
+    """Return the settings of the rules that apply; earlier rules take precedence."""
+    settings: dict[str, Any] = {}
+    for result in results:
+        if result.applies:
+            settings = {**result.settings, **settings}
+    return settings

@@ -1,4 +1,4 @@
-"""What the user wants of the data: the goal, where it will lie, how fast it must come, and the questions."""
+"""The user's requirements: the goal, the storage, the speed, and answers to the questions of the guide."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ STORAGES = ("nvme", "nfs", "s3")
 
 
 class Question(NamedTuple):
-    """One question of the decision guide: its flag, what is asked, and where the guide speaks of it."""
+    """A question of the decision guide: its flag, its text, and the section that explains it."""
 
     name: str
     text: str
     doc: str
 
 
-# A yes is something that the format must be able to do; rules.wishes says what.
+# A yes becomes a requirement of the format; see rules.
 QUESTIONS = (
     Question(
         "analytics", "Will people query single columns, or some of the rows?", "docs/choosing.md#analytics"
@@ -40,12 +40,11 @@ QUESTIONS = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Answers:
-    """The goal and what goes with it.
+    """The goal and its circumstances.
 
-    storage: where it will be read from, None: where it lies now. step_ms: how long the GPU works on a batch
-    of ``batch_size``. size: of images in a batch, None: 224, or less where they are smaller.
-    interop: a program that must read it. yes: the names of the questions (:data:`QUESTIONS`) that are
-    answered with yes. formats: only these are tried.
+    storage: where it will be read from, None: where it is now. step_ms: GPU time of a batch of
+    ``batch_size``. size: of images in a batch, None: 224, or less where they are smaller. interop: a program
+    that must read it. yes: the questions (:data:`QUESTIONS`) answered with yes. formats: try only these.
     """
 
     goal: str = "train"
@@ -67,11 +66,11 @@ class Answers:
             raise OptionError("gpus, batch_size and size are at least 1")
         if self.step_ms is not None and not self.step_ms > 0:
             raise OptionError(f"step_ms is more than 0, not {self.step_ms}")
-        unknown = self.yes - {one.name for one in QUESTIONS}
+        unknown = self.yes - {question.name for question in QUESTIONS}
         if unknown:
             raise OptionError(f"there is no question {sorted(unknown)[0]!r}")
 
     @property
     def needed(self) -> float | None:
-        """Samples/s that all GPUs take together, where the step's time is known."""
+        """Samples/s that all GPUs consume together, if the time of a step is known."""
         return None if self.step_ms is None else self.gpus * self.batch_size * 1000 / self.step_ms

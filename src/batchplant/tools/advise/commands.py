@@ -1,4 +1,4 @@
-"""The commands that carry the advice out, as they can be pasted into a shell, and the loop in Python."""
+"""The shell commands that carry out the advice, and the training loop in Python."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 from ...schema import Image, Schema
 from ...storage import is_remote
 from .answers import Answers
-from .facts import CROP
-from .trial import Way
+from .facts import DEFAULT_CROP_PIXELS
+from .trial import StorageOption
 
 IMAGE_SETTINGS = {
     "max_resolution": "--max-resolution",
@@ -21,63 +21,65 @@ IMAGE_SETTINGS = {
 }
 
 
-def target_of(source: str, way: Way, settings: Mapping[str, Any]) -> tuple[str, str]:
-    """Where the command writes, in the current folder, and what is opened afterwards."""
+def target_of(source: str, option: StorageOption, settings: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the target of the conversion, in the current folder, and the path to open afterwards."""
     name = os.path.basename(source.rstrip("/")) if not re.search(r"[*{?\[]|…", source) else ""
     stem = re.sub(r"[^\w.-]+", "_", name.split(".")[0]) or "data"
     if "shard_size" in settings:
-        folder = f"{stem}-{way.format}"
-        return f"{folder}/{stem}{way.suffix}", folder
-    new = f"{stem}{way.suffix}" if way.suffix else f"{stem}-{way.format}"
-    # Never what is there already, or the source itself.
-    taken = os.path.lexists(new)
-    new = f"{stem}-new{way.suffix}" if taken else new
+        folder = f"{stem}-{option.format}"
+        return f"{folder}/{stem}{option.suffix}", folder
+    new = f"{stem}{option.suffix}" if option.suffix else f"{stem}-{option.format}"
+    # Never overwrite a file, such as the source itself.
+    exists = os.path.lexists(new)
+    new = f"{stem}-new{option.suffix}" if exists else new
     return new, new
 
 
 def commands(
     source: Sequence[str],
-    way: Way,
+    option: StorageOption,
     settings: Mapping[str, Any],
     answers: Answers,
     *,
     reading: Sequence[str] = (),
 ) -> tuple[list[str], str]:
-    """The commands, and what the loop opens. ``reading``: how the source is opened, as flags."""
-    given = list(source)
-    found: list[str] = []
-    opened = given[0]
-    if not way.stays:
-        target, opened = target_of(given[0], way, settings)
-        found.append(_convert(given[0], target, way, settings, reading))
+    """Return the commands, and the path that the loop opens. ``reading``: flags that open the source."""
+    paths = list(source)
+    lines: list[str] = []
+    opened = paths[0]
+    if not option.unchanged:
+        target, opened = target_of(paths[0], option, settings)
+        lines.append(_convert(paths[0], target, option, settings, reading))
         checked = ["batchplant", "verify", opened, "--decode"]
-        # What was made smaller or lossy is not equal to its source.
-        if not way.images and not settings.get("shuffle") and not settings.get("skip_errors"):
-            checked += ["--against", given[0]]
-        found.append(shlex.join(checked))
-    extra = list(reading) if way.stays else []
+        # Smaller or lossy images differ from their source.
+        if not option.images and not settings.get("shuffle") and not settings.get("skip_errors"):
+            checked += ["--against", paths[0]]
+        lines.append(shlex.join(checked))
+    extra = list(reading) if option.unchanged else []
     if answers.goal in ("train", "stream"):
         order = str(settings.get("order", "random"))
-        found.append(
+        lines.append(
             shlex.join(["batchplant", "bench", "loader", opened, "--order", order, *_size(answers), *extra])
         )
     else:
-        found.append(shlex.join(["batchplant", "info", opened, *extra]))
-    return found, opened
+        lines.append(shlex.join(["batchplant", "info", opened, *extra]))
+    return lines, opened
 
 
 def _size(answers: Answers) -> list[str]:
     flags = ["--batch-size", str(answers.batch_size)] if answers.batch_size != Answers().batch_size else []
-    return flags + (["--size", str(answers.size)] if answers.size not in (None, CROP) else [])
+    return flags + (["--size", str(answers.size)] if answers.size not in (None, DEFAULT_CROP_PIXELS) else [])
 
 
-def _convert(source: str, target: str, way: Way, settings: Mapping[str, Any], reading: Sequence[str]) -> str:
+def _convert(
+    source: str, target: str, option: StorageOption, settings: Mapping[str, Any], reading: Sequence[str]
+) -> str:
     words = ["batchplant", "convert", source, target, *reading]
-    if not way.suffix:
-        words += ["--to", way.format]
-    for name, value in way.options.items():
+    if not option.suffix:
+        words += ["--to", option.format]
+    for name, value in option.writer_options.items():
         words += ["--to-option", f"{name}={value}"]
-    for name, value in way.images.items():
+    for name, value in option.images.items():
         words += [IMAGE_SETTINGS[name], str(value)]
     if "shard_size" in settings:
         words += ["--shard-size", f"{round(settings['shard_size'] / 1e6)}MB"]
@@ -89,7 +91,7 @@ def _convert(source: str, target: str, way: Way, settings: Mapping[str, Any], re
 
 
 def loop(opened: str, schema: Schema, settings: Mapping[str, Any], answers: Answers) -> str:
-    """The Loader with the settings, as Python."""
+    """Return Python code of a Loader with the settings."""
     images = [name for name, field in schema.items() if isinstance(field, Image)]
     options = [f'order="{settings.get("order", "random")}"', f"workers={settings.get('workers')}"]
     options.append(f"ahead={settings.get('ahead', 3)}")
@@ -98,8 +100,10 @@ def loop(opened: str, schema: Schema, settings: Mapping[str, Any], answers: Answ
     lines = ["import batchplant as bp"]
     if images:
         lines.append("from batchplant.ops import RandomHorizontalFlip, RandomResizedCrop")
-        steps = f"[RandomResizedCrop({answers.size or CROP}), RandomHorizontalFlip()]"
+        steps = f"[RandomResizedCrop({answers.size or DEFAULT_CROP_PIXELS}), RandomHorizontalFlip()]"
         pipes = ", ".join(f'"{name}": {steps}' for name in images)
         options.append(f"pipelines={{{pipes}}}")
-    said = "".join(f"    {one},\n" for one in [f'"{opened}"', str(answers.batch_size), *options])
-    return "\n".join([*lines, "", f"loader = bp.Loader(\n{said})"])
+    arguments = "".join(
+        f"    {argument},\n" for argument in [f'"{opened}"', str(answers.batch_size), *options]
+    )
+    return "\n".join([*lines, "", f"loader = bp.Loader(\n{arguments})"])

@@ -1,4 +1,4 @@
-"""The facts of a dataset, from some samples spread over it: what every rule looks at."""
+"""Facts of a dataset, from some samples spread over it: the input of every rule."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ from ...schema import Field, Float, Image, Int, Schema, Tensor, Text
 from ...schema.columns import I64, Column, Columns, Masked, Ragged, column_runs
 from ...storage import is_remote, tree
 
-# Of all samples so many are looked at, if they are not too large or too slow for it.
-SAMPLES = 2000
-SAMPLE_BYTES = 48 << 20
-SECONDS = 2.0
-# Samples read at first, to know how large they are.
-FIRST = 8
-# Objects or files whose sizes are asked for; of more, the sample tells.
-FILES = 5000
-PACKED = (".gz", ".tgz", ".bz2", ".xz", ".zst")
-# Side of the crop that most models of images take.
-CROP = 224
-# Smaller cells are alike by chance.
-LEAST_DUPLICATE = 64
-# More classes than this are no labels.
-MOST_CLASSES = 10_000
-LEAST_LABELS = 16
+# Limits of the samples that are examined.
+MAX_SAMPLES = 2000
+MAX_SAMPLE_BYTES = 48 << 20
+MAX_SECONDS = 2.0
+# Samples that are read first, to learn their size.
+PROBED_SAMPLES = 8
+# Files whose sizes are looked up; with more, the size is estimated from the sample.
+MAX_FILES = 5000
+COMPRESSED_SUFFIXES = (".gz", ".tgz", ".bz2", ".xz", ".zst")
+# Side of the crop that most image models take.
+DEFAULT_CROP_PIXELS = 224
+# Smaller cells are equal by chance.
+MIN_DUPLICATE_BYTES = 64
+# A field with more distinct values is no label.
+MAX_CLASSES = 10_000
+MIN_LABELS = 16
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FieldFacts:
-    """What the cells of a field are.
+    """Facts of the cells of a field.
 
     bytes: mean of a cell; missing: how many have none. Images: encodings by count, width and height
     (median), pixel_bytes: encoded bytes a pixel. labels: few values that many samples share, as numbers or
@@ -66,7 +66,7 @@ class FieldFacts:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What was found out about a dataset.
+    """Facts of a dataset.
 
     looked_at: samples that were read; bytes: of all files, an estimate where ``estimated``; sample_bytes:
     mean bytes of a sample's cells. files: how many, about. block_rows, block_bytes: samples and cell bytes in
@@ -97,25 +97,27 @@ class Facts:
     def file_per_sample(self) -> bool:
         return self.samples > 1 and self.files >= self.samples
 
-    def having(self, **wanted: Any) -> list[FieldFacts]:
-        """The fields with these facts, as in ``having(kind="image")``."""
+    def having(self, **attributes: Any) -> list[FieldFacts]:
+        """Return the fields with these facts, as in ``having(kind="image")``."""
         return [
-            one
-            for one in self.fields.values()
-            if all(getattr(one, name) == value for name, value in wanted.items())
+            field
+            for field in self.fields.values()
+            if all(getattr(field, name) == value for name, value in attributes.items())
         ]
 
 
 def fitting_size(facts: Facts) -> int:
-    """Side of a crop that no image is enlarged for: 224, or less where images are smaller."""
-    sides = [min(one.width, one.height) for one in facts.having(kind="image") if one.width and one.height]
-    side = int(min([CROP, *sides]))
-    # Models halve the sides several times.
+    """Return the side of a crop that enlarges no image: 224, or less where images are smaller."""
+    sides = [
+        min(field.width, field.height) for field in facts.having(kind="image") if field.width and field.height
+    ]
+    side = int(min([DEFAULT_CROP_PIXELS, *sides]))
+    # Models halve the side several times.
     return side - side % 8 if side > 16 else max(side, 1)
 
 
-def look(reader: Reader, samples: int = SAMPLES) -> Facts:
-    """The facts of a dataset. It reads some samples, spread over the whole, for two seconds at most."""
+def look(reader: Reader, samples: int = MAX_SAMPLES) -> Facts:
+    """Collect the facts of a dataset; reads some samples, spread over it, for at most two seconds."""
     began = time.perf_counter()
     rows, columns, bad = _sample(reader, min(samples, len(reader)))
     sizes = _sizes(columns)
@@ -136,77 +138,81 @@ def look(reader: Reader, samples: int = SAMPLES) -> Facts:
 
 
 def _sample(reader: Reader, count: int) -> tuple[I64, Columns, int]:
-    """Some samples in ascending order, their cells, and how many of those tried cannot be read."""
-    deadline = time.monotonic() + SECONDS
+    """Return some samples in ascending order, their cells, and the number of unreadable ones."""
+    deadline = time.monotonic() + MAX_SECONDS
     spread = np.unique(np.linspace(0, max(len(reader) - 1, 0), count).round().astype(np.int64))[:count]
-    # The first ones are spread too: they tell how large samples are.
-    first = spread[:: max(1, len(spread) // FIRST)][:FIRST]
+    # The first ones are spread over the dataset, too.
+    first = spread[:: max(1, len(spread) // PROBED_SAMPLES)][:PROBED_SAMPLES]
     rows, parts = _read(reader, first)
     size = _sizes(parts).mean() if len(rows) else 0.0
-    most = int(max(FIRST, SAMPLE_BYTES / max(size, 1)))
-    rest = np.setdiff1d(spread[:: -(-len(spread) // most)] if len(spread) else spread, first)
-    # In no order of theirs: when time is up, those that were read are spread all the same.
-    rest = np.random.default_rng(0).permutation(rest)
-    tried, found = len(first), [(rows, parts)]
-    for start in range(0, len(rest), 64):
+    max_samples = int(max(PROBED_SAMPLES, MAX_SAMPLE_BYTES / max(size, 1)))
+    remaining = np.setdiff1d(spread[:: -(-len(spread) // max_samples)] if len(spread) else spread, first)
+    # In random order: when the time is up, the samples that were read are still spread.
+    remaining = np.random.default_rng(0).permutation(remaining)
+    tried, batches = len(first), [(rows, parts)]
+    for start in range(0, len(remaining), 64):
         if time.monotonic() > deadline:
             break
-        found.append(_read(reader, np.sort(rest[start : start + 64])))
-        tried += len(rest[start : start + 64])
-    rows = np.concatenate([one for one, _ in found])
+        batches.append(_read(reader, np.sort(remaining[start : start + 64])))
+        tried += len(remaining[start : start + 64])
+    rows = np.concatenate([batch_rows for batch_rows, _ in batches])
     ascending = np.argsort(rows)
-    return rows[ascending], Columns.concat([one for _, one in found]).take(ascending), tried - len(rows)
+    return (
+        rows[ascending],
+        Columns.concat([columns for _, columns in batches]).take(ascending),
+        tried - len(rows),
+    )
 
 
 def _read(reader: Reader, rows: I64) -> tuple[I64, Columns]:
-    """Those of the samples that can be read, and their cells."""
+    """Return the readable ones of these samples, and their cells."""
     with contextlib.suppress(DataError):
         return rows, reader.read(rows)
-    good, found = [], [reader.read([])]
+    readable, columns = [], [reader.read([])]
     for row in rows.tolist():
         with contextlib.suppress(DataError):
-            found.append(reader.read([row]))
-            good.append(row)
-    return np.array(good, dtype=np.int64), Columns.concat(found)
+            columns.append(reader.read([row]))
+            readable.append(row)
+    return np.array(readable, dtype=np.int64), Columns.concat(columns)
 
 
 def _sizes(columns: Columns) -> I64:
-    """Bytes of the cells of each sample."""
+    """Return the bytes of the cells of each sample."""
     parts = [column_runs(column)[2].clip(0) for column in columns.values()]
     return np.sum(parts, axis=0, dtype=np.int64) if parts else np.zeros(0, dtype=np.int64)
 
 
 def _parts(reader: Reader) -> list[Reader]:
-    """The files of a dataset that is made of several; else itself."""
+    """Return the readers of a dataset's files; the reader itself if there is one file."""
     while isinstance(reader, View):
         reader = reader.base
     return list(getattr(reader, "readers", (reader,)))
 
 
 def _format(reader: Reader) -> str:
-    return reader.format or next((one.format for one in _parts(reader) if one.format), "")
+    return reader.format or next((part.format for part in _parts(reader) if part.format), "")
 
 
 def _files(reader: Reader, rows: I64) -> int:
-    """How many files the samples lie in, from those looked at."""
-    some = rows[:256]
-    names = {reader.where(int(row)) for row in some}
+    """Estimate the number of files from the examined samples."""
+    probed = rows[:256]
+    names = {reader.where(int(row)) for row in probed}
     with contextlib.suppress(BatchplantError):
-        spans = reader.ranges(indices=some) if len(some) else None
+        spans = reader.ranges(indices=probed) if len(probed) else None
         if spans is not None and len(spans.files) <= len(reader):
             names |= {spans.files[number] for number in np.unique(spans.file)}
-    # Each its own: so have the others.
-    if len(names) >= len(some) > 1:
+    # A file for each sample.
+    if len(names) >= len(probed) > 1:
         return len(reader)
     return max(len(_parts(reader)), len(names), 1)
 
 
 def _disk_bytes(reader: Reader, files: int) -> int | None:
-    """The bytes of all files; None where that would take long, or a server does not say."""
-    if files > FILES:
+    """Return the bytes of all files; None if that would take long, or a server does not say."""
+    if files > MAX_FILES:
         return None
     with contextlib.suppress(BatchplantError, OSError):
-        paths = {path for one in _parts(reader) for path in getattr(one, "paths", [one.path])}
+        paths = {path for part in _parts(reader) for path in getattr(part, "paths", [part.path])}
         return sum(tree.size_below(path) for path in paths if tree.exists(path)) or None
     return None
 
@@ -220,10 +226,10 @@ def _block_rows(reader: Reader) -> float | None:
 
 
 def _amplification(reader: Reader) -> float:
-    """How many times a sample's own bytes are unpacked to read it, where its array lies in chunks."""
+    """Return how many times the bytes of a sample are decompressed to read it from chunks."""
     worst = 1.0
     for name, field in reader.schema.items():
-        # An array that is packed in chunks; what lies in place is read as it is.
+        # Only arrays in compressed chunks; others are read in place.
         if not isinstance(field, Tensor) or not len(reader) or reader.spans(name, [0]) is not None:
             continue
         with contextlib.suppress(BatchplantError):
@@ -240,43 +246,43 @@ def _amplification(reader: Reader) -> float:
 
 
 def _packed(reader: Reader) -> bool:
-    """Whether files are compressed as a whole, as their names say."""
-    return any(str(one.path).lower().endswith(PACKED) for one in _parts(reader)[:1])
+    """Return whether files are compressed as a whole, by their names."""
+    return any(str(part.path).lower().endswith(COMPRESSED_SUFFIXES) for part in _parts(reader)[:1])
 
 
 def _duplicates(columns: Columns) -> int:
-    """How many of the samples looked at are equal to another, in the fields that carry most bytes."""
+    """Count the examined samples that equal another one in the field with the most bytes."""
     seen: Counter[bytes] = Counter()
     if not columns:
         return 0
     name = max(columns, key=lambda one: int(column_runs(columns[one])[2].clip(0).sum()))
     data, starts, sizes = column_runs(columns[name])
     for start, size in zip(starts.tolist(), sizes.tolist(), strict=True):
-        if size >= LEAST_DUPLICATE:
+        if size >= MIN_DUPLICATE_BYTES:
             seen[hashlib.blake2b(data[start : start + size].tobytes(), digest_size=8).digest()] += 1
     return sum(count - 1 for count in seen.values())
 
 
 def describe(name: str, field: Field, column: Column) -> FieldFacts:
     sizes = column_runs(column)[2]
-    there = sizes[sizes >= 0]
-    found: dict[str, Any] = {
-        "bytes": float(there.mean()) if len(there) else 0.0,
+    present = sizes[sizes >= 0]
+    facts: dict[str, Any] = {
+        "bytes": float(present.mean()) if len(present) else 0.0,
         "missing": int((sizes < 0).sum()),
     }
     if isinstance(field, Image) and isinstance(column, Ragged):
-        found |= _images(column)
+        facts |= _images(column)
     values = _values(field, column)
     if values is not None and values.ndim == 1:
-        found |= _labels(field, values)
+        facts |= _labels(field, values)
     if values is not None and values.ndim == 2 and values.dtype.kind in "iu":
-        found["padding"] = _padding(values)
-    found["wide"] = isinstance(field, Float | Tensor) and field.dtype == "float64"
-    return FieldFacts(name=name, kind=field.kind, field=field, **found)
+        facts["padding"] = _padding(values)
+    facts["wide"] = isinstance(field, Float | Tensor) and field.dtype == "float64"
+    return FieldFacts(name=name, kind=field.kind, field=field, **facts)
 
 
 def _values(field: Field, column: Column) -> npt.NDArray[Any] | None:
-    """Numbers, or texts, one row for each cell; None where there are no such."""
+    """Return numbers or texts, one row per cell; None for other fields."""
     if type(field) is Text and isinstance(column, Ragged):
         return np.array([b"" if cell is None else cell.tobytes() for cell in column], dtype=object)
     if isinstance(column, Masked):
@@ -289,29 +295,29 @@ def _images(column: Ragged) -> dict[str, Any]:
     encodings = Counter(
         "raw" if raw[row] else image.ENCODINGS[code] or "?" for row, code in enumerate(headers[:, 0])
     )
-    known = headers[:, 1] > 0
-    if not known.any():
+    readable = headers[:, 1] > 0
+    if not readable.any():
         return {"encodings": dict(encodings)}
-    sizes = headers[known, 1:3].astype(np.float64)
+    sizes = headers[readable, 1:3].astype(np.float64)
     width, height = np.median(sizes, axis=0)
     pixels = sizes.prod(axis=1).sum()
     return {
         "encodings": dict(encodings.most_common()), "width": float(width), "height": float(height),
-        "pixel_bytes": float(column.sizes[known].sum() / pixels),
+        "pixel_bytes": float(column.sizes[readable].sum() / pixels),
     }  # fmt: skip
 
 
 def _labels(field: Field, values: npt.NDArray[Any]) -> dict[str, Any]:
-    """Whether a field is labels, how many classes there are, and whether equal ones stand together."""
-    if len(values) < LEAST_LABELS or type(field) not in (Int, Text):
+    """Return whether a field holds labels, its number of classes, and whether they are sorted."""
+    if len(values) < MIN_LABELS or type(field) not in (Int, Text):
         return {}
     distinct = len(set(values.tolist()))
     named = isinstance(field, Int) and field.names is not None
-    few = 1 < distinct <= min(MOST_CLASSES, max(2, len(values) // 4))
+    few = 1 < distinct <= min(MAX_CLASSES, max(2, len(values) // 4))
     if not (few or (named and distinct > 1)):
         return {}
     changes = int(np.count_nonzero(values[1:] != values[:-1]))
-    # In random order nearly every neighbour differs; in sorted order one for each class.
+    # In random order nearly all neighbours differ; in sorted order one pair per class.
     together = changes <= 1.5 * distinct and changes < 0.5 * len(values) * (1 - 1 / distinct)
     return {
         "labels": "text" if type(field) is Text else "number",
@@ -321,12 +327,12 @@ def _labels(field: Field, values: npt.NDArray[Any]) -> dict[str, Any]:
 
 
 def _padding(values: npt.NDArray[Any]) -> float:
-    """The part of the values behind the last that is not the filler: the most common last value."""
+    """Return the share of trailing fillers, the most common last value, among all values."""
     if values.shape[1] < 8:
         return 0.0
     last = Counter(values[:, -1].tolist()).most_common(1)[0]
     if last[1] < 0.3 * len(values):
         return 0.0
-    own = values != last[0]
-    tails = np.where(own.any(axis=1), own[:, ::-1].argmax(axis=1), values.shape[1])
+    is_data = values != last[0]
+    tails = np.where(is_data.any(axis=1), is_data[:, ::-1].argmax(axis=1), values.shape[1])
     return float(tails.sum() / values.size)

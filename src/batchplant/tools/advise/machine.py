@@ -1,4 +1,4 @@
-"""The machine: cores, memory, GPUs, and how fast the dataset's own disk or link is, tried for a moment."""
+"""The machine: cores, memory, GPUs, and the measured speed of the dataset's disk or link."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from ...errors import BatchplantError
 from ...storage import is_remote, open_source
 
 MEASURE_SECONDS = 0.8
-# What a disk or server is asked for at a time.
-PIECE = 1 << 20
-LINK_PIECE = 8 << 20
-MOST_PIECES = 256
-PAGE = 4096
-LEAST = 128 << 10
-FILES_TRIED = 64
-# Orders of magnitude for a place that is not here, by storage: MB/s of one machine, ms of a request.
+# Bytes of a read from a disk, and of a request to a server.
+READ_BYTES = 1 << 20
+REQUEST_BYTES = 8 << 20
+MAX_READS = 256
+PAGE_BYTES = 4096
+MIN_FILE_BYTES = 128 << 10
+MAX_FILES = 64
+# Typical values for storage that cannot be measured: MB/s of one machine, ms of a request.
 ASSUMED = {"nvme": (2000.0, 0.1), "nfs": (300.0, 2.0), "s3": (400.0, 30.0)}
-NETWORK = ("nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "ceph", "glusterfs", "beegfs")
+NETWORK_FILE_SYSTEMS = ("nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "ceph", "glusterfs", "beegfs")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Machine:
-    """What the advice counts with. ``read_mb_s`` and ``latency_ms`` are those of ``storage``.
+    """The machine of a prediction. ``read_mb_s`` and ``latency_ms`` are those of ``storage``.
 
-    measured: whether they were tried on the dataset's own files; else they are an assumption.
+    measured: whether they were measured on the dataset's files; else they are typical values.
     """
 
     cores: int
@@ -46,10 +46,10 @@ class Machine:
 
 
 def machine(reader: Reader | None = None, storage: str | None = None) -> Machine:
-    """This machine. ``reader``: whose files tell the speed; ``storage``: where else the data will lie."""
-    here = place(reader.path) if reader is not None else "nvme"
-    storage = storage or here
-    speed = measured_speed(reader) if reader is not None and storage == here else None
+    """Describe this machine. ``reader``: its files are timed; ``storage``: the future storage of the data."""
+    current = storage_of(reader.path) if reader is not None else "nvme"
+    storage = storage or current
+    speed = measured_speed(reader) if reader is not None and storage == current else None
     mb_s, latency = speed or ASSUMED[storage]
     return Machine(
         cores=len(os.sched_getaffinity(0)), memory=memory(), gpus=tuple(gpus()), storage=storage,
@@ -58,75 +58,80 @@ def machine(reader: Reader | None = None, storage: str | None = None) -> Machine
 
 
 def memory() -> int:
-    """Bytes that this process may use: the machine's, or what its container was given."""
-    found = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    """Return the bytes that this process may use: of the machine or its container."""
+    limit = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     for name in ("memory.max", "memory/memory.limit_in_bytes"):
         with contextlib.suppress(OSError, ValueError):
-            found = min(found, int(Path("/sys/fs/cgroup", name).read_text()))
-    return found
+            limit = min(limit, int(Path("/sys/fs/cgroup", name).read_text()))
+    return limit
 
 
 def gpus(root: str = "/proc/driver/nvidia/gpus") -> Iterator[str]:
-    """The names of NVIDIA's GPUs, as the driver tells them."""
+    """Yield the names of NVIDIA GPUs from the driver."""
     with contextlib.suppress(OSError):
         for info in sorted(Path(root).glob("*/information")):
             lines = dict(line.partition(":")[::2] for line in info.read_text().splitlines())
             yield lines.get("Model", "GPU").strip()
 
 
-def place(path: str, mounts: str = "/proc/mounts") -> str:
-    """What a path lies on: s3 for every URL, nfs for every file system behind a network."""
+def storage_of(path: str, mounts: str = "/proc/mounts") -> str:
+    """Return the storage of a path: s3 for every URL, nfs for every network file system."""
     if is_remote(path):
         return "s3"
     real = os.path.realpath(path)
     best, kind = "", ""
     with contextlib.suppress(OSError):
         for line in Path(mounts).read_text().splitlines():
-            _, at, system, *_ = line.split(" ")
-            inside = real == at or real.startswith(at.rstrip("/") + "/")
-            if inside and len(at) >= len(best):
-                best, kind = at, system
-    return "nfs" if kind in NETWORK else "nvme"
+            _, mount, system, *_ = line.split(" ")
+            inside = real == mount or real.startswith(mount.rstrip("/") + "/")
+            if inside and len(mount) >= len(best):
+                best, kind = mount, system
+    return "nfs" if kind in NETWORK_FILE_SYSTEMS else "nvme"
 
 
 def measured_speed(reader: Reader, seconds: float = MEASURE_SECONDS) -> tuple[float, float] | None:
-    """MB/s and ms of a request, from the dataset's own files, past the page cache; None: unknown."""
-    rows = np.unique(np.linspace(0, max(len(reader) - 1, 0), FILES_TRIED).astype(np.int64))[: len(reader)]
+    """Measure MB/s and ms per request on the dataset's files, without the page cache; None: unknown."""
+    rows = np.unique(np.linspace(0, max(len(reader) - 1, 0), MAX_FILES).astype(np.int64))[: len(reader)]
     with contextlib.suppress(OSError, ValueError, BatchplantError):
         files = list(dict.fromkeys(reader.where(int(row)) for row in rows))
         if files and is_remote(files[0]):
             return _link_speed(files[0], seconds)
-        # Of a smaller file the time is that of opening it.
+        # The time of a smaller file is that of opening it.
         return _disk_speed(
-            [one for one in files if os.path.isfile(one) and os.path.getsize(one) >= LEAST], seconds
+            [file for file in files if os.path.isfile(file) and os.path.getsize(file) >= MIN_FILE_BYTES],
+            seconds,
         )
     return None
 
 
 def _disk_speed(files: list[str], seconds: float) -> tuple[float, float] | None:
-    """Pieces of files that the system does not hold, or that it is told to let go."""
-    pieces = [(one, start) for one in files for start in range(0, max(os.path.getsize(one), 1), PIECE)]
-    order = np.random.default_rng(0).permutation(len(pieces))[:MOST_PIECES]
-    size, took, small = 0, 0.0, []
-    room = mmap.mmap(-1, PIECE)
-    with memoryview(room) as whole, whole[:PAGE] as page:
+    """Read random parts of files that are not in the page cache."""
+    pieces = [(one, start) for one in files for start in range(0, max(os.path.getsize(one), 1), READ_BYTES)]
+    order = np.random.default_rng(0).permutation(len(pieces))[:MAX_READS]
+    size, read_seconds, latencies = 0, 0.0, []
+    pages = mmap.mmap(-1, READ_BYTES)
+    with memoryview(pages) as buffer, buffer[:PAGE_BYTES] as page:
         for name, start in (pieces[number] for number in order):
             with _uncached(name) as file:
                 began = time.perf_counter()
                 os.preadv(file, [page], start)
                 between = time.perf_counter()
-                size += os.preadv(file, [whole], start)
-                small.append(between - began)
-                took += time.perf_counter() - between
-            if took + sum(small) > seconds:
+                size += os.preadv(file, [buffer], start)
+                latencies.append(between - began)
+                read_seconds += time.perf_counter() - between
+            if read_seconds + sum(latencies) > seconds:
                 break
-    room.close()
-    return (size / 1e6 / max(took, 1e-9), 1e3 * float(np.median(small))) if size >= PAGE else None
+    pages.close()
+    return (
+        (size / 1e6 / max(read_seconds, 1e-9), 1e3 * float(np.median(latencies)))
+        if size >= PAGE_BYTES
+        else None
+    )
 
 
 @contextlib.contextmanager
 def _uncached(path: str) -> Iterator[int]:
-    """A file that is read past the system's memory where its file system allows that."""
+    """Open a file without the page cache where its file system allows that."""
     try:
         file = os.open(path, os.O_RDONLY | getattr(os, "O_DIRECT", 0))
     except OSError:
@@ -144,9 +149,9 @@ def _link_speed(path: str, seconds: float) -> tuple[float, float] | None:
     source.view(max(0, source.size - 4096), min(source.size, 4096))
     latency = time.perf_counter() - began
     began, done = time.perf_counter(), 0
-    for start in range(0, source.size - 4096, LINK_PIECE):
-        done += len(source.view(start, min(LINK_PIECE, source.size - 4096 - start)))
+    for start in range(0, source.size - 4096, REQUEST_BYTES):
+        done += len(source.view(start, min(REQUEST_BYTES, source.size - 4096 - start)))
         if time.perf_counter() - began > seconds:
             break
-    took = time.perf_counter() - began
-    return (done / 1e6 / took, latency * 1e3) if done > PIECE else None
+    elapsed = time.perf_counter() - began
+    return (done / 1e6 / elapsed, latency * 1e3) if done > READ_BYTES else None

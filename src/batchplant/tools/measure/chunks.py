@@ -1,7 +1,7 @@
-"""How large should a row group, a chunk or a shard be? Bytes fetched, counted at a server, and speed by size.
+"""The best size of row groups, chunks and shards: bytes fetched from a server, and speed, by size.
 
-``measure`` writes some samples with units of every size, reads them in every order through a server of our
-own that counts (:mod:`.serving`), and from the disk against the clock. ``recommend`` says which size to take.
+``measure`` writes some samples with units of every size, reads them in every order through a local server
+that counts bytes and requests (:mod:`.serving`), and times reads from the disk. ``recommend`` picks a size.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-import shutil
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,30 +22,30 @@ from ...data.reader import Reader
 from ...errors import OptionError, SchemaError
 from ...formats.registry import get_format
 from ...formats.registry import open as open_reader
-from ...jobs.convert import convert
 from ...schema import Bool, Field, Float, Int, Tensor
 from ...schema.columns import I64
-from .choice import refusal
+from .choice import Candidate, refusal
+from .harness import Harness
 from .scratch import scratch_folder
 from .serving import Served, serving
-from .staging import mean_size, picked
+from .staging import mean_size, spread_rows
 
 ORDERS = ("sequential", "quasi_random", "random")
-# What is measured where nobody says how much.
-TAKEN_BYTES, TAKEN_SAMPLES = 64 << 20, 20_000
-SMALLEST = 16_000
-# Sizes where nobody names any: each so many times the one before.
-STEP, STEPS = 4, 5
-# So many times as large as memory is the data: where it fits, its chunks hardly matter.
-SHARE = 4
-# While the last samples of a window are taken, the first of the next one are.
+# Bytes and samples that are measured by default.
+DEFAULT_BYTES, DEFAULT_SAMPLES = 64 << 20, 20_000
+MIN_SIZE_BYTES = 16_000
+# Default sizes: their number, and the factor between two.
+SIZE_FACTOR, SIZE_COUNT = 4, 5
+# The data is so many times as large as the memory; where it fits, chunks hardly matter.
+DATA_TO_MEMORY = 4
+# The end of a window overlaps with the beginning of the next one.
 WINDOWS = 2
-# Seconds after which reading through the server stops; what was read until then tells enough.
-LONGEST = 1.0
-# So many blocks have to be mixed for an order that is worth the name.
-MIXED = 8
-# What costs this much more is as good.
-ALIKE = 1.1
+# Reading through the server stops after so long.
+MAX_REMOTE_SECONDS = 1.0
+# Blocks that quasi_random has to mix for a good order.
+MIN_MIXED_BLOCKS = 8
+# Sizes that cost up to so many times the best are equally good.
+MAX_COST_RATIO = 1.1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,22 +58,22 @@ class Layout:
     # The option of the writer: bytes, or samples; None: files of their own, by the size of a shard.
     option: str | None
     in_bytes: bool = False
-    # How a reader is told to keep so much in memory.
+    # The reader's option for the bytes that it caches.
     cache: str | None = "cache"
     also: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    # The order that its size is chosen for, whatever is asked: samples of shards are read where they lie.
+    # The order that its size is chosen for, whatever the user asks: shards are read sequentially.
     judged: str | None = None
 
-    def writing(self, size: int, samples: int) -> tuple[dict[str, Any], str]:
-        """What ``convert`` is told, and how the same is said at the command line."""
+    def candidate(self, size: int, samples: int) -> tuple[Candidate, int | None, str]:
+        """Return the candidate with units of a size, its shard size, and the same as flags of ``convert``."""
         if self.option is None:
-            return {"shard_size": size}, f"--shard-size {size}"
-        given = {**self.also, self.option: size if self.in_bytes else samples}
-        said = " ".join(f"--to-option {name}={value}" for name, value in given.items())
-        return {"target_options": given}, said
+            return Candidate(self.format, suffix=self.suffix), size, f"--shard-size {size}"
+        options = {**self.also, self.option: size if self.in_bytes else samples}
+        flags = " ".join(f"--to-option {name}={value}" for name, value in options.items())
+        return Candidate(self.format, options, self.suffix), None, flags
 
     def refuses(self, schema: Mapping[str, Field]) -> str | None:
-        """Why these fields cannot be measured so."""
+        """Return why a dataset with these fields cannot be measured; None if it can."""
         if self.option is not None and not self.in_bytes:
             varying = [name for name, field in schema.items() if not _fixed(field)]
             if varying:
@@ -83,8 +82,8 @@ class Layout:
 
 
 LAYOUTS = {
-    one.format: one
-    for one in (
+    layout.format: layout
+    for layout in (
         Layout("parquet", "row group", ".parquet", "row_group_size", in_bytes=True),
         # Without compression it is contiguous, and every sample is read where it lies.
         Layout("hdf5", "chunk", ".h5", "chunk", also={"compression": "gzip"}),
@@ -96,7 +95,7 @@ LAYOUTS = {
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """What an epoch in one order cost, opening included; ``mixes``: units that quasi_random has in hand."""
+    """Cost of an epoch in one order, including opening; ``mixes``: units that quasi_random mixes."""
 
     amplification: float
     fetched: int
@@ -108,13 +107,13 @@ class Reading:
 
 
 @dataclasses.dataclass(frozen=True)
-class Sized:
-    """One size of one layout. ``size``: as asked for; ``unit_bytes``: what a unit has on average."""
+class SizeResult:
+    """Measurements of one size of a layout. ``size``: requested; ``unit_bytes``: mean bytes of a unit."""
 
     format: str
     unit: str
     size: int
-    said: str
+    flags: str
     units: int
     unit_bytes: float
     unit_samples: float
@@ -123,14 +122,14 @@ class Sized:
     orders: Mapping[str, Reading]
 
     def cost(self, order: str, request_bytes: int) -> float:
-        """Bytes for a sample, where a request costs as much as so many bytes."""
-        read = self.orders[order]
-        return (read.fetched + read.requests * request_bytes) / read.samples
+        """Return the bytes per sample, where a request costs as much as so many bytes."""
+        reading = self.orders[order]
+        return (reading.fetched + reading.requests * request_bytes) / reading.samples
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What is measured and how."""
+    """Settings of the measurement."""
 
     memory: int
     batch_size: int
@@ -147,20 +146,20 @@ def _fixed(field: Field) -> bool:
     return isinstance(field, Int | Float | Bool)
 
 
-def taken(reader: Reader, limit: int | None) -> tuple[Reader, int]:
-    """Some samples in runs, spread over the dataset, and the bytes of their cells."""
+def take_samples(reader: Reader, limit: int | None) -> tuple[Reader, int]:
+    """Return some samples in runs, spread over the dataset, and the bytes of their cells."""
     if not len(reader):
         raise OptionError("there are no samples", path=reader.path)
-    each = max(1.0, mean_size(reader))
-    count = min(TAKEN_SAMPLES, math.ceil(TAKEN_BYTES / each)) if limit is None else limit
-    rows = picked(len(reader), min(count, len(reader)))
-    return reader.subset(rows), round(each * len(rows))
+    sample_bytes = max(1.0, mean_size(reader))
+    count = min(DEFAULT_SAMPLES, math.ceil(DEFAULT_BYTES / sample_bytes)) if limit is None else limit
+    rows = spread_rows(len(reader), min(count, len(reader)))
+    return reader.subset(rows), round(sample_bytes * len(rows))
 
 
 def sizes_for(data: int) -> list[int]:
-    """The largest is half of the data; as people write numbers."""
-    found = [data // 2 // STEP**step for step in reversed(range(STEPS))]
-    return sorted({max(SMALLEST, int(float(f"{one:.1e}"))) for one in found})
+    """Return round sizes, the largest half of the data."""
+    sizes = [data // 2 // SIZE_FACTOR**step for step in reversed(range(SIZE_COUNT))]
+    return sorted({max(MIN_SIZE_BYTES, int(float(f"{size:.1e}"))) for size in sizes})
 
 
 def measure(
@@ -172,95 +171,100 @@ def measure(
     *,
     scratch: str | None = None,
     progress: Callable[[int, int], Any] = lambda done, steps: None,
-) -> list[Sized]:
-    """A row for each layout and size; ``data``: bytes of the samples."""
+) -> list[SizeResult]:
+    """Measure every layout with units of every size; ``data``: bytes of the samples."""
     steps, done = len(layouts) * len(sizes), 0
-    found: list[Sized] = []
+    results: list[SizeResult] = []
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(
             scratch_folder(scratch, reader.path, 2 * data, what="the files take", less="a smaller --limit")
         )
         served = stack.enter_context(serving(folder))
+        harness = Harness(folder)
         for layout in layouts:
-            seen: set[str] = set()
+            measured: set[str] = set()
             for size in sizes:
-                one = _one(reader, data, layout, size, plan, served, seen)
-                found += [] if one is None else [one]
+                samples = max(1, round(size * len(reader) / data))
+                candidate, shard_size, flags = layout.candidate(size, samples)
+                # Different sizes may round to the same number of samples.
+                if flags not in measured:
+                    measured.add(flags)
+                    stored = harness.store(reader, candidate, shard_size=shard_size)
+                    if layout.option is None:
+                        # As recommended for shards on a server: one request for the index of each.
+                        open_reader(stored.files, format=layout.format, index="write").close()
+                    results.append(_measure_size(list(stored.files), layout, size, flags, plan, served))
+                    harness.remove(stored)
                 done += 1
                 progress(done, steps)
-    return found
+    return results
 
 
-def _one(
-    reader: Reader, data: int, layout: Layout, size: int, plan: Plan, served: Served, seen: set[str]
-) -> Sized | None:
-    """One size, measured and removed again; None where it is the same as one before."""
-    samples = max(1, round(size * len(reader) / data))
-    writing, said = layout.writing(size, samples)
-    if said in seen:
-        return None
-    seen.add(said)
-    folder = served.folder / f"{layout.format}-{size}"
-    folder.mkdir()
-    try:
-        made = convert(reader, folder / f"data{layout.suffix}", target_format=layout.format, **writing)
-        if layout.option is None:
-            # As who keeps shards on a server should: one request tells what is in each.
-            open_reader(made.files, format=layout.format, index="write").close()
-        return _measured(made.files, layout, size, said, plan, served)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _measured(files: list[str], layout: Layout, size: int, said: str, plan: Plan, served: Served) -> Sized:
+def _measure_size(
+    files: list[str], layout: Layout, size: int, flags: str, plan: Plan, served: Served
+) -> SizeResult:
     options: dict[str, Any] = {} if layout.cache is None else {layout.cache: plan.memory}
     with open_reader(files, format=layout.format, **options) as local:
         blocks = local.blocks()
-        parts = 1 if blocks is None else len(np.unique(blocks))
+        block_count = 1 if blocks is None else len(np.unique(blocks))
         stored = max(1, _stored(local, files))
-        made = {
-            name: _order(name, len(local), blocks, plan.memory * parts // (WINDOWS * stored), plan.seed)
+        window = plan.memory * block_count // (WINDOWS * stored)
+        epochs = {
+            name: _order(name, len(local), blocks, window, plan.seed)
             for name in ORDERS
             if name not in orders.BY_BLOCKS or blocks is not None
         }
-        rates = _rates(local, {name: order for name, (order, _) in made.items()}, plan)
+        rates = _rates(local, {name: order for name, (order, _) in epochs.items()}, plan)
     urls = [served.at(path) for path in files]
-    found: dict[str, Reading] = {}
-    opened: list[int] = []
-    for name, (order, mixes) in made.items():
-        with _remote(urls, layout, options, plan, served) as (distant, (requests, fetched)):
-            opened.append(requests)
-            read = 0
+    readings: dict[str, Reading] = {}
+    open_requests: list[int] = []
+    for name, (order, mixes) in epochs.items():
+        with _remote(urls, layout, options, plan, served) as (reader, (requests, fetched)):
+            open_requests.append(requests)
+            done = 0
             began = time.monotonic()
-            while read < len(order) and time.monotonic() - began < LONGEST:
-                batch = order[read : read + plan.batch_size]
-                distant.read(batch)
-                read += len(batch)
-        # After it was closed: nothing is under way any more.
-        part = read / len(order)
-        fetched, requests = round(served.bytes + part * fetched), round(served.requests + part * requests)
-        found[name] = Reading(
-            fetched / max(1.0, part * stored), fetched, requests, read, mixes,
-            statistics.median(rates[name]), max(rates[name]),
-        )  # fmt: skip
-    length = len(next(iter(made.values()))[0])
+            while done < len(order) and time.monotonic() - began < MAX_REMOTE_SECONDS:
+                batch = order[done : done + plan.batch_size]
+                reader.read(batch)
+                done += len(batch)
+        # Closed: no request is in flight any more.
+        share = done / len(order)
+        fetched, requests = round(served.bytes + share * fetched), round(served.requests + share * requests)
+        readings[name] = Reading(
+            fetched / max(1.0, share * stored),
+            fetched,
+            requests,
+            done,
+            mixes,
+            statistics.median(rates[name]),
+            max(rates[name]),
+        )
+    length = len(next(iter(epochs.values()))[0])
     # A large shard has several blocks.
-    units = len(files) if layout.option is None else parts
-    return Sized(
-        layout.format, layout.unit, size, said, units, stored / units, length / units, length,
-        min(opened), found,
-    )  # fmt: skip
+    units = len(files) if layout.option is None else block_count
+    return SizeResult(
+        layout.format,
+        layout.unit,
+        size,
+        flags,
+        units,
+        stored / units,
+        length / units,
+        length,
+        min(open_requests),
+        readings,
+    )
 
 
 def _stored(reader: Reader, files: list[str]) -> int:
-    """The bytes that all samples take in their files, each counted once."""
+    """Return the bytes of all samples in their files, each counted once."""
     spans = reader.ranges(None, np.arange(len(reader)))
     if spans is None:
         return sum(
-            one.stat().st_size
+            file.stat().st_size
             for path in map(Path, files)
-            for one in ([path] if path.is_file() else path.rglob("*"))
-            if one.is_file()
+            for file in ([path] if path.is_file() else path.rglob("*"))
+            if file.is_file()
         )
     runs = np.unique(np.stack([spans.file.astype(np.int64), spans.start, spans.size]), axis=1)
     return int(runs[2].clip(0).sum())
@@ -280,26 +284,27 @@ def _order(
 def _remote(
     urls: list[str], layout: Layout, options: dict[str, Any], plan: Plan, served: Served
 ) -> Iterator[tuple[Reader, tuple[int, int]]]:
-    """The same files over the network, and the requests and bytes that opening them took."""
+    """Open the files over the network; yield the reader, and the requests and bytes of opening them."""
     served.begin()
-    with open_reader(urls, format=layout.format, fetch_bytes=plan.memory, **options) as distant:
+    with open_reader(urls, format=layout.format, fetch_bytes=plan.memory, **options) as reader:
         opening = served.requests, served.bytes
         served.begin()
-        yield distant, opening
+        yield reader, opening
 
 
-def _rates(reader: Reader, made: Mapping[str, orders.Order], plan: Plan) -> dict[str, list[float]]:
-    """Samples/s from the disk, or rather its cache, of every order in turn."""
-    rates: dict[str, list[float]] = {name: [] for name in made}
-    at = dict.fromkeys(made, 0)
+def _rates(reader: Reader, epochs: Mapping[str, orders.Order], plan: Plan) -> dict[str, list[float]]:
+    """Return samples/s from the page cache, of every order in turn."""
+    rates: dict[str, list[float]] = {name: [] for name in epochs}
+    positions = dict.fromkeys(epochs, 0)
     for _ in range(plan.rounds):
-        for name, order in made.items():
+        for name, order in epochs.items():
             began, done = time.perf_counter(), 0
             while True:
-                batch = order[at[name] : at[name] + plan.batch_size]
+                batch = order[positions[name] : positions[name] + plan.batch_size]
                 reader.read(batch)
                 done += len(batch)
-                at[name] = 0 if at[name] + len(batch) >= len(order) else at[name] + len(batch)
+                end = positions[name] + len(batch)
+                positions[name] = 0 if end >= len(order) else end
                 spent = time.perf_counter() - began
                 if spent >= plan.seconds:
                     break
@@ -307,54 +312,56 @@ def _rates(reader: Reader, made: Mapping[str, orders.Order], plan: Plan) -> dict
     return rates
 
 
-def recommend(rows: Sequence[Sized], order: str, request_bytes: int) -> tuple[Sized, str]:
-    """The size to take for an order, and why, in one sentence."""
+def recommend(rows: Sequence[SizeResult], order: str, request_bytes: int) -> tuple[SizeResult, str]:
+    """Return the best size for an order, and the reason in one sentence."""
     order = LAYOUTS[rows[0].format].judged or order
-    if not any(order in one.orders for one in rows):
+    if not any(order in result.orders for result in rows):
         order = "random"
 
-    def read(one: Sized) -> Reading:
-        return one.orders[order]
+    def read(result: SizeResult) -> Reading:
+        return result.orders[order]
 
-    most = max(read(one).mixes or 0 for one in rows)
-    mixing = [one for one in rows if (read(one).mixes or 0) >= min(MIXED, most)]
-    least = min(one.cost(order, request_bytes) for one in mixing)
-    good = [one for one in mixing if one.cost(order, request_bytes) <= ALIKE * least]
-    best = max(good, key=lambda one: read(one).rate)
+    max_mixes = max(read(result).mixes or 0 for result in rows)
+    mixing = [result for result in rows if (read(result).mixes or 0) >= min(MIN_MIXED_BLOCKS, max_mixes)]
+    lowest = min(result.cost(order, request_bytes) for result in mixing)
+    good = [result for result in mixing if result.cost(order, request_bytes) <= MAX_COST_RATIO * lowest]
+    best = max(good, key=lambda result: read(result).rate)
     mixed = f", and mixes {read(best).mixes} {best.unit}s at a time" if read(best).mixes else ""
-    said = f"{order} fetches {_times(read(best))} what it needs, {_requests(read(best))}{mixed}"
-    smaller = [one for one in rows if one.size < best.size]
-    larger = [one for one in rows if one.size > best.size]
+    message = f"{order} fetches {_times(read(best))} what it needs, {_requests(read(best))}{mixed}"
+    smaller = [result for result in rows if result.size < best.size]
+    larger = [result for result in rows if result.size > best.size]
     if smaller:
-        said += f"; smaller ones: {_requests(read(smaller[-1]))}, {_times(read(smaller[-1]))}"
+        message += f"; smaller ones: {_requests(read(smaller[-1]))}, {_times(read(smaller[-1]))}"
     if larger:
         fewer = f", mixing {read(larger[0]).mixes}" if read(larger[0]).mixes else ""
-        said += f"; larger ones: {_times(read(larger[0]))}, {_requests(read(larger[0]))}{fewer}"
-    return best, said
+        message += f"; larger ones: {_times(read(larger[0]))}, {_requests(read(larger[0]))}{fewer}"
+    return best, message
 
 
-def _times(one: Reading) -> str:
-    return f"{one.amplification:.1f}×"
+def _times(reading: Reading) -> str:
+    return f"{reading.amplification:.1f}×"
 
 
-def _requests(one: Reading) -> str:
-    return f"{1000 * one.requests / one.samples:,.0f} requests for 1,000 samples"
+def _requests(reading: Reading) -> str:
+    return f"{1000 * reading.requests / reading.samples:,.0f} requests for 1,000 samples"
 
 
 def layouts_for(
     names: Sequence[str] | None, schema: Mapping[str, Field]
 ) -> tuple[list[Layout], dict[str, str]]:
-    """Those to measure, and why the others are left out; one that is named and cannot be is an error."""
+    """Return the layouts to measure, and why others are left out; raise for a named one."""
     for name in names or ():
         if name not in LAYOUTS:
             raise OptionError(f"chunks are measured of {', '.join(LAYOUTS)}, not of {name!r}")
-    left = {
-        name: why for name, one in LAYOUTS.items()
-        if (names is None or name in names) and (why := one.refuses(schema)) is not None
+    refused = {
+        name: why for name, layout in LAYOUTS.items()
+        if (names is None or name in names) and (why := layout.refuses(schema)) is not None
     }  # fmt: skip
-    found = [one for name, one in LAYOUTS.items() if (names is None or name in names) and name not in left]
-    if names is not None and left:
-        raise SchemaError("; ".join(f"{name}: {why}" for name, why in left.items()))
-    if not found:
-        raise OptionError("; ".join(f"{name}: {why}" for name, why in left.items()))
-    return found, left
+    layouts = [
+        layout for name, layout in LAYOUTS.items() if (names is None or name in names) and name not in refused
+    ]
+    if names is not None and refused:
+        raise SchemaError("; ".join(f"{name}: {why}" for name, why in refused.items()))
+    if not layouts:
+        raise OptionError("; ".join(f"{name}: {why}" for name, why in refused.items()))
+    return layouts, refused

@@ -53,6 +53,14 @@ def core_share(since: tuple[float, float]) -> float:
     return ran / (ran + waited) if ran else 1.0
 
 
+def own_memory() -> int:
+    """Return the resident bytes of this process without the pages of mapped files."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
 def _processor() -> str:
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         # ARM's /proc/cpuinfo has numbers only; lscpu knows their names.

@@ -12,7 +12,7 @@ from typing import Any
 
 from ...errors import shown
 from . import figures, labels
-from .measured import Measured, caveats, pareto
+from .measurement import Measurement, caveats, pareto
 
 # What "fast" may mean, and how it is called.
 SPEEDS = {
@@ -57,12 +57,12 @@ def size_unit(most: float) -> tuple[float, str]:
     return 1, "bytes"
 
 
-def whole(one: Measured, total: int) -> float | None:
+def whole(one: Measurement, total: int) -> float | None:
     """The bytes of the whole dataset in this format, as far as the sample tells."""
     return None if one.bytes_per_sample is None else one.bytes_per_sample * total
 
 
-def ranked(rows: Sequence[Measured], by: str) -> list[Measured]:
+def ranked(rows: Sequence[Measurement], by: str) -> list[Measurement]:
     """The fastest first; those that were not measured last."""
     speed = SPEEDS[by][0]
     return sorted(rows, key=lambda one: (one.error is not None, -(getattr(one, speed) or 0), one.label))
@@ -71,7 +71,7 @@ def ranked(rows: Sequence[Measured], by: str) -> list[Measured]:
 # -- the figure -------------------------------------------------------------------------------------------
 
 
-def draw(rows: Sequence[Measured], about: About, *, title: bool = True) -> Any:
+def draw(rows: Sequence[Measurement], about: About, *, title: bool = True) -> Any:
     """Size against speed, with the front of those that no other beats."""
     speed, words = SPEEDS[about.by]
     good = [one for one in rows if one.bytes_per_sample is not None and getattr(one, speed) is not None]
@@ -124,8 +124,8 @@ def _scales(axes: Any, spots: list[tuple[float, float]]) -> None:
 def _name(
     figure: Any,
     axes: Any,
-    good: list[Measured],
-    front: list[Measured],
+    good: list[Measurement],
+    front: list[Measurement],
     spot: dict[str, tuple[float, float]],
     speed: str,
 ) -> None:
@@ -205,7 +205,7 @@ code { background: var(--soft); padding: .1rem .3rem; border-radius: 3px; overfl
 """
 
 
-def html(rows: Sequence[Measured], about: About, size: Any) -> str:
+def html(rows: Sequence[Measurement], about: About, size: Any) -> str:
     """A page with the figure, every number, what was left out, and how it was measured.
 
     ``size``: how a number of bytes is written.
@@ -262,7 +262,7 @@ beyond Python and NumPy and without the pages of mapped files.</p>"""
 
 def _columns(about: About, size: Any) -> list[tuple[str, Any]]:
     def rate(name: str) -> Any:
-        def value(one: Measured) -> str:
+        def value(one: Measurement) -> str:
             found = getattr(one, name)
             best = one.best.get(name)
             several = best is not None and one.rounds > 1

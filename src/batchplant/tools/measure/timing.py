@@ -1,7 +1,6 @@
-"""How fast a reader gives its samples: one way to time an epoch and a scan.
+"""Timing of epochs through the Loader and of scans, for all benches and for `advise`.
 
-`bench formats` measures with it and `advise` predicts with it, so that both count the same. By the wall
-clock: what other processes take is missing to whoever trains beside them, too.
+Times are wall-clock times: a training run beside other processes loses what they take, too.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -24,34 +24,46 @@ from ...schema import Schema
 from ...schema.columns import I64, Columns, column_runs
 from .machine import core_seconds, core_share
 from .pipelines import image_fields, pipelines
-from .watching import rows
 
-# Where the time is short, a batch takes so long at most, or a few of them would take all of it. It is no
-# smaller than that: every batch costs something, however few samples it has.
+# Short measurements grow batches until one takes this long. Smaller batches would measure the cost per batch.
 BATCH_SECONDS = 0.012
-# What a batch has that is surely made so quickly.
-SMALL_BYTES = 4 << 20
-# What it has at most: of cells, as the memory of large ones comes and goes with the allocator; of pixels.
-MOST_BYTES, MOST_PIXELS = 8 << 20, 64 << 20
-# An epoch of few samples has so many batches all the same.
-BATCHES = 4
-# So many count at least, after those that fill the threads: what is under way at the end must not matter.
-LEAST = 8
-# Few samples are taken again and again in one epoch, for between two the threads have nothing to do.
-LONG = 64
-# Samples of a first batch and batches of an epoch where other processes want the cores too.
-CROWDED_BATCH, CROWDED_BATCHES = 64, 256
-# How many times longer than it should, something may take that is slow, and than how much at least.
-LONGER, MOMENT = 6, 0.1
+# Bytes of a first batch, which is surely made in that time.
+SMALL_BATCH_BYTES = 4 << 20
+# Limits of a batch: bytes of cells, as large buffers come and go with the allocator, and bytes of pixels.
+MAX_BATCH_BYTES, MAX_BATCH_PIXEL_BYTES = 8 << 20, 64 << 20
+# Batches of an epoch of few samples.
+MIN_BATCHES = 4
+# Batches that count, after those that fill the threads: batches in flight at the end must not matter.
+MIN_COUNTED_BATCHES = 8
+# Few samples are repeated within one epoch up to so many batches: threads are idle between two epochs.
+REPEATED_BATCHES = 64
+# Samples of a first batch, and batches of an epoch, where other processes compete for the cores.
+BUSY_BATCH, MAX_BUSY_BATCHES = 64, 256
+# A slow epoch is stopped after so many times its seconds, but not before so many times SLOW_SECONDS.
+MAX_OVERTIME, SLOW_SECONDS = 6, 0.1
 SCAN_BYTES = 4 << 20
 SCAN_ROWS = 4096
-PAGE = 4096
+PAGE_BYTES = 4096
 CHANNELS = 3
 
 
+def batch_rows(batch: Mapping[str, Any]) -> int:
+    """Return the number of samples of a batch."""
+    value = next(iter(batch.values()))
+    # Ragged values are (values, offsets), with one offset more than there are samples.
+    return len(value[1]) - 1 if isinstance(value, tuple) else len(value)
+
+
+def epoch_rate(loader: Loader) -> float:
+    """Return the samples/s of a complete epoch, including its start."""
+    began = time.perf_counter()
+    samples = sum(batch_rows(batch) for batch in loader)
+    return samples / (time.perf_counter() - began)
+
+
 @dataclasses.dataclass(frozen=True)
-class How:
-    """What an epoch is like. ``batch_size``: where the time is short, at most (:func:`quick_epoch`)."""
+class EpochSettings:
+    """Settings of a timed epoch. ``batch_size`` is the upper limit for :func:`quick_epoch`."""
 
     batch_size: int
     order: str = "random"
@@ -60,174 +72,189 @@ class How:
     workers: int | None = None
 
     def small_batch(self, schema: Schema, sample_bytes: float) -> int:
-        return self._batch(SMALL_BYTES, SMALL_BYTES, schema, sample_bytes)
+        """Return the size of a batch that is surely made quickly."""
+        return self._batch(SMALL_BATCH_BYTES, SMALL_BATCH_BYTES, schema, sample_bytes)
 
     def large_batch(self, schema: Schema, sample_bytes: float) -> int:
-        return self._batch(MOST_BYTES, MOST_PIXELS, schema, sample_bytes)
+        """Return the size of the largest batch of a short measurement."""
+        return self._batch(MAX_BATCH_BYTES, MAX_BATCH_PIXEL_BYTES, schema, sample_bytes)
 
-    def _batch(self, cells: int, pixels: int, schema: Schema, sample_bytes: float) -> int:
-        """As many samples as have so many bytes, as they are stored and as pixels, in powers of two."""
-        made = CHANNELS * self.size**2 * len(image_fields(schema)) * (self.pipeline in ("train", "val"))
-        return min(self.batch_size, _power(cells / max(sample_bytes, 1)), _power(pixels / max(made, 1)))
+    def _batch(self, cell_bytes: int, pixel_bytes: int, schema: Schema, sample_bytes: float) -> int:
+        """Return the samples, a power of two, that fit both budgets: bytes of cells and of pixels."""
+        resized = len(image_fields(schema)) * (self.pipeline in ("train", "val"))
+        output_bytes = CHANNELS * self.size**2 * resized
+        return min(
+            self.batch_size,
+            _power_of_two(cell_bytes / max(sample_bytes, 1)),
+            _power_of_two(pixel_bytes / max(output_bytes, 1)),
+        )
 
 
 @dataclasses.dataclass(frozen=True)
-class Timed:
-    """What came: so many samples; the first batch after ``first`` seconds.
+class EpochTiming:
+    """Timing of an epoch of ``samples`` samples, the first batch after ``first_batch_seconds``.
 
-    ``rate``: samples/s once the threads are busy; ``whole``: with the start. ``parts``: where the time went,
-    by the loader's own account. ``share``: fraction of the time that the threads got a core when they wanted
-    one; less than 1 where other processes, or more threads than cores, compete for them.
+    ``rate``: samples/s once the threads are busy; ``rate_with_start``: including the start. ``parts``:
+    seconds by part of the pipeline, from the loader's statistics. ``core_share``: share of the time that
+    threads got a core when they wanted one; less than 1 where other processes, or more threads than cores,
+    compete for them.
     """
 
     samples: int
-    first: float
+    first_batch_seconds: float
     rate: float
-    whole: float
+    rate_with_start: float
     parts: Mapping[str, float]
-    share: float = 1.0
+    core_share: float = 1.0
 
 
 def quick_epoch(
     reader: Reader,
-    how: How,
+    settings: EpochSettings,
     *,
     sample_bytes: float,
     seconds: float,
-    batch: int = 0,
+    batch_size: int = 0,
     indices: I64 | None = None,
     seed: int = 0,
-    note: Callable[[], None] = lambda: None,
-) -> tuple[Timed, int]:
-    """Epochs for a short time, and the batch size they had: as asked, unless such a batch takes long.
+    on_batch: Callable[[], None] = lambda: None,
+    busy: bool = False,
+) -> tuple[EpochTiming, int]:
+    """Time epochs for a short time; return the timing and the batch size.
 
-    ``batch``: what an epoch before had, from 0 on; it only grows.
+    The batch size grows from ``batch_size`` or a small one until a batch takes BATCH_SECONDS. ``busy``: other
+    processes compete for the cores, ``seconds`` are of CPU time, and the rate is the estimated rate without
+    them.
     """
-    batch = max(batch, how.small_batch(reader.schema, sample_bytes))
-    most = how.large_batch(reader.schema, sample_bytes)
+    batch = settings.small_batch(reader.schema, sample_bytes)
+    batch = max(batch_size, min(BUSY_BATCH, batch) if busy else batch)
+    largest = settings.large_batch(reader.schema, sample_bytes)
+    batches = MIN_BATCHES
     while True:
-        found = epoch(reader, how, batch=batch, seconds=seconds, indices=indices, seed=seed, note=note)
-        larger = min(most, _power(BATCH_SECONDS * found.rate))
-        if larger <= batch:
-            return found, batch
-        # Larger batches may be quicker, and these then larger still.
-        batch = larger
-
-
-def crowded_epoch(
-    reader: Reader,
-    how: How,
-    *,
-    sample_bytes: float,
-    seconds: float,
-    batch: int = 0,
-    indices: I64 | None = None,
-) -> tuple[Timed, int]:
-    """As :func:`quick_epoch`, on a machine where other processes want the cores too.
-
-    The rate is the one that there would be without them: they stretch the time by as much as our threads
-    wait for a core, and the threads of all cores cannot be faster than the CPU time that samples take.
-    ``seconds``: of CPU time.
-    """
-    most = how.large_batch(reader.schema, sample_bytes)
-    batch = max(batch, min(CROWDED_BATCH, how.small_batch(reader.schema, sample_bytes)))
-    samples = np.arange(len(reader)) if indices is None else indices
-    batches = BATCHES
-    while True:
-        before = time.process_time()
-        # To its end: the CPU time is then that of these samples and no others.
-        found = epoch(reader, how, batch=batch, seconds=None, indices=np.resize(samples, batches * batch))
-        spent = max(time.process_time() - before, 1e-6)
-        rate = min(found.whole / found.share, len(os.sched_getaffinity(0)) * found.samples / spent)
-        larger = min(most, _power(BATCH_SECONDS * rate))
-        if larger > batch:
-            batch = larger
-        elif spent < seconds / 2 and batches < CROWDED_BATCHES:
-            batches = min(CROWDED_BATCHES, math.ceil(batches * seconds / spent))
+        if busy:
+            timing, cpu_seconds = _busy_epoch(reader, settings, batch, batches, indices)
         else:
-            return dataclasses.replace(found, rate=rate), batch
+            timing, cpu_seconds = (
+                epoch(
+                    reader,
+                    settings,
+                    batch_size=batch,
+                    seconds=seconds,
+                    indices=indices,
+                    seed=seed,
+                    on_batch=on_batch,
+                ),
+                math.inf,
+            )
+        larger = min(largest, _power_of_two(BATCH_SECONDS * timing.rate))
+        if larger > batch:
+            # Larger batches may be faster, and then may be larger still.
+            batch = larger
+        elif cpu_seconds < seconds / 2 and batches < MAX_BUSY_BATCHES:
+            batches = min(MAX_BUSY_BATCHES, math.ceil(batches * seconds / cpu_seconds))
+        else:
+            return timing, batch
 
 
-def _power(size: float) -> int:
-    """A power of two: nearly the same speed gives the same batches, and they are dealt evenly to threads."""
+def _busy_epoch(
+    reader: Reader, settings: EpochSettings, batch_size: int, batches: int, indices: I64 | None
+) -> tuple[EpochTiming, float]:
+    """Time a complete epoch of so many batches; return it with its CPU seconds.
+
+    Other processes stretch the time by as much as our threads wait for a core. The threads of all cores
+    cannot be faster than the CPU time that samples take.
+    """
+    samples = np.arange(len(reader)) if indices is None else indices
+    began = time.process_time()
+    # A complete epoch: its CPU time is that of these samples and no others.
+    timing = epoch(
+        reader,
+        settings,
+        batch_size=batch_size,
+        seconds=None,
+        indices=np.resize(samples, batches * batch_size),
+    )
+    cpu_seconds = max(time.process_time() - began, 1e-6)
+    cores = len(os.sched_getaffinity(0))
+    rate = min(timing.rate_with_start / timing.core_share, cores * timing.samples / cpu_seconds)
+    return dataclasses.replace(timing, rate=rate), cpu_seconds
+
+
+def _power_of_two(size: float) -> int:
+    """Round down to a power of two, so that similar speeds give the same batch size."""
     return 1 << int(math.log2(max(size, 1.0)))
 
 
 def epoch(
     reader: Reader,
-    how: How,
+    settings: EpochSettings,
     *,
-    batch: int,
+    batch_size: int,
     seconds: float | None,
     once: bool = False,
     indices: I64 | None = None,
     seed: int = 0,
-    note: Callable[[], None] = lambda: None,
-) -> Timed:
-    """Epochs through the Loader in batches of ``batch``, for about so many seconds; None: one whole epoch.
+    on_batch: Callable[[], None] = lambda: None,
+) -> EpochTiming:
+    """Time epochs through the Loader for about so many seconds; None: one complete epoch.
 
-    ``once``: one epoch or its beginning, as a first one is, in which no sample comes twice. ``indices``: only
-    these samples. ``note`` is called after every batch.
+    ``once``: one epoch or its beginning, in which no sample repeats. ``indices``: only these samples.
+    ``on_batch`` is called after every batch.
     """
     samples = np.arange(len(reader)) if indices is None else indices
-    if once or seconds is None or how.order in orders.BY_BLOCKS:
-        batch = max(1, min(batch, len(samples) // BATCHES))
+    if once or seconds is None or settings.order in orders.BY_BLOCKS:
+        batch_size = max(1, min(batch_size, len(samples) // MIN_BATCHES))
     else:
-        indices = np.resize(samples, max(len(samples), LONG * batch))
+        indices = np.resize(samples, max(len(samples), REPEATED_BATCHES * batch_size))
     done = counted = batches = 0
-    spent = first = 0.0
+    counted_seconds = first_batch_seconds = 0.0
     with contextlib.ExitStack() as stack:
-        # What an order costs over a network is what is being found out.
+        # Warnings about the cost of an order over the network: that cost is being measured.
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
         loader = stack.enter_context(
             contextlib.closing(
                 Loader(
-                    reader,
-                    batch,
-                    order=how.order,
-                    rank=0,
-                    world_size=1,
-                    indices=indices,
-                    workers=how.workers,
-                    pipelines=pipelines(reader.schema, how.pipeline, how.size),
-                    seed=seed,
+                    reader, batch_size, order=settings.order, rank=0, world_size=1, indices=indices,
+                    workers=settings.workers, seed=seed,
+                    pipelines=pipelines(reader.schema, settings.pipeline, settings.size),
                 )
             )
-        )
-        # Until every buffer was used once: a new one has pages that the system has to clear.
-        starting = min(loader.ahead + PRODUCERS, len(loader) // 2)
+        )  # fmt: skip
+        # The system has to clear the pages of new buffers: start counting once each was used.
+        warmup = min(loader.ahead + PRODUCERS, len(loader) // 2)
         began = now = time.perf_counter()
         cores = core_seconds()
-        over = False
-        while not over:
-            start = asked = time.perf_counter()
-            for number, one in enumerate(loader):
+        finished = False
+        while not finished:
+            start = epoch_began = time.perf_counter()
+            for number, batch in enumerate(loader):
                 now = time.perf_counter()
-                done += rows(one)
-                first = first or now - asked
-                if number < starting:
+                done += batch_rows(batch)
+                first_batch_seconds = first_batch_seconds or now - epoch_began
+                if number < warmup:
                     start = now
                 else:
-                    counted += rows(one)
+                    counted += batch_rows(batch)
                     batches += 1
-                note()
+                on_batch()
                 if seconds is not None:
-                    # Batches are made at the same time, and come in twos.
-                    even = batches and batches % PRODUCERS == 0
-                    enough = now - began >= seconds and (once or (even and batches >= LEAST))
-                    over = enough or now - began >= LONGER * max(seconds, MOMENT)
-                if over:
+                    # Producers work in parallel: batches come in groups.
+                    is_group = batches and batches % PRODUCERS == 0
+                    enough = once or (is_group and batches >= MIN_COUNTED_BATCHES)
+                    overtime = now - began >= MAX_OVERTIME * max(seconds, SLOW_SECONDS)
+                    finished = overtime or bool(now - began >= seconds and enough)
+                if finished:
                     break
-            spent += now - start
-            over = over or once or seconds is None
-            starting = min(PRODUCERS, starting)
+            counted_seconds += now - start
+            finished = finished or once or seconds is None
+            warmup = min(PRODUCERS, warmup)
         share = core_share(cores)
         stats = loader.stats()
-    whole = done / max(now - began, 1e-9)
-    rate = counted / spent if counted and spent else whole
+    rate_with_start = done / max(now - began, 1e-9)
+    rate = counted / counted_seconds if counted and counted_seconds else rate_with_start
     parts = {name: float(stats[name]) for name in ("storage", "decode", "transforms")}
-    return Timed(done, first, rate, whole, parts, share)
+    return EpochTiming(done, first_batch_seconds, rate, rate_with_start, parts, share)
 
 
 def scan(
@@ -237,31 +264,31 @@ def scan(
     seconds: float | None,
     fields: Sequence[str] | None = None,
 ) -> tuple[float, float]:
-    """Samples/s and bytes/s from start to end, in whole passes; None: one pass.
+    """Return samples/s and bytes/s of complete passes from start to end; seconds None: one pass.
 
-    A pass is broken off only where it takes long: some formats unpack at its beginning what comes later.
+    Only a slow pass is stopped early: some formats decompress at its beginning what comes later.
     """
-    at_once = SCAN_ROWS if fields else int(np.clip(SCAN_BYTES / max(sample_bytes, 1), 1, SCAN_ROWS))
-    # Once for nothing: libraries are imported.
-    next(iter(reader.scan(at_once, fields)), None)
+    chunk_rows = SCAN_ROWS if fields else int(np.clip(SCAN_BYTES / max(sample_bytes, 1), 1, SCAN_ROWS))
+    # Not timed: imports libraries.
+    next(iter(reader.scan(chunk_rows, fields)), None)
     done = size = 0
     began = time.perf_counter()
     while True:
-        before = done
-        for columns in reader.scan(at_once, fields):
+        done_before = done
+        for columns in reader.scan(chunk_rows, fields):
             done += columns.rows
-            size += touch(columns, whole=fields is not None)
+            size += touch(columns, every_byte=fields is not None)
             if seconds is not None and time.perf_counter() - began > 2 * seconds:
                 break
         spent = time.perf_counter() - began
-        if seconds is None or spent > seconds or done == before:
+        if seconds is None or spent > seconds or done == done_before:
             return done / spent, size / spent
 
 
-def touch(columns: Columns, *, whole: bool = False) -> int:
-    """Read something of every page, as cells may be views of a file that nobody has read; their bytes.
+def touch(columns: Columns, *, every_byte: bool = False) -> int:
+    """Read a byte of every page of cells, which may be views of a mapped file; return their bytes.
 
-    whole: read every byte of cells that lie side by side, as a query does.
+    every_byte: read all bytes of contiguous cells, as a query does.
     """
     total = 0
     for column in columns.values():
@@ -269,9 +296,9 @@ def touch(columns: Columns, *, whole: bool = False) -> int:
         size = int(sizes.clip(0).sum())
         if len(starts):
             first, end = int(starts.min()), int((starts + sizes.clip(0)).max())
-            if whole and end - first == size:
+            if every_byte and end - first == size:
                 np.count_nonzero(data[first:end])
             else:
-                int(data[first:end:PAGE].sum(dtype=np.int64))
+                int(data[first:end:PAGE_BYTES].sum(dtype=np.int64))
         total += size
     return total

@@ -12,7 +12,7 @@ MIN_EPOCH_SECONDS = 0.2
 
 
 @dataclasses.dataclass(frozen=True)
-class Measured:
+class Measurement:
     """One row of a comparison. Speeds and times are the median of the rounds; ``best`` has the best of each.
 
     ``bytes``: on disk (or in the bucket), all files, of ``samples`` samples; ``data``: of their cells, the
@@ -61,7 +61,7 @@ class Measured:
         return {**dataclasses.asdict(self), "bytes_per_sample": self.bytes_per_sample}
 
 
-def caveats(rows: Iterable[Measured], speed: str = "epoch_warm") -> list[str]:
+def caveats(rows: Iterable[Measurement], speed: str = "epoch_warm") -> list[str]:
     """Reasons why the order of the fastest may be chance, each as a sentence; none where it is not."""
     known = [one for one in rows if one.error is None and getattr(one, speed)]
     ordered = sorted(known, key=lambda one: -getattr(one, speed))
@@ -90,10 +90,10 @@ def caveats(rows: Iterable[Measured], speed: str = "epoch_warm") -> list[str]:
     return found
 
 
-def pareto(rows: Iterable[Measured], speed: str = "epoch_warm") -> list[Measured]:
+def pareto(rows: Iterable[Measurement], speed: str = "epoch_warm") -> list[Measurement]:
     """Those that no other beats: none is as small and as fast, and better in one of both. Smallest first."""
     known = [one for one in rows if one.bytes_per_sample is not None and getattr(one, speed) is not None]
-    front: list[Measured] = []
+    front: list[Measurement] = []
     for one in sorted(known, key=lambda one: (one.bytes_per_sample or 0, -getattr(one, speed))):
         equal = front and (one.bytes_per_sample, getattr(one, speed)) == (
             front[-1].bytes_per_sample, getattr(front[-1], speed)
