@@ -128,15 +128,6 @@ def _unsynced() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Any]:
-    """A browser for the tests of one module: while it runs, asyncio is taken in this thread."""
-    from browser import browser
-
-    with browser() as one:
-        yield one
-
-
 # Servers, for the tests that ask for one; one real server per process of tests, a bucket for each test.
 
 
