@@ -22,7 +22,7 @@ from batchplant.formats.registry import all_formats
 from batchplant.storage import checksums, commit, index, patches
 from batchplant.storage.index import container
 from batchplant.storage.partial import Spool
-from batchplant.testing.cases import ORDINARY, check_samples, jpeg, pixels
+from batchplant.testing.cases import EXAMPLE_FIELDS, check_samples, jpeg, pixels
 from processes import PATIENCE
 
 # Formats of tokens have tests of their own, too.
@@ -46,7 +46,7 @@ def dataset(name: str, count: int, *fields: str) -> tuple[dict[str, bp.schema.Fi
     found = all_formats()[name]
     media = MEDIA.get(name)
     chosen = {
-        key: one for key, one in ORDINARY.items()
+        key: one for key, one in EXAMPLE_FIELDS.items()
         if found.refuses(one[0]) is None
         and (media is None or key == media or key not in MEDIA.values())
         and (not fields or key in fields)

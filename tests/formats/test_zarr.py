@@ -19,7 +19,7 @@ import batchplant as bp
 import processes
 from batchplant.formats import zarr as format_zarr
 from batchplant.testing import FormatSuite, damage
-from batchplant.testing.cases import ORDINARY, all_cases, check_samples, jpeg
+from batchplant.testing.cases import EXAMPLE_FIELDS, all_cases, check_samples, jpeg
 from repository import GOLDEN
 
 zarr = pytest.importorskip("zarr")
@@ -50,8 +50,8 @@ OPTIONS = [
 
 
 def ordinary(count):
-    schema = {name: field for name, (field, _) in ORDINARY.items()}
-    return schema, [{name: made(n) for name, (_, made) in ORDINARY.items()} for n in range(count)]
+    schema = {name: field for name, (field, _) in EXAMPLE_FIELDS.items()}
+    return schema, [{name: made(n) for name, (_, made) in EXAMPLE_FIELDS.items()} for n in range(count)]
 
 
 def write(path, schema, samples, **options):

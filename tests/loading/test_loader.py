@@ -37,7 +37,7 @@ from batchplant.loading.locate import Locator
 from batchplant.loading.pipes import Pipe
 from batchplant.ops import Draws
 from batchplant.schema.columns import Ragged
-from batchplant.testing.cases import ORDINARY, equal
+from batchplant.testing.cases import EXAMPLE_FIELDS, equal
 from loaders import (
     PATIENCE,
     Memory,
@@ -127,9 +127,11 @@ def test_batches_hold_what_the_reader_reads(tmp_path, source):
 
 
 def test_every_kind_of_field(tmp_path):
-    schema = {name: field for name, (field, _) in ORDINARY.items()} | {"perhaps": bp.Int(optional=True)}
+    schema = {name: field for name, (field, _) in EXAMPLE_FIELDS.items()} | {"perhaps": bp.Int(optional=True)}
     samples = [
-        {name: value(n) for name, (_, value) in ORDINARY.items()} | {"perhaps": n or None} for n in range(10)
+        {name: value(n) for name, (_, value) in EXAMPLE_FIELDS.items()} | {"perhaps": n or None}
+        for n in range(10)
+        for n in range(10)
     ]
     path = write(tmp_path / "data.npz", schema, samples)
     start = 0

@@ -15,7 +15,7 @@ from batchplant.loading.pipes import Pipe
 from batchplant.loading.plan import Plan
 from batchplant.loading.planning import make_plan, spec_of
 from batchplant.ops import Spec
-from batchplant.testing.cases import ORDINARY
+from batchplant.testing.cases import EXAMPLE_FIELDS
 from loaders import pixels, smooth, write, write_jpeg, write_raw
 
 MEAN, STD = [120.0, 115.0, 100.0], [60.0, 55.0, 50.0]
@@ -30,8 +30,8 @@ def reader(tmp_path_factory):
 def ordinary(tmp_path_factory):
     """One field of every kind."""
     path = tmp_path_factory.mktemp("plan") / "ordinary.npz"
-    schema = {name: field for name, (field, _) in ORDINARY.items()}
-    samples = [{name: value(n) for name, (_, value) in ORDINARY.items()} for n in range(3)]
+    schema = {name: field for name, (field, _) in EXAMPLE_FIELDS.items()}
+    samples = [{name: value(n) for name, (_, value) in EXAMPLE_FIELDS.items()} for n in range(3)]
     return bp.open(write(path, schema, samples))
 
 
@@ -91,7 +91,7 @@ def test_spec_of_odd_fields(field, spec):
 
 
 def test_none_leaves_a_field_out_and_the_order_is_that_of_the_schema(ordinary):
-    names = list(ORDINARY)
+    names = list(EXAMPLE_FIELDS)
     plan = make_plan(
         ordinary, {**dict.fromkeys(names), "varied": [ops.Pad(3)], "number": [], "more": Pipe("number")}
     )

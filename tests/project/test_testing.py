@@ -10,7 +10,6 @@ import pytest
 import processes
 import repository
 from batchplant.testing import FormatSuite
-from batchplant.testing.base import Bench
 from batchplant.testing.damage import cut_points, flip_points, memory_bounded
 
 PLUG_IN = '''
@@ -156,7 +155,7 @@ def test_the_suite_finds_what_is_wrong(broken, findings):
 
 def test_the_guide_and_the_docstring_explain_every_attribute():
     guide = (repository.ROOT / "docs" / "guides" / "add-a-format.md").read_text("utf-8")
-    for name in Bench.__annotations__:
+    for name in FormatSuite.__annotations__:
         assert f"{name}:" in FormatSuite.__doc__, name
         assert f"`{name}`" in guide, name
 

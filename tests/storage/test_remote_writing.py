@@ -26,7 +26,7 @@ from batchplant.formats import registry
 from batchplant.formats.base.tensors import TENSORS
 from batchplant.jobs import engines
 from batchplant.storage import Url, targets, uploads, work
-from batchplant.testing.cases import ORDINARY, check_samples, ordinary
+from batchplant.testing.cases import EXAMPLE_FIELDS, check_samples, example_fields
 from batchplant.testing.damage import EXHAUSTIVE
 from batchplant.testing.models import SHAPES, tensor
 from proxy import Proxy, answers, reset, stalled
@@ -135,14 +135,14 @@ def dataset(name: str, count: int) -> tuple[dict[str, bp.Field], list[dict[str, 
         ]
         return dict(TENSORS), made
     if found.fields:
-        given = ordinary(found.fields)
+        given = example_fields(found.fields)
         schema = {key: field for key, (field, _) in given.items()}
         return schema, [{key: given[key][1](n) for key in given} for n in range(count)]
-    fields = {key: field for key, (field, _) in ORDINARY.items() if found.refuses(field) is None}
+    fields = {key: field for key, (field, _) in EXAMPLE_FIELDS.items() if found.refuses(field) is None}
     if name in MEDIA:
         fields = {key: field for key, field in fields.items() if key not in MEDIA.values()}
-        fields = {MEDIA[name]: ORDINARY[MEDIA[name]][0], **fields}
-    return fields, [{key: ORDINARY[key][1](n) for key in fields} for n in range(count)]
+        fields = {MEDIA[name]: EXAMPLE_FIELDS[MEDIA[name]][0], **fields}
+    return fields, [{key: EXAMPLE_FIELDS[key][1](n) for key in fields} for n in range(count)]
 
 
 @pytest.mark.parametrize("name", WRITERS)

@@ -22,7 +22,7 @@ from batchplant.formats import registry
 from batchplant.jobs.summary import summarize
 from batchplant.ops import CenterCrop
 from batchplant.storage.remote import opened
-from batchplant.testing import base, models
+from batchplant.testing import FormatSuite, models
 from batchplant.testing.cases import cells, film, jpeg, pixels, sound
 from proxy import Proxy
 from repository import GOLDEN
@@ -89,7 +89,7 @@ def write(name: str, suffix: str, folder: Path) -> str:
     one = registry.get_format(name)
     if one.writer is None:
         return MADE[name](folder)
-    bench = (models.ModelSuite if one.tensors else base.Bench)()
+    bench = (models.ModelSuite if one.tensors else FormatSuite)()
     bench.format, bench.suffix, bench.beside = name, suffix, BESIDE.get(name, {})  # type: ignore[misc]
     if name == "tokens":
         bench.suffix, bench.options = ".bin", {"eos": 0}  # type: ignore[misc]

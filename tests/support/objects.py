@@ -25,9 +25,9 @@ class DetectionSuite(FormatSuite):
     notices_cuts = False
     fields: ClassVar[dict[str, tuple[bp.Field, Any]]]
 
-    def cases(self, *, held: bool = True):
-        if not held:
-            return super().cases(held=False)
+    def cases(self, *, supported: bool = True):
+        if not supported:
+            return super().cases(supported=False)
         return {name: one for name, one in all_cases().items() if name.startswith("image")}
 
     def files(self, path: str):

@@ -1,4 +1,4 @@
-"""Fields and values to try a format with, and whether what comes back is the same."""
+"""Fields and values to try a format with, and comparison of what was read."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ FLOATS = ("float16", "float32", "float64")
 
 
 def pixels(*shape: int, dtype: Any = np.uint8) -> Any:
-    """An image that is the same every time."""
+    """Return an image that is the same every time."""
     return np.random.default_rng(shape).integers(0, np.iinfo(dtype).max, shape, dtype, endpoint=True)
 
 
@@ -67,13 +67,13 @@ def numbers(dtype: str, *shape: int) -> Any:
 
 @functools.cache
 def sound(frames: int, *, channels: int = 1) -> bytes:
-    """A WAV file."""
+    """Return a WAV file."""
     return wav.write(numbers("int16", frames, channels), 8000, "PCM_16")
 
 
 @functools.cache
 def film(frames: int, side: int = 16) -> bytes:
-    """An AVI file of JPEG images: the one video that needs no library to be written."""
+    """Return an AVI file of JPEG images, the only video that can be written without a library."""
 
     def chunk(name: bytes, body: bytes) -> bytes:
         return name + struct.pack("<I", len(body)) + body + b"\0" * (len(body) % 2)
@@ -89,10 +89,10 @@ def film(frames: int, side: int = 16) -> bytes:
 
 @functools.cache
 def all_cases() -> dict[str, Case]:
-    """Every kind of field with values at its limits; nobody changes them."""
+    """Return every kind of field with values at its limits. The caller must not change them."""
     varied = [numbers("float32", n, 2) for n in (3, 0, 1)]
     freely = [numbers("int64", n, 4 - n) for n in (1, 4, 0)]
-    found: dict[str, Case] = {
+    cases: dict[str, Case] = {
         "bool": (Bool(), [True, False, True]),
         "class": (Int(names=("cat", "dog")), [1, 0, 1]),
         "bytes": (Bytes(), [b"", b"\0", bytes(range(256)) * 3, b"\xff"]),
@@ -116,22 +116,25 @@ def all_cases() -> dict[str, Case]:
         "image png": (Image("png"), [png(4, 4, 3), png(3, 5)]),
         "image of any mode": (Image(mode=None), [pixels(3, 4), jpeg(), pixels(2, 2, 4), pixels(2, 5, 3)]),
     }
-    found.update(_narrow_cases())
+    cases.update(_narrow_cases())
     for name in INTS:
-        found[name] = Int(name), [int(np.iinfo(name).min), int(np.iinfo(name).max), 0, 7]
+        cases[name] = Int(name), [int(np.iinfo(name).min), int(np.iinfo(name).max), 0, 7]
     for name in FLOATS:
-        most, least = float(np.finfo(name).max), float(np.finfo(name).smallest_subnormal)
-        found[name] = Float(name), [0.0, -0.0, 1.5, most, -most, least, math.nan, math.inf, -math.inf]
+        largest, smallest = float(np.finfo(name).max), float(np.finfo(name).smallest_subnormal)
+        cases[name] = (
+            Float(name),
+            [0.0, -0.0, 1.5, largest, -largest, smallest, math.nan, math.inf, -math.inf],
+        )
     for name in ("bool", *INTS, *FLOATS, "complex64", "datetime64[ms]"):
-        found[f"tensor {name}"] = Tensor(name, (2, 3)), [numbers(name, 2, 3), np.zeros((2, 3), name)]
-    return found
+        cases[f"tensor {name}"] = Tensor(name, (2, 3)), [numbers(name, 2, 3), np.zeros((2, 3), name)]
+    return cases
 
 
 def _narrow_cases() -> dict[str, Case]:
-    """Times, decimals, UUIDs, lists and structs."""
+    """Return cases of times, decimals, UUIDs, lists and structs."""
     moment = datetime.datetime(2024, 2, 29, 23, 59, 59, 123_456)
     far, early = np.datetime64(2**63 - 1, "us"), datetime.datetime(1, 1, 1)
-    aware = [one.replace(tzinfo=datetime.UTC) for one in (moment, datetime.datetime(1969, 12, 31))]
+    aware = [time.replace(tzinfo=datetime.UTC) for time in (moment, datetime.datetime(1969, 12, 31))]
     ids = [uuid.UUID(int=0), uuid.UUID(int=2**128 - 1), uuid.UUID("12345678-9abc-4def-8123-456789abcdef")]
     deep = Struct(
         {
@@ -145,8 +148,8 @@ def _narrow_cases() -> dict[str, Case]:
         "price": decimal.Decimal("-1234567890.12"), "id": ids[1], "tags": ["ß", None, ""],
         "box": np.array([1, -2], np.int16), "any": {"a": [1.5, None]},
     }  # fmt: skip
-    other: dict[str, Any] = dict.fromkeys(value)
-    other.update(real=math.nan, when=value["when"], tags=[], box=value["box"])
+    empty: dict[str, Any] = dict.fromkeys(value)
+    empty.update(real=math.nan, when=value["when"], tags=[], box=value["box"])
     spans = [np.timedelta64(2**63 - 1, "ns"), np.timedelta64(-1, "ns")]
     return {
         "time us": (Time("us"), [moment, early, far]),
@@ -161,7 +164,10 @@ def _narrow_cases() -> dict[str, Case]:
         "time of day ms": (Time("ms", clock=True), [datetime.time(1, 2, 3, 4000)]),
         "duration ns": (Duration("ns"), spans),
         "duration": (Duration("us"), [datetime.timedelta(days=-3, microseconds=1), datetime.timedelta(0)]),
-        "decimal": (Decimal(9, 4), [decimal.Decimal(one) for one in ("-12345.6789", "0.0000", "99999.9999")]),
+        "decimal": (
+            Decimal(9, 4),
+            [decimal.Decimal(text) for text in ("-12345.6789", "0.0000", "99999.9999")],
+        ),
         "long decimal": (
             Decimal(60, 30),
             [decimal.Decimal("1E-30"), decimal.Decimal("-" + "9" * 30 + "." + "9" * 30)],
@@ -170,20 +176,20 @@ def _narrow_cases() -> dict[str, Case]:
         "list": (List(Text()), [["a", "ß"], [], ["", "c"]]),
         "list with gaps": (List(Int("int32", optional=True)), [[1, None], [], [-(2**31)]]),
         "list of lists": (List(List(Float())), [[[1.5, math.inf], []], [], [[-0.0]]]),
-        "struct": (deep, [value, other]),
-        "list of structs": (List(deep), [[value, other], []]),
+        "struct": (deep, [value, empty]),
+        "list of structs": (List(deep), [[value, empty], []]),
     }
 
 
-# One of every kind in all_cases, for what is not tried with all of them.
-SOME = (
+# One of every kind in all_cases, for tests that do not try all of them.
+REPRESENTATIVE_CASES = (
     "bool", "class", "bytes", "text", "json", "audio wav", "video avi", "int64", "uint8", "float32",
     "tensor float32", "tensor bool", "tensor, first size varies", "tensor, sizes vary", "image", "image jpeg",
     "time us", "date", "duration", "decimal", "uuid", "list", "struct",
 )  # fmt: skip
 
 # One field of every kind, and its value in sample n.
-ORDINARY: dict[str, tuple[Field, Callable[[int], Any]]] = {
+EXAMPLE_FIELDS: dict[str, tuple[Field, Callable[[int], Any]]] = {
     "image": (Image(), lambda n: jpeg(8, 8 + n % 5)),
     "audio": (Audio("wav", 8000, 1), lambda n: sound(1 + n % 5)),
     "video": (Video("avi", 25.0, 16, 16), lambda n: film(1 + n % 3)),
@@ -197,7 +203,7 @@ ORDINARY: dict[str, tuple[Field, Callable[[int], Any]]] = {
     "span": (Duration("ms"), lambda n: datetime.timedelta(milliseconds=n)),
     "price": (Decimal(9, 2), lambda n: decimal.Decimal(n).scaleb(-2)),
     "id": (Uuid(), lambda n: uuid.UUID(int=n)),
-    "tags": (List(Text()), lambda n: [f"tag {one}" for one in range(n % 3)]),
+    "tags": (List(Text()), lambda n: [f"tag {k}" for k in range(n % 3)]),
     "record": (Struct({"n": Int(), "day": Time("D")}), lambda n: {"n": n, "day": datetime.date(2024, 1, 1)}),
     "fixed": (Tensor("int16", (2, 3)), lambda n: np.full((2, 3), n, np.int16)),
     "varied": (Tensor("float32", (None, 2)), lambda n: np.full((n % 4, 2), n, np.float32)),
@@ -205,24 +211,24 @@ ORDINARY: dict[str, tuple[Field, Callable[[int], Any]]] = {
 
 
 def sequences() -> dict[str, Case]:
-    """What formats that hold nothing but sequences of numbers are tried with."""
+    """Return the cases of formats that hold only sequences of numbers."""
     return {
         f"sequence {name}": (Tensor(name, (None,)), [numbers(name, n)[::-1] + 1 for n in (5, 1, 0, 12)])
         for name in (*INTS, "float32", "float64")
     }
 
 
-def ordinary(fields: Mapping[str, Field]) -> dict[str, tuple[Field, Callable[[int], Any]]]:
-    """The same as ORDINARY for a format whose fields are given (``Format.fields``): that which it needs."""
+def example_fields(fields: Mapping[str, Field]) -> dict[str, tuple[Field, Callable[[int], Any]]]:
+    """Return EXAMPLE_FIELDS for a format whose fields are fixed (``Format.fields``)."""
     name, field = next(iter(fields.items()))
     if isinstance(field, Image):
-        return {name: ORDINARY["image"]}
+        return {name: EXAMPLE_FIELDS["image"]}
     assert isinstance(field, Tensor)
     return {name: (field, lambda n: np.arange(1, 1 + n % 7, dtype=field.dtype))}
 
 
 def equal(mine: Any, theirs: Any) -> bool:
-    """Equal to the last bit, NaN included; arrays by dtype, shape and bytes."""
+    """Compare to the last bit, NaN included; arrays by dtype, shape and bytes."""
     if isinstance(mine, np.ndarray | np.generic):
         theirs = np.asarray(theirs)
         alike = (mine.dtype, mine.shape) == (theirs.dtype, theirs.shape)
@@ -233,15 +239,17 @@ def equal(mine: Any, theirs: Any) -> bool:
     if isinstance(mine, list) and isinstance(theirs, list):
         return len(mine) == len(theirs) and all(map(equal, mine, theirs))
     if isinstance(mine, dict) and isinstance(theirs, dict):
-        return mine.keys() == theirs.keys() and all(equal(one, theirs[name]) for name, one in mine.items())
-    # Sounds and videos are bytes that know more.
+        return mine.keys() == theirs.keys() and all(
+            equal(value, theirs[name]) for name, value in mine.items()
+        )
+    # Sounds and videos are subclasses of bytes.
     if isinstance(mine, bytes) and isinstance(theirs, bytes):
         return mine == theirs
     return type(mine) is type(theirs) and bool(mine == theirs)
 
 
 def check_samples(reader: Reader, schema: Mapping[str, Field], samples: Sequence[Sample]) -> None:
-    """The reader holds exactly these samples; images that went in encoded are compared decoded."""
+    """Assert that the reader holds exactly these samples; encoded images are compared decoded."""
     assert len(reader) == len(samples)
     for number, (read, wrote) in enumerate(zip(reader, samples, strict=True)):
         assert list(read) == list(schema)
@@ -253,6 +261,6 @@ def check_samples(reader: Reader, schema: Mapping[str, Field], samples: Sequence
 
 
 def cells(reader: Reader) -> dict[str, list[bytes | None]]:
-    """The bytes of every cell."""
+    """Return the bytes of every cell."""
     columns = reader.read(range(len(reader)))
     return {name: [cell_bytes(columns[name], row) for row in range(len(reader))] for name in reader.schema}

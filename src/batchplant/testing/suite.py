@@ -1,4 +1,4 @@
-"""FormatSuite: what every format has to do."""
+"""FormatSuite: the tests that every format has to pass."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ import dataclasses
 import functools
 import lzma
 import os
+import pickle
 import shutil
+import subprocess
+import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -22,64 +25,90 @@ import pytest
 from ..codecs.cells import cell_bytes
 from ..codecs.media import image
 from ..data.concat import concat
-from ..errors import ExistsError, FieldNameError, MissingLibraryError, SampleIndexError, SchemaError
+from ..data.reader import Reader
+from ..data.shards import ShardWriter
+from ..data.writer import Writer
+from ..errors import (
+    BatchplantError,
+    ExistsError,
+    FieldNameError,
+    MissingLibraryError,
+    SampleIndexError,
+    SchemaError,
+)
 from ..formats import registry
-from ..formats.base.format import Probe, never
+from ..formats.base.format import Format, Probe, never
 from ..jobs.conversion import task
+from ..jobs.conversion.run import Conversion
+from ..jobs.convert import convert
 from ..jobs.verify import verify
 from ..schema import Audio, Field, Image, Int, Video
 from ..schema.columns import Columns, Ragged
-from .base import Bench
-from .cases import Sample, cells, check_samples, equal, film, jpeg, pixels, sound
+from ..storage import side_car
+from .cases import (
+    EXAMPLE_FIELDS,
+    REPRESENTATIVE_CASES,
+    Case,
+    Sample,
+    all_cases,
+    cells,
+    check_samples,
+    equal,
+    example_fields,
+    film,
+    jpeg,
+    pixels,
+    sequences,
+    sound,
+)
 from .damage import EXHAUSTIVE, cuts, flip, flips, memory_bounded, survive
-from .elsewhere import read_elsewhere
 
-# A suite of files that are only packed otherwise tries damage at so much fewer places.
-WRAPPED = 8
+# A suite of files that only wrap those of another one tries damage at this many times fewer places.
+WRAPPED_DAMAGE_DIVISOR = 8
 
 
 def _kinds(schema: Mapping[str, Field]) -> list[tuple[str, Field]]:
-    """The fields, whatever images are encoded as: that is the writer's choice."""
+    """Return the fields without the encoding of images, which is the writer's choice."""
     return [
         (name, dataclasses.replace(field, encoding=None) if isinstance(field, Image) else field)
         for name, field in schema.items()
     ]
 
 
-def _lasting_folder() -> Path:
-    """One that goes with the process."""
+def _process_folder() -> Path:
+    """Return a folder that is removed when the process ends."""
     folder = Path(tempfile.mkdtemp(prefix="batchplant-suite-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
 
 
 @functools.cache
-def unpacked(golden: Path) -> dict[str, list[Path]]:
-    """Format → its golden files, those that are packed with xz unpacked; made once for all suites."""
-    found: dict[str, list[Path]] = {}
+def unpack_golden(golden: Path) -> dict[str, list[Path]]:
+    """Return the golden files by format, decompressed; once for all suites."""
+    files: dict[str, list[Path]] = {}
     for file in sorted(golden.glob("*/*")):
-        one = registry.all_formats().get(file.parent.name)
+        format = registry.all_formats().get(file.parent.name)
         plain = file.name.removesuffix(".xz")
-        if one is None or not file.is_file() or not plain.endswith(one.suffixes):
+        if format is None or not file.is_file() or not plain.endswith(format.suffixes):
             continue
-        path = _lasting_folder() / plain
+        path = _process_folder() / plain
         data = file.read_bytes()
         path.write_bytes(data if plain == file.name else lzma.decompress(data))
-        found.setdefault(one.name, []).append(path)
-    return found
+        files.setdefault(format.name, []).append(path)
+    return files
 
 
 @functools.cache
-def written_by_all() -> dict[str, Path]:
-    """A small file of every format that can be written here, by name; made once for all suites."""
-    folder = _lasting_folder()
-    found: dict[str, Path] = {}
-    for name, one in registry.all_formats().items():
+def write_all_formats() -> dict[str, Path]:
+    """Return a small file of every format that can be written here, by name; once for all suites."""
+    folder = _process_folder()
+    paths: dict[str, Path] = {}
+    for name, format in registry.all_formats().items():
         path = folder / f"other.{name}"
         values = {"n": 1, "image": jpeg(), "audio": sound(4), "video": film(1)}
         for field in (None, Image(), Audio(), Video()):
             schema: dict[str, Field] = {"n": Int()} if field is None else {field.kind: field, "n": Int()}
-            if one.writer is None or path.exists():
+            if format.writer is None or path.exists():
                 continue
             with (
                 contextlib.suppress(SchemaError, MissingLibraryError),
@@ -87,32 +116,241 @@ def written_by_all() -> dict[str, Path]:
             ):
                 out.append({key: values[key] for key in schema})
         if path.exists():
-            found[name] = path
-    return found
+            paths[name] = path
+    return paths
 
 
-class FormatSuite(Bench):
+# Errors are sent back; the process goes on with the next request.
+_READER_SCRIPT = """
+import os, pickle, sys, traceback
+from batchplant.testing.cases import cells
+source, sink = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
+os.dup2(2, 1)
+while True:
+    try:
+        environ, path, pickled = pickle.load(source)
+    except EOFError:
+        # Without finalization: threads of some libraries crash in it now and then.
+        os._exit(0)
+    os.environ.update(environ)
+    sys.path[:] = path
+    try:
+        views = [pickle.loads(view) for view in pickled]
+        result = [cells(view) for view in views], None
+        views[0].close()
+    except Exception:
+        result = None, traceback.format_exc()
+    pickle.dump(result, sink)
+    sink.flush()
+"""
+
+
+def read_in_other_process(views: Sequence[Reader]) -> list[Any]:
+    """Return the cells of these readers as another process reads them after unpickling them."""
+    process = _reader_process(os.getpid())
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        pickle.dump((dict(os.environ), sys.path, [pickle.dumps(view) for view in views]), process.stdin)
+        process.stdin.flush()
+        result, error = pickle.load(process.stdout)
+    except (EOFError, BrokenPipeError):
+        _reader_process.cache_clear()
+        raise AssertionError(f"the process that reads ended with {process.wait()}") from None
+    assert error is None, error
+    return list(result)
+
+
+@functools.cache
+def _reader_process(parent: int) -> subprocess.Popen[bytes]:
+    """Return the process that reads for this one; starting it takes long, so all suites share it."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", _READER_SCRIPT], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    atexit.register(_end, process, parent)
+    return process
+
+
+def _end(process: subprocess.Popen[bytes], parent: int) -> None:
+    if os.getpid() == parent and process.stdin is not None and process.stdout is not None:
+        process.stdin.close()
+        process.stdout.close()
+        process.wait()
+
+
+class FormatSuite:
     """Tests of a format: subclass it as ``Test…``, and set at least ``format`` and ``suffix``.
 
     format: the name of the format. suffix: that of its files; empty for folders. options: given to every
     ``create``; open_options: to every ``open``.
 
-    beside: name → (field, value) that a dataset of this format cannot do without; left out where the field
-    under test is of that kind itself. only_field: of a format that holds a single field and gives it a name
-    of its own: that name, a field that it can hold, and a function from sample numbers to values. leave_out:
-    names of ``batchplant.testing.cases.all_cases()`` that do not apply; values: other values for some of
-    them.
+    beside: name → (field, value) that every dataset of this format needs; left out where the field under test
+    is of that kind itself. only_field: for a format with a single field that it names itself: that name, a
+    field that it can hold, and a function from sample numbers to values. leave_out: names of
+    ``batchplant.testing.cases.all_cases()`` that do not apply; values: other values for some of them.
 
     keeps_schema: the very same kinds come back. keeps_jpeg: JPEG files are stored byte for byte. in_place:
-    some field has spans. notices_cuts: no truncation goes unnoticed. wraps: the same parser as that of
-    another suite, behind a compression for example: it is tried with fewer kinds and less damage. golden: a
-    folder with one folder of files per format, which the format must not take for its own.
+    some field has spans. notices_cuts: every truncation is detected. wraps: the parser is that of another
+    suite, behind a compression for example: fewer kinds and less damage are tried. golden: a folder with one
+    folder of files per format, which the format must not take for its own.
     """
 
-    # -- what goes in comes out ------------------------------------------------------------------------
+    format: ClassVar[str]
+    suffix: ClassVar[str] = ""
+    options: ClassVar[Mapping[str, Any]] = {}
+    open_options: ClassVar[Mapping[str, Any]] = {}
+    beside: ClassVar[Mapping[str, tuple[Field, Any]]] = {}
+    leave_out: ClassVar[Collection[str]] = ()
+    values: ClassVar[Mapping[str, list[Any]]] = {}
+    keeps_schema: ClassVar[bool] = True
+    keeps_jpeg: ClassVar[bool] = True
+    in_place: ClassVar[bool] = True
+    wraps: ClassVar[bool] = False
+    notices_cuts: ClassVar[bool] = True
+    golden: ClassVar[Path | None] = None
+    only_field: ClassVar[tuple[str, Field, Callable[[int], Any]] | None] = None
+
+    # -- methods that a subclass may override --------------------------------------------------------
+
+    def write(
+        self, path: str, schema: Mapping[str, Field], samples: Iterable[Sample], **options: Any
+    ) -> None:
+        with self.create(path, schema, **options) as out:
+            for sample in samples:
+                out.append(sample)
+
+    def files(self, path: str) -> list[Path]:
+        """Return the files to damage."""
+        paths = [Path(path)] if os.path.isfile(path) else sorted(Path(path).rglob("*"))
+        return [file for file in paths if file.is_file()]
+
+    # -- helpers -------------------------------------------------------------------------------------
+
+    def names(self, folder: Path) -> list[str]:
+        """Return the names in a folder, without the side-cars that the format writes."""
+        names = sorted(os.listdir(folder))
+        templates = self.spec.writer.side_cars if self.spec.writer is not None else ()
+        side_cars = {side_car(name, template).name for name in names for template in templates}
+        return [name for name in names if name not in side_cars]
+
+    @property
+    def spec(self) -> Format:
+        return registry.get_format(self.format)
+
+    def create(self, path: str, schema: Mapping[str, Field], **options: Any) -> Writer | ShardWriter:
+        if self.spec.writer is None:
+            pytest.skip(f"{self.format} is read only")
+        return registry.create(path, schema, format=self.format, **{**self.options, **options})
+
+    def open(self, path: str) -> Reader:
+        return registry.open(path, format=self.format, **self.open_options)
+
+    def path(self, folder: Path, name: str = "data") -> str:
+        return str(folder / (name + self.suffix))
+
+    def cases(self, *, supported: bool = True) -> dict[str, Case]:
+        """Return the cases that the format holds, or those that it refuses.
+
+        Representative cases, or all in an exhaustive run, also have a variant with missing values.
+        """
+        cases: dict[str, Case] = {}
+        for name, (field, values) in all_cases().items():
+            is_representative = name in REPRESENTATIVE_CASES or EXHAUSTIVE
+            values = self.values.get(name, values)
+            if name not in self.leave_out and (is_representative or not self.wraps):
+                cases[name] = field, values
+            if name not in self.leave_out and is_representative:
+                optional = dataclasses.replace(field, optional=True)
+                cases[f"{name}, optional"] = optional, [None, *values, None]
+        if self.spec.fields and supported:
+            cases = {
+                name: (field, self.values.get(name, values)) for name, (field, values) in sequences().items()
+            }
+        return {
+            name: (field, values)
+            for name, (field, values) in cases.items()
+            if name not in self.leave_out and (self.spec.refuses(field) is None) == supported
+        }
+
+    def combined_cases(self) -> dict[str, Case]:
+        """Return the cases that are tried as fields of one dataset; none in an exhaustive run.
+
+        Representative cases have a dataset of their own unless the suite wraps another one. So have images,
+        sounds and videos, because some formats hold only one of them.
+        """
+        if EXHAUSTIVE or self.spec.fields or self.only_field is not None:
+            return {}
+        return {
+            name: (field, values)
+            for name, (field, values) in self.cases().items()
+            if (self.wraps or (name not in REPRESENTATIVE_CASES and not field.optional))
+            and not isinstance(field, Image | Audio | Video)
+        }
+
+    def dataset_of(
+        self, name: str, field: Field, values: Iterable[Any]
+    ) -> tuple[dict[str, Field], list[Sample]]:
+        """Return a dataset with one field of these values, and the fields that the format needs."""
+        beside = {key: entry for key, entry in self.beside.items() if entry[0].kind != field.kind}
+        if self.only_field is not None and self.spec.refuses(field) is None:
+            name = self.only_field[0]
+        if self.spec.fields and self.spec.refuses(field) is None:
+            name = next(iter(self.spec.fields))
+        schema = {**{key: needed for key, (needed, _) in beside.items()}, name: field}
+        needed_values = {key: value for key, (_, value) in beside.items()}
+        return schema, [{**needed_values, name: value} for value in values]
+
+    def dataset(self, count: int, *fields: str) -> tuple[dict[str, Field], list[Sample]]:
+        """Return samples with one field of every kind that the format holds, or with these fields."""
+        if self.only_field is not None:
+            name, field, value = self.only_field
+            return {name: field}, [{name: value(n)} for n in range(count)]
+        chosen = {name: EXAMPLE_FIELDS[name] for name in fields or EXAMPLE_FIELDS}
+        if self.spec.fields:
+            chosen = example_fields(self.spec.fields)
+        schema = {name: field for name, (field, _) in chosen.items() if self.spec.refuses(field) is None}
+        kinds = {field.kind for field in schema.values()}
+        beside = {name: entry for name, entry in self.beside.items() if entry[0].kind not in kinds}
+        schema = {**{name: field for name, (field, _) in beside.items()}, **schema}
+        return schema, [
+            {name: beside[name][1] if name in beside else chosen[name][1](n) for name in schema}
+            for n in range(count)
+        ]
+
+    def written(self, folder: Path, count: int = 20, *fields: str, **options: Any) -> str:
+        path = self.path(folder)
+        self.write(path, *self.dataset(count, *fields), **options)
+        return path
+
+    def convert(self, source: str, target: str, **options: Any) -> Conversion:
+        if self.spec.writer is None:
+            pytest.skip(f"{self.format} is read only")
+        options |= {"source_options": dict(self.open_options), "target_options": dict(self.options)}
+        return convert(source, target, target_format=self.format, **options)
+
+    def is_sound(self, path: str) -> bool:
+        """Read and verify the file; return False if batchplant reports that something is wrong."""
+        try:
+            with self.open(path) as reader:
+                for row in range(min(len(reader), 1000)):
+                    with contextlib.suppress(BatchplantError):
+                        reader[row]
+                for name in reader.schema:
+                    with contextlib.suppress(BatchplantError):
+                        reader.spans(name)
+            return verify(path, format=self.format, decode=True, **self.open_options).ok
+        except BatchplantError:
+            return False
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        if "case" in metafunc.fixturenames:
+            combined = self.combined_cases()
+            metafunc.parametrize("case", [name for name in self.cases() if name not in combined])
+
+    # -- round trips ---------------------------------------------------------------------------------
 
     def test_round_trip(self, case: str, tmp_path: Path) -> None:
-        schema, samples = self.around("value", *self.cases()[case])
+        schema, samples = self.dataset_of("value", *self.cases()[case])
         path = self.path(tmp_path)
         self.write(path, schema, samples, checksums=True)
         assert verify(path, format=self.format, **self.open_options).problems == []
@@ -125,7 +363,7 @@ class FormatSuite(Bench):
                 assert cells(reader)[name] == [sample[name] for sample in samples]
 
     def test_many_kinds_in_one_dataset(self, tmp_path: Path) -> None:
-        cases = self.together()
+        cases = self.combined_cases()
         if not cases:
             pytest.skip("each kind has a dataset of its own")
         rows = max(len(values) for _, values in cases.values())
@@ -133,7 +371,7 @@ class FormatSuite(Bench):
         samples: list[Sample] = [{} for _ in range(rows)]
         for number, (field, values) in enumerate(cases.values()):
             repeated = [values[row % len(values)] for row in range(rows)]
-            fields, parts = self.around(f"value{number}", field, repeated)
+            fields, parts = self.dataset_of(f"value{number}", field, repeated)
             schema |= fields
             for sample, part in zip(samples, parts, strict=True):
                 sample |= part
@@ -146,8 +384,8 @@ class FormatSuite(Bench):
                 assert _kinds(reader.schema) == _kinds(schema)
 
     def test_what_the_format_cannot_hold_is_refused(self, tmp_path: Path) -> None:
-        for name, case in self.cases(held=False).items():
-            schema, _ = self.around("value", *case)
+        for name, case in self.cases(supported=False).items():
+            schema, _ = self.dataset_of("value", *case)
             refusal = None
             try:
                 self.create(self.path(tmp_path), schema).abort()
@@ -175,39 +413,39 @@ class FormatSuite(Bench):
         file.write_bytes(jpeg())
         with pillow.open(file) as opened:
             values = [file, str(file), opened, pillow.fromarray(pixels(4, 5, 3))]
-            schema, samples = self.around("value", Image(), values)
+            schema, samples = self.dataset_of("value", Image(), values)
             self.write(self.path(tmp_path), schema, samples)
         name = list(schema)[-1]
         with self.open(self.path(tmp_path)) as reader:
-            found = [sample[name] for sample in reader]
+            read = [sample[name] for sample in reader]
             assert not self.keeps_jpeg or cells(reader)[name][:2] == [jpeg(), jpeg()]
         decoded = image.decode(jpeg())
-        assert all(map(equal, [decoded, decoded, decoded, pixels(4, 5, 3)], found))
+        assert all(map(equal, [decoded, decoded, decoded, pixels(4, 5, 3)], read))
 
     @pytest.mark.parametrize("name", ["Größe", "ラベル", "with space", "🌱", "a.b", "a" * 60])
     def test_field_names_of_any_script(self, name: str, tmp_path: Path) -> None:
         if self.spec.fields or self.only_field is not None:
             pytest.skip(f"{self.format} gives its fields their names")
-        case = next(one for one in ("int64", "bytes", "image") if one in self.cases())
-        schema, samples = self.around(name, *self.cases()[case])
+        case = next(name for name in ("int64", "bytes", "image") if name in self.cases())
+        schema, samples = self.dataset_of(name, *self.cases()[case])
         self.write(self.path(tmp_path), schema, samples)
         with self.open(self.path(tmp_path)) as reader:
             check_samples(reader, schema, samples)
 
-    # -- reading ---------------------------------------------------------------------------------------
+    # -- reading -------------------------------------------------------------------------------------
 
     def test_samples_by_number(self, tmp_path: Path) -> None:
         path = self.written(tmp_path)
         with self.open(path) as reader:
-            whole = cells(reader)
-        several: list[Any] = [[3, 3, 19, 0], np.array([-1, -20]), np.arange(19, -1, -3), [5], []]
-        for wanted in several:
-            # A reader that has read something else already would know more.
+            all_cells = cells(reader)
+        requests: list[Any] = [[3, 3, 19, 0], np.array([-1, -20]), np.arange(19, -1, -3), [5], []]
+        for indices in requests:
+            # A new reader: one that has read something may have it cached.
             with self.open(path) as reader:
-                found = reader.read(wanted)
-                for name, expected in whole.items():
-                    have = [cell_bytes(found[name], row) for row in range(found.rows)]
-                    assert have == [expected[number] for number in wanted], (name, wanted)
+                columns = reader.read(indices)
+                for name, expected in all_cells.items():
+                    read = [cell_bytes(columns[name], row) for row in range(columns.rows)]
+                    assert read == [expected[index] for index in indices], (name, indices)
 
     def test_numbers_out_of_range(self, tmp_path: Path) -> None:
         path = self.written(tmp_path)
@@ -220,54 +458,54 @@ class FormatSuite(Bench):
 
     def test_spans_are_where_the_cells_are(self, tmp_path: Path) -> None:
         path = self.written(tmp_path)
-        wanted = [7, 0, 7, 19]
+        indices = [7, 0, 7, 19]
         with self.open(path) as reader:
-            found = {name: reader.spans(name, wanted) for name in reader.schema}
-            columns = reader.read(wanted)
-        assert not self.in_place or any(spans is not None for spans in found.values())
-        for name, spans in found.items():
-            for row in range(len(wanted) if spans is not None else 0):
+            spans_by_field = {name: reader.spans(name, indices) for name in reader.schema}
+            columns = reader.read(indices)
+        assert not self.in_place or any(spans is not None for spans in spans_by_field.values())
+        for name, spans in spans_by_field.items():
+            for row in range(len(indices) if spans is not None else 0):
                 assert spans is not None
                 with open(spans.files[spans.file[row]], "rb") as file:
                     file.seek(spans.start[row])
                     assert file.read(spans.size[row]) == cell_bytes(columns[name], row), name
             column = columns[name]
             if spans is not None and isinstance(column, Ragged):
-                shapes = [() if one is None else one.tolist() for one in (spans.shape, column.shape)]
+                shapes = [() if shape is None else shape.tolist() for shape in (spans.shape, column.shape)]
                 assert shapes[0] == shapes[1], name
 
     def test_pickled_reader_reads_in_another_process(self, tmp_path: Path) -> None:
         path = self.written(tmp_path)
         with self.open(path) as reader:
             views = [reader, reader.select(list(reader.schema)[:1])[3:9]]
-            assert read_elsewhere(views) == [cells(view) for view in views]
+            assert read_in_other_process(views) == [cells(view) for view in views]
 
     def test_many_threads_read_the_same(self, tmp_path: Path) -> None:
         path = self.written(tmp_path)
         with self.open(path) as reader, self.open(path) as alone, ThreadPoolExecutor(8) as pool:
             orders = [np.random.default_rng(seed).permutation(20) for seed in range(16)]
-            found = list(pool.map(lambda order: cells(reader.subset(order)), orders))
-            assert found == [cells(alone.subset(order)) for order in orders]
+            read = list(pool.map(lambda order: cells(reader.subset(order)), orders))
+            assert read == [cells(alone.subset(order)) for order in orders]
 
     def test_parts_of_a_dataset(self, tmp_path: Path) -> None:
         path = self.written(tmp_path)
         with self.open(path) as reader:
-            every = cells(reader)
+            all_cells = cells(reader)
             [name, *_], last = reader.schema, list(reader.schema)[-1]
-            assert cells(reader.select([last])) == {last: every[last]}
-            assert cells(reader.subset([4, -1, 4]))[name] == [every[name][n] for n in (4, 19, 4)]
-            assert cells(reader[15:3:-4])[name] == every[name][15:3:-4]
+            assert cells(reader.select([last])) == {last: all_cells[last]}
+            assert cells(reader.subset([4, -1, 4]))[name] == [all_cells[name][n] for n in (4, 19, 4)]
+            assert cells(reader[15:3:-4])[name] == all_cells[name][15:3:-4]
             twice = concat([reader, reader[:3]])
-            assert cells(twice)[name] == every[name] + every[name][:3]
-            assert cells(twice.subset([20, 1, 22]))[name] == [every[name][n] for n in (0, 1, 2)]
+            assert cells(twice)[name] == all_cells[name] + all_cells[name][:3]
+            assert cells(twice.subset([20, 1, 22]))[name] == [all_cells[name][n] for n in (0, 1, 2)]
             assert sum(columns.rows for columns in reader.scan(7)) == 20
             with pytest.raises(FieldNameError, match="no field 'nonsense'"):
                 reader.select(["nonsense"])
 
-    # -- writing ---------------------------------------------------------------------------------------
+    # -- writing -------------------------------------------------------------------------------------
 
     def test_values_belong_to_the_caller(self, tmp_path: Path) -> None:
-        """Neither are they changed, nor does changing them after append change what is written."""
+        """Append does not change them, and changing them after append does not change the file."""
         schema, samples = self.dataset(4)
         mutable = copy.deepcopy(samples)
         for sample in mutable:
@@ -318,9 +556,9 @@ class FormatSuite(Bench):
     def test_converts_to_itself(self, tmp_path: Path) -> None:
         path = self.written(tmp_path)
         again = self.path(tmp_path, "again")
-        self.converted(path, again)
-        other = registry.open(path, **self.open_options)
-        assert verify(again, decode=True, against=other, **self.open_options).problems == []
+        self.convert(path, again)
+        original = registry.open(path, **self.open_options)
+        assert verify(again, decode=True, against=original, **self.open_options).problems == []
         assert cells(self.open(again)) == cells(self.open(path))
 
     def test_an_interrupted_conversion_resumes(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -334,19 +572,19 @@ class FormatSuite(Bench):
             if len(done) == 3:
                 raise KeyboardInterrupt
 
-        whole, stopped = (self.path(tmp_path / "out", name) for name in ("whole", "stopped"))
-        self.converted(source, whole)
+        complete, stopped = (self.path(tmp_path / "out", name) for name in ("complete", "stopped"))
+        self.convert(source, complete)
         with pytest.raises(KeyboardInterrupt):
-            self.converted(source, stopped, progress=interrupt)
+            self.convert(source, stopped, progress=interrupt)
         assert not os.path.exists(stopped)
-        found = self.converted(source, stopped, resume=True)
-        assert 0 < found.resumed_at < 100
-        assert found.samples == 100
-        other = registry.open(whole, **self.open_options)
-        assert verify(stopped, against=other, **self.open_options).problems == []
-        assert self.names(tmp_path / "out") == sorted(map(os.path.basename, (whole, stopped)))
+        result = self.convert(source, stopped, resume=True)
+        assert 0 < result.resumed_at < 100
+        assert result.samples == 100
+        expected = registry.open(complete, **self.open_options)
+        assert verify(stopped, against=expected, **self.open_options).problems == []
+        assert self.names(tmp_path / "out") == sorted(map(os.path.basename, (complete, stopped)))
 
-    # -- telling formats apart -------------------------------------------------------------------------
+    # -- detection of formats ------------------------------------------------------------------------
 
     def test_content_tells_the_format(self, tmp_path: Path) -> None:
         if self.spec.sniff is never:
@@ -356,25 +594,25 @@ class FormatSuite(Bench):
         assert registry.find_format(str(tmp_path / "nameless")) is self.spec
 
     def test_files_of_other_formats_are_not_taken_for_ours(self) -> None:
-        others = [*self._written_by_others(), *self._golden_of_others()]
-        assert others
-        for path in others:
+        foreign_files = [*self._written_by_others(), *self._golden_of_others()]
+        assert foreign_files
+        for path in foreign_files:
             assert not self.spec.matches(Probe(str(path))), f"{path.name} is not {self.format}"
 
     def _written_by_others(self) -> Iterator[Path]:
-        return (path for name, path in written_by_all().items() if name != self.format)
+        return (path for name, path in write_all_formats().items() if name != self.format)
 
     def _golden_of_others(self) -> Iterator[Path]:
-        found = unpacked(self.golden) if self.golden is not None else {}
-        return (path for name, paths in found.items() if name != self.format for path in paths)
+        files = unpack_golden(self.golden) if self.golden is not None else {}
+        return (path for name, paths in files.items() if name != self.format for path in paths)
 
-    # -- damage ----------------------------------------------------------------------------------------
+    # -- damage --------------------------------------------------------------------------------------
 
     @pytest.mark.parametrize("damage", [cuts, flips])
     def test_damage_gives_errors_or_values(
         self, damage: Callable[[Path, int], Iterator[str]], tmp_path: Path
     ) -> None:
-        """Never another exception, a crash, a hang, or more memory than the file explains."""
+        """No other exception, crash or hang, and no more memory than the size of the file explains."""
         path = self.written(tmp_path, 3, "image", "number", "text", "fixed")
         assert self.is_sound(path)
 
@@ -383,20 +621,22 @@ class FormatSuite(Bench):
                 return self.is_sound(path)
 
         files = self.files(path)
-        share = len(files) * (WRAPPED if self.wraps and not EXHAUSTIVE else 1)
+        share = len(files) * (WRAPPED_DAMAGE_DIVISOR if self.wraps and not EXHAUSTIVE else 1)
         for file in files:
             size = file.stat().st_size
-            for what, fine in survive(damage(file, share), is_sound):
-                assert not (fine and damage is cuts and self.notices_cuts), f"unnoticed: {what}"
+            for description, is_valid in survive(damage(file, share), is_sound):
+                assert not (is_valid and damage is cuts and self.notices_cuts), f"unnoticed: {description}"
 
     def test_checksums_find_a_flipped_bit(self, tmp_path: Path) -> None:
         path = self.written(tmp_path, checksums=True)
         with self.open(path) as reader:
-            found = {name: reader.spans(name, [11]) for name in reader.schema}
-        held = [(name, spans) for name, spans in found.items() if spans is not None and spans.size[0] > 0]
-        if not held:
+            spans_by_field = {name: reader.spans(name, [11]) for name in reader.schema}
+        in_place = [
+            (name, spans) for name, spans in spans_by_field.items() if spans is not None and spans.size[0] > 0
+        ]
+        if not in_place:
             pytest.skip(f"{self.format} has no cells in place")
-        name, spans = held[0]
+        name, spans = in_place[0]
         assert verify(path, format=self.format, **self.open_options).problems == []
         flip(Path(spans.files[spans.file[0]]), int(spans.start[0] + spans.size[0] // 2), 3)
         result = verify(path, format=self.format, **self.open_options)
