@@ -281,9 +281,9 @@ def test_what_is_remembered_is_not_believed(scans, tmp_path, monkeypatch):
 )
 def test_samples_are_packed_and_unpacked(rows):
     length = 10_000
-    packed = filters._packed(np.array(rows, dtype=np.int64), length)
+    packed = filters.pack_rows(np.array(rows, dtype=np.int64), length)
     assert sum(array.nbytes for array in packed.values()) <= length // 8
-    assert filters._unpacked(packed, length).tolist() == rows
+    assert filters.unpack_rows(packed, length).tolist() == rows
 
 
 @pytest.mark.parametrize(
@@ -300,7 +300,7 @@ def test_samples_are_packed_and_unpacked(rows):
     ],
 )
 def test_nonsense_is_not_unpacked(arrays):
-    assert filters._unpacked(arrays, 10_000) is None
+    assert filters.unpack_rows(arrays, 10_000) is None
 
 
 def test_views_of_files_are_not_remembered(scans, tmp_path, monkeypatch):

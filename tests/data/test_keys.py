@@ -9,8 +9,8 @@ import pytest
 
 import batchplant as bp
 from batchplant import Int, Schema, Text
-from batchplant.data.keys import table
-from batchplant.data.keys.table import Table, hash_cells, same_cells
+from batchplant.data import keys as data_keys
+from batchplant.data.keys import KeyTable, hash_cells, same_cells
 from batchplant.schema.columns import Ragged, column_runs
 from batchplant.storage import index
 
@@ -85,10 +85,10 @@ def test_a_miss_is_named_with_keys_like_it(people: str) -> None:
 
 def test_a_miss_among_many_keys_finds_the_slip(monkeypatch: pytest.MonkeyPatch) -> None:
     # Those that are looked through one by one do not have it.
-    monkeypatch.setattr("batchplant.data.keys.lookup.LOOKED_AT", 3)
+    monkeypatch.setattr("batchplant.data.keys.MAX_SEARCHED_KEYS", 3)
     reader = bp.open({"name": [f"image-{n}" for n in range(500)]})
     with pytest.raises(bp.SampleKeyError, match="did you mean image-437"):
-        reader.by_key("pcture-437", field="name")
+        reader.by_key("imge-437", field="name")
 
 
 def test_what_no_key_can_be_is_a_miss(people: str) -> None:
@@ -117,8 +117,8 @@ def test_missing_values_are_no_keys() -> None:
 
 
 def test_equal_hashes_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table, "_hash_short", lambda data, starts, sizes: np.zeros(len(sizes), np.uint64))
-    monkeypatch.setattr("batchplant.data.keys.lookup.ROWS", 3)
+    monkeypatch.setattr(data_keys, "_hash_short", lambda data, starts, sizes: np.zeros(len(sizes), np.uint64))
+    monkeypatch.setattr("batchplant.data.keys.ROWS", 3)
     reader = bp.open({"name": [f"n{n}" for n in range(10)]})
     assert reader.keys("name").indices(["n9", "n0", "n5"]).tolist() == [9, 0, 5]
     assert "n10" not in reader.keys("name")
@@ -142,10 +142,10 @@ def test_cells_are_compared_byte_by_byte() -> None:
 
 def test_tables_of_parts_and_of_some_samples() -> None:
     first, second = (
-        Table.of(np.array([9, 4], np.uint64), np.arange(2)),
-        Table.of(np.array([7], np.uint64), np.arange(1)),
+        KeyTable.of(np.array([9, 4], np.uint64), np.arange(2)),
+        KeyTable.of(np.array([7], np.uint64), np.arange(1)),
     )
-    joined = Table.joined([first, second], [0, 2])
+    joined = KeyTable.joined([first, second], [0, 2])
     assert (joined.hashes.tolist(), joined.rows.tolist()) == ([4, 7, 9], [1, 2, 0])
     some = joined.take(np.array([2, 0, 2]), 3)
     assert (some.hashes.tolist(), some.rows.tolist()) == ([7, 7, 9], [0, 2, 1])
@@ -318,9 +318,11 @@ def test_dates_and_uuids_are_keys() -> None:
 def scans(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     """The fields whose keys were read; everything is worth remembering, in a cache of this test's own."""
     found: list[str] = []
-    real = table._scanned
+    real = data_keys.scan_keys
     monkeypatch.setattr(
-        table, "_scanned", lambda reader, field, short: (found.append(field), real(reader, field, short))[1]
+        data_keys,
+        "scan_keys",
+        lambda reader, field, short: (found.append(field), real(reader, field, short))[1],
     )
     monkeypatch.setattr(index, "SMALL", 0)
     monkeypatch.setenv("BATCHPLANT_INDEX_DIR", str(tmp_path / "cache"))

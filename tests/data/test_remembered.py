@@ -12,7 +12,7 @@ import batchplant as bp
 from batchplant import Int, Schema, Text
 from batchplant.cli import main
 from batchplant.data import filters
-from batchplant.data.keys import table
+from batchplant.data import keys as data_keys
 from batchplant.storage import index
 
 SCHEMA = Schema(id=Int(), name=Text())
@@ -24,11 +24,11 @@ NEEDS = {"delta": "deltalake", "iceberg": "pyiceberg", "parquet": "pyarrow"}
 def scans(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     """Every look at all samples; everything is worth remembering, in a cache of this test's own."""
     found: list[str] = []
-    keys, scan = table._scanned, filters.scan
-    monkeypatch.setattr(table, "_scanned", lambda *given: (found.append("keys"), keys(*given))[1])
+    keys, scan = data_keys.scan_keys, filters.scan
+    monkeypatch.setattr(data_keys, "scan_keys", lambda *given: (found.append("keys"), keys(*given))[1])
     monkeypatch.setattr(filters, "scan", lambda *given: (found.append("filter"), scan(*given))[1])
-    for module in (index, filters):
-        monkeypatch.setattr(module, "SMALL", 0)
+    monkeypatch.setattr(index, "SMALL", 0)
+    monkeypatch.setattr("batchplant.data.reader.MIN_INDEXED_BYTES", 0)
     monkeypatch.setattr(index, "LEAST", 0)
     monkeypatch.setenv("BATCHPLANT_INDEX_DIR", str(tmp_path / "cache"))
     return found

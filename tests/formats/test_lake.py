@@ -44,7 +44,7 @@ def state(path):
     """What an older state is opened by."""
     with bp.open(path) as reader:
         return {
-            name: value for name, value in reader._made_with[1].items() if name in ("version", "snapshot")
+            name: value for name, value in reader._init_args[1].items() if name in ("version", "snapshot")
         }
 
 

@@ -29,7 +29,7 @@ from ..storage.cache import ChunkCache
 from ..storage.index.progress import in_parallel
 from ..storage.patterns import independent
 from . import filters
-from .keys import Table
+from .keys import KeyTable
 from .reader import Reader
 
 if TYPE_CHECKING:
@@ -219,15 +219,15 @@ class Concat(Reader):
         back = np.argsort(np.argsort(which, kind="stable"), kind="stable")
         return Columns(key=concat_columns(parts)).take(back)["key"] if len(parts) == len(found) else None
 
-    def _key_table(self, field: str | None, short: bool) -> Table:
+    def _key_table(self, field: str | None, short: bool) -> KeyTable:
         parts = [reader._key_table(field, short) for reader in self.readers]
-        return Table.joined(parts, self._ends[:-1].tolist())
+        return KeyTable.joined(parts, self._ends[:-1].tolist())
 
     def _prune(self, bound: Bound) -> filters.Pruned | None:
         return filters.joined([(reader._prune(bound), len(reader)) for reader in self.readers])
 
-    def _picked(self, rows: I64) -> Reader | None:
-        parts = [reader._picked(some) or reader.subset(some) for reader, some, _ in self._groups(rows)]
+    def _row_reader(self, rows: I64) -> Reader | None:
+        parts = [reader._row_reader(some) or reader.subset(some) for reader, some, _ in self._groups(rows)]
         return Concat(parts) if parts else None
 
     def _matches(self, bound: Bound, text: str) -> filters.Matches:

@@ -7,10 +7,7 @@ framework or the viewer.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from .reader import Reader
+from typing import Any
 
 _LOADERS: dict[str, Callable[[], Any]] = {}
 
@@ -28,9 +25,3 @@ def register(name: str) -> Callable[[Callable[[], Any]], Callable[[], Any]]:
 def part(name: str) -> Any:
     """Import the part ``name`` and return it."""
     return _LOADERS[name]()
-
-
-def open_reader(source: Any, **options: Any) -> Reader:
-    """Open a dataset as :func:`batchplant.open` does."""
-    reader: Reader = part("open")(source, **options)
-    return reader

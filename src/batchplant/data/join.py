@@ -11,8 +11,7 @@ import numpy as np
 from ..errors import BatchplantError, OptionError, Problem, SampleKeyError, SchemaError
 from ..schema import Field, Schema
 from ..schema.columns import I64, Column, Columns, Spans, concat_spans
-from .hooks import open_reader
-from .reader import Reader
+from .reader import Reader, open_reader
 
 HOW = ("strict", "inner")
 # What ``on`` says for the keys that formats have themselves.

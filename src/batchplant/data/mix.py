@@ -21,8 +21,7 @@ from ..schema import Field
 from ..schema.columns import I64, Column, Columns, Spans, starts_of
 from . import mix_config as mixplan
 from .concat import Concat
-from .hooks import open_reader
-from .reader import Reader
+from .reader import Reader, open_reader
 from .split import rows_by_value
 from .tokencounts import Meter
 

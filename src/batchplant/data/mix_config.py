@@ -13,8 +13,7 @@ from ..errors import BatchplantError, NotFoundError, OptionError, listed, near
 from ..order.mixture import ENDLESS, STOPS
 from . import config
 from .config import PlanFile
-from .hooks import open_reader
-from .reader import Reader
+from .reader import Reader, open_reader
 
 T = TypeVar("T")
 

@@ -4,33 +4,70 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self, overload
 
 import numpy as np
+import numpy.typing as npt
 
 from ..codecs.cells import decode_sample
 from ..codecs.infer import infer_mask
-from ..errors import BatchplantError, DataError, OptionError, Problem, SampleIndexError
+from ..errors import (
+    BatchplantError,
+    DataError,
+    MissingLibraryError,
+    OptionError,
+    Problem,
+    SampleIndexError,
+    SchemaError,
+)
 from ..order.orders import Order
 from ..schema import Field, Image, Schema
-from ..schema.columns import I64, Column, Columns, Ragged, Spans, concat_spans, masked, sample_numbers
-from . import checks
-from .arrays import Array
-from .exports import Exported
-from .filters import Filterable, Filtered, Matches, Pruned, matches, within
-from .keys import Keyed, Table
-from .origin import Made
+from ..schema.columns import (
+    I64,
+    Column,
+    Columns,
+    Ragged,
+    Spans,
+    concat_spans,
+    end_within,
+    masked,
+    sample_numbers,
+)
+from ..storage import Source, index, is_remote, open_source, tag_of, tree
+from . import filters, hooks, keys
+from .arrays import Array, array_of
+from .filters import FilterSummary, Matches, Pruned
+from .keys import Keys, KeyTable
+from .tensors import TENSORS, Tensors, is_tensors
 
 if TYPE_CHECKING:
-    from .expressions import Bound
+    # Imported when a reader is filtered: it takes long.
+    from .expressions import Bound, Condition
 
-# Cells that tell the mode of masks.
-PROBED_SAMPLES = 16
+# Cells from which ``with_masks`` infers the mode.
+MASK_PROBE_SAMPLES = 16
+# Samples whose ranges tell in which files a reader's cells lie.
+FILE_PROBE_SAMPLES = 1 << 14
+# Samples, and bytes where sizes are known, that ``verify`` and a filter read at once.
+VERIFY_ROWS, VERIFY_BYTES = 256, 64 << 20
+SCAN_ROWS, SCAN_BYTES = 1 << 14, 64 << 20
+# Cells to read again rather than keep an index of them in a file.
+MIN_INDEXED_BYTES = 8 << 20
+
+IndexBuilder = Callable[["Reader"], tuple[index.Arrays, index.Facts]]
 
 
-class Reader(Made, Keyed, Filterable, Exported):
-    """Samples by number, safe from many threads, picklable by the arguments it was made with.
+def open_reader(source: Any, **options: Any) -> Reader:
+    """Open a dataset as :func:`batchplant.open` does."""
+    reader: Reader = hooks.part("open")(source, **options)
+    return reader
+
+
+class Reader:
+    """Samples by number, safe from many threads, picklable by the arguments of its constructor.
 
     A format's reader sets ``schema`` and ``length`` in its ``__init__`` and implements ``_read``.
     """
@@ -39,123 +76,209 @@ class Reader(Made, Keyed, Filterable, Exported):
     path: str
     schema: Schema
     length: int
-    # How many blocks to shuffle at a time, where the reader knows better than the order.
+    # Blocks to shuffle at a time, where the reader knows better than the order.
     window: int | None = None
-    # Whether spans lie in the format's own files; those of a manifest lie in the files that it names.
+    # False for a manifest, whose spans lie in the files that it names.
     own_spans: ClassVar[bool] = True
+    # Whether ``with_schema`` can give arrays of float32 as float64.
+    widens_floats: ClassVar[bool] = False
+
+    # Arguments of the constructor, for pickling and refresh(): no format writes its own.
+    _init_args: tuple[tuple[Any, ...], dict[str, Any]]
+    # Tag (size, time, inode) of the local file at the path before it was opened; empty if there is none.
+    _file_tag: str
+    # Opens the dataset once more; set by code that searched for the files, since there may be others by now.
+    _reopen: Callable[[], Reader] | None = None
+    _keys_by_field: dict[str | None, Keys] | None = None
+
+    def __new__(cls, *args: Any, **options: Any) -> Self:
+        self = super().__new__(cls)
+        self._init_args = (args, options)
+        self._file_tag = _file_tag_of(args)
+        return self
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return _construct, (type(self), *self._init_args)
 
     # -- what a format implements ----------------------------------------------------------------------
 
     def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
-        """The cells of these samples (checked, not negative) in these fields."""
+        """Read the cells of these samples (checked, not negative) in these fields."""
         raise NotImplementedError
 
     def _spans(self, field: str, indices: I64) -> Spans | None:
-        """Where these cells lie, bounds checked; None where they are not plain runs of bytes."""
+        """Return the spans of these cells, bounds checked; None if cells are not plain runs of bytes."""
         return None
 
     def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
-        """Where the bytes lie that reading these cells takes, in any number of runs; None where unknown. It
-        must not read cells; tables that are small and stay in memory may be. By default the spans of the
-        fields."""
-        found = [self._spans(name, indices) for name in fields]
-        return concat_spans([one for one in found if one is not None]) if None not in found else None
+        """Return the byte ranges that reading these cells takes, in any number of runs; None if unknown.
+
+        Must not read cells; it may read tables that are small and stay in memory. By default the spans of
+        the fields.
+        """
+        spans = [self._spans(name, indices) for name in fields]
+        return concat_spans([span for span in spans if span is not None]) if None not in spans else None
 
     def _unread(self, fields: Sequence[str], indices: I64) -> Spans | None:
-        """The same without what the reader holds in memory, and will still hold when it is asked for it."""
+        """Return ``_ranges`` without the bytes that the reader holds in memory until these cells are read."""
         return self._ranges(fields, indices)
 
     def _bytes_of(self, fields: Sequence[str]) -> int | None:
-        """The bytes that all cells of these fields take, where that costs nothing to know."""
+        """Return the bytes of all cells of these fields, if they are known at no cost; else None."""
         return None
 
     def blocks(self) -> I64 | None:
-        """For every sample the number of the storage unit (page, row group, shard) it lies in, or None."""
+        """Return the number of every sample's storage unit (page, row group, shard), or None."""
         return None
 
     def boundaries(self) -> I64:
-        """Samples that begin a part independent of the sample before them, in ascending order, without 0.
+        """Return the samples that begin a sequence of their own, in ascending order, without 0.
 
-        A part is a file among several that do not belong together, or an episode of a file. Shards of one
-        dataset are no parts. ``Windows`` never crosses a boundary unless it is asked to.
+        A sequence is a file among several that do not belong together, or an episode of a file. Shards of
+        one dataset are none. ``Windows`` crosses no boundary unless it is asked to.
         """
         return np.empty(0, dtype=np.int64)
 
     def _array(self, field: str) -> Array | None:
-        """A field as one array, where the format knows more of it than its rows; else None."""
+        """Return a field as one array, if the format knows more of it than its rows; else None."""
         return None
 
     def sizes(self) -> I64 | None:
-        """The bytes of every sample, where they are known and one may be as large as the rest; else None."""
+        """Return the bytes of every sample, if they are known and differ much; else None."""
         return None
 
     def own_order(self, order: Any, *, seed: int, epoch: int, **options: Any) -> Order | None:
-        """The order of an epoch, where it is not one of all samples: that of a mixture."""
+        """Return the order of an epoch, if the reader has its own, as a mixture has; else None."""
         return None
 
     def where(self, sample: int) -> str:
-        """The file that a sample lies in."""
+        """Return the path of the file that a sample lies in."""
         return self.path
 
-    # Whether ``with_schema`` can give arrays of float32 as float64.
-    widens_floats: ClassVar[bool] = False
-
     def with_schema(self, schema: Schema) -> Reader | None:
-        """The same samples with these fields, where they were inferred from the data; else None."""
+        """Return the same samples with these fields, if the schema was inferred from data; else None."""
         return None
 
     def facts(self) -> dict[str, Any]:
-        """What `info` shows besides samples and fields: page size, version, compression …"""
+        """Facts that `info` shows besides samples and fields: page size, version, compression …"""
         return {}
 
     @property
     def metadata(self) -> Mapping[str, str]:
-        """What the file says about itself, as text by name; ``convert`` keeps it where the target can."""
+        """Metadata of the file, as text by name; ``convert`` keeps it where the target can."""
         return {}
 
     @property
     def attributes(self) -> Mapping[str, Mapping[str, Any]]:
-        """What the file says about itself under ``""``, about its fields under their names: any values.
+        """Attributes of the file under ``""`` and of its fields under their names; any values.
 
         ``convert`` keeps them where the target can, and remarks on it where it cannot.
         """
         return {}
 
     def _verify(self) -> Iterator[Problem]:
-        """What is wrong with the structure, beyond what reading every sample would find."""
+        """Yield the problems of the structure that reading every sample would not find."""
         return iter(())
 
     def own_checks(self) -> tuple[str, ...]:
-        """The checksums of the format's own that ``verify`` compares, in words: ``CRC of every record``."""
+        """Name the format's checksums that ``verify`` compares: ``CRC of every record``."""
         return ()
 
-    def close(self) -> None:
-        """Let go of files."""
+    def _key_kind(self) -> Field | None:
+        """Return the kind of the format's own keys; None if it has none. A model has the names of tensors."""
+        return TENSORS["name"] if is_tensors(self.schema) else None
 
-    # -- what everybody uses ---------------------------------------------------------------------------
+    def _keys(self, indices: I64, short: bool = False) -> Column | None:
+        """Return the format's own keys of these samples.
+
+        ``short``: without the part that users may leave out; None if there is no such part.
+        """
+        return None if short else self._read(indices, ("name",))["name"]
+
+    def _find_keys(self, keys: Ragged) -> I64 | None:
+        """Return the samples of these keys of the format, -1 for none; None: look them up by their hashes."""
+        return None
+
+    def _key_table(self, field: str | None, short: bool) -> KeyTable:
+        """Return the hashes of all keys: the format's own, or those in a field, whose table is indexed."""
+        if field is None:
+            return keys.scan_keys(self, field, short)
+
+        def build(reader: Reader) -> tuple[index.Arrays, index.Facts]:
+            table = keys.scan_keys(reader, field, short)
+            return {"hashes": table.hashes, "rows": table.rows}, {"samples": len(self)}
+
+        def check(stored: index.Index) -> bool:
+            return stored.facts["samples"] == len(self) and keys.is_table(stored.arrays, len(self))
+
+        stored = self._indexed((field,), "keys", "", build, version=keys.VERSION, check=check)
+        if stored is None:
+            return keys.scan_keys(self, field, short)
+        return KeyTable(stored.arrays["hashes"], stored.arrays["rows"])
+
+    def _prune(self, bound: Bound) -> Pruned | None:
+        """Return where a condition can be true, as far as statistics tell; None: they do not."""
+        return None
+
+    def _row_reader(self, rows: I64) -> Reader | None:
+        """Return a reader of these samples (ascending) that reads none between them; else None."""
+        return None
+
+    def _scan_runs(self, fields: Sequence[str]) -> Iterator[tuple[int, int]]:
+        """Yield runs of samples, all of them in order, each of which :meth:`_scan_run` reads well at once."""
+        sizes, end = self.sizes(), 0
+        while end < len(self):
+            start, end = end, end_within(sizes, end, min(SCAN_ROWS, len(self) - end), SCAN_BYTES)
+            yield start, end
+
+    def _scan_run(self, start: int, end: int, fields: Sequence[str]) -> Columns:
+        """Read the cells of a run."""
+        return self._read(np.arange(start, end), fields)
+
+    def _fingerprint_source(self, fields: Sequence[str]) -> Source | None:
+        """Return the source whose fingerprint changes when these cells do: a file, or several (``Whole``).
+
+        None if there is no such source; then nothing that is computed from these cells is stored.
+        """
+        args = self._init_args[0]
+        # A wrapper has a path too, but its file does not tell which samples it has.
+        opened_by_path = len(args) == 1 and isinstance(args[0], str)
+        if opened_by_path and self.path and (is_remote(self.path) or tree.is_file(self.path)):
+            # The file may have been replaced since: an index of the new one is not about these cells.
+            if not is_remote(self.path) and _file_tag_of((self.path,)) != self._file_tag:
+                return None
+            ranges = self._ranges(fields, np.arange(min(len(self), FILE_PROBE_SAMPLES)))
+            if ranges is None or set(ranges.files) <= {self.path}:
+                return open_source(self.path)
+        return None
+
+    def close(self) -> None:
+        """Close files."""
+
+    # -- what users call ---------------------------------------------------------------------------
 
     def __len__(self) -> int:
         return self.length
 
     def read(self, indices: Any, fields: Iterable[str] | None = None) -> Columns:
-        """The encoded cells of samples; negative numbers count from the end.
+        """Read the encoded cells of samples; negative numbers count from the end.
 
         A column of numbers is an array; where some may be missing it is Masked: ``values`` and ``mask``.
         """
         return masked(self.schema, self._read(self._check(indices), self._names(fields)))
 
     def spans(self, field: str, indices: Any = None) -> Spans | None:
-        """Where the cells of a field lie in files, or None: then there is only ``read``."""
+        """Return the spans of a field's cells in files, or None: then there is only ``read``."""
         self.schema.select([field])
         return self._spans(field, np.arange(len(self)) if indices is None else self._check(indices))
 
     def ranges(self, fields: Iterable[str] | None = None, indices: Any = None) -> Spans | None:
-        """The bytes that reading these cells takes: runs in files, not one for each cell; None: unknown."""
+        """Return the byte ranges that reading these cells takes, not one for each cell; None: unknown."""
         rows = np.arange(len(self)) if indices is None else self._check(indices)
         return self._ranges(self._names(fields), rows)
 
     def scan(self, size: int = 1024, fields: Iterable[str] | None = None) -> Iterator[Columns]:
-        """All samples in order, ``size`` at a time. Arrays may lie in the file: copy them to change them."""
+        """Yield all samples in order, ``size`` at a time. Arrays may lie in the file: copy to change them."""
         return (masked(self.schema, columns) for columns in self._consecutive(size, self._names(fields)))
 
     def _consecutive(self, size: int, fields: tuple[str, ...]) -> Iterator[Columns]:
@@ -167,7 +290,7 @@ class Reader(Made, Keyed, Filterable, Exported):
     @overload
     def __getitem__(self, index: int) -> dict[str, Any]: ...
     def __getitem__(self, index: int | slice) -> dict[str, Any] | Reader:
-        """One decoded sample, or a part of the dataset."""
+        """Return one decoded sample, or for a slice a view of these samples."""
         if isinstance(index, slice):
             return self.subset(range(*index.indices(len(self))))
         rows = self._check([index])
@@ -177,7 +300,7 @@ class Reader(Made, Keyed, Filterable, Exported):
             raise error.at(path=self.path, sample=int(rows[0])) from None
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Every sample, decoded."""
+        """Yield every sample, decoded."""
         number = 0
         for columns in self.scan(64):
             for row in range(columns.rows):
@@ -188,27 +311,224 @@ class Reader(Made, Keyed, Filterable, Exported):
                 number += 1
 
     def select(self, fields: Iterable[str]) -> Reader:
-        """The same samples with only these fields, in this order."""
+        """Return the same samples with only these fields, in this order."""
         return View(self, fields=self._names(fields))
 
     def with_masks(self, fields: Iterable[str]) -> Reader:
-        """The same samples; the images in these fields are masks, whose values are classes (see Image)."""
+        """Return the same samples; images in these fields are masks, whose values are classes (see Image)."""
         return View(self, masks=self._names(fields))
 
     def rename(self, names: Mapping[str, str]) -> Reader:
-        """The same samples, fields under other names: old → new."""
+        """Return the same samples, fields under other names: old → new."""
         return Renamed(self, dict(names))
 
     def subset(self, indices: Any) -> Reader:
-        """Only these samples, in this order."""
+        """Return only these samples, in this order."""
         return View(self, indices=self._check(indices))
 
-    def _filtered(self, rows: I64, told: Filtered) -> Reader:
-        return View(self, indices=rows, filtered=told)
+    def filter(self, where: str | Condition) -> Reader:
+        """Return the samples that a condition is true of.
+
+        As in ``reader.filter("label == 'cat' and width >= 224")``, or made of :func:`batchplant.col`. What
+        compares a missing cell is never true, nor is its opposite; ``x is null`` finds it. What cannot match
+        is skipped by the format's statistics, where it has some; ``facts()`` of the result says how much.
+        """
+        from .expressions import bind
+
+        condition = filters.parse_condition(where)
+        text = str(condition)
+        try:
+            rows, pruned = self._matches(bind(condition, self.schema), text)
+        except (SchemaError, OptionError) as error:
+            raise error.at(path=self.path) from None
+        skipped = {} if pruned is None else pruned.facts()
+        return View(self, indices=rows, filtered=FilterSummary(text, len(self), skipped))
+
+    def _matches(self, bound: Bound, text: str) -> Matches:
+        """Return the samples that a condition is true of, in ascending order, and what was skipped."""
+        from .expressions import fields_of
+
+        fields = fields_of(bound)
+        pruned = self._prune(bound)
+        if pruned is not None and not len(pruned.ranges):
+            return np.empty(0, dtype=np.int64), pruned
+        all_rows = pruned is None or pruned.ranges.tolist() == [[0, len(self)]]
+        candidates = None if all_rows or pruned is None else pruned.rows
+
+        def scan(reader: Reader) -> I64:
+            if candidates is None:
+                return filters.scan(reader, bound, fields)
+            try:
+                candidate_reader = reader._row_reader(candidates) or reader.subset(candidates)
+                return candidates[filters.scan(candidate_reader, bound, fields)]
+            except BatchplantError as error:
+                if error.sample is not None and error.sample < len(candidates):
+                    error.sample = int(candidates[error.sample])
+                raise
+
+        if pruned is not None and pruned.looked_at <= MIN_INDEXED_BYTES:
+            return scan(self), pruned
+
+        def build(reader: Reader) -> tuple[index.Arrays, index.Facts]:
+            return filters.pack_rows(scan(reader), len(self)), {"samples": len(self)}
+
+        def check(stored: index.Index) -> bool:
+            same_length = stored.facts["samples"] == len(self)
+            return same_length and filters.unpack_rows(stored.arrays, len(self)) is not None
+
+        stored = self._indexed(fields, "filter", text, build, version=filters.VERSION, check=check)
+        rows = scan(self) if stored is None else filters.unpack_rows(stored.arrays, len(self))
+        assert rows is not None
+        return rows, pruned
+
+    def keys(self, field: str | None = None) -> Keys:
+        """Return the keys of all samples: the format's own, or the values of a field of unique values.
+
+        ``key in keys``, ``len(keys)``, ``keys.index(key)``, ``keys.indices(many)``; iterating gives them in
+        the order of the samples.
+        """
+        cache = self._keys_by_field = self._keys_by_field or {}
+        field_keys = cache.get(field)
+        # A copy with other fields shares the dict, and a dataset can grow.
+        if field_keys is None or field_keys.reader is not self or field_keys.samples != len(self):
+            field_keys = cache[field] = Keys(self, field)
+        return field_keys
+
+    def by_key(self, key: Any, field: str | None = None) -> dict[str, Any]:
+        """Return the sample, decoded, that has this key: the format's own, or the value of a field."""
+        return self[self.keys(field).index(key)]
+
+    def refresh(self) -> Reader:
+        """Open the dataset as it is now, with what was appended since. This reader stays as it was.
+
+        A view (fields, samples) becomes the same view. Samples keep their numbers when others are appended.
+        """
+        if self._reopen is not None:
+            return self._reopen()
+        args, options = self._init_args
+        options = {name: _refreshed(value) for name, value in options.items()}
+        return type(self)(*map(_refreshed, args), **options)
+
+    def to_torch(self, fields: Iterable[str] | None = None) -> Any:
+        """Return a map-style dataset of torch: decoded samples as dicts, numbers and arrays as tensors."""
+        return hooks.part("torch").Samples(self if fields is None else self.select(fields))
+
+    def to_arrow(self, fields: Iterable[str] | None = None) -> Any:
+        """Return all samples as a pyarrow.Table, in memory; its metadata has the kinds of the fields."""
+        from ..codecs.arrow import table_of
+
+        schema = self.schema.select(self._names(fields))
+        return table_of(schema, self.scan(4096, schema))
+
+    def to_pandas(self, fields: Iterable[str] | None = None) -> Any:
+        """Return all samples as a pandas.DataFrame; tensors and lists are objects in it."""
+        table = self.to_arrow(fields)
+        try:
+            return table.to_pandas()
+        except ImportError:
+            raise MissingLibraryError("data frames need pandas: pip install pandas") from None
+
+    def array(self, field: str) -> Array:
+        """Return a field (of a model: a tensor) as one N-d array, samples first, that is read when sliced."""
+        return array_of(self, field)
+
+    def tensors(self) -> Mapping[str, npt.NDArray[Any]]:
+        """Return the tensors of a model by name, each read when it is asked for, in place where it can be."""
+        return Tensors(self)
 
     def verify(self) -> Iterator[Problem]:
-        """Everything that is wrong with structure and bounds, every damaged sample by name."""
-        return checks.verify(self)
+        """Yield everything that is wrong with structure and bounds, every damaged sample by name."""
+        try:
+            yield from self._verify()
+        except DataError as error:
+            yield Problem.of(error.at(path=self.path))
+        sizes, end = self.sizes(), 0
+        while end < len(self):
+            start, end = end, end_within(sizes, end, min(VERIFY_ROWS, len(self) - end), VERIFY_BYTES)
+            problems: list[Problem] = []
+            self.read_undamaged(np.arange(start, end), problems, sys.maxsize)
+            yield from problems
+
+    def read_undamaged(
+        self, rows: I64, problems: list[Problem], max_problems: int
+    ) -> tuple[I64, Columns | None]:
+        """Read those of these samples that are not damaged; return their numbers and their cells.
+
+        Appends the problems of the others to ``problems``, and stops at ``max_problems``.
+        """
+        parts: list[Columns] = []
+        sound_rows: list[I64] = []
+        position, step = 0, len(rows)
+        while position < len(rows) and len(problems) < max_problems:
+            batch = rows[position : position + step]
+            try:
+                parts.append(self.read(batch))
+                sound_rows.append(batch)
+            except DataError as error:
+                if len(batch) > 1:
+                    # Then one by one; as long as they are sound, more and more at once.
+                    step = 1
+                    continue
+                problem = dataclasses.replace(Problem.of(error.at(path=self.path)), sample=int(batch[0]))
+                problems += list(self._damaged_cells(int(batch[0]))) or [problem]
+            else:
+                step *= 2
+            position += len(batch)
+        if not parts:
+            return np.empty(0, dtype=np.int64), None
+        return np.concatenate(sound_rows), Columns.concat(parts)
+
+    def _damaged_cells(self, row: int) -> Iterator[Problem]:
+        """Read a sample field by field, and yield the problem of each damaged cell."""
+        # No field at first: the record may be damaged as a whole.
+        for fields in ([], *([name] for name in self.schema)):
+            try:
+                self.read([row], fields)
+            except DataError as error:
+                error.at(path=self.path, field=fields[0] if fields else None)
+                yield dataclasses.replace(Problem.of(error), sample=row)
+                if not fields:
+                    break
+
+    def _indexed(
+        self,
+        fields: Sequence[str],
+        kind: str,
+        about: str,
+        build: IndexBuilder,
+        *,
+        version: int,
+        check: Callable[[index.Index], bool],
+    ) -> index.Index | None:
+        """Return what ``build`` computes of these cells, from an index file if one is valid.
+
+        ``build`` gets the reader whose cells it reads. None if there is nothing to tell whether the cells
+        have changed. The other arguments are those of ``storage.index.remember``.
+        """
+        source = None
+        if self._init_args[1].get("index") != "memory":
+            with contextlib.suppress(BatchplantError, OSError):
+                source = self._fingerprint_source(fields)
+        if source is None:
+            return None
+
+        def build_and_report(_: Source, report: index.Report) -> tuple[index.Arrays, index.Facts]:
+            reader = source.fresh() if isinstance(source, index.Whole) and source.fresh else self
+            try:
+                content = build(reader)
+            finally:
+                if reader is not self:
+                    reader.close()
+            report(source.size)
+            return content
+
+        # The same file can be opened with other options and as other kinds.
+        given = source.options if isinstance(source, index.Whole) else self._init_args[1]
+        options = sorted(((name, value) for name, value in given.items() if name != "index"), key=str)
+        kinds = [(name, str(self.schema[name])) for name in fields]
+        with contextlib.closing(source):
+            how = f"{about}\0{self.format}\0{kinds}\0{options}"
+            return index.remember(source, kind, how, build_and_report, version=version, check=check)
 
     def __enter__(self) -> Self:
         return self
@@ -219,22 +539,47 @@ class Reader(Made, Keyed, Filterable, Exported):
     def __repr__(self) -> str:
         return f"<{self.format or type(self).__name__}: {len(self)} samples of {', '.join(self.schema)}>"
 
+    def _repr_html_(self) -> str:
+        """Render its fields and first samples, small, for notebooks."""
+        text: str = hooks.part("notebook").reader_html(self)
+        return text
+
     def _names(self, fields: Iterable[str] | None) -> tuple[str, ...]:
-        """The names of these fields, all of which are there."""
+        """Return the names of these fields, checked; None: of all."""
         if isinstance(fields, list | tuple) and all(map(self.schema.__contains__, fields)):
             return tuple(fields)
         return tuple(self.schema if fields is None else self.schema.select(fields))
 
     def _check(self, indices: Any) -> I64:
-        """Sample numbers as int64, none negative, none out of range."""
+        """Return sample numbers as int64, none negative, none out of range."""
         try:
             return sample_numbers(indices, len(self))
         except SampleIndexError as error:
             raise error.at(path=self.path) from None
 
 
-class Over(Reader):
-    """The samples of another reader in another way. What is not said otherwise is as it is there."""
+def _construct(reader_class: type[Reader], args: tuple[Any, ...], options: dict[str, Any]) -> Reader:
+    return reader_class(*args, **options)
+
+
+def _refreshed(argument: Any) -> Any:
+    """Return an argument of a constructor with the readers in it refreshed."""
+    if isinstance(argument, list | tuple) and any(isinstance(entry, Reader) for entry in argument):
+        return [_refreshed(entry) for entry in argument]
+    return argument.refresh() if isinstance(argument, Reader) else argument
+
+
+def _file_tag_of(args: tuple[Any, ...]) -> str:
+    if len(args) != 1 or not isinstance(args[0], str) or is_remote(args[0]):
+        return ""
+    try:
+        return tag_of(os.stat(args[0]))
+    except (OSError, ValueError):
+        return ""
+
+
+class ReaderWrapper(Reader):
+    """Base class of readers that wrap another reader and delegate to it by default."""
 
     def __init__(self, base: Reader) -> None:
         self.base, self.path, self.format, self.window = base, base.path, base.format, base.window
@@ -285,32 +630,32 @@ class Over(Reader):
         self.base.close()
 
 
-class Renamed(Over):
-    """The same samples, some fields under other names."""
+class Renamed(ReaderWrapper):
+    """A reader with some fields under other names."""
 
     def __init__(self, base: Reader, names: Mapping[str, str]) -> None:
         super().__init__(base)
         self.schema = base.schema.rename(names)
-        self._old = dict(zip(self.schema, base.schema, strict=True))
+        self._old_names = dict(zip(self.schema, base.schema, strict=True))
 
     def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
-        found = self.base._read(indices, [self._old[name] for name in fields])
-        return Columns((name, found[self._old[name]]) for name in fields)
+        columns = self.base._read(indices, [self._old_names[name] for name in fields])
+        return Columns((name, columns[self._old_names[name]]) for name in fields)
 
     def _spans(self, field: str, indices: I64) -> Spans | None:
-        return self.base._spans(self._old[field], indices)
+        return self.base._spans(self._old_names[field], indices)
 
     def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
-        return self.base._ranges([self._old[name] for name in fields], indices)
+        return self.base._ranges([self._old_names[name] for name in fields], indices)
 
     @property
     def attributes(self) -> Mapping[str, Mapping[str, Any]]:
-        new = {old: name for name, old in self._old.items()}
-        return {new.get(name, name): values for name, values in self.base.attributes.items()}
+        new_names = {old: name for name, old in self._old_names.items()}
+        return {new_names.get(name, name): values for name, values in self.base.attributes.items()}
 
 
-class View(Over):
-    """Some samples or some fields of another reader; some of its images taken for masks."""
+class View(ReaderWrapper):
+    """Some samples or some fields of another reader; some of its images as masks."""
 
     def __init__(
         self,
@@ -319,24 +664,24 @@ class View(Over):
         indices: I64 | None = None,
         fields: Sequence[str] | None = None,
         masks: Sequence[str] = (),
-        filtered: Filtered | None = None,
+        filtered: FilterSummary | None = None,
     ) -> None:
         super().__init__(base)
         self.schema = base.schema.select(base._names(fields))
         self.indices = indices
         self.length = self.length if indices is None else len(indices)
-        self._told = filtered
-        # Who reads these samples and nothing between them.
-        self._reads = base._picked(indices) if filtered is not None and indices is not None else None
+        self._filter = filtered
+        # Reads these samples and nothing between them, if the format can.
+        self._row_base = base._row_reader(indices) if filtered is not None and indices is not None else None
         self.schema = Schema({**self.schema, **{name: self._mask(name) for name in masks}})
 
     def _mask(self, name: str) -> Image:
-        """A field as one of masks: a few cells tell the mode."""
+        """Return a field as one of masks; infers the mode from a few cells."""
         field = self.schema[name]
         if not isinstance(field, Image):
             raise OptionError(f"a mask is an image, and {name!r} is {field}", path=self.path)
         with contextlib.suppress(DataError):
-            cells = self.read(range(min(len(self), PROBED_SAMPLES)), [name])[name]
+            cells = self.read(range(min(len(self), MASK_PROBE_SAMPLES)), [name])[name]
             assert isinstance(cells, Ragged)
             return infer_mask(field, cells)
         return infer_mask(field, Ragged.from_cells([]))
@@ -345,52 +690,53 @@ class View(Over):
         return indices if self.indices is None else self.indices[indices]
 
     def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
-        if self._reads is not None:
-            return self._reads._read(indices, fields)
+        if self._row_base is not None:
+            return self._row_base._read(indices, fields)
         return self.base._read(self._rows(indices), fields)
 
     def _consecutive(self, size: int, fields: tuple[str, ...]) -> Iterator[Columns]:
-        found = None if self._reads is None else self._reads._consecutive(size, fields)
-        return super()._consecutive(size, fields) if found is None else found
+        if self._row_base is not None:
+            return self._row_base._consecutive(size, fields)
+        return super()._consecutive(size, fields)
 
     def _spans(self, field: str, indices: I64) -> Spans | None:
         return self.base._spans(field, self._rows(indices))
 
     def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
-        if self._reads is not None:
-            return self._reads._ranges(fields, indices)
+        if self._row_base is not None:
+            return self._row_base._ranges(fields, indices)
         return self.base._ranges(fields, self._rows(indices))
 
     def _prune(self, bound: Bound) -> Pruned | None:
-        return within(self.base._prune(bound), self.indices)
+        return filters.within(self.base._prune(bound), self.indices)
 
-    def _picked(self, rows: I64) -> Reader | None:
+    def _row_reader(self, rows: I64) -> Reader | None:
         rows = self._rows(rows)
-        return self.base._picked(rows) if (np.diff(rows) > 0).all() else None
+        return self.base._row_reader(rows) if (np.diff(rows) > 0).all() else None
 
     def _matches(self, bound: Bound, text: str) -> Matches:
-        return self.base._matches(bound, text) if self.indices is None else matches(self, bound, text)
+        return self.base._matches(bound, text) if self.indices is None else super()._matches(bound, text)
 
     def refresh(self) -> Reader:
-        return super().refresh() if self._told is None else self.base.refresh().filter(self._told.where)
+        return super().refresh() if self._filter is None else self.base.refresh().filter(self._filter.where)
 
     def _array(self, field: str) -> Array | None:
         return self.base._array(field) if self.indices is None else None
 
     def blocks(self) -> I64 | None:
-        found = self.base.blocks()
-        return found if found is None or self.indices is None else found[self.indices]
+        blocks = self.base.blocks()
+        return blocks if blocks is None or self.indices is None else blocks[self.indices]
 
     def boundaries(self) -> I64:
-        found = self.base.boundaries()
-        if self.indices is None or not len(found):
-            return found
-        parts = np.searchsorted(found, self.indices, side="right")
-        return np.flatnonzero(parts[1:] != parts[:-1]) + 1
+        boundaries = self.base.boundaries()
+        if self.indices is None or not len(boundaries):
+            return boundaries
+        sequences = np.searchsorted(boundaries, self.indices, side="right")
+        return np.flatnonzero(sequences[1:] != sequences[:-1]) + 1
 
     def sizes(self) -> I64 | None:
-        found = self.base.sizes()
-        return found if found is None or self.indices is None else found[self.indices]
+        sizes = self.base.sizes()
+        return sizes if sizes is None or self.indices is None else sizes[self.indices]
 
     def _keys(self, indices: I64, short: bool = False) -> Column | None:
         return self.base._keys(self._rows(indices), short)
@@ -398,24 +744,24 @@ class View(Over):
     def _find_keys(self, keys: Ragged) -> I64 | None:
         return self.base._find_keys(keys) if self.indices is None else None
 
-    def _key_table(self, field: str | None, short: bool) -> Table:
-        found = self.base._key_table(field, short)
-        return found if self.indices is None else found.take(self.indices, len(self.base))
+    def _key_table(self, field: str | None, short: bool) -> KeyTable:
+        table = self.base._key_table(field, short)
+        return table if self.indices is None else table.take(self.indices, len(self.base))
 
     def where(self, sample: int) -> str:
         return self.base.where(int(self._rows(np.array([sample]))[0]))
 
     def facts(self) -> dict[str, Any]:
-        return {**self.base.facts(), **({} if self._told is None else self._told.facts())}
+        return {**self.base.facts(), **({} if self._filter is None else self._filter.facts())}
 
     @property
     def attributes(self) -> Mapping[str, Mapping[str, Any]]:
-        """Those of the file, and of the fields that are seen here."""
-        found = self.base.attributes
-        return {name: values for name, values in found.items() if name == "" or name in self.schema}
+        """Attributes of the file, and of the fields of this view."""
+        attributes = self.base.attributes
+        return {name: values for name, values in attributes.items() if name == "" or name in self.schema}
 
     def _verify(self) -> Iterator[Problem]:
-        """What is wrong with the whole, and with those samples and fields that are seen here."""
+        """Yield the problems of the whole, and of the samples and fields of this view."""
         rows: dict[int, list[int]] = {}
         for row, sample in enumerate(() if self.indices is None else self.indices.tolist()):
             rows.setdefault(sample, []).append(row)

@@ -17,8 +17,7 @@ from ..errors import OptionError
 from ..order.keyed import derive, key_of
 from ..schema import Bool, Bytes, Duration, Int, Schema, Tensor, Text, Time
 from ..schema.columns import I64, Column, Ragged
-from .hooks import open_reader
-from .reader import Reader
+from .reader import Reader, open_reader
 
 SCAN_ROWS = 4096
 # More parts than that are nobody's wish.

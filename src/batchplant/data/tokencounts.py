@@ -12,7 +12,6 @@ from ..order.mixture import ENDLESS, numbered
 from ..schema import Int, Tensor
 from ..schema.columns import I64, Column, Masked, Ragged, dense_of
 from ..storage import index
-from .origin import remembered
 from .reader import Reader
 from .sizes import are_known, sizes_of
 
@@ -112,7 +111,7 @@ def _read_once(reader: Reader, field: str) -> I64:
         counts = found.arrays["counts"]
         return counts.dtype == np.int64 and counts.shape == (len(reader),)
 
-    kept = remembered(reader, (field,), "token-counts", "", make, version=VERSION, check=check)
+    kept = reader._indexed((field,), "token-counts", "", make, version=VERSION, check=check)
     return make(reader)[0]["counts"] if kept is None else kept.arrays["counts"]
 
 

@@ -12,12 +12,12 @@ from ..codecs.tokens import Tokenizer, texts_of
 from ..errors import BatchplantError, DecodeError, OptionError, no_such
 from ..schema import Bytes, Schema, Tensor, Text
 from ..schema.columns import I64, Columns, Ragged, Spans
-from .reader import Over, Reader
+from .reader import Reader, ReaderWrapper
 
 TOKENS = "tokens"
 
 
-class Tokenized(Over):
+class Tokenized(ReaderWrapper):
     """The samples of a reader, with ids in the place of some texts.
 
     The ids of one field are called ``tokens``, those of several ``NAME_tokens``.

@@ -18,9 +18,8 @@ from ..order.keyed import whole
 from ..schema import Field, Image, Schema, Tensor
 from ..schema.columns import I64, Column, Columns, Masked, Ragged, Spans, dense_of, masked, starts_of
 from ..storage.patterns import may_be_shards
-from .hooks import open_reader
 from .keys import same_cells
-from .reader import Reader
+from .reader import Reader, open_reader
 
 # Rows whose group is looked at together.
 ROWS = 1 << 16

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from ..data.checks import read_sound
 from ..data.reader import Reader
 from ..errors import OptionError
 from ..formats.registry import open as open_reader
@@ -119,7 +118,7 @@ def step(reader: Reader, rows: int, size: int) -> int:
     if reader.sizes() is not None:
         return rows
     some = np.arange(min(4, len(reader)))
-    columns = read_sound(reader, some, [], sys.maxsize)[1]
+    columns = reader.read_undamaged(some, [], sys.maxsize)[1]
     found = sum(int(column_runs(column)[2].clip(0).sum()) for column in (columns or {}).values())
     return int(np.clip(size * len(some) // max(found, 1), 1, rows))
 

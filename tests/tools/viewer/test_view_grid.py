@@ -271,7 +271,7 @@ def test_who_asks_too_early_is_told_to_wait(reader: Reader, monkeypatch: pytest.
 
 
 def test_a_filter_tells_how_far_it_is_and_can_be_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("batchplant.data.filters.ROWS", 100)
+    monkeypatch.setattr("batchplant.data.reader.SCAN_ROWS", 100)
     reader = bp.open({"x": np.arange(1000)})
     told: list[tuple[int, int]] = []
     with watching(lambda done, of: told.append((done, of))):

@@ -15,8 +15,7 @@ from ...order.keyed import key_of, uniform, whole
 from ...schema import Schema, Tensor
 from ...schema.columns import I64, Columns, Spans, concat_spans
 from ..arrays import Array, ChunkedArray, MemoryArray
-from ..hooks import open_reader
-from ..reader import Reader
+from ..reader import Reader, open_reader
 from .mask import Mask
 
 POSITION = "position"
@@ -88,7 +87,7 @@ class Patches(Reader):
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         """What ``where`` has chosen travels along: a function might not, and a mask takes long to read."""
-        args, options = self._made_with
+        args, options = self._init_args
         kept = {name: value for name, value in options.items() if name != "where"}
         return _remake, (args, kept, self.ids if options.get("where") is not None else None)
 

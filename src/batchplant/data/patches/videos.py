@@ -17,9 +17,7 @@ from ...order.keyed import whole
 from ...schema import Bytes, Field, Int, Schema, Tensor, Video
 from ...schema.columns import I64, U8, Columns, Ragged, Spans, starts_of
 from ...storage import index
-from ..hooks import open_reader
-from ..origin import remembered
-from ..reader import Reader
+from ..reader import Reader, open_reader
 
 START, VIDEO_ID = "start", "video_id"
 MAX_FRAMES, MAX_SIDE_PIXELS = 1 << 30, 1 << 26
@@ -159,7 +157,7 @@ class VideoClips(Reader):
             return facts.dtype == np.int64 and facts.shape == (len(self.base), 3)
 
         about = "upright" if self._upright else ""
-        kept = remembered(self.base, (self._field,), "video-facts", about, make, version=VERSION, check=check)
+        kept = self.base._indexed((self._field,), "video-facts", about, make, version=VERSION, check=check)
         facts: I64 = np.array((make(self.base)[0] if kept is None else kept.arrays)["facts"])
         for number in np.flatnonzero(facts[:, 0] == UNREADABLE).tolist():
             # Read again for the reason; a limit may also have been raised since.

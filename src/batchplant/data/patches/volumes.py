@@ -16,9 +16,7 @@ from ...order.keyed import derive, key_of, uniform, whole
 from ...schema import Field, Int, Schema, Tensor
 from ...schema.columns import I64, Columns, Ragged, Spans, starts_of
 from ...storage import index
-from ..hooks import open_reader
-from ..origin import remembered
-from ..reader import Reader
+from ..reader import Reader, open_reader
 
 POSITION, VOLUME = "position", "volume"
 VERSION = 1
@@ -124,7 +122,7 @@ class VolumePatches(Reader):
             shapes = found.arrays["shapes"]
             return shapes.dtype == np.int64 and shapes.shape == (len(self.base), axes)
 
-        kept = remembered(self.base, (name,), "volume-shapes", str(axes), make, version=VERSION, check=check)
+        kept = self.base._indexed((name,), "volume-shapes", str(axes), make, version=VERSION, check=check)
         return make(self.base)[0]["shapes"] if kept is None else kept.arrays["shapes"]
 
     def _places(self) -> I64:

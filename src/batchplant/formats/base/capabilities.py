@@ -10,7 +10,6 @@ import dataclasses
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from ...data.filters import Filterable
 from ...data.reader import Reader
 from ...schema import Field, List, Struct
 
@@ -72,7 +71,7 @@ class Capabilities:
         return dataclasses.replace(
             self,
             spans=reader._spans is not Reader._spans and reader.own_spans,
-            row_filters="scan" if reader._prune is Filterable._prune else "push-down",
+            row_filters="scan" if reader._prune is Reader._prune else "push-down",
             append=writer is not None and writer.appends,
             nested={List, Struct} <= set(kinds),
             time_travel=versions,

@@ -250,7 +250,7 @@ class TextReader(Reader):
     def with_schema(self, schema: Schema) -> Reader | None:
         if self._origin != "inferred":
             return None
-        args, options = self._made_with
+        args, options = self._init_args
         return type(self)(*args, **{**options, "schema": schema, "types": None})
 
     def _runs(self, indices: I64) -> tuple[I64, I64]:

@@ -343,7 +343,7 @@ class CocoReader(DetectionReader):
     def facts(self) -> dict[str, Any]:
         return {"objects": len(self._arrays["id"]), "classes": len(self._facts["categories"])}
 
-    def _comes_from(self, fields: Sequence[str]) -> Any:
+    def _fingerprint_source(self, fields: Sequence[str]) -> Any:
         return None
 
     def _no_class(self, row: int, label: int) -> str:

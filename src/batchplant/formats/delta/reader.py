@@ -59,9 +59,9 @@ class DeltaReader(LakeReader):
             parts = sorted(_parts(table, path, described, outside), key=lambda one: (one[0], one[1].path))
         asked = {"version": version, "at": at, "schema": schema, "storage": storage, "outside": outside}
         self._asked = {**asked, "where": where}
-        self._again = functools.partial(DeltaReader, path, **self._asked)
+        self._reopen = functools.partial(DeltaReader, path, **self._asked)
         # Workers that unpickle this reader must see the same rows, whatever was committed meanwhile.
-        self._made_with = (path,), {**self._asked, "version": table.version(), "at": None}
+        self._init_args = (path,), {**self._asked, "version": table.version(), "at": None}
         self._set_parts([part for _, part in parts], described, schema, where)
 
     def facts(self) -> dict[str, Any]:

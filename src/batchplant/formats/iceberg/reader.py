@@ -66,11 +66,11 @@ class IcebergReader(LakeReader):
             "snapshot": snapshot, "at": at, "ref": ref, "catalog": catalog, "schema": schema,
             "schema_id": schema_id, "outside": outside, "where": where,
         }  # fmt: skip
-        self._again = functools.partial(IcebergReader, path, **self._asked)
+        self._reopen = functools.partial(IcebergReader, path, **self._asked)
         # Workers that unpickle this reader must see the same rows, whatever was committed meanwhile.
         pinned = {"snapshot": None if chosen is None else chosen.snapshot_id, "at": None, "ref": None}
         fields = {"schema_id": self._fields.schema_id}
-        self._made_with = (path,), {**self._asked, **({} if chosen is None else pinned), **fields}
+        self._init_args = (path,), {**self._asked, **({} if chosen is None else pinned), **fields}
         self._state = {"table": str(self._table.metadata.table_uuid), **pinned, **fields}
         self._set_parts(parts, described, schema, where)
 

@@ -68,13 +68,13 @@ class LmdbReader(RecordReader):
         # A field of that name in the values themselves wins.
         self.schema = Schema({KEY: self._key_kind(), **self._codec.fields})
 
-    def _comes_from(self, fields: Sequence[str]) -> Whole | None:
+    def _fingerprint_source(self, fields: Sequence[str]) -> Whole | None:
         """The transaction: the cells of one stay what they are."""
         if not self.source.tag:
             return None
         file = Entry(self.source.path, self.source.size, self.source.tag)
         state = {"transaction": self._facts["transaction"]}
-        return Whole(self.path, [file], state=state, options=self._made_with[1])
+        return Whole(self.path, [file], state=state, options=self._init_args[1])
 
     def _note(self) -> Note | None:
         """What our own writer left behind the samples."""

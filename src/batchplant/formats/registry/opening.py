@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...data import quarantine
 from ...data.concat import Concat
-from ...data.filters import as_where
+from ...data.filters import parse_condition
 from ...data.reader import Reader
 from ...errors import DataError, NotFoundError, OptionError
 from ...storage import handing, is_remote, reached, split_options, tree
@@ -42,7 +42,7 @@ def open(
     endpoint="https://minio.example", cache="/data/cache")``; see :class:`batchplant.storage.StorageOptions`.
     Data in memory are a dict of columns, a list of dicts, a data frame, an Arrow table, a TensorDataset.
     """
-    condition = None if where is None else as_where(where)
+    condition = None if where is None else parse_condition(where)
     if not isinstance(path, str | os.PathLike):
         # It brings all that tables need, and most datasets are files.
         from ..base.memory import is_data
@@ -67,7 +67,7 @@ def open(
             readers = in_parallel(work, found, threads=AT_ONCE[is_remote(found[0].path)])
         opened = readers[0] if len(readers) == 1 else Concat(readers)
     opened = opened if skip is None else quarantine.without(opened, os.fspath(skip))
-    opened._again = again
+    opened._reopen = again
     return opened if condition is None else opened.filter(condition)
 
 

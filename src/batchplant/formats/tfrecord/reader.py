@@ -155,8 +155,8 @@ class TfRecordReader(RecordReader):
         # copy.copy would open the file again.
         made = type(self).__new__(type(self))
         made.__dict__.update(self.__dict__)
-        args, options = self._made_with
-        made._made_with = (args, {**options, "schema": schema})
+        args, options = self._init_args
+        made._init_args = (args, {**options, "schema": schema})
         made.features = {
             name: dataclasses.replace(known.get(name, example.feature_of(name, field)), field=field)
             for name, field in schema.items()

@@ -142,8 +142,8 @@ class WebDatasetReader(Reader):
         # Pickling would open the file again, and so would copying.
         made = type(self).__new__(type(self))
         made.__dict__.update(self.__dict__)
-        args, options = self._made_with
-        made._made_with = (args, {**options, "schema": schema})
+        args, options = self._init_args
+        made._init_args = (args, {**options, "schema": schema})
         made._tables = {}
         made.schema = schema
         return made

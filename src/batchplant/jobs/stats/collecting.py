@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from ...data.checks import read_sound
 from ...data.reader import Reader
 from ...errors import OptionError, Problem, shown
 from ...schema.columns import I64, U8, Column, Columns, Masked, Ragged, end_within
@@ -200,7 +199,7 @@ class Work(scans.Work):
                 start, end = end, end_within(job.sizes, end, min(job.step, span.stop - end), STEP_BYTES)
                 some = np.arange(start, end) if job.drawn is None else job.drawn[start:end]
                 problems: list[Problem] = []
-                numbers, columns = read_sound(reader, some, problems, sys.maxsize)
+                numbers, columns = reader.read_undamaged(some, problems, sys.maxsize)
                 part.unreadable += len(some) - len(numbers)
                 part.problems = [*part.problems, *problems][:LISTED]
                 if columns is not None:

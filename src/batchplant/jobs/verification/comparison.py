@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import numpy as np
 
 from ...codecs.cells import cell_bytes, decode_cell
-from ...data.checks import read_sound
 from ...data.quarantine import place_of
 from ...data.reader import Reader
 from ...errors import BatchplantError, Problem, shown
@@ -46,7 +45,7 @@ class Comparison:
             return
         asked = rows[rows < len(self.other)]
         damaged: list[Problem] = []
-        numbers, theirs = read_sound(self.other, asked, damaged, most)
+        numbers, theirs = self.other.read_undamaged(asked, damaged, most)
         yield from ((one, False) for one in damaged)
         if theirs is None:
             return

@@ -75,7 +75,7 @@ def side_car(reader: Reader, problems: list[Problem]) -> Sums | None:
 
 def _without_options(reader: Reader) -> tuple[Schema, int] | None:
     """The schema of a dataset and how many samples it has, when no option chooses; None: it does not open."""
-    args, options = reader._made_with
+    args, options = reader._init_args
     if not options:
         return reader.schema, len(reader)
     try:

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...codecs.cells import decode_cell
-from ...data.checks import read_sound
 from ...data.concat import Concat, shifted
 from ...data.quarantine import place_of
 from ...data.reader import Reader
@@ -141,7 +140,7 @@ class Work(scans.Work):
                 start, end = end, end_within(job.sizes, end, min(job.step, span.stop - end), STEP_BYTES)
                 problems: list[Problem] = []
                 some = np.arange(start, end) if job.drawn is None else job.drawn[start:end]
-                rows, columns = read_sound(reader, some, problems, job.most - len(found))
+                rows, columns = reader.read_undamaged(some, problems, job.most - len(found))
                 if columns is not None and sums is not None:
                     problems += wrong_sums(reader, columns, rows, sums)
                 if columns is not None and job.decode:

@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from ...codecs.cells import decode_cell
-from ...data.checks import read_sound
 from ...data.reader import Reader
 from ...data.tensors import is_tensors
 from ...errors import BatchplantError, DataError, MissingLibraryError, OptionError, Problem, no_such, shown
@@ -127,7 +126,7 @@ def _read(
     """These samples, as far as they can be read; decoded where somebody wants to know whether they can be."""
     reader = subject.reader
     problems: list[Problem] = []
-    good, columns = read_sound(reader, numbers, problems, sys.maxsize)
+    good, columns = reader.read_undamaged(numbers, problems, sys.maxsize)
     if columns is None:
         columns = Columns((name, Ragged.from_cells([])) for name in reader.schema)
     subject.looked_at += len(numbers)

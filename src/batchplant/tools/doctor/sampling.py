@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ...data.checks import read_sound
 from ...data.reader import Reader
 from ...schema.columns import I64, column_runs, end_within
 
@@ -34,7 +33,7 @@ def chosen(samples: int, count: int | None) -> I64 | None:
 def mean_bytes(reader: Reader) -> float:
     """Of a few samples from all over the dataset; 0 where none of them can be read."""
     rows = np.unique(np.linspace(0, max(len(reader) - 1, 0), min(8, len(reader))).astype(np.int64))
-    columns = read_sound(reader, rows, [], sys.maxsize)[1]
+    columns = reader.read_undamaged(rows, [], sys.maxsize)[1]
     size = sum(int(column_runs(column)[2].clip(0).sum()) for column in (columns or {}).values())
     return size / max(len(rows), 1)
 

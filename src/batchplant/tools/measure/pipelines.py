@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ...data.reader import Over, Reader
+from ...data.reader import Reader, ReaderWrapper
 from ...errors import OptionError
 from ...ops import CenterCrop, Op, RandomHorizontalFlip, RandomResizedCrop
 from ...schema import Bool, Bytes, Field, Float, Image, Int, Schema, Text
@@ -12,7 +12,7 @@ from ...schema import Bool, Bytes, Field, Float, Image, Int, Schema, Text
 PIPELINES = ("train", "val", "none", "raw")
 
 
-class Undecoded(Over):
+class Undecoded(ReaderWrapper):
     """A dataset whose images are plain bytes, so that nobody decodes them."""
 
     def __init__(self, base: Reader) -> None:

@@ -12,7 +12,6 @@ import numpy.typing as npt
 
 from ...codecs import image
 from ...codecs.cells import decode_cell
-from ...data.checks import read_sound
 from ...data.reader import Reader
 from ...errors import BatchplantError, OptionError, Problem
 from ...jobs.scans import step as step_of
@@ -156,7 +155,7 @@ def _scan(
         start, end = end, end_within(sizes, end, min(max_rows, count - end), CHUNK_BYTES)
         progress(start, count)
         problems: list[Problem] = []
-        rows, columns = read_sound(reader_a, np.arange(start, end), problems, sys.maxsize)
+        rows, columns = reader_a.read_undamaged(np.arange(start, end), problems, sys.maxsize)
         for problem in problems:
             yield end, problem, False
         if columns is not None:

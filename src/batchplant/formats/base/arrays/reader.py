@@ -334,21 +334,21 @@ class GridReader(PackedReader):
             found += runs
         return spans_of(found)
 
-    def _comes_from(self, fields: Sequence[str]) -> Source | None:
+    def _fingerprint_source(self, fields: Sequence[str]) -> Source | None:
         """The metadata as it was read, and the chunks of these fields as they lie there now."""
         if isinstance(self.store, ZipStore):
-            return super()._comes_from(fields)
+            return super()._fingerprint_source(fields)
         files = self.store.files({grid.name for (name, _), grid in self.parts.items() if name in fields})
         if files is None:
             return None
-        options = self._made_with[1]
+        options = self._init_args[1]
         return Whole(
             self.path, files, state={"metadata": self._metadata}, options=options, fresh=self._reopened
         )
 
     def _reopened(self) -> GridReader:
         """One that has no chunk in its cache; this one, where what lies there now is another dataset."""
-        args, options = self._made_with
+        args, options = self._init_args
         with contextlib.suppress(BatchplantError):
             # That its numbers stay as they are was said when this one was opened.
             other = type(self)(*args, **{**options, "decode": bool(options.get("decode"))})

@@ -120,7 +120,7 @@ class DetectionReader(Reader):
                 have = dataclasses.replace(have, dtype=getattr(field, "dtype", have.dtype))
             if have != field and not (isinstance(have, Image) and isinstance(field, Image)):
                 return None
-        args, options = self._made_with
+        args, options = self._init_args
         return type(self)(*args, **{**options, "float64": tuple(wide)})
 
     def _look(self, field: str = "image", *, mask: bool = False) -> Image:

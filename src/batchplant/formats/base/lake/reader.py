@@ -39,7 +39,7 @@ class LakeReader(ParquetRows):
     """The subclass finds the parts and the Arrow schema in its ``__init__``, and calls ``_set_parts``."""
 
     _left_out: _LeftOut | None = None
-    # What it was opened with, where _made_with names the version that was the latest then; and what names a
+    # What it was opened with, where _init_args names the version that was the latest then; and what names a
     # version of this table among all of all tables.
     _asked: Mapping[str, Any]
     _state: Mapping[str, Any]
@@ -200,7 +200,7 @@ class LakeReader(ParquetRows):
     def _unit_runs(self, unit: int, fields: Sequence[str]) -> list[tuple[str, int, int]] | None:
         return self._row_runs(unit, None, fields)
 
-    def _comes_from(self, fields: Sequence[str]) -> Whole:
+    def _fingerprint_source(self, fields: Sequence[str]) -> Whole:
         """The version; and the files, lest somebody replaced one against the rules."""
         tags = (file.tag if isinstance(file, ParquetFile) else "" for file in self._files)
         files = [Entry(part.path, part.size or 0, tag) for part, tag in zip(self._parts, tags, strict=True)]

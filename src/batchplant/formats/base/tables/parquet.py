@@ -278,14 +278,14 @@ class ParquetFilesReader(ParquetRows):
         part, group = self._part_of(unit)
         return [(part.path, *run) for run in part.runs(group, self._inside(part, fields))]
 
-    def _comes_from(self, fields: Sequence[str]) -> Source | None:
+    def _fingerprint_source(self, fields: Sequence[str]) -> Source | None:
         """Describe all files of a folder."""
         files = [Entry(part.path, part.size, part.tag) for part in self._parts]
         if [entry.name for entry in files] == [self.path]:
-            return super()._comes_from(fields)
+            return super()._fingerprint_source(fields)
         if not all(entry.tag for entry in files):
             return None
-        return Whole(self.path, files, state={}, options=self._made_with[1])
+        return Whole(self.path, files, state={}, options=self._init_args[1])
 
     def _row_runs(self, unit: int, rows: I64, fields: Sequence[str]) -> list[tuple[str, int, int]]:
         part, group = self._part_of(unit)

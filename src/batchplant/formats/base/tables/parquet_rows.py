@@ -63,7 +63,7 @@ class ParquetRows(TableReader):
         """Byte ranges (file, start, size) that these rows of a unit need; None: unknown."""
         raise NotImplementedError
 
-    def _picked(self, rows: I64) -> SelectedRows:
+    def _row_reader(self, rows: I64) -> SelectedRows:
         return SelectedRows(self, rows)
 
     @functools.cached_property

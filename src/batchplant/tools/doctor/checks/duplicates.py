@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from ....data.keys.table import hash_cells
+from ....data.keys import hash_cells
 from ....schema import (
     Audio,
     Boxes,
