@@ -73,6 +73,7 @@ check: $(VENV)/.dev
 	@$(PY) -m mypy
 	@$(PY) tools/check_layers.py
 	@$(PY) tools/house.py
+	@$(VENV)/bin/clang-format --dry-run --Werror $(wildcard native/*/*.[ch]pp fuzz/*.[ch]pp)
 
 # Python's own pickle asks for as much memory as a damaged file claims to need, and can be told that there is none.
 asan: $(ASAN_VENV)/.installed

@@ -26,8 +26,8 @@ void check_cells(const uint8_t* data, size_t size, const csv::Scanner& found) {
     std::vector<int64_t> start(entries), length(entries, -1);
     std::vector<uint8_t> special(entries), number(8);
     const std::vector<bool> empty(found.columns, false);
-    const text::Failure failure = csv::find(data, size, found.starts.data(), sizes.data(), n, found.dialect, found.columns,
-                                            wanted, empty, start.data(), length.data(), special.data());
+    const text::Failure failure = csv::find(data, size, found.starts.data(), sizes.data(), n, found.dialect,
+                                            found.columns, wanted, empty, start.data(), length.data(), special.data());
     // Every row that the scanner took has its cells.
     if (failure.row >= 0) std::abort();
     for (size_t i = 0; i < entries; ++i) {
@@ -82,7 +82,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         const size_t columns = blank ? 1 : 3;
         const csv::Scanner whole = scan(data, size, columns, blank, std::max<size_t>(size, 1), escape);
         const csv::Scanner pieces = scan(data, size, columns, blank, 7, escape);
-        if (whole.starts != pieces.starts || whole.bad.size() != pieces.bad.size() || whole.line != pieces.line) std::abort();
+        if (whole.starts != pieces.starts || whole.bad.size() != pieces.bad.size() || whole.line != pieces.line)
+            std::abort();
         if (whole.classes != pieces.classes) std::abort();
         check_cells(data, size, whole);
     }

@@ -112,11 +112,26 @@ private:
     // Numbers at the edges of their types, and the markers that parsers look for.
     void insert_magic(Bytes& input) {
         static const std::vector<std::string_view> magics = {
-            {"\x00\x00\x00\x00", 4}, {"\xFF\xFF\xFF\xFF", 4}, {"\x7F\xFF\xFF\xFF", 4}, {"\xFF\xFF\xFF\x7F", 4},
-            {"\x80\x00\x00\x00", 4}, {"\x00\x00\x00\x80", 4}, {"\x00\x01", 2},         {"\xFF\xFF", 2},
-            {"\xFF\xC0", 2},         {"\xFF\xC2", 2},         {"\xFF\xC4", 2},         {"\xFF\xDA", 2},
-            {"\xFF\xD9", 2},         {"\xFF\xDD", 2},         {"\xFF\xCC", 2},         {"IHDR", 4},
-            {"VP8 ", 4},             {"VP8L", 4},             {"VP8X", 4},             {"II*\x00", 4},
+            {"\x00\x00\x00\x00", 4},
+            {"\xFF\xFF\xFF\xFF", 4},
+            {"\x7F\xFF\xFF\xFF", 4},
+            {"\xFF\xFF\xFF\x7F", 4},
+            {"\x80\x00\x00\x00", 4},
+            {"\x00\x00\x00\x80", 4},
+            {"\x00\x01", 2},
+            {"\xFF\xFF", 2},
+            {"\xFF\xC0", 2},
+            {"\xFF\xC2", 2},
+            {"\xFF\xC4", 2},
+            {"\xFF\xDA", 2},
+            {"\xFF\xD9", 2},
+            {"\xFF\xDD", 2},
+            {"\xFF\xCC", 2},
+            {"IHDR", 4},
+            {"VP8 ", 4},
+            {"VP8L", 4},
+            {"VP8X", 4},
+            {"II*\x00", 4},
             {"MM\x00*", 4},
         };
         const auto magic = magics[below(magics.size())];

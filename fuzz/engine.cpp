@@ -37,8 +37,13 @@ void gather_window(Engine& engine, Choices& choices, const Buffer& base, const i
     if (choices.below(4) == 0) plan[choices.below(static_cast<size_t>(WindowRow::count))] += 1 << choices.below(30);
     const int32_t number = 0;
     std::vector<uint8_t> place(static_cast<size_t>(room));
-    const Windows windows{&number, row(WindowRow::start), row(WindowRow::line), row(WindowRow::rows),
-                          row(WindowRow::width), row(WindowRow::place), 1};
+    const Windows windows{&number,
+                          row(WindowRow::start),
+                          row(WindowRow::line),
+                          row(WindowRow::rows),
+                          row(WindowRow::width),
+                          row(WindowRow::place),
+                          1};
     engine.gather({base}, windows, place.data(), place.size());
 }
 
@@ -49,7 +54,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     // scratch memory that the one before it left.
     static const std::vector<std::unique_ptr<Engine>> engines = [] {
         std::vector<std::unique_ptr<Engine>> made;
-        for (const Kernels* one : all_kernels()) made.push_back(std::make_unique<Engine>(1, std::vector<int>(), 0, *one));
+        for (const Kernels* one : all_kernels())
+            made.push_back(std::make_unique<Engine>(1, std::vector<int>(), 0, *one));
         return made;
     }();
 

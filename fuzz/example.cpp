@@ -43,17 +43,18 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const std::vector<int64_t> ints{-1, static_cast<int64_t>((size - size / 2) / 8 * 8)};
     const std::vector<int64_t> counts{-1, 2};
     std::vector<int64_t> offsets(3);
-    const std::vector<uint8_t> out = write_examples(
-        {{"i", ExampleKind::ints, data, starts.data(), ints.data()},
-         {"f", ExampleKind::floats, data, starts.data(), floats.data()},
-         {"b", ExampleKind::bytes, data, starts.data(), sizes.data(), counts.data()},
-         {"a", ExampleKind::bytes, data, starts.data(), sizes.data()}},
-        2, offsets.data());
+    const std::vector<uint8_t> out =
+        write_examples({{"i", ExampleKind::ints, data, starts.data(), ints.data()},
+                        {"f", ExampleKind::floats, data, starts.data(), floats.data()},
+                        {"b", ExampleKind::bytes, data, starts.data(), sizes.data(), counts.data()},
+                        {"a", ExampleKind::bytes, data, starts.data(), sizes.data()}},
+                       2, offsets.data());
     const std::vector<int64_t> lengths{offsets[1], offsets[2] - offsets[1]};
-    const ExampleBatch again =
-        read_examples(out.data(), offsets.data(), lengths.data(), 2,
-                      {{"a", false, ExampleKind::bytes}, {"b", false, ExampleKind::bytes},
-                       {"f", false, ExampleKind::floats}, {"i", false, ExampleKind::ints}});
+    const ExampleBatch again = read_examples(out.data(), offsets.data(), lengths.data(), 2,
+                                             {{"a", false, ExampleKind::bytes},
+                                              {"b", false, ExampleKind::bytes},
+                                              {"f", false, ExampleKind::floats},
+                                              {"i", false, ExampleKind::ints}});
     expect(again.bad_row == -1);
     expect(again.columns[0].count == std::vector<int64_t>({1, 1}) && again.columns[0].runs[1] == sizes[0]);
     expect(again.columns[1].count == counts && again.columns[1].runs[3] == sizes[1]);

@@ -39,7 +39,8 @@ void check_values(const uint8_t* data, size_t size, const json::Scanner& found) 
         int64_t offsets[2];
         if (kind[i] == static_cast<uint8_t>(json::Kind::escaped)) {
             std::vector<uint8_t> plain(cell.size());
-            const auto used = static_cast<size_t>(json::unescape(cell.data(), cell.size(), plain.data()) - plain.data());
+            const auto used =
+                static_cast<size_t>(json::unescape(cell.data(), cell.size(), plain.data()) - plain.data());
             if (used > plain.size() || text::valid_utf8(plain.data(), used) != used) std::abort();
         }
         for (const auto& dims : {std::vector<int64_t>{-1}, {-1, 2}, {2, 2}, {0}}) {
@@ -90,6 +91,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     check_writing(data, size);
     std::vector<int64_t> starts, sizes;
     json::elements(data, size, starts, sizes);
-    for (size_t i = 0; i < starts.size(); ++i) expect(json::skip_value(data + starts[i], data + size).at == data + starts[i] + sizes[i]);
+    for (size_t i = 0; i < starts.size(); ++i)
+        expect(json::skip_value(data + starts[i], data + size).at == data + starts[i] + sizes[i]);
     return 0;
 }

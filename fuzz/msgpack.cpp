@@ -49,8 +49,8 @@ void check_values(const uint8_t* data, size_t size, const std::vector<int64_t>& 
         }
         for (size_t rank = 0; rank < 4; ++rank) {
             std::vector<uint8_t> values;
-            mp::lists(data, size, infos, firsts, length.data() + key * n, n, 'f', 8, rank, found.data(), value_sizes.data(),
-                      shapes.data(), values);
+            mp::lists(data, size, infos, firsts, length.data() + key * n, n, 'f', 8, rank, found.data(),
+                      value_sizes.data(), shapes.data(), values);
             for (const int64_t bytes : value_sizes) {
                 if (bytes < 0 || static_cast<size_t>(bytes) > values.size()) std::abort();
             }
@@ -60,7 +60,8 @@ void check_values(const uint8_t* data, size_t size, const std::vector<int64_t>& 
             if (failure.row >= 0) continue;
             for (size_t row = 0; row < n; ++row) {
                 const int64_t end = value_starts[row] + value_sizes[row];
-                if (found[row] == 1 && (value_starts[row] < starts[row] || end > starts[row] + sizes[row])) std::abort();
+                if (found[row] == 1 && (value_starts[row] < starts[row] || end > starts[row] + sizes[row]))
+                    std::abort();
             }
         }
     }

@@ -40,8 +40,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     std::vector<uint8_t> copied(size);
     const std::vector<int64_t> to{0, lengths[0]};
     if (lengths[0] + lengths[1] <= static_cast<int64_t>(size)) {
-        const TfRecordCheck good = copy_tfrecords(framed.data(), framed.size(), again.starts.data(),
-                                                  again.sizes.data(), 2, copied.data(), to.data());
+        const TfRecordCheck good = copy_tfrecords(framed.data(), framed.size(), again.starts.data(), again.sizes.data(),
+                                                  2, copied.data(), to.data());
         expect(good.row == -1);
         for (int64_t i = 0; i < lengths[1]; ++i) expect(copied[to[1] + i] == data[from[1] + i]);
     }

@@ -49,8 +49,7 @@ using PixelsOut = nb::ndarray<nb::numpy, uint8_t, nb::ndim<3>>;
 inline auto array_arg(const char* name) { return nb::arg(name).noconvert(); }
 
 // The signature of a function whose first argument may be anything with a buffer of bytes; nanobind names arrays only.
-#define BUFFER_SIG(name, rest) \
-    nb::sig("def " name "(data: typing_extensions.Buffer | ndarray[dtype=uint8], " rest)
+#define BUFFER_SIG(name, rest) nb::sig("def " name "(data: typing_extensions.Buffer | ndarray[dtype=uint8], " rest)
 
 template <typename T>
 nb::capsule owner_of(std::unique_ptr<T[]>& memory) {

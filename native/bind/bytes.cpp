@@ -60,7 +60,7 @@ void bind_bytes(nb::module_& module) {
     module.def("bad_run", bad_run, array_arg("starts"), array_arg("sizes"), nb::arg("first"), nb::arg("end"),
                "The first run that does not lie between first and end, or -1.");
     module.def("are_below", are_below, array_arg("numbers"), nb::arg("end"),
-               "Whether all numbers are from 0 up to, not including, end.");
+               "Return True if all numbers are from 0 up to, not including, end.");
     module.def("fill", fill, array_arg("sizes"), nb::arg("limit"), nb::arg("most"), nb::arg("held"), nb::arg("taken"),
                R"(Which samples begin a new file, where files are filled up to limit bytes and most samples.
 

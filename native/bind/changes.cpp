@@ -138,7 +138,8 @@ void look_up_all(const Bytes& pixels,
 template <typename T>
 void bind_look_up(nb::module_& module) {
     module.def("look_up", look_up_all<T>, array_arg("pixels"), array_arg("tables"), array_arg("out"),
-               nb::arg("plane") = 0, nb::arg("engine") = nb::none(), R"(The value of every byte, by the tables of its channel: (channels, 256), of what out is.
+               nb::arg("plane") = 0, nb::arg("engine") = nb::none(),
+               R"(The value of every byte, by the tables of its channel: (channels, 256), of what out is.
 
 plane: the pixels of an image, whose channels then come behind each other.)");
 }
@@ -162,8 +163,8 @@ pixels are blended of four.)");
 
 codes, amounts, fill, smooth: as change_images takes them, those of one chain after those of another.
 weights: (n, 1 + chains), that of the image itself first.)");
-    module.def("add_noise", noise, array_arg("images"), array_arg("keys"), array_arg("sigmas"),
-               array_arg("quantiles"), nb::arg("engine") = nb::none(),
+    module.def("add_noise", noise, array_arg("images"), array_arg("keys"), array_arg("sigmas"), array_arg("quantiles"),
+               nb::arg("engine") = nb::none(),
                R"(Add noise to images (n, height, width, channels) in place, by the key of each.
 
 quantiles: 4096 of the distribution. A sigma of 0 leaves an image as it is.)");

@@ -5,7 +5,6 @@
 namespace batchplant {
 namespace {
 
-
 using Sum = uint32_t (*)(const uint8_t*, size_t, uint32_t);
 
 template <Sum sum>
@@ -44,7 +43,8 @@ std::optional<std::tuple<Array<uint8_t>, Array<int64_t>, int64_t>> gather_runs_c
     Gathered found = gather_unlocked(data, starts, sizes, if_resident, [&](const int64_t* offsets, uint8_t* out) {
         const int64_t *from = starts.data(), *size = sizes.data(), *number = which.data();
         for (size_t i = 0; i < n; ++i) {
-            if (number[i] < 0 || static_cast<uint64_t>(number[i]) >= sums.size()) throw_bad_run(static_cast<int64_t>(i));
+            if (number[i] < 0 || static_cast<uint64_t>(number[i]) >= sums.size())
+                throw_bad_run(static_cast<int64_t>(i));
             __builtin_prefetch(sums.data() + number[i]);
         }
         for (size_t i = 0; i < n; ++i) {
@@ -72,9 +72,6 @@ void bind_crc(nb::module_& module) {
     module.def("crc32", sum_of<crc32>, array_arg("data"), nb::arg("seed") = 0,
                BUFFER_SIG("crc32", "seed: int = 0) -> int"),
                "zlib's CRC-32 of the bytes; seed continues an earlier result.");
-    module.def("_crc32_portable", sum_of<crc32_portable>, array_arg("data"), nb::arg("seed") = 0,
-               BUFFER_SIG("_crc32_portable", "seed: int = 0) -> int"),
-               "zlib's CRC-32 without the processor's instruction, for tests.");
     module.def("crc32_runs", sums_of_runs<crc32>, array_arg("data"), array_arg("starts"), array_arg("sizes"),
                "zlib's CRC-32 of every run of the data. IndexError names the first run that is out of bounds.");
     module.def("gather_runs_crc32", gather_runs_crc32, array_arg("data"), array_arg("starts"), array_arg("sizes"),

@@ -122,8 +122,8 @@ const int32_t* places_of(const Places& places, const Output& output) {
         const int32_t* one = places.data() + 4 * i;
         const int64_t top = one[0], left = one[1], height = one[2], width = one[3];
         if (top < 0 || left < 0 || height < 0 || width < 0 || top + height > high || left + width > wide) {
-            throw std::invalid_argument("place " + std::to_string(i) + " is not in images of " +
-                                        std::to_string(wide) + " x " + std::to_string(high) + " pixels");
+            throw std::invalid_argument("place " + std::to_string(i) + " is not in images of " + std::to_string(wide) +
+                                        " x " + std::to_string(high) + " pixels");
         }
     }
     return places.data();
@@ -165,7 +165,7 @@ std::tuple<Array<int32_t>, std::vector<std::pair<size_t, std::string>>, size_t> 
     }
     if (orient) check_length("orient", orient->size(), n);
     job.orient = orient ? orient->data() : nullptr;
-    // One that PNG and WebP do not have is found by nobody: cmyk stands for all of those.
+    // cmyk stands for all modes that PNG and WebP do not have.
     const PixelMode known = mode ? pixel_mode(*mode) : PixelMode::unknown;
     job.mode = mode && known == PixelMode::unknown ? PixelMode::cmyk : known;
     job.most_pixels = most_pixels;
@@ -181,7 +181,7 @@ std::tuple<Array<int32_t>, std::vector<std::pair<size_t, std::string>>, size_t> 
 }
 
 void warp_images(Engine& engine, const Pixels& images, const Inverses& inverse, const Canvases& canvases,
-                   const MutablePixels& out, const std::string& filter, const Bytes& fill) {
+                 const MutablePixels& out, const std::string& filter, const Bytes& fill) {
     const size_t n = images.shape(0), channels = images.shape(3);
     check_length("out", out.shape(0), n);
     check_length("inverse", inverse.shape(0), n);
@@ -239,8 +239,8 @@ std::tuple<Table<int64_t>, size_t> code(Engine& engine, const Bases& bases, cons
     check_length("start", start.size(), n);
     check_length("size", size.size(), n);
     check_length("part", part.shape(0), n);
-    CodeJob job{buffers(arrays), base.data(), start.data(), size.data(), part.data(),
-                n,               out.data(),  out.size(),   nullptr,     scans};
+    CodeJob job{buffers(arrays), base.data(), start.data(), size.data(), part.data(), n,
+                out.data(),      out.size(),  nullptr,      scans};
     auto table = std::make_unique<int64_t[]>(n * job.columns());
     job.table = table.get();
     size_t used = 0;
@@ -278,8 +278,7 @@ std::tuple<Table<int64_t>, int64_t> plan(const Int64s& start, const Shapes& shap
     return {table_of(made, kinds, n), room};
 }
 
-auto prefetch_images(const Bases& bases, const Int32s& base, const Int64s& start, const Int64s& size,
-             bool headers) {
+auto prefetch_images(const Bases& bases, const Int32s& base, const Int64s& start, const Int64s& size, bool headers) {
     const std::vector<Bytes> arrays = borrow_all(bases);
     const size_t n = size.size();
     check_length("base", base.size(), n);
@@ -365,8 +364,8 @@ status:      0 decoded; 1 failed: its pixels are zeros, and errors has (index, m
              native: no JPEG, PNG or WebP, or one that needs another decoder or would lose by the
              change to these channels: its pixels are as they were
 warnings:    how many libjpeg gave)")
-        .def("code", code, nb::arg("bases"), array_arg("base"), array_arg("start"), array_arg("size"), array_arg("part"),
-             array_arg("out"), nb::kw_only(), nb::arg("scans") = false,
+        .def("code", code, nb::arg("bases"), array_arg("base"), array_arg("start"), array_arg("size"),
+             array_arg("part"), array_arg("out"), nb::kw_only(), nb::arg("scans") = false,
              R"(Read the coefficients of parts of JPEGs, for a device that makes pixels of them.
 
 Gives (table, used). Image i is as in decode(); part[i] is left, top, right, bottom, whole pixels.
@@ -387,8 +386,8 @@ bit highest. The third column is the number of bits, and four columns follow: MC
 them, 1 where all bits must be read, and a number that is the same where the codes are.)")
         .def("wait_turn", &Engine::wait_turn, nb::call_guard<nb::gil_scoped_release>(),
              "Wait until the work of all calls so far is handed out, so that the next call begins at once.")
-        .def("warp", warp_images, array_arg("images"), array_arg("inverse"), array_arg("canvases"),
-             array_arg("out"), nb::arg("filter"), array_arg("fill"),
+        .def("warp", warp_images, array_arg("images"), array_arg("inverse"), array_arg("canvases"), array_arg("out"),
+             nb::arg("filter"), array_arg("fill"),
              R"(Rotate, shear or see images (n x H x W x C of uint8) in perspective, into out.
 
 inverse (n x k x 3 x 3) takes positions (x, y, 1) in out to those in each of k canvases that an image
@@ -405,9 +404,9 @@ the hue is turned by, one after the other; NaN leaves one as it is.)")
 
 Window i: rows[i] times width[i] bytes, line[i] bytes apart, from start[i] on. IndexError, and
 nothing copied, if any is out of bounds.)")
-        .def_prop_ro("threads", &Engine::threads, "How many threads it has.")
+        .def_prop_ro("threads", &Engine::threads, "Number of threads.")
         .def_prop_ro("baseline_jpegs", &Engine::baseline_jpegs,
-                     "How many JPEGs were decoded without libjpeg so far: the common kind, undamaged.")
+                     "Number of JPEGs decoded without libjpeg so far: the common kind, undamaged.")
         .def_prop_ro(
             "seconds",
             [](const Engine& engine) {

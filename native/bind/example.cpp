@@ -63,7 +63,8 @@ ExampleSource source_of(size_t n, const Source& given) {
         source.counts = counts->data();
         for (size_t i = 0; i < n; ++i) {
             const int64_t count = source.counts[i];
-            if (count > static_cast<int64_t>(starts.size() - runs)) throw std::invalid_argument("the counts exceed the runs");
+            if (count > static_cast<int64_t>(starts.size() - runs))
+                throw std::invalid_argument("the counts exceed the runs");
             runs += count > 0 ? static_cast<size_t>(count) : 0;
         }
     }
@@ -121,9 +122,9 @@ value; -1 where it lacks the feature.)");
 
 Name, whether it is a feature list, bits of the kinds it had, how many records have it, fewest and
 most values (or steps), fewest and most values of a step (-1: none), first record of another kind.)")
-        .def_ro("records", &ExampleSurvey::records, "How many records were taken in or skipped.")
-        .def_ro("unknown", &ExampleSurvey::unknown, "How many parts were not of these messages.")
-        .def_ro("foreign", &ExampleSurvey::foreign, "How many records have such parts, and no feature.");
+        .def_ro("records", &ExampleSurvey::records, "Number of records that were read or skipped.")
+        .def_ro("unknown", &ExampleSurvey::unknown, "Number of parts that do not belong to these messages.")
+        .def_ro("foreign", &ExampleSurvey::foreign, "Number of records that have such parts and no feature.");
 }
 
 }  // namespace batchplant

@@ -22,7 +22,7 @@ void bind_features(nb::module_& module) {
             features["pixels"] = best_kernels().name;
             return nb::typed<nb::dict, nb::str, nb::str>(features);
         },
-        "What this build uses on this machine, by unit of native/.");
+        "Libraries and instructions that this build uses on this machine, by unit of native/.");
     module.def(
         "kernel_sets",
         [] {

@@ -41,15 +41,15 @@ MappedBytes map_file(int fd) {
 }
 
 std::optional<std::tuple<int64_t, int>> fetch_runs_of(int fd, const Int64s& starts, const Int64s& sizes,
-                                                      const MutableBytes& out, const Int64s& out_starts,
-                                                      size_t threads, bool ring) {
+                                                      const MutableBytes& out, const Int64s& out_starts, size_t threads,
+                                                      bool ring) {
     check_runs(starts, sizes, static_cast<size_t>(std::numeric_limits<int64_t>::max()));
     check_runs(out_starts, sizes, out.size());
     FetchFailure failure;
     {
         nb::gil_scoped_release unlocked;
-        failure = fetch_runs(fd, starts.data(), sizes.data(), out.data(), out_starts.data(), starts.size(), threads,
-                             ring);
+        failure =
+            fetch_runs(fd, starts.data(), sizes.data(), out.data(), out_starts.data(), starts.size(), threads, ring);
     }
     if (failure.run < 0) return std::nullopt;
     return std::tuple(failure.run, failure.error);

@@ -29,8 +29,10 @@ auto stat_all(const std::string& folder, const nb::bytes& names) {
 
 void bind_folder(nb::module_& module) {
     module.def(
-        "stat_files", [](const nb::bytes& folder, const nb::bytes& names) { return stat_all(string_of(folder), names); },
-        nb::arg("folder"), nb::arg("names"), R"(Sizes and times of the last change, in nanoseconds, of the files of a folder.
+        "stat_files",
+        [](const nb::bytes& folder, const nb::bytes& names) { return stat_all(string_of(folder), names); },
+        nb::arg("folder"), nb::arg("names"),
+        R"(Sizes and times of the last change, in nanoseconds, of the files of a folder.
 
 names: one after another, each with a zero behind it. -1 of what is no file.)");
 }

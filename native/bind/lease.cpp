@@ -7,7 +7,7 @@ using Memory = nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>, nb::c_contig, nb::de
 // The object too: it is what goes back to the shelf.
 using OwnedMemory = nb::typed<nb::object, Memory>;
 
-// What an array that is lent holds on to: the memory itself, and where it goes when nobody has the array any more.
+// Owner of a leased array: the memory, and the pool that it returns to when the array is released.
 struct Lease {
     nb::object memory;
     nb::list shelf;

@@ -20,7 +20,7 @@ Tree tuple_of(const LmdbTree& tree) { return {tree.root, tree.entries, tree.dept
 
 std::tuple<uint32_t, uint64_t, uint64_t, Tree, Tree, Failure> meta(const Bytes& data) {
     const LmdbMeta found = read_lmdb_meta(data.data(), data.size());
-    return {found.page_size,      found.last_page,          found.transaction, tuple_of(found.free_pages),
+    return {found.page_size,      found.last_page,         found.transaction, tuple_of(found.free_pages),
             tuple_of(found.main), found_wrong(found.error)};
 }
 
@@ -37,9 +37,8 @@ std::tuple<Array<int64_t>, Array<uint16_t>, Array<int64_t>, Array<int64_t>, Arra
         const auto [root, entries, depth, flags] = tree;
         found = walk_lmdb(data.data(), data.size(), page_size, {root, entries, depth, flags});
     }
-    return {copy_of(found.key_starts), copy_of(found.key_sizes), copy_of(found.starts),
-            copy_of(found.sizes),      copy_of(found.databases), found_wrong(found.error),
-            found.duplicates};
+    return {copy_of(found.key_starts), copy_of(found.key_sizes), copy_of(found.starts), copy_of(found.sizes),
+            copy_of(found.databases),  found_wrong(found.error), found.duplicates};
 }
 
 std::tuple<Table<int64_t>, std::optional<std::tuple<size_t, std::string>>> datums(const Bytes& data,
@@ -59,9 +58,10 @@ std::tuple<Table<int64_t>, std::optional<std::tuple<size_t, std::string>>> datum
                 failure = std::make_tuple(i, std::string(wrong));
                 break;
             }
-            const int64_t row[datum_numbers] = {found.channels,           found.height,    found.width,
-                                                found.label,              found.encoded,   start + found.data_start,
-                                                found.data_size,          start + found.float_start,
+            const int64_t row[datum_numbers] = {found.channels,   found.height,
+                                                found.width,      found.label,
+                                                found.encoded,    start + found.data_start,
+                                                found.data_size,  start + found.float_start,
                                                 found.float_count};
             std::copy(row, row + datum_numbers, rows.get() + i * datum_numbers);
         }

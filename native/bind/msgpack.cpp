@@ -59,8 +59,9 @@ std::tuple<Table<int32_t>, Table<int64_t>, Table<int64_t>, RowFailure> find_keys
 
 void check_number(const std::string& kind, size_t width) {
     const bool known = kind == "f" ? width == 4 || width == 8
-                       : kind == "b" ? width == 1
-                                     : (kind == "i" || kind == "u") && (width == 1 || width == 2 || width == 4 || width == 8);
+                       : kind == "b"
+                           ? width == 1
+                           : (kind == "i" || kind == "u") && (width == 1 || width == 2 || width == 4 || width == 8);
     if (!known) throw std::invalid_argument("there is no such number: " + kind + std::to_string(width));
 }
 
@@ -72,7 +73,8 @@ RowFailure numbers_into(const Bytes& data, const Int32s& info, const Int64s& sta
     Failure failure;
     {
         nb::gil_scoped_release unlocked;
-        failure = numbers(data.data(), data.size(), info.data(), starts.data(), starts.size(), kind[0], width, out.data());
+        failure =
+            numbers(data.data(), data.size(), info.data(), starts.data(), starts.size(), kind[0], width, out.data());
     }
     return failure_of(failure);
 }
@@ -240,7 +242,8 @@ struct Loader {
 
     // Old writers know no bytes, and write them as text.
     static nb::object text(const uint8_t* payload, size_t size) {
-        PyObject* made = PyUnicode_DecodeUTF8(reinterpret_cast<const char*>(payload), static_cast<Py_ssize_t>(size), nullptr);
+        PyObject* made =
+            PyUnicode_DecodeUTF8(reinterpret_cast<const char*>(payload), static_cast<Py_ssize_t>(size), nullptr);
         if (made != nullptr) return nb::steal(made);
         PyErr_Clear();
         return nb::bytes(payload, size);

@@ -58,7 +58,7 @@ auto in_lanes(uint64_t lanes, uint64_t size, uint64_t part, At at) {
 template <typename At>
 void bind_all(nb::module_& module) {
     module.def("shuffle", shuffle<At>, nb::arg("count"), nb::arg("key"), array_arg("at"), nb::arg("back") = false,
-               "Where each number below the count goes in the permutation that the key chooses; back: came from.");
+               "Position of each number below the count in the permutation of the key; back: the inverse.");
     module.def("shuffle_runs", shuffle_runs<At>, nb::arg("count"), nb::arg("size"), nb::arg("phases"), nb::arg("key"),
                array_arg("at"), "The same within runs of one size, once for each phase: where the first one begins.");
     module.def("shuffle_windows", shuffle_windows<At>, array_arg("edges"), nb::arg("key"), array_arg("at"),

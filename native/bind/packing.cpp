@@ -8,7 +8,8 @@ namespace {
 
 auto interleave_shares(const Int64s& shares) {
     uint64_t period = 0;
-    for (size_t i = 0; i < shares.size(); ++i) period += shares.data()[i] > 0 ? static_cast<uint64_t>(shares.data()[i]) : 0;
+    for (size_t i = 0; i < shares.size(); ++i)
+        period += shares.data()[i] > 0 ? static_cast<uint64_t>(shares.data()[i]) : 0;
     if (period > uint64_t{1} << 22) throw std::invalid_argument("the period is too long");
     auto source = std::make_unique_for_overwrite<uint32_t[]>(period);
     auto turn = std::make_unique_for_overwrite<uint32_t[]>(period);
@@ -44,7 +45,7 @@ using Matrix = nb::ndarray<T, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 template <typename T>
 using Optional = std::optional<Matrix<T>>;
 
-// What the rows are made of, as it comes from Python.
+// Inputs of the rows, as they come from Python.
 struct Given {
     std::vector<std::span<const uint8_t>> documents;
     Pieces pieces;
@@ -68,8 +69,8 @@ template <typename Out>
 void fill(const nb::typed<nb::list, Bytes>& bases, const Int32s& base, const Int64s& begin, const Int64s& size,
           const std::string& dtype, const std::optional<Int64s>& prompt, const Int64s& rows, const Int64s& document,
           const Int64s& start, const Int64s& count, const Matrix<Out>& into, const Optional<Out>& labels,
-          const Optional<Out>& position, const Optional<int32_t>& documents, const Optional<uint8_t>& learned, int64_t pad,
-          int64_t ignore, std::optional<int64_t> end, bool shifted) {
+          const Optional<Out>& position, const Optional<int32_t>& documents, const Optional<uint8_t>& learned,
+          int64_t pad, int64_t ignore, std::optional<int64_t> end, bool shifted) {
     const auto data = [&](const auto& one) {
         if (one && (one->shape(0) != into.shape(0) || one->shape(1) != into.shape(1))) {
             throw std::invalid_argument("the arrays of rows are not of one shape");
@@ -87,7 +88,8 @@ void fill(const nb::typed<nb::list, Bytes>& bases, const Int32s& base, const Int
         arrays.push_back(std::move(array));
     }
     const auto span = [](const Int64s& one) { return std::span(one.data(), one.size()); };
-    Given given{{}, {span(rows), span(document), span(start), span(count)}, prompt ? span(*prompt) : span(rows).first(0)};
+    Given given{
+        {}, {span(rows), span(document), span(start), span(count)}, prompt ? span(*prompt) : span(rows).first(0)};
     given.documents.reserve(base.size());
     for (size_t i = 0; i < base.size(); ++i) {
         const auto number = static_cast<size_t>(base.data()[i]);
@@ -97,9 +99,17 @@ void fill(const nb::typed<nb::list, Bytes>& bases, const Int32s& base, const Int
         }
         given.documents.emplace_back(arrays[number].data() + from, bytes);
     }
-    const Rows<Out> out{static_cast<int64_t>(into.shape(1)), into.data(), data(labels), data(position), data(documents),
-                        data(learned), static_cast<Out>(pad), static_cast<Out>(ignore), end.has_value(),
-                        static_cast<Out>(end.value_or(0)), shifted};
+    const Rows<Out> out{static_cast<int64_t>(into.shape(1)),
+                        into.data(),
+                        data(labels),
+                        data(position),
+                        data(documents),
+                        data(learned),
+                        static_cast<Out>(pad),
+                        static_cast<Out>(ignore),
+                        end.has_value(),
+                        static_cast<Out>(end.value_or(0)),
+                        shifted};
     nb::gil_scoped_release unlocked;
     if (dtype == "uint8") return fill_as<uint8_t, Out>(given, out);
     if (dtype == "uint16") return fill_as<uint16_t, Out>(given, out);
@@ -112,10 +122,10 @@ void fill(const nb::typed<nb::list, Bytes>& bases, const Int32s& base, const Int
 template <typename Out>
 void bind_fill(nb::module_& module) {
     module.def("fill_rows", fill<Out>, nb::arg("bases"), array_arg("base"), array_arg("begin"), array_arg("size"),
-               nb::arg("dtype"), array_arg("prompt").none(), array_arg("rows"), array_arg("document"), array_arg("start"),
-               array_arg("count"), array_arg("into"), array_arg("labels").none(), array_arg("position").none(),
-               array_arg("documents").none(), array_arg("learned").none(), nb::arg("pad"), nb::arg("ignore"),
-               nb::arg("end").none(), nb::arg("shifted"),
+               nb::arg("dtype"), array_arg("prompt").none(), array_arg("rows"), array_arg("document"),
+               array_arg("start"), array_arg("count"), array_arg("into"), array_arg("labels").none(),
+               array_arg("position").none(), array_arg("documents").none(), array_arg("learned").none(), nb::arg("pad"),
+               nb::arg("ignore"), nb::arg("end").none(), nb::arg("shifted"),
                R"(Put the pieces that pack found into rows.
 
 Document i is size[i] bytes at begin[i] of bases[base[i]], tokens of that dtype at whole

@@ -38,11 +38,13 @@ bool look_up(const Bytes& data, int width, const Borrowed<T>& dictionary,
 void bind_parquet(nb::module_& module) {
     nb::class_<parquet::Lists>(module, "ParquetLists",
                                "Lists in lists of a column of Parquet in which nothing is missing, page by page.")
-        .def("__init__", [](parquet::Lists* self, int depth, size_t values) { new (self) parquet::Lists(made(depth, values)); },
-             nb::arg("depth"), nb::arg("values"))
+        .def(
+            "__init__",
+            [](parquet::Lists* self, int depth, size_t values) { new (self) parquet::Lists(made(depth, values)); },
+            nb::arg("depth"), nb::arg("values"))
         .def("add", add, array_arg("repetition"), array_arg("definition"), nb::arg("present"), nb::arg("count"),
              "A page by its levels; False, and it is of no use, where a value is missing.")
-        .def("offsets", offsets, "Where the lists of each depth begin, from outside in, and the end; only once.");
+        .def("offsets", offsets, "Offsets of the lists of each depth, from outside in; only once.");
     const char* const told = "The entries that packed numbers name; False where there is none.";
     const auto bind = [&](auto function) {
         module.def("parquet_look_up", function, array_arg("data"), nb::arg("width"), array_arg("dictionary"),

@@ -8,8 +8,8 @@ namespace {
 using Failure = std::optional<std::tuple<std::string, size_t, bool>>;
 
 std::tuple<Array<int64_t>, Array<int64_t>, Array<int64_t>, uint32_t, uint32_t, size_t, Failure> scan(const Bytes& data,
-                                                                                                    size_t at,
-                                                                                                    size_t until) {
+                                                                                                     size_t at,
+                                                                                                     size_t until) {
     RecordIoScan found;
     if (at > data.size()) throw std::out_of_range("there is nothing to scan there");
     {
@@ -18,8 +18,13 @@ std::tuple<Array<int64_t>, Array<int64_t>, Array<int64_t>, uint32_t, uint32_t, s
     }
     Failure failure;
     if (found.error != nullptr) failure = std::make_tuple(std::string(found.error), found.error_at, found.cut);
-    return {copy_of(found.starts), copy_of(found.sizes), copy_of(found.split), found.least_flag,
-            found.most_flag,        found.end,             failure};
+    return {copy_of(found.starts),
+            copy_of(found.sizes),
+            copy_of(found.split),
+            found.least_flag,
+            found.most_flag,
+            found.end,
+            failure};
 }
 
 int64_t join(const Bytes& data, const Int64s& starts, const Int64s& sizes, const MutableBytes& out,

@@ -48,7 +48,7 @@ Windows of one length, hop apart, each transformed; absolute values to a power; 
 centered: the signal is mirrored at its ends, so that frame t is around number t * hop; a signal must
 be longer than half a window. Filter i has weights[offsets[i]:offsets[i + 1]], from bin firsts[i] on;
 without filters all bins are given.)")
-        .def("frames", &Spectrogram::frames, nb::arg("length"), "How many frames a signal of this length has.")
+        .def("frames", &Spectrogram::frames, nb::arg("length"), "Number of frames of a signal of this length.")
         .def("run", run, array_arg("signals"), array_arg("out"),
              "Transform signals (n x length) into out (n x rows x frames), which may have any strides.");
 }

@@ -5,7 +5,7 @@
 namespace batchplant {
 namespace {
 
-// What is wrong, and at which byte.
+// An error, and its byte.
 using Failure = std::optional<std::tuple<std::string, int64_t>>;
 
 nb::bytes bytes_of(const std::string& text) { return nb::bytes(text.data(), text.size()); }
@@ -89,7 +89,8 @@ nb::bytes comment(const nb::bytes& text) {
 }  // namespace
 
 void bind_tar(nb::module_& module) {
-    nb::class_<TarScanner>(module, "TarScanner", R"(Reads the headers of a tar archive and groups its members into samples.
+    nb::class_<TarScanner>(module, "TarScanner",
+                           R"(Reads the headers of a tar archive and groups its members into samples.
 
 The archive may come in pieces: give scan the bytes from next on, until next is its end. A piece of
 16 MiB and two blocks, or all that is left, moves it on.)")
@@ -97,20 +98,19 @@ The archive may come in pieces: give scan the bytes from next on, until next is 
         .def("scan", scan, array_arg("data"), nb::arg("total"),
              "Take the bytes from next on of an archive of total bytes; what is wrong, and where.")
         .def(
-            "finish",
-            [](TarScanner& scanner) { return finish(scanner, caught([&] { scanner.finish(); })); },
+            "finish", [](TarScanner& scanner) { return finish(scanner, caught([&] { scanner.finish(); })); },
             R"(After the last bytes: failure (None, or what is wrong and where), and what was found.
 
 keys, key_offsets, firsts: the key and the first header of every sample. extensions: bytes.
 rows, starts, sizes: sample, place and size of every member, by extension (extension_offsets).
 skipped: members in no sample. comment: of the first PAX header for the whole archive.)")
-        .def_prop_ro("next", &TarScanner::next, "Where the next header is expected.");
+        .def_prop_ro("next", &TarScanner::next, "Offset where the next header is expected.");
     module.def("tar_without_header", without_header, array_arg("data"), array_arg("starts"), array_arg("sizes"),
                "The first run that does not lie behind a header of a file of its size, or -1.");
     module.def("is_tar_header", is_header, array_arg("data"),
-               "Whether the bytes begin with a tar header whose checksum is right.");
+               "Return True if the bytes begin with a tar header whose checksum is right.");
     module.def("tar_headers", headers, array_arg("names"), array_arg("offsets"), array_arg("sizes"),
-               "What stands before the bytes of each member, one after another, and the offsets of each.");
+               "Headers before the bytes of each member, one after another, and their offsets.");
     module.def("tar_comment", comment, nb::arg("text"), "A PAX header with a comment on the whole archive.");
 }
 

@@ -34,7 +34,8 @@ Table<int64_t> bad_of(const std::vector<text::BadRow>& bad) {
     auto memory = std::make_unique_for_overwrite<int64_t[]>(bad.size() * 5);
     for (size_t i = 0; i < bad.size(); ++i) {
         const text::BadRow& one = bad[i];
-        const int64_t row[] = {one.offset, one.place.line, one.place.column, static_cast<int64_t>(one.reason), one.extra};
+        const int64_t row[] = {one.offset, one.place.line, one.place.column, static_cast<int64_t>(one.reason),
+                               one.extra};
         std::copy(row, row + 5, memory.get() + 5 * i);
     }
     return table_of(memory, bad.size(), 5);
@@ -203,7 +204,8 @@ CheckedCells json_arrays(const Bytes& data, const Int64s& starts, const Int64s& 
     text::Failure failure;
     {
         nb::gil_scoped_release unlocked;
-        failure = json::arrays(data.data(), starts.data(), sizes.data(), starts.size(), dtype, dims, out, offsets.get());
+        failure =
+            json::arrays(data.data(), starts.data(), sizes.data(), starts.size(), dtype, dims, out, offsets.get());
     }
     return {array_of(std::move(out)), array_of(offsets, starts.size() + 1), failure_of(failure)};
 }
@@ -266,7 +268,8 @@ Cells text_pack(size_t rows, const Parts& given, bool json, const std::string& d
                 const bool fits = part.mode == text::Mode::number ? size == part.dtype.size
                                   : width == 0                    ? size == 0
                                                                   : size % static_cast<int64_t>(width) == 0;
-                if (size >= 0 && !fits) throw std::invalid_argument("the size of cell " + std::to_string(i) + " does not match its dtype");
+                if (size >= 0 && !fits)
+                    throw std::invalid_argument("the size of cell " + std::to_string(i) + " does not match its dtype");
             }
         }
         part.data = data.data();
@@ -286,7 +289,7 @@ Cells text_pack(size_t rows, const Parts& given, bool json, const std::string& d
     return {array_of(std::move(out)), array_of(offsets, rows + 1)};
 }
 
-// What a key's values are like: (name, classes, records, classes of elements, sizes of axes, irregular, empty).
+// Types of a key's values: (name, classes, records, classes of elements, sizes of axes, irregular, empty).
 using KeyFacts = std::tuple<nb::bytes, uint32_t, int64_t, uint32_t, std::vector<int64_t>, bool, bool>;
 
 KeyFacts key_facts(const json::Key& key) {
@@ -307,10 +310,12 @@ void bind_scanner(nb::class_<Scanner>& scanner) {
 
 What is left over is the beginning of a row, and goes before the next piece. final: it is the last
 piece.)")
-        .def_prop_ro("starts", [](const Scanner& self) { return copy_of(self.starts); }, nb::rv_policy::automatic,
-                     "Where the rows begin.")
-        .def_prop_ro("bad", [](const Scanner& self) { return bad_of(self.bad); }, nb::rv_policy::automatic,
-                     "(offset, line, column, reason, extra) of every row that cannot be read.");
+        .def_prop_ro(
+            "starts", [](const Scanner& self) { return copy_of(self.starts); }, nb::rv_policy::automatic,
+            "Offsets of the rows.")
+        .def_prop_ro(
+            "bad", [](const Scanner& self) { return bad_of(self.bad); }, nb::rv_policy::automatic,
+            "(offset, line, column, reason, extra) of every row that cannot be read.");
 }
 
 }  // namespace
@@ -318,33 +323,38 @@ piece.)")
 void bind_text(nb::module_& module) {
     nb::class_<csv::Scanner> csv_scanner(module, "CsvScanner", "Finds the rows of a CSV file that comes in pieces.");
     csv_scanner
-        .def("__init__",
-             [](csv::Scanner* self, const std::string& delimiter, size_t columns, bool blank_rows,
-                const std::vector<std::string>& missing, int64_t line, const std::string& escape) {
-                 new (self) csv::Scanner{dialect_of(delimiter, blank_rows, missing, escape), columns, line, {}, {}, {}};
-             },
-             nb::arg("delimiter"), nb::arg("columns"), nb::arg("blank_rows"), nb::arg("missing"), nb::arg("line"),
-             nb::arg("escape") = "", "line: the number of the first line. missing: unquoted cells that mean no value.")
-        .def_prop_ro("classes", [](const csv::Scanner& self) { return self.classes; },
-                     "Of each column, bits of what its cells could be: Class in native/text/text.hpp.");
+        .def(
+            "__init__",
+            [](csv::Scanner* self, const std::string& delimiter, size_t columns, bool blank_rows,
+               const std::vector<std::string>& missing, int64_t line, const std::string& escape) {
+                new (self) csv::Scanner{dialect_of(delimiter, blank_rows, missing, escape), columns, line, {}, {}, {}};
+            },
+            nb::arg("delimiter"), nb::arg("columns"), nb::arg("blank_rows"), nb::arg("missing"), nb::arg("line"),
+            nb::arg("escape") = "", "line: the number of the first line. missing: unquoted cells that mean no value.")
+        .def_prop_ro(
+            "classes", [](const csv::Scanner& self) { return self.classes; },
+            "Of each column, bits of what its cells could be: Class in native/text/text.hpp.");
     bind_scanner(csv_scanner);
     nb::class_<json::Scanner> json_scanner(module, "JsonScanner",
                                            "Finds the records of a JSON file that comes in pieces.");
     json_scanner
-        .def("__init__",
-             [](json::Scanner* self, int layout) {
-                 new (self) json::Scanner();
-                 self->layout = static_cast<json::Layout>(layout);
-             },
-             nb::arg("layout"), "layout: 0 a record on each line, 1 values one after another, 2 one array.")
-        .def_prop_ro("broken", [](const json::Scanner& self) { return self.broken; },
-                     "Whether the array cannot be read on.")
-        .def_prop_ro("objects", [](const json::Scanner& self) { return self.objects; },
-                     "How many records are objects.")
-        .def_prop_ro("too_many", [](const json::Scanner& self) { return self.too_many; },
-                     "Whether there are too many different keys for a table.")
-        .def_prop_ro("bare", [](const json::Scanner& self) { return key_facts(self.bare); },
-                     "As keys, of the records that are not objects.")
+        .def(
+            "__init__",
+            [](json::Scanner* self, int layout) {
+                new (self) json::Scanner();
+                self->layout = static_cast<json::Layout>(layout);
+            },
+            nb::arg("layout"), "layout: 0 a record on each line, 1 values one after another, 2 one array.")
+        .def_prop_ro(
+            "broken", [](const json::Scanner& self) { return self.broken; }, "True if the array cannot be read on.")
+        .def_prop_ro(
+            "objects", [](const json::Scanner& self) { return self.objects; }, "Number of records that are objects.")
+        .def_prop_ro(
+            "too_many", [](const json::Scanner& self) { return self.too_many; },
+            "True if there are too many different keys for a table.")
+        .def_prop_ro(
+            "bare", [](const json::Scanner& self) { return key_facts(self.bare); },
+            "As keys, of the records that are not objects.")
         .def_prop_ro(
             "keys",
             [](const json::Scanner& self) {
@@ -374,11 +384,13 @@ true, 3 false, 4 number, 5 string, 6 string with escapes, 7 array, 8 object. A s
 quotes.)");
     module.def(
         "csv_unquote",
-        [](const Bytes& data, const Int64s& starts, const Int64s& sizes, const Bytes& special, const std::string& escape) {
+        [](const Bytes& data, const Int64s& starts, const Int64s& sizes, const Bytes& special,
+           const std::string& escape) {
             const uint8_t sign = escape_of(escape);
-            return plain_cells(data, starts, sizes, special, [sign](const uint8_t* at, size_t size, uint8_t mark, uint8_t* out) {
-                return csv::unquote(at, size, mark, sign, out);
-            });
+            return plain_cells(data, starts, sizes, special,
+                               [sign](const uint8_t* at, size_t size, uint8_t mark, uint8_t* out) {
+                                   return csv::unquote(at, size, mark, sign, out);
+                               });
         },
         array_arg("data"), array_arg("starts"), array_arg("sizes"), array_arg("special"), nb::arg("escape") = "",
         "Copy cells; in those marked 1 two quotes become one, in those marked 2 escapes are resolved.");
@@ -397,7 +409,7 @@ quotes.)");
     module.def("text_base64", text_base64, array_arg("data"), array_arg("starts"), array_arg("sizes"),
                "Decode base64 texts: data, offsets and a failure.");
     module.def("json_elements", json_elements, array_arg("data"),
-               "Where the elements of the JSON array that these bytes are lie: (starts, sizes, failure).");
+               "Locations of the elements of a JSON array: (starts, sizes, failure).");
     module.def("json_arrays", json_arrays, array_arg("data"), array_arg("starts"), array_arg("sizes"), nb::arg("kind"),
                nb::arg("size"), nb::arg("dims"),
                "Convert nested lists of numbers of these sizes (the first may be -1): data, offsets and a failure.");

@@ -54,7 +54,7 @@ inline Symbol read_symbol(BitCursor& at, const HuffmanTable& table, size_t place
 // Looks into a table that 56 bits are enough for.
 constexpr int looks_at_once = 56 / HuffmanTable::window;
 
-// The coefficients of a block that nobody needs. The cursor is copied, so that it stays in registers.
+// Skips the coefficients of a block that is not needed. The cursor is copied, so that it stays in registers.
 bool skip_ac(BitCursor& cursor, const HuffmanTable& table, const uint16_t* runs) {
     constexpr unsigned ends = HuffmanTable::ends;
     BitCursor at = cursor;
@@ -198,7 +198,7 @@ inline bool BaselineDecoder::read_entries(BitCursor& cursor, const Plane& plane,
     return is_safe(values, plane);
 }
 
-// Whether the transform of a block cannot overflow, by the sizes of its values added up.
+// True if the transform of a block cannot overflow, by the sum of the sizes of its values.
 inline bool BaselineDecoder::surely_safe(int first, uint64_t sizes, const Plane& plane) {
     return static_cast<uint64_t>(std::abs(first)) * plane.steps[0] + sizes * plane.largest_step <= dct_surely_safe;
 }
@@ -501,7 +501,7 @@ size_t BaselineDecoder::rows_to_read(size_t bottom) const {
     return ahead ? std::min(rows + 1, mcu_rows_) : rows;
 }
 
-// How many blocks are needed.
+// Number of blocks that are needed.
 template <typename Found>
 size_t BaselineDecoder::tell_extents(Found& found) const {
     size_t blocks = 0;
@@ -562,7 +562,8 @@ bool BaselineDecoder::scan(const BaselineHeader& header, size_t left, size_t top
     auto* const bytes = reinterpret_cast<uint8_t*>(scan.words.data());
     uint8_t* to = bytes;
     for (const uint8_t* from = header.data;;) {
-        const auto* found = static_cast<const uint8_t*>(std::memchr(from, 0xFF, static_cast<size_t>(header.end - from)));
+        const auto* found =
+            static_cast<const uint8_t*>(std::memchr(from, 0xFF, static_cast<size_t>(header.end - from)));
         if (found == nullptr || header.end - found < 2) return false;
         to = std::copy(from, found, to);
         if (found[1] == end_marker) break;

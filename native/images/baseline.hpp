@@ -47,8 +47,8 @@ struct CodedPart {
     };
 
     std::vector<Block> blocks;  // component after component, each in rows
-    // A coefficient other than zero: its value times 64, and its place in the rows of the block. One that leaves ten bits
-    // is two entries: the low nine bits, and the others with the place 0.
+    // A coefficient other than zero: its value times 64, and its place in the rows of the block. One that leaves ten
+    // bits is two entries: the low nine bits, and the others with the place 0.
     std::vector<uint16_t> entries;
     size_t entry_count = 0;
     std::array<Extent, 3> extents;
@@ -106,7 +106,7 @@ private:
         size_t across = 1, down = 1;  // blocks in an MCU
         size_t width = 0, height = 0;
         size_t first_column = 0, end_column = 0, first_row = 0, end_row = 0;  // blocks needed
-        bool at_left = false, at_right = false;                              // what is needed reaches the edge
+        bool at_left = false, at_right = false;                               // what is needed reaches the edge
         // Rows `stride` apart, beginning with column first_column * 8. Row 0 is the last of the MCU row before.
         std::vector<uint8_t> memory;
         size_t stride = 0;

@@ -40,9 +40,7 @@ void each_level(const Image& image, const Level& level) {
     for (size_t i = 0; i < count; ++i) pixels[i] = static_cast<uint8_t>(level(pixels[i]));
 }
 
-void look_up_all(const Image& image, const Table& table) {
-    look_up(table.data(), image.pixels, image.bytes());
-}
+void look_up_all(const Image& image, const Table& table) { look_up(table.data(), image.pixels, image.bytes()); }
 
 // By a table for each of `some` channels.
 template <size_t some>
@@ -208,26 +206,21 @@ void move_nearest(const uint8_t* from, const Image& image, const double* matrix,
 
 }  // namespace
 
-Changer::Changer(const uint8_t* fill, bool smooth)
-    : fill_(fill), smooth_(smooth), decoder_(best_kernels().jpeg) {}
+Changer::Changer(const uint8_t* fill, bool smooth) : fill_(fill), smooth_(smooth), decoder_(best_kernels().jpeg) {}
 
 void Changer::apply(const Image& image, Change change, const double* amounts) {
     if (image.bytes() == 0) return;
     const double amount = amounts[0];
     const auto ratio = static_cast<float>(amount);
     switch (change) {
-        case Change::none:
-            return;
-        case Change::brightness:
-            return look_up_all(image, table_of([&](int i) { return blended(0, i, ratio); }));
+        case Change::none: return;
+        case Change::brightness: return look_up_all(image, table_of([&](int i) { return blended(0, i, ratio); }));
         case Change::contrast: {
             const int32_t gray = mean_gray(image);
             return look_up_all(image, table_of([&](int i) { return blended(gray, i, ratio); }));
         }
-        case Change::saturation:
-            return saturate(image, ratio);
-        case Change::sharpness:
-            return sharpen(image, ratio);
+        case Change::saturation: return saturate(image, ratio);
+        case Change::sharpness: return sharpen(image, ratio);
         case Change::posterize: {
             const auto mask = static_cast<uint8_t>(0xFF << (8 - std::clamp(static_cast<int>(amount), 0, 8)));
             return each_level(image, [=](uint8_t level) { return level & mask; });
@@ -235,20 +228,14 @@ void Changer::apply(const Image& image, Change change, const double* amounts) {
         case Change::solarize: {
             if (amount > 255) return;
             const auto first = static_cast<uint8_t>(std::ceil(std::max(amount, 0.0)));
-            return each_level(image, [=](uint8_t level) {
-                return level < first ? level : static_cast<uint8_t>(~level);
-            });
+            return each_level(image,
+                              [=](uint8_t level) { return level < first ? level : static_cast<uint8_t>(~level); });
         }
-        case Change::invert:
-            return each_level(image, [](uint8_t level) { return static_cast<uint8_t>(~level); });
-        case Change::autocontrast:
-            return map_by_histogram(image, stretched);
-        case Change::equalize:
-            return map_by_histogram(image, equalized);
-        case Change::jpeg:
-            return encode(image, static_cast<int>(amount));
-        case Change::affine:
-            return move(image, amounts);
+        case Change::invert: return each_level(image, [](uint8_t level) { return static_cast<uint8_t>(~level); });
+        case Change::autocontrast: return map_by_histogram(image, stretched);
+        case Change::equalize: return map_by_histogram(image, equalized);
+        case Change::jpeg: return encode(image, static_cast<int>(amount));
+        case Change::affine: return move(image, amounts);
     }
 }
 
@@ -298,8 +285,8 @@ void Changer::encode(const Image& image, int quality) {
     const auto part = decoder_.decode_part(0, 0, image.width, image.height, {}, 0);
     const size_t stride = image.width * image.channels;
     for (size_t y = 0; y < image.height; ++y) {
-        std::memcpy(image.pixels + y * stride,
-                    part.pixels + (y - part.top) * part.stride - part.left * image.channels, stride);
+        std::memcpy(image.pixels + y * stride, part.pixels + (y - part.top) * part.stride - part.left * image.channels,
+                    stride);
     }
 }
 

@@ -9,21 +9,21 @@
 
 namespace batchplant {
 
-// What augmentation does to the levels of an image. Results are Pillow's (ImageOps, ImageEnhance), bit for bit.
+// Augmentations of the levels of an image. Results are Pillow's (ImageOps, ImageEnhance), bit for bit.
 // The numbers are those of batchplant.ops.changes.Change.
 enum class Change : uint8_t {
     none,
-    brightness,     // amount: 0 black, 1 as it is
-    contrast,       // amount: 0 the mean gray, 1 as it is
-    saturation,     // amount: 0 gray, 1 as it is; of three channels
-    sharpness,      // amount: 0 smooth, 1 as it is
-    posterize,      // amount: bits that are kept of each level
-    solarize,       // amount: levels from here on are inverted
+    brightness,  // amount: 0 black, 1 as it is
+    contrast,    // amount: 0 the mean gray, 1 as it is
+    saturation,  // amount: 0 gray, 1 as it is; of three channels
+    sharpness,   // amount: 0 smooth, 1 as it is
+    posterize,   // amount: bits that are kept of each level
+    solarize,    // amount: levels from here on are inverted
     invert,
-    autocontrast,   // the darkest level of each channel becomes 0, the lightest 255
-    equalize,       // as many pixels of each level in each channel, as far as possible
-    jpeg,           // amount: quality of a JPEG that it is encoded to and decoded from; of one or three channels
-    affine,         // amounts: a, b, c, d, e, f: (x, y) comes from (ax + by + c, dx + ey + f)
+    autocontrast,  // the darkest level of each channel becomes 0, the lightest 255
+    equalize,      // as many pixels of each level in each channel, as far as possible
+    jpeg,          // amount: quality of a JPEG that it is encoded to and decoded from; of one or three channels
+    affine,        // amounts: a, b, c, d, e, f: (x, y) comes from (ax + by + c, dx + ey + f)
 };
 constexpr uint8_t changes = 12;
 constexpr size_t amounts_of_change = 6;

@@ -11,9 +11,9 @@
 
 namespace batchplant {
 
-// What the decoders of PNG and WebP share.
+// Shared by the decoders of PNG and WebP.
 
-// Thrown for an image that is somebody else's to decode: nothing is wrong with it as far as this code can tell.
+// Thrown for an image that Pillow has to decode; as far as this code can tell, nothing is wrong with it.
 struct NotNative {};
 
 inline size_t channels_of(PixelMode mode) {
@@ -28,7 +28,7 @@ inline size_t channels_of(PixelMode mode) {
     }
 }
 
-// Whether pixels of one mode can be had in another without a loss; codecs/image.py has the same rule.
+// True if pixels of one mode convert to another without loss; codecs/media/image.py has the same rule.
 inline bool converts(PixelMode from, PixelMode to) {
     if (from == to) return true;
     switch (from) {

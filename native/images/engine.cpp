@@ -44,9 +44,7 @@ Cell find_cell(const Job& job, size_t index) {
     return {buffer.data + start, static_cast<size_t>(size), buffer.data + buffer.size};
 }
 
-bool is_raw(const DecodeJob& job, size_t index) {
-    return job.shape != nullptr && job.shape[3 * index] != 0;
-}
+bool is_raw(const DecodeJob& job, size_t index) { return job.shape != nullptr && job.shape[3 * index] != 0; }
 
 // Of raw pixels; all zeros where there are none.
 ImageShape raw_shape(const DecodeJob& job, size_t index, size_t size) {
@@ -129,8 +127,8 @@ PixelMode wanted_mode(const DecodeJob& job) {
     return modes[job.output.channels - 1];
 }
 
-// A polynomial at a place that nobody can know, modulo the prime 2^61 - 1: two pieces of so many bytes that somebody chose
-// have the same one with a probability below 1 in 10^15.
+// A polynomial at a place that nobody can know, modulo the prime 2^61 - 1: two pieces of so many bytes that somebody
+// chose have the same one with a probability below 1 in 10^15.
 uint64_t secret_hash(const uint8_t* data, size_t size) {
     constexpr uint64_t prime = (uint64_t{1} << 61) - 1;
     static const uint64_t secret = [] {
@@ -170,7 +168,7 @@ struct Engine::Worker {
     Worker(const Kernels& chosen, bool baseline)
         : jpeg(baseline ? chosen.jpeg : nullptr), kernels(chosen), resampler(chosen) {}
 
-    // What went wrong, if anything, is left in `message`.
+    // An error is left in `message`.
     Status decode(const DecodeJob& job, size_t index) noexcept {
         try {
             const auto began = Clock::now();

@@ -39,11 +39,12 @@ struct DecodeJob {
     const double* box = nullptr;     // x0, y0, x1, y1 in the image; zeros for all of it. Or null.
     const uint8_t* flip = nullptr;   // left to right. Or null.
     const uint8_t* down = nullptr;   // upside down. Or null.
-    const int32_t* place = nullptr;  // top, left, height, width in the output, whose rest is filled. Or null: all of it.
+    const int32_t* place =
+        nullptr;  // top, left, height, width in the output, whose rest is filled. Or null: all of it.
     // EXIF's orientation, 1 to 8, of encoded images: they are turned before all else, and the box is in the turned
     // image. Or null.
     const uint8_t* orient = nullptr;
-    PixelMode mode = PixelMode::unknown;  // that PNG and WebP are to have; unknown: the one that has the channels
+    PixelMode mode = PixelMode::unknown;       // that PNG and WebP are to have; unknown: the one that has the channels
     uint64_t most_pixels = uint64_t{1} << 28;  // an encoded image that claims more fails
     Filter filter = Filter::area;
     JpegDct dct = JpegDct::accurate;
@@ -52,8 +53,8 @@ struct DecodeJob {
     Output output;
 };
 
-// Parts of JPEGs that a device makes pixels of: what their scans say goes to `out`, in the order in which it is ready. Each
-// image there: three tables of 64 steps, its blocks, its entries; see CodedPart. Or the scans themselves, with
+// Parts of JPEGs that a device makes pixels of: what their scans say goes to `out`, in the order in which it is ready.
+// Each image there: three tables of 64 steps, its blocks, its entries; see CodedPart. Or the scans themselves, with
 // `scans`: the tables of steps, four Huffman codes, its words; see ScanPart. All arrays borrowed.
 struct CodeJob {
     std::vector<Buffer> bases;
@@ -64,10 +65,10 @@ struct CodeJob {
     size_t count = 0;
     uint8_t* out = nullptr;
     size_t room = 0;
-    // For each image: where in out it begins, or -1 where it is of another kind or there is no room; how many blocks and
-    // entries (bits) it has; then first column, columns, first row, rows of the brightness, and of the colours, in blocks.
-    // With `scans` also: MCUs in a row, rows of them, whether all bits have to be read, and a number that those have in common who have
-    // the same codes.
+    // For each image: where in out it begins, or -1 where it is of another kind or there is no room; how many blocks
+    // and entries (bits) it has; then first column, columns, first row, rows of the brightness, and of the colours, in
+    // blocks. With `scans` also: MCUs in a row, rows of them, whether all bits have to be read, and a number that those
+    // have in common who have the same codes.
     int64_t* table = nullptr;
     bool scans = false;
 
@@ -81,7 +82,7 @@ struct DecodeResult {
     size_t warnings = 0;                                 // by libjpeg, over all images
 };
 
-// Where the threads' time went, in seconds, added up over threads and calls.
+// Seconds of the threads by activity, summed over threads and calls.
 struct Seconds {
     double decode = 0;
     double resample = 0;
@@ -112,7 +113,7 @@ public:
            bool baseline = true);
     ~Engine();
 
-    // What is wrong with one image is said in the result, and the others are decoded all the same. An image
+    // The error of one image is in the result, and the others are decoded all the same. An image
     // that failed is filled with zeros, one that is not native is left as it was.
     // Throws std::runtime_error after close(), and in a process forked from the one that made the engine.
     DecodeResult decode(const DecodeJob& job);
@@ -143,7 +144,7 @@ public:
 
     size_t threads() const { return workers_.size(); }
     Seconds seconds() const;
-    // How many JPEGs were decoded without libjpeg so far.
+    // Number of JPEGs that were decoded without libjpeg so far.
     size_t baseline_jpegs() const;
 
     // Waits for the calls under way, then ends the threads.

@@ -20,7 +20,7 @@ struct HuffmanCode {
     bool operator==(const HuffmanCode&) const = default;
 };
 
-// Where the coefficients of a scan belong, going to and fro over the diagonals.
+// Zigzag order: positions of the coefficients of a scan in a block.
 // A run that leads out of the block is noticed at the block's end, so there is room for the longest.
 inline constexpr std::array<uint8_t, 64 + 16> zigzag = [] {
     std::array<uint8_t, 64 + 16> order{};
@@ -67,7 +67,7 @@ public:
     //   bits 32..47, 48..63  their values. Where there is one symbol, the second is the first again.
     const uint64_t* pairs();
 
-    // For blocks nobody needs: as many symbols as the window holds. Bits 0..5 are the bits they take; how many
+    // For blocks that are skipped: as many symbols as the window holds. Bits 0..5 are the bits they take; how many
     // coefficients further they lead stands from bit 6 on, with `ends` and `stuck` as above.
     const uint16_t* runs();
 
@@ -141,10 +141,10 @@ public:
     // Makes at least `slack` bytes ready.
     BitCursor feed(BitCursor at) { return at.next > ready_ ? fill(at) : at; }
 
-    // Whether more bits were used than there are. Where no marker ends them, also whether that was close, because
+    // True if more bits were used than there are, or, where no marker ends them, almost as many, because
     // libjpeg looks some bytes ahead and misses the marker.
     bool overran(const BitCursor& at) const;
-    // Whether all bytes were used, and this marker follows.
+    // True if all bytes were used, and this marker follows.
     bool ends_with(uint8_t marker, const BitCursor& at) const;
     // The same with any marker.
     bool ends_with_marker(const BitCursor& at) const;

@@ -52,7 +52,9 @@ constexpr size_t spare = 1;
 
 // `fixed` is the channel count where it is known at compile time, else 0.
 template <size_t fixed>
-constexpr size_t lanes_for = fixed == 3 ? 4 : fixed == 0 ? 1 : fixed;
+constexpr size_t lanes_for = fixed == 3   ? 4
+                             : fixed == 0 ? 1
+                                          : fixed;
 
 template <size_t fixed>
 void weighted_means(const float* sums, const Coverage<float>& coverage, size_t channels, float* means, size_t width) {

@@ -26,7 +26,8 @@ struct Levels {
     void blend(float ratio, float level) {
         if (std::isnan(ratio)) return;
         const float rest = (1 - ratio) * level;
-        for (uint8_t& value : of) value = static_cast<uint8_t>(std::clamp(ratio * static_cast<float>(value) + rest, 0.0f, 255.0f));
+        for (uint8_t& value : of)
+            value = static_cast<uint8_t>(std::clamp(ratio * static_cast<float>(value) + rest, 0.0f, 255.0f));
     }
 
     void apply(uint8_t* values, size_t count) const {
@@ -72,9 +73,7 @@ constexpr int fine = 4;
 // How much of the spread between its lowest and highest channel one of a pixel has; all are fine.
 int16_t part_of(int16_t spread, int16_t far) { return clamped(far, 0, spread); }
 
-int16_t apart(int16_t one, int16_t other) {
-    return static_cast<int16_t>(one > other ? one - other : other - one);
-}
+int16_t apart(int16_t one, int16_t other) { return static_cast<int16_t>(one > other ? one - other : other - one); }
 
 // Sectors of the circle are not divided by the spread: all is multiplied with it instead.
 template <bool saturation, bool hue>
@@ -85,8 +84,8 @@ void recolour(uint8_t* pixels, size_t count, const Fixed& ratio, const Fixed& tu
     for (size_t i = 0; i < count; ++i) {
         int16_t red = pixels[3 * i], green = pixels[3 * i + 1], blue = pixels[3 * i + 2];
         if constexpr (saturation) {
-            const auto gray = static_cast<int16_t>(luma(static_cast<uint16_t>(red), static_cast<uint16_t>(green),
-                                                        static_cast<uint16_t>(blue)));
+            const auto gray = static_cast<int16_t>(
+                luma(static_cast<uint16_t>(red), static_cast<uint16_t>(green), static_cast<uint16_t>(blue)));
             red = away_from(gray, red, by, bits);
             green = away_from(gray, green, by, bits);
             blue = away_from(gray, blue, by, bits);

@@ -53,7 +53,7 @@ public:
     // pixels than its bytes could hold, before any memory is taken for them. channels are those stored.
     ImageShape open(const uint8_t* data, size_t size);
 
-    // What decode() will give. Refuses what cannot be had in that mode.
+    // Shape that decode() will give. Refuses images that cannot be converted to that mode.
     ImageShape shape(const JpegOptions& options) const;
 
     // Either of these may be called once for each open().
@@ -81,10 +81,10 @@ public:
     // The same for a device that reads the scan, too.
     bool scan_part(size_t left, size_t top, size_t right, size_t bottom, ScanPart& scan);
 
-    // How many warnings libjpeg gave since open().
+    // Number of libjpeg's warnings since open().
     size_t warnings() const;
 
-    // How many parts were decoded without libjpeg, in all.
+    // Number of parts that were decoded without libjpeg, in all.
     size_t baseline_parts() const;
 
 private:

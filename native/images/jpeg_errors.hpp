@@ -10,8 +10,8 @@
 namespace batchplant {
 
 // libjpeg reports an error by calling error_exit, which must not return. longjmp skips destructors, so the
-// rule in the files that include this is: a function that calls setjmp, and every function between it and libjpeg, holds
-// only trivially destructible objects. Errors become exceptions one level above, in plain C++.
+// rule in the files that include this is: a function that calls setjmp, and every function between it and libjpeg,
+// holds only trivially destructible objects. Errors become exceptions one level above, in plain C++.
 struct Errors {
     jpeg_error_mgr manager;  // first, so that libjpeg's pointer to it is a pointer to this
     std::jmp_buf jump;

@@ -28,7 +28,7 @@ struct Output {
     // For the float types, a value for each value of a row in the order that it is written in.
     std::vector<float> scale;
     std::vector<float> offset;
-    // What is outside the places of images: a row of it, as it lies in the output.
+    // A row of the fill colour around images, in the layout of the output.
     std::vector<uint8_t> fill;
 
     size_t value_size() const { return type == PixelType::uint8 ? 1 : type == PixelType::float16 ? 2 : 4; }
@@ -54,13 +54,13 @@ public:
     RowWriter(const Output& output, size_t index, const Place& place, bool down, const Kernels& kernels,
               Scratch& scratch);
 
-    // Where to put the bytes of row y; finish(y) must follow before the next row().
+    // Destination of the bytes of row y; finish(y) must follow before the next row().
     uint8_t* row(size_t y) const {
         return direct_ ? image_ + line(y) * output_.row_values() + place_.left * output_.channels : scratch_;
     }
     void finish(size_t y) const;
 
-    // Whether rows lie one after the other in the output as they are.
+    // True if rows are contiguous and unconverted in the output.
     bool direct() const { return direct_ && !down_ && place_.width == output_.width; }
 
 private:

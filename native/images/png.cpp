@@ -6,7 +6,6 @@
 #include <stdexcept>
 
 #include "../io/crc.hpp"
-#include "../io/inflate.hpp"
 #include "png_filters.hpp"
 
 #ifdef BATCHPLANT_LIBDEFLATE
@@ -75,15 +74,15 @@ void add_alpha(const uint8_t* __restrict from, size_t channels, uint8_t* __restr
     }
 }
 
-struct WholeInflater {
+struct Inflater {
     libdeflate_decompressor* state = libdeflate_alloc_decompressor();
 
-    WholeInflater() {
+    Inflater() {
         if (state == nullptr) throw std::bad_alloc();
     }
-    ~WholeInflater() { libdeflate_free_decompressor(state); }
-    WholeInflater(const WholeInflater&) = delete;
-    WholeInflater& operator=(const WholeInflater&) = delete;
+    ~Inflater() { libdeflate_free_decompressor(state); }
+    Inflater(const Inflater&) = delete;
+    Inflater& operator=(const Inflater&) = delete;
 };
 
 }  // namespace
@@ -92,11 +91,10 @@ struct PngDecoder::State {
     size_t width = 0, height = 0, bits = 0, stored = 0;  // stored: values of a pixel
     Colour colour = Colour::gray;
     bool interlaced = false, transparent = false;
-    bool converted = false;  // the pixels are not the samples
+    bool converted = false;               // the pixels are not the samples
     std::array<uint8_t, 1024> palette{};  // red, green, blue, alpha
     std::vector<Chunk> parts;             // of the packed pixels
 
-    WholeInflater whole_inflater;
     Inflater inflater;
     Scratch joined, filtered, samples, pixels, lines;
 
@@ -111,7 +109,7 @@ private:
     void read_transparency(const Chunk& chunk, bool has_palette);
     size_t line_bytes(size_t columns) const { return (columns * stored * bits + 7) / 8; }
     size_t filtered_size() const;
-    void inflate(size_t rows);
+    void inflate();
     void unfilter_rows(size_t rows);
     void unfilter_passes(size_t rows);
     const uint8_t* convert(PixelMode mode, size_t rows);
@@ -132,7 +130,8 @@ Chunk PngDecoder::State::next_chunk(const uint8_t* data, size_t size, size_t at)
 
 void PngDecoder::State::open(const uint8_t* data, size_t size, uint64_t most_pixels) {
     constexpr size_t signature = 8;
-    if (size < signature || std::memcmp(data, "\x89PNG\r\n\x1A\n", signature) != 0) damaged("it does not begin with the signature");
+    if (size < signature || std::memcmp(data, "\x89PNG\r\n\x1A\n", signature) != 0)
+        damaged("it does not begin with the signature");
     parts.clear();
     transparent = false;
     bool has_palette = false, ended = false;
@@ -170,8 +169,8 @@ void PngDecoder::State::open(const uint8_t* data, size_t size, uint64_t most_pix
     // 258 bytes for 2 bits: nothing unpacks to more.
     constexpr uint64_t most_gain = 1032;
     if (filtered_size() > packed * most_gain) {
-        damaged("the header claims " + std::to_string(width) + " x " + std::to_string(height) +
-                " pixels, which its " + std::to_string(packed) + " bytes cannot hold");
+        damaged("the header claims " + std::to_string(width) + " x " + std::to_string(height) + " pixels, which its " +
+                std::to_string(packed) + " bytes cannot hold");
     }
 }
 
@@ -184,7 +183,7 @@ void PngDecoder::State::read_header(const Chunk& chunk, uint64_t most_pixels) {
     constexpr size_t longest_side = 0x7FFFFFFF;
     const bool plausible = width > 0 && height > 0 && width <= longest_side && height <= longest_side && type <= 6 &&
                            type != 1 && type != 5 && packing == 0 && filtering == 0 && lacing <= 1;
-    // Which depths a type has, a bit for each.
+    // Depths of every colour type, a bit for each.
     constexpr unsigned depths[] = {0x10116, 0, 0x10100, 0x116, 0x10100, 0, 0x10100};
     if (!plausible || bits > 16 || (depths[type] >> bits & 1) == 0) damaged("the header is damaged");
     if (bits == 16) throw NotNative();
@@ -208,8 +207,8 @@ void PngDecoder::State::read_palette(const Chunk& chunk) {
 
 void PngDecoder::State::read_transparency(const Chunk& chunk, bool has_palette) {
     // Of gray and RGB it names one colour; what is asked of such an image decides whether that is in the way.
-    const bool fits = colour == Colour::palette ? has_palette && chunk.size <= 256
-                                                : chunk.size == (colour == Colour::gray ? 2 : 6);
+    const bool fits =
+        colour == Colour::palette ? has_palette && chunk.size <= 256 : chunk.size == (colour == Colour::gray ? 2 : 6);
     if (!fits || colour == Colour::gray_alpha || colour == Colour::rgb_alpha) throw NotNative();
     transparent = true;
     if (colour != Colour::palette) return;
@@ -238,8 +237,7 @@ size_t PngDecoder::State::filtered_size() const {
     return sum;
 }
 
-// Down to a row of an image that is not interlaced.
-void PngDecoder::State::inflate(size_t rows) {
+void PngDecoder::State::inflate() {
     const uint8_t* packed = parts[0].data;
     size_t size = parts[0].size;
     if (parts.size() == 1) {
@@ -247,29 +245,18 @@ void PngDecoder::State::inflate(size_t rows) {
     } else {
         size = 0;
         for (const Chunk& part : parts) size += part.size;
-        uint8_t* to = joined.room(size + Inflater::packed_overrun);
+        uint8_t* to = joined.room(size);
         packed = to;
         for (const Chunk& part : parts) {
             std::memcpy(to, part.data, part.size);
             check_crc(part, crc32(part.type, part.size + 4));
             to += part.size;
         }
-        std::memset(to, 0, Inflater::packed_overrun);
-    }
-    if (rows < height) {
-        // Behind the only part there is its checksum, and the chunk that ends the image.
-        static_assert(Inflater::packed_overrun <= 4 + 12 && Inflater::overrun >= filter_overrun);
-        const size_t want = rows * (line_bytes(width) + 1);
-        switch (inflater.run(packed, size, filtered.room(want + Inflater::overrun), want)) {
-            case Inflater::Result::filled: return;
-            case Inflater::Result::short_of_bytes: damaged("it has fewer pixels than its header says");
-            case Inflater::Result::damaged: damaged("its pixels cannot be unpacked");
-        }
     }
     const size_t want = filtered_size();
     uint8_t* to = filtered.room(want + filter_overrun);
     size_t have = 0;
-    const auto result = libdeflate_zlib_decompress(whole_inflater.state, packed, size, to, want, &have);
+    const auto result = libdeflate_zlib_decompress(inflater.state, packed, size, to, want, &have);
     // More than the header says: libpng and Pillow look away.
     if (result == LIBDEFLATE_INSUFFICIENT_SPACE) throw NotNative();
     if (result != LIBDEFLATE_SUCCESS) damaged("its pixels cannot be unpacked");
@@ -357,7 +344,7 @@ const uint8_t* PngDecoder::State::convert(PixelMode wanted, size_t rows) {
 
 PixelView PngDecoder::State::decode(PixelMode wanted, const Region& need) {
     const size_t rows = interlaced ? height : std::min(height, need.bottom);
-    inflate(rows);
+    inflate();
     if (bits == 8 && !interlaced) {
         unfilter_rows(rows);
     } else {

@@ -25,15 +25,16 @@ public:
     // or one that claims more than its bytes could hold, before any memory is taken. channels are those of mode().
     ImageShape open(const uint8_t* data, size_t size, uint64_t most_pixels);
 
-    // What the pixels are once a palette is looked up: l, la, rgb or rgba.
+    // Mode of the pixels once a palette is looked up: l, la, rgb or rgba.
     PixelMode mode() const;
 
-    // Whether decode() can give this mode: one that loses nothing, or `palette`: indices of a palette image,
+    // True if decode() can give this mode: one that loses nothing, or `palette`: indices of a palette image,
     // levels of a gray one.
     bool can(PixelMode mode) const;
 
     // The pixels down to the region's last row, valid until the next call; all columns. `overrun` bytes after them
-    // may be read. The rows below are not unpacked, but the checksums of their chunks are checked. Once for each open().
+    // may be read. The rows below are not unpacked, but the checksums of their chunks are checked. Once for each
+    // open().
     PixelView decode(PixelMode mode, const Region& need);
 
     // The memory that the pixels of the last decode() lie in, from its first byte on.

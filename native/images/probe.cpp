@@ -85,7 +85,7 @@ Parsed parse_jpeg(View view) {
     return {};
 }
 
-// What the segments of a JPEG say, up to its first scan.
+// Header segments of a JPEG, up to its first scan.
 struct JpegSegments {
     uint64_t frame = 0, scan = 0;  // where they are, behind their length; 0 for none
     uint64_t end = 2;              // of the last one

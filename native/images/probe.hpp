@@ -17,11 +17,11 @@ struct ImageHeader {
     int32_t bits = 0;
 };
 
-// What the first bytes of an encoded image say about it. Reads only inside [data, data + size).
+// Header of an encoded image, from its first bytes. Reads only inside [data, data + size).
 // A header that is damaged or cut short keeps the encoding its magic names; all else stays 0.
 ImageHeader probe_image(const uint8_t* data, size_t size);
 
-// What a device needs to know of a JPEG that it decodes.
+// Properties of a JPEG that a device needs to decode it.
 struct DeviceJpeg {
     size_t header = 0;  // the bytes that come before its pixels; 0: it is none of those
     // Pixels that share a colour, in a row and in a column: 1 or 2.
@@ -33,8 +33,8 @@ struct DeviceJpeg {
 };
 
 // Of these bytes if they are, from start to end, a JPEG of this size of the kind that cameras write: baseline, YCbCr of
-// 8 bits in one scan, colours at full size, at half of the width (4:2:2), or at half of both sides (4:2:0). Reads no more
-// than the header and the last two bytes.
+// 8 bits in one scan, colours at full size, at half of the width (4:2:2), or at half of both sides (4:2:0). Reads no
+// more than the header and the last two bytes.
 DeviceJpeg device_jpeg(const uint8_t* data, size_t size, int64_t height, int64_t width);
 
 }  // namespace batchplant

@@ -78,7 +78,7 @@ bool ProgressiveScans::read_scan_header(const uint8_t* data, size_t size, Scan& 
     return true;
 }
 
-// Whether what comes is what is still missing.
+// True if the scan brings only bits that are still missing.
 bool ProgressiveScans::check_order(const Scan& scan) {
     const bool dc = scan.first == 0;
     if (dc ? scan.last != 0 : scan.components != 1 || scan.first > scan.last || scan.last > 63) return false;
@@ -261,7 +261,7 @@ inline AcSymbol read_symbol(BitCursor& at, const HuffmanTable& table) {
     return {entry, value};
 }
 
-// How many blocks end here, this one included.
+// Number of blocks that end here, this one included.
 inline uint64_t read_run(BitCursor& at, HuffmanEntry entry) {
     const size_t size = advance_of(entry);
     if (size == 0) return 1;
@@ -313,7 +313,7 @@ private:
 // The bits that refine what is other than zero already, put by until all of the block's are there.
 class Corrections {
 public:
-    // Nobody has more than 63 coefficients.
+    // No block has more than 63 coefficients.
     void take(BitCursor& at, size_t count) {
         // After a symbol, so many are ready.
         constexpr size_t ready = 24;

@@ -22,7 +22,7 @@ struct ProgressiveHeader {
     std::array<ProgressiveComponent, 3> component;
     std::array<const HuffmanCode*, 4> dc{}, ac{};  // those before the first scan; null where there is none
     size_t mcus_per_row = 0, mcu_rows = 0;
-    size_t restart_interval = 0;  // in MCUs; 0 for none
+    size_t restart_interval = 0;    // in MCUs; 0 for none
     const uint8_t* data = nullptr;  // the marker of the first scan
     const uint8_t* end = nullptr;
 };
@@ -62,7 +62,7 @@ private:
             return (row - first_row) * (end_column - first_column) + column - first_column;
         }
         const int16_t* values_at(size_t column, size_t row) const { return memory.data() + 64 * index(column, row); }
-        // Null for a block that nobody needs.
+        // Null for a block that is not needed.
         int16_t* find(size_t column, size_t row) {
             const bool needed = column >= first_column && column < end_column && row >= first_row && row < end_row;
             return needed ? memory.data() + 64 * index(column, row) : nullptr;
@@ -79,7 +79,7 @@ private:
     bool read_scan_header(const uint8_t* data, size_t size, Scan& scan) const;
     bool check_order(const Scan& scan);
     bool set_tables(const Scan& scan);
-    // Where the next marker is, or `end`; null for what is out of the ordinary.
+    // Address of the next marker, or `end`; null if anything is out of the ordinary.
     const uint8_t* read_scan(const Scan& scan, const uint8_t* data, const uint8_t* end);
     template <typename Read>
     const uint8_t* read_mcus(size_t columns, size_t rows, size_t all_rows, const uint8_t* data, const uint8_t* end,

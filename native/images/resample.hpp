@@ -64,7 +64,7 @@ public:
 private:
     enum class Method { copy, nearest, bytes, fine, linear };
 
-    // How one axis of the result comes from that of the source.
+    // Mapping from one axis of the source to that of the result.
     struct Side {
         double from, to;  // in the source
         size_t source, result, channels;

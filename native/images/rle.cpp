@@ -121,8 +121,10 @@ bool of_polygon(std::span<const double> corners, size_t height, size_t width, Co
         if (begun && x != last.x) {
             const double column = on_pixels(x < last.x ? x : x - 1);
             if (column == std::floor(column) && column >= 0 && column <= static_cast<double>(width) - 1) {
-                const double row = std::ceil(std::clamp(on_pixels(std::min(y, last.y)), 0.0, static_cast<double>(height)));
-                turns.push_back(static_cast<int64_t>(column) * static_cast<int64_t>(height) + static_cast<int64_t>(row));
+                const double row =
+                    std::ceil(std::clamp(on_pixels(std::min(y, last.y)), 0.0, static_cast<double>(height)));
+                turns.push_back(static_cast<int64_t>(column) * static_cast<int64_t>(height) +
+                                static_cast<int64_t>(row));
             }
         }
         begun = true;
@@ -138,7 +140,8 @@ bool of_polygon(std::span<const double> corners, size_t height, size_t width, Co
         const bool back = wide ? from.x > to.x : from.y > to.y;
         if (back) std::swap(from, to);
         const int64_t length = wide ? dx : dy;
-        const double slope = length == 0 ? 0 : static_cast<double>(wide ? to.y - from.y : to.x - from.x) / static_cast<double>(length);
+        const double slope =
+            length == 0 ? 0 : static_cast<double>(wide ? to.y - from.y : to.x - from.x) / static_cast<double>(length);
         for (int64_t step = 0; step <= length; ++step) {
             const int64_t along = back ? length - step : step;
             const double across = slope * static_cast<double>(along) + 0.5;

@@ -52,8 +52,7 @@ PixelView turn_pixels(const PixelView& stored, const Turn& turn, const Region& n
         const size_t row = turn.stored_y(x, y) - stored.region.top, column = turn.stored_x(x, y) - stored.region.left;
         return static_cast<std::ptrdiff_t>(row * stored.stride + column * channels);
     };
-    const std::ptrdiff_t step =
-        need.width() < 2 ? 0 : place(need.left + 1, need.top) - place(need.left, need.top);
+    const std::ptrdiff_t step = need.width() < 2 ? 0 : place(need.left + 1, need.top) - place(need.left, need.top);
     for (size_t y = need.top; y < need.bottom; ++y) {
         const uint8_t* from = stored.pixels + place(need.left, y);
         for (size_t x = need.left; x < need.right; ++x, to += channels, from += step) {

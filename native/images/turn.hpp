@@ -8,7 +8,7 @@
 
 namespace batchplant {
 
-// How an image is turned for people to see it, by EXIF's orientation: 1 as it is stored, 2 mirrored, 3 upside down,
+// EXIF orientation of an image: 1 as it is stored, 2 mirrored, 3 upside down,
 // 4 both, 5 to 8 the same with rows and columns exchanged first. Other numbers mean 1.
 class Turn {
 public:
@@ -19,10 +19,10 @@ public:
     size_t width() const { return swap_ ? height_ : width_; }
     size_t height() const { return swap_ ? width_ : height_; }
 
-    // Where a region of the turned image is stored.
+    // Stored region of a region of the turned image.
     Region stored(const Region& turned) const;
 
-    // Where a pixel of the turned image is stored.
+    // Stored position of a pixel of the turned image.
     size_t stored_x(size_t x, size_t y) const;
     size_t stored_y(size_t x, size_t y) const;
 
@@ -33,7 +33,6 @@ private:
 
 // The region `need` of the turned image out of pixels that hold at least what it needs; kept in `scratch` unless
 // nothing has to be turned.
-PixelView turn_pixels(const PixelView& stored, const Turn& turn, const Region& need, size_t channels,
-                      Scratch& scratch);
+PixelView turn_pixels(const PixelView& stored, const Turn& turn, const Region& need, size_t channels, Scratch& scratch);
 
 }  // namespace batchplant

@@ -11,7 +11,7 @@
 namespace batchplant {
 namespace {
 
-// Where the pixels of a row of the result lie in a canvas.
+// Positions of the pixels of a result row in a canvas.
 void find_row(const double* inverse, double row, size_t width, double* x, double* y) {
     const double middle = row + 0.5;
     const double u = inverse[1] * middle + inverse[2], v = inverse[4] * middle + inverse[5];

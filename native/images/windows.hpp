@@ -17,7 +17,7 @@ struct Windows {
     size_t count;
 };
 
-// Whether window i lies inside of the `size` bytes that it is taken from, and has its place in `room` bytes.
+// True if window i lies inside of the `size` bytes that it is taken from, and has its place in `room` bytes.
 bool window_fits(const Windows& windows, size_t i, size_t size, size_t room);
 
 // Its lines, one after the other.
@@ -35,10 +35,10 @@ struct Wanted {
     size_t count;
 };
 
-// What `plan_windows` finds: a row of `count` numbers for each.
+// Results of `plan_windows`: a row of `count` numbers for each.
 enum class WindowRow : size_t { top, left, rows, columns, start, line, width, place, count };
 
-// Which part of each image its box needs, and a place for it, 16 bytes aligned; returns the bytes they all take.
+// Finds the part of each image that its box needs, and an offset for it, 16 bytes aligned; returns their total size.
 int64_t plan_windows(const Wanted& wanted, int64_t* out);
 
 }  // namespace batchplant

@@ -5,7 +5,7 @@
 
 namespace batchplant {
 
-// Whether [start, start + size) lies inside a buffer of `total` bytes. The sum is never formed, so a
+// True if [start, start + size) lies inside a buffer of `total` bytes. The sum is never formed, so a
 // start and size near the limits of their type cannot wrap around and look valid.
 inline bool run_fits(int64_t start, int64_t size, size_t total) {
     if (start < 0 || size < 0) return false;

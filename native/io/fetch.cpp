@@ -53,7 +53,7 @@ int read_all(Piece piece) noexcept {
     return 0;
 }
 
-// The failure of the lowest run, whoever meets it.
+// The failure of the lowest run, whichever thread meets it.
 class Failures {
 public:
     void add(size_t run, int error) noexcept {
@@ -143,7 +143,7 @@ public:
 
     bool usable() const { return usable_; }
 
-    // Queues a read. There is room: nobody has more than `entries` under way.
+    // Queues a read. There is room: no caller has more than `entries` in flight.
     void push(int fd, uint8_t* to, uint32_t size, int64_t start, uint64_t user_data) {
         const uint32_t tail = *sq_tail_, slot = tail & sq_mask_;
         Submission& one = static_cast<Submission*>(submissions_)[slot];
@@ -203,8 +203,8 @@ struct Request {
         while (run < n && done >= least[run]) ++run, done = 0;
         if (run == n) return false;
         const int64_t size = std::min(sizes[run] - done, piece_size);
-        piece = {run, fds[file ? file[run] : 0], out + out_starts[run] + done, starts[run] + done, size,
-                 std::min(least[run] - done, size)};
+        piece = {run,  fds[file ? file[run] : 0],        out + out_starts[run] + done, starts[run] + done,
+                 size, std::min(least[run] - done, size)};
         done += size;
         return true;
     }
@@ -232,7 +232,7 @@ bool fetch_by_ring(const Request& request, FetchFailure& failure) {
             return push(static_cast<unsigned>(slot));
         }
         if (result == 0) failures.add(piece.run, 0);
-        // What the ring cannot do, or not now, a plain read can; it also knows the errors that are real.
+        // A plain read does what the ring cannot do, or not now; it also reports the real errors.
         if (result < 0) {
             if (const int error = read_all(piece)) failures.add(piece.run, error);
         }
@@ -270,7 +270,7 @@ FetchFailure fetch_by_threads(const Request& request, size_t threads) {
     return failures.first();
 }
 
-// How many of n runs to look at. Looking costs about a microsecond: a batch of small runs is not worth many.
+// Number of n runs to look at. Looking costs about a microsecond: a batch of small runs is not worth many.
 size_t samples_of(size_t bytes, size_t n) {
     return std::min(n, std::clamp(bytes / bytes_for_a_sample, sampled_least, sampled_pages));
 }
@@ -290,7 +290,7 @@ void sample(const int64_t* starts, const int64_t* sizes, size_t n, Visit&& visit
     const size_t count = each ? n : samples_of(bytes, n);
     for (size_t k = 0; k < count; ++k) {
         const size_t i = k * n / count;
-        // Not the last byte: who looks at what lies behind a run has its last page read.
+        // Not the last byte: a read of the bytes behind a run brings its last page into memory.
         if (sizes[i] > 0) visit(starts[i] + (k % 2 ? sizes[i] / 2 : 0));
     }
 }
@@ -326,7 +326,8 @@ double resident_fraction(const uint8_t* mapping, const int64_t* starts, const in
     return seen ? static_cast<double>(found) / static_cast<double>(seen) : 1;
 }
 
-double resident_fraction(const uint8_t* mapping, int64_t start, int64_t stride, int64_t width, const int64_t* row, size_t n) {
+double resident_fraction(const uint8_t* mapping, int64_t start, int64_t stride, int64_t width, const int64_t* row,
+                         size_t n) {
     const size_t count = width > 0 ? samples_of(static_cast<size_t>(width) * n, n) : 0;
     size_t found = 0;
     for (size_t k = 0; k < count; ++k) {

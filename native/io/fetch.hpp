@@ -24,18 +24,19 @@ FetchFailure fetch_spans(const int* fds, const int32_t* file, const int64_t* sta
                          const int64_t* least, uint8_t* out, const int64_t* out_starts, size_t n, size_t threads,
                          bool ring = true);
 
-// How fetch_runs reads on this machine: "io_uring" or "threads".
+// The way in which fetch_runs reads on this machine: "io_uring" or "threads".
 const char* fetch_name();
 
-// How many of a few pages, spread evenly over the runs, are in memory already: 0 to 1. The runs lie in the
-// mapping. Linux tells the truth only to those who own the file or may write it; others always get 1.
+// Fraction of a few pages, spread evenly over the runs, that are in memory already. The runs lie in the
+// mapping. Linux tells the truth only to processes that own the file or may write it; others always get 1.
 double resident_fraction(const uint8_t* mapping, const int64_t* starts, const int64_t* sizes, size_t n,
                          bool each = false);
 
 // The same of rows of one width, row i beginning at start + i * stride.
-double resident_fraction(const uint8_t* mapping, int64_t start, int64_t stride, int64_t width, const int64_t* row, size_t n);
+double resident_fraction(const uint8_t* mapping, int64_t start, int64_t stride, int64_t width, const int64_t* row,
+                         size_t n);
 
-// The same for anyone who can read the file; -1 where its file system does not tell.
+// The same for any process that can read the file; -1 where its file system does not tell.
 double cached_fraction(int fd, const int64_t* starts, const int64_t* sizes, size_t n);
 
 // Has the kernel begin to read the runs of a mapping, without waiting for any.

@@ -53,8 +53,8 @@ int64_t first_bad_row(const CellPiece* pieces, size_t count, size_t width, const
                       size_t n) {
     for (size_t i = 0; i < n; ++i) {
         const bool known = piece[i] >= 0 && static_cast<uint64_t>(piece[i]) < count;
-        const bool inside = known && row[i] >= 0 && width > 0 &&
-                            static_cast<uint64_t>(row[i]) < pieces[piece[i]].size / width;
+        const bool inside =
+            known && row[i] >= 0 && width > 0 && static_cast<uint64_t>(row[i]) < pieces[piece[i]].size / width;
         if (!inside) return static_cast<int64_t>(i);
     }
     return -1;

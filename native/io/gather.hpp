@@ -14,7 +14,7 @@ struct CellPiece {
     size_t cells;
 };
 
-// Where the cells that are picked, one by piece and row, come to lie one after another: n + 1 offsets.
+// Computes n + 1 offsets of cells, each picked by piece and row, that are to lie one after another.
 // Every pick is checked against its piece; returns the first bad one, or -1.
 int64_t place_cells(const CellPiece* pieces, size_t count, const int64_t* piece, const int64_t* row, size_t n,
                     int64_t* offsets);

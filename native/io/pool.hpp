@@ -23,7 +23,7 @@
 namespace batchplant {
 
 // A fixed number of threads that share the work of parallel_for, an index at a time, so that a slow item
-// delays nobody but its thread. Several threads may call parallel_for at once: their calls are served in
+// delays only its thread. Several threads may call parallel_for at once: their calls are served in
 // the order they came, and a thread that finds nothing left in one goes on with the next.
 //
 // A child made by fork has the memory of the pool but none of its threads. There parallel_for throws
@@ -32,8 +32,7 @@ namespace batchplant {
 class Pool {
 public:
     // With cpus, thread i stays on cpus[i % cpus.size()]. The nicer they are, the more other threads go before them.
-    explicit Pool(size_t threads, const std::vector<int>& cpus = {}, int nice = 0)
-        : state_(std::make_unique<State>()) {
+    explicit Pool(size_t threads, const std::vector<int>& cpus = {}, int nice = 0) : state_(std::make_unique<State>()) {
         if (threads < 1) throw std::invalid_argument("a pool needs at least one thread");
         try {
             const AllSignalsBlocked blocked;  // inherited by the threads: signals are the main thread's affair
@@ -89,7 +88,7 @@ public:
         state_->stopping = state_->joined = true;
     }
 
-    // Whether this process is a child of the one that has the threads. What the threads were working on may
+    // True if this process is a child of the one that has the threads. What the threads were working on may
     // then be in any state.
     bool forked() const { return getpid() != pid_; }
 

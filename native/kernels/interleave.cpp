@@ -21,7 +21,8 @@ void interleave(std::span<const int64_t> shares, std::span<uint32_t> source, std
     std::vector<uint32_t> present;
     size_t sum = 0;
     for (size_t i = 0; i < shares.size(); ++i) {
-        if (shares[i] < 0 || static_cast<uint64_t>(shares[i]) > longest) throw std::invalid_argument("a share is wrong");
+        if (shares[i] < 0 || static_cast<uint64_t>(shares[i]) > longest)
+            throw std::invalid_argument("a share is wrong");
         sum += static_cast<size_t>(shares[i]);
         if (shares[i] > 0) present.push_back(static_cast<uint32_t>(i));
     }

@@ -1,4 +1,4 @@
-// Which source comes at which place of a mixture.
+// The sources of a mixture by position.
 #pragma once
 
 #include <cstddef>

@@ -19,8 +19,8 @@ void transform_line(const Value* in, size_t step, int* out) {
     const int sum = (x0 + x4) * (1 << bits), difference = (x0 - x4) * (1 << bits);
     const int inner = (x2 + x6) * j - x6 * k, outer = (x2 + x6) * j + x2 * l;
     const int even[4] = {sum + outer, difference + inner, difference - inner, sum - outer};
-    const int both = (x1 + x3 + x5 + x7) * i;
-    const int p = both - (x3 + x7) * g, q = both - (x1 + x5) * h;
+    const int all_odd = (x1 + x3 + x5 + x7) * i;
+    const int p = all_odd - (x3 + x7) * g, q = all_odd - (x1 + x5) * h;
     const int r = (x1 + x7) * e, s = (x3 + x5) * f;
     const int odd[4] = {x1 * d - r + q, x3 * c - s + p, x5 * b - s + q, x7 * a - r + p};
     for (size_t n = 0; n < 4; ++n) {
@@ -29,11 +29,11 @@ void transform_line(const Value* in, size_t step, int* out) {
     }
 }
 
-int shifted(int value, int shift) { return (value + (1 << (shift - 1))) >> shift; }
+int shift_rounded(int value, int shift) { return (value + (1 << (shift - 1))) >> shift; }
 
 void transform(const int16_t* coefficients, const int16_t* steps, size_t last, uint8_t* dst, size_t stride) {
     if (last == 0) {
-        const uint8_t value = to_byte(128 + shifted(coefficients[0] * steps[0], 3));
+        const uint8_t value = to_byte(128 + shift_rounded(coefficients[0] * steps[0], 3));
         for (size_t y = 0; y < 8; ++y) std::memset(dst + y * stride, value, 8);
         return;
     }
@@ -41,11 +41,11 @@ void transform(const int16_t* coefficients, const int16_t* steps, size_t last, u
     for (size_t n = 0; n < 64; ++n) columns[n] = coefficients[n] * steps[n];
     for (size_t x = 0; x < 8; ++x) {
         transform_line(columns + x, 8, line);
-        for (size_t y = 0; y < 8; ++y) columns[y * 8 + x] = shifted(line[y], dct::first_shift);
+        for (size_t y = 0; y < 8; ++y) columns[y * 8 + x] = shift_rounded(line[y], dct::first_shift);
     }
     for (size_t y = 0; y < 8; ++y, dst += stride) {
         transform_line(columns + y * 8, 1, line);
-        for (size_t x = 0; x < 8; ++x) dst[x] = to_byte(128 + shifted(line[x], dct::second_shift));
+        for (size_t x = 0; x < 8; ++x) dst[x] = to_byte(128 + shift_rounded(line[x], dct::second_shift));
     }
 }
 
@@ -58,9 +58,9 @@ void widen(const uint8_t* src, uint8_t* dst, size_t count) {
 
 void widen_between(const uint8_t* near, const uint8_t* far, uint8_t* dst, size_t count) {
     for (size_t x = 0; x < count; ++x, ++near, ++far) {
-        const int here = 3 * near[0] + far[0];
-        dst[2 * x] = static_cast<uint8_t>((3 * here + 3 * near[-1] + far[-1] + 8) >> 4);
-        dst[2 * x + 1] = static_cast<uint8_t>((3 * here + 3 * near[1] + far[1] + 7) >> 4);
+        const int center = 3 * near[0] + far[0];
+        dst[2 * x] = static_cast<uint8_t>((3 * center + 3 * near[-1] + far[-1] + 8) >> 4);
+        dst[2 * x + 1] = static_cast<uint8_t>((3 * center + 3 * near[1] + far[1] + 7) >> 4);
     }
 }
 
@@ -83,15 +83,15 @@ void gray_to_rgb(const uint8_t* y, uint8_t* dst, size_t count) {
 
 bool dct_is_safe(const int16_t* products) {
     // Sums of up to four are formed in 16 bits.
-    constexpr int most = 8191;
+    constexpr int max_value = 8191;
     for (size_t n = 0; n < 64; ++n) {
-        if (std::abs(int{products[n]}) > most) return false;
+        if (std::abs(int{products[n]}) > max_value) return false;
     }
     int line[8];
     for (size_t x = 0; x < 8; ++x) {
         transform_line(products + x, 8, line);
         for (const int value : line) {
-            if (std::abs(shifted(value, dct::first_shift)) > most) return false;
+            if (std::abs(shift_rounded(value, dct::first_shift)) > max_value) return false;
         }
     }
     return true;

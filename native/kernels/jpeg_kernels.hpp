@@ -32,7 +32,7 @@ constexpr int half_red = rest_red / 2, half_blue = rest_blue / 2;
 
 }  // namespace colour
 
-// What rows that these read or write must have room for, at both ends, beside what is asked of them.
+// Bytes that rows need at both ends beyond those that are read or written by request.
 constexpr size_t jpeg_overrun = 64;
 
 struct JpegKernels {
@@ -50,7 +50,7 @@ struct JpegKernels {
     void (*gray_to_rgb)(const uint8_t* y, uint8_t* dst, size_t count);
 };
 
-// Whether no step of the transform leaves 16 bits, where sets of loops (and libjpeg's own) would differ. Blocks
+// True if no step of the transform leaves 16 bits, where sets of loops (and libjpeg's own) would differ. Blocks
 // of real images are safe. Those whose sizes add up to at most dct_surely_safe need not be asked.
 bool dct_is_safe(const int16_t* products);
 constexpr int dct_surely_safe = 5500;

@@ -6,7 +6,7 @@
 
 #include <cstring>
 
-// The whole file runs on processors with AVX2 only, which is found out at run time: see kernels_avx2.cpp.
+// The whole file runs only on processors with AVX2, which is detected at run time: see kernels_avx2.cpp.
 #if defined(__clang__)
 #pragma clang attribute push(__attribute__((target("avx2"))), apply_to = function)
 #else
@@ -17,36 +17,40 @@
 namespace batchplant {
 namespace {
 
-__m128i load16(const void* from) { return _mm_loadu_si128(static_cast<const __m128i*>(from)); }
-void store16(void* to, __m128i value) { _mm_storeu_si128(static_cast<__m128i*>(to), value); }
+__m128i load128(const void* from) { return _mm_loadu_si128(static_cast<const __m128i*>(from)); }
+void store128(void* to, __m128i value) { _mm_storeu_si128(static_cast<__m128i*>(to), value); }
 
 // Sixteen bytes as 16-bit values.
-__m256i load_wide(const uint8_t* from) { return _mm256_cvtepu8_epi16(load16(from)); }
+__m256i promote_load16(const uint8_t* from) { return _mm256_cvtepu8_epi16(load128(from)); }
 
-// Two constants side by side in each lane, for products of pairs.
-__m256i both(int low, int high) {
+// Two constants of 16 bits in each lane of 32 bits, for sums of two products.
+__m256i set_pair32(int low, int high) {
     return _mm256_set1_epi32(static_cast<int>(static_cast<uint32_t>(low & 0xFFFF) | static_cast<uint32_t>(high) << 16));
 }
 
 // --- transform ----------------------------------------------------------------------------------------------
 
-// Value n of both beside each other, for all n.
-__m256i pairs(__m128i a, __m128i b) { return _mm256_set_m128i(_mm_unpackhi_epi16(a, b), _mm_unpacklo_epi16(a, b)); }
+// Lanes of two vectors in turn.
+__m256i interleave16(__m128i a, __m128i b) {
+    return _mm256_set_m128i(_mm_unpackhi_epi16(a, b), _mm_unpacklo_epi16(a, b));
+}
 
 // Eight lines of eight values, line by lane, rounded and shifted. Products of pairs make the plain sum of sixteen
 // cheaper than the form with fewer products; each constant is the sum of those in that form.
 template <int shift>
 void transform_lines(const __m128i* x, __m128i* out) {
     using namespace dct;
-    const __m256i x04 = pairs(x[0], x[4]), x26 = pairs(x[2], x[6]), x13 = pairs(x[1], x[3]), x57 = pairs(x[5], x[7]);
+    const __m256i x04 = interleave16(x[0], x[4]), x26 = interleave16(x[2], x[6]), x13 = interleave16(x[1], x[3]),
+                  x57 = interleave16(x[5], x[7]);
     const __m256i half = _mm256_set1_epi32(1 << (shift - 1));
-    const __m256i sum = _mm256_add_epi32(_mm256_madd_epi16(x04, both(1 << bits, 1 << bits)), half);
-    const __m256i difference = _mm256_add_epi32(_mm256_madd_epi16(x04, both(1 << bits, -(1 << bits))), half);
-    const __m256i outer = _mm256_madd_epi16(x26, both(j + l, j)), inner = _mm256_madd_epi16(x26, both(j, j - k));
+    const __m256i sum = _mm256_add_epi32(_mm256_madd_epi16(x04, set_pair32(1 << bits, 1 << bits)), half);
+    const __m256i difference = _mm256_add_epi32(_mm256_madd_epi16(x04, set_pair32(1 << bits, -(1 << bits))), half);
+    const __m256i outer = _mm256_madd_epi16(x26, set_pair32(j + l, j)),
+                  inner = _mm256_madd_epi16(x26, set_pair32(j, j - k));
     const __m256i even[4] = {_mm256_add_epi32(sum, outer), _mm256_add_epi32(difference, inner),
                              _mm256_sub_epi32(difference, inner), _mm256_sub_epi32(sum, outer)};
     const auto four = [&](int a1, int a3, int a5, int a7) {
-        return _mm256_add_epi32(_mm256_madd_epi16(x13, both(a1, a3)), _mm256_madd_epi16(x57, both(a5, a7)));
+        return _mm256_add_epi32(_mm256_madd_epi16(x13, set_pair32(a1, a3)), _mm256_madd_epi16(x57, set_pair32(a5, a7)));
     };
     const __m256i odd[4] = {four(d - e + i - h, i, i - h, i - e), four(i, c - f + i - g, i - f, i - g),
                             four(i - h, i - f, b - f + i - h, i), four(i - e, i - g, i, a - e + i - g)};
@@ -82,14 +86,14 @@ void transpose(const __m128i* rows, __m128i* columns) {
 
 void transform(const int16_t* coefficients, const int16_t* steps, size_t last, uint8_t* dst, size_t stride) {
     if (last == 0) return portable_jpeg_kernels.transform(coefficients, steps, last, dst, stride);
-    __m128i lines[8], turned[8];
+    __m128i lines[8], transformed[8];
     for (size_t y = 0; y < 8; ++y) {
-        lines[y] = _mm_mullo_epi16(load16(coefficients + 8 * y), load16(steps + 8 * y));
+        lines[y] = _mm_mullo_epi16(load128(coefficients + 8 * y), load128(steps + 8 * y));
     }
-    transform_lines<dct::first_shift>(lines, turned);
-    transpose(turned, lines);
-    transform_lines<dct::second_shift>(lines, turned);
-    transpose(turned, lines);
+    transform_lines<dct::first_shift>(lines, transformed);
+    transpose(transformed, lines);
+    transform_lines<dct::second_shift>(lines, transformed);
+    transpose(transformed, lines);
     const __m128i middle = _mm_set1_epi8(-128);
     for (size_t y = 0; y < 8; y += 2, dst += 2 * stride) {
         const __m128i two = _mm_xor_si128(_mm_packs_epi16(lines[y], lines[y + 1]), middle);
@@ -102,8 +106,8 @@ void transform(const int16_t* coefficients, const int16_t* steps, size_t last, u
 
 __m256i times_three(__m256i value) { return _mm256_add_epi16(value, _mm256_add_epi16(value, value)); }
 
-// Even and odd results as bytes in turn.
-void store_turns(uint8_t* dst, __m256i even, __m256i odd) {
+// Even and odd results as interleaved bytes.
+void store_interleaved(uint8_t* dst, __m256i even, __m256i odd) {
     const __m256i bytes = _mm256_or_si256(even, _mm256_slli_epi16(odd, 8));
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(dst), bytes);
 }
@@ -111,62 +115,62 @@ void store_turns(uint8_t* dst, __m256i even, __m256i odd) {
 void widen(const uint8_t* src, uint8_t* dst, size_t count) {
     const __m256i one = _mm256_set1_epi16(1), two = _mm256_set1_epi16(2);
     for (size_t x = 0; x < count; x += 16) {
-        const __m256i here = times_three(load_wide(src + x));
-        const __m256i even = _mm256_add_epi16(_mm256_add_epi16(here, load_wide(src + x - 1)), one);
-        const __m256i odd = _mm256_add_epi16(_mm256_add_epi16(here, load_wide(src + x + 1)), two);
-        store_turns(dst + 2 * x, _mm256_srli_epi16(even, 2), _mm256_srli_epi16(odd, 2));
+        const __m256i center = times_three(promote_load16(src + x));
+        const __m256i even = _mm256_add_epi16(_mm256_add_epi16(center, promote_load16(src + x - 1)), one);
+        const __m256i odd = _mm256_add_epi16(_mm256_add_epi16(center, promote_load16(src + x + 1)), two);
+        store_interleaved(dst + 2 * x, _mm256_srli_epi16(even, 2), _mm256_srli_epi16(odd, 2));
     }
 }
 
 void widen_between(const uint8_t* near, const uint8_t* far, uint8_t* dst, size_t count) {
     const __m256i seven = _mm256_set1_epi16(7), eight = _mm256_set1_epi16(8);
     const auto between = [&](size_t x) {
-        return _mm256_add_epi16(times_three(load_wide(near + x)), load_wide(far + x));
+        return _mm256_add_epi16(times_three(promote_load16(near + x)), promote_load16(far + x));
     };
     for (size_t x = 0; x < count; x += 16) {
-        const __m256i here = times_three(between(x));
-        const __m256i even = _mm256_add_epi16(_mm256_add_epi16(here, between(x - 1)), eight);
-        const __m256i odd = _mm256_add_epi16(_mm256_add_epi16(here, between(x + 1)), seven);
-        store_turns(dst + 2 * x, _mm256_srli_epi16(even, 4), _mm256_srli_epi16(odd, 4));
+        const __m256i center = times_three(between(x));
+        const __m256i even = _mm256_add_epi16(_mm256_add_epi16(center, between(x - 1)), eight);
+        const __m256i odd = _mm256_add_epi16(_mm256_add_epi16(center, between(x + 1)), seven);
+        store_interleaved(dst + 2 * x, _mm256_srli_epi16(even, 4), _mm256_srli_epi16(odd, 4));
     }
 }
 
-__m128i to_bytes(__m256i values) {
+__m128i demote_to8(__m256i values) {
     const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi16(values, values), 0xD8);
     return _mm256_castsi256_si128(packed);
 }
 
-// Where byte i of the 48 of sixteen pixels comes from, in its own channel; 255 elsewhere.
-struct Turns {
+// Indices of the 48 bytes of sixteen RGB pixels in their channels; 255 in the other two channels.
+struct Interleave3 {
     __m128i from[3][3];
 
-    Turns() {
+    Interleave3() {
         for (int part = 0; part < 3; ++part) {
             uint8_t at[3][16];
             std::memset(at, 255, sizeof at);
             for (int i = 0; i < 16; ++i) at[(16 * part + i) % 3][i] = static_cast<uint8_t>((16 * part + i) / 3);
-            for (int c = 0; c < 3; ++c) from[part][c] = load16(at[c]);
+            for (int c = 0; c < 3; ++c) from[part][c] = load128(at[c]);
         }
     }
     void store(uint8_t* dst, __m128i red, __m128i green, __m128i blue) const {
         for (int part = 0; part < 3; ++part) {
             const __m128i two =
                 _mm_or_si128(_mm_shuffle_epi8(red, from[part][0]), _mm_shuffle_epi8(green, from[part][1]));
-            store16(dst + 16 * part, _mm_or_si128(two, _mm_shuffle_epi8(blue, from[part][2])));
+            store128(dst + 16 * part, _mm_or_si128(two, _mm_shuffle_epi8(blue, from[part][2])));
         }
     }
 };
 
 void to_rgb(const uint8_t* y, const uint8_t* cb, const uint8_t* cr, uint8_t* dst, size_t count) {
     using namespace colour;
-    const Turns turns;
+    const Interleave3 interleave;
     const __m256i middle = _mm256_set1_epi16(128), half = _mm256_set1_epi32(1 << 15);
     const __m256i red_factor = _mm256_set1_epi16(half_red), blue_factor = _mm256_set1_epi16(half_blue);
-    const __m256i green_factors = both(green_cb, rest_green);
+    const __m256i green_factors = set_pair32(green_cb, rest_green);
     for (size_t x = 0; x < count; x += 16) {
-        const __m256i light = load_wide(y + x);
-        const __m256i blue = _mm256_sub_epi16(load_wide(cb + x), middle);
-        const __m256i red = _mm256_sub_epi16(load_wide(cr + x), middle);
+        const __m256i light = promote_load16(y + x);
+        const __m256i blue = _mm256_sub_epi16(promote_load16(cb + x), middle);
+        const __m256i red = _mm256_sub_epi16(promote_load16(cr + x), middle);
         const __m256i red_share = _mm256_add_epi16(red, _mm256_mulhrs_epi16(red, red_factor));
         const __m256i blue_share =
             _mm256_add_epi16(_mm256_add_epi16(blue, blue), _mm256_mulhrs_epi16(blue, blue_factor));
@@ -174,17 +178,17 @@ void to_rgb(const uint8_t* y, const uint8_t* cb, const uint8_t* cr, uint8_t* dst
         const __m256i high = _mm256_madd_epi16(_mm256_unpackhi_epi16(blue, red), green_factors);
         const __m256i green = _mm256_packs_epi32(_mm256_srai_epi32(_mm256_add_epi32(low, half), 16),
                                                  _mm256_srai_epi32(_mm256_add_epi32(high, half), 16));
-        turns.store(dst + 3 * x, to_bytes(_mm256_add_epi16(light, red_share)),
-                    to_bytes(_mm256_add_epi16(light, _mm256_sub_epi16(green, red))),
-                    to_bytes(_mm256_add_epi16(light, blue_share)));
+        interleave.store(dst + 3 * x, demote_to8(_mm256_add_epi16(light, red_share)),
+                         demote_to8(_mm256_add_epi16(light, _mm256_sub_epi16(green, red))),
+                         demote_to8(_mm256_add_epi16(light, blue_share)));
     }
 }
 
 void gray_to_rgb(const uint8_t* y, uint8_t* dst, size_t count) {
-    const Turns turns;
+    const Interleave3 interleave;
     for (size_t x = 0; x < count; x += 16) {
-        const __m128i value = load16(y + x);
-        turns.store(dst + 3 * x, value, value, value);
+        const __m128i value = load128(y + x);
+        interleave.store(dst + 3 * x, value, value, value);
     }
 }
 

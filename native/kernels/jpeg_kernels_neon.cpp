@@ -16,8 +16,8 @@ namespace {
 // They stand in vectors, because products with a lane of one are a single instruction.
 struct Constants {
     int16x8_t even = {dct::j + dct::l, dct::j, dct::j - dct::k, 0, 0, 0, 0, 0};
-    int16x8_t odd = {dct::i - dct::g, dct::i, dct::i - dct::h, dct::a - dct::e,
-                     -dct::e,         dct::b - dct::f, -dct::f,  dct::c - dct::f};
+    int16x8_t odd = {dct::i - dct::g, dct::i,          dct::i - dct::h, dct::a - dct::e,
+                     -dct::e,         dct::b - dct::f, -dct::f,         dct::c - dct::f};
     int16x4_t last = {dct::d - dct::e, 0, 0, 0};
 };
 
@@ -154,8 +154,8 @@ void transform(const int16_t* coefficients, const int16_t* steps, size_t last, u
 void widen(const uint8_t* src, uint8_t* dst, size_t count) {
     const uint8x16_t three = vdupq_n_u8(3);
     for (size_t x = 0; x < count; x += 16) {
-        const uint8x16_t here = vld1q_u8(src + x), before = vld1q_u8(src + x - 1), after = vld1q_u8(src + x + 1);
-        const uint16x8_t low = vmull_u8(vget_low_u8(here), vget_low_u8(three)), high = vmull_high_u8(here, three);
+        const uint8x16_t center = vld1q_u8(src + x), before = vld1q_u8(src + x - 1), after = vld1q_u8(src + x + 1);
+        const uint16x8_t low = vmull_u8(vget_low_u8(center), vget_low_u8(three)), high = vmull_high_u8(center, three);
         const uint16x8_t one = vdupq_n_u16(1);
         const uint16x8_t even_low = vaddq_u16(vaddw_u8(low, vget_low_u8(before)), one);
         const uint16x8_t even_high = vaddq_u16(vaddw_high_u8(high, before), one);
@@ -173,16 +173,16 @@ uint16x8_t between(const uint8_t* near, const uint8_t* far) {
 
 void widen_between(const uint8_t* near, const uint8_t* far, uint8_t* dst, size_t count) {
     const uint16x8_t seven = vdupq_n_u16(7);
-    uint16x8_t here = between(near, far), before = vdupq_n_u16(static_cast<uint16_t>(3 * near[-1] + far[-1]));
+    uint16x8_t center = between(near, far), before = vdupq_n_u16(static_cast<uint16_t>(3 * near[-1] + far[-1]));
     for (size_t x = 0; x < count; x += 8) {
         const uint16x8_t next = between(near + x + 8, far + x + 8);
-        const uint16x8_t left = vextq_u16(before, here, 7), right = vextq_u16(here, next, 1);
+        const uint16x8_t left = vextq_u16(before, center, 7), right = vextq_u16(center, next, 1);
         uint8x8x2_t out;
-        out.val[0] = vrshrn_n_u16(vmlaq_n_u16(left, here, 3), 4);
-        out.val[1] = vshrn_n_u16(vaddq_u16(vmlaq_n_u16(right, here, 3), seven), 4);
+        out.val[0] = vrshrn_n_u16(vmlaq_n_u16(left, center, 3), 4);
+        out.val[1] = vshrn_n_u16(vaddq_u16(vmlaq_n_u16(right, center, 3), seven), 4);
         vst2_u8(dst + 2 * x, out);
-        before = here;
-        here = next;
+        before = center;
+        center = next;
     }
 }
 
@@ -193,8 +193,8 @@ int16x8_t green_of(int16x8_t cb, int16x8_t cr) {
     return vsubq_s16(vrshrn_high_n_s32(vrshrn_n_s32(low, 16), high, 16), cr);
 }
 
-// A colour's share added to the brightness.
-uint8x8_t added(uint8x8_t y, int16x8_t share) {
+// The brightness plus a colour's share, saturated to bytes.
+uint8x8_t add_saturated(uint8x8_t y, int16x8_t share) {
     return vqmovun_s16(vreinterpretq_s16_u16(vaddw_u8(vreinterpretq_u16_s16(share), y)));
 }
 
@@ -207,10 +207,10 @@ void to_rgb(const uint8_t* y, const uint8_t* cb, const uint8_t* cr, uint8_t* dst
             const uint8x8_t light = vld1_u8(y + at);
             const int16x8_t blue = vreinterpretq_s16_u16(vsubl_u8(vld1_u8(cb + at), middle));
             const int16x8_t red = vreinterpretq_s16_u16(vsubl_u8(vld1_u8(cr + at), middle));
-            part[0][half] = added(light, vaddq_s16(red, vqrdmulhq_n_s16(red, colour::half_red)));
-            part[1][half] = added(light, green_of(blue, red));
+            part[0][half] = add_saturated(light, vaddq_s16(red, vqrdmulhq_n_s16(red, colour::half_red)));
+            part[1][half] = add_saturated(light, green_of(blue, red));
             part[2][half] =
-                added(light, vaddq_s16(vaddq_s16(blue, blue), vqrdmulhq_n_s16(blue, colour::half_blue)));
+                add_saturated(light, vaddq_s16(vaddq_s16(blue, blue), vqrdmulhq_n_s16(blue, colour::half_blue)));
         }
         uint8x16x3_t out;
         for (size_t c = 0; c < 3; ++c) out.val[c] = vcombine_u8(part[c][0], part[c][1]);

@@ -147,8 +147,8 @@ uint16_t half_of(float value) {
 }
 
 const Kernels portable_kernels = {
-    "portable", &portable_jpeg_kernels, to_bytes, to_fine, pack, blend_bytes,
-    blend_fine, blend_linear, reverse, split, to_float, to_half,
+    "portable", &portable_jpeg_kernels, to_bytes, to_fine, pack,     blend_bytes,
+    blend_fine, blend_linear,           reverse,  split,   to_float, to_half,
 };
 
 const std::vector<const Kernels*>& all_kernels() {

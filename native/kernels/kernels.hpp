@@ -88,7 +88,7 @@ const Kernels* neon_kernels();
 const Kernels* avx2_kernels();
 const Kernels* avx512_kernels();
 
-// Whether AVX-512 is faster than AVX2 here, as it is on processors with VBMI2 (Ice Lake, Zen 4 and later). Those before
+// True if AVX-512 is faster than AVX2 here, as it is on processors with VBMI2 (Ice Lake, Zen 4 and later). Those before
 // slow their clock for it: resampling gains what decoding loses.
 bool prefers_avx512();
 

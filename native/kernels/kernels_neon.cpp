@@ -14,8 +14,8 @@ namespace {
 
 // --- horizontal ---------------------------------------------------------------------------------------------
 
-// Where the four channels of tap k are among the 16 bytes from the first tap on, each with three zeros above
-// it: as 32-bit lanes. With three channels the fourth lane is nobody's.
+// Indices of the four channels of tap k among the 16 bytes from the first tap on, each zero-extended to 32 bits. With
+// three channels the fourth lane is unused.
 template <size_t channels>
 uint8x16_t tap_lanes(size_t k) {
     uint8_t at[16];
@@ -61,10 +61,10 @@ void sum_to_bytes(const uint8_t* row, const Taps& taps, uint8_t* dst) {
     const int32_t* first = taps.first.data();
     const int32_t* weight = taps.weight.data();
     const int32x4_t half = vdupq_n_s32(1 << (weight_bits - 1));
-    // Three of every four bytes, or all.
-    uint8_t kept[16];
-    for (size_t i = 0; i < 16; ++i) kept[i] = static_cast<uint8_t>(i / channels * 4 + i % channels);
-    const uint8x16_t keep = vld1q_u8(kept);
+    // The first three of every four bytes, or all.
+    uint8_t channel_bytes[16];
+    for (size_t i = 0; i < 16; ++i) channel_bytes[i] = static_cast<uint8_t>(i / channels * 4 + i % channels);
+    const uint8x16_t indices = vld1q_u8(channel_bytes);
     const auto sum = [&](size_t x) {
         return summing(row + static_cast<size_t>(first[x]) * channels, weight + x * stride, groups, half);
     };
@@ -72,7 +72,7 @@ void sum_to_bytes(const uint8_t* row, const Taps& taps, uint8_t* dst) {
     for (; x + 4 <= width; x += 4, dst += 4 * channels) {
         const uint8x8_t left = sums_to_bytes(sum(x), sum(x + 1));
         const uint8x8_t right = sums_to_bytes(sum(x + 2), sum(x + 3));
-        vst1q_u8(dst, vqtbl1q_u8(vcombine_u8(left, right), keep));
+        vst1q_u8(dst, vqtbl1q_u8(vcombine_u8(left, right), indices));
     }
     for (; x < width; ++x, dst += channels) vst1_u8(dst, sums_to_bytes(sum(x), half));
 }
@@ -93,8 +93,8 @@ void to_bytes(const uint8_t* row, const Taps& taps, uint8_t* dst) {
     portable_kernels.to_bytes(row, taps, dst);
 }
 
-// Sixteen values at a time, whatever the channels, or eight. Their first taps are picked from 32 bytes of the
-// row, their second ones in the same way from a pixel further on, and so forth.
+// Sixteen values at a time, or eight, whatever the number of channels. Their first taps are looked up in 32 bytes of
+// the row, their second ones in the same way one pixel further on, and so on.
 constexpr size_t fine_window = 32;
 
 // Two neighbours need a single product: that of their difference and the second one's share. The instruction
@@ -132,7 +132,7 @@ void pack(FineTaps& taps) {
     if (!pack_lanes(taps, 16) && !pack_lanes(taps, 8)) taps.lanes = 0;
 }
 
-// Sums of products in 32 bits, and what they come to.
+// Sums of products in 32 bits, and their result as fine values.
 template <int shift, int32_t half>
 struct FineSum {
     int32x4_t low = vdupq_n_s32(half), high = vdupq_n_s32(half);
@@ -157,10 +157,10 @@ void sum_to_fine(const uint8_t* row, const FineTaps& taps, int16_t* dst) {
     if (taps.lanes == 8) {
         for (size_t group = 0; group < groups; ++group, shuffle += 8, dst += 8) {
             const uint8_t* from = row + start[group];
-            const uint8x16_t at = vcombine_u8(vld1_u8(shuffle), vdup_n_u8(255));
+            const uint8x16_t indices = vcombine_u8(vld1_u8(shuffle), vdup_n_u8(255));
             FineSum<shift, half> sum;
             for (size_t k = 0; k < count; ++k, from += channels, weight += 8) {
-                sum.add(vzip1q_u8(vqtbl2q_u8(vld1q_u8_x2(from), at), zero), weight);
+                sum.add(vzip1q_u8(vqtbl2q_u8(vld1q_u8_x2(from), indices), zero), weight);
             }
             vst1q_s16(dst, sum.result());
         }
@@ -168,12 +168,12 @@ void sum_to_fine(const uint8_t* row, const FineTaps& taps, int16_t* dst) {
     }
     for (size_t group = 0; group < groups; ++group, shuffle += 16, dst += 16) {
         const uint8_t* from = row + start[group];
-        const uint8x16_t at = vld1q_u8(shuffle);
+        const uint8x16_t indices = vld1q_u8(shuffle);
         FineSum<shift, half> left, right;
         for (size_t k = 0; k < count; ++k, from += channels, weight += 16) {
-            const uint8x16_t picked = vqtbl2q_u8(vld1q_u8_x2(from), at);
-            left.add(vzip1q_u8(picked, zero), weight);
-            right.add(vzip2q_u8(picked, zero), weight + 8);
+            const uint8x16_t values = vqtbl2q_u8(vld1q_u8_x2(from), indices);
+            left.add(vzip1q_u8(values, zero), weight);
+            right.add(vzip2q_u8(values, zero), weight + 8);
         }
         vst1q_s16(dst, left.result());
         vst1q_s16(dst + 8, right.result());
@@ -193,9 +193,9 @@ void blend_to_fine(const uint8_t* row, const FineTaps& taps, int16_t* dst) {
     const int16_t* share = taps.weights.data();
     for (size_t group = 0; group < groups; ++group, shuffle += 16, share += 32, dst += 16) {
         const uint8_t* from = row + start[group];
-        const uint8x16_t at = vld1q_u8(shuffle);
-        const uint8x16_t left = vqtbl2q_u8(vld1q_u8_x2(from), at);
-        const uint8x16_t right = vqtbl2q_u8(vld1q_u8_x2(from + channels), at);
+        const uint8x16_t indices = vld1q_u8(shuffle);
+        const uint8x16_t left = vqtbl2q_u8(vld1q_u8_x2(from), indices);
+        const uint8x16_t right = vqtbl2q_u8(vld1q_u8_x2(from + channels), indices);
         vst1q_s16(dst, blend(vget_low_u8(left), vget_low_u8(right), vld1q_s16(share)));
         vst1q_s16(dst + 8, blend(vget_high_u8(left), vget_high_u8(right), vld1q_s16(share + 8)));
     }
@@ -216,10 +216,10 @@ void to_fine(const uint8_t* row, const FineTaps& taps, int16_t* dst) {
 
 // --- vertical -----------------------------------------------------------------------------------------------
 
-// Calls step(i) for every 16 values; the last call overlaps the one before rather than pass the end.
-// Returns false where there are fewer than 16.
+// Calls step(i) for every 16 values; the last call overlaps the previous one instead of passing the end. Returns false
+// if there are fewer than 16.
 template <typename Step>
-bool in_steps(size_t count, Step step) {
+bool for_each_vector(size_t count, Step step) {
     if (count < 16) return false;
     size_t i = 0;
     for (; i + 16 <= count; i += 16) step(i);
@@ -231,18 +231,18 @@ void blend_bytes(const uint8_t* const* rows, const int32_t* weights, size_t taps
     const int32x4_t half = vdupq_n_s32(1 << (weight_bits - 1));
     // Widening by interleaving with zeros runs on both vector pipes of most cores, the instruction for it on one.
     const uint8x16_t zero = vdupq_n_u8(0);
-    const bool done = in_steps(count, [&](size_t i) {
+    const bool done = for_each_vector(count, [&](size_t i) {
         int32x4_t a = half, b = half, c = half, d = half;
         for (size_t k = 0; k < taps; ++k) {
             const uint8x16_t bytes = vld1q_u8(rows[k] + i);
             const uint16x8_t low = vreinterpretq_u16_u8(vzip1q_u8(bytes, zero));
             const uint16x8_t high = vreinterpretq_u16_u8(vzip2q_u8(bytes, zero));
-            const uint16x8_t none = vreinterpretq_u16_u8(zero);
+            const uint16x8_t zero16 = vreinterpretq_u16_u8(zero);
             const int32_t weight = weights[k];
-            a = vmlaq_n_s32(a, vreinterpretq_s32_u16(vzip1q_u16(low, none)), weight);
-            b = vmlaq_n_s32(b, vreinterpretq_s32_u16(vzip2q_u16(low, none)), weight);
-            c = vmlaq_n_s32(c, vreinterpretq_s32_u16(vzip1q_u16(high, none)), weight);
-            d = vmlaq_n_s32(d, vreinterpretq_s32_u16(vzip2q_u16(high, none)), weight);
+            a = vmlaq_n_s32(a, vreinterpretq_s32_u16(vzip1q_u16(low, zero16)), weight);
+            b = vmlaq_n_s32(b, vreinterpretq_s32_u16(vzip2q_u16(low, zero16)), weight);
+            c = vmlaq_n_s32(c, vreinterpretq_s32_u16(vzip1q_u16(high, zero16)), weight);
+            d = vmlaq_n_s32(d, vreinterpretq_s32_u16(vzip2q_u16(high, zero16)), weight);
         }
         vst1q_u8(dst + i, vcombine_u8(sums_to_bytes(a, b), sums_to_bytes(c, d)));
     });
@@ -250,7 +250,7 @@ void blend_bytes(const uint8_t* const* rows, const int32_t* weights, size_t taps
 }
 
 void blend_fine(const int16_t* const* rows, const int16_t* weights, size_t taps, uint8_t* dst, size_t count) {
-    const bool done = in_steps(count, [&](size_t i) {
+    const bool done = for_each_vector(count, [&](size_t i) {
         int32x4_t a = vdupq_n_s32(0), b = a, c = a, d = a;
         for (size_t k = 0; k < taps; ++k) {
             const int16x8_t low = vld1q_s16(rows[k] + i);
@@ -277,7 +277,7 @@ void blend_linear(const int16_t* upper, const int16_t* lower, int share, uint8_t
         const int16x8_t first = vshrq_n_s16(vqdmulhq_n_s16(vld1q_s16(upper + i), above), 1);
         return vsraq_n_s16(first, vqdmulhq_n_s16(vld1q_s16(lower + i), below), 1);
     };
-    const bool done = in_steps(
+    const bool done = for_each_vector(
         count, [&](size_t i) { vst1q_u8(dst + i, vqrshrun_high_n_s16(vqrshrun_n_s16(blend(i), 2), blend(i + 8), 2)); });
     if (!done) portable_kernels.blend_linear(upper, lower, share, dst, count);
 }
@@ -286,11 +286,11 @@ void blend_linear(const int16_t* upper, const int16_t* lower, int share, uint8_t
 
 // Sixteen pixels of three bytes at a time, since stores that straddle sixteen bytes take thrice as long.
 void reverse_threes(const uint8_t*& src_end, uint8_t*& dst, size_t& width) {
-    uint8_t turned[48];
-    for (size_t i = 0; i < 48; ++i) turned[i] = static_cast<uint8_t>(45 - i / 3 * 3 + i % 3);
-    const uint8x16_t last = vsubq_u8(vld1q_u8(turned), vdupq_n_u8(16));  // within the last two registers
-    const uint8x16_t middle = vld1q_u8(turned + 16);
-    const uint8x16_t first = vld1q_u8(turned + 32);
+    uint8_t reversed[48];
+    for (size_t i = 0; i < 48; ++i) reversed[i] = static_cast<uint8_t>(45 - i / 3 * 3 + i % 3);
+    const uint8x16_t last = vsubq_u8(vld1q_u8(reversed), vdupq_n_u8(16));  // within the last two registers
+    const uint8x16_t middle = vld1q_u8(reversed + 16);
+    const uint8x16_t first = vld1q_u8(reversed + 32);
     for (; width >= 16; width -= 16, src_end -= 48, dst += 48) {
         const uint8x16x3_t in = vld1q_u8_x3(src_end - 48);
         const uint8x16x2_t low = {{in.val[0], in.val[1]}}, high = {{in.val[1], in.val[2]}};
@@ -306,13 +306,14 @@ void reverse(const uint8_t* src, uint8_t* dst, size_t width, size_t channels) {
         reverse_threes(end, dst, width);
     }
     const size_t pixels = 16 / channels;
-    uint8_t turned[16];
-    for (size_t i = 0; i < 16; ++i) turned[i] = static_cast<uint8_t>(16 - (i / channels + 1) * channels + i % channels);
-    const uint8x16_t turn = vld1q_u8(turned);
+    uint8_t reversed[16];
+    for (size_t i = 0; i < 16; ++i)
+        reversed[i] = static_cast<uint8_t>(16 - (i / channels + 1) * channels + i % channels);
+    const uint8x16_t indices = vld1q_u8(reversed);
     // With three channels a register holds five pixels and a byte, which the next store overwrites.
     size_t left = width;
     for (; left * channels >= 16; left -= pixels, dst += pixels * channels) {
-        vst1q_u8(dst, vqtbl1q_u8(vld1q_u8(src + left * channels - 16), turn));
+        vst1q_u8(dst, vqtbl1q_u8(vld1q_u8(src + left * channels - 16), indices));
     }
     portable_kernels.reverse(src, dst, left, channels);
 }
@@ -353,7 +354,7 @@ void to_half(const uint8_t* src, const float* scale, const float* offset, uint16
         const float32x4_t result = vaddq_f32(product, vld1q_f32(offset + i));
         vst1_u16(dst + i, vreinterpret_u16_f16(vcvt_f16_f32(result)));
     };
-    const bool done = in_steps(count, [&](size_t i) {
+    const bool done = for_each_vector(count, [&](size_t i) {
         const uint8x16_t bytes = vld1q_u8(src + i);
         const uint16x8_t low = vmovl_u8(vget_low_u8(bytes));
         const uint16x8_t high = vmovl_high_u8(bytes);
@@ -366,8 +367,8 @@ void to_half(const uint8_t* src, const float* scale, const float* offset, uint16
 }
 
 const Kernels neon = {
-    "neon", &neon_jpeg_kernels, to_bytes, to_fine, pack, blend_bytes,
-    blend_fine, blend_linear, reverse, split, to_float, to_half,
+    "neon",     &neon_jpeg_kernels, to_bytes, to_fine, pack,     blend_bytes,
+    blend_fine, blend_linear,       reverse,  split,   to_float, to_half,
 };
 
 }  // namespace

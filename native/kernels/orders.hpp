@@ -9,8 +9,8 @@
 
 #include "permute.hpp"
 
-// Which sample stands at a position. Each of these is a function of one position, with what it goes by inside; all of
-// the arithmetic is part of the promise that an epoch is the same on every machine and in every version.
+// The sample at a position of an epoch. Each of these is a function of one position, with what it goes by inside; all
+// of the arithmetic is part of the promise that an epoch is the same on every machine and in every version.
 namespace batchplant {
 
 // Beyond, the products of permute would not fit 64 bits.

@@ -145,8 +145,13 @@ Fourier::Fourier(size_t length) : length_(length) {
 }
 
 Spectrogram::Spectrogram(std::vector<float> window, size_t hop, bool centered, double power, Filters filters)
-    : window_(std::move(window)), hop_(hop), bins_(window_.size() / 2 + 1), centered_(centered),
-      halved_(window_.size() % 2 == 0), power_(power), filters_(std::move(filters)),
+    : window_(std::move(window)),
+      hop_(hop),
+      bins_(window_.size() / 2 + 1),
+      centered_(centered),
+      halved_(window_.size() % 2 == 0),
+      power_(power),
+      filters_(std::move(filters)),
       fourier_(halved_ ? window_.size() / 2 : window_.size()) {
     if (window_.size() < 2 || hop_ < 1) throw std::invalid_argument("no window of that length");
     const Filters& all = filters_;
@@ -217,9 +222,7 @@ void Spectrogram::run(const float* signal, size_t length, float* out, size_t row
                 case 3: stage<3>(x, y, one.groups, one.stride, twiddles, butterfly3); break;
                 case 4: stage<4>(x, y, one.groups, one.stride, twiddles, butterfly4); break;
                 case 5: stage<5>(x, y, one.groups, one.stride, twiddles, butterfly5); break;
-                default:
-                    any_stage(x, y, one.radix, one.groups, one.stride, twiddles, roots);
-                    roots += one.radix;
+                default: any_stage(x, y, one.radix, one.groups, one.stride, twiddles, roots); roots += one.radix;
             }
             std::swap(x, y);
         }

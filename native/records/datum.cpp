@@ -58,8 +58,8 @@ const char* each_field(const uint8_t* data, size_t size, Take take) {
 
 }  // namespace
 
-const char* parse_datum(const uint8_t* data, size_t size, Datum& found) {
-    found = {};
+const char* parse_datum(const uint8_t* data, size_t size, Datum& datum) {
+    datum = {};
     return each_field(data, size, [&](uint64_t field, uint32_t kind, uint64_t value, size_t start) -> const char* {
         const bool known = field <= encoded;
         const bool fits = field == data_field   ? kind == bytes
@@ -69,18 +69,18 @@ const char* parse_datum(const uint8_t* data, size_t size, Datum& found) {
         // Numbers are int32: a negative one is written with ten bytes.
         const int64_t number = static_cast<int32_t>(static_cast<uint32_t>(value));
         switch (field) {
-            case channels: found.channels = number; break;
-            case height: found.height = number; break;
-            case width: found.width = number; break;
-            case label: found.label = number; break;
-            case encoded: found.encoded = value != 0; break;
+            case channels: datum.channels = number; break;
+            case height: datum.height = number; break;
+            case width: datum.width = number; break;
+            case label: datum.label = number; break;
+            case encoded: datum.encoded = value != 0; break;
             case data_field:
-                found.data_start = static_cast<int64_t>(start);
-                found.data_size = static_cast<int64_t>(value);
+                datum.data_start = static_cast<int64_t>(start);
+                datum.data_size = static_cast<int64_t>(value);
                 break;
             case float_data:
-                if (found.float_count == 0) found.float_start = static_cast<int64_t>(start);
-                found.float_count += kind == bytes ? static_cast<int64_t>(value / 4) : 1;
+                if (datum.float_count == 0) datum.float_start = static_cast<int64_t>(start);
+                datum.float_count += kind == bytes ? static_cast<int64_t>(value / 4) : 1;
                 break;
             default: break;
         }

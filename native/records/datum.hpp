@@ -14,7 +14,7 @@ struct Datum {
 constexpr size_t datum_numbers = 9;
 
 // nullptr, or what is wrong with the message.
-const char* parse_datum(const uint8_t* data, size_t size, Datum& found);
+const char* parse_datum(const uint8_t* data, size_t size, Datum& datum);
 
 // Copies the values of float_data, packed or not, to `out`, which has room for Datum::float_count of them.
 void copy_datum_floats(const uint8_t* data, size_t size, float* out);

@@ -34,14 +34,14 @@ struct Message : View {
             out = *begin++;
             return true;
         }
-        uint64_t found = 0;
+        uint64_t number = 0;
         const uint8_t* p = begin;
         for (unsigned shift = 0; shift < 70 && p < end; shift += 7) {
             const uint64_t byte = *p++;
-            found |= (byte & 0x7F) << shift;
+            number |= (byte & 0x7F) << shift;
             if (byte < 0x80) {
                 begin = p;
-                out = found;
+                out = number;
                 return true;
             }
         }
@@ -82,15 +82,12 @@ struct Message : View {
                     if (size() < 4) return fail(here);
                     begin += 4;
                     break;
-                case open_group:
-                    ++depth;
-                    break;
+                case open_group: ++depth; break;
                 case close_group:
                     if (depth == 0) return fail(here);
                     --depth;
                     break;
-                default:
-                    break;
+                default: break;
             }
         } while (depth > 0);
         return true;
@@ -168,9 +165,9 @@ struct Walker {
                 if (!pass(part)) return false;
                 continue;
             }
-            const auto found = static_cast<ExampleKind>(part.field);
-            if (found != kind) lists.clear();
-            kind = found;
+            const auto list_kind = static_cast<ExampleKind>(part.field);
+            if (list_kind != kind) lists.clear();
+            kind = list_kind;
             lists.push_back(part.value);
         }
         return true;
@@ -242,14 +239,14 @@ struct Walker {
 };
 
 struct Counter {
-    int64_t found = 0;
-    void bytes(View) { ++found; }
-    void floats(View packed) { found += static_cast<int64_t>(packed.size() / 4); }
-    void integer(uint64_t) { ++found; }
+    int64_t value_count = 0;
+    void bytes(View) { ++value_count; }
+    void floats(View packed) { value_count += static_cast<int64_t>(packed.size() / 4); }
+    void integer(uint64_t) { ++value_count; }
     bool ints(View packed) {
         if (packed.size() == 0) return true;
         // Each number ends with the byte that has no top bit.
-        for (const uint8_t* p = packed.begin; p < packed.end; ++p) found += *p < 0x80;
+        for (const uint8_t* p = packed.begin; p < packed.end; ++p) value_count += *p < 0x80;
         return packed.end[-1] < 0x80;
     }
 };
@@ -257,23 +254,23 @@ struct Counter {
 struct Keeper {
     ExampleColumn& column;
     const uint8_t* base;
-    int64_t found = 0;
+    int64_t value_count = 0;
 
     void bytes(View value) {
         column.runs.push_back(value.begin - base);
         column.runs.push_back(static_cast<int64_t>(value.size()));
-        ++found;
+        ++value_count;
     }
     void floats(View packed) {
         if (packed.size() == 0) return;
         const size_t had = column.floats.size();
         column.floats.resize(had + packed.size() / 4);
         std::memcpy(column.floats.data() + had, packed.begin, packed.size());
-        found += static_cast<int64_t>(packed.size() / 4);
+        value_count += static_cast<int64_t>(packed.size() / 4);
     }
     void integer(uint64_t number) {
         column.ints.push_back(static_cast<int64_t>(number));
-        ++found;
+        ++value_count;
     }
     bool ints(View packed) {
         const size_t had = column.ints.size();
@@ -288,7 +285,7 @@ struct Keeper {
         }
         const auto count = static_cast<size_t>(out - (column.ints.data() + had));
         column.ints.resize(had + count);
-        found += static_cast<int64_t>(count);
+        value_count += static_cast<int64_t>(count);
         return true;
     }
 };
@@ -315,10 +312,10 @@ public:
 
     int32_t find(std::string_view name, bool list) const {
         for (size_t at = hash_of(name) & mask_;; at = (at + 1) & mask_) {
-            const int32_t found = slots_[at];
-            if (found < 0) return -1;
-            const ExampleRequest& request = requests_[static_cast<size_t>(found)];
-            if (request.list == list && request.name == name) return found;
+            const int32_t index = slots_[at];
+            if (index < 0) return -1;
+            const ExampleRequest& request = requests_[static_cast<size_t>(index)];
+            if (request.list == list && request.name == name) return index;
         }
     }
 
@@ -335,7 +332,7 @@ bool keep(Walker& walker, const ExampleRequest& request, const uint8_t* base, Ex
         Counter counter;
         const bool wished = request.kind == ExampleKind::none || request.kind == kind;
         const bool good = wished ? walker.deliver(kind, keeper) : walker.deliver(kind, counter);
-        count = wished ? keeper.found : counter.found;
+        count = wished ? keeper.value_count : counter.value_count;
         return good;
     };
     ExampleKind kind = ExampleKind::none;
@@ -374,16 +371,16 @@ ExampleBatch read_examples(const uint8_t* data, const int64_t* starts, const int
     }
     const Lookup lookup(requests);
     Walker walker;
-    struct Found {
+    struct Match {
         View entry, value;
         bool plain = false;  // the entry is a key and a value and nothing else, as good as always
     };
-    std::vector<Found> found(requests.size());
+    std::vector<Match> matches(requests.size());
     for (size_t i = 0; i < n; ++i) {
-        std::fill(found.begin(), found.end(), Found{});
+        std::fill(matches.begin(), matches.end(), Match{});
         const View record{data + starts[i], data + starts[i] + sizes[i]};
         bool good = walker.entries(record, [&](View entry, bool list) {
-            Found now{entry, {}, false};
+            Match now{entry, {}, false};
             View key;
             Message part(entry);
             if (part.begin < part.end && part.next() && part.field == 1 && part.wire == sized) {
@@ -394,21 +391,21 @@ ExampleBatch read_examples(const uint8_t* data, const int64_t* starts, const int
             }
             if (!now.plain && !walker.entry(entry, key)) return false;
             const int32_t request = lookup.find(key.text(), list);
-            if (request >= 0) found[static_cast<size_t>(request)] = now;
+            if (request >= 0) matches[static_cast<size_t>(request)] = now;
             return true;
         });
         for (size_t w = 0; good && w < requests.size(); ++w) {
             ExampleColumn& column = batch.columns[w];
-            if (found[w].entry.begin == nullptr) {
+            if (matches[w].entry.begin == nullptr) {
                 column.kind.push_back(0);
                 column.count.push_back(-1);
                 continue;
             }
             View key;
-            if (found[w].plain) {
-                walker.values.assign(1, found[w].value);
+            if (matches[w].plain) {
+                walker.values.assign(1, matches[w].value);
             } else {
-                good = walker.entry(found[w].entry, key);
+                good = walker.entry(matches[w].entry, key);
             }
             good = good && keep(walker, requests[w], data, column);
         }
@@ -423,7 +420,7 @@ ExampleBatch read_examples(const uint8_t* data, const int64_t* starts, const int
 
 namespace {
 
-// What a record says of one feature.
+// One feature of a record.
 struct Seen {
     View key;
     bool list = false;
@@ -439,7 +436,7 @@ bool see(Walker& walker, View entry, bool list, Seen& seen) {
     if (!list) {
         Counter counter;
         if (!walker.feature(walker.values, seen.kind) || !walker.deliver(seen.kind, counter)) return false;
-        seen.count = counter.found;
+        seen.count = counter.value_count;
         return true;
     }
     return walker.steps([&](View step) {
@@ -450,8 +447,8 @@ bool see(Walker& walker, View entry, bool list, Seen& seen) {
         if (kind != ExampleKind::none && seen.kind != kind) {
             seen.kind = seen.kind == ExampleKind::none ? kind : ExampleKind::mixed;
         }
-        seen.step_fewest = seen.count == 0 ? counter.found : std::min(seen.step_fewest, counter.found);
-        seen.step_most = std::max(seen.step_most, counter.found);
+        seen.step_fewest = seen.count == 0 ? counter.value_count : std::min(seen.step_fewest, counter.value_count);
+        seen.step_most = std::max(seen.step_most, counter.value_count);
         ++seen.count;
         return true;
     });
@@ -486,8 +483,8 @@ struct ExampleSurvey::State {
     // The known feature of this name; -1 when there are too many.
     int64_t of(std::string_view name, bool list) {
         Names& map = names[list ? 1 : 0];
-        const auto found = map.find(name);
-        if (found != map.end()) return static_cast<int64_t>(found->second);
+        const auto entry = map.find(name);
+        if (entry != map.end()) return static_cast<int64_t>(entry->second);
         if (known.size() >= most_names) return -1;
         Known one;
         one.feature.name = name;
@@ -509,9 +506,8 @@ int64_t ExampleSurvey::add(const uint8_t* data, const int64_t* starts, const int
         state.touched.clear();
         state.walker.unknown = 0;
         const View record{data + starts[i], data + starts[i] + sizes[i]};
-        bool good = state.walker.entries(record, [&](View entry, bool list) {
-            return see(state.walker, entry, list, state.seen.emplace_back());
-        });
+        bool good = state.walker.entries(
+            record, [&](View entry, bool list) { return see(state.walker, entry, list, state.seen.emplace_back()); });
         for (size_t s = 0; good && s < state.seen.size(); ++s) {
             const int64_t which = state.of(state.seen[s].key.text(), state.seen[s].list);
             good = which >= 0;
@@ -545,14 +541,14 @@ int64_t ExampleSurvey::add(const uint8_t* data, const int64_t* starts, const int
 }
 
 std::vector<ExampleFeature> ExampleSurvey::features() const {
-    std::vector<ExampleFeature> found;
+    std::vector<ExampleFeature> features;
     for (const State::Known& known : state_->known) {
-        if (known.feature.present > 0) found.push_back(known.feature);
+        if (known.feature.present > 0) features.push_back(known.feature);
     }
-    std::sort(found.begin(), found.end(), [](const ExampleFeature& a, const ExampleFeature& b) {
+    std::sort(features.begin(), features.end(), [](const ExampleFeature& a, const ExampleFeature& b) {
         return a.list != b.list ? b.list : a.name < b.name;
     });
-    return found;
+    return features;
 }
 
 namespace {

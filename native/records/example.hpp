@@ -59,7 +59,7 @@ struct ExampleFeature {
     int64_t other = -1;  // the first record with another kind than the first
 };
 
-// Which features records have. A million invented names must not take a million times the memory of one.
+// Finds the features of records. A million invented names must not take a million times the memory of one.
 class ExampleSurvey {
 public:
     static constexpr size_t most_names = 10'000;

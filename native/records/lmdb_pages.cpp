@@ -32,19 +32,19 @@ const char* check_meta(const uint8_t* page) {
 
 LmdbMeta parse_meta(const uint8_t* page) {
     const uint8_t* at = page + page_header + 24;
-    LmdbMeta found;
-    found.page_size = read<uint32_t>(at);
-    found.free_pages = read_lmdb_tree(at);
-    found.main = read_lmdb_tree(at + lmdb_tree_size);
-    found.last_page = read<uint64_t>(at + 2 * lmdb_tree_size);
-    found.transaction = read<uint64_t>(at + 2 * lmdb_tree_size + 8);
-    return found;
+    LmdbMeta meta;
+    meta.page_size = read<uint32_t>(at);
+    meta.free_pages = read_lmdb_tree(at);
+    meta.main = read_lmdb_tree(at + lmdb_tree_size);
+    meta.last_page = read<uint64_t>(at + 2 * lmdb_tree_size);
+    meta.transaction = read<uint64_t>(at + 2 * lmdb_tree_size + 8);
+    return meta;
 }
 
 LmdbMeta bad_meta(const char* message, size_t offset) {
-    LmdbMeta found;
-    found.error = {message, offset};
-    return found;
+    LmdbMeta meta;
+    meta.error = {message, offset};
+    return meta;
 }
 
 bool is_page_size(uint64_t size) { return size >= 256 && size <= 65536 && (size & (size - 1)) == 0; }
@@ -68,7 +68,7 @@ public:
             if (tree.entries != 0) fail("an empty tree says that it has entries", 0);
             return std::move(found_);
         }
-        // The two meta pages are nobody's else.
+        // No tree may use the two meta pages.
         for (uint64_t page = 0; page < std::min<uint64_t>(pages_, 2); ++page) take(page);
         if (tree.depth == 0 || tree.depth > deepest) {
             fail("the depth of the tree is damaged", 0);
@@ -230,9 +230,9 @@ LmdbMeta read_lmdb_meta(const uint8_t* data, size_t size) {
 
 LmdbEntries walk_lmdb(const uint8_t* data, size_t size, uint32_t page_size, const LmdbTree& tree) {
     if (!is_page_size(page_size)) {
-        LmdbEntries found;
-        found.error = {"the page size is damaged", 0};
-        return found;
+        LmdbEntries entries;
+        entries.error = {"the page size is damaged", 0};
+        return entries;
     }
     return Walker(data, size, page_size).walk(tree);
 }

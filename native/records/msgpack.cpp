@@ -33,7 +33,8 @@ int64_t signed_of(uint64_t value, size_t bytes) {
 constexpr uint64_t longest = std::numeric_limits<uint32_t>::max();
 
 int32_t info_of(const Token& token) {
-    return static_cast<int32_t>(token.kind) | token.head << 8 | static_cast<int32_t>(static_cast<uint8_t>(token.type)) << 16;
+    return static_cast<int32_t>(token.kind) | token.head << 8 |
+           static_cast<int32_t>(static_cast<uint8_t>(token.type)) << 16;
 }
 
 Token token_of(int32_t info) {
@@ -181,11 +182,11 @@ size_t Scanner::feed(const uint8_t* piece, size_t size, int64_t base, uint64_t l
         }
         const bool top = todo == 0;
         if (at == end || (top && starts.size() >= most)) break;
-        const Fault found = read_token(at, end, token);
+        const Fault token_fault = read_token(at, end, token);
         const auto used = static_cast<uint64_t>(at - piece);
-        if (found == Fault::unfinished && left > size) break;
-        if (found != Fault::none) {
-            fault = found;
+        if (token_fault == Fault::unfinished && left > size) break;
+        if (token_fault != Fault::none) {
+            fault = token_fault;
             break;
         }
         const uint64_t rest = left - used - token.head;
@@ -228,12 +229,12 @@ Failure find(const uint8_t* data, size_t total, const int64_t* starts, const int
             const uint8_t* const key_at = at;
             at = skip_value(at, end);
             if (at == nullptr) return failed(key_at, "the record is cut short");
-            size_t wanted = count;
+            size_t key_index = count;
             if (token.kind == Kind::text || token.kind == Kind::binary) {
                 for (size_t tried = 0; tried < count; ++tried) {
                     const size_t key = likely + tried < count ? likely + tried : likely + tried - count;
                     if (is_key(token, key_at, keys[key].data(), keys[key].size())) {
-                        wanted = key;
+                        key_index = key;
                         break;
                     }
                 }
@@ -242,9 +243,9 @@ Failure find(const uint8_t* data, size_t total, const int64_t* starts, const int
             if (read_token(value, end, token) != Fault::none) return failed(value, "the record is cut short");
             at = skip_value(value, end);
             if (at == nullptr) return failed(value, "the record is cut short");
-            if (wanted == count) continue;
-            set(places, wanted * n + row, token, value - data, at - value);
-            likely = wanted + 1 < count ? wanted + 1 : 0;
+            if (key_index == count) continue;
+            set(places, key_index * n + row, token, value - data, at - value);
+            likely = key_index + 1 < count ? key_index + 1 : 0;
         }
         if (at != end) return failed(at, "there are bytes behind the record's map");
     }
@@ -310,14 +311,12 @@ const char* real_number(const Token& token, const uint8_t* at, size_t bytes, T& 
 }
 
 template <typename T, typename Convert>
-Failure numbers_as(const uint8_t* data, size_t total, const int32_t* info, const int64_t* starts, size_t n, uint8_t* out,
-                   Convert&& convert) {
+Failure numbers_as(const uint8_t* data, size_t total, const int32_t* info, const int64_t* starts, size_t n,
+                   uint8_t* out, Convert&& convert) {
     for (size_t row = 0; row < n; ++row) {
         Token token = token_of(info[row]);
         if (token.kind == Kind::absent || token.kind == Kind::nil) continue;
-        const auto failed = [&](const char* reason) {
-            return Failure{static_cast<int64_t>(row), starts[row], reason};
-        };
+        const auto failed = [&](const char* reason) { return Failure{static_cast<int64_t>(row), starts[row], reason}; };
         if (!run_fits(starts[row], 1, total)) return failed("the number does not lie in the data");
         const uint8_t* at = data + starts[row];
         if (read_token(at, data + total, token) != Fault::none ||
@@ -377,8 +376,8 @@ namespace {
 // The numbers of a list that is `rank` lists deep; null where it is no array of such numbers. Lists of one depth
 // must be equally long: -1 in the shape means that none was seen yet.
 template <typename T, typename Convert>
-const uint8_t* read_list(const uint8_t* at, const uint8_t* end, size_t rank, int64_t* shape, std::vector<uint8_t>& values,
-                         Convert convert) {
+const uint8_t* read_list(const uint8_t* at, const uint8_t* end, size_t rank, int64_t* shape,
+                         std::vector<uint8_t>& values, Convert convert) {
     Token token;
     if (read_token(at, end, token) != Fault::none) return nullptr;
     at += token.head;
@@ -405,22 +404,22 @@ const uint8_t* read_list(const uint8_t* at, const uint8_t* end, size_t rank, int
 
 }  // namespace
 
-void lists(const uint8_t* data, size_t total, const int32_t* info, const int64_t* starts, const int64_t* sizes, size_t n,
-           char kind, size_t width, size_t rank, uint8_t* found, int64_t* value_sizes, int64_t* shapes,
+void lists(const uint8_t* data, size_t total, const int32_t* info, const int64_t* starts, const int64_t* sizes,
+           size_t n, char kind, size_t width, size_t rank, uint8_t* statuses, int64_t* value_sizes, int64_t* shapes,
            std::vector<uint8_t>& values) {
     with_type(kind, width, [&]<typename T>(T, auto convert) {
         for (size_t row = 0; row < n; ++row) {
             const Kind is = token_of(info[row]).kind;
             int64_t* const shape = shapes + row * rank;
             const size_t before = values.size();
-            found[row] = is == Kind::absent || is == Kind::nil ? 0 : 2;
+            statuses[row] = is == Kind::absent || is == Kind::nil ? 0 : 2;
             std::fill(shape, shape + rank, -1);
             if (is == Kind::array && run_fits(starts[row], sizes[row], total)) {
                 const uint8_t* const at = data + starts[row];
                 const uint8_t* const end = at + sizes[row];
-                if (read_list<T>(at, end, rank, shape, values, convert) == end) found[row] = 1;
+                if (read_list<T>(at, end, rank, shape, values, convert) == end) statuses[row] = 1;
             }
-            if (found[row] != 1) values.resize(before);
+            if (statuses[row] != 1) values.resize(before);
             value_sizes[row] = static_cast<int64_t>(values.size() - before);
         }
     });
@@ -428,8 +427,8 @@ void lists(const uint8_t* data, size_t total, const int32_t* info, const int64_t
 
 namespace {
 
-// An array as it was found in a row: the text of its dtype, its shape, its values.
-struct Found {
+// An array of a row: the text of its dtype, its shape, its values.
+struct NumpyArray {
     const uint8_t* dtype = nullptr;
     size_t dtype_size = 0;
     const uint8_t* shape = nullptr;
@@ -439,26 +438,26 @@ struct Found {
     uint64_t size = 0;
 };
 
-bool read_extension(const uint8_t* at, const uint8_t* end, Found& found) {
+bool read_extension(const uint8_t* at, const uint8_t* end, NumpyArray& array) {
     if (at >= end || *at > end - at - 1) return false;
-    found.dtype_size = *at++;
-    found.dtype = at;
-    at += found.dtype_size;
+    array.dtype_size = *at++;
+    array.dtype = at;
+    at += array.dtype_size;
     if (at >= end) return false;
-    found.rank = *at++;
-    if (found.rank * 8 > static_cast<size_t>(end - at)) return false;
-    found.shape = at;
-    found.values = at + found.rank * 8;
-    found.size = static_cast<uint64_t>(end - found.values);
+    array.rank = *at++;
+    if (array.rank * 8 > static_cast<size_t>(end - at)) return false;
+    array.shape = at;
+    array.values = at + array.rank * 8;
+    array.size = static_cast<uint64_t>(end - array.values);
     return true;
 }
 
 // The map of msgpack-numpy: nd, type, kind, shape and data, as bytes or as text.
-bool read_numpy_map(const uint8_t* at, const uint8_t* end, Found& found) {
+bool read_numpy_map(const uint8_t* at, const uint8_t* end, NumpyArray& array) {
     Token map, key, value;
     if (read_token(at, end, map) != Fault::none || map.kind != Kind::map) return false;
     at += map.head;
-    bool array = false;
+    bool is_array = false;
     for (uint64_t left = map.values / 2; left > 0; --left) {
         if (read_token(at, end, key) != Fault::none) return false;
         const uint8_t* const name = at;
@@ -467,35 +466,36 @@ bool read_numpy_map(const uint8_t* at, const uint8_t* end, Found& found) {
         const uint8_t* const payload = at + value.head;
         const bool bytes = value.kind == Kind::text || value.kind == Kind::binary;
         if (is_key(key, name, "nd", 2)) {
-            array = value.kind == Kind::boolean && (*at & 1);
+            is_array = value.kind == Kind::boolean && (*at & 1);
         } else if (is_key(key, name, "type", 4) && bytes) {
-            found.dtype = payload;
-            found.dtype_size = value.payload;
+            array.dtype = payload;
+            array.dtype_size = value.payload;
         } else if (is_key(key, name, "shape", 5) && value.kind == Kind::array) {
-            found.shape = payload;
-            found.rank = value.values;
-            found.coded = true;
+            array.shape = payload;
+            array.rank = value.values;
+            array.coded = true;
         } else if (is_key(key, name, "data", 4) && bytes) {
-            found.values = payload;
-            found.size = value.payload;
+            array.values = payload;
+            array.size = value.payload;
         }
         at = skip_value(at, end);
         if (at == nullptr) return false;
     }
-    return array && found.dtype != nullptr && found.shape != nullptr && found.values != nullptr;
+    return is_array && array.dtype != nullptr && array.shape != nullptr && array.values != nullptr;
 }
 
-bool read_shape(const Found& found, const uint8_t* end, int64_t* sizes) {
-    const uint8_t* at = found.shape;
-    for (size_t axis = 0; axis < found.rank; ++axis) {
+bool read_shape(const NumpyArray& array, const uint8_t* end, int64_t* sizes) {
+    const uint8_t* at = array.shape;
+    for (size_t axis = 0; axis < array.rank; ++axis) {
         uint64_t size = 0;
-        if (found.coded) {
+        if (array.coded) {
             Token token;
             if (read_token(at, end, token) != Fault::none) return false;
             at += token.head;
             if (token.payload > static_cast<uint64_t>(end - at)) return false;
             int64_t value = 0;
-            if (whole_number(token, at, static_cast<size_t>(token.payload), value) != nullptr || value < 0) return false;
+            if (whole_number(token, at, static_cast<size_t>(token.payload), value) != nullptr || value < 0)
+                return false;
             at += token.payload;
             size = static_cast<uint64_t>(value);
         } else {
@@ -508,7 +508,7 @@ bool read_shape(const Found& found, const uint8_t* end, int64_t* sizes) {
     return true;
 }
 
-// Whether the sizes multiply to exactly this many bytes.
+// True if the sizes multiply to exactly this many bytes.
 bool shape_is(const int64_t* sizes, size_t rank, size_t width, uint64_t bytes) {
     for (size_t axis = 0; axis < rank; ++axis) {
         if (sizes[axis] == 0) return bytes == 0;
@@ -523,23 +523,21 @@ bool shape_is(const int64_t* sizes, size_t rank, size_t width, uint64_t bytes) {
 }  // namespace
 
 Failure arrays(const uint8_t* data, size_t total, const int32_t* info, const int64_t* starts, const int64_t* sizes,
-               size_t n, const std::string& dtype, size_t width, size_t rank, uint8_t* found, int64_t* value_starts,
+               size_t n, const std::string& dtype, size_t width, size_t rank, uint8_t* statuses, int64_t* value_starts,
                int64_t* value_sizes, int64_t* shapes) {
     for (size_t row = 0; row < n; ++row) {
         const Token token = token_of(info[row]);
-        found[row] = token.kind == Kind::absent || token.kind == Kind::nil ? 0 : 2;
+        statuses[row] = token.kind == Kind::absent || token.kind == Kind::nil ? 0 : 2;
         value_starts[row] = value_sizes[row] = 0;
         std::memset(shapes + row * rank, 0, rank * sizeof *shapes);
-        if (found[row] == 0) continue;
-        const auto failed = [&](const char* reason) {
-            return Failure{static_cast<int64_t>(row), starts[row], reason};
-        };
+        if (statuses[row] == 0) continue;
+        const auto failed = [&](const char* reason) { return Failure{static_cast<int64_t>(row), starts[row], reason}; };
         if (!run_fits(starts[row], sizes[row], total) || token.head > sizes[row]) {
             return failed("the array does not lie in the data");
         }
         const uint8_t* const at = data + starts[row];
         const uint8_t* const end = at + sizes[row];
-        Found array;
+        NumpyArray array;
         if (token.kind == Kind::extension && token.type == array_type) {
             if (!read_extension(at + token.head, end, array)) return failed("the array's head is cut short");
         } else if (token.kind != Kind::map || !read_numpy_map(at, end, array)) {
@@ -552,7 +550,7 @@ Failure arrays(const uint8_t* data, size_t total, const int32_t* info, const int
         if (!read_shape(array, end, shapes + row * rank) || !shape_is(shapes + row * rank, rank, width, array.size)) {
             return failed("the shape of the array does not match its bytes");
         }
-        found[row] = 1;
+        statuses[row] = 1;
         value_starts[row] = array.values - data;
         value_sizes[row] = static_cast<int64_t>(array.size);
     }
@@ -561,7 +559,7 @@ Failure arrays(const uint8_t* data, size_t total, const int32_t* info, const int
 
 namespace {
 
-// Where packed bytes go. Measuring only counts them.
+// Destination of packed bytes. Measuring only counts them.
 struct Counter {
     uint64_t size = 0;
     void byte(uint8_t) { ++size; }
@@ -646,9 +644,7 @@ void put_cell(Sink& sink, const Column& column, size_t row) {
         case 'f':
             sink.byte(column.width == 4 ? 0xCA : 0xCB);
             return sink.big(little_endian(at, column.width), column.width);
-        case 's':
-            put_text_head(sink, bytes);
-            return sink.copy(at, bytes);
+        case 's': put_text_head(sink, bytes); return sink.copy(at, bytes);
         case 'x': return put_bytes();
         default: break;
     }

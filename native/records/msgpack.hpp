@@ -41,7 +41,7 @@ Fault read_token(const uint8_t* at, const uint8_t* end, Token& token);
 // memory: it counts the values that are still to come.
 const uint8_t* skip_value(const uint8_t* at, const uint8_t* end);
 
-// Where a stream of values stands, so that it can be scanned in pieces.
+// State of a scan, so that a stream of values can be scanned in chunks.
 struct Scanner {
     uint64_t todo = 0;  // values that are still to come before the next one at the top
     uint64_t skip = 0;  // bytes of a payload that are still to come
@@ -55,14 +55,14 @@ struct Scanner {
     size_t feed(const uint8_t* piece, size_t size, int64_t base, uint64_t left, uint64_t most);
 };
 
-// What went wrong, in which row (-1: nothing), at which byte of the data.
+// An error, its row (-1: no error), and its byte in the data.
 struct Failure {
     int64_t row = -1;
     int64_t offset = 0;
     const char* reason = "";
 };
 
-// Where values lie: `info` is kind | head << 8 | extension type << 16; `start` and `size` are those of the
+// Locations of values: `info` is kind | head << 8 | extension type << 16; `start` and `size` are those of the
 // whole value, head and all. The entries of all rows for the first key, then for the second …
 struct Places {
     int32_t* info;
@@ -87,19 +87,19 @@ Failure numbers(const uint8_t* data, size_t total, const int32_t* info, const in
 constexpr int8_t array_type = 0x42;
 
 // Arrays of one field: our extension, or the map that msgpack-numpy writes. For the rows whose dtype is `dtype`
-// and whose rank is `rank`: where the values lie, and their shape. `found` is 0 for rows that are absent or nil,
-// 1 for those that were found, 2 for any other value, which is left to the caller.
+// and whose rank is `rank`: where the values lie, and their shape. `statuses` is 0 for rows that are absent or nil,
+// 1 for those that were statuses, 2 for any other value, which is left to the caller.
 // A size that does not fit the values is a failure.
 Failure arrays(const uint8_t* data, size_t total, const int32_t* info, const int64_t* starts, const int64_t* sizes,
-               size_t n, const std::string& dtype, size_t width, size_t rank, uint8_t* found, int64_t* value_starts,
+               size_t n, const std::string& dtype, size_t width, size_t rank, uint8_t* statuses, int64_t* value_starts,
                int64_t* value_sizes, int64_t* shapes);
 
 // Nested lists of numbers of one field, `rank` deep, converted as by numbers() and appended to `values`. For each row
-// the size in bytes and the shape, -1 for what a list without an element does not tell; `found` is 0 for rows that are
-// absent or nil, 1 for lists, 2 for any other value and for lists that are no array or whose numbers do not fit, which
-// are left to the caller.
-void lists(const uint8_t* data, size_t total, const int32_t* info, const int64_t* starts, const int64_t* sizes, size_t n,
-           char kind, size_t width, size_t rank, uint8_t* found, int64_t* value_sizes, int64_t* shapes,
+// the size in bytes and the shape, -1 for what a list without an element does not tell; `statuses` is 0 for rows that
+// are absent or nil, 1 for lists, 2 for any other value and for lists that are no array or whose numbers do not fit,
+// which are left to the caller.
+void lists(const uint8_t* data, size_t total, const int32_t* info, const int64_t* starts, const int64_t* sizes,
+           size_t n, char kind, size_t width, size_t rank, uint8_t* statuses, int64_t* value_sizes, int64_t* shapes,
            std::vector<uint8_t>& values);
 
 // A field of the rows to be packed. mode: i, u, f, b for numbers of `width` little-endian bytes, s for text,
@@ -111,10 +111,10 @@ struct Column {
     const uint8_t* data = nullptr;
     size_t total = 0;
     const int64_t* starts = nullptr;
-    const int64_t* sizes = nullptr;     // -1: missing
-    const uint8_t* heads = nullptr;     // head_size bytes for each row
+    const int64_t* sizes = nullptr;  // -1: missing
+    const uint8_t* heads = nullptr;  // head_size bytes for each row
     size_t head_size = 0;
-    const uint8_t* headed = nullptr;    // rows without a head are bytes (mode x); null: all have one
+    const uint8_t* headed = nullptr;  // rows without a head are bytes (mode x); null: all have one
 };
 
 // The sizes of the packed rows, as n + 1 offsets. Checks all that pack() relies on; a failure's offset is then the

@@ -78,24 +78,23 @@ bool each_word(const uint8_t* data, size_t count, Each each) {
 // The lowest bit of every number that is not 0.
 template <int width>
 uint64_t lowest(uint64_t word) {
-    uint64_t found = word;
-    for (int bit = 1; bit < width; ++bit) found |= word >> bit;
-    return found & repeated(width, 1);
+    uint64_t any_bit = word;
+    for (int bit = 1; bit < width; ++bit) any_bit |= word >> bit;
+    return any_bit & repeated(width, 1);
 }
 
 template <int width>
 bool words_are(const uint8_t* data, size_t count, uint32_t value) {
     const uint64_t same = repeated(width, value);
-    return each_word<width>(data, count, [&](size_t, uint64_t word, uint64_t used) {
-        return ((word ^ same) & used) == 0;
-    });
+    return each_word<width>(data, count,
+                            [&](size_t, uint64_t word, uint64_t used) { return ((word ^ same) & used) == 0; });
 }
 
 }  // namespace
 
 bool all_are(Packed data, int width, size_t count, uint32_t value) {
     return walk(
-        data, width, count, [&](uint32_t found, size_t) { return found == value; },
+        data, width, count, [&](uint32_t number, size_t) { return number == value; },
         [&](const uint8_t* numbers, size_t n) {
             switch (width) {
                 case 1: return words_are<1>(numbers, n, value);

@@ -41,10 +41,11 @@ private:
     size_t values_ = 0;
 };
 
-// Whether the first `count` numbers of `width` bits are all `value`.
+// True if the first `count` numbers of `width` bits are all `value`.
 bool all_are(Packed data, int width, size_t count, uint32_t value);
 
-// The entries of a dictionary that numbers of `width` bits name. False where there is no such entry, or too few numbers.
+// The entries of a dictionary that numbers of `width` bits name. False where there is no such entry, or too few
+// numbers.
 template <typename T>
 bool look_up(Packed data, int width, std::span<const T> dictionary, std::span<T> out);
 

@@ -52,8 +52,8 @@ const char* wrong_order(bool inside, uint32_t part) {
 }  // namespace
 
 RecordIoScan scan_recordio(const uint8_t* data, size_t size, size_t at, size_t until) {
-    RecordIoScan found;
-    found.end = at;
+    RecordIoScan scan;
+    scan.end = at;
     until = std::min(until, size);
     while (at < until) {
         const size_t start = at;
@@ -63,11 +63,11 @@ RecordIoScan scan_recordio(const uint8_t* data, size_t size, size_t at, size_t u
         bool inside = false;
         Header header{};
         do {
-            found.error = read_header(data, size, at, header, found.cut);
-            if (found.error == nullptr) found.error = wrong_order(inside, header.part);
-            if (found.error != nullptr) {
-                found.error_at = at;
-                return found;
+            scan.error = read_header(data, size, at, header, scan.cut);
+            if (scan.error == nullptr) scan.error = wrong_order(inside, header.part);
+            if (scan.error != nullptr) {
+                scan.error_at = at;
+                return scan;
             }
             if (!inside && header.size >= 4) flag = read_u32(data + at + header_size);
             if (inside) joined += 4;
@@ -75,15 +75,15 @@ RecordIoScan scan_recordio(const uint8_t* data, size_t size, size_t at, size_t u
             at += header_size + padded(header.size);
             inside = header.part == first || header.part == middle;
         } while (inside);
-        if (header.part == last) found.split.push_back(static_cast<int64_t>(found.starts.size()));
+        if (header.part == last) scan.split.push_back(static_cast<int64_t>(scan.starts.size()));
         if (joined < 4) flag = 0;
-        found.least_flag = std::min(found.least_flag, flag);
-        found.most_flag = std::max(found.most_flag, flag);
-        found.starts.push_back(static_cast<int64_t>(start));
-        found.sizes.push_back(static_cast<int64_t>(joined));
-        found.end = at;
+        scan.least_flag = std::min(scan.least_flag, flag);
+        scan.most_flag = std::max(scan.most_flag, flag);
+        scan.starts.push_back(static_cast<int64_t>(start));
+        scan.sizes.push_back(static_cast<int64_t>(joined));
+        scan.end = at;
     }
-    return found;
+    return scan;
 }
 
 bool join_recordio(const uint8_t* data, size_t size, int64_t start, uint8_t* out, size_t out_size) {
@@ -94,7 +94,8 @@ bool join_recordio(const uint8_t* data, size_t size, int64_t start, uint8_t* out
     do {
         Header header{};
         bool cut = false;
-        if (read_header(data, size, at, header, cut) != nullptr || wrong_order(inside, header.part) != nullptr) return false;
+        if (read_header(data, size, at, header, cut) != nullptr || wrong_order(inside, header.part) != nullptr)
+            return false;
         if (inside) {
             if (out_size - done < 4) return false;
             write_u32(out + done, recordio_magic);

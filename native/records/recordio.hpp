@@ -22,7 +22,7 @@ struct RecordIoScan {
     size_t end = 0;               // behind the last whole record
     const char* error = nullptr;  // why the scan stopped at `error_at`; nullptr at the end of the data
     size_t error_at = 0;
-    bool cut = false;             // the data end within a record
+    bool cut = false;  // the data end within a record
 };
 
 // Scans the records that begin in [at, until). The whole of `data` may be looked at.
@@ -32,7 +32,7 @@ RecordIoScan scan_recordio(const uint8_t* data, size_t size, size_t at, size_t u
 // sound or its data are not exactly `out_size` bytes.
 bool join_recordio(const uint8_t* data, size_t size, int64_t start, uint8_t* out, size_t out_size);
 
-// How many bytes a record takes in a file, header, cuts and padding included.
+// Bytes of a record in a file, with header, cuts and padding.
 size_t framed_recordio_size(const uint8_t* data, size_t size);
 
 // Writes the record as it stands in a file; gives the place behind it.

@@ -9,7 +9,7 @@
 namespace batchplant {
 namespace {
 
-// Where the parts of a header begin, and how long they are.
+// Offsets and lengths of the fields of a header.
 constexpr size_t name_size = 100;
 constexpr size_t size_at = 124, size_size = 12;
 constexpr size_t sum_at = 148, sum_size = 8;
@@ -92,20 +92,20 @@ bool is_meta(std::string_view name) {
 }  // namespace
 
 bool is_tar_header(const uint8_t* header) {
-    const int64_t told = octal(header + sum_at, sum_size);
-    if (told <= 0) return false;
+    const int64_t stored_sum = octal(header + sum_at, sum_size);
+    if (stored_sum <= 0) return false;
     uint32_t sum = 0;
     for (size_t i = 0; i < static_cast<size_t>(tar_block); ++i) sum += header[i];
     uint32_t own = 0;
     for (size_t i = 0; i < sum_size; ++i) own += header[sum_at + i];
     const int64_t unsigned_sum = static_cast<int64_t>(sum) - own + sum_size * ' ';
-    if (told == unsigned_sum) return true;
+    if (stored_sum == unsigned_sum) return true;
     // Some old programs added signed characters.
     int64_t high = 0;
     for (size_t i = 0; i < static_cast<size_t>(tar_block); ++i) {
         if (i < sum_at || i >= sum_at + sum_size) high += header[i] >> 7;
     }
-    return told == unsigned_sum - 256 * high;
+    return stored_sum == unsigned_sum - 256 * high;
 }
 
 void TarScanner::scan(const uint8_t* data, size_t size, int64_t total) {
@@ -125,7 +125,7 @@ void TarScanner::scan(const uint8_t* data, size_t size, int64_t total) {
         }
         if (left < tar_block) throw TarError("the archive is cut short inside a header", at);
         if (!is_tar_header(header)) {
-            const char* message = ended_   ? "there is something behind the end of the archive"
+            const char* message = ended_  ? "there is something behind the end of the archive"
                                   : seen_ ? "the header of a member is damaged: its checksum is wrong"
                                           : "this is not a tar archive: its first header is damaged";
             throw TarError(message, at);
@@ -140,8 +140,8 @@ void TarScanner::scan(const uint8_t* data, size_t size, int64_t total) {
         if (bytes < 0) throw TarError("the size of a member is not a number", at);
         const int64_t start = at + tar_block;
         if (bytes > total - start) {
-            throw TarError("the archive is cut short: a member of " + std::to_string(bytes) + " bytes begins here, and " +
-                               std::to_string(total - start) + " follow",
+            throw TarError("the archive is cut short: a member of " + std::to_string(bytes) +
+                               " bytes begins here, and " + std::to_string(total - start) + " follow",
                            at);
         }
         // The padding of the last member may be missing.
@@ -199,7 +199,7 @@ void TarScanner::take_pax(std::string_view payload, int64_t at, bool global) {
         if (key == "comment") {
             if (global && comment.empty()) comment = value;
         } else if (key == "path" || key == "size") {
-            // Nobody writes these for a whole archive, and a long name for every member could fill the memory.
+            // No writer emits these for a whole archive, and a long name for every member could fill the memory.
             if (global) throw TarError("a PAX header gives all members one " + std::string(key), at);
             if (key == "path") {
                 // No value means: as if it were not there.
@@ -247,22 +247,22 @@ void TarScanner::take_member(const uint8_t* header, char type, std::string_view 
         firsts.push_back(described_at_ >= 0 ? described_at_ : at);
     }
     const auto row = static_cast<int64_t>(firsts.size()) - 1;
-    auto found = known_.find(std::string_view(lowered_));
-    if (found == known_.end()) {
+    auto entry = known_.find(std::string_view(lowered_));
+    if (entry == known_.end()) {
         if (known_.size() == most_extensions) {
-            throw TarError("more than " + std::to_string(most_extensions) +
-                               " different extensions, here " + shown(lowered_) +
+            throw TarError("more than " + std::to_string(most_extensions) + " different extensions, here " +
+                               shown(lowered_) +
                                "; an extension begins at the first dot of a name, so names must have none before it",
                            at);
         }
-        found = known_.emplace(lowered_, Extension{static_cast<int64_t>(extensions.size()), -1}).first;
+        entry = known_.emplace(lowered_, Extension{static_cast<int64_t>(extensions.size()), -1}).first;
         extensions.push_back(lowered_);
     }
-    if (found->second.last_row == row) {
+    if (entry->second.last_row == row) {
         throw TarError("the sample " + shown(key) + " has two members with the extension " + shown(lowered_), at);
     }
-    found->second.last_row = row;
-    members_.push_back(static_cast<int32_t>(found->second.number));
+    entry->second.last_row = row;
+    members_.push_back(static_cast<int32_t>(entry->second.number));
     rows.push_back(row);
     starts.push_back(start);
     sizes.push_back(size);
@@ -292,8 +292,8 @@ int64_t first_without_header(const uint8_t* data, size_t size, const int64_t* st
         const uint8_t* header = data + starts[i] - tar_block;
         const char type = static_cast<char>(header[type_at]);
         if (!is_tar_header(header) || (type != '0' && type != '7' && type != '\0')) return static_cast<int64_t>(i);
-        const int64_t told = number(header + size_at, size_size);
-        if (told != sizes[i] && sizes[i] < most_octal) return static_cast<int64_t>(i);
+        const int64_t stored_size = number(header + size_at, size_size);
+        if (stored_size != sizes[i] && sizes[i] < most_octal) return static_cast<int64_t>(i);
     }
     return -1;
 }
@@ -310,11 +310,18 @@ void append_block(std::vector<uint8_t>& out, std::string_view name, int64_t size
     out.resize(at + tar_block, 0);
     uint8_t* header = out.data() + at;
     std::memcpy(header, name.data(), std::min(name.size(), name_size));
-    std::memcpy(header + 100, "0000444\0" "0000000\0" "0000000", 23);
+    std::memcpy(header + 100,
+                "0000444\0"
+                "0000000\0"
+                "0000000",
+                23);
     put_octal(header + size_at, 11, size < most_octal ? size : 0);
     put_octal(header + 136, 11, 0);
     header[type_at] = static_cast<uint8_t>(type);
-    std::memcpy(header + magic_at, "ustar\0" "00", 8);
+    std::memcpy(header + magic_at,
+                "ustar\0"
+                "00",
+                8);
     std::memset(header + sum_at, ' ', sum_size);
     int64_t sum = 0;
     for (size_t i = 0; i < static_cast<size_t>(tar_block); ++i) sum += header[i];

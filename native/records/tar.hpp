@@ -12,7 +12,7 @@ namespace batchplant {
 
 constexpr int64_t tar_block = 512;
 
-// What is wrong, and at which byte of the archive.
+// An error, and its byte in the archive.
 struct TarError : std::runtime_error {
     TarError(const std::string& message, int64_t at) : std::runtime_error(message), offset(at) {}
     int64_t offset;
@@ -34,7 +34,7 @@ public:
     // After the last piece: orders members by extension, then by sample.
     void finish();
 
-    // Where the next header is expected; beyond `total` never.
+    // Offset where the next header is expected; never beyond `total`.
     int64_t next() const { return next_; }
 
     // Samples: the key of sample i is keys[key_offsets[i] .. key_offsets[i + 1]), its first header at firsts[i].
@@ -68,7 +68,7 @@ private:
     int64_t next_ = 0;
     bool seen_ = false;
     bool ended_ = false;
-    // What L and x headers say about the member after them.
+    // Fields that L and x headers set for the member after them.
     int64_t described_at_ = -1;
     bool has_name_ = false;
     bool name_is_pax_ = false;
@@ -79,7 +79,7 @@ private:
     std::unordered_map<std::string, Extension, Hash, std::equal_to<>> known_;
 };
 
-// Whether the 512 bytes are a header whose checksum is right.
+// True if the 512 bytes are a header whose checksum is right.
 bool is_tar_header(const uint8_t* header);
 
 // The index of the first run [starts, starts + sizes) of the archive that does not lie behind a header of a

@@ -38,34 +38,34 @@ bool copy_whole(const uint8_t* data, size_t size, uint8_t* out) {
 }  // namespace
 
 TfRecordScan scan_tfrecord(const uint8_t* data, size_t size, uint64_t at, uint64_t until, bool check_data) {
-    TfRecordScan found;
-    found.next = at;
-    while (found.next < size && found.next < until) {
-        const uint64_t here = found.next;
-        const uint64_t left = size - here;
+    TfRecordScan scan;
+    scan.next = at;
+    while (scan.next < size && scan.next < until) {
+        const uint64_t start = scan.next;
+        const uint64_t left = size - start;
         if (left < tfrecord_head) {
-            found.fault = TfRecordFault::short_head;
+            scan.fault = TfRecordFault::short_head;
             break;
         }
-        const uint8_t* head = data + here;
+        const uint8_t* head = data + start;
         if (load32(head + 8) != masked(head, 8)) {
-            found.fault = TfRecordFault::bad_length;
+            scan.fault = TfRecordFault::bad_length;
             break;
         }
         const uint64_t length = load64(head);
         if (left < frame || length > left - frame) {
-            found.fault = TfRecordFault::short_data;
+            scan.fault = TfRecordFault::short_data;
             break;
         }
         if (check_data && !data_is_whole(head + tfrecord_head, length)) {
-            found.fault = TfRecordFault::bad_data;
+            scan.fault = TfRecordFault::bad_data;
             break;
         }
-        found.starts.push_back(static_cast<int64_t>(here + tfrecord_head));
-        found.sizes.push_back(static_cast<int64_t>(length));
-        found.next = here + frame + length;
+        scan.starts.push_back(static_cast<int64_t>(start + tfrecord_head));
+        scan.sizes.push_back(static_cast<int64_t>(length));
+        scan.next = start + frame + length;
     }
-    return found;
+    return scan;
 }
 
 namespace {

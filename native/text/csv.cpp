@@ -39,7 +39,8 @@ bool is_missing(const uint8_t* at, const Field& field, const Dialect& dialect) {
 
 // Calls take(number, field) for every field of the row at `at`.
 template <typename Take>
-Row walk(const uint8_t* data, size_t size, size_t at, const Dialect& dialect, const Stops& stops, bool final, Take&& take) {
+Row walk(const uint8_t* data, size_t size, size_t at, const Dialect& dialect, const Stops& stops, bool final,
+         Take&& take) {
     const uint8_t delimiter = dialect.delimiter;
     const uint8_t escape = dialect.escape;
     Row row;
@@ -168,8 +169,9 @@ size_t Scanner::feed(const uint8_t* piece, size_t size, int64_t base, bool final
             for (size_t i = 0; i < columns; ++i) classes[i] |= found[i];
             line += several ? lines_in(piece, at, row.end) : 1;
         } else {
-            bad.push_back({base + static_cast<int64_t>(row.fault_at), text::place_of(piece + at, row.fault_at - at, {line, 1}),
-                           row.fault, static_cast<int64_t>(row.fields)});
+            bad.push_back({base + static_cast<int64_t>(row.fault_at),
+                           text::place_of(piece + at, row.fault_at - at, {line, 1}), row.fault,
+                           static_cast<int64_t>(row.fields)});
             line += lines_in(piece, at, row.end);
         }
         at = row.end;
@@ -180,7 +182,7 @@ size_t Scanner::feed(const uint8_t* piece, size_t size, int64_t base, bool final
 text::Failure find(const uint8_t* data, size_t total, const int64_t* starts, const int64_t* sizes, size_t n,
                    const Dialect& dialect, size_t columns, const std::vector<int64_t>& wanted,
                    const std::vector<bool>& empty, int64_t* start, int64_t* size, uint8_t* special) {
-    // Which entry a column goes to, -1 for none.
+    // Entry of a column, -1 for none.
     std::vector<int64_t> place(columns, -1);
     for (size_t i = 0; i < wanted.size(); ++i) {
         if (wanted[i] >= 0 && static_cast<size_t>(wanted[i]) < columns) {
@@ -194,17 +196,16 @@ text::Failure find(const uint8_t* data, size_t total, const int64_t* starts, con
             return {static_cast<int64_t>(row), starts[row], "the row does not lie in the file"};
         }
         const auto at = static_cast<size_t>(starts[row]);
-        const Row found = walk(
-            data, at + static_cast<size_t>(sizes[row]), at, dialect, stops, true,
-            [&](size_t number, const Field& field) {
-                if (number >= columns || place[number] < 0) return;
-                const auto entry = static_cast<size_t>(place[number]);
-                const size_t to = entry * n + row;
-                const bool missing = is_missing(data, field, dialect) && !empty[entry];
-                start[to] = static_cast<int64_t>(field.start);
-                size[to] = missing ? -1 : static_cast<int64_t>(field.size);
-                special[to] = field.special;
-            });
+        const Row found = walk(data, at + static_cast<size_t>(sizes[row]), at, dialect, stops, true,
+                               [&](size_t number, const Field& field) {
+                                   if (number >= columns || place[number] < 0) return;
+                                   const auto entry = static_cast<size_t>(place[number]);
+                                   const size_t to = entry * n + row;
+                                   const bool missing = is_missing(data, field, dialect) && !empty[entry];
+                                   start[to] = static_cast<int64_t>(field.start);
+                                   size[to] = missing ? -1 : static_cast<int64_t>(field.size);
+                                   special[to] = field.special;
+                               });
         if (found.fault != Reason::none || found.fields != columns) {
             return {static_cast<int64_t>(row), starts[row], "the row is not the one that was indexed"};
         }

@@ -20,7 +20,7 @@ struct Dialect {
     uint8_t escape = 0;                // 0: none
 };
 
-// What a field holds besides plain text. The numbers are part of the Python API: append, never renumber.
+// Contents of a field besides plain text. The numbers are part of the Python API: append, never renumber.
 enum Special : uint8_t { doubled = 1, escaped = 2 };  // two quotes for one; an escape
 
 struct Field {
@@ -39,7 +39,8 @@ struct Row {
 };
 
 // The fields of the first row that begins at `at`. `final`: nothing comes behind the data.
-Row first_row(const uint8_t* data, size_t size, size_t at, const Dialect& dialect, bool final, std::vector<Field>& fields);
+Row first_row(const uint8_t* data, size_t size, size_t at, const Dialect& dialect, bool final,
+              std::vector<Field>& fields);
 
 // Finds the rows of a file that comes in pieces, and what the cells of each column could be.
 struct Scanner {
@@ -55,8 +56,9 @@ struct Scanner {
     size_t feed(const uint8_t* piece, size_t size, int64_t base, bool final);
 };
 
-// Where cells lie: start and size (-1: missing) of their content, and what is Special in it. The entries of all rows for the first wanted column, then for the second … `empty` for each of these: whether an
-// empty field is an empty cell, and not a missing one.
+// Locations of cells: start and size (-1: missing) of their content, and their Special contents. The entries of all
+// rows for the first wanted column, then for the second … `empty` for each of these: whether an empty field is an empty
+// cell, and not a missing one.
 text::Failure find(const uint8_t* data, size_t total, const int64_t* starts, const int64_t* sizes, size_t n,
                    const Dialect& dialect, size_t columns, const std::vector<int64_t>& wanted,
                    const std::vector<bool>& empty, int64_t* start, int64_t* size, uint8_t* special);

@@ -24,7 +24,7 @@ int hex4(const uint8_t* at) {
     int value = 0;
     for (int i = 0; i < 4; ++i) {
         const uint8_t byte = at[i];
-        const int digit = is_digit(byte) ? byte - '0'
+        const int digit = is_digit(byte)               ? byte - '0'
                           : byte >= 'a' && byte <= 'f' ? byte - 'a' + 10
                           : byte >= 'A' && byte <= 'F' ? byte - 'A' + 10
                                                        : -1;
@@ -173,7 +173,9 @@ Kind kind_of(const uint8_t* at, bool escaped) {
     }
 }
 
-bool has_escape(const uint8_t* at, const uint8_t* end) { return std::memchr(at, '\\', static_cast<size_t>(end - at)) != nullptr; }
+bool has_escape(const uint8_t* at, const uint8_t* end) {
+    return std::memchr(at, '\\', static_cast<size_t>(end - at)) != nullptr;
+}
 
 // Calls take(key, key size, escaped, value, its end) for every key of the object at `at`; checks as it goes.
 template <typename Take>
@@ -306,14 +308,15 @@ void Scanner::learn(const uint8_t* at, const uint8_t* end) {
     ++objects;
     if (too_many) return;
     size_t hint = 0;
-    walk_object(at, end, [&](const uint8_t* name, size_t size, bool escaped, const uint8_t* value, const uint8_t* behind) {
-        Key* const key = key_of(name, size, escaped, hint);
-        if (key == nullptr) return;
-        hint = static_cast<size_t>(key - keys.data()) + 1;
-        key->records += key->last != number;
-        key->last = number;
-        learn_value(value, behind, *key);
-    });
+    walk_object(at, end,
+                [&](const uint8_t* name, size_t size, bool escaped, const uint8_t* value, const uint8_t* behind) {
+                    Key* const key = key_of(name, size, escaped, hint);
+                    if (key == nullptr) return;
+                    hint = static_cast<size_t>(key - keys.data()) + 1;
+                    key->records += key->last != number;
+                    key->last = number;
+                    learn_value(value, behind, *key);
+                });
 }
 
 // A fault at `at`, in a record that begins at `from`, the place that is counted.
@@ -456,7 +459,9 @@ text::Failure find(const uint8_t* data, size_t total, const int64_t* starts, con
     std::fill_n(places.start, entries, int64_t{0});
     std::fill_n(places.size, entries, int64_t{-1});
     for (size_t row = 0; row < n; ++row) {
-        const auto fails = [&](const char* reason) { return text::Failure{static_cast<int64_t>(row), starts[row], reason}; };
+        const auto fails = [&](const char* reason) {
+            return text::Failure{static_cast<int64_t>(row), starts[row], reason};
+        };
         if (starts[row] < 0 || sizes[row] <= 0 || static_cast<size_t>(starts[row]) > total ||
             static_cast<size_t>(sizes[row]) > total - static_cast<size_t>(starts[row])) {
             return fails("the record does not lie in the file");
@@ -470,20 +475,22 @@ text::Failure find(const uint8_t* data, size_t total, const int64_t* starts, con
         } else {
             if (*at != '{') return fails("the record is not an object");
             size_t hint = 0;
-            found = walk_object(at, end, [&](const uint8_t* name, size_t size, bool escaped, const uint8_t* value,
-                                             const uint8_t* behind) {
-                size_t number = hint;
-                if (escaped || number >= keys.size() || keys[number].size() != size ||
-                    std::memcmp(keys[number].data(), name, size) != 0) {
-                    const std::string copy = escaped ? unescaped(name, size) : std::string();
-                    const auto known = numbers.find(
-                        escaped ? std::string_view(copy) : std::string_view(reinterpret_cast<const char*>(name), size));
-                    if (known == numbers.end()) return;
-                    number = known->second;
-                }
-                hint = number + 1;
-                place(places, number * n + row, data, value, behind);
-            });
+            found = walk_object(
+                at, end,
+                [&](const uint8_t* name, size_t size, bool escaped, const uint8_t* value, const uint8_t* behind) {
+                    size_t number = hint;
+                    if (escaped || number >= keys.size() || keys[number].size() != size ||
+                        std::memcmp(keys[number].data(), name, size) != 0) {
+                        const std::string copy = escaped ? unescaped(name, size) : std::string();
+                        const auto known =
+                            numbers.find(escaped ? std::string_view(copy)
+                                                 : std::string_view(reinterpret_cast<const char*>(name), size));
+                        if (known == numbers.end()) return;
+                        number = known->second;
+                    }
+                    hint = number + 1;
+                    place(places, number * n + row, data, value, behind);
+                });
         }
         if (found.fault != Reason::none) return fails("the record is not the one that was indexed");
     }
@@ -624,7 +631,8 @@ void check(const uint8_t* data, const int64_t* starts, const int64_t* sizes, siz
         const uint8_t* const end = at + sizes[row];
         End found = skip_value(at, end);
         if (found.fault == Reason::none && skip_space(found.at, end) != end) found.fault = Reason::several;
-        if (found.fault == Reason::none && text::valid_utf8(at, static_cast<size_t>(end - at)) != static_cast<size_t>(end - at)) {
+        if (found.fault == Reason::none &&
+            text::valid_utf8(at, static_cast<size_t>(end - at)) != static_cast<size_t>(end - at)) {
             found.fault = Reason::utf8;
         }
         reasons[row] = static_cast<uint8_t>(found.fault);

@@ -100,7 +100,7 @@ std::vector<size_t> longest_first(const std::vector<Piece>& pieces, int64_t leng
     return sorted;
 }
 
-// Which row each piece goes to.
+// Row of each piece.
 std::vector<int64_t> rows_of(const std::vector<Piece>& pieces, int64_t length, Packing how) {
     std::vector<int64_t> row(pieces.size());
     int64_t rows = 0;
@@ -269,7 +269,8 @@ Layout layout_of(const Pieces& pieces, int64_t length, bool across) {
         if (is) throw std::invalid_argument("the pieces are not those of rows");
     };
     wrong(pieces.rows.empty() || length < 1);
-    const auto rows = static_cast<int64_t>(pieces.rows.size()) - 1, known = static_cast<int64_t>(pieces.document.size());
+    const auto rows = static_cast<int64_t>(pieces.rows.size()) - 1,
+               known = static_cast<int64_t>(pieces.document.size());
     wrong(rows > std::numeric_limits<int32_t>::max() / length);
     Layout made;
     made.table.reserve(5 * pieces.document.size());

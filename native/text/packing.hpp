@@ -15,7 +15,7 @@ enum class Packing {
     concat_split,  // one after another, cut where a row ends
 };
 
-// What becomes of a document that is longer than a row.
+// Treatment of a document that is longer than a row.
 enum class Overlong { split, truncate, drop };
 
 // Row r has the pieces rows[r] to rows[r + 1]: so many tokens of a document from a start on. Rows come in the order of
@@ -38,7 +38,7 @@ struct Pieces {
     std::span<const int64_t> rows, document, start, count;
 };
 
-// What is put into the rows besides tokens, and where; a null pointer leaves it out.
+// Outputs besides tokens; a null pointer leaves one out.
 template <typename Out>
 struct Rows {
     int64_t length;
@@ -51,12 +51,12 @@ struct Rows {
     // The token after each document, if there is one.
     bool has_end;
     Out end;
-    // Whether the label of a token is the next token, not the token itself.
+    // True if the label of a token is the next token, not the token itself.
     bool shifted;
 };
 
-// Where each piece came to stand, as (row, place, count, start, document), and where sequences begin in the rows as one:
-// each piece is one, or with `across` each row, and the padding at the end of a row.
+// Location of each piece, as (row, place, count, start, document), and where sequences begin in the rows as
+// one: each piece is one, or with `across` each row, and the padding at the end of a row.
 struct Layout {
     std::vector<int64_t> table;
     std::vector<int32_t> cuts;

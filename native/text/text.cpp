@@ -74,7 +74,8 @@ template <typename T>
 bool parse_whole(const uint8_t* at, const uint8_t* end, uint8_t* out) {
     T value{};
     // Minus zero is zero, also where there are no negative numbers.
-    if (std::is_unsigned_v<T> && end - at > 1 && *at == '-' && std::all_of(at + 1, end, [](uint8_t b) { return b == '0'; })) {
+    if (std::is_unsigned_v<T> && end - at > 1 && *at == '-' &&
+        std::all_of(at + 1, end, [](uint8_t b) { return b == '0'; })) {
         std::memcpy(out, &value, sizeof value);
         return true;
     }
@@ -134,7 +135,7 @@ bool parse_number(const uint8_t* at, const uint8_t* end, Dtype dtype, uint8_t* o
 
 namespace {
 
-// Whether [at, end), whose digits before the point are [body, behind), is a real number. Only an exponent, or very
+// True if [at, end), whose digits before the point are [body, behind), is a real number. Only an exponent, or very
 // many digits, could make it too large; then it is tried.
 bool is_real(const uint8_t* at, const uint8_t* body, const uint8_t* behind, const uint8_t* end) {
     const uint8_t* point = behind;
@@ -263,8 +264,8 @@ bool append_base64(const uint8_t* at, size_t size, std::vector<uint8_t>& out) {
 
 }  // namespace
 
-Failure from_base64(const uint8_t* data, const int64_t* starts, const int64_t* sizes, size_t n, std::vector<uint8_t>& out,
-                    int64_t* offsets) {
+Failure from_base64(const uint8_t* data, const int64_t* starts, const int64_t* sizes, size_t n,
+                    std::vector<uint8_t>& out, int64_t* offsets) {
     size_t total = 0;
     for (size_t row = 0; row < n; ++row) total += static_cast<size_t>(std::max<int64_t>(sizes[row], 0));
     out.reserve(total / 4 * 3);
@@ -284,9 +285,7 @@ namespace {
 
 using Out = std::vector<uint8_t>;
 
-void put(Out& out, std::string_view text) {
-    out.insert(out.end(), text.begin(), text.end());
-}
+void put(Out& out, std::string_view text) { out.insert(out.end(), text.begin(), text.end()); }
 
 void put(Out& out, const uint8_t* at, size_t size) { out.insert(out.end(), at, at + size); }
 
@@ -396,10 +395,11 @@ void put_json_text(Out& out, const uint8_t* at, size_t size) {
 }
 
 void put_csv_text(Out& out, const uint8_t* at, size_t size, char delimiter) {
-    const bool quote = size == 0 || (size >= 3 && std::memcmp(at, "\xef\xbb\xbf", 3) == 0) ||
-                       std::any_of(at, at + size, [&](uint8_t byte) {
-                           return byte == '"' || byte == '\n' || byte == '\r' || byte == static_cast<uint8_t>(delimiter);
-                       });
+    const bool quote =
+        size == 0 || (size >= 3 && std::memcmp(at, "\xef\xbb\xbf", 3) == 0) ||
+        std::any_of(at, at + size, [&](uint8_t byte) {
+            return byte == '"' || byte == '\n' || byte == '\r' || byte == static_cast<uint8_t>(delimiter);
+        });
     if (!quote) return put(out, at, size);
     out.push_back('"');
     size_t done = 0;
@@ -418,7 +418,8 @@ void put_json(Out& out, const uint8_t* at, size_t size) {
     const size_t begin = out.size();
     put(out, at, size);
     std::replace_if(
-        out.begin() + static_cast<std::ptrdiff_t>(begin), out.end(), [](uint8_t b) { return b == '\n' || b == '\r'; }, ' ');
+        out.begin() + static_cast<std::ptrdiff_t>(begin), out.end(), [](uint8_t b) { return b == '\n' || b == '\r'; },
+        ' ');
 }
 
 void put_value(Out& out, const Part& part, size_t row, const Style& style) {
@@ -448,7 +449,8 @@ void put_value(Out& out, const Part& part, size_t row, const Style& style) {
 
 }  // namespace
 
-void pack(size_t rows, const std::vector<Part>& parts, const Style& style, std::vector<uint8_t>& out, int64_t* offsets) {
+void pack(size_t rows, const std::vector<Part>& parts, const Style& style, std::vector<uint8_t>& out,
+          int64_t* offsets) {
     offsets[0] = 0;
     for (size_t row = 0; row < rows; ++row) {
         put(out, style.before);

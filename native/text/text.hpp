@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-// What CSV and JSON share: numbers, base64 and UTF-8 as text, and rows put together from columns.
+// Shared by CSV and JSON: numbers, base64 and UTF-8 as text, and rows put together from columns.
 
 namespace batchplant::text {
 
@@ -21,25 +21,25 @@ bool is_known(Dtype dtype);
 // it is none, or out of the dtype's range.
 bool parse_number(const uint8_t* at, const uint8_t* end, Dtype dtype, uint8_t* out);
 
-// What a piece of text could be; the numbers are part of the Python API: append, never renumber.
+// Types that a piece of text could have; the numbers are part of the Python API: append, never renumber.
 enum Class : uint32_t {
-    whole = 1,        // fits int64
-    natural = 2,      // fits uint64 only
-    large = 4,        // beyond 2**53, so no float64 holds it surely; comes with one of the two above
-    negative = 8,     // comes with `whole`
+    whole = 1,     // fits int64
+    natural = 2,   // fits uint64 only
+    large = 4,     // beyond 2**53, so no float64 holds it surely; comes with one of the two above
+    negative = 8,  // comes with `whole`
     real = 16,
-    word = 32,        // nan, inf
+    word = 32,  // nan, inf
     boolean = 64,
-    other = 128,      // anything else, also whole numbers beyond 64 bits and those with leading zeros
+    other = 128,  // anything else, also whole numbers beyond 64 bits and those with leading zeros
     missing = 256,
-    array = 512,      // only JSON has these
+    array = 512,  // only JSON has these
     object = 1024,
-    quoted = 2048,    // a JSON string
+    quoted = 2048,  // a JSON string
 };
 
 uint32_t classify(const uint8_t* at, const uint8_t* end);
 
-// Where the first bytes that are no UTF-8 begin; `size` where all are.
+// Offset of the first bytes that are not UTF-8; `size` if all are.
 size_t valid_utf8(const uint8_t* data, size_t size);
 
 // The line (from 1) and the character in it (from 1).
@@ -53,8 +53,17 @@ Place place_of(const uint8_t* data, size_t at, Place start);
 
 // A row that cannot be read. `extra`: how many fields it has, for reason `ragged`.
 enum class Reason : uint8_t {
-    none = 0, utf8 = 1, ragged = 2, open_quote = 3, behind_quote = 4, syntax = 5, ends = 6, several = 7,
-    control = 8, escape = 9, deep = 10,
+    none = 0,
+    utf8 = 1,
+    ragged = 2,
+    open_quote = 3,
+    behind_quote = 4,
+    syntax = 5,
+    ends = 6,
+    several = 7,
+    control = 8,
+    escape = 9,
+    deep = 10,
 };
 struct BadRow {
     int64_t offset;
@@ -63,7 +72,7 @@ struct BadRow {
     int64_t extra;
 };
 
-// What went wrong, in which row (-1: nothing), at which byte of the data.
+// An error, its row (-1: no error), and its byte in the data.
 struct Failure {
     int64_t row = -1;
     int64_t offset = 0;
@@ -74,10 +83,10 @@ struct Failure {
 Failure numbers(const uint8_t* data, const int64_t* starts, const int64_t* sizes, size_t n, Dtype dtype, uint8_t* out);
 
 // The bytes of base64 texts, one after another. `sizes` of missing ones stay -1 and have no bytes.
-Failure from_base64(const uint8_t* data, const int64_t* starts, const int64_t* sizes, size_t n, std::vector<uint8_t>& out,
-                    int64_t* offsets);
+Failure from_base64(const uint8_t* data, const int64_t* starts, const int64_t* sizes, size_t n,
+                    std::vector<uint8_t>& out, int64_t* offsets);
 
-// How a column's cells are written.
+// Format in which a column's cells are written.
 enum class Mode : uint8_t { number, text, json, base64, array };
 
 struct Part {

@@ -26,9 +26,6 @@ def crc32c_runs(
 def crc32(data: Buffer | NDArray[numpy.uint8], seed: int = 0) -> int:
     """zlib's CRC-32 of the bytes; seed continues an earlier result."""
 
-def _crc32_portable(data: Buffer | NDArray[numpy.uint8], seed: int = 0) -> int:
-    """zlib's CRC-32 without the processor's instruction, for tests."""
-
 def crc32_runs(
     data: NDArray[numpy.uint8], starts: NDArray[numpy.int64], sizes: NDArray[numpy.int64]
 ) -> NDArray[numpy.uint32]:
@@ -57,7 +54,7 @@ def bad_run(starts: NDArray[numpy.int64], sizes: NDArray[numpy.int64], first: in
     """The first run that does not lie between first and end, or -1."""
 
 def are_below(numbers: NDArray[numpy.int64], end: int) -> bool:
-    """Whether all numbers are from 0 up to, not including, end."""
+    """Return True if all numbers are from 0 up to, not including, end."""
 
 def fill(
     sizes: NDArray[numpy.int64], limit: int, most: int, held: int, taken: int
@@ -305,11 +302,11 @@ class Engine:
 
     @property
     def threads(self) -> int:
-        """How many threads it has."""
+        """Number of threads."""
 
     @property
     def baseline_jpegs(self) -> int:
-        """How many JPEGs were decoded without libjpeg so far: the common kind, undamaged."""
+        """Number of JPEGs decoded without libjpeg so far: the common kind, undamaged."""
 
     @property
     def seconds(self) -> tuple[float, float]:
@@ -443,7 +440,7 @@ class Spectrogram:
         """
 
     def frames(self, length: int) -> int:
-        """How many frames a signal of this length has."""
+        """Number of frames of a signal of this length."""
 
     def run(self, signals: NDArray[numpy.float32], out: NDArray[numpy.float32]) -> None:
         """Transform signals (n x length) into out (n x rows x frames), which may have any strides."""
@@ -452,7 +449,7 @@ class Spectrogram:
 def shuffle(count: int, key: int, at: int, back: bool = False) -> int: ...
 @overload
 def shuffle(count: int, key: int, at: NDArray[numpy.int64], back: bool = False) -> NDArray[numpy.int64]:
-    """Where each number below the count goes in the permutation that the key chooses; back: came from."""
+    """Position of each number below the count in the permutation of the key; back: the inverse."""
 
 @overload
 def shuffle_runs(count: int, size: int, phases: Sequence[int], key: int, at: int) -> int: ...
@@ -839,15 +836,15 @@ class ExampleSurvey:
 
     @property
     def records(self) -> int:
-        """How many records were taken in or skipped."""
+        """Number of records that were read or skipped."""
 
     @property
     def unknown(self) -> int:
-        """How many parts were not of these messages."""
+        """Number of parts that do not belong to these messages."""
 
     @property
     def foreign(self) -> int:
-        """How many records have such parts, and no feature."""
+        """Number of records that have such parts and no feature."""
 
 def map_file(fd: int) -> NDArray[numpy.uint8]:
     """Map the bytes of an open file. They outlive the descriptor, until nothing refers to the array."""
@@ -1001,7 +998,7 @@ class TarScanner:
 
     @property
     def next(self) -> int:
-        """Where the next header is expected."""
+        """Offset where the next header is expected."""
 
 def tar_without_header(
     data: NDArray[numpy.uint8], starts: NDArray[numpy.int64], sizes: NDArray[numpy.int64]
@@ -1009,12 +1006,12 @@ def tar_without_header(
     """The first run that does not lie behind a header of a file of its size, or -1."""
 
 def is_tar_header(data: NDArray[numpy.uint8]) -> bool:
-    """Whether the bytes begin with a tar header whose checksum is right."""
+    """Return True if the bytes begin with a tar header whose checksum is right."""
 
 def tar_headers(
     names: NDArray[numpy.uint8], offsets: NDArray[numpy.int64], sizes: NDArray[numpy.int64]
 ) -> tuple[NDArray[numpy.uint8], NDArray[numpy.int64]]:
-    """What stands before the bytes of each member, one after another, and the offsets of each."""
+    """Headers before the bytes of each member, one after another, and their offsets."""
 
 def tar_comment(text: bytes) -> bytes:
     """A PAX header with a comment on the whole archive."""
@@ -1046,7 +1043,7 @@ class CsvScanner:
 
     @property
     def starts(self) -> NDArray[numpy.int64]:
-        """Where the rows begin."""
+        """Offsets of the rows."""
 
     @property
     def bad(self) -> NDArray[numpy.int64]:
@@ -1060,15 +1057,15 @@ class JsonScanner:
 
     @property
     def broken(self) -> bool:
-        """Whether the array cannot be read on."""
+        """True if the array cannot be read on."""
 
     @property
     def objects(self) -> int:
-        """How many records are objects."""
+        """Number of records that are objects."""
 
     @property
     def too_many(self) -> bool:
-        """Whether there are too many different keys for a table."""
+        """True if there are too many different keys for a table."""
 
     @property
     def bare(self) -> tuple[bytes, int, int, int, list[int], bool, bool]:
@@ -1090,7 +1087,7 @@ class JsonScanner:
 
     @property
     def starts(self) -> NDArray[numpy.int64]:
-        """Where the rows begin."""
+        """Offsets of the rows."""
 
     @property
     def bad(self) -> NDArray[numpy.int64]:
@@ -1166,7 +1163,7 @@ def text_base64(
 def json_elements(
     data: NDArray[numpy.uint8],
 ) -> tuple[NDArray[numpy.int64], NDArray[numpy.int64], tuple[int, int, str] | None]:
-    """Where the elements of the JSON array that these bytes are lie: (starts, sizes, failure)."""
+    """Locations of the elements of a JSON array: (starts, sizes, failure)."""
 
 def json_arrays(
     data: NDArray[numpy.uint8],
@@ -1227,7 +1224,7 @@ class ParquetLists:
         """A page by its levels; False, and it is of no use, where a value is missing."""
 
     def offsets(self) -> list[NDArray[numpy.int32]]:
-        """Where the lists of each depth begin, from outside in, and the end; only once."""
+        """Offsets of the lists of each depth, from outside in; only once."""
 
 @overload
 def parquet_look_up(
@@ -1248,7 +1245,7 @@ def parquet_look_up(
     """The entries that packed numbers name; False where there is none."""
 
 def features() -> dict[str, str]:
-    """What this build uses on this machine, by unit of native/."""
+    """Libraries and instructions that this build uses on this machine, by unit of native/."""
 
 def kernel_sets() -> list[str]:
     """The loops over pixels that this machine can run, by name; first those that it uses."""

@@ -163,14 +163,13 @@ def test_sums_of_every_length(length):
     for skip in (0, 1, 3):
         part = data[skip : skip + length]
         for seed in (0, 0xDEADBEEF):
-            expected = zlib.crc32(part, seed)
-            assert _native.crc32(part, seed) == _native._crc32_portable(part, seed) == expected
+            assert _native.crc32(part, seed) == zlib.crc32(part, seed)
             assert _native.crc32c(part, seed) == _native._crc32c_portable(part, seed)
 
 
 @given(st.binary(max_size=3000), st.integers(0, 2**32 - 1))
 def test_crc32_is_that_of_zlib(data, seed):
-    assert _native.crc32(data, seed) == _native._crc32_portable(data, seed) == zlib.crc32(data, seed)
+    assert _native.crc32(data, seed) == zlib.crc32(data, seed)
 
 
 def test_crc32_runs_with_and_without_a_copy():
@@ -762,7 +761,7 @@ def test_resize_area_from_many_threads():
 
 def test_features_name_what_is_used():
     features = _native.features()
-    assert features["crc32"] in ("pclmul", "armv8", "slicing-by-8")
+    assert features["crc32"] in ("libdeflate", "slicing-by-8")
     assert features["crc32c"] in ("sse4.2", "armv8", "slicing-by-8")
     assert features["jpeg"].startswith("libjpeg")
     assert features["png"] == "none" or features["png"].startswith("libdeflate ")
