@@ -27,7 +27,8 @@ def pipeline() -> list[Any]:
 
 def loader_of(path: Path, mode: str, batch: int, args: argparse.Namespace, **more: Any) -> Loader:
     how = {"pipelines": {"image": pipeline(), "label": None}, "workers": args.workers, **more}
-    return Loader(path, batch, order="quasi_random", device=args.device, decode=mode, ahead=args.ahead, **how)
+    how = {"prefetch_batches": args.prefetch_batches, **how}
+    return Loader(path, batch, order="quasi_random", device=args.device, decode=mode, **how)
 
 
 def synchronize(device: str) -> None:

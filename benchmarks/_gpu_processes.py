@@ -65,7 +65,8 @@ def _measure(path: Path, scratch: Path, mode: str, args: argparse.Namespace) -> 
     title = f"{many} processes"
     print(f"processes, {mode}: {count:,} images, batches of {args.batch}, {len(cores)} cores", flush=True)
     job = {
-        "path": str(path), "mode": mode, "batch": args.batch, "ahead": args.ahead, "device": args.device,
+        "path": str(path), "mode": mode, "batch": args.batch, "device": args.device,
+        "prefetch_batches": args.prefetch_batches,
         "workers": None, "cpus": None, "seed": 0,
     }  # fmt: skip
     jobs = {

@@ -105,7 +105,7 @@ def ahead(found: Found) -> Iterator[str]:
     waits = [f"{one['waited']:.0%}" for one in each.values()]
     yield table(
         [
-            ["`ahead`", *each],
+            ["`prefetch_batches`", *each],
             ["time spent waiting", *waits],
             ["seconds", *(f"{one['seconds']:.2f}" for one in each.values())],
         ]
@@ -215,7 +215,7 @@ def draw_ahead(found: Found, figure: Any) -> None:
     each = found["ahead"]["by ahead"]
     left.plot([int(n) for n in each], [one["waited"] * 100 for one in each.values()], "o-", color=BLUE)
     left.set_title("% of the time that the loop waits", fontsize=10, loc="left")
-    left.set_xlabel("ahead: batches", fontsize=9)
+    left.set_xlabel("prefetch_batches: batches", fontsize=9)
     left.set_xticks([int(n) for n in each])
     speeds = found["queue"]["reads/s"]
     right.plot([int(n) for n in speeds], list(speeds.values()), "o-", color=ORANGE)

@@ -228,7 +228,7 @@ def main() -> None:
     parser.add_argument(
         "--batches", type=int, nargs="+", default=[64, 128, 256, 512, 1024], help="default 64 to 1024"
     )
-    parser.add_argument("--ahead", type=int, default=4, help="batches made in advance (default 4)")
+    parser.add_argument("--prefetch-batches", type=int, default=4, help="batches made in advance (default 4)")
     parser.add_argument("--workers", type=int, help="decoding threads (default: all cores)")
     parser.add_argument("--modes", nargs="+", default=list(MODES), help="of JPEG")
     parser.add_argument("--device", default="cuda", help="default cuda")

@@ -52,7 +52,7 @@ def ahead(folder: Path, rounds: int, size: int) -> Found:
     runs: dict[int, list[tuple[float, float]]] = {}
     for _ in range(rounds):
         for count in (1, 2, 3, 4, 6, 8, 12):
-            loader = bp.Loader({"x": numbers}, 8, pipelines={"x": [make]}, ahead=count)
+            loader = bp.Loader({"x": numbers}, 8, pipelines={"x": [make]}, prefetch_batches=count)
             began, waited = time.perf_counter(), 0.0
             batches = iter(loader)
             while True:

@@ -46,6 +46,7 @@ from _text_peers import (
 import batchplant
 from batchplant import Loader, Mix, Pack, _native
 from batchplant.formats.megatron.layout import LOOKED_AT, MAGIC
+from batchplant.loading.packing import PackedBatches
 
 BATCH, ROW, ROWS = 256, 8192, 16
 FILES, DOCUMENTS = 2500, 400_000
@@ -158,10 +159,10 @@ def packs(reader: batchplant.Reader, pack: Pack, order: str = "sequential") -> C
 
     def run() -> None:
         loader = Loader(reader, ROWS, order=order, pack=pack, workers=1)
-        shard, executor = loader._shard(0, 0), loader._executor
-        for number in range(len(shard)):
-            own = shard.executor(number, executor)
-            shard.finish(number, own.finish(own.prepare(shard.batch(number), 0)))
+        assert loader._packing is not None
+        batches = PackedBatches(loader._packing, loader._executor, loader._shard(0, 0), loader.indices, 0)
+        for number in range(len(batches.shard)):
+            batches.finish(batches.prepare(range(number, number + 1)))
         loader.close()
 
     return lambda: timed(run)

@@ -80,7 +80,7 @@ if TYPE_CHECKING:
     from .loading.images import DecodeOptions
     from .loading.loader import Loader
     from .loading.packing import Pack
-    from .loading.pipes import Pipe
+    from .loading.plan import Pipe
     from .tools.viewer.notebook import view
 
 # Names that take long to import, and their modules.
@@ -92,7 +92,7 @@ _LAZY_NAMES = {
     "Pack": "loading.packing",
     "Patches": "data.patches",
     "DecodeOptions": "loading.images",
-    "Pipe": "loading.pipes",
+    "Pipe": "loading.plan",
     "VideoClips": "data.patches",
     "view": "tools.viewer.notebook",
     "VolumePatches": "data.patches",

@@ -317,7 +317,7 @@ def test_quasi_random_shares_chunks(scan, monkeypatch, decoded):
     for order in ("quasi_random", "random"):
         reader = bp.open(scan, fields=["volume"], cache=12 * size)
         data = bp.Patches(reader, "volume", size=(8, 6, 5), random=300)
-        loader = bp.Loader(data, 2, order=order, workers=1, ahead=1)
+        loader = bp.Loader(data, 2, order=order, workers=1, prefetch_batches=1)
         decoded.clear()
         assert sum(len(batch["volume"]) for batch in loader) == 300
         counts[order] = len(decoded)

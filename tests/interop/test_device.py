@@ -324,7 +324,7 @@ def test_a_fixed_share_is_exact(jpegs, device):
     pipeline = [ops.RandomResizedCrop(32), ops.ColorJitter(0.4, 0.4), ops.RandomErasing(1.0)]
     how = {"device": device, "decode": "hybrid", "gpu_share": 0.3}
     first = batches(jpegs, pipeline, workers=1, **how)
-    assert apart(first, batches(jpegs, pipeline, workers=3, ahead=1, **how)) == 0
+    assert apart(first, batches(jpegs, pipeline, workers=3, prefetch_batches=1, **how)) == 0
     loader = Loader(jpegs, 7, order="random", seed=3, pipelines={"image": pipeline}, **how)
     epoch = iter(loader)
     next(epoch)
@@ -614,7 +614,7 @@ def test_memory_is_used_again_while_the_split_varies(jpegs, device, monkeypatch)
     monkeypatch.setattr(Split, "count", lambda self, images: round(next(shares) * images))
     loader = Loader(
         jpegs, 10, order="random", pipelines={"image": [ops.RandomResizedCrop(32)]}, device=device,
-        decode="hybrid", ahead=2,
+        decode="hybrid", prefetch_batches=2,
     )  # fmt: skip
     buffers = loader._executor.on_cpu.buffers
     allocate = buffers._allocate
@@ -693,7 +693,7 @@ def test_no_batch_is_overwritten_while_it_is_read(jpegs, raw, mode):
     busy = torch.randn(4096, 4096, device="cuda")
     for path in (jpegs, raw):
         how = {"order": "random", "seed": 3, "pipelines": {"image": pipeline}, "device": "cuda"}
-        loader = Loader(path, 7, decode="hybrid" if mode == "hybrid" else mode, ahead=1, **(
+        loader = Loader(path, 7, decode="hybrid" if mode == "hybrid" else mode, prefetch_batches=1, **(
             {"gpu_share": 0.5} if mode == "hybrid" else {}), **how)  # fmt: skip
         sums = []
         for _ in range(12):

@@ -23,8 +23,7 @@ import processes
 from batchplant import ops
 from batchplant.errors import OptionError
 from batchplant.loading.loader import Loader
-from batchplant.loading.pipes import Pipe
-from batchplant.loading.planning import make_plan
+from batchplant.loading.plan import Pipe, make_plan
 from batchplant.ops import Draws, Spec
 from loaders import (
     PATIENCE,
@@ -195,7 +194,7 @@ def test_every_kind_of_value(tmp_path, device):
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_held_tensors_are_never_overwritten(raw, device):
-    loader = Loader(raw, 3, order="random", ids=True, device=device, ahead=2)
+    loader = Loader(raw, 3, order="random", ids=True, device=device, prefetch_batches=2)
     held: list[Any] = []
     views: list[Any] = []
     for _ in range(5):
@@ -212,7 +211,7 @@ def test_held_tensors_are_never_overwritten(raw, device):
 
 
 def test_tensors_of_the_cpu_are_the_memory_that_was_decoded_into(raw):
-    loader = Loader(raw, 4, device="cpu", ahead=2)
+    loader = Loader(raw, 4, device="cpu", prefetch_batches=2)
     addresses = {batch["image"].data_ptr() for _ in range(10) for batch in loader}
     assert len(addresses) <= 4
 
@@ -810,7 +809,7 @@ class TestGpu:
     def test_pinned_memory_is_not_filled_again_before_it_was_copied(self, tmp_path):
         """The copies wait behind long work on the stream that they go by; the host runs far ahead."""
         path = write_raw(tmp_path / "large.beton", 64, 128, 128)
-        loader = Loader(path, 16, device="cuda", ahead=1, ids=True)
+        loader = Loader(path, 16, device="cuda", prefetch_batches=1, ids=True)
         busy = torch.randn(4096, 4096, device="cuda")
         stream = loader._delivery.stream  # type: ignore[union-attr]
         sums = []

@@ -283,7 +283,7 @@ def test_the_file_has_no_name_and_is_gone_when_the_loader_is(jpegs, tmp_path):
     loader = cached(jpegs, pipelines={"image": STEPS["resized"]}, cache_dir=folder)
     list(loader)
     assert os.listdir(folder) == []
-    store = loader._decoded.store
+    store = loader._decoded.memory
     kept = os.fstat(store._file)
     assert kept.st_nlink == 0
     assert kept.st_blocks > 0
@@ -300,7 +300,7 @@ def test_a_full_disk_ends_the_cache_and_not_the_epoch(jpegs, tmp_path, monkeypat
             raise OSError(errno.ENOSPC, "No space left on device")
         promised.append(size)
 
-    monkeypatch.setattr(decoded, "STEP", 1000)
+    monkeypatch.setattr(decoded, "ALLOCATION_BYTES", 1000)
     monkeypatch.setattr(os, "posix_fallocate", allocate)
     options = {"pipelines": {"image": STEPS["random"]}}
     ours = cached(jpegs, cache_dir=tmp_path, **options)

@@ -28,13 +28,13 @@ import processes
 from batchplant import ops
 from batchplant.codecs.media import image
 from batchplant.errors import DamagedError, DecodeError, OptionError, SampleIndexError
-from batchplant.loading import batch as batch_module
+from batchplant.loading import executor
 from batchplant.loading.advice import ADVICE, advise
-from batchplant.loading.batch import PRODUCERS
-from batchplant.loading.buffers import Buffers
+from batchplant.loading.executor import PRODUCERS
 from batchplant.loading.loader import Loader
 from batchplant.loading.locate import Locator
-from batchplant.loading.pipes import Pipe
+from batchplant.loading.on_cpu import BufferPool
+from batchplant.loading.plan import Pipe
 from batchplant.ops import Draws
 from batchplant.schema.columns import Ragged
 from batchplant.testing.cases import EXAMPLE_FIELDS, equal
@@ -304,7 +304,7 @@ def test_the_size_of_a_image_that_its_header_does_not_tell(tmp_path, monkeypatch
     how: dict[str, Any] = {"pipelines": {"image": [ops.RandomResizedCrop(7)]}}
     want = checksum(Loader(raw, 6, **how))
     path = image_folder(tmp_path / "bmp", encodings=("bmp",))
-    monkeypatch.setattr(batch_module, "sizes_of", lambda cells: np.zeros((len(cells.start), 2), np.int32))
+    monkeypatch.setattr(executor, "sizes_of", lambda cells: np.zeros((len(cells.start), 2), np.int32))
     assert checksum(Loader(path, 6, **how)) == want
 
 
@@ -611,16 +611,16 @@ BATCH = 4
 @pytest.fixture(scope="module")
 def epochs(jpeg):
     """The SHA-256 of the first two epochs of one worker and one rank."""
-    loader = Loader(jpeg, BATCH, workers=1, ahead=1, **AUGMENTED)
+    loader = Loader(jpeg, BATCH, workers=1, prefetch_batches=1, **AUGMENTED)
     found = [checksum(loader), checksum(loader)]
     assert found[0] != found[1]
     return found
 
 
 @pytest.mark.parametrize("workers", [1, 2, 8])
-@pytest.mark.parametrize("ahead", [1, 5])
-def test_one_epoch_for_any_number_of_workers(jpeg, epochs, workers, ahead):
-    loader = Loader(jpeg, BATCH, workers=workers, ahead=ahead, **AUGMENTED)
+@pytest.mark.parametrize("prefetch_batches", [1, 5])
+def test_one_epoch_for_any_number_of_workers(jpeg, epochs, workers, prefetch_batches):
+    loader = Loader(jpeg, BATCH, workers=workers, prefetch_batches=prefetch_batches, **AUGMENTED)
     assert [checksum(loader), checksum(loader)] == epochs
 
 
@@ -857,7 +857,7 @@ def test_state_counts_what_was_given_out_not_what_was_made(plain):
         made.release()
         return batch
 
-    loader = Loader(plain, 2, ahead=5, pipelines={"value": [count]})
+    loader = Loader(plain, 2, prefetch_batches=5, pipelines={"value": [count]})
     epoch = iter(loader)
     next(epoch)
     for _ in range(5):
@@ -983,7 +983,17 @@ def test_a_state_is_not_taken_up_with_another_order(plain, was, now, message):
         ({"order": "windowed"}, {"order": "windowed", "order_options": {"window": 1000}}),
         ({"indices": None}, {"indices": range(20)}),
         ({"order": [3, 1, 2]}, {"order": np.array([3, 1, 2], np.uint8)}),
-        ({}, {"batch_size": 5, "world_size": 2, "rank": 1, "workers": 1, "drop_last": True, "ahead": 1}),
+        (
+            {},
+            {
+                "batch_size": 5,
+                "world_size": 2,
+                "rank": 1,
+                "workers": 1,
+                "drop_last": True,
+                "prefetch_batches": 1,
+            },
+        ),
         ({}, {"pipelines": {"value": [np.negative]}, "ids": True}),
     ],
 )
@@ -1061,21 +1071,21 @@ def test_a_loader_that_cannot_be_pickled_says_why(plain):
 # -- in the background --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("ahead", [1, 2, 4])
-def test_batches_are_made_ahead_but_no_further(plain, ahead):
+@pytest.mark.parametrize("prefetch_batches", [1, 2, 4])
+def test_batches_are_made_ahead_but_no_further(plain, prefetch_batches):
     made: list[int] = []
 
     def count(batch: Any) -> Any:
         made.extend(batch)
         return batch
 
-    epoch = iter(Loader(plain, 1, ahead=ahead, pipelines={"value": [count]}))
+    epoch = iter(Loader(plain, 1, prefetch_batches=prefetch_batches, pipelines={"value": [count]}))
     deadline = time.monotonic() + PATIENCE
     for number in range(20):
         assert next(epoch)["value"].tolist() == [number]
-        room = min(number + 1 + ahead, 20)
+        room = min(number + 1 + prefetch_batches, 20)
         # Until a thread waits for room, or has nothing left to do; the other waits for that one.
-        waiting = epoch._shared.changed._waiters  # type: ignore[attr-defined]
+        waiting = epoch._queue.changed._waiters  # type: ignore[attr-defined]
         while len(made) < room or not (waiting or not all(one.is_alive() for one in epoch._threads)):  # type: ignore[attr-defined]
             assert time.monotonic() < deadline
             os.sched_yield()
@@ -1171,7 +1181,7 @@ def test_all_batches_of_epochs_can_be_held(raw):
 
 def test_a_part_of_a_batch_holds_its_memory(raw):
     """Slices, views of other dtypes, DLPack: whatever was made from it."""
-    loader = Loader(raw, 1, ahead=1)
+    loader = Loader(raw, 1, prefetch_batches=1)
     kept: list[tuple[int, Any]] = []
     for _ in range(3):
         for number, batch in enumerate(loader):
@@ -1194,7 +1204,7 @@ def addresses(loader: Loader, epochs: int) -> set[int]:
 
 
 def test_memory_is_used_again(raw):
-    loader = Loader(raw, 4, ahead=2)
+    loader = Loader(raw, 4, prefetch_batches=2)
     # Those ahead, the one in the loop, and one that was just given up.
     assert len(addresses(loader, 10)) <= 4
     held = [batch["image"] for batch in loader]
@@ -1223,7 +1233,7 @@ def test_buffers_by_size_and_number():
         taken.append(size)
         return np.zeros(size, np.uint8)
 
-    buffers = Buffers(2, allocate)
+    buffers = BufferPool(2, allocate)
     one = buffers.take((2, 3), np.dtype(np.float32))
     assert one.shape == (2, 3)
     assert one.dtype == np.float32
@@ -1250,7 +1260,7 @@ def test_larger_buffers_serve_where_none_of_the_size_is_free():
         taken.append(size)
         return np.zeros(size, np.uint8)
 
-    buffers = Buffers(2, allocate)
+    buffers = BufferPool(2, allocate)
     large = buffers.take_bytes(128)
     assert len(buffers.take_bytes(64)) == 64
     del large
@@ -1264,7 +1274,7 @@ def test_larger_buffers_serve_where_none_of_the_size_is_free():
 
 def test_a_batch_in_a_cycle_can_be_collected_at_any_moment():
     """A lease may end inside of ``take``, wherever the collector runs."""
-    buffers, kind = Buffers(3), np.dtype(np.uint8)
+    buffers, kind = BufferPool(3), np.dtype(np.uint8)
 
     def use() -> int:
         for size in range(1, 200):
@@ -1775,8 +1785,8 @@ def test_a_field_that_is_left_out_is_not_read(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"batch_size": 0}, "batch_size and ahead are at least 1, not 0 and 3"),
-        ({"ahead": 0}, "at least 1, not 4 and 0"),
+        ({"batch_size": 0}, "batch_size and prefetch_batches are at least 1, not 0 and 3"),
+        ({"prefetch_batches": 0}, "at least 1, not 4 and 0"),
         ({"on_error": "ignore"}, "on_error is raise or skip, not 'ignore'"),
         ({"order": "rnadom"}, "there is no order 'rnadom'"),
         ({"order": [20]}, "the order has sample 20, but there are 20 samples"),
@@ -1884,7 +1894,7 @@ class _Clock:
 
 def test_time_is_counted_where_it_passes(plain, monkeypatch):
     clock = _Clock()
-    for module in ("batch", "epoch", "running"):
+    for module in ("executor", "epoch"):
         monkeypatch.setattr(f"batchplant.loading.{module}.time", clock)
     turn = threading.Semaphore(0)
 
@@ -1894,7 +1904,7 @@ def test_time_is_counted_where_it_passes(plain, monkeypatch):
         clock.now += 10.0
         return batch
 
-    loader = Loader(plain, 20, indices=range(20), ahead=1, pipelines={"value": [slow]})
+    loader = Loader(plain, 20, indices=range(20), prefetch_batches=1, pipelines={"value": [slow]})
     epoch = iter(loader)
     turn.release()
     next(epoch)

@@ -211,7 +211,7 @@ def test_what_is_made_to_learn_its_length_is_not_made_twice() -> None:
 
 
 def test_what_is_not_kept_any_more_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("batchplant.loading.made.KEPT", 0)
+    monkeypatch.setattr("batchplant.loading.packing.MAX_CACHED_TOKENS", 0)
     texts = ["x" * (1 + number % 7) for number in range(60)]
     op = Function(lambda text: [ord(one) for one in text], each=True, shape=(None,), dtype=np.int64)
     pack = Pack(16, field="text", window=2)
@@ -429,16 +429,16 @@ def test_tokens_that_lie_in_memory_are_not_read(
     loader = batchplant.Loader(tmp_path / "docs.idx", 3, **options)
     taken = []
     assert loader._packing is not None
-    usual = loader._packing.filling._in_place
+    usual = loader._packing.filler._mapped_tokens
 
     def in_place(*some: Any) -> Any:
         taken.append(1)
         return usual(*some)
 
-    monkeypatch.setattr(loader._packing.filling, "_in_place", in_place)
+    monkeypatch.setattr(loader._packing.filler, "_mapped_tokens", in_place)
     batches = [*loader, *loader]
     assert len(taken) == len(batches)
-    monkeypatch.setattr("batchplant.loading.filling.mapped_source", lambda path: None)
+    monkeypatch.setattr("batchplant.loading.packing.mapped_source", lambda path: None)
     again = batchplant.Loader(tmp_path / "docs.idx", 3, **options)
     for one, other in zip(batches, [*again, *again], strict=True):
         assert one.keys() == other.keys()

@@ -11,9 +11,7 @@ import batchplant as bp
 from batchplant import ops
 from batchplant.codecs.media import image
 from batchplant.errors import OptionError
-from batchplant.loading.pipes import Pipe
-from batchplant.loading.plan import Plan
-from batchplant.loading.planning import make_plan, spec_of
+from batchplant.loading.plan import Pipe, Plan, make_plan, spec_of
 from batchplant.ops import Spec
 from batchplant.testing.cases import EXAMPLE_FIELDS
 from loaders import pixels, smooth, write, write_jpeg, write_raw

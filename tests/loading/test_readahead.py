@@ -13,7 +13,7 @@ from batchplant import _native, ops
 from batchplant.codecs.media import audio
 from batchplant.errors import DecodeError
 from batchplant.loading import readahead
-from batchplant.loading.shared import Shared
+from batchplant.loading.readahead import Shared
 from batchplant.storage.local import MappedSource, mapped_source
 from batchplant.storage.staged import Staged
 from batchplant.storage.together import BLOCK, aligned_memory, read_together

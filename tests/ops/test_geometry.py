@@ -14,8 +14,8 @@ from PIL import Image
 import batchplant as bp
 from batchplant import _native, ops
 from batchplant.errors import DecodeError, OptionError
-from batchplant.loading.geometry import motion
-from batchplant.loading.planning import make_plan
+from batchplant.loading.annotations import geometric_transforms
+from batchplant.loading.plan import make_plan
 from batchplant.ops import Draws, Spec
 from batchplant.ops.cutting import cuts_of, engine
 from loaders import smooth, write
@@ -403,7 +403,7 @@ def test_motion_of_a_whole_pipeline(path):
     output = make_plan(bp.open(path), {"image": steps}).outputs[0]
     assert [len(output.image.steps), len(output.steps)] == [3, 2]
     sizes = np.array([(50, 100)], np.int32)
-    moved = motion(output, sizes, np.array([3]), seed=7, epoch=2)
+    moved = geometric_transforms(output, sizes, np.array([3]), seed=7, epoch=2).composed
     assert moved.sizes.tolist() == [[48, 48]]
     want = np.array([20.0, 30.0])
     at: Any = sizes

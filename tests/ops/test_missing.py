@@ -219,15 +219,15 @@ def test_a_class_is_called_by_its_name(tmp_path):
     ("name", "called"),
     [
         ("shuffle", 'order="random"'), ("num_workers", "workers="), ("pin_memory", 'device="cuda"'),
-        ("collate_fn", "pipelines="), ("sampler", "order="), ("prefetch_factor", "ahead="),
+        ("collate_fn", "pipelines="), ("sampler", "order="), ("prefetch_factor", "prefetch_batches="),
         ("persistent_workers", "threads stay"), ("timeout", "source_options="), ("transform", "pipelines="),
     ],
 )  # fmt: skip
 def test_arguments_of_a_dataloader_are_told_what_they_are_called(people, name, called):
     with pytest.raises(TypeError, match=rf"'{name}', which is one of torch's DataLoader: .*{called}"):
         bp.Loader(people, 2, **{name: 1})
-    with pytest.raises(TypeError, match=r"'aheda' \(did you mean ahead\?\)"):
-        bp.Loader(people, 2, aheda=1)
+    with pytest.raises(TypeError, match=r"'prefetch_batch' \(did you mean prefetch_batches\?\)"):
+        bp.Loader(people, 2, prefetch_batch=1)
 
 
 def test_images_with_channels_first_are_told_when_they_are_written(tmp_path):

@@ -300,7 +300,7 @@ def test_several_batches_at_a_time(load):
         together.wait(PATIENCE)
         return values
 
-    loader = load(np.arange(32), Function(meets, parallel="threads", workers=4), ahead=4)
+    loader = load(np.arange(32), Function(meets, parallel="threads", workers=4), prefetch_batches=4)
     assert values_of(loader).tolist() == list(range(32))
 
 
@@ -412,7 +412,9 @@ def test_the_next_epoch_has_another_worker(load, tmp_path):
 
 
 def test_a_worker_that_is_killed_between_two_batches(load):
-    loader = load(np.arange(64), Function(worker_of, each=True, parallel="processes", workers=1), ahead=1)
+    loader = load(
+        np.arange(64), Function(worker_of, each=True, parallel="processes", workers=1), prefetch_batches=1
+    )
     pid = int(next(iter(loader))["x"][0])
     os.kill(pid, signal.SIGKILL)
     with pytest.raises(bp.WorkerError):

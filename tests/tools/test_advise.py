@@ -163,7 +163,7 @@ CASES: dict[str, tuple[Case, Case, dict[str, Any]]] = {
     "row-groups": (case(), case(answers={"goal": "archive"}), {"unit_bytes": 4 << 20}),
     "order": (case(), case(answers={"goal": "archive"}), {"order": "random"}),
     "workers": (case(answers={"gpus": 4}), case(answers={"goal": "share"}), {"workers": 2}),
-    "ahead": (case(), case(answers={"goal": "share"}), {"ahead": 3}),
+    "prefetch-batches": (case(), case(answers={"goal": "share"}), {"prefetch_batches": 3}),
     "cache": (case(remote=True, answers={"storage": "s3"}), case(), {"cache": True}),
     "train": (case(), case(answers={"goal": "share"}), {}),
     "archive": (case(answers={"goal": "archive"}), case(), {"compress": "small"}),
@@ -927,7 +927,7 @@ def test_pick_remote_parquet(bucket: Bucket, made: Callable[[str], str]) -> None
     found = advise.advise(reader, on=dataclasses.replace(HERE, storage="s3"), trial_runner=pretend)
     assert found.facts.remote
     assert get_format(found.format).can.remote_ranges
-    assert {"order": "random", "ahead": 6, "cache": True}.items() <= found.settings.items()
+    assert {"order": "random", "prefetch_batches": 6, "cache": True}.items() <= found.settings.items()
     here = advise.machine(reader)
     assert here.storage == "s3"
 
@@ -944,7 +944,10 @@ WAYS: dict[str, tuple[StorageOption, dict[str, Any]]] = {
     "raw": (StorageOption("beton", ".beton", {}, {"image_format": "raw"}), {"order": "quasi_random"}),
     "shards": (StorageOption("webdataset", ".tar"), {"shard_size": 1_000_000, "shuffle": True}),
     "a folder": (StorageOption("imagefolder"), {"skip_errors": True}),
-    "as it is": (StorageOption("imagefolder", unchanged=True), {"order": "random", "ahead": 4, "workers": 2}),
+    "as it is": (
+        StorageOption("imagefolder", unchanged=True),
+        {"order": "random", "prefetch_batches": 4, "workers": 2},
+    ),
 }
 
 

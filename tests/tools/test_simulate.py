@@ -19,7 +19,7 @@ from batchplant import order as orders
 from batchplant.cli import main
 from batchplant.data.config import parse_yaml
 from batchplant.errors import BatchplantError
-from batchplant.loading.cells import Use
+from batchplant.loading.prefetch import Use
 from batchplant.storage.remote import fetch
 from batchplant.storage.remote.cells import PART
 from batchplant.tools.simulation import Plan, example, read_plan, simulate

@@ -202,7 +202,7 @@ def _settings(found: Advice) -> list[tuple[str, Any]]:
     """What is set besides the way itself."""
     named: dict[str, tuple[str, Callable[[Any], str]]] = {
         "shard_size": ("shard size", human_size), "shuffle": ("shuffled", lambda _: "once, when written"),
-        "order": ("order", str), "workers": ("workers", str), "ahead": ("ahead", str),
+        "order": ("order", str), "workers": ("workers", str), "prefetch_batches": ("prefetch_batches", str),
         "cache": ("cache", lambda _: "on the local disk"),
     }  # fmt: skip
     skipped = ("shard_size", "shuffle") if found.best.option.unchanged else ()

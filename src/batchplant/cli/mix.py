@@ -29,7 +29,7 @@ from typing import Any
 from ..data import mix_config as mixplan
 from ..data.mix import Mix
 from ..errors import OptionError
-from ..loading.planned import pack_of
+from ..loading.packing import pack_of
 from ..tools.measure import figures
 from ..tools.measure.mixing import DryRun, draw, dry_run
 from .found import show

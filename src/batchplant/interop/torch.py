@@ -89,9 +89,9 @@ class Delivery:
         memory: U8 = torch.empty(size, dtype=torch.uint8, pin_memory=self._cuda).numpy()
         return memory
 
-    def images(self, on_cpu: OnCpu, decode: str, share: float | None, ahead: int) -> OnDevice:
+    def images(self, on_cpu: OnCpu, decode: str, share: float | None, prefetch_batches: int) -> OnDevice:
         """Return the backend that makes images on the device."""
-        return OnDevice(self.device, on_cpu, Split(decode, share), ahead)
+        return OnDevice(self.device, on_cpu, Split(decode, share), prefetch_batches)
 
     def send(self, values: dict[str, Any]) -> tuple[dict[str, Any], Any]:
         """Begin the copies; the second part is the event to wait for."""

@@ -1,9 +1,17 @@
 """From sample numbers to batches: what a training loop gets.
 
-``loader`` (Loader: epochs, state) → ``epoch`` (threads that prefetch) → ``batch`` (Executor: one batch:
-read, decode, run the ops as ``plan`` says) → ``images`` (one request for the images of a batch) →
-``on_cpu`` (the engine). ``locate`` finds encoded images in memory, ``threads`` ends threads in time,
-``buffers`` is the memory that batches use again, and ``interop`` adds frameworks and devices. Nothing
-here knows a framework or a format. Public: ``batchplant.Loader``, ``batchplant.Pipe``,
-``batchplant.DecodeOptions``.
+Read in this order: ``loader`` (Loader: options, epochs, state) makes a ``plan`` (which step runs where) and
+an ``ordering`` (which sample comes when). ``epoch`` runs threads that make batches ahead of the training
+loop. ``executor`` makes one batch: it reads columns, asks for ``images`` (one request for all images of a
+batch, its steps fused in ``stage``), and runs the ops. ``on_cpu`` (the engine) or a device in ``interop``
+answers the request; ``decoded`` is the cache of decoded images, ``annotations`` moves boxes and masks with
+their images. ``packing`` wraps the executor to make rows of tokens; ``endings`` tells which documents have
+an end token.
+
+Bytes: ``locate`` finds encoded images in memory, ``prefetch`` (remote objects) and ``readahead`` (local
+files) fetch them before they are needed, ``warm`` fills the disk cache.
+
+``advice`` says what would make loading faster, ``preview`` makes single samples for the viewer, and
+``threads`` ends threads before the interpreter does. Nothing here knows a framework or a format. Public:
+``batchplant.Loader``, ``batchplant.Pipe``, ``batchplant.Pack``, ``batchplant.DecodeOptions``.
 """

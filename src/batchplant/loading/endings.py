@@ -1,4 +1,4 @@
-"""Documents that end with the token already that packing would put after them."""
+"""Documents that already end with the token that packing would put after them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,10 @@ from ..data.mix import Mix
 from ..data.reader import Reader
 from ..errors import DataError
 from ..schema import Tensor
-from ..schema.columns import I64, Columns, Ragged
+from ..schema.columns import I64, Columns, Flags, Ragged
 
-# Documents of a source whose last tokens tell how it was made.
+# Documents of a source whose last tokens stand for all of it.
 PROBED_DOCUMENTS = 64
-
-Flags = npt.NDArray[np.bool_]
 
 
 class Endings:
@@ -36,14 +34,14 @@ class Endings:
 
     @functools.cached_property
     def shares(self) -> npt.NDArray[np.float64]:
-        """Of each source, the share of its documents that end with the token."""
-        found, first = [], 0
+        """The share of documents that end with the token, by source."""
+        shares, first = [], 0
         for size in self._sizes.tolist():
-            places = np.linspace(0, size - 1, min(size, PROBED_DOCUMENTS)).astype(np.int64)
-            ends = [one == self._token for one in self._last_tokens(first + places) if one is not None]
-            found.append(float(np.mean(ends)) if ends else 0.0)
+            probed = first + np.linspace(0, size - 1, min(size, PROBED_DOCUMENTS)).astype(np.int64)
+            ends = [token == self._token for token in self._last_tokens(probed) if token is not None]
+            shares.append(float(np.mean(ends)) if ends else 0.0)
             first += size
-        return np.array(found)
+        return np.array(shares)
 
     @property
     def all(self) -> bool:
@@ -54,32 +52,32 @@ class Endings:
         return not self.shares.any()
 
     def shares_at(self, samples: I64) -> npt.NDArray[np.float64]:
-        """The share of the source that each sample is of."""
+        """Return the share of the source of each sample."""
         if self._mix is None:
             return np.broadcast_to(self.shares[0], len(samples))
         return self.shares[self._mix.origin(samples)[0]]
 
     def __call__(self, samples: I64) -> Flags:
         shares = self.shares_at(samples)
-        found: Flags = shares == 1
-        looked = np.flatnonzero((shares > 0) & ~found)
-        found[looked] = [one == self._token for one in self._last_tokens(samples[looked])]
-        return found
+        ends: Flags = shares == 1
+        mixed = np.flatnonzero((shares > 0) & ~ends)
+        ends[mixed] = [token == self._token for token in self._last_tokens(samples[mixed])]
+        return ends
 
 
 def stored_ends(reader: Reader, field: str, token: int) -> Endings:
-    """Endings of documents as they are stored."""
+    """Return the endings of documents as they are stored."""
     return Endings(reader, functools.partial(_last_stored, reader, field), token)
 
 
 def _last_stored(reader: Reader, field: str, samples: I64) -> list[int | None]:
-    """The last tokens of documents; None of those that are empty, missing or damaged."""
+    """Return the last tokens of documents; None for those that are empty, missing or damaged."""
     try:
         columns = reader.read(samples, [field])
     except DataError:
         if len(samples) == 1:
             return [None]
-        return [token for one in samples for token in _last_stored(reader, field, np.array([one]))]
+        return [token for sample in samples for token in _last_stored(reader, field, np.array([sample]))]
     kind, column = reader.schema[field], columns[field]
     assert isinstance(kind, Tensor)
     if isinstance(column, np.ndarray):
@@ -93,10 +91,10 @@ def _last_of(column: Ragged, dtype: np.dtype[Any]) -> list[int | None]:
     ends = column.starts + column.sizes
     filled = np.flatnonzero(column.sizes >= dtype.itemsize)
     cells = column.data[ends[filled, None] - dtype.itemsize + np.arange(dtype.itemsize)]
-    found: list[int | None] = [None] * len(column)
+    tokens: list[int | None] = [None] * len(column)
     for row, token in zip(filled.tolist(), cells.view(dtype)[:, 0].tolist(), strict=True):
-        found[row] = token
-    return found
+        tokens[row] = token
+    return tokens
 
 
 def _last_decoded(reader: Reader, field: str, columns: Columns, row: int) -> int | None:

@@ -1,8 +1,13 @@
-"""One epoch: threads that make batches ahead of the loop that takes them."""
+"""One epoch: producer threads make batches ahead of the training loop that takes them.
+
+``Epoch`` is the iterator that the training loop holds. ``_Queue`` is what it shares with its threads, which
+run ``_produce``. ``BatchCoalescer`` decides how many small batches for a device are made together.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import threading
 import time
@@ -10,38 +15,40 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Protocol
 
-import numpy as np
-
 from .. import order as orders
 from ..errors import OptionError, Problem
 from ..schema.columns import I64
 from ..storage.remote import waiting_until
 from . import threads
-from .batch import Batch, Executor, Prepared
-from .convoy import Pace, cut
+from .executor import Batch, Executor, SampleBatches
 from .images import Device
 from .on_cpu import OnCpu
+from .packing import PackedBatches, Packing
 from .prefetch import Prefetch, make_prefetch
 from .readahead import Readahead, make_readahead
 
-# A step needs Python's lock most where it begins, to start kernels. While so many batches are ready, no
-# thread begins another in this part of a step, but not for more seconds.
-READY, LULL, LONGEST = 2, 0.25, 0.02
+# A training step needs the GIL most where it begins, to start kernels. While so many batches are ready, no
+# producer begins another batch in this fraction of a step, but it waits for at most so many seconds.
+QUIET_READY_BATCHES, QUIET_STEP_FRACTION, MAX_QUIET_SECONDS = 2, 0.25, 0.02
+
+# A batch with the ticket of its delivery, or the exception that is raised in its place.
+Delivered = tuple[Batch, Any] | BaseException
 
 
 class Delivery(Protocol):
-    """What hands batches to a framework; see interop."""
+    """Hands batches to a framework; see interop."""
 
-    # Whether batches go to memory that is not the CPU's.
+    # True if batches go to memory that is not the CPU's.
     elsewhere: bool
 
     def allocate(self, size: int) -> Any: ...
-    def images(self, on_cpu: OnCpu, decode: str, share: float | None, ahead: int) -> Device: ...
+    def images(self, on_cpu: OnCpu, decode: str, share: float | None, prefetch_batches: int) -> Device: ...
     def send(self, values: dict[str, Any]) -> tuple[dict[str, Any], Any]: ...
     def receive(self, values: dict[str, Any], ticket: Any) -> dict[str, Any]: ...
 
 
 def check_process(made_in: int) -> None:
+    """Raise OptionError in a process other than ``made_in``."""
     if os.getpid() != made_in:
         raise OptionError(
             "the loader was made before this process was forked, and threads do not come along; "
@@ -49,8 +56,8 @@ def check_process(made_in: int) -> None:
         )
 
 
-class Tally:
-    """What the epochs of a loader came to, all together."""
+class EpochTotals:
+    """Counts and seconds of all epochs of a loader."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -60,180 +67,257 @@ class Tally:
 
 @dataclasses.dataclass
 class Progress:
-    """How far an epoch has come; it outlives the epoch, so that a state can be taken after a break."""
+    """Position in an epoch; it outlives the epoch, so that a state can be taken after a break."""
 
     epoch: int
     shard: orders.Batches
-    given: int = 0
-    # The shard of the epoch after this one.
-    after: Callable[[], orders.Batches | None] | None = None
+    # Returns the shard of the following epoch.
+    next_shard: Callable[[], orders.Batches | None] | None = None
+    delivered: int = 0
 
     @property
     def position(self) -> int:
-        """How many samples of the whole order, over all ranks, were given out."""
-        return self.shard.position_after(self.given)
+        """Number of samples of the order that all ranks together have delivered."""
+        return self.shard.position_after(self.delivered)
 
     @property
     def finished(self) -> bool:
-        return not self.shard.has(self.given)
+        return not self.shard.has(self.delivered)
 
 
-def after(loader: Any, epoch: int) -> Callable[[], orders.Batches | None]:
-    """Gives the shard of the next epoch, as long as somebody holds the loader."""
-    held = weakref.ref(loader)
+def next_shard(loader: Any, epoch: int) -> Callable[[], orders.Batches | None]:
+    """Return a function that gives the shard of the following epoch while the loader is alive."""
+    reference = weakref.ref(loader)
 
     def shard() -> orders.Batches | None:
-        found = held()
-        return None if found is None else found._shard(epoch + 1, 0)
+        alive = reference()
+        return None if alive is None else alive._shard(epoch + 1, 0)
 
     return shard
 
 
-class _Shared:
-    """What an epoch and its threads share; the threads never hold the epoch, so that it can be let go."""
+@dataclasses.dataclass(frozen=True)
+class CoalescingTuning:
+    """Limits of coalesced batches.
 
-    shard: orders.Batches
-    epoch: int
+    seconds: how much of the training loop's consumption is made together. max_samples, max_bytes: of all
+    coalesced batches. decay: weight of older measurements. overprovision: factor by which in-flight batches
+    exceed the average need, since some take longer than others.
+    """
+
+    seconds: float = 0.03
+    max_samples: int = 1024
+    max_bytes: int = 320 << 20
+    decay: float = 0.8
+    overprovision: float = 2
+
+
+class BatchCoalescer:
+    """Decides how many batches are made together (``size``), and how many may be in flight (``room``).
+
+    Small batches for a device are read, copied and computed several at a time, since the fixed cost of each
+    exceeds that of its samples, and given out one by one. The number depends on how fast batches are taken;
+    their contents do not depend on it. ``prefetch_batches``: the least number of batches in flight.
+    ``enabled``: coalescing may be tried; the first batch shows whether it can be sliced.
+    """
+
+    tuning = CoalescingTuning()
 
     def __init__(
-        self, executor: Executor, delivery: Delivery | None, indices: I64 | None, pace: Pace
+        self, prefetch_batches: int, *, enabled: bool, tuning: CoalescingTuning | None = None
     ) -> None:
-        self.executor, self.delivery, self.indices, self.pace = executor, delivery, indices, pace
+        self._prefetch_batches, self._enabled = prefetch_batches, enabled
+        self.tuning = tuning or self.tuning
+        self._lock = threading.Lock()
+        self._producers = 1
+        self._last = 0.0
+        # Decaying sums over the latest batches: samples, seconds between them, and seconds that each took.
+        self._samples, self._seconds, self._latency = 0.0, 0.0, 0.0
+        self.size, self.room = 1, prefetch_batches
+
+    def start(self, producers: int) -> None:
+        """Begin an epoch whose batches are made by so many threads."""
+        with self._lock:
+            self._producers, self._last = producers, time.perf_counter()
+
+    def record(self, batch: Batch, batches: int, began: float) -> None:
+        """Learn from ``batch``, which holds several batches and was begun at ``began``."""
+        if not self._enabled:
+            return
+        samples, now, tuning = len(batch.ids), time.perf_counter(), self.tuning
+        if not samples or any(not _has_rows(value, samples) for value in batch.values.values()):
+            self._enabled, self.size, self.room = False, 1, self._prefetch_batches
+            return
+        with self._lock:
+            since, self._last = now - self._last, now
+            self._samples = tuning.decay * self._samples + samples
+            self._seconds = tuning.decay * self._seconds + since
+            latency = now - began
+            if self._latency:
+                latency = tuning.decay * self._latency + (1 - tuning.decay) * latency
+            self._latency = latency
+            rate, batch_size = self._samples / max(self._seconds, 1e-9), samples / batches
+            sample_bytes = sum(value.nbytes for value in batch.values.values()) / samples
+            limit = min(tuning.max_samples, tuning.max_bytes / max(sample_bytes, 1)) / batch_size
+            self.size = max(1, round(min(tuning.seconds * rate / batch_size, limit)))
+            in_flight = math.ceil(tuning.overprovision * rate * self._latency / batch_size)
+            self.room = max(self._prefetch_batches, min(in_flight, (self._producers + 1) * self.size))
+
+
+def _has_rows(value: Any, count: int) -> bool:
+    shape: Any = getattr(value, "shape", None)
+    return bool(shape) and shape[0] == count and hasattr(value, "nbytes")
+
+
+def split(coalesced: Batch, ids: list[I64]) -> list[Batch]:
+    """Return the batches that were made together."""
+    batches, start = [], 0
+    for batch_ids in ids:
+        rows = slice(start, start + len(batch_ids))
+        values = {name: value[rows] for name, value in coalesced.values.items()}
+        batches.append(Batch(values, batch_ids, []))
+        start = rows.stop
+    return batches
+
+
+class _Queue:
+    """State that an epoch and its threads share; threads never refer to the epoch, so it can be collected."""
+
+    batches: SampleBatches
+
+    def __init__(self, executor: Executor, delivery: Delivery | None, coalescer: BatchCoalescer) -> None:
+        self.executor, self.delivery, self.coalescer = executor, delivery, coalescer
         self.process = os.getpid()
         self.changed = threading.Condition()
-        self.made: dict[int, Any] = {}
-        # Batches that threads began to make, that were asked for, and that were taken.
-        self.next, self.asked, self.taken, self.stopped = 0, 0, 0, False
-        # Held by the thread that prepares a batch: so they come to the engine in order.
+        self.ready: dict[int, Delivered] = {}
+        # The next batch to make, the next to hand out, and the number handed out.
+        self.next, self.requested, self.taken, self.stopped = 0, 0, 0, False
+        # Held by the thread that prepares a batch, so that requests reach the engine in order.
         self.in_order = threading.Lock()
         self.prefetch: Prefetch | Readahead | None = None
-        # How long a step takes, and until when it is left alone.
-        self.step, self.quiet = 0.0, 0.0
-
-    def ids_of(self, number: int) -> I64:
-        """The samples of a batch."""
-        positions = self.shard.batch(number)
-        return positions if self.indices is None else self.indices[positions]
+        # Seconds of a training step, and the time until which its beginning is left alone.
+        self.step_seconds, self.quiet_until = 0.0, 0.0
 
     def claim(self) -> range:
-        """The next batches to make, once there is room for them; none when there is nothing left to do."""
+        """Return the next batches to make once there is room for them; empty when none is left."""
         with self.changed:
-            self.changed.wait_for(lambda: self.stopped or self.next < self.taken + self.pace.room)
-            while not self.stopped and len(self.made) >= READY:
-                if (left := self.quiet - time.perf_counter()) <= 0:
+            self.changed.wait_for(lambda: self.stopped or self.next < self.taken + self.coalescer.room)
+            while not self.stopped and len(self.ready) >= QUIET_READY_BATCHES:
+                if (seconds := self.quiet_until - time.perf_counter()) <= 0:
                     break
-                self.changed.wait(left)
-            first = self.next
-            while not self.stopped and self.next < first + self.pace.together and self.shard.has(self.next):
+                self.changed.wait(seconds)
+            first, shard = self.next, self.batches.shard
+            while not self.stopped and self.next < first + self.coalescer.size and shard.has(self.next):
                 self.next += 1
             return range(first, self.next)
 
-    def put(self, numbers: range, made: list[Any]) -> None:
+    def put(self, numbers: range, delivered: list[Delivered]) -> None:
         with self.changed:
             if not self.stopped:
-                self.made.update(zip(numbers, made, strict=True))
+                self.ready.update(zip(numbers, delivered, strict=True))
             self.changed.notify_all()
 
-    def take(self) -> Any:
-        """The next batch or the exception in its place; None when there is none to come."""
+    def take(self) -> Delivered | None:
+        """Return the next batch or the exception in its place; None at the end."""
         with self.changed:
-            if self.stopped or not self.shard.has(self.asked):
+            if self.stopped or not self.batches.shard.has(self.requested):
                 return None
-            number, self.asked = self.asked, self.asked + 1
-            self.changed.wait_for(lambda: self.stopped or number in self.made)
+            number, self.requested = self.requested, self.requested + 1
+            self.changed.wait_for(lambda: self.stopped or number in self.ready)
             self.taken += 1
-            self.quiet = time.perf_counter() + min(LULL * self.step, LONGEST)
+            quiet = min(QUIET_STEP_FRACTION * self.step_seconds, MAX_QUIET_SECONDS)
+            self.quiet_until = time.perf_counter() + quiet
             self.changed.notify_all()
-            return self.made.pop(number, None)
+            return self.ready.pop(number, None)
 
     @property
     def over(self) -> bool:
-        return self.stopped or not self.shard.has(self.taken)
+        return self.stopped or not self.batches.shard.has(self.taken)
 
     def stop(self) -> None:
-        # In a child of a fork, threads that are not there may hold the lock.
+        # In a forked child, the lock may be held by a thread that does not exist there.
         if os.getpid() != self.process:
             return
         with self.changed:
             self.stopped = True
-            self.made.clear()
+            self.ready.clear()
             self.changed.notify_all()
         if self.prefetch is not None:
             self.prefetch.close()
 
 
-def _produce(shared: _Shared) -> None:
-    with waiting_until(lambda: shared.stopped):
-        _produce_batches(shared)
+def _produce(queue: _Queue) -> None:
+    """Make batches until the epoch ends: the body of a producer thread."""
+    with waiting_until(lambda: queue.stopped):
+        _produce_batches(queue)
 
 
-def _produce_batches(shared: _Shared) -> None:
+def _produce_batches(queue: _Queue) -> None:
     while True:
         prepared: Any = None
-        with shared.in_order:
-            numbers = shared.claim()
+        with queue.in_order:
+            numbers = queue.claim()
             if not numbers:
                 return
             began = time.perf_counter()
             try:
-                if shared.prefetch is not None:
+                if queue.prefetch is not None:
                     for number in numbers:
-                        shared.prefetch.wait(number)
-                executor = shared.shard.executor(numbers[0], shared.executor)
-                ids = [shared.ids_of(number) for number in numbers]
-                prepared = executor.prepare(ids[0] if len(ids) == 1 else np.concatenate(ids), shared.epoch)
-            # It is raised again in the thread that asks for this batch.
+                        queue.prefetch.wait(number)
+                prepared = queue.batches.prepare(numbers)
+            # It is raised again in the thread that takes this batch.
             except BaseException as error:
-                made: list[Any] = [error]
+                delivered: list[Delivered] = [error]
         if prepared is not None:
-            made = _made(shared, executor, prepared, ids, numbers, began)
-        if len(made) < len(numbers):
-            # Something in one of them is wrong: each by itself tells in which.
-            made = [_alone(shared, number) for number in numbers]
+            delivered = _finish(queue, prepared, numbers, began)
+        if len(delivered) < len(numbers):
+            # One of the coalesced batches has an error: make each by itself to find out which.
+            delivered = [_make_alone(queue, number) for number in numbers]
         for number in numbers:
-            if shared.prefetch is not None:
-                shared.prefetch.done(number)
-        shared.put(numbers, made)
-        del made, prepared
+            if queue.prefetch is not None:
+                queue.prefetch.done(number)
+        queue.put(numbers, delivered)
+        del delivered, prepared
 
 
-def _made(
-    shared: _Shared, executor: Executor, prepared: Prepared, ids: list[I64], numbers: range, began: float
-) -> list[Any]:
-    """Batches that were prepared together, or an exception in place of the first; none where one is wrong."""
+def _finish(queue: _Queue, prepared: Any, numbers: range, began: float) -> list[Delivered]:
+    """Finish batches that were prepared together.
+
+    Returns one exception if making them failed, and nothing if samples of coalesced batches were skipped.
+    """
     try:
-        batch = executor.finish(prepared)
-        if len(numbers) == 1:
-            batch = shared.shard.finish(numbers[0], batch)
-        elif batch.skipped:
+        batch = queue.batches.finish(prepared)
+        if len(numbers) > 1 and batch.skipped:
             return []
-        batch, ticket = _deliver(shared, batch)
-        shared.pace.made(batch, len(numbers), began)
-        return [(one, ticket) for one in ([batch] if len(numbers) == 1 else cut(batch, ids))]
+        batch, ticket = _deliver(queue, batch)
+        queue.coalescer.record(batch, len(numbers), began)
+        if len(numbers) == 1:
+            return [(batch, ticket)]
+        return [(part, ticket) for part in split(batch, prepared.ids)]
     except BaseException as error:
         return [error]
 
 
-def _alone(shared: _Shared, number: int) -> Any:
+def _make_alone(queue: _Queue, number: int) -> Delivered:
     try:
-        return _deliver(shared, shared.executor.run(shared.ids_of(number), shared.epoch))
+        return _deliver(queue, queue.batches.finish(queue.batches.prepare(range(number, number + 1))))
     except BaseException as error:
         return error
 
 
-def _deliver(shared: _Shared, batch: Batch) -> tuple[Batch, Any]:
-    if shared.delivery is None:
+def _deliver(queue: _Queue, batch: Batch) -> tuple[Batch, Any]:
+    if queue.delivery is None:
         return batch, None
     began = time.perf_counter()
-    values, ticket = shared.delivery.send(batch.values)
-    shared.executor.timer.add("device", began)
+    values, ticket = queue.delivery.send(batch.values)
+    queue.executor.timer.add("device", began)
     return Batch(values, batch.ids, batch.skipped), ticket
 
 
 class Epoch:
-    """One pass over the samples, begun with the first batch. Letting it go, or ``close``, ends its threads.
+    """One pass over the samples, begun with the first batch. Dropping it, or ``close``, ends its threads.
 
-    ``begin()`` says which epoch it is; ``begin(False)`` which it would be.
+    ``begin()`` returns the epoch that starts now; ``begin(False)`` the one that would.
     """
 
     def __init__(
@@ -241,129 +325,133 @@ class Epoch:
         executor: Executor,
         delivery: Delivery | None,
         begin: Callable[..., Progress],
-        tally: Tally,
+        totals: EpochTotals,
         *,
         indices: I64 | None,
-        pace: Pace,
+        coalescer: BatchCoalescer,
+        packing: Packing | None,
         ids: bool,
         page_cache: bool | None = None,
     ) -> None:
-        self._delivery, self._tally, self._ids, self._page_cache = delivery, tally, ids, page_cache
-        self._shared = _Shared(executor, delivery, indices, pace)
+        self._delivery, self._totals, self._ids, self._page_cache = delivery, totals, ids, page_cache
+        self._indices, self._packing = indices, packing
+        self._queue = _Queue(executor, delivery, coalescer)
         self._begin: Callable[..., Progress] | None = begin
         self.progress: Progress | None = None
-        self._left = 0.0
+        # When the training loop received its last batch.
+        self._delivered_at = 0.0
         self._threads: list[threading.Thread] = []
 
     def _start(self) -> None:
-        """Unless that was done, begin to make batches; several threads may ask for the first."""
-        with self._shared.changed:
-            if self._begin is None or self._shared.stopped:
+        """Start the producers unless they run; several threads may ask for the first batch."""
+        queue = self._queue
+        with queue.changed:
+            if self._begin is None or queue.stopped:
                 return
-            self.progress = self._begin()
-            self._shared.shard, self._shared.epoch = self.progress.shard, self.progress.epoch
-            shared = self._shared
-            shared.prefetch = make_prefetch(
-                shared.executor.reader,
-                shared.executor.plan.fields,
-                shared.indices,
-                shared.shard,
-                self.progress.after,
-                ranges=shared.executor.ranges,
-            ) or make_readahead(shared.executor, shared.indices, shared.shard, self._page_cache)
-            if shared.prefetch is not None:
-                shared.prefetch.start()
-            # It holds the loader, which we need no longer.
+            self.progress = progress = self._begin()
+            # `_begin` refers to the loader, which is needed no longer.
             self._begin = None
-            count = self._shared.executor.producers()
-            shared.pace.start(count)
+            executor, shard = queue.executor, progress.shard
+            if self._packing is None:
+                queue.batches = SampleBatches(executor, shard, self._indices, progress.epoch)
+            else:
+                queue.batches = PackedBatches(self._packing, executor, shard, self._indices, progress.epoch)
+            queue.prefetch = make_prefetch(
+                executor.reader,
+                executor.plan.fields,
+                self._indices,
+                shard,
+                progress.next_shard,
+                ranges=executor.ranges,
+            ) or make_readahead(executor, self._indices, shard, self._page_cache)
+            if queue.prefetch is not None:
+                queue.prefetch.start()
+            producers = executor.producers()
+            queue.coalescer.start(producers)
             self._threads = [
-                threading.Thread(
-                    target=_produce, args=(self._shared,), name=f"batchplant-{part}", daemon=True
-                )
-                for part in range(count)
+                threading.Thread(target=_produce, args=(queue,), name=f"batchplant-{number}", daemon=True)
+                for number in range(producers)
             ]
-        threads.start(self._threads, self._shared)
+        threads.start(self._threads, queue)
 
     def __iter__(self) -> Epoch:
         return self
 
     @property
     def over(self) -> bool:
-        """Whether there is nothing more to come."""
-        return self._shared.stopped
+        """True if no batch will follow."""
+        return self._queue.stopped
 
     @property
     def queue(self) -> tuple[int, int]:
-        """How many batches are ready, and how many are being made."""
-        shared = self._shared
-        ready = len(shared.made)
-        return ready, max(0, shared.next - shared.taken - ready)
+        """Number of batches that are ready, and number being made."""
+        ready = len(self._queue.ready)
+        return ready, max(0, self._queue.next - self._queue.taken - ready)
 
     def __len__(self) -> int:
-        """Batches that are left."""
+        """Batches that are still to come."""
         progress = self.progress or (self._begin(False) if self._begin else None)
-        return len(progress.shard) - progress.given if progress else 0
+        return len(progress.shard) - progress.delivered if progress else 0
 
     def __next__(self) -> Any:
-        check_process(self._shared.process)
+        check_process(self._queue.process)
         try:
             self._start()
             return self._next()
         except StopIteration:
             raise
         except BaseException:
-            # Ctrl-C, or an error in a batch; its traceback may hold us for long, but no thread.
-            self._shared.stop()
+            # Ctrl-C, or an error in a batch: its traceback may refer to the epoch for long, but to no thread.
+            self._queue.stop()
             raise
 
     def _next(self) -> Any:
         began = time.perf_counter()
-        made = self._shared.take()
+        delivered = self._queue.take()
         ended = time.perf_counter()
-        with self._tally.lock:
-            step = began - self._left if self._left else 0.0
-            self._tally.stepped += step
-            self._shared.step = (self._shared.step + step) / 2
-            self._tally.waited += ended - began
-            self._left = ended
-        if made is None:
+        with self._totals.lock:
+            step = began - self._delivered_at if self._delivered_at else 0.0
+            self._totals.stepped += step
+            self._queue.step_seconds = (self._queue.step_seconds + step) / 2
+            self._totals.waited += ended - began
+            self._delivered_at = ended
+        if delivered is None:
             # Another thread may still wait for the batch it asked for.
-            if self._shared.over:
+            if self._queue.over:
                 self.close()
             raise StopIteration
-        if isinstance(made, BaseException):
+        if isinstance(delivered, BaseException):
             self.close()
             try:
-                raise made
+                raise delivered
             finally:
-                # Else its traceback would hold it, and so us.
-                del made
-        batch, ticket = made
-        with self._tally.lock:
-            self._tally.batches += 1
-            self._tally.samples += len(batch.ids)
-            self._tally.skipped += batch.skipped
+                # Break the cycle exception -> traceback -> frame -> exception.
+                del delivered
+        batch, ticket = delivered
+        with self._totals.lock:
+            self._totals.batches += 1
+            self._totals.samples += len(batch.ids)
+            self._totals.skipped += batch.skipped
             if self.progress is not None:
-                self.progress.given += 1
+                self.progress.delivered += 1
         values = dict(batch.values)
         if self._ids:
             values["ids"] = batch.ids
         return values if self._delivery is None else self._delivery.receive(values, ticket)
 
     def stop(self) -> None:
-        """Begin no batch any more."""
-        self._shared.stop()
+        """Begin no further batch."""
+        self._queue.stop()
 
     def close(self, patience: float | None = None) -> None:
-        """Stop the threads; ``patience``: how long to wait for what they are doing."""
-        self._shared.stop()
-        if os.getpid() != self._shared.process:
+        """Stop the threads; ``patience``: seconds to wait for what they are doing."""
+        self._queue.stop()
+        if os.getpid() != self._queue.process:
             return
         for thread in self._threads:
             if thread is not threading.current_thread():
                 threads.join(thread, patience)
 
     def __del__(self) -> None:
-        if hasattr(self, "_shared"):
-            self._shared.stop()
+        if hasattr(self, "_queue"):
+            self._queue.stop()

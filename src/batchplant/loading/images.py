@@ -1,43 +1,41 @@
-"""The images of a batch: one request, which the engine (:mod:`.on_cpu`) or a device answers."""
+"""The images of a batch: one request, which a back end answers, the engine (:mod:`.on_cpu`) or a device."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from ..codecs.media import image
 from ..errors import DataError, DecodeError, OptionError
 from ..ops.base import F64, Draws, Op
 from ..ops.cutting import Cuts
 from ..ops.decode import whole_boxes
-from ..schema.columns import I32, I64, U8, as_bytes
+from ..schema.columns import I32, I64, U8, Flags, as_bytes
 from ..storage import limits
-from .arguments import unexpected
 from .locate import Located
 from .stage import LONGEST_SIDE, PROBED_SAMPLES, ImageStage, Target
 
-# Hardly any image becomes so many times its size; of one that says so, the header is looked at.
-DOUBTFUL = 1000
+# Decoded images are rarely larger than their file by this factor; the header of one that is gets checked.
+DOUBTFUL_EXPANSION = 1000
 
-# What is wrong with rows of a batch.
+# Errors by row of a batch.
 Failures = dict[int, DataError]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DecodeOptions:
-    """How a Loader makes images.
+    """Options of a Loader for decoding images.
 
     decode: how they get to the ``device``. None: made on the CPU and copied; or finished on the device, with
     JPEGs decoded by the ``cpu``, the ``gpu``, either (``hybrid``), both together (``split``), or what
-    measures best (``auto``). gpu_share:
-    the part that ``hybrid`` gives to the GPU, whatever its speed. dct: ``accurate``, or ``fast``. fast_scale:
-    let JPEGs be decoded at a fraction of their size where the result is smaller still.
+    measures best (``auto``). gpu_share: the part that ``hybrid`` gives to the GPU, whatever its speed. dct:
+    ``accurate``, or ``fast``. fast_scale: let JPEGs be decoded at a fraction of their size where the result
+    is smaller still.
     """
 
     decode: str | None = None
@@ -45,15 +43,8 @@ class DecodeOptions:
     dct: str = "accurate"
     fast_scale: bool = False
 
-    def but(self, changes: Mapping[str, Any], others: Iterable[str]) -> DecodeOptions:
-        """The same with some changed, as they were given to the Loader, which has ``others`` too."""
-        own = [one.name for one in dataclasses.fields(self)]
-        for name in changes:
-            if name not in own:
-                raise unexpected(name, [*own, *others])
-        return dataclasses.replace(self, **changes)
-
     def check(self, device: Any) -> None:
+        """Raise OptionError unless the options fit the ``device`` of a Loader."""
         if device is None and (self.decode is not None or self.gpu_share is not None):
             raise OptionError('decode says how images get to a device: name one, as in device="cuda"')
         if self.decode is None and self.gpu_share is not None:
@@ -62,50 +53,50 @@ class DecodeOptions:
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """Images to make, a row for each; of the samples ``ids``.
+    """Images to make, a row for each, of the samples ``ids``.
 
-    sizes: height and width, turned as ``turns`` (EXIF) says; zeros where the header tells none. boxes, flips,
-    downs, places: as in :class:`~batchplant.ops.cutting.Cuts`. canvases: height and width of what each
-    becomes by itself. redraw: the cuts of a row that turned out to have another size than its header says.
+    sizes: height and width after the EXIF rotation ``turns``; zeros where the header tells none. boxes,
+    flips, downs, places: as in :class:`~batchplant.ops.cutting.Cuts`. canvases: height and width of each
+    result before collation. redraw: returns the cuts of a row whose size differs from that in its header.
     """
 
     cells: Located
     sizes: I32
     boxes: F64
-    flips: npt.NDArray[np.bool_] | None
+    flips: Flags | None
     turns: U8 | None
     target: Target
     redraw: Callable[[int, tuple[int, int]], Cuts]
     ids: I64
     canvases: I32
-    downs: npt.NDArray[np.bool_] | None = None
+    downs: Flags | None = None
     places: I32 | None = None
 
     def __len__(self) -> int:
         return len(self.sizes)
 
     def part(self, rows: I64, target: Target) -> Request:
-        """Some of them, to become something else."""
+        """Return a request for some rows, with another target."""
 
-        def some(values: Any) -> Any:
+        def take(values: Any) -> Any:
             return None if values is None else np.ascontiguousarray(values[rows])
 
         return Request(
-            self.cells.take(rows), self.sizes[rows], self.boxes[rows], some(self.flips), some(self.turns),
+            self.cells.take(rows), self.sizes[rows], self.boxes[rows], take(self.flips), take(self.turns),
             target, lambda row, size: self.redraw(int(rows[row]), size), self.ids[rows],
-            self.canvases[rows], some(self.downs), some(self.places),
+            self.canvases[rows], take(self.downs), take(self.places),
         )  # fmt: skip
 
     @property
-    def framed(self) -> npt.NDArray[np.bool_]:
-        """Which are more than a box, resized and mirrored left to right: more than a device's kernel does."""
-        found = np.zeros(len(self), dtype=np.bool_) if self.downs is None else self.downs.copy()
+    def framed(self) -> Flags:
+        """Rows that need more than crop, resize and horizontal flip, which a device's kernel cannot do."""
+        framed = np.zeros(len(self), dtype=np.bool_) if self.downs is None else self.downs.copy()
         if self.places is not None:
-            found |= (self.places[:, 2:] != (self.target.height, self.target.width)).any(axis=1)
-        return found
+            framed |= (self.places[:, 2:] != (self.target.height, self.target.width)).any(axis=1)
+        return framed
 
     def pixels(self, row: int) -> Any:
-        """One image, decoded whole, in the mode of the target."""
+        """Return one complete image, decoded, in the mode of the target."""
         data, mode, shape = self.cells.cell(row), self.target.mode, self.cells.shape
         if shape is None or not shape[row].any():
             pixels = image.expand(image.decode(data, mode))
@@ -114,25 +105,27 @@ class Request:
         if min(sizes) < 0 or math.prod(sizes) != data.size:
             raise DecodeError(f"{data.size} bytes cannot be raw pixels of shape {sizes}")
         pixels = data.reshape(sizes)
-        # Gray as RGB loses nothing; every other change of channels would.
+        # Converting gray to RGB is the only change of channels that loses nothing.
         return np.repeat(pixels, 3, axis=2) if mode == "RGB" and pixels.shape[2] == 1 else pixels
 
     def refused(self) -> Failures:
-        """What must not be decoded, found before memory is taken."""
+        """Return the errors of images that must not be decoded, before memory is taken."""
         failures = self._implausible()
         if self.target.as_stored:
             failures = {**self._misfits(), **failures}
         return failures
 
     def _implausible(self) -> Failures:
-        """Images that claim more than they may."""
+        """Return the errors of images that claim to be larger than is allowed."""
         cells, encoded = self.cells, ~self.cells.raw
         if not encoded.any():
             return {}
         pixels = self.sizes.astype(np.float64).prod(axis=1)
         values = pixels * self.target.channels
         allowed = np.maximum(limits.max_bytes(), limits.PLAUSIBLE * cells.size)
-        doubtful = (values > np.minimum(allowed, DOUBTFUL * cells.size)) | (pixels > limits.max_pixels())
+        doubtful = (values > np.minimum(allowed, DOUBTFUL_EXPANSION * cells.size)) | (
+            pixels > limits.max_pixels()
+        )
         failures: Failures = {}
         for row in np.flatnonzero(doubtful & encoded).tolist():
             cell = cells.cell(row)
@@ -143,13 +136,14 @@ class Request:
         return failures
 
     def _misfits(self) -> Failures:
+        """Return the errors of images that have another size than the first."""
         if 0 in (self.target.height, self.target.width):
             return {row: self._undecodable(row) for row in range(len(self))}
-        # One whose header tells no size is looked at when it is decoded.
-        target, told = self.target, self.sizes.all(axis=1)
-        other = np.flatnonzero((self.canvases != (target.height, target.width)).any(axis=1) & told)
-        found = {row: misfit(self.canvases[row].tolist(), target) for row in other.tolist()}
-        return {row: error for row, error in found.items() if error is not None}
+        # An image without a size in its header is checked when it is decoded.
+        target, has_size = self.target, self.sizes.all(axis=1)
+        rows = np.flatnonzero((self.canvases != (target.height, target.width)).any(axis=1) & has_size)
+        errors = {row: misfit(self.canvases[row].tolist(), target) for row in rows.tolist()}
+        return {row: error for row, error in errors.items() if error is not None}
 
     def _undecodable(self, row: int) -> DataError:
         try:
@@ -166,7 +160,7 @@ HINT = (
 
 
 def misfit(size: tuple[int, int] | list[int], target: Target) -> DataError | None:
-    """Why an image of this height and width cannot be part of a batch whose size the first one gave."""
+    """Return why an image of this height and width cannot be in a batch whose size the first image set."""
     height, width = size
     if max(size) > LONGEST_SIDE:
         return _too_long(list(size))
@@ -178,27 +172,30 @@ def misfit(size: tuple[int, int] | list[int], target: Target) -> DataError | Non
 
 
 def make_request(
-    stage: ImageStage, cells: Located, sizes: I32, turns: U8 | None, ready: Any, ids: I64, *,
+    stage: ImageStage, cells: Located, sizes: I32, turns: U8 | None, ready: Flags | None, ids: I64, *,
     seed: int, epoch: int,
 ) -> tuple[Request, Failures]:  # fmt: skip
-    """What a stage asks for images of these sizes (height, width, as they are turned; zeros: unknown), and
-    what is wrong with those that must not be decoded. ``ready``: those that are cut and resized already."""
+    """Return the request of a stage, and the errors of images that must not be decoded.
+
+    sizes: height and width after the EXIF rotation ``turns``; zeros: unknown. ready: images that are cropped
+    and resized already.
+    """
 
     def redraw(row: int, size: tuple[int, int]) -> Cuts:
-        one = slice(row, row + 1)
-        cuts, wrong = stage.cuts(np.array([size], dtype=np.int32), ids[one], seed=seed, epoch=epoch)
-        if wrong:
-            raise wrong[0]
+        sample = ids[row : row + 1]
+        cuts, errors = stage.cuts(np.array([size], dtype=np.int32), sample, seed=seed, epoch=epoch)
+        if errors:
+            raise errors[0]
         return cuts
 
     if stage.target.collate is not None:
-        # Their sizes are those of the batch.
-        sizes = _told(cells, sizes, turns)
-    # An image of no known size is refused, or has one, once it is decoded.
-    cuts, wrong = stage.cuts(np.maximum(sizes, 1), ids, seed=seed, epoch=epoch)
+        # The size of the batch depends on those of all images.
+        sizes = _complete_sizes(cells, sizes, turns)
+    # An image of unknown size gets one, or is refused, once it is decoded.
+    cuts, errors = stage.cuts(np.maximum(sizes, 1), ids, seed=seed, epoch=epoch)
     if ready is not None:
         cuts.boxes[ready] = whole_boxes(sizes[ready])
-    refused: Failures = {row: error for row, error in wrong.items() if sizes[row].all()}
+    refused: Failures = {row: error for row, error in errors.items() if sizes[row].all()}
     target, places = stage.target, cuts.places
     if target.collate is not None:
         for row in np.flatnonzero((cuts.sizes > LONGEST_SIDE).any(axis=1)).tolist():
@@ -215,15 +212,15 @@ def make_request(
     return request, {**request.refused(), **refused}
 
 
-def _told(cells: Located, sizes: I32, turns: U8 | None) -> I32:
-    """The sizes, also of images whose encoding the engine does not know."""
+def _complete_sizes(cells: Located, sizes: I32, turns: U8 | None) -> I32:
+    """Return the sizes, with those of images whose encoding the engine does not know."""
     sizes = sizes.copy()
     for row in np.flatnonzero(~sizes.all(axis=1)).tolist():
-        # What is wrong with it is said when it is decoded.
+        # The error is reported when the image is decoded.
         with contextlib.suppress(DataError):
-            found = image.header(cells.cell(row))
+            header = image.header(cells.cell(row))
             turned = turns is not None and turns[row] >= 5
-            sizes[row] = (found.width, found.height) if turned else (found.height, found.width)
+            sizes[row] = (header.width, header.height) if turned else (header.height, header.width)
     return sizes
 
 
@@ -232,28 +229,28 @@ def _too_long(size: list[int]) -> DataError:
 
 
 def _too_large(sizes: I32, target: Target, refused: Failures) -> Failures:
-    """The largest image, where an array as large as it would mostly hold padding, and more than may be."""
+    """Return an error for the largest image if padding the others to it would exceed the memory limit."""
     assert target.collate is not None
-    kept = np.delete(np.arange(len(sizes)), list(refused))
-    if not len(kept):
+    rows = np.delete(np.arange(len(sizes)), list(refused))
+    if not len(rows):
         return {}
-    some = sizes[kept].astype(np.float64)
-    bytes_each = target.channels * target.dtype.itemsize
-    whole = math.prod(target.collate.canvas(sizes[kept])) * len(kept) * bytes_each
-    if whole <= max(limits.max_bytes(), limits.PLAUSIBLE * some.prod(axis=1).sum() * bytes_each):
+    sides = sizes[rows].astype(np.float64)
+    pixel_bytes = target.channels * target.dtype.itemsize
+    batch_bytes = math.prod(target.collate.canvas(sizes[rows])) * len(rows) * pixel_bytes
+    if batch_bytes <= max(limits.max_bytes(), limits.PLAUSIBLE * sides.prod(axis=1).sum() * pixel_bytes):
         return {}
-    row = int(kept[np.argmax(some.max(axis=1))])
+    row = int(rows[np.argmax(sides.max(axis=1))])
     height, width = sizes[row].tolist()
     return {
         row: DecodeError(
             f"the image is {width}×{height}, and to pad the others of its batch to that would take "
-            f'{whole / 2**30:.1f} GiB: put Resize(longer=…) before Collate, or use Collate("list")'
+            f'{batch_bytes / 2**30:.1f} GiB: put Resize(longer=…) before Collate, or use Collate("list")'
         )
     }
 
 
 def as_raw(pixels: Any) -> Located:
-    """One decoded image as a cell."""
+    """Return one decoded image as a cell."""
     raw = as_bytes(pixels)
     zero = np.zeros(1, dtype=np.int64)
     shape = np.array([pixels.shape], dtype=np.int32)
@@ -261,9 +258,9 @@ def as_raw(pixels: Any) -> Located:
 
 
 class Result(NamedTuple):
-    """The images as one array or tensor, and what is wrong with some; then the array is of no use.
+    """The images as one array or tensor, and their errors; with errors, the array is of no use.
 
-    sizes: of those that lie in a larger array, height and width.
+    sizes: height and width of images that lie in a larger array.
     """
 
     array: Any
@@ -274,27 +271,27 @@ class Result(NamedTuple):
 class Backend(Protocol):
     """Makes images. Requests are begun in the order of batches, one at a time, and finished in parallel.
 
-    A batch that is made again, without samples that failed, is begun whenever that is found.
+    A batch that is made again without failed samples is begun out of order.
     """
 
     def begin(self, request: Request) -> Callable[[], Result]:
-        """Take memory and a place in the queue; what comes back does the work."""
+        """Take memory and a place in the queue; the returned function does the work."""
 
 
 class Device(Backend, Protocol):
     """A back end on a device, which also runs steps there."""
 
     def run(self, op: Op, batch: Any, ids: I64, draws: Draws) -> Any:
-        """The device form of a step."""
+        """Run the device form of a step."""
 
     def send(self, batch: Any) -> Any:
-        """An array there, for steps that follow."""
+        """Copy an array to the device, for steps that follow."""
 
     def fetch(self, batch: Any, *, tensor: bool) -> Any:
-        """A batch back in memory, for steps on the CPU: as a tensor or as an array."""
+        """Copy a batch back to memory, for steps on the CPU: as a tensor or as an array."""
 
     def producers(self, raw: bool) -> int:
-        """How many threads should make batches: of raw pixels, or of encoded images."""
+        """Return the number of threads that should make batches: of raw pixels, or of encoded images."""
 
     def stats(self) -> dict[str, Any]: ...
 

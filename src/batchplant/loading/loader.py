@@ -2,53 +2,84 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import os
 import pickle
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Self
 
 import numpy as np
 
 from .. import _native
 from .. import order as orders
+from ..codecs.cells import decode_cell
 from ..codecs.tokenizers import limit_threads
 from ..data import hooks
+from ..data import mix_config as mixplan
 from ..data.mix import Mix
 from ..data.reader import Reader
-from ..errors import OptionError, Problem
+from ..errors import BatchplantError, OptionError, Problem, near
 from ..formats.registry import open as open_reader
 from ..schema.columns import I64
-from .advice import Traffic, warn_of_obstacles
-from .balance import make_sizes
-from .batch import Executor
-from .bridges import Bridges
-from .buffers import Buffers
-from .convoy import Pace
-from .decoded import Decoded, Wish
-from .epoch import Delivery, Epoch, Progress, Tally, after, check_process
+from ..storage.settings import NAMES as STORAGE_OPTIONS
+from .advice import Traffic, advise, warn_of_obstacles
+from .decoded import CacheConfig, DecodedCache
+from .epoch import BatchCoalescer, Delivery, Epoch, EpochTotals, Progress, check_process, next_shard
+from .executor import Executor
 from .images import DecodeOptions, Device
-from .joining import Joint
-from .matching import matching
-from .on_cpu import OnCpu
-from .ordering import Ordering, make_buckets
-from .packed import Packing
-from .packing import Pack
-from .pipes import Pipelines
-from .planned import Planned
-from .planning import make_plan
-from .replay import Replaying
-from .state import STATE_VERSION, check_mixture, place_in
-from .stats import Stats
+from .on_cpu import BufferPool, OnCpu
+from .ordering import Ordering, make_buckets, make_sizes
+from .packing import Pack, PackedShard, Packing, lay_out, pack_of
+from .plan import Joint, Pipelines, make_plan
 
-# How nice the engine's threads are to those that feed a device: they do little, but must do it at once.
-BESIDE_A_DEVICE = 10
-# Pieces of pinned memory that are kept for batches that are under way to a device.
-UNDER_WAY = 16
+STATE_VERSION = 1
+# The engine threads yield to the threads that feed a device: those do little, but must do it at once.
+NICENESS_BESIDE_DEVICE = 10
+# Pinned buffers that are kept for batches in flight to a device.
+DEVICE_BUFFERS = 16
+# Samples that `filter` reads at a time.
+FILTER_CHUNK_ROWS = 1024
+# Environment variable: 1, or a port, gives loaders a dashboard without a change to the program.
+DASHBOARD = "BATCHPLANT_DASHBOARD"
+# Arguments of torch.utils.data.DataLoader, and of datasets that are given to it: their equivalents here.
+TORCH_ARGUMENTS = {
+    "shuffle": 'order="random" shuffles anew in every epoch, order="sequential" does not',
+    "num_workers": "workers= is the number of decoding threads; all cores without it",
+    "pin_memory": 'device="cuda" copies through pinned memory by itself',
+    "pin_memory_device": 'device="cuda" copies through pinned memory by itself',
+    "collate_fn": "what values of a batch become is said by ops and functions: pipelines={field: [Pad(64)]}",
+    "sampler": "order= takes an array of sample numbers or a function of the epoch; indices= a subset",
+    "batch_sampler": "order= takes sample numbers; pack= and bucket_by_length= make batches by size",
+    "prefetch_factor": "prefetch_batches= is the number of batches made in advance",
+    "persistent_workers": "threads stay as long as the Loader; there is nothing to set",
+    "worker_init_fn": "workers are threads of this process; ops draw from seed= and are seeded by sample",
+    "multiprocessing_context": 'workers are threads; Function(fn, parallel="processes") has processes',
+    "generator": "seed= decides all random numbers",
+    "timeout": "reading is tried again by itself; source_options= has what may be set for servers",
+    "in_order": "batches always come in order",
+    "dataset": "the first argument is the source: Loader(path_or_reader, batch_size)",
+    "transform": "pipelines={field: [op, …]} holds ops and functions",
+    "transforms": "pipelines={field: [op, …]} holds ops and functions",
+    "target_transform": "pipelines={field: [op, …]} holds ops and functions",
+}
 
 
-class Loader(Bridges, Planned, Replaying, Stats):
+@dataclasses.dataclass(frozen=True)
+class ReplayedBatch:
+    """The samples of one batch of one rank.
+
+    samples: their numbers; in a packed loader those of the documents. pieces: the (row, place, size, start,
+    document) that the documents became. origins: in a mixture, (source, number there, pass) of every sample.
+    """
+
+    samples: I64
+    pieces: I64 | None = None
+    origins: list[tuple[str, int, int]] | None = None
+
+
+class Loader:
     """Batches of a dataset, epoch after epoch: ``for batch in Loader("train.beton", 256, order="random")``.
 
     source: a Reader or what :func:`batchplant.open` takes. order: ``sequential``, ``random``, ``shards``,
@@ -56,26 +87,28 @@ class Loader(Bridges, Planned, Replaying, Stats):
     pipelines: ops for each field, None to leave one out; see :class:`batchplant.Pipe`. joint: steps
     that see several fields, behind all pipelines, see :class:`batchplant.ops.Map`. indices: only these
     samples. rank, world_size: this process among many (default: as torch.distributed or the environment says
-    when an epoch begins). drop_last: only full batches. evaluate: a rank that nothing is left for at the end
+    when an epoch begins). drop_last: only full batches. evaluate: a rank that has no samples left at the end
     has one batch fewer, not an empty one. balance: ``size`` gives ranks equal bytes at every step, not equal
     numbers of samples; sizes: what counts instead of bytes, a field, a number for every sample, or a function
-    of sample numbers. bucket_by_length: batches of samples that are about as long, by a field (True: the only
-    one that varies), a number for every sample, or a function; ``order_options`` has ``bucket_window`` (so
-    many batches are sorted together) and ``bucket_run`` (so many that are alike follow each other, one for
-    each rank). bucket_by: ``aspect`` for batches of images of about one aspect, as their headers say. pack:
-    rows of tokens in place of samples, see :class:`Pack`; batch_size counts rows.
+    of sample numbers. bucket_by_length: batches of samples of similar length, by a field (True: the only
+    one that varies), a number for every sample, or a function; ``order_options`` has ``bucket_window`` (the
+    number of batches that are sorted together) and ``bucket_run`` (the number of similar batches that follow
+    each other, one for each rank). bucket_by: ``aspect`` for batches of images of similar aspect ratio, as
+    their headers say. pack: rows of tokens in place of samples, see :class:`Pack`; batch_size counts rows.
     workers: decoding threads (default: all cores, divided by LOCAL_WORLD_SIZE); cpus: the cores they stay on.
-    ahead: batches made in advance. device: a torch device, for tensors there; None for NumPy. images: how
-    they are made, see :class:`DecodeOptions`; its options can also be given directly, as in
-    ``decode="hybrid"``. on_error: ``raise``, or ``skip`` to leave out what cannot be read and list it in
-    ``skipped``. ids: add the sample numbers as ``ids``. cache: ``decoded`` keeps images as they come out of
-    the decoder, for the epochs that follow; cache_bytes: how much at most (default: a quarter of the memory);
-    cache_dir: in a file there, not in memory. page_cache: whether local files are read through it (default:
-    images of more bytes than there is memory are not). order_options: as in ``{"window": 64}``, and
-    ``{"lanes": world_size}`` for ranks that read from a bucket. source_options: as in ``{"cache": "/data"}``.
-    dashboard: True, or a port, to see on a web page where time goes; the link is printed, and
-    ``loader.dashboard.url``.
+    prefetch_batches: batches made in advance. device: a torch device, for tensors there; None for NumPy.
+    images: how they are decoded, see :class:`DecodeOptions`; its options can also be given directly, as in
+    ``decode="hybrid"``. on_error: ``raise``, or ``skip`` to leave out samples that cannot be read and list
+    them in ``skipped``. ids: add the sample numbers as ``ids``. cache: ``decoded`` keeps decoded images for
+    later epochs; cache_bytes: how much at most (default: a quarter of the memory); cache_dir: in a file
+    there, not in memory. page_cache: whether local files are read through it (default: images of more bytes
+    than there is memory are not). order_options: as in ``{"window": 64}``, and ``{"lanes": world_size}`` for
+    ranks that read from a bucket. source_options: as in ``{"cache": "/data"}``. dashboard: True, or a port,
+    to see on a web page where time goes; the link is printed, and ``loader.dashboard.url``.
     """
+
+    # The page of this loader, with its ``url``; None without ``dashboard``.
+    dashboard: Any = None
 
     def __init__(
         self,
@@ -98,7 +131,7 @@ class Loader(Bridges, Planned, Replaying, Stats):
         pack: Pack | None = None,
         workers: int | None = None,
         cpus: list[int] | None = None,
-        ahead: int = 3,
+        prefetch_batches: int = 3,
         device: Any = None,
         images: DecodeOptions | None = None,
         on_error: str = "raise",
@@ -112,15 +145,17 @@ class Loader(Bridges, Planned, Replaying, Stats):
         dashboard: bool | int | None = None,
         **image_options: Any,
     ) -> None:
-        if batch_size < 1 or ahead < 1:
-            raise OptionError(f"batch_size and ahead are at least 1, not {batch_size} and {ahead}")
+        if batch_size < 1 or prefetch_batches < 1:
+            raise OptionError(
+                f"batch_size and prefetch_batches are at least 1, not {batch_size} and {prefetch_batches}"
+            )
         if on_error not in ("raise", "skip"):
             raise OptionError(f"on_error is raise or skip, not {on_error!r}")
         if evaluate and drop_last:
             raise OptionError("evaluate needs every sample, and drop_last leaves some out: give one of them")
         if images is not None and not isinstance(images, DecodeOptions):
             raise OptionError(f"images is a DecodeOptions, not {images!r}")
-        images = (images or DecodeOptions()).but(image_options, inspect.signature(Loader).parameters)
+        images = _with_image_options(images or DecodeOptions(), image_options)
         if order_options and "lanes" in order_options:
             order_options = {"lane_size": batch_size, **order_options}
         if bucket_by is not None or (bucket_by_length is not None and bucket_by_length is not False):
@@ -133,15 +168,17 @@ class Loader(Bridges, Planned, Replaying, Stats):
             "order": order, "pipelines": pipelines, "joint": joint, "rank": rank, "world_size": world_size,
             "drop_last": drop_last, "evaluate": evaluate, "balance": balance, "sizes": sizes, "pack": pack,
             "bucket_by_length": bucket_by_length, "bucket_by": bucket_by, "seed": seed,
-            "workers": workers, "cpus": cpus, "ahead": ahead, "device": device, "images": images,
-            "on_error": on_error, "ids": ids, "page_cache": page_cache, "order_options": order_options,
-            "cache": cache, "cache_bytes": cache_bytes, "cache_dir": cache_dir, "dashboard": False,
+            "workers": workers, "cpus": cpus, "prefetch_batches": prefetch_batches, "device": device,
+            "images": images, "on_error": on_error, "ids": ids, "page_cache": page_cache,
+            "order_options": order_options, "cache": cache, "cache_bytes": cache_bytes,
+            "cache_dir": cache_dir, "dashboard": False,
         }  # fmt: skip
-        wish = Wish.of(cache, cache_bytes, cache_dir, decode=images.decode)
+        cache_config = CacheConfig.of(cache, cache_bytes, cache_dir, decode=images.decode)
         self.reader = source if isinstance(source, Reader) else open_reader(source, **(source_options or {}))
         self.indices: I64 | None = None if indices is None else self.reader._check(indices)
         self.samples = len(self.reader) if self.indices is None else len(self.indices)
-        self.batch_size, self.drop_last, self.ahead, self.seed = batch_size, drop_last, ahead, seed
+        self.batch_size, self.drop_last, self.seed = batch_size, drop_last, seed
+        self.prefetch_batches = prefetch_batches
         if rank is not None and world_size is not None:
             orders.rank_and_world_size(rank, world_size)
         self.plan = make_plan(self.reader, pipelines, joint, on_device=images.decode is not None)
@@ -156,55 +193,77 @@ class Loader(Bridges, Planned, Replaying, Stats):
         buckets = make_buckets(self.reader, self.plan, self.indices, bucket_by_length, bucket_by)
         self._ordering = Ordering(self.reader, order, order_options, self.indices, seed, buckets)
         self._epoch, self._position = 0, 0
-        # How many states were loaded.
+        # Number of states that were loaded; trainers compare it.
         self.loaded = 0
-        # Of so many processes that share the batches of this rank, the one that we are.
+        # Worker processes share the batches of this rank: (number of this worker, number of workers).
         self._turn = (0, 1)
         self._progress: Progress | None = None
         self._live: weakref.WeakSet[Epoch] = weakref.WeakSet()
         self._closed, self._process = False, os.getpid()
         self._threads = workers or (len(cpus) if cpus else orders.default_threads())
-        engine = _native.Engine(self._threads, cpus, nice=0 if images.decode is None else BESIDE_A_DEVICE)
+        nice = 0 if images.decode is None else NICENESS_BESIDE_DEVICE
+        on_cpu = self._on_cpu(_native.Engine(self._threads, cpus, nice=nice))
         self._device: Device | None = None
-        on_cpu = self._on_cpu(engine)
         if self._delivery is not None and images.decode is not None:
-            self._device = self._delivery.images(on_cpu, images.decode, images.gpu_share, ahead)
+            self._device = self._delivery.images(on_cpu, images.decode, images.gpu_share, prefetch_batches)
             warn_of_obstacles(self.plan, images.decode)
-        self._decoded: Decoded | None = None
-        if wish is not None:
-            self._decoded = Decoded(wish, self.plan, len(self.reader), on_cpu, fast_scale=images.fast_scale)
+        self._decoded: DecodedCache | None = None
+        if cache_config is not None:
+            self._decoded = DecodedCache(
+                cache_config, self.plan, len(self.reader), on_cpu, fast_scale=images.fast_scale
+            )
         self._executor = Executor(
             self.reader, self.plan, on_cpu, self._device, seed=seed, skip=on_error == "skip",
             decoded=self._decoded,
         )  # fmt: skip
-        self._pace = Pace(ahead, possible=self._executor.joins and pack is None)
+        can_coalesce = self._executor.can_coalesce and pack is None
+        self._coalescer = BatchCoalescer(prefetch_batches, enabled=can_coalesce)
         self._packing: Packing | None = None
         if pack is not None:
             if balance is not None:
                 raise OptionError("packed rows are of one size already: give pack or balance")
             if joint:
                 raise OptionError("joint steps see samples, and packed rows are none: give pack or joint")
-            # Four arrays of a batch may be of one size.
-            rows = self._buffers(4 * (ahead + 2))
-            self._packing = Packing(pack, self.reader, self.plan, self._executor, self.indices, rows)
-        self._tally = Tally()
+            # Up to four arrays of a batch have the same size.
+            buffers = self._buffers(4 * (prefetch_batches + 2))
+            self._packing = Packing(pack, self.reader, self.plan, self._executor, self.indices, buffers)
+        self._totals = EpochTotals()
         self._traffic = Traffic(self.reader, self.plan.fields)
-        self._watched(dashboard)
+        if dashboard or (dashboard is None and os.environ.get(DASHBOARD, "0") not in ("", "0")):
+            self.dashboard = hooks.part("dashboard").watch(self, dashboard)
+
+    @classmethod
+    def from_file(cls, path: str | os.PathLike[str], **changes: Any) -> Self:
+        """Return a loader of the mixture that a plan describes, with ``changes`` to its options.
+
+        It gives what ``batchplant mix`` says of the plan. ``steps`` and ``world_size`` are only for that.
+        """
+        plan = mixplan.read(path)
+        options = {"pack": pack_of(plan), **plan.loading, **changes}
+        for name in ("steps", "world_size"):
+            if name not in changes:
+                options.pop(name, None)
+        batch_size = options.pop("batch_size", None)
+        if batch_size is None:
+            raise OptionError("the plan has no batch_size: give one", path=plan.path)
+        mix = plan.located(lambda: Mix(plan.open(), **plan.options))
+        loader: Self = plan.located(lambda: cls(mix, batch_size, **options))
+        return loader
 
     def _on_cpu(self, engine: _native.Engine) -> OnCpu:
         images: DecodeOptions = self._options["images"]
-        # For a device, more batches may be under way.
-        keep = self.ahead + (2 if images.decode is None else UNDER_WAY)
-        return OnCpu(engine, self._buffers(keep), dct=images.dct, fast_scale=images.fast_scale)
+        # For a device, more batches may be in flight.
+        count = self.prefetch_batches + (2 if images.decode is None else DEVICE_BUFFERS)
+        return OnCpu(engine, self._buffers(count), dct=images.dct, fast_scale=images.fast_scale)
 
-    def _buffers(self, keep: int) -> Buffers:
-        return Buffers(keep, self._delivery.allocate if self._delivery else None)
+    def _buffers(self, count: int) -> BufferPool:
+        return BufferPool(count, self._delivery.allocate if self._delivery else None)
 
     def __repr__(self) -> str:
         parts = [f"{self.samples:,} samples", f"batches of {self.batch_size:,}"]
         order = self._options["order"]
         parts.append(f"order {order}" if isinstance(order, str) else "an order of your own")
-        rank, world_size = self._place()
+        rank, world_size = self._rank_world()
         parts += [f"rank {rank} of {world_size}"] if world_size > 1 else []
         parts.append(f"{self._threads} threads")
         parts += [f"on {self._options['device']}"] if self._delivery is not None else []
@@ -213,28 +272,29 @@ class Loader(Bridges, Planned, Replaying, Stats):
 
     @property
     def skipped(self) -> list[Problem]:
-        """What was left out so far, with on_error="skip"."""
-        return self._tally.skipped
+        """Samples that were left out so far, with on_error="skip"."""
+        return self._totals.skipped
 
     @property
     def rank(self) -> int:
-        """Which process this is among many, as far as is known now; an epoch asks when it begins."""
-        return self._place()[0]
+        """Rank of this process, as far as is known now; an epoch asks when it begins."""
+        return self._rank_world()[0]
 
     @property
     def world_size(self) -> int:
-        """How many processes share the samples."""
-        return self._place()[1]
+        """Number of processes that share the samples."""
+        return self._rank_world()[1]
 
-    def _place(self) -> tuple[int, int]:
+    def _rank_world(self) -> tuple[int, int]:
         return orders.rank_and_world_size(self._options["rank"], self._options["world_size"])
 
     # -- epochs ----------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        """Batches of a whole epoch on this rank: of the one under way, else of the next.
+        """Batches of a complete epoch on this rank: of the running epoch, else of the next.
 
-        A resumed epoch counts as a whole, as trainers expect; ``len(iter(loader))`` is what is left of it.
+        A resumed epoch counts from its first batch, as trainers expect; ``len(iter(loader))`` counts the
+        remaining ones.
         """
         for live in list(self._live):
             if live.progress is not None and live.progress is self._progress and not live.over:
@@ -242,27 +302,27 @@ class Loader(Bridges, Planned, Replaying, Stats):
         return len(self._shard(self._epoch, 0))
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """The next epoch, or the rest of the one that a loaded state was in.
+        """Return the next epoch, or the rest of the one that a loaded state was in.
 
-        It begins with its first batch: an iterator that nobody takes anything from, as some trainers make,
-        counts for nothing.
+        The epoch begins with its first batch: an iterator that no batch is taken from, as some trainers
+        make, does not count.
         """
         check_process(self._process)
         if self._closed:
             raise OptionError("the loader is closed")
         epoch = Epoch(
-            self._executor, self._delivery, self._begin, self._tally,
-            indices=self.indices, pace=self._pace,
+            self._executor, self._delivery, self._begin, self._totals,
+            indices=self.indices, coalescer=self._coalescer, packing=self._packing,
             ids=self._options["ids"], page_cache=self._options["page_cache"],
         )  # fmt: skip
         self._live.add(epoch)
         return epoch
 
     def _begin(self, count: bool = True) -> Progress:
-        """The epoch that is next; unless it is only to be looked at, the one after it is next then."""
-        with self._tally.lock:
+        """Return the next epoch; with ``count``, the one after it becomes the next."""
+        with self._totals.lock:
             progress = Progress(
-                self._epoch, self._shard(self._epoch, self._position), after=after(self, self._epoch)
+                self._epoch, self._shard(self._epoch, self._position), next_shard(self, self._epoch)
             )
             if count:
                 self._traffic.warn(
@@ -274,8 +334,9 @@ class Loader(Bridges, Planned, Replaying, Stats):
                 self._epoch, self._position, self._progress = self._epoch + 1, 0, progress
         return progress
 
-    def _shard(self, epoch: int, start: int, place: tuple[int, int] | None = None) -> orders.Batches:
-        rank, world_size = place or self._place()
+    def _shard(self, epoch: int, start: int, rank_world: tuple[int, int] | None = None) -> orders.Batches:
+        """Return the batches of an epoch on this rank, or on ``rank_world``."""
+        rank, world_size = rank_world or self._rank_world()
         options: dict[str, Any] = {
             "rank": rank,
             "world_size": world_size,
@@ -285,26 +346,53 @@ class Loader(Bridges, Planned, Replaying, Stats):
             "pad": "skip" if self._options["evaluate"] else "none",
         }
         order = self._make_order(epoch)
-        whole: orders.Batches
+        shard: orders.Batches
         if self._packing is not None:
-            whole = self._packing.shard(order, epoch, **options)
+            shard = self._packing.shard(order, epoch, **options)
         else:
-            whole = orders.shard(order, sizes=self._sizes, **options)
-        return whole if self._turn == (0, 1) else orders.Turns(whole, *self._turn)
+            shard = orders.shard(order, sizes=self._sizes, **options)
+        return shard if self._turn == (0, 1) else orders.Turns(shard, *self._turn)
 
     def _make_order(self, epoch: int) -> orders.Order:
         return self._ordering.make(epoch)
 
     def ids_at(self, positions: I64) -> I64:
-        """The samples that stand at these places of ``indices``."""
+        """Return the samples at these positions of ``indices``."""
         return positions if self.indices is None else self.indices[positions]
+
+    def replay(
+        self,
+        step: int,
+        rank: int | None = None,
+        world_size: int | None = None,
+        *,
+        epoch: int = 0,
+        start: int = 0,
+    ) -> ReplayedBatch:
+        """Return the samples that a step of a rank sees, or saw, without reading them.
+
+        (Where ``Pack`` puts a token after documents, a few of each source are looked at: see there.)
+
+        rank, world_size: of that run (default: those of this loader). start: the position that steps count
+        from, where the run was resumed there; see ``state_dict``.
+        """
+        same_run = rank is None and world_size is None
+        shard = self._shard(epoch, start, None if same_run else orders.rank_and_world_size(rank, world_size))
+        samples, pieces = self.ids_at(shard.batch(step)), None
+        if isinstance(shard, PackedShard):
+            pieces = lay_out(shard.pieces(step), shard.packed.pack)[0]
+        if not isinstance(self.reader, Mix):
+            return ReplayedBatch(samples, pieces)
+        sources, numbers, laps = (column.tolist() for column in self.reader.origin(samples))
+        names = [self.reader.names[source] for source in sources]
+        return ReplayedBatch(samples, pieces, list(zip(names, numbers, laps, strict=True)))
 
     # -- state -----------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the loader is, after the last batch that was given out; small, and JSON can hold it.
+        """Return the position after the last batch that was given out; small, and JSON can hold it.
 
-        Of several epochs under way, it is the one begun last.
+        If several epochs are running, it is the position in the one begun last.
         """
         epoch, position, order = self._epoch, self._position, None
         if self._progress is not None and not self._progress.finished:
@@ -321,20 +409,20 @@ class Loader(Bridges, Planned, Replaying, Stats):
         }  # fmt: skip
 
     def _drawn(self, order: orders.Order | None) -> int | None:
-        """A checksum of an epoch that was begun; None where it need not be the same everywhere."""
+        """Return a checksum of an epoch that was begun; None where ranks may have different orders."""
         return None if order is None else orders.drawn(order)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state, exactly, with any number of workers and ranks, and any batch size."""
         marks = {**self._ordering.marks(), **({"pack": self._packing.mark} if self._packing else {})}
         if isinstance(self.reader, Mix):
-            check_mixture(state, self.reader, self.samples)
-        epoch, position = place_in(state, self.samples, self.seed, marks)
+            _check_mixture(state, self.reader, self.samples)
+        epoch, position = _position_in(state, self.samples, self.seed, marks)
         if self._packing is not None:
             self._packing.go_to(epoch, state.get("window"))
-        # Says so where there is no such place.
-        own = self._drawn(self._shard(epoch, position).order) if position else None
-        if own is not None and state.get("drawn") not in (None, own):
+        # `_shard` raises where there is no such position.
+        drawn = self._drawn(self._shard(epoch, position).order) if position else None
+        if drawn is not None and state.get("drawn") not in (None, drawn):
             raise OptionError(
                 f"the order of epoch {epoch} is not the one that the state was made with: another function, "
                 "a file with other blocks, or a mixture with other weights"
@@ -342,29 +430,39 @@ class Loader(Bridges, Planned, Replaying, Stats):
         self.go_to(epoch, position)
         self.loaded += 1
 
-    # -- what else it can do ---------------------------------------------------------------------------
+    def go_to(self, epoch: int, position: int = 0) -> None:
+        """Go on at a position of an epoch."""
+        self._epoch, self._position, self._progress = epoch, position, None
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        """Pickle arguments and state: a copy opens the source again and goes on from here."""
+        state = self.state_dict()
+        options = {**self._options, "indices": self.indices}
+        return _remake, (type(self), self.reader, self.batch_size, options, state["epoch"], state["position"])
+
+    # -- other loaders ---------------------------------------------------------------------------------
 
     def filter(self, field: str | Sequence[str], predicate: Callable[..., bool]) -> Loader:
-        """A loader of the samples whose value in ``field`` fulfils ``predicate``.
+        """Return a loader of the samples whose value in ``field`` fulfils ``predicate``.
 
-        Of several fields, ``predicate`` gets their values one after another:
+        For several fields, ``predicate`` gets their values one after another:
         ``loader.filter(["width", "height"], lambda width, height: width > height)``.
         """
         names = [field] if isinstance(field, str) else list(field)
         if not names:
             raise OptionError("filter needs at least one field")
         numbers = np.arange(len(self.reader)) if self.indices is None else self.indices
-        found = matching(self.reader, numbers, names, predicate)
-        return type(self)(self.reader, self.batch_size, indices=found, **self._options)
+        matches = _matching_samples(self.reader, numbers, names, predicate)
+        return type(self)(self.reader, self.batch_size, indices=matches, **self._options)
 
     def part(self, number: int, parts: int, rank: int, world_size: int) -> Loader:
-        """What one of several worker processes makes for a rank: every ``parts``-th batch from ``number`` on.
+        """Return the loader of worker ``number``: it makes every ``parts``-th batch of a rank.
 
-        Taken in turn, their batches are those of the rank, in order.
+        Taken in turn, the batches of all workers are those of the rank, in order.
         """
         if self._device is not None or (self._delivery is not None and self._delivery.elsewhere):
             raise OptionError("batches for a device are not made in worker processes: use num_workers=0")
-        # What is open before a fork shares its place in the file with the other process.
+        # A file that was opened before a fork shares its position with the parent process.
         reader = self.reader if os.getpid() == self._process else pickle.loads(pickle.dumps(self.reader))
         threads = max(1, self._threads // parts)
         limit_threads(threads)
@@ -376,28 +474,70 @@ class Loader(Bridges, Planned, Replaying, Stats):
             "indices": self.indices,
         }
         if self._decoded is not None:
-            options["cache_bytes"] = self._decoded.store.most // parts
-        made = type(self)(reader, self.batch_size, **options)
-        made._turn = (number, parts)
-        return made
+            options["cache_bytes"] = self._decoded.memory.max_bytes // parts
+        loader = type(self)(reader, self.batch_size, **options)
+        loader._turn = (number, parts)
+        return loader
 
-    def go_to(self, epoch: int, position: int = 0) -> None:
-        """Go on at a place of an epoch."""
-        self._epoch, self._position, self._progress = epoch, position, None
+    # -- statistics ------------------------------------------------------------------------------------
 
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        """By its arguments and its state: a copy opens the source again and goes on from here."""
-        state = self.state_dict()
-        options = {**self._options, "indices": self.indices}
-        return _remake, (type(self), self.reader, self.batch_size, options, state["epoch"], state["position"])
+    def stats(self) -> dict[str, Any]:
+        """Return what the epochs so far waited for, in seconds, and what to do about it."""
+        seconds = self._executor.timer.seconds
+        parts = {name: seconds.get(name, 0.0) for name in ("storage", "decode", "transforms", "device")}
+        totals, functions = self._totals, dict(self._executor.functions.seconds)
+        bottleneck, advice = advise(parts, totals.waited, totals.stepped)
+        return {
+            **parts, **(self._device.stats() if self._device else {}), **self._traffic.stats(),
+            **(self._decoded.stats(self.samples) if self._decoded else {}),
+            **(self._packing.stats() if self._packing else {}),
+            **({"functions": functions} if functions else {}),
+            "waited": totals.waited, "step": totals.stepped, "batches": totals.batches,
+            "samples": totals.samples, "queue": self._queue(),
+            "workers": self._executor.on_cpu.stats(), "jpeg warnings": self._executor.on_cpu.warnings,
+            "skipped": len(self.skipped), "bottleneck": bottleneck, "advice": advice,
+        }  # fmt: skip
+
+    def _queue(self) -> dict[str, int]:
+        """Count the batches of running epochs that are ready and that are being made."""
+        queues = [epoch.queue for epoch in list(self._live) if not epoch.over]
+        return {
+            "ready": sum(ready for ready, _ in queues),
+            "making": sum(making for _, making in queues),
+            "prefetch_batches": self.prefetch_batches,
+        }
+
+    # -- bridges to frameworks: the loader knows none of them, see batchplant.data.hooks ---------------
+
+    def as_iterable_dataset(self) -> Any:
+        """Return a torch IterableDataset of complete batches, for code that makes its own DataLoader."""
+        return hooks.part("torch").as_iterable_dataset(self)
+
+    def as_data_loader(self, **options: Any) -> Any:
+        """Return a torch DataLoader of batches that are sharded already; options: those of DataLoader."""
+        return hooks.part("torch").as_data_loader(self, **options)
+
+    def as_map_dataset(self) -> Any:
+        """Return a map-style torch dataset of samples, for trainers that sample and batch on their own."""
+        return hooks.part("map_dataset").MapDataset(self)
+
+    def as_keras(self, inputs: Any, targets: Any = None, weights: str | None = None) -> Any:
+        """Return data for ``model.fit(loader.as_keras("image", "label"))``; each is a field, or several."""
+        return hooks.part("keras").KerasData(self, inputs, targets, weights)
+
+    def _repr_html_(self) -> str:
+        """Return its first batch, small, for notebooks."""
+        text: str = hooks.part("notebook").loader_html(self)
+        return text
 
     def close(self) -> None:
         """Stop the running epochs and the engine's threads."""
         self._closed = True
-        self._unwatched()
+        if self.dashboard is not None:
+            self.dashboard.close()
         for live in list(self._live):
             live.stop()
-        # A function may take long, and in a process it can be ended.
+        # Closing the ops ends user functions that run in processes and may take long.
         for op in self.plan.ops:
             op.close()
         for live in list(self._live):
@@ -409,9 +549,83 @@ class Loader(Bridges, Planned, Replaying, Stats):
             self._decoded.close()
 
 
+def _with_image_options(images: DecodeOptions, changes: Mapping[str, Any]) -> DecodeOptions:
+    """Return ``images`` with the options that were given to the Loader directly."""
+    names = [field.name for field in dataclasses.fields(images)]
+    for name in changes:
+        if name not in names:
+            raise _unexpected_argument(name, [*names, *inspect.signature(Loader).parameters])
+    return dataclasses.replace(images, **changes)
+
+
+def _unexpected_argument(name: str, names: Iterable[str]) -> TypeError:
+    """Return the error for an argument that does not exist, with a hint at the one that was meant."""
+    hint = near(name, names)
+    if name in TORCH_ARGUMENTS:
+        hint = f", which is one of torch's DataLoader: {TORCH_ARGUMENTS[name]}"
+    if name in STORAGE_OPTIONS:
+        hint = f'; open the source with it: source_options={{"{name}": …}}'
+    return TypeError(f"Loader() got an unexpected keyword argument {name!r}{hint}")
+
+
 def _remake(
     kind: type[Loader], reader: Reader, batch_size: int, options: dict[str, Any], epoch: int, position: int
 ) -> Loader:
-    made = kind(reader, batch_size, **options)
-    made.go_to(epoch, position)
-    return made
+    loader = kind(reader, batch_size, **options)
+    loader.go_to(epoch, position)
+    return loader
+
+
+def _position_in(
+    state: Mapping[str, Any], samples: int, seed: int, marks: Mapping[str, Any]
+) -> tuple[int, int]:
+    """Return epoch and position of a state, if it is of a loader with the same sequence of samples."""
+    try:
+        version, its_samples, its_seed = state["version"], state["samples"], state["seed"]
+        epoch, position = int(state["epoch"]), int(state["position"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise OptionError(f"this is no state of a loader: {error!r}") from None
+    if version != STATE_VERSION:
+        raise OptionError(f"the state is of version {version}, and this reads version {STATE_VERSION}")
+    if its_samples != samples:
+        raise OptionError(f"the state is of a dataset of {its_samples} samples, this has {samples}")
+    difference = orders.difference({**state, "seed": its_seed}, {"seed": seed, **marks})
+    if difference is not None:
+        raise OptionError(difference)
+    return epoch, position
+
+
+def _check_mixture(state: Mapping[str, Any], mix: Mix, samples: int) -> None:
+    """Raise OptionError if a state is of another mixture and in the middle of an epoch, where it matters."""
+    mark = state.get("mixture")
+    if not isinstance(mark, Mapping) or (not state.get("position") and state.get("samples") == samples):
+        return
+    difference = mix.difference(mark)
+    if difference is not None:
+        raise OptionError(
+            f"the mixture is not the one that the state was made with: {difference}; go on with the same "
+            "mixture, or begin an epoch"
+        )
+
+
+def _matching_samples(
+    reader: Reader, numbers: I64, names: Sequence[str], predicate: Callable[..., bool]
+) -> I64:
+    """Return those of these samples whose values in the named fields fulfil ``predicate``."""
+    schema = reader.schema.select(names)
+    matches = []
+    for start in range(0, len(numbers), FILTER_CHUNK_ROWS):
+        chunk = numbers[start : start + FILTER_CHUNK_ROWS]
+        columns = reader.read(chunk, names)
+        mask = np.zeros(len(chunk), dtype=np.bool_)
+        for row, sample in enumerate(chunk):
+            values = []
+            for name in names:
+                try:
+                    values.append(decode_cell(schema[name], columns[name], row))
+                except BatchplantError as error:
+                    path = reader.where(int(sample))
+                    raise error.at(path=path, sample=int(sample), field=name) from None
+            mask[row] = bool(predicate(*values))
+        matches.append(chunk[mask])
+    return np.concatenate(matches) if matches else numbers

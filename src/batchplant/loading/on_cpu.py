@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -15,49 +16,78 @@ from ..errors import DecodeError
 from ..ops.base import CellErrors
 from ..ops.cutting import Cuts
 from ..ops.each import Threads
-from ..schema.columns import I32
+from ..schema.columns import I32, U8
 from ..storage import limits
-from .buffers import Buffers
 from .images import Failures, Request, Result, as_raw, misfit
 from .locate import Located
 from .stage import Target
+
+
+class BufferPool:
+    """Memory for batches, reused once no reference to a batch, or a view of one, is left.
+
+    There is no lock: memory may come back in any thread at any moment, also while that thread is in here.
+    """
+
+    def __init__(self, max_free: int, allocate: Callable[[int], U8] | None = None) -> None:
+        # Per size.
+        self._max_free = max_free
+        self._allocate = allocate or (lambda size: np.empty(size, dtype=np.uint8))
+        self._free: dict[int, list[U8]] = {}
+
+    def take(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+        size = math.prod(shape) * dtype.itemsize
+        free = self._free.setdefault(size, [])
+        try:
+            memory = free.pop()
+        except IndexError:
+            memory = self._allocate(size)
+        # Every view of it, however far derived, keeps it from coming back.
+        return _native.lend(memory, free, self._max_free).view(dtype).reshape(shape)
+
+    def take_bytes(self, size: int) -> U8:
+        """Return at least ``size`` bytes: twice as many if only such memory is free."""
+        if not self._free.get(size) and self._free.get(2 * size):
+            size *= 2
+        return self.take((size,), np.dtype(np.uint8))
+
 
 # The status of an image that the engine cannot decode.
 NOT_NATIVE = 2
 
 
 class OnCpu:
-    """A :class:`~batchplant.loading.images.Backend`. ``warnings``: how often libjpeg complained."""
+    """The engine as a :class:`~batchplant.loading.images.Backend`. ``warnings``: number of libjpeg's."""
 
     def __init__(
-        self, engine: _native.Engine, buffers: Buffers, *, dct: str = "accurate", fast_scale: bool = False
+        self, engine: _native.Engine, buffers: BufferPool, *, dct: str = "accurate", fast_scale: bool = False
     ) -> None:
         self.engine, self.buffers = engine, buffers
         self._dct, self._fast_scale = dct, fast_scale
         # For images that the engine cannot decode.
         self._threads = Threads(engine.threads)
         self.warnings = 0
-        # Seconds that these took to decode.
-        self._others = 0.0
+        # Seconds spent on them.
+        self._other_seconds = 0.0
         self._lock = threading.Lock()
 
     @property
     def exact(self) -> bool:
-        """Whether JPEGs are decoded to the pixels that everybody has."""
+        """True if JPEGs are decoded to the same pixels as by libjpeg's defaults."""
         return self._dct == "accurate" and not self._fast_scale
 
     def stats(self) -> dict[str, float]:
-        """Seconds that the decoding threads spent on pixels, added up, and how many threads there are."""
+        """Return the seconds that all decoding threads spent on pixels, and the number of threads."""
         decode, resize = self.engine.seconds
-        return {"threads": self.engine.threads, "decode": decode + self._others, "resize": resize}
+        return {"threads": self.engine.threads, "decode": decode + self._other_seconds, "resize": resize}
 
     def close(self) -> None:
         self.engine.close()
         self._threads.close()
 
     def begin(self, request: Request) -> Callable[[], Result]:
-        # Memory only when its turn has come: a batch that waits for the engine needs none. Raw pixels are
-        # copied in a moment, and waiting would cost more than it saves.
+        # Memory is taken when the turn of the batch has come: one that waits for the engine needs none. Raw
+        # pixels are copied so fast that waiting would cost more than it saves.
         if request.cells.shape is None:
             self.engine.wait_turn()
         target = request.target
@@ -68,30 +98,30 @@ class OnCpu:
         return lambda: Result(out, self.decode(request, out), sizes)
 
     def _one_by_one(self, request: Request) -> Result:
-        """Images of unequal sizes, each an array."""
-        made: list[Any] = []
+        """Make images of unequal sizes, each an array."""
+        arrays: list[Any] = []
         parts: list[Request] = []
         for row, (height, width) in enumerate(request.canvases.tolist()):
             target = dataclasses.replace(request.target, height=height, width=width)
             parts.append(request.part(np.array([row]), target))
-            made.append(self.buffers.take((1, *target.shape), target.dtype))
-        found = self._threads.each(len(parts), lambda row: self.decode(parts[row], made[row]))
-        failures: Failures = {row: wrong[0] for row, wrong in enumerate(found) if wrong}
-        return Result([one[0] for one in made], failures)
+            arrays.append(self.buffers.take((1, *target.shape), target.dtype))
+        errors = self._threads.each(len(parts), lambda row: self.decode(parts[row], arrays[row]))
+        failures: Failures = {row: error[0] for row, error in enumerate(errors) if error}
+        return Result([array[0] for array in arrays], failures)
 
     def decode(self, request: Request, out: Any) -> Failures:
-        """Fill ``out``."""
+        """Decode the images into ``out``."""
         if not len(request):
             return {}
         cuts = Cuts(request.boxes, request.flips, request.downs, request.places, request.canvases)
         status, errors, warned = self._run(request.cells, cuts, request.turns, request.target, out)
         self.warnings += warned
         failures: Failures = {row: DecodeError(message) for row, message in errors}
-        others = np.flatnonzero(status == NOT_NATIVE).tolist()
+        rows = np.flatnonzero(status == NOT_NATIVE).tolist()
         try:
-            self._threads.each(len(others), lambda n: self._decode_other(request, others[n], out))
-        except CellErrors as found:
-            failures.update({others[n]: error for n, error in found.errors.items()})
+            self._threads.each(len(rows), lambda n: self._decode_other(request, rows[n], out))
+        except CellErrors as failed:
+            failures.update({rows[n]: error for n, error in failed.errors.items()})
         return failures
 
     def _run(
@@ -110,22 +140,22 @@ class OnCpu:
         )  # fmt: skip
 
     def _decode_other(self, request: Request, row: int, out: Any) -> None:
-        """An image that the engine cannot decode: to pixels first, then as raw."""
+        """Make an image that the engine cannot decode: decode it to pixels, then resize these."""
         began = time.perf_counter()
-        pixels, one = request.pixels(row), slice(row, row + 1)
+        pixels = request.pixels(row)
         with self._lock:
-            self._others += time.perf_counter() - began
+            self._other_seconds += time.perf_counter() - began
         size, target = pixels.shape[:2], request.target
         if size != tuple(request.sizes[row]):
-            # The header did not tell.
+            # The header told no size, or another one.
             cuts = request.redraw(row, size)
-            wrong = misfit(tuple(cuts.sizes[0].tolist()), target) if target.as_stored else None
-            if wrong is not None:
-                raise wrong
+            error = misfit(tuple(cuts.sizes[0].tolist()), target) if target.as_stored else None
+            if error is not None:
+                raise error
         else:
             alone = request.part(np.array([row]), target)
             cuts = Cuts(alone.boxes, alone.flips, alone.downs, alone.places, alone.canvases)
-        status, errors, _ = self._run(as_raw(pixels), cuts, None, target, out[one])
+        status, errors, _ = self._run(as_raw(pixels), cuts, None, target, out[row : row + 1])
         if status[0]:
             why = errors[0][1] if errors else f"an image of {pixels.shape[2]} channels does not fit"
             raise DecodeError(why)

@@ -1,99 +1,73 @@
-"""Which samples an epoch has, and in which order."""
+"""The order of samples in an epoch, and the sizes, lengths and aspect ratios that it can depend on."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from .. import order as orders
+from ..data.mix import Mix
 from ..data.reader import Reader
-from ..errors import OptionError
+from ..data.sizes import are_known, sizes_of
+from ..errors import DataError, OptionError
 from ..order import buckets
-from ..schema import Bytes, List, Tensor, Text
-from ..schema.columns import I64
-from .aspects import find_aspects
-from .balance import find_sizes
+from ..schema import Bytes, Image, List, Tensor, Text
+from ..schema.columns import I64, Column, Masked, Ragged, dense_of
+from . import locate
 from .plan import Plan
 
-
-class Buckets(NamedTuple):
-    """How long samples are, by their places; ``by``: what says so."""
-
-    lengths: orders.Sizes
-    by: Any
-
-
-def make_buckets(
-    reader: Reader, plan: Plan, indices: I64 | None, by: Any, other: str | None = None
-) -> Buckets | None:
-    """What ``bucket_by_length`` asks for; True: by the only field whose cells differ in length.
-
-    ``other``: what ``bucket_by`` asks for, the aspect of images.
-    """
-    if other is not None:
-        if other != "aspect" or not (by is None or by is False):
-            raise OptionError(f'bucket_by is "aspect", without bucket_by_length, and not {other!r}')
-        aspects = find_aspects(reader, plan)
-        return Buckets(aspects if indices is None else lambda places: aspects(indices[places]), "aspect")
-    if by is None or by is False:
-        return None
-    if by is True:
-        vary = [
-            name
-            for name in plan.fields
-            if isinstance(field := reader.schema[name], Text | Bytes | List)
-            or (isinstance(field, Tensor) and None in field.shape)
-        ]
-        if len(vary) != 1:
-            said = f"of {', '.join(vary)}" if vary else "and none of these has values of varying length"
-            raise OptionError(f"bucket_by_length is the field whose length counts, {said}")
-        by = vary[0]
-    found = find_sizes(reader, plan.fields, by)
-    return Buckets(found if indices is None else lambda places: found(indices[places]), by)
+F32 = npt.NDArray[np.float32]
+Numbers = npt.NDArray[Any]
+# Returns a number for each of these samples.
+SampleNumbers = Callable[[I64], Numbers]
 
 
 class Ordering:
-    """Makes the order of every epoch; ``asked`` is what the user gave as ``order``."""
+    """Makes the order of every epoch; ``order`` is what the user gave."""
 
     def __init__(
-        self, reader: Reader, asked: Any, options: Mapping[str, Any] | None, indices: I64 | None, seed: int,
+        self, reader: Reader, order: Any, options: Mapping[str, Any] | None, indices: I64 | None, seed: int,
         buckets: Buckets | None = None,
     ) -> None:  # fmt: skip
-        self.reader, self.asked, self.options = reader, asked, dict(options or {})
+        self.reader, self.order, self.options = reader, order, dict(options or {})
         self.indices, self.seed = indices, seed
         self.samples = len(reader) if indices is None else len(indices)
         self.buckets = buckets
         self._blocks: orders.BlockIndex | None = None
-        self._marked: dict[str, Any] | None = None
+        self._marks: dict[str, Any] | None = None
 
     def make(self, epoch: int) -> orders.Order:
+        """Return the order of an epoch."""
         if self.buckets is None:
             return self._make(epoch, dict(self.options))
-        own, options = buckets.split(self.options)
+        bucket_options, options = buckets.split(self.options)
         # Batches are shuffled where samples are.
-        shuffle = self.asked != "sequential"
+        shuffle = self.order != "sequential"
         return orders.bucketed(
             self._make(epoch, options),
             self.buckets.lengths,
             shuffle=shuffle,
             seed=self.seed,
             epoch=epoch,
-            **own,
+            **bucket_options,
         )
 
     def _make(self, epoch: int, options: dict[str, Any]) -> orders.Order:
         if self.indices is None:
-            own = self.reader.own_order(self.asked, seed=self.seed, epoch=epoch, **options)
-            if own is not None:
-                return own
-        if isinstance(self.asked, str) and self.asked in orders.BY_BLOCKS and "blocks" not in options:
-            options["blocks"] = self._block_index(self.asked)
-        return orders.make(self.asked, self.samples, seed=self.seed, epoch=epoch, **options)
+            order = self.reader.own_order(self.order, seed=self.seed, epoch=epoch, **options)
+            if order is not None:
+                return order
+        if isinstance(self.order, str) and self.order in orders.BY_BLOCKS and "blocks" not in options:
+            options["blocks"] = self._block_index(self.order)
+        return orders.make(self.order, self.samples, seed=self.seed, epoch=epoch, **options)
 
     def _block_index(self, order: str) -> orders.BlockIndex:
-        """The grouping of samples by storage block, made once."""
+        """Return the grouping of samples by storage block, made once."""
         if self._blocks is None:
             blocks = self.reader.blocks()
             if blocks is None:
@@ -102,9 +76,187 @@ class Ordering:
         return self._blocks
 
     def marks(self) -> dict[str, Any]:
-        """What the row of samples depends on, besides the seed."""
-        if self._marked is None:
-            whole = self.indices is None or np.array_equal(self.indices, np.arange(len(self.reader)))
+        """Return what the sequence of samples depends on, besides the seed."""
+        if self._marks is None:
+            is_all = self.indices is None or np.array_equal(self.indices, np.arange(len(self.reader)))
             by = None if self.buckets is None else self.buckets.by
-            self._marked = orders.marks(self.asked, self.options, None if whole else self.indices, by)
-        return self._marked
+            self._marks = orders.marks(self.order, self.options, None if is_all else self.indices, by)
+        return self._marks
+
+
+# -- buckets -----------------------------------------------------------------------------------------------
+
+
+class Buckets(NamedTuple):
+    """The lengths of samples by their positions; ``by``: the option that names them."""
+
+    lengths: orders.Sizes
+    by: Any
+
+
+def make_buckets(
+    reader: Reader, plan: Plan, indices: I64 | None, by_length: Any, bucket_by: str | None = None
+) -> Buckets | None:
+    """Return the buckets that the options ask for; True: by the only field whose cells vary in length."""
+    if bucket_by is not None:
+        if bucket_by != "aspect" or not (by_length is None or by_length is False):
+            raise OptionError(f'bucket_by is "aspect", without bucket_by_length, and not {bucket_by!r}')
+        return Buckets(_at_positions(find_aspects(reader, plan), indices), "aspect")
+    if by_length is None or by_length is False:
+        return None
+    if by_length is True:
+        varying = [
+            name
+            for name in plan.fields
+            if isinstance(field := reader.schema[name], Text | Bytes | List)
+            or (isinstance(field, Tensor) and None in field.shape)
+        ]
+        if len(varying) != 1:
+            hint = f"of {', '.join(varying)}" if varying else "and none of these has values of varying length"
+            raise OptionError(f"bucket_by_length is the field whose length counts, {hint}")
+        by_length = varying[0]
+    return Buckets(_at_positions(find_sizes(reader, plan.fields, by_length), indices), by_length)
+
+
+def _at_positions(numbers: SampleNumbers, indices: I64 | None) -> SampleNumbers:
+    """Return ``numbers`` as a function of positions in ``indices``."""
+    return numbers if indices is None else lambda positions: numbers(indices[positions])
+
+
+def find_aspects(reader: Reader, plan: Plan) -> SampleNumbers:
+    """Return a function that gives width / height of the images of samples."""
+    for output in plan.images:
+        field = reader.schema[output.field]
+        if output.image is not None and not (isinstance(field, Image) and field.mask):
+            orient = output.image.decoder.op.orient
+            if isinstance(reader, Mix):
+                # Sample numbers of a mixture go on from pass to pass.
+                base_aspects = _AspectRatios(reader.base, output.field, orient)
+                return lambda samples: base_aspects(reader._rows(samples))
+            return _AspectRatios(reader, output.field, orient)
+    raise OptionError('bucket_by="aspect" is for images, and the batches have none')
+
+
+class _AspectRatios:
+    """Aspect ratios from image headers, each read once."""
+
+    def __init__(self, reader: Reader, field: str, orient: bool) -> None:
+        self._field, self._orient, self._locator = field, orient, locate.Locator(reader)
+        self._lock = threading.Lock()
+        # 0: not read yet.
+        self._ratios: F32 = np.zeros(len(reader), dtype=np.float32)
+
+    def __call__(self, samples: I64) -> F32:
+        with self._lock:
+            new = np.unique(samples[self._ratios[samples] == 0])
+            if len(new):
+                try:
+                    self._ratios[new] = self._read(new)
+                except DataError:
+                    for sample in new:
+                        self._ratios[sample] = self._read_alone(sample)
+            return self._ratios[samples]
+
+    def _read_alone(self, sample: int) -> float:
+        try:
+            return float(self._read(np.array([sample]))[0])
+        except DataError:
+            # The error is reported when the sample is read.
+            return 1.0
+
+    def _read(self, samples: I64) -> Numbers:
+        cells = self._locator.find(self._field, samples)
+        sizes = locate.sizes_of(cells)
+        if self._orient:
+            turned = locate.turns_of(cells) >= 5
+            sizes[turned] = sizes[turned, ::-1]
+        # An image without a size in its header counts as a square.
+        sizes[~sizes.all(axis=1)] = 1
+        return sizes[:, 1] / sizes[:, 0]
+
+
+# -- sizes -------------------------------------------------------------------------------------------------
+
+
+def make_sizes(
+    reader: Reader, fields: Sequence[str], indices: I64 | None, balance: str | None, sizes: Any
+) -> SampleNumbers | None:
+    """Return the sizes that ``balance`` goes by, as a function of positions in ``indices``.
+
+    None for ranks with equal numbers of samples. ``sizes``: see :func:`find_sizes`.
+    """
+    if balance not in (None, "size"):
+        raise OptionError(f'balance is None or "size", not {balance!r}')
+    if balance is None:
+        if sizes is not None:
+            raise OptionError('sizes are what balance="size" goes by: give both')
+        return None
+    return _at_positions(find_sizes(reader, fields, sizes), indices)
+
+
+def find_sizes(reader: Reader, fields: Sequence[str], sizes: Any) -> SampleNumbers:
+    """Return a function that gives the sizes of samples.
+
+    ``sizes``: None for the bytes of ``fields``; a field, whose numbers or bytes count; a number for every
+    sample of the reader; or a function that takes sample numbers.
+    """
+    if callable(sizes):
+        return lambda samples: _check_sizes(sizes(samples), len(samples), "the function sizes")
+    if isinstance(reader, Mix):
+        # Sample numbers of a mixture go on from pass to pass.
+        base_sizes = find_sizes(reader.base, fields, sizes)
+        return lambda samples: base_sizes(reader._rows(samples))
+    if isinstance(sizes, str):
+        if dense_of(reader.schema.select([sizes])[sizes]) is not None or not are_known(reader, [sizes]):
+            return _ColumnSizes(reader, sizes)
+        fields = [sizes]
+    elif sizes is not None:
+        numbers = _check_sizes(sizes, len(reader), "sizes")
+        return lambda samples: numbers[samples]
+    dense = {name: dense_of(reader.schema[name]) for name in fields}
+    varying = [name for name in fields if dense[name] is None]
+    fixed_bytes = sum(kind[0].itemsize * math.prod(kind[1]) for kind in dense.values() if kind is not None)
+    if are_known(reader, varying):
+        return lambda samples: fixed_bytes + sizes_of(reader, varying, samples)
+    stored = reader.sizes()
+    if stored is None:
+        raise OptionError(
+            'balance="size" cannot tell how large samples are without reading them all: give sizes=, a field '
+            "(it is read once), a number for every sample, or a function"
+        )
+    return lambda samples: stored[samples]
+
+
+def _check_sizes(sizes: Any, count: int, description: str) -> Numbers:
+    """Return one number for each sample; OptionError unless all are finite and none is below zero."""
+    numbers = np.asarray(sizes)
+    if numbers.shape != (count,) or numbers.dtype.kind not in "iufb":
+        shape = f"{numbers.dtype} of shape {numbers.shape}"
+        raise OptionError(f"{description} must be {count} numbers, not {shape}")
+    if not (np.isfinite(numbers) & (numbers >= 0)).all():
+        raise OptionError(f"{description} must be finite and none below 0")
+    return numbers
+
+
+class _ColumnSizes:
+    """The sizes in a field, read once by the thread that needs them first."""
+
+    def __init__(self, reader: Reader, name: str) -> None:
+        self._reader, self._name = reader, name
+        self._lock = threading.Lock()
+        self._sizes: Numbers | None = None
+
+    def __call__(self, samples: I64) -> Numbers:
+        with self._lock:
+            if self._sizes is None:
+                chunks = self._reader.scan(fields=[self._name])
+                parts = [_column_sizes(columns[self._name]) for columns in chunks]
+                sizes = np.concatenate(parts) if parts else np.zeros(0)
+                self._sizes = _check_sizes(sizes, len(self._reader), f"the field {self._name}, as sizes,")
+            return self._sizes[samples]
+
+
+def _column_sizes(column: Column) -> Numbers:
+    if isinstance(column, Masked):
+        return np.where(column.mask, column.values, 0)
+    return column.sizes if isinstance(column, Ragged) else np.asarray(column)

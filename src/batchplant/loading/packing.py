@@ -1,9 +1,13 @@
-"""Sequence packing: documents of any length to rows of one length.
+"""Sequence packing: documents of any length become rows of one length.
 
 Rows are planned like any order, from the lengths of documents alone. The documents of an epoch are packed in
-windows, one after another, each by itself: so a row is a pure function of (seed, epoch, row), however many
-ranks there are, and a run goes on at any row. Only where a window's first row is needs the windows before
-it; a state remembers one.
+windows, each by itself: a row is a pure function of (seed, epoch, row), whatever the number of ranks, and a
+run can resume at any row. Only the first row of a window depends on the windows before it; a loader state
+stores one.
+
+``Pack`` holds the options. ``Rows`` plans the rows of an epoch, ``PackedShard`` deals them to a rank,
+``RowFiller`` copies the tokens of documents into rows, and ``PackedBatches`` wraps the Executor that makes
+the documents. ``Packing`` is what a loader holds of all this.
 """
 
 from __future__ import annotations
@@ -11,38 +15,53 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import functools
+import itertools
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from .. import _native
 from .. import order as orders
-from ..errors import OptionError, no_such
+from ..data import mix_config as mixplan
+from ..data.reader import Reader
+from ..data.sizes import sizes_of
+from ..errors import AccessError, DataError, OptionError, Problem, listed, near, no_such
 from ..order.keyed import LONGEST, whole
-from ..schema.columns import I64, Spans, concat_spans
-from .batch import Batch, Executor
-
-if TYPE_CHECKING:
-    from .filling import Filling
-    from .made import Made
+from ..schema import Tensor
+from ..schema.columns import I32, I64, U8, Flags, Spans, as_bytes, concat_spans, dense_of, starts_of
+from ..storage import mapped, mapped_source
+from .endings import Endings, stored_ends
+from .executor import Batch, Executor, Prepared, SampleBatches
+from .on_cpu import BufferPool
+from .ordering import find_sizes
+from .plan import Output, Plan
 
 STRATEGIES = ("best_fit", "first_fit", "concat_split", "none")
 OVERLONG = ("split", "truncate", "drop")
 LABELS = ("same", "shifted", None)
-# What a batch has besides its tokens.
+# The outputs of a batch besides its tokens.
 OUTPUTS = (
     "labels", "loss_mask", "position_ids", "document_ids", "cu_seqlens", "max_seqlen", "pieces"
 )  # fmt: skip
-# Files of a batch of which none has to be left out.
-FEW = 8
-# Windows whose plans are kept.
-KEPT = 64
+# Outputs that need the positions of pieces in their rows.
+LAYOUT_OUTPUTS = {"cu_seqlens", "max_seqlen", "pieces"}
+# Files without a document in a batch are dropped from its spans if the spans name more files than this.
+MAX_UNUSED_FILES = 8
+# Planned windows, and pieces of batches, that are cached.
+CACHED_WINDOWS = 64
+# Tokens of documents that are cached, unless two windows have more.
+MAX_CACHED_TOKENS = 8 << 20
+# Residency of mapped files is checked again after so many batches.
+RESIDENCY_CHECK_BATCHES = 16
+# The token types that the engine takes.
+TOKEN_DTYPES = ("uint8", "uint16", "int32", "uint32", "int64")
 
-# How many tokens documents have, the end token that they get included (below 0: it is to be left out), and
-# where they lie, if that is known.
+# Returns the number of tokens of documents, including the end token that they get (below 0: leave it out),
+# and their spans, if these are known.
 Sizes = Callable[[I64], tuple[npt.NDArray[Any], Spans | None]]
 
 
@@ -89,14 +108,14 @@ class Pack:
     outputs: Sequence[str] = OUTPUTS
 
     def __post_init__(self) -> None:
-        for name, value, known in (
+        for name, value, choices in (
             ("strategy", self.strategy, STRATEGIES),
             ("overlong", self.overlong, OVERLONG),
             ("labels", self.labels, LABELS),
             ("dtype", self.dtype, ("int32", "int64")),
         ):
-            if value not in known:
-                raise OptionError(f"{name} is one of {', '.join(map(str, known))}, not {value!r}")
+            if value not in choices:
+                raise OptionError(f"{name} is one of {', '.join(map(str, choices))}, not {value!r}")
         if not isinstance(self.outputs, list | tuple):
             raise OptionError(f"outputs is a list of names, as ['labels'], not {self.outputs!r}")
         for name in self.outputs:
@@ -111,24 +130,47 @@ class Pack:
                 object.__setattr__(self, name, whole(name, value, *bounds))
 
     def mark(self, eos: bool | str) -> list[Any]:
-        """What decides which documents share a row; ``eos``: which documents get such a token."""
-        found = [self.length, self.field, self.strategy, self.window, eos, self.overlong]
-        return found if self.image_tokens is None else [*found, str(orders.mark(self.image_tokens))]
+        """Return the options that decide which documents share a row; ``eos``: which ones get that token."""
+        mark = [self.length, self.field, self.strategy, self.window, eos, self.overlong]
+        return mark if self.image_tokens is None else [*mark, str(orders.mark(self.image_tokens))]
+
+
+def pack_of(plan: mixplan.MixPlan) -> Pack | None:
+    """Return the packing that a plan of a mixture describes."""
+    if plan.pack is None:
+        return None
+    options = {field.name for field in dataclasses.fields(Pack)}
+    for name in plan.pack:
+        if name not in options:
+            prefix = plan.file.line_prefix("pack", name)
+            raise OptionError(
+                f"{prefix}pack has no {name!r}{near(name, options)}; there are {listed(sorted(options))}",
+                path=plan.path,
+            )
+    if "length" not in plan.pack:
+        raise OptionError(f"{plan.file.line_prefix('pack')}pack needs a length", path=plan.path)
+    try:
+        return Pack(**plan.pack)
+    except OptionError as error:
+        raise OptionError(plan.file.line_prefix("pack") + error.message, path=plan.path) from None
+
+
+# -- planning of rows --------------------------------------------------------------------------------------
 
 
 class Window(NamedTuple):
-    """What becomes of some documents: row r has the pieces rows[r] to rows[r + 1]."""
+    """The rows that some documents become: row r has the pieces rows[r] to rows[r + 1]."""
 
     samples: I64
     rows: I64
     document: I64
     start: I64
     size: I64
-    # For each row, how many documents begin in it that were cut or cut off. Those that were left out count
+    # By row, the number of documents beginning there that were split or truncated. Dropped documents count
     # for the first row.
     overlong: I64
-    # Where the documents lie, if that is known.
-    where: Spans | None
+    # Spans of the documents, if these are known.
+    spans: Spans | None
 
 
 class Pieces(NamedTuple):
@@ -139,12 +181,12 @@ class Pieces(NamedTuple):
     document: I64
     start: I64
     size: I64
-    where: Spans | None = None
+    spans: Spans | None = None
     overlong: int = 0
 
 
-def plan_window(samples: I64, sizes: I64, pack: Pack, where: Spans | None = None) -> Window:
-    """Pack documents of these sizes, the tokens put after them included; those below 0 are left out."""
+def plan_window(samples: I64, sizes: I64, pack: Pack, spans: Spans | None = None) -> Window:
+    """Pack documents of these sizes, which include the tokens put after them; drop those below 0."""
     sizes = np.maximum(sizes, 0)
     rows, document, start, size = _native.pack(sizes, pack.length, pack.strategy, pack.overlong)
     too_long = sizes > pack.length
@@ -152,13 +194,14 @@ def plan_window(samples: I64, sizes: I64, pack: Pack, where: Spans | None = None
     begins = row[(start == 0) & too_long[document]]
     overlong = np.bincount(begins, minlength=len(rows) - 1).astype(np.int64)
     overlong[:1] += int(too_long.sum()) - len(begins)
-    return Window(samples, rows, document, start, size, overlong, where)
+    return Window(samples, rows, document, start, size, overlong, spans)
 
 
 class Rows:
-    """The rows of an epoch, planned window by window as far as they are asked for.
+    """The rows of an epoch, planned window by window on demand.
 
-    ``known``: a window and its first row, where rows before it are not needed.
+    ``first_window``: a window and its first row; rows before it are not needed. ``documents``: where lengths
+    are only known by making the documents, those that were made.
     """
 
     def __init__(
@@ -166,34 +209,33 @@ class Rows:
         order: orders.Order,
         sizes: Sizes,
         pack: Pack,
-        known: tuple[int, int] = (0, 0),
-        made: Made | None = None,
+        first_window: tuple[int, int] = (0, 0),
+        documents: DocumentCache | None = None,
     ) -> None:
-        self.order, self.pack, self._sizes = order, pack, sizes
-        # Documents, where lengths are only known by making them.
-        self.made = made
+        self.order, self.pack, self._sizes, self.documents = order, pack, sizes, documents
         self._windows = -(-order.length // pack.window)
         self._lock = threading.RLock()
-        # The first rows of windows, from the known one on.
-        self._base, self._firsts = known[0], [known[1]]
-        self._plan = functools.lru_cache(KEPT)(self._planned)
-        # A batch is asked for its documents first, and then for where they go.
-        self.pieces = functools.lru_cache(KEPT)(self._pieces)
+        # The first rows of windows, from window `_base` on.
+        self._base, self._firsts = first_window[0], [first_window[1]]
+        self._plan = functools.lru_cache(CACHED_WINDOWS)(self._plan_window)
+        # A batch needs its pieces twice: for its documents, and for their positions.
+        self.pieces = functools.lru_cache(CACHED_WINDOWS)(self._pieces)
 
     @property
-    def first_known(self) -> int:
+    def first_row(self) -> int:
+        """The first row that is planned."""
         return self._firsts[0]
 
-    def _planned(self, number: int) -> Window:
+    def _plan_window(self, number: int) -> Window:
         first = number * self.pack.window
         samples = self.order[first : first + self.pack.window]
         with self._lock:
-            sizes, where = self._sizes(samples)
-        return plan_window(samples, np.asarray(sizes, dtype=np.int64), self.pack, where)
+            sizes, spans = self._sizes(samples)
+        return plan_window(samples, np.asarray(sizes, dtype=np.int64), self.pack, spans)
 
     def reaches(self, row: int) -> bool:
-        """Whether there are so many rows."""
-        # What is known only grows: nobody waits for who plans the next windows.
+        """Return True if there are at least so many rows."""
+        # `_firsts` only grows, so this needs no lock: readers do not wait while the next windows are planned.
         if self._firsts[-1] >= row:
             return True
         with self._lock:
@@ -207,36 +249,36 @@ class Rows:
         return self._firsts[-1]
 
     def _window_of(self, row: int) -> int:
-        """The window of a row, as a place in ``_firsts``."""
+        """Return the window of a row, as an index into ``_firsts``."""
         if row < self._firsts[0] or not self.reaches(row + 1):
             raise OptionError(f"there is no row {row}")
         return bisect.bisect_right(self._firsts, row) - 1
 
-    def known_at(self, row: int) -> tuple[int, int]:
-        """The last window that begins at or before a row, and its first row."""
+    def window_at(self, row: int) -> tuple[int, int]:
+        """Return the last window that begins at or before a row, and its first row."""
         if row <= self._firsts[0]:
             return self._base, self._firsts[0]
-        place = self._window_of(row - 1)
-        return self._base + place, self._firsts[place]
+        index = self._window_of(row - 1)
+        return self._base + index, self._firsts[index]
 
     def _pieces(self, rows: range) -> Pieces:
-        """What these rows are made of."""
-        parts, at = [], rows.start
-        while at < rows.stop:
-            place = self._window_of(at)
-            first = self._firsts[place]
-            window = self._plan(self._base + place)
+        """Return the pieces that these rows consist of."""
+        parts, row = [], rows.start
+        while row < rows.stop:
+            index = self._window_of(row)
+            first = self._firsts[index]
+            window = self._plan(self._base + index)
             stop = min(rows.stop, first + len(window.rows) - 1)
-            parts.append(_part(window, at - first, stop - first))
-            at = stop
-        found = _joined(parts)
-        if found.where is None or len(found.where.files) <= FEW:
-            return found
-        return found._replace(where=found.where.compact())
+            parts.append(_window_pieces(window, row - first, stop - first))
+            row = stop
+        pieces = _concat_pieces(parts)
+        if pieces.spans is None or len(pieces.spans.files) <= MAX_UNUSED_FILES:
+            return pieces
+        return pieces._replace(spans=pieces.spans.compact())
 
 
-def _part(window: Window, begin: int, end: int) -> Pieces:
-    """What these rows of a window are made of."""
+def _window_pieces(window: Window, begin: int, end: int) -> Pieces:
+    """Return the pieces of some rows of a window."""
     first, last = window.rows[begin], window.rows[end]
     chosen = window.document[first:last]
     used = np.zeros(len(window.samples), dtype=np.bool_)
@@ -250,37 +292,37 @@ def _part(window: Window, begin: int, end: int) -> Pieces:
         number[chosen],
         window.start[first:last],
         window.size[first:last],
-        None if window.where is None else window.where.take(documents),
+        None if window.spans is None else window.spans.take(documents),
         int(window.overlong[begin:end].sum()),
     )
 
 
-def _joined(parts: list[Pieces]) -> Pieces:
-    """The pieces of several windows as one."""
+def _concat_pieces(parts: list[Pieces]) -> Pieces:
+    """Join the pieces of several windows."""
     if len(parts) == 1:
         return parts[0]
-    none = np.zeros(0, dtype=np.int64)
-    rows, documents = [np.zeros(1, dtype=np.int64)], [none]
-    found = pieces = 0
-    for one in parts:
-        rows.append(one.rows[1:] + pieces)
-        documents.append(one.document + found)
-        found, pieces = found + len(one.samples), pieces + len(one.document)
-    known = [one.where for one in parts if one.where is not None]
+    empty = np.zeros(0, dtype=np.int64)
+    rows, documents = [np.zeros(1, dtype=np.int64)], [empty]
+    document_count = piece_count = 0
+    for part in parts:
+        rows.append(part.rows[1:] + piece_count)
+        documents.append(part.document + document_count)
+        document_count, piece_count = document_count + len(part.samples), piece_count + len(part.document)
+    spans = [part.spans for part in parts if part.spans is not None]
     return Pieces(
-        np.concatenate([none, *(one.samples for one in parts)]),
+        np.concatenate([empty, *(part.samples for part in parts)]),
         np.concatenate(rows),
         np.concatenate(documents),
-        np.concatenate([none, *(one.start for one in parts)]),
-        np.concatenate([none, *(one.size for one in parts)]),
-        concat_spans(known) if parts and len(known) == len(parts) else None,
-        sum(one.overlong for one in parts),
+        np.concatenate([empty, *(part.start for part in parts)]),
+        np.concatenate([empty, *(part.size for part in parts)]),
+        concat_spans(spans) if parts and len(spans) == len(parts) else None,
+        sum(part.overlong for part in parts),
     )
 
 
 @dataclasses.dataclass(frozen=True)
 class PackedShard:
-    """The batches of one rank, as :class:`batchplant.order.Shard`, of rows in place of samples."""
+    """The batches of one rank, like :class:`batchplant.order.Shard`, with rows in place of samples."""
 
     packed: Rows
     rank: int
@@ -289,15 +331,14 @@ class PackedShard:
     drop_last: bool
     start: int
     pad: str
-    filling: Filling
 
     @property
     def order(self) -> orders.Order:
         return self.packed.order
 
     @functools.cached_property
-    def _whole(self) -> orders.Shard:
-        """With the number of rows known, for which all windows have to be planned."""
+    def _planned_shard(self) -> orders.Shard:
+        """The shard of all rows; their number is known once all windows are planned."""
         return orders.shard(
             orders.sequential(len(self.packed)),
             rank=self.rank,
@@ -308,49 +349,578 @@ class PackedShard:
             pad=self.pad,
         )
 
-    def _early(self, number: int) -> int | None:
-        """Where a step begins, if the end is so far that it does not matter."""
+    def _step_start(self, number: int) -> int | None:
+        """Return the first row of a step; None if it is near the end of the epoch."""
         step = self.world_size * self.batch_size
         first = self.start + number * step
         return first if self.packed.reaches(first + 2 * step) else None
 
     def __len__(self) -> int:
-        return len(self._whole)
+        return len(self._planned_shard)
 
     def has(self, number: int) -> bool:
-        return self._early(number) is not None or number < len(self._whole)
+        return self._step_start(number) is not None or number < len(self._planned_shard)
 
     def _rows(self, number: int) -> range:
-        first = self._early(number)
+        first = self._step_start(number)
         if first is None:
-            found = self._whole.positions(number)
-            assert isinstance(found, range)
-            return found
+            rows = self._planned_shard.positions(number)
+            assert isinstance(rows, range)
+            return rows
         return range(first + self.rank * self.batch_size, first + (self.rank + 1) * self.batch_size)
 
     def batch(self, number: int) -> I64:
-        """The documents of this rank's batch."""
-        return self.packed.pieces(self._rows(number)).samples
+        """Return the documents of this rank's batch."""
+        return self.pieces(number).samples
 
     def pieces(self, number: int) -> Pieces:
         return self.packed.pieces(self._rows(number))
 
     def position_after(self, count: int) -> int:
-        """The row that the epoch is at after so many batches of every rank."""
+        """Return the row that the epoch is at after so many batches of every rank."""
         if not count:
             return self.start
-        first = self._early(count - 1)
-        return (
-            self._whole.position_after(count) if first is None else first + self.world_size * self.batch_size
-        )
+        first = self._step_start(count - 1)
+        step = self.world_size * self.batch_size
+        return self._planned_shard.position_after(count) if first is None else first + step
 
-    def executor(self, number: int, usual: Executor) -> Executor:
-        """Who makes the batch: not the tokens, where they are taken from where they lie."""
-        return self.filling.executor(self.pieces(number), usual, self.packed.made)
 
-    def finish(self, number: int, batch: Batch) -> Batch:
-        """The documents as rows."""
-        made = self.packed.made
-        found = self.filling.finish(self.pieces(number), batch, made)
-        # All ranks leave them out; one says so.
-        return found if made is None or self.rank else found._replace(skipped=[*found.skipped, *made.lost()])
+# -- documents ---------------------------------------------------------------------------------------------
+
+
+class DocumentCache:
+    """Documents of one epoch that had to be made to learn their lengths, cached until rows are made of them.
+
+    ``make`` returns a batch of documents, in which they are the output ``name``.
+    """
+
+    def __init__(self, make: Callable[[I64], Batch], name: str) -> None:
+        self._make, self._name = make, name
+        self._lock = threading.Lock()
+        self._windows: deque[dict[int, npt.NDArray[Any]]] = deque()
+        self._tokens = 0
+        self._skipped: list[Problem] = []
+        self._reported: set[int | None] = set()
+
+    def sizes(self, samples: I64) -> I64:
+        """Return the lengths of documents; -1 for those that cannot be made and are to be left out."""
+        batch = self._make(samples)
+        values, offsets = ragged_tokens(batch.values[self._name], self._name)
+        parts = np.split(values, offsets[1:-1]) if len(offsets) > 1 else []
+        window = dict(zip(batch.ids.tolist(), parts, strict=True))
+        with self._lock:
+            self._skipped += [problem for problem in batch.skipped if problem.sample not in self._reported]
+            self._reported |= {problem.sample for problem in batch.skipped}
+            self._windows.append(window)
+            self._tokens += len(values)
+            while self._tokens > MAX_CACHED_TOKENS and len(self._windows) > 2:
+                self._tokens -= sum(map(len, self._windows.popleft().values()))
+        documents = (window.get(sample) for sample in samples.tolist())
+        return np.array([-1 if tokens is None else len(tokens) for tokens in documents], dtype=np.int64)
+
+    def ends(self, samples: I64, token: int | None) -> Flags:
+        """Return which of the documents that ``sizes`` was last called for end with a token."""
+        with self._lock:
+            window = self._windows[-1]
+        documents = (window.get(sample) for sample in samples.tolist())
+        ends = [tokens is not None and len(tokens) > 0 and tokens[-1] == token for tokens in documents]
+        return np.array(ends, np.bool_)
+
+    def take_skipped(self) -> list[Problem]:
+        """Return the problems of documents that were left out; each is returned once."""
+        with self._lock:
+            skipped, self._skipped = self._skipped, []
+        return skipped
+
+    def _cached(self, samples: I64) -> list[npt.NDArray[Any]] | None:
+        """Return these documents, if all of them are cached."""
+        with self._lock:
+            windows = list(self._windows)
+        documents = []
+        for sample in samples.tolist():
+            window = next((window for window in reversed(windows) if sample in window), None)
+            if window is None:
+                return None
+            documents.append(window[sample])
+        return documents
+
+    def has(self, samples: I64) -> bool:
+        return self._cached(samples) is not None
+
+    def tokens(self, samples: I64) -> tuple[npt.NDArray[Any], I64]:
+        """Return the tokens of documents; evicted ones are made again."""
+        documents = self._cached(samples)
+        if documents is None:
+            return ragged_tokens(self._make(samples).values[self._name], self._name)
+        sizes = np.fromiter(map(len, documents), dtype=np.int64, count=len(documents))
+        return np.concatenate(documents) if documents else np.zeros(0, dtype=np.int64), starts_of(sizes)
+
+
+def ragged_tokens(value: Any, field: str) -> tuple[npt.NDArray[Any], I64]:
+    """Return the tokens of documents, one after another, and the offsets of the documents."""
+    if isinstance(value, tuple):
+        tokens, offsets = value
+    elif isinstance(value, np.ndarray) and value.ndim == 2:
+        tokens, offsets = value.reshape(-1), np.arange(len(value) + 1, dtype=np.int64) * value.shape[1]
+    else:
+        parts = [np.asarray(part) for part in value]
+        wrong = next((part for part in parts if part.ndim != 1), None)
+        if wrong is not None:
+            text = "text: put Tokenize before it"
+            kind = text if wrong.dtype.kind == "U" else f"arrays of shape {wrong.shape}"
+            raise OptionError(f"documents are rows of tokens, not {kind}", field=field)
+        offsets = starts_of(np.fromiter(map(len, parts), dtype=np.int64, count=len(parts)))
+        tokens = np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
+    if tokens.ndim != 1 or tokens.dtype.kind not in "iu":
+        raise OptionError(f"tokens are rows of whole numbers, not {tokens.dtype}", field=field)
+    return tokens, offsets
+
+
+class Tokens:
+    """Documents in memory: document i is ``size[i]`` bytes at ``begin[i]`` of ``bases[base[i]]``."""
+
+    def __init__(self, bases: list[U8], base: I32, begin: I64, size: I64, dtype: str) -> None:
+        self.bases, self.base, self.begin, self.size, self.dtype = bases, base, begin, size, dtype
+
+    @classmethod
+    def of(cls, value: Any, field: str) -> Tokens:
+        """Return documents that are an output of a batch."""
+        tokens, offsets = _native_tokens(value, field)
+        starts = offsets * tokens.itemsize
+        base = np.zeros(len(offsets) - 1, dtype=np.int32)
+        return cls([as_bytes(tokens)], base, starts[:-1], np.diff(starts), tokens.dtype.name)
+
+    def without_end(self, token: int, chosen: Flags) -> Tokens:
+        """Return the documents, the chosen ones without their last token if it is this one."""
+        dtype, size = np.dtype(self.dtype), self.size.copy()
+        for number, data in enumerate(self.bases):
+            rows = np.flatnonzero(chosen & (self.base == number) & (size >= dtype.itemsize))
+            last = (self.begin + size)[rows, None] - dtype.itemsize + np.arange(dtype.itemsize)
+            size[rows[data[last].view(dtype)[:, 0] == token]] -= dtype.itemsize
+        return Tokens(self.bases, self.base, self.begin, size, self.dtype)
+
+
+def _native_tokens(value: Any, field: str) -> tuple[npt.NDArray[Any], I64]:
+    """Return the tokens and offsets of documents in types that the engine takes."""
+    tokens, offsets = ragged_tokens(value, field)
+    tokens = np.ascontiguousarray(tokens)
+    if tokens.dtype.name not in TOKEN_DTYPES:
+        tokens = tokens.astype(np.int64)
+    return tokens, np.ascontiguousarray(offsets, dtype=np.int64)
+
+
+def _with_image_tokens(
+    images: I64, image_token: int, tokens: npt.NDArray[Any], offsets: I64
+) -> tuple[npt.NDArray[Any], I64]:
+    """Return the tokens of documents, each after the placeholder tokens of its images."""
+    lengths = np.diff(offsets)
+    starts = starts_of(lengths + images)
+    dtype = np.result_type(tokens.dtype, np.min_scalar_type(image_token))
+    if dtype.name not in TOKEN_DTYPES:
+        dtype = np.dtype(np.int64)
+    filled = np.full(int(starts[-1]), image_token, dtype=dtype)
+    texts = np.ascontiguousarray(tokens, dtype=dtype)
+    width = dtype.itemsize
+    text_starts = (starts[:-1] + images) * width
+    _native.copy_runs(as_bytes(texts), offsets[:-1] * width, lengths * width, as_bytes(filled), text_starts)
+    return filled, starts
+
+
+# -- rows --------------------------------------------------------------------------------------------------
+
+
+def fill(
+    pack: Pack,
+    pieces: Pieces,
+    tokens: Tokens,
+    values: dict[str, Any],
+    buffers: BufferPool,
+    images: I64 | None = None,
+) -> dict[str, Any]:
+    """Return a batch of rows with the other ``values``. ``images``: image tokens before each document."""
+    prompt = images
+    if pack.prompt is not None:
+        prompt_sizes = np.ascontiguousarray(values.pop(pack.prompt), dtype=np.int64)
+        prompt = prompt_sizes if images is None else prompt_sizes + images
+    shape = (len(pieces.rows) - 1, pack.length)
+
+    def buffer(name: str, dtype: npt.DTypeLike) -> Any:
+        return buffers.take(shape, np.dtype(dtype)) if name in pack.outputs else None
+
+    rows = buffers.take(shape, np.dtype(pack.dtype))
+    labels = None if pack.labels is None else buffer("labels", pack.dtype)
+    position, document = buffer("position_ids", pack.dtype), buffer("document_ids", np.int32)
+    loss_mask = buffer("loss_mask", np.uint8)
+    try:
+        _native.fill_rows(
+            tokens.bases, tokens.base, tokens.begin, tokens.size, tokens.dtype, prompt,
+            pieces.rows, pieces.document, pieces.start, pieces.size,
+            rows, labels, position, document, loss_mask,
+            pad=pack.pad, ignore=pack.ignore, end=pack.eos, shifted=pack.labels == "shifted",
+        )  # fmt: skip
+    except ValueError as error:
+        raise DataError(
+            f"documents are not as long as was said when rows were planned ({error}): give sizes=",
+            field=pack.field,
+        ) from None
+    if pack.across and position is not None:
+        position[:] = np.arange(pack.length)
+    if pack.across and document is not None:
+        np.copyto(document, 0, where=document >= 0)
+    outputs = {
+        "labels": labels, "loss_mask": None if loss_mask is None else loss_mask.view(np.bool_),
+        "position_ids": position, "document_ids": document,
+    }  # fmt: skip
+    if LAYOUT_OUTPUTS & set(pack.outputs):
+        table, cuts = lay_out(pieces, pack)
+        outputs |= {"cu_seqlens": cuts, "max_seqlen": int(np.diff(cuts).max(initial=0)), "pieces": table}
+    outputs = {name: outputs[name] for name in OUTPUTS if name in pack.outputs and outputs[name] is not None}
+    return {pack.field: rows, **outputs, **values}
+
+
+def lay_out(pieces: Pieces, pack: Pack) -> tuple[I64, I32]:
+    """Return (row, place, size, start, document) of every piece, and the offsets of sequences in all rows."""
+    table, cuts = _native.lay_out(
+        pieces.rows, pieces.document, pieces.start, pieces.size, pack.length, pack.across
+    )
+    return table.reshape(-1, 5), cuts
+
+
+def _without_skipped(pieces: Pieces, numbers: I64, batch: Batch) -> Pieces:
+    """Return the pieces without documents that could not be read; their rows have padding there."""
+    if len(batch.ids) == len(pieces.samples):
+        return pieces
+    renumbered = np.full(len(pieces.samples), -1, dtype=np.int64)
+    row = 0
+    for number, sample in enumerate(numbers.tolist()):
+        if row < len(batch.ids) and batch.ids[row] == sample:
+            renumbered[number] = row
+            row += 1
+    present = renumbered[pieces.document] >= 0
+    before = np.concatenate([[0], np.cumsum(present)])
+    spans = None if pieces.spans is None else pieces.spans.take(renumbered >= 0)
+    document, start, size = renumbered[pieces.document[present]], pieces.start[present], pieces.size[present]
+    return Pieces(batch.ids, before[pieces.rows], document, start, size, spans)
+
+
+class RowFiller:
+    """Makes rows and counts them; a document counts where it begins.
+
+    ``rest_executor`` makes the outputs of a batch besides its tokens. Where tokens can be taken from mapped
+    files, ``dtype`` is theirs, else empty. ``images``: number of image tokens before the tokens of documents.
+    ``own_ends``: which samples get no end token if they have one; None where all get one.
+    """
+
+    def __init__(
+        self,
+        pack: Pack,
+        buffers: BufferPool,
+        rest_executor: Executor,
+        dtype: str,
+        images: Callable[[I64], I64] | None = None,
+        own_ends: Callable[[I64], Flags | None] = lambda samples: None,
+    ) -> None:
+        self.pack, self._buffers, self._rest_executor, self._dtype = pack, buffers, rest_executor, dtype
+        self._images, self._own_ends = images, own_ends
+        self._lock = threading.Lock()
+        self._rows, self._documents, self._tokens, self._overlong = 0, 0, 0, 0
+        self._batches = 0
+
+    def executor(
+        self, pieces: Pieces, ids: I64, executor: Executor, documents: DocumentCache | None
+    ) -> Executor:
+        """Choose the executor of a batch: ``executor``, or one that leaves out tokens which are in memory."""
+        if documents is not None:
+            return self._rest_executor if documents.has(ids) else executor
+        if not self._dtype or pieces.spans is None:
+            return executor
+        bits = int(np.bitwise_or.reduce(pieces.spans.start | pieces.spans.size))
+        aligned = bits % np.dtype(self._dtype).itemsize == 0
+        return self._rest_executor if aligned and self._in_memory(pieces.spans) else executor
+
+    def _in_memory(self, spans: Spans) -> bool:
+        """Return True if no disk is waited for; resident files are checked again only every few batches."""
+        self._batches += 1
+        for number, path in enumerate(spans.files):
+            source = mapped_source(path)
+            if source is None:
+                return False
+            if not source.was_warm or self._batches % RESIDENCY_CHECK_BATCHES == 0:
+                rows = np.flatnonzero(spans.file == number)
+                if len(rows) and not source.check_warm(spans.start[rows], spans.size[rows]):
+                    return False
+        return True
+
+    def finish(self, pieces: Pieces, ids: I64, batch: Batch, documents: DocumentCache | None) -> Batch:
+        """Turn a batch of documents, those of the samples ``ids``, into rows."""
+        present, values, field = _without_skipped(pieces, ids, batch), dict(batch.values), self.pack.field
+        if documents is not None and field not in values:
+            values[field] = documents.tokens(batch.ids)
+        images = None if self._images is None else self._images(batch.ids)
+        if images is not None:
+            texts = _native_tokens(values.pop(field), field)
+            tokens = Tokens.of(_with_image_tokens(images, self.pack.image_token_id, *texts), field)
+        elif field in values:
+            tokens = Tokens.of(values.pop(field), field)
+        else:
+            tokens = self._mapped_tokens(present)
+        own_ends = self._own_ends(batch.ids)
+        if own_ends is not None and self.pack.eos is not None:
+            tokens = tokens.without_end(self.pack.eos, own_ends)
+        rows = fill(self.pack, present, tokens, values, self._buffers, images)
+        with self._lock:
+            self._rows += len(pieces.rows) - 1
+            # A split document is in several rows, and maybe in several batches.
+            self._documents += int((present.start == 0).sum())
+            self._tokens += int(present.size.sum())
+            self._overlong += pieces.overlong
+        return Batch(rows, batch.ids, batch.skipped)
+
+    def _mapped_tokens(self, pieces: Pieces) -> Tokens:
+        spans = pieces.spans
+        assert spans is not None
+        files = [mapped(path) for path in spans.files]
+        bases = [base for base in files if base is not None]
+        if len(bases) < len(files):
+            raise AccessError("it was closed while a batch was made of it", path=spans.files[0])
+        return Tokens(bases, spans.file, spans.start, spans.size, self._dtype)
+
+    def stats(self) -> dict[str, Any]:
+        room = self._rows * self.pack.length
+        return {
+            "packing": {
+                "rows": self._rows, "documents": self._documents, "tokens": self._tokens,
+                "fill": self._tokens / room if room else None,
+                "overlong": self._overlong,
+            }
+        }  # fmt: skip
+
+
+# -- the packing of a loader -------------------------------------------------------------------------------
+
+
+class Packing:
+    """Plans and makes the rows of a loader that packs."""
+
+    def __init__(
+        self,
+        pack: Pack,
+        reader: Reader,
+        plan: Plan,
+        executor: Executor,
+        indices: I64 | None,
+        buffers: BufferPool,
+    ) -> None:
+        if not isinstance(pack, Pack):
+            raise OptionError(f"pack takes a Pack, as Pack(2048), not {pack!r}")
+        outputs = {output.name: output for output in plan.outputs}
+        for name in (pack.field, pack.prompt):
+            if name is not None and name not in outputs:
+                raise OptionError(
+                    f"there is no field of the batch {name!r}{near(name, outputs)}; it has "
+                    f"{', '.join(outputs)}"
+                )
+        self.pack = pack
+        output = outputs[pack.field]
+        self._sizes, self._indices = token_sizes(pack, reader, output), indices
+        # Makes documents where only that tells their lengths; every rank does so.
+        self._document_maker: Executor | None = None
+        if self._sizes is None:
+            self._document_maker = _executor_of(Plan((output,)), executor)
+        rest_executor, dtype = _other_outputs(pack, output, plan, executor)
+        self._images = image_sizes(pack, reader)
+        # Tells which documents end with the end token; None where no such token is put after documents.
+        self._ends: Endings | None = None
+        if pack.eos is not None:
+            self._ends = stored_ends(reader, output.field, pack.eos)
+            if output.steps or not isinstance(reader.schema[output.field], Tensor):
+                maker = self._document_maker or _executor_of(Plan((output,)), executor)
+                self._ends = Endings(reader, functools.partial(_last_tokens, maker, pack.field), pack.eos)
+        self.filler = RowFiller(pack, buffers, rest_executor, dtype, self._images, self._own_ends)
+        self._rows: dict[int, Rows] = {}
+        # By epoch, a window and its first row, out of a state.
+        self._first_windows: dict[int, tuple[int, int]] = {}
+
+    def shard(self, order: orders.Order, epoch: int, start: int, **options: Any) -> PackedShard:
+        """Return the batches of one rank; ``options``: those of :func:`batchplant.order.shard`."""
+        rows = self._rows.get(epoch)
+        first_window = self._first_windows.get(epoch, (0, 0))
+        if rows is None or rows.first_row > start:
+            documents = None
+            if self._document_maker is not None:
+                make = functools.partial(self._document_maker.run, epoch=epoch)
+                documents = DocumentCache(make, self.pack.field)
+            sizes = functools.partial(self._sizes_at, documents=documents)
+            window = first_window if first_window[1] <= start else (0, 0)
+            rows = Rows(order, sizes, self.pack, window, documents)
+            self._rows = {number: planned for number, planned in self._rows.items() if number >= epoch - 1}
+            self._rows[epoch] = rows
+        return PackedShard(rows, start=start, **options)
+
+    def _sizes_at(
+        self, positions: I64, documents: DocumentCache | None
+    ) -> tuple[npt.NDArray[Any], Spans | None]:
+        samples = positions if self._indices is None else self._indices[positions]
+        if documents is not None:
+            stored, spans = documents.sizes(samples), None
+        else:
+            assert self._sizes is not None
+            stored, spans = self._sizes(samples)
+        stored = np.asarray(stored)
+        sizes = stored if self._ends is None else stored + ~self._ends_of(samples, documents)
+        if self._images is not None:
+            sizes, spans = sizes + self._images(samples), None
+        return np.where(stored < 0, -1, sizes), spans
+
+    def _ends_of(self, samples: I64, documents: DocumentCache | None) -> Flags:
+        """Return which documents end with the token that is put after the others."""
+        assert self._ends is not None
+        if documents is not None:
+            return documents.ends(samples, self.pack.eos)
+        return self._ends(samples)
+
+    def _own_ends(self, samples: I64) -> Flags | None:
+        """Return which documents get no end token if they have one; None: all get one."""
+        if self._ends is None or (self._document_maker is None and self._ends.none):
+            return None
+        if self._document_maker is not None:
+            return np.ones(len(samples), dtype=np.bool_)
+        return self._ends.shares_at(samples) > 0
+
+    @property
+    def mark(self) -> list[Any]:
+        """The options that decide which documents share a row, as something that JSON can hold."""
+        if self._ends is None:
+            return self.pack.mark(False)
+        return self.pack.mark(True if self._own_ends(np.zeros(0, np.int64)) is None else "where missing")
+
+    def state(self, epoch: int, position: int) -> dict[str, Any]:
+        """Return what a loader state has besides the row: the window to plan rows from."""
+        rows = self._rows.get(epoch)
+        window = (0, 0) if rows is None or not position else rows.window_at(position)
+        return {"pack": self.mark, "window": list(window)}
+
+    def go_to(self, epoch: int, window: Any) -> None:
+        """Continue an epoch at the window of a state, which was made with the same packing."""
+        try:
+            number, row = (int(value) for value in window)
+        except (TypeError, ValueError):
+            raise OptionError("this is no state of a loader that packs") from None
+        if number < 0 or row < 0:
+            raise OptionError("this is no state of a loader that packs")
+        self._first_windows, self._rows = {epoch: (number, row)}, {}
+
+    def stats(self) -> dict[str, Any]:
+        return self.filler.stats()
+
+
+class PreparedRows(NamedTuple):
+    """A batch whose documents ``executor`` prepared, and the pieces that they become."""
+
+    pieces: Pieces
+    ids: list[I64]
+    executor: Executor
+    prepared: Prepared
+
+
+class PackedBatches(SampleBatches):
+    """The batches of rows of one epoch on this rank; the Executor makes their documents."""
+
+    def __init__(
+        self, packing: Packing, executor: Executor, shard: orders.Batches, indices: I64 | None, epoch: int
+    ) -> None:
+        super().__init__(executor, shard, indices, epoch)
+        self._filler = packing.filler
+
+    def _packed(self, number: int) -> tuple[PackedShard, int]:
+        """Return the shard of the rank, and the number of a batch in it."""
+        shard = self.shard
+        if isinstance(shard, orders.Turns):
+            number, shard = shard.turn(number), shard.shard
+        assert isinstance(shard, PackedShard)
+        return shard, number
+
+    def prepare(self, numbers: range) -> PreparedRows:
+        (number,) = numbers
+        shard, turn = self._packed(number)
+        pieces, ids = shard.pieces(turn), self.ids(number)
+        executor = self._filler.executor(pieces, ids, self.executor, shard.packed.documents)
+        return PreparedRows(pieces, [ids], executor, executor.prepare(ids, self.epoch))
+
+    def finish(self, prepared: PreparedRows) -> Batch:
+        shard, _ = self._packed(0)
+        documents = shard.packed.documents
+        batch = prepared.executor.finish(prepared.prepared)
+        batch = self._filler.finish(prepared.pieces, prepared.ids[0], batch, documents)
+        # All ranks leave these documents out; one reports them.
+        if documents is None or shard.rank:
+            return batch
+        return batch._replace(skipped=[*batch.skipped, *documents.take_skipped()])
+
+
+def _executor_of(plan: Plan, executor: Executor) -> Executor:
+    """Return an executor of another plan, on the CPU."""
+    return Executor(executor.reader, plan, executor.on_cpu, seed=executor.seed, skip=executor.skip)
+
+
+def _last_tokens(executor: Executor, name: str, samples: I64) -> list[int | None]:
+    """Return the last tokens of documents that ops make; None for empty and damaged ones."""
+    batch = executor.run(samples, epoch=0)
+    tokens, offsets = ragged_tokens(batch.values[name], name)
+    last = [None if end == begin else int(tokens[end - 1]) for begin, end in itertools.pairwise(offsets)]
+    by_sample = dict(zip(batch.ids.tolist(), last, strict=True))
+    return [by_sample.get(sample) for sample in samples.tolist()]
+
+
+def _other_outputs(pack: Pack, output: Output, plan: Plan, executor: Executor) -> tuple[Executor, str]:
+    """Return the executor of the other outputs, and the dtype of tokens if they lie in files as they are."""
+    field = executor.reader.schema[output.field]
+    outputs = tuple(entry for entry in plan.outputs if output.name not in (entry.name, entry.beside))
+    rest_executor = Executor(
+        executor.reader, Plan(outputs), executor.on_cpu, executor.on_device,
+        seed=executor.seed, skip=executor.skip, decoded=executor.decoded,
+    )  # fmt: skip
+    rest_executor.timer, rest_executor.functions = executor.timer, executor.functions
+    is_computed = output.steps or plan.joint or pack.sizes is not None
+    # Cells of an optional field may begin with their shape.
+    if is_computed or not isinstance(field, Tensor) or field.optional or field.dtype not in TOKEN_DTYPES:
+        return rest_executor, ""
+    return rest_executor, field.dtype
+
+
+def image_sizes(pack: Pack, reader: Reader) -> Callable[[I64], I64] | None:
+    """Return a function that gives the number of image tokens of documents; None where there are none."""
+    image_tokens = pack.image_tokens
+    if image_tokens is None:
+        return None
+    if isinstance(image_tokens, int):
+        return lambda samples: np.full(len(samples), image_tokens, dtype=np.int64)
+    sizes = find_sizes(reader, (), image_tokens)
+    return lambda samples: np.asarray(sizes(samples)).astype(np.int64)
+
+
+def token_sizes(pack: Pack, reader: Reader, output: Output) -> Sizes | None:
+    """Return a function that gives lengths and spans of documents; None if they must be made for that."""
+    if pack.sizes is not None:
+        sizes = find_sizes(reader, [output.field], pack.sizes)
+        return lambda samples: (sizes(samples), None)
+    field = reader.schema[output.field]
+    if output.steps or not isinstance(field, Tensor):
+        return None
+    if len(field.shape) != 1:
+        raise OptionError(f"documents are rows of tokens, and {output.field} is {field}", field=output.field)
+    if dense_of(field) is not None:
+        return lambda samples: (np.full(len(samples), field.shape[0]), None)
+    width = np.dtype(field.dtype).itemsize
+    return lambda samples: _stored_sizes(reader, output.field, samples, width)
+
+
+def _stored_sizes(reader: Reader, field: str, samples: I64, width: int) -> tuple[I64, Spans | None]:
+    """Return the lengths of documents, and their spans if tokens lie in files as they are."""
+    try:
+        spans = reader.spans(field, samples)
+    except DataError:
+        spans = None
+    if spans is None or (spans.size < 0).any() or spans.shape is not None:
+        return sizes_of(reader, [field], samples) // width, None
+    return spans.size // width, spans

@@ -1,4 +1,4 @@
-"""One sample as a loader gives it in an epoch, and what was drawn for it: for those who want to see it."""
+"""One sample as a loader gives it in an epoch, and the crops drawn for it; for the viewer and notebooks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from ..errors import DataError, OptionError
 from ..schema.columns import I64
-from .batch import Executor
+from .executor import Executor
 from .loader import Loader
 from .plan import Output
 
@@ -16,8 +16,8 @@ from .plan import Output
 class Cut(NamedTuple):
     """The box of an image that an output is made of.
 
-    size: height and width of the image, turned as its EXIF data say where ``turn`` is not 1. box: (left,
-    top, right, bottom). flip: whether it is mirrored.
+    size: height and width of the image after its EXIF rotation ``turn``. box: (left, top, right, bottom).
+    flip: whether it is mirrored.
     """
 
     size: tuple[int, int]
@@ -35,27 +35,26 @@ class Preview(NamedTuple):
 
 
 def mixes(loader: Loader) -> bool:
-    """Whether what a sample becomes may depend on the others of its batch."""
+    """Return True if a sample may depend on the others of its batch."""
     return any(op.mixes for op in loader.plan.ops)
 
 
 def preview(loader: Loader, sample: int, epoch: int) -> Preview:
-    """What the loader's own executor makes of a sample in an epoch: the same draws, the same pixels.
+    """Return what the loader's executor makes of a sample in an epoch: the same draws, the same pixels.
 
-    Where ops mix samples, the whole batch is made that has it in this epoch.
+    Where ops mix samples, the complete batch is made that has it in this epoch.
     """
     ids = _batch_with(loader, sample, epoch) if mixes(loader) else np.array([sample], dtype=np.int64)
-    made = loader._executor.run(ids, epoch)
-    at = np.flatnonzero(made.ids == sample)
-    if not len(at):
+    batch = loader._executor.run(ids, epoch)
+    rows = np.flatnonzero(batch.ids == sample)
+    if not len(rows):
         # It was left out, with on_error="skip".
-        found = next((one for one in made.skipped if one.sample == sample), None)
-        raise DataError("the loader leaves it out" if found is None else str(found), sample=sample)
-    row = int(at[0])
-    values = {name: _row(value, row) for name, value in made.values.items()}
-    one = np.array([sample], dtype=np.int64)
-    cuts = {output.name: _cut(loader._executor, output, one, epoch) for output in loader.plan.images}
-    return Preview(values, cuts, made.ids)
+        problem = next((problem for problem in batch.skipped if problem.sample == sample), None)
+        raise DataError("the loader leaves it out" if problem is None else str(problem), sample=sample)
+    row = int(rows[0])
+    values = {name: _row(value, row) for name, value in batch.values.items()}
+    cuts = {output.name: _cut(loader._executor, output, sample, epoch) for output in loader.plan.images}
+    return Preview(values, cuts, batch.ids)
 
 
 def _batch_with(loader: Loader, sample: int, epoch: int) -> I64:
@@ -67,13 +66,13 @@ def _batch_with(loader: Loader, sample: int, epoch: int) -> I64:
     raise OptionError(f"epoch {epoch} has no sample {sample}: it is left out, or dropped with the last batch")
 
 
-def _cut(executor: Executor, output: Output, one: I64, epoch: int) -> Cut:
-    request, failures = executor.request(output, one, epoch)
+def _cut(executor: Executor, output: Output, sample: int, epoch: int) -> Cut:
+    request, failures = executor.request(output, np.array([sample], dtype=np.int64), epoch)
     if request is None or failures:
-        raise next(iter(failures.values())).at(sample=int(one[0]))
+        raise next(iter(failures.values())).at(sample=sample)
     size, box = request.sizes[0], request.boxes[0]
     if not size.all():
-        # The header does not tell; then the executor draws anew, for what was decoded.
+        # The header tells no size; then the executor draws anew, for the decoded image.
         height, width = request.pixels(0).shape[:2]
         size, box = np.array([height, width]), request.redraw(0, (height, width)).boxes[0]
     left, top, right, bottom = map(float, box)

@@ -3,8 +3,7 @@
 Where a dataset fits into memory, the kernel is asked to read ahead, and the pages stay for the next epoch.
 Where it does not, pages would be thrown out before they are used again: then cells are read past the page
 cache, into memory of our own that is used again and again. That takes the CPU a fraction of the time. What
-samples share is read through it all the same.
-"""
+samples share is read through it all the same."""
 
 from __future__ import annotations
 
@@ -12,22 +11,158 @@ import contextlib
 import os
 import threading
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from .. import order as orders
 from ..errors import BatchplantError
-from ..schema.columns import I64, U8, Spans, concat_spans
+from ..schema.columns import I64, U8, Flags, Spans, concat_spans
 from ..storage import is_remote
 from ..storage.local import MappedSource, mapped_source
+from ..storage.staged import Staged
 from ..storage.together import Read, aligned_memory, read_together
 from . import threads
-from .batch import Executor
-from .buffers import Buffers
-from .fits import are_apart, memory, needed, size_of
+from .executor import Executor
 from .locate import Located
-from .shared import Shared
+from .on_cpu import BufferPool
+
+# Bytes from cell to cell, at least, of those that are read by themselves: less is a table.
+APART = 512
+# Of what a sample reads, no more may be its neighbour's too, such as a dictionary that both need.
+SHARED = 0.1
+# Samples that tell how much an epoch needs: so many in a row, at so many places, for a format may have to
+# look at all that lies around one to find it.
+IN_A_ROW, PLACES = 16, 16
+
+
+def size_of(spans: Spans) -> int:
+    """The bytes of all cells; those that are missing have none."""
+    return int(np.maximum(spans.size, 0).sum())
+
+
+def needed(executor: Executor, indices: I64 | None, stages: bool) -> float:
+    """About how many bytes an epoch has; of images, where those are read here."""
+    reader, plan = executor.reader, executor.plan
+    count = len(reader) if indices is None else len(indices)
+    told = reader._bytes_of(plan.fields)
+    if told is not None:
+        return told * count / max(1, len(reader))
+    some = _some(count)
+    some = some if indices is None else indices[some]
+    if stages:
+        found = [reader.spans(output.field, some) for output in plan.images]
+    else:
+        found = [reader.ranges(plan.fields, some)]
+    return sum(size_of(one) * count / len(some) for one in found if one is not None)
+
+
+def _some(count: int) -> I64:
+    """Samples that tell of all."""
+    places = np.linspace(0, max(0, count - IN_A_ROW), PLACES).astype(np.int64)
+    found: I64 = np.unique(np.minimum(places[:, None] + np.arange(IN_A_ROW), count - 1))
+    return found
+
+
+def are_apart(executor: Executor, field: str, batch: I64) -> bool:
+    """Whether cells lie by themselves: what samples of a batch read, their neighbours do not need."""
+    reader = executor.reader
+    if len(reader) < 2:
+        return False
+    even = np.unique(np.minimum(batch & ~1, len(reader) - 2))
+    some, others = reader.ranges([field], even), reader.ranges([field], even + 1)
+    if some is None or others is None:
+        return False
+    shared = 0
+    for one in dict.fromkeys((*some.files, *others.files)):
+        starts, ends = _of_file(some, one)
+        begin, stop = _of_file(others, one)
+        # Those of some that begin before the end of another have not all ended before it begins.
+        meets = np.searchsorted(np.sort(starts), stop) > np.searchsorted(np.sort(ends), begin, "right")
+        shared += int((stop - begin)[meets].sum())
+        between = np.diff(np.sort(np.concatenate([starts, begin])))
+        if len(between) and np.percentile(between, 25) < APART:
+            return False
+    return shared <= SHARED * size_of(others)
+
+
+def _of_file(spans: Spans, file: str) -> tuple[I64, I64]:
+    rows = np.flatnonzero((spans.size > 0) & (np.array([one == file for one in spans.files])[spans.file]))
+    return spans.start[rows], spans.start[rows] + spans.size[rows]
+
+
+def memory() -> int:
+    """Bytes that programs may still take, pages of files included; at most what the control group has."""
+    found = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    with contextlib.suppress(OSError, KeyError), open("/proc/meminfo") as file:
+        told = dict(line.split(":", 1) for line in file)
+        found = int(told["MemAvailable"].split()[0]) << 10
+    with contextlib.suppress(OSError), open("/proc/self/cgroup") as file:
+        for line in file:
+            _, kinds, path = line.rstrip("\n").split(":", 2)
+            kind = "memory/" if kinds == "memory" else "" if not kinds else None
+            name = "memory.limit_in_bytes" if kinds else "memory.max"
+            # In a container, the own group is the root of what it sees.
+            for below in () if kind is None else (path.strip("/") + "/", ""):
+                limit = f"/sys/fs/cgroup/{kind}{below}{name}"
+                with contextlib.suppress(OSError, ValueError), open(limit) as told_there:
+                    found = min(found, int(told_there.read()))
+    return found
+
+
+class Held(NamedTuple):
+    """What was read together: of each file, which is mapped; ``users``: the batches that need it."""
+
+    users: set[int]
+    files: dict[str, tuple[MappedSource, Staged]]
+
+
+class Shared:
+    """Memory that readers find their bytes in. Nothing here is for several threads at once."""
+
+    def __init__(self) -> None:
+        self._held: list[Held] = []
+
+    def put(self, number: int, read: Read, files: Sequence[str]) -> None:
+        """Hold what was read of these files, for this batch and others that will use it."""
+        one = Held({number}, {})
+        for file, path in enumerate(files):
+            source = mapped_source(path)
+            if source is not None:
+                one.files[path] = source, read.of(file)
+                source.staged.put((id(one.users), path), one.files[path][1])
+        self._held.append(one)
+
+    def use(self, number: int, spans: Spans) -> Flags:
+        """Which cells are here. What has them stays until this batch is done."""
+        found = np.zeros(len(spans), np.bool_)
+        for one in self._held:
+            for file, path in enumerate(spans.files):
+                if path not in one.files:
+                    continue
+                rows = np.flatnonzero(spans.file == file)
+                here = one.files[path][1].find(spans.start[rows], spans.size[rows]) >= 0
+                found[rows[here]] = True
+                if here.any():
+                    one.users.add(number)
+        return found
+
+    def done(self, number: int) -> None:
+        """A batch was made: what nobody else needs goes."""
+        for one in self._held:
+            one.users.discard(number)
+        for one in [one for one in self._held if not one.users]:
+            self._drop(one)
+
+    def clear(self) -> None:
+        for one in list(self._held):
+            self._drop(one)
+
+    def _drop(self, one: Held) -> None:
+        self._held = [other for other in self._held if other is not one]
+        for path, (source, _) in one.files.items():
+            source.staged.drop((id(one.users), path))
+
 
 # Threads that read, each a batch: one waits for the last bytes of its batch while another asks for the next.
 READERS = 2
@@ -85,7 +220,7 @@ class Readahead:
         # Batches in a row that were in memory, and their bytes.
         self._warm = self._warm_bytes = 0
         # As many as there can be at once, those of batches that are being made included: new ones cost time.
-        self._buffers = Buffers(2 * (READERS + AHEAD_BATCHES), aligned_memory)
+        self._buffers = BufferPool(2 * (READERS + AHEAD_BATCHES), aligned_memory)
 
     def start(self) -> None:
         # Not kept: who holds the threads that hold us would never be let go.

@@ -1,7 +1,7 @@
-"""What is done to images in one pass, by the engine or by a device: the first steps of their pipeline.
+"""The first steps of an image pipeline, fused into one pass of the engine or of a device.
 
-Crops, resizes, flips and padding, in any order and number, are one box of every image, resized once, at a
-place of a canvas; normalisation and channels first cost nothing more.
+Crops, resizes, flips and padding, in any order and number, become one box of every image, resized once and
+put on a canvas; normalisation and channels first cost nothing more.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from ..schema import Image
 from ..schema.columns import I32, I64, Ragged
 
 CHANNELS = {"L": 1, "P": 1, "LA": 2, "RGB": 3, "RGBA": 4, "CMYK": 4}
-# How many samples may be damaged before the size of images cannot be told.
+# Samples that are tried, since the first ones may be damaged, to learn the size of images.
 PROBED_SAMPLES = 64
-# Of an image in a batch; the engine makes none that is longer.
+# The longest side of an image that the engine can make, in pixels.
 LONGEST_SIDE = 65535
 
-# The filters that take pixels from beside the box, too.
+# The filters that also take pixels from beside the box.
 SEE_BEYOND = ("bilinear", "bicubic")
 
 OpT = TypeVar("OpT", bound=Op, covariant=True)
@@ -41,7 +41,7 @@ OpT = TypeVar("OpT", bound=Op, covariant=True)
 
 @dataclasses.dataclass(frozen=True)
 class Step(Generic[OpT]):
-    """An op, the name its random draws go by, and what comes out of it."""
+    """An op, the key of its random draws, and the spec of its result."""
 
     op: OpT
     key: str
@@ -50,11 +50,11 @@ class Step(Generic[OpT]):
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """What every image of a batch becomes.
+    """Size, type and layout that every image of a batch gets.
 
-    ``mode`` is the one that they are decoded to; P: the indices of palettes, the levels of gray images.
-    ``as_stored``: nobody asked for a size, so all must have that of the first. ``fill``: what is beside
-    images, a number for each channel. ``collate``: how images of unequal sizes become a batch; then
+    ``mode``: the mode that images are decoded to; P: the indices of palettes, the levels of gray images.
+    ``as_stored``: the pipeline names no size, so all images must have that of the first. ``fill``: the colour
+    beside images, a number for each channel. ``collate``: how images of unequal sizes become a batch; then
     height and width are those of one batch, and zeros in a plan.
     """
 
@@ -80,20 +80,20 @@ class Target:
 
     @property
     def as_list(self) -> bool:
-        """Whether it becomes a list of arrays."""
+        """True if images become a list of arrays."""
         return self.collate is not None and self.collate.how == "list"
 
     @property
     def pixels(self) -> Target:
-        """The same without normalisation and with channels last."""
+        """The target without normalisation and with channels last."""
         return dataclasses.replace(self, normalize=None, channels_first=False)
 
 
 @dataclasses.dataclass(frozen=True)
 class ImageStage:
-    """What is done to images in one pass: box, resize, flips, place, normalisation, layout.
+    """Steps of images that are done in one pass: box, resize, flips, place, normalisation, layout.
 
-    ``steps``: the decoder, and what goes on from there.
+    ``steps``: the decoder, and the steps fused with it.
     """
 
     steps: tuple[Step[Cutting], ...]
@@ -107,14 +107,14 @@ class ImageStage:
 
     @property
     def plain(self) -> bool:
-        """Whether the boxes of the decoder and flips are all of it."""
+        """True if it has nothing but the boxes of the decoder and flips."""
         flips = all(type(step.op) is RandomHorizontalFlip for step in self.steps[1:])
         return flips and self.decoder.op.boxed and self.target.collate is None
 
     def cuts(self, sizes: I32, ids: I64, *, seed: int, epoch: int) -> tuple[Cuts, dict[int, DataError]]:
-        """How images of these sizes are cut, and which of them a step cannot take."""
+        """Return how images of these sizes are cut, and the errors of those that a step cannot take."""
 
-        def draws(step: Step[Any]) -> Draws:
+        def draws(step: Step[Op]) -> Draws:
             return Draws(seed, epoch, ids, step.key)
 
         if self.plain:
@@ -125,22 +125,22 @@ class ImageStage:
                 flips ^= step.op.flips(draws(step))
             mirrored = flips if len(self.steps) > 1 else None
             return Cuts(boxes, mirrored, None, None, decoder.op.after(sizes)), {}
-        motions, at = [], sizes
-        wrong: dict[int, DataError] = {}
+        motions, current = [], sizes
+        errors: dict[int, DataError] = {}
         for step in self.steps:
-            small = step.op.too_small(at)
+            small = step.op.too_small(current)
             for row in np.flatnonzero(small).tolist() if small is not None else ():
-                size = f"the image is {at[row, 1]}×{at[row, 0]}"
+                size = f"the image is {current[row, 1]}×{current[row, 0]}"
                 error = DecodeError(f"{size}, too small for {step.op!r}; pad_if_needed=True pads it")
-                wrong.setdefault(row, error)
-            motions.append(step.op.move(at, draws(step)))
-            at = motions[-1].sizes
-        return cuts_of(sizes, motions), wrong
+                errors.setdefault(row, error)
+            motions.append(step.op.move(current, draws(step)))
+            current = motions[-1].sizes
+        return cuts_of(sizes, motions), errors
 
     def __str__(self) -> str:
-        said: list[Any] = [step.op for step in self.steps]
-        said += [one for one in (self.target.collate, self.target.normalize) if one is not None]
-        return ", ".join([*map(repr, said), *(["ChannelsFirst()"] if self.target.channels_first else [])])
+        ops: list[Op] = [step.op for step in self.steps]
+        ops += [op for op in (self.target.collate, self.target.normalize) if op is not None]
+        return ", ".join([*map(repr, ops), *(["ChannelsFirst()"] if self.target.channels_first else [])])
 
 
 Ops = list[tuple[Op, str]]
@@ -149,10 +149,10 @@ Ops = list[tuple[Op, str]]
 def fuse(
     reader: Reader, name: str, field: Image, ops: Ops, *, on_device: bool
 ) -> tuple[ImageStage, Spec, Ops]:
-    """The stage that is done in one pass, what comes out of it, and the ops that are left.
+    """Return the stage that is done in one pass, the spec of its result, and the ops that follow it.
 
-    ``ops`` begin with a decoder. ``on_device``: a device makes the images; what its kernel cannot do is
-    left to ops, which have a device form.
+    ``ops`` begin with a decoder. ``on_device``: a device makes the images; steps that its kernel cannot do
+    stay ops, which have a device form.
     """
     mode = field.mode or "RGB"
     if field.mask and field.mode in (None, "L"):
@@ -160,7 +160,7 @@ def fuse(
     channels = CHANNELS.get(mode)
     if channels is None or field.optional:
         raise OptionError(f"{field} cannot be decoded into a batch; leave it out or convert it first")
-    ops = [(_fitted(op, number, field.mask), key) for number, (op, key) in enumerate(ops)]
+    ops = [(_adapted(op, number, field.mask), key) for number, (op, key) in enumerate(ops)]
     spec = Spec(np.dtype(np.uint8), (None, None, channels), unequal=True)
     as_stored = _stays_unequal(spec, [op for op, _ in ops])
     if as_stored:
@@ -168,12 +168,12 @@ def fuse(
         assert isinstance(decoder, ImageDecoder)
         size = _first_size(reader, name, mode, decoder.orient)
         spec = spec.but(shape=(*size, channels), unequal=False)
-    steps, target, spec, rest = _leading(ops, spec, mode, as_stored, on_device)
-    return ImageStage(steps, target), spec, _joined(rest)
+    steps, target, spec, remaining = _fuse_leading(ops, spec, mode, as_stored, on_device)
+    return ImageStage(steps, target), spec, _joined(remaining)
 
 
-def _fitted(op: Op, number: int, mask: bool) -> Op:
-    """The op as it is meant there."""
+def _adapted(op: Op, number: int, mask: bool) -> Op:
+    """Return the op in the form that fits its position and, for masks, that does not blend values."""
     if number and isinstance(op, CenterCrop):
         op = op.behind()
     if mask and isinstance(op, Policy):
@@ -187,7 +187,7 @@ def _fitted(op: Op, number: int, mask: bool) -> Op:
 
 
 def _stays_unequal(spec: Spec, ops: list[Op]) -> bool:
-    """Whether images still have their own sizes when a step comes that cannot take them."""
+    """Return True if images still have different sizes at a step that cannot take them."""
     for op in ops:
         if not isinstance(op, Cutting | Warp | Collate) or not spec.unequal:
             break
@@ -197,7 +197,7 @@ def _stays_unequal(spec: Spec, ops: list[Op]) -> bool:
     return spec.unequal
 
 
-def _leading(
+def _fuse_leading(
     ops: Ops, spec: Spec, mode: str, as_stored: bool, on_device: bool
 ) -> tuple[tuple[Step[Cutting], ...], Target, Spec, Ops]:
     channels = CHANNELS[mode]
@@ -205,15 +205,15 @@ def _leading(
     fill: Any = None
     filter = ""
     collate: Collate | None = None
-    rest = list(ops)
-    while rest and isinstance(rest[0][0], Cutting) and rest[0][0].composes:
-        op, key = rest[0]
+    remaining = list(ops)
+    while remaining and isinstance(remaining[0][0], Cutting) and remaining[0][0].composes:
+        op, key = remaining[0]
         assert isinstance(op, Cutting)
         height, width = spec.shape[:2]
         fills = op.fills((height, width))
         if steps:
-            # Twice resampled is not the same as once; nor is a border that is resampled with its image, nor
-            # what these filters see beyond the edge of a crop.
+            # Resampling twice differs from once, and so do a border that is resampled with its image and
+            # pixels that these filters see beyond the edge of a crop.
             if op.resamples and (filter or fill is not None or (op.filter in SEE_BEYOND and _crops(steps))):
                 break
             if fills and fill is not None and not np.array_equal(fill, colour(op.fill, channels)):
@@ -226,20 +226,20 @@ def _leading(
         if fills:
             fill = colour(op.fill, channels)
         steps.append(Step(op, key, spec))
-        rest = rest[1:]
-    if rest and type(rest[0][0]) is Collate:
-        one = rest[0][0]
-        padding = colour(one.fill, channels)
-        if one.how == "list" or fill is None or np.array_equal(fill, padding):
-            collate, spec, rest = one, one.infer(spec), rest[1:]
-            fill = padding if one.how == "pad" else fill
+        remaining = remaining[1:]
+    if remaining and type(remaining[0][0]) is Collate:
+        candidate = remaining[0][0]
+        padding = colour(candidate.fill, channels)
+        if candidate.how == "list" or fill is None or np.array_equal(fill, padding):
+            collate, spec, remaining = candidate, candidate.infer(spec), remaining[1:]
+            fill = padding if candidate.how == "pad" else fill
     if collate is None and spec.unequal:
-        # Some step that takes images one by one comes next.
+        # The next step takes images one by one.
         collate = Collate("list")
     normalize: Normalize | None = None
     channels_first = False
-    while rest and type(rest[0][0]) in (Normalize, ChannelsFirst) and not channels_first:
-        op = rest[0][0]
+    while remaining and type(remaining[0][0]) in (Normalize, ChannelsFirst) and not channels_first:
+        op = remaining[0][0]
         if isinstance(op, Normalize):
             if normalize is not None or op.dtype == np.float64:
                 break
@@ -247,14 +247,14 @@ def _leading(
         else:
             channels_first = True
         spec = op.infer(spec)
-        rest = rest[1:]
+        remaining = remaining[1:]
     last = steps[-1].spec.shape
     height, width = (0, 0) if collate is not None else (last[0] or 0, last[1] or 0)
     target = Target(
         mode, filter or "area", height, width, channels, as_stored, normalize, channels_first,
         () if fill is None else tuple(fill.tolist()), collate,
     )  # fmt: skip
-    return tuple(steps), target, spec, rest
+    return tuple(steps), target, spec, remaining
 
 
 def _crops(steps: list[Step[Cutting]]) -> bool:
@@ -262,28 +262,28 @@ def _crops(steps: list[Step[Cutting]]) -> bool:
 
 
 def _joined(ops: Ops) -> Ops:
-    """Neighbours that are one pass together: warps; a normalisation and channels first."""
-    made: Ops = []
+    """Join neighbours that can run in one pass: warps; a normalisation and channels first."""
+    result: Ops = []
     for op, key in ops:
         joined: Op | None = None
-        if made and isinstance(op, Warp):
-            joined = op.joined(key, made[-1])
-        elif made and type(op) is ChannelsFirst and type(made[-1][0]) is Normalize:
-            joined = NormalizedPlanes(made[-1][0])
+        if result and isinstance(op, Warp):
+            joined = op.joined(key, result[-1])
+        elif result and type(op) is ChannelsFirst and type(result[-1][0]) is Normalize:
+            joined = NormalizedPlanes(result[-1][0])
         if joined is None:
-            made.append((op, key))
+            result.append((op, key))
         else:
-            made[-1] = joined, made[-1][1]
-    return made
+            result[-1] = joined, result[-1][1]
+    return result
 
 
 def _first_size(reader: Reader, name: str, mode: str, orient: bool) -> tuple[int, int]:
-    """The size that all images have to have when none is asked for: that of the first that can be decoded.
+    """Return the size that all images must have if the pipeline names none: that of the first decodable one.
 
-    A header alone is not believed: batches take memory for it.
+    The image is decoded: batches take memory for this size, and a header alone is not trusted.
     """
     for sample in range(min(len(reader), PROBED_SAMPLES)):
-        # What is wrong with a sample is said when it is read.
+        # The error of a sample is reported when it is read.
         with contextlib.suppress(DataError):
             column = reader.read([sample], [name])[name]
             assert isinstance(column, Ragged)

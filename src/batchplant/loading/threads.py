@@ -1,4 +1,4 @@
-"""Threads that end before the interpreter does: ended by it amid native code, one takes the process down."""
+"""Threads that end before the interpreter does: one that it ends in native code takes the process down."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import weakref
 from typing import Protocol
 
 
-class Work(Protocol):
-    """What threads work on together; ``process`` is the one that they live in."""
+class Stoppable(Protocol):
+    """Work that threads share; ``process`` is the id of the process that they live in."""
 
     process: int
 
     def stop(self) -> None: ...
 
 
-# The threads and not their makers: a thread may be amid native code when its maker is gone already.
-_RUNNING: weakref.WeakKeyDictionary[threading.Thread, Work] = weakref.WeakKeyDictionary()
+# By thread, since a thread may still be in native code when its owner is gone.
+_RUNNING: weakref.WeakKeyDictionary[threading.Thread, Stoppable] = weakref.WeakKeyDictionary()
 
 
-def start(threads: list[threading.Thread], work: Work) -> None:
+def start(threads: list[threading.Thread], work: Stoppable) -> None:
     """Start threads that stop when ``work`` is stopped, at the latest before the interpreter ends."""
     _RUNNING.update(dict.fromkeys(threads, work))
     for thread in threads:
@@ -30,8 +30,9 @@ def start(threads: list[threading.Thread], work: Work) -> None:
 
 
 def join(thread: threading.Thread, patience: float | None) -> None:
-    # One that was never started cannot be waited for. Nor can one whose start Ctrl-C cut short before it said
-    # that it runs; it finds that its work was stopped, and ends.
+    """Wait for a thread, at most ``patience`` seconds."""
+    # A thread that was never started cannot be joined. Nor can one whose start was interrupted by Ctrl-C
+    # before it registered; it finds that its work was stopped, and ends.
     with contextlib.suppress(RuntimeError):
         thread.join(patience)
 

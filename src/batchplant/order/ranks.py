@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Any, Protocol, TypeVar
+from typing import Protocol
 
 import numpy as np
 
@@ -17,7 +17,6 @@ from .orders import Order
 # Samples dealt out together by size: more make ranks more alike, and each rank has to look at all of them.
 DEALT = 4096
 PADS = ("none", "repeat", "skip")
-T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,14 +46,6 @@ class Shard:
     def has(self, number: int) -> bool:
         """Whether there is such a batch."""
         return number < len(self)
-
-    def executor(self, number: int, usual: T) -> T:
-        """Who makes the samples of a batch."""
-        return usual
-
-    def finish(self, number: int, batch: T) -> T:
-        """What was made of the samples of a batch, as it is given out."""
-        return batch
 
     def __iter__(self) -> Iterator[I64]:
         return (self.batch(number) for number in range(len(self)))
@@ -139,8 +130,6 @@ class Batches(Protocol):
     def has(self, number: int) -> bool: ...
     def batch(self, number: int) -> I64: ...
     def position_after(self, count: int) -> int: ...
-    def executor(self, number: int, usual: Any) -> Any: ...
-    def finish(self, number: int, batch: Any) -> Any: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,12 +156,6 @@ class Turns:
 
     def batch(self, number: int) -> I64:
         return self.shard.batch(self.turn(number))
-
-    def executor(self, number: int, usual: T) -> T:
-        return self.shard.executor(self.turn(number), usual)  # type: ignore[no-any-return]
-
-    def finish(self, number: int, batch: T) -> T:
-        return self.shard.finish(self.turn(number), batch)  # type: ignore[no-any-return]
 
     def position_after(self, count: int) -> int:
         """Where the epoch stands after so many batches of every worker."""

@@ -300,15 +300,15 @@ def test_rows_are_kept_in_a_ring() -> None:
 
 
 def test_statistics_count_samples_and_queues(images: str) -> None:
-    with contextlib.closing(bp.Loader(images, 5, pipelines={"image": AUGMENT}, ahead=2)) as loader:
-        assert loader.stats()["queue"] == {"ready": 0, "making": 0, "ahead": 2}
+    with contextlib.closing(bp.Loader(images, 5, pipelines={"image": AUGMENT}, prefetch_batches=2)) as loader:
+        assert loader.stats()["queue"] == {"ready": 0, "making": 0, "prefetch_batches": 2}
         epoch = iter(loader)
         next(epoch)
-        until(lambda: loader.stats()["queue"] == {"ready": 2, "making": 0, "ahead": 2})
+        until(lambda: loader.stats()["queue"] == {"ready": 2, "making": 0, "prefetch_batches": 2})
         assert loader.stats()["samples"] == 5
         list(epoch)
         assert loader.stats()["samples"] == 12
-        assert loader.stats()["queue"] == {"ready": 0, "making": 0, "ahead": 2}
+        assert loader.stats()["queue"] == {"ready": 0, "making": 0, "prefetch_batches": 2}
         assert loader.dashboard is None
 
 

@@ -13,7 +13,7 @@ import torch
 from ... import ops
 from ...errors import OptionError
 from ...interop import torch as interop
-from ...loading.pipes import Pipe, Pipelines
+from ...loading.plan import Pipe, Pipelines
 from ...ops.base import Draws, Op, Spec
 from ...schema.columns import I64
 from .builtin import USER_CODE_LOCK, is_ours, spec_of, state_of

@@ -120,9 +120,9 @@ class _Launched(NamedTuple):
 class OnDevice:
     """A :class:`~batchplant.loading.images.Device`; see the module."""
 
-    def __init__(self, device: Any, on_cpu: OnCpu, split: Split, ahead: int) -> None:
+    def __init__(self, device: Any, on_cpu: OnCpu, split: Split, prefetch_batches: int) -> None:
         self.device, self.on_cpu, self.split = device, on_cpu, split
-        self.streams = Streams(device, ahead + PRODUCERS)
+        self.streams = Streams(device, prefetch_batches + PRODUCERS)
         self._tensors = DeviceTensors(device)
         if device.type == "cuda" and not has_kernels():
             if split.mode in ("gpu", "hybrid", "split"):

@@ -94,7 +94,7 @@ def loop(opened: str, schema: Schema, settings: Mapping[str, Any], answers: Answ
     """Return Python code of a Loader with the settings."""
     images = [name for name, field in schema.items() if isinstance(field, Image)]
     options = [f'order="{settings.get("order", "random")}"', f"workers={settings.get('workers')}"]
-    options.append(f"ahead={settings.get('ahead', 3)}")
+    options.append(f"prefetch_batches={settings.get('prefetch_batches', 3)}")
     if settings.get("cache") and is_remote(opened):
         options.append('source_options={"cache": "cache"}')
     lines = ["import batchplant as bp"]

@@ -396,12 +396,12 @@ def workers(case: Case) -> RuleResult:
     "Batches made ahead bridge what is uneven: requests more than a disk.",
     "docs/guides/how-loading-works.md#prefetching",
 )
-def ahead(case: Case) -> RuleResult:
+def prefetch_batches(case: Case) -> RuleResult:
     if not case.loads:
         return not_applicable(f"the goal is {case.goal}")
     batches = {"nvme": 3, "nfs": 4, "s3": 6}[case.storage]
     return RuleResult(
-        f"{case.storage}: {case.machine.latency_ms:,.1f} ms a request", settings={"ahead": batches}
+        f"{case.storage}: {case.machine.latency_ms:,.1f} ms a request", settings={"prefetch_batches": batches}
     )
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from ... import order as orders
 from ...data.reader import Reader
-from ...loading.batch import PRODUCERS
+from ...loading.executor import PRODUCERS
 from ...loading.loader import Loader
 from ...schema import Schema
 from ...schema.columns import I64, Columns, column_runs
@@ -222,7 +222,7 @@ def epoch(
             )
         )  # fmt: skip
         # The system has to clear the pages of new buffers: start counting once each was used.
-        warmup = min(loader.ahead + PRODUCERS, len(loader) // 2)
+        warmup = min(loader.prefetch_batches + PRODUCERS, len(loader) // 2)
         began = now = time.perf_counter()
         cores = core_seconds()
         finished = False

@@ -126,7 +126,7 @@ class Loading:
     window: int = _is(count, 4, "of quasi_random (blocks) or windowed (samples); 0 for the default")
     lanes: bool = _is(flag, True, "each rank has blocks of its own: order_options={'lanes': ranks}")
     batch_size: int = _is(count, 256, "of one rank")
-    ahead: int = _is(count, 3, "batches made in advance")
+    prefetch_batches: int = _is(count, 3, "batches made in advance")
     fetch_bytes: int = _is(size, DEFAULT_FETCH_BYTES, "memory of a rank for what was fetched", "576MiB")
     drop_last: bool = _is(flag, True, "only full batches")
     seed: int = _is(count, 0, "another seed, another order")
@@ -185,7 +185,8 @@ class Plan:
     def __post_init__(self) -> None:
         at_least_one = {
             "samples": self.data.samples, "sample_bytes": self.data.sample_bytes, "files": self.data.files,
-            "batch_size": self.loader.batch_size, "ahead": self.loader.ahead, "ranks": self.cluster.ranks,
+            "batch_size": self.loader.batch_size, "prefetch_batches": self.loader.prefetch_batches,
+            "ranks": self.cluster.ranks,
             "ranks_per_node": self.cluster.ranks_per_node, "sampled_ranks": self.look.sampled_ranks,
         }  # fmt: skip
         more_than_none = {

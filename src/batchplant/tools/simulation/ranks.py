@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ... import order as orders
-from ...loading.batch import PRODUCERS
+from ...loading.executor import PRODUCERS
 from ...loading.prefetch import Prefetch
 from ...schema.columns import I64, Spans
 from ...storage import plan_ranges
@@ -204,7 +204,7 @@ class Rank:
             self._decode()
 
     def _may_claim(self) -> bool:
-        room = self._claimed < min(self.taken + self._plan.loader.ahead, self.batches)
+        room = self._claimed < min(self.taken + self._plan.loader.prefetch_batches, self.batches)
         return room and self._working < PRODUCERS
 
     def _read(self, number: int) -> None:

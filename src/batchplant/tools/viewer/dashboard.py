@@ -19,8 +19,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import AccessError, BatchplantError, OptionError, shown
-from ...loading.bridges import DASHBOARD
-from ...loading.loader import Loader
+from ...loading.loader import DASHBOARD, Loader
 from . import attach
 from .pipelines import loader_arguments
 
@@ -98,7 +97,7 @@ class Watch:
                 "making": stats["queue"]["making"],
                 "memory": _memory(),
                 "epoch": -1 if progress is None else progress.epoch,
-                "given": 0 if progress is None else progress.given,
+                "given": 0 if progress is None else progress.delivered,
                 "of": 0 if progress is None else len(progress.shard),
         }  # fmt: skip
         self.ring.add(row)
@@ -223,7 +222,8 @@ def _about(loader: Loader) -> dict[str, Any]:
     order, device = loader._options["order"], loader._options["device"]
     return {
         "path": shown(loader.reader.path), "pid": os.getpid(), "samples": loader.samples,
-        "batch_size": loader.batch_size, "threads": loader._threads, "ahead": loader.ahead,
+        "batch_size": loader.batch_size, "threads": loader._threads,
+        "prefetch_batches": loader.prefetch_batches,
         "order": order if isinstance(order, str) else "its own", "device": str(device) if device else "",
         "rank": loader.rank, "world_size": loader.world_size, "plan": str(loader.plan),
     }  # fmt: skip

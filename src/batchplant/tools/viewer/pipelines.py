@@ -17,7 +17,7 @@ from ... import ops
 from ...data.reader import Reader
 from ...errors import NotFoundError, OptionError, no_such
 from ...loading.loader import Loader
-from ...loading.pipes import Pipe
+from ...loading.plan import Pipe
 from ...ops.moving import RLE, MoveRle
 from ...schema.kinds import Boxes, Keypoints, Labels, Polygons
 from .cells import Side
@@ -238,5 +238,12 @@ def _loader(side: Side, arguments: dict[str, Any], seed: int | None) -> Loader:
         options["images"] = images.but({"decode": None, "gpu_share": None}, ())
     size = int(arguments.get("batch_size", DEFAULT_BATCH_SIZE))
     return Loader(
-        side.reader, size, workers=LOADER_THREADS, ahead=1, rank=0, world_size=1, dashboard=False, **options
+        side.reader,
+        size,
+        workers=LOADER_THREADS,
+        prefetch_batches=1,
+        rank=0,
+        world_size=1,
+        dashboard=False,
+        **options,
     )

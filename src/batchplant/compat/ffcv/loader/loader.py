@@ -13,9 +13,8 @@ import torch
 from .... import order as orders
 from ....errors import OptionError, no_such
 from ....loading import loader as loading
-from ....loading.batch import Executor
-from ....loading.pipes import Pipelines
-from ....loading.planning import make_plan
+from ....loading.executor import Executor
+from ....loading.plan import Pipelines, make_plan
 from ....order import default_threads
 from ....schema.columns import I64
 from ..memory_managers import MemoryManager, OSCacheManager, ProcessCacheManager
@@ -217,7 +216,7 @@ class Loader:
             seed=self.seed,
             drop_last=self.drop_last,
             workers=self.num_workers,
-            ahead=self.batches_ahead,
+            prefetch_batches=self.batches_ahead,
             # FFCV's choice, for equal pixels.
             dct="fast",
         )

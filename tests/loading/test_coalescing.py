@@ -13,10 +13,9 @@ import pytest
 import batchplant as bp
 from batchplant import ops
 from batchplant.errors import DecodeError
-from batchplant.loading import convoy
-from batchplant.loading.batch import Batch, Executor
-from batchplant.loading.convoy import Pace
-from batchplant.loading.epoch import _Shared
+from batchplant.loading import epoch
+from batchplant.loading.epoch import BatchCoalescer, CoalescingTuning, _Queue
+from batchplant.loading.executor import Batch, Executor, SampleBatches
 from loaders import MixedWithPrevious, all_cold
 from processes import PATIENCE
 
@@ -37,7 +36,7 @@ def jpeg(rng):
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
-    return written(tmp_path_factory.mktemp("convoy") / "a.beton", damaged=())
+    return written(tmp_path_factory.mktemp("coalescing") / "a.beton", damaged=())
 
 
 def written(path, damaged):
@@ -52,8 +51,7 @@ def written(path, damaged):
 @pytest.fixture
 def together(monkeypatch):
     """As many batches as there may be are made together, from the second on. How many each time."""
-    monkeypatch.setattr(convoy, "TIME", 1e9)
-    monkeypatch.setattr(convoy, "MOST", 13)
+    monkeypatch.setattr(BatchCoalescer, "tuning", CoalescingTuning(seconds=1e9, max_samples=13))
     made = []
     prepare = Executor.prepare
 
@@ -101,7 +99,7 @@ def test_batches_are_the_same(path, together):
 
 @pytest.mark.parametrize("kind", ["beton", "tar", "lmdb", "folder"])
 def test_batches_that_were_read_past_the_page_cache(kind, path, together, tmp_path, cold):
-    """A convoy finds the images of its batches, each of which was read by itself."""
+    """Coalesced batches find their images, though each batch was read by itself."""
     if kind == "lmdb":
         pytest.importorskip("lmdb")
     data = path
@@ -174,36 +172,35 @@ def batch_of(samples, size=100):
     return Batch({"image": np.zeros((samples, size), np.uint8)}, np.arange(samples), [])
 
 
-def test_a_convoy_is_what_is_taken_in_some_time(monkeypatch):
+def test_the_number_of_coalesced_batches_depends_on_the_rate(monkeypatch):
     now = [0.0]
-    monkeypatch.setattr(convoy.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(epoch.time, "perf_counter", lambda: now[0])
 
-    def pace_at(rate, size=100, samples=64):
-        pace = Pace(3, possible=True)
-        pace.start(4)
+    def coalescer_at(rate, size=100, samples=64, tuning=None):
+        coalescer = BatchCoalescer(3, enabled=True, tuning=tuning)
+        coalescer.start(4)
         for _ in range(40):
-            count = samples * pace.together
+            count = samples * coalescer.size
             began, now[0] = now[0], now[0] + count / rate
-            pace.made(batch_of(count, size), pace.together, began)
-        return pace
+            coalescer.record(batch_of(count, size), coalescer.size, began)
+        return coalescer
 
-    slow = pace_at(500)
-    assert (slow.together, slow.room) == (1, 3)
-    fast = pace_at(10_000)
-    assert fast.together == round(convoy.TIME * 10_000 / 64)
-    assert 3 < fast.room <= 5 * fast.together
-    # But no more samples than so many, and no more bytes.
-    assert pace_at(10**7).together == convoy.MOST // 64
-    monkeypatch.setattr(convoy, "MOST_BYTES", 64 * 100 * 2)
-    assert pace_at(10**7).together == 2
-    never = Pace(3, possible=False)
+    slow = coalescer_at(500)
+    assert (slow.size, slow.room) == (1, 3)
+    fast, tuning = coalescer_at(10_000), CoalescingTuning()
+    assert fast.size == round(tuning.seconds * 10_000 / 64)
+    assert 3 < fast.room <= 5 * fast.size
+    # Samples and bytes are limited.
+    assert coalescer_at(10**7).size == tuning.max_samples // 64
+    assert coalescer_at(10**7, tuning=CoalescingTuning(max_bytes=64 * 100 * 2)).size == 2
+    never = BatchCoalescer(3, enabled=False)
     never.start(4)
-    never.made(batch_of(64), 1, 0.0)
-    assert never.together == 1
-    uneven = Pace(3, possible=True)
+    never.record(batch_of(64), 1, 0.0)
+    assert never.size == 1
+    uneven = BatchCoalescer(3, enabled=True)
     uneven.start(4)
-    uneven.made(Batch({"text": ["a", "b"]}, np.arange(2), []), 1, 0.0)
-    assert uneven.together == 1
+    uneven.record(Batch({"text": ["a", "b"]}, np.arange(2), []), 1, 0.0)
+    assert uneven.size == 1
 
 
 class TestTheBeginningOfAStep:
@@ -213,36 +210,37 @@ class TestTheBeginningOfAStep:
         def has(self, number):
             return number < 10
 
-    def shared(self, ready, quiet):
-        found = _Shared(None, None, None, Pace(4, possible=False))
-        found.shard, found.quiet = self.Shard(), time.perf_counter() + quiet
-        found.made = dict.fromkeys(range(ready), "a batch")
-        found.next = ready
-        return found
+    def queue(self, ready, quiet):
+        queue = _Queue(None, None, BatchCoalescer(4, enabled=False))
+        queue.batches = SampleBatches(None, self.Shard(), None, 0)
+        queue.quiet_until = time.perf_counter() + quiet
+        queue.ready = dict.fromkeys(range(ready), "a batch")
+        queue.next = ready
+        return queue
 
     def test_is_left_alone(self):
-        shared = self.shared(2, 0.05)
-        assert list(shared.claim()) == [2]
-        assert time.perf_counter() >= shared.quiet
+        queue = self.queue(2, 0.05)
+        assert list(queue.claim()) == [2]
+        assert time.perf_counter() >= queue.quiet_until
 
     def test_is_not_where_batches_are_waited_for(self):
-        assert list(self.shared(1, 10_000).claim()) == [1]
+        assert list(self.queue(1, 10_000).claim()) == [1]
 
     def test_ends_with_the_epoch(self):
-        shared = self.shared(2, 10_000)
-        waiting = threading.Thread(target=shared.claim)
+        queue = self.queue(2, 10_000)
+        waiting = threading.Thread(target=queue.claim)
         waiting.start()
-        shared.stop()
+        queue.stop()
         waiting.join(PATIENCE)
         assert not waiting.is_alive()
 
     def test_is_a_part_of_the_steps_before(self):
-        shared = self.shared(3, 0)
-        shared.step = 0.01
+        queue = self.queue(3, 0)
+        queue.step_seconds = 0.01
         before = time.perf_counter()
-        shared.take()
-        assert shared.quiet - time.perf_counter() <= 0.0025
-        assert shared.quiet - before >= 0.0025
-        shared.step = 100.0
-        shared.take()
-        assert shared.quiet - time.perf_counter() <= 0.02
+        queue.take()
+        assert queue.quiet_until - time.perf_counter() <= 0.0025
+        assert queue.quiet_until - before >= 0.0025
+        queue.step_seconds = 100.0
+        queue.take()
+        assert queue.quiet_until - time.perf_counter() <= 0.02
