@@ -11,7 +11,6 @@ import importlib.util
 import sys
 from importlib.machinery import ModuleSpec
 from types import CodeType, ModuleType
-from typing import Any
 
 MIRRORS = ("ffcv", "ffrecord", "tfrecord")
 
@@ -23,7 +22,7 @@ class Alias:
         self.alias = alias
         self.target = target
 
-    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> ModuleSpec | None:
         if fullname != self.alias and not fullname.startswith(f"{self.alias}."):
             return None
         name = self.target + fullname.removeprefix(self.alias)

@@ -32,7 +32,7 @@ class Builtin(Operation):
         """Return the op for it, on tensors or on arrays."""
         raise NotImplementedError
 
-    def declare_state_and_memory(self, previous_state: State) -> tuple[State, Any]:
+    def declare_state_and_memory(self, previous_state: State) -> tuple[State, AllocationQuery]:
         state = state_of(self.as_op(not previous_state.jit_mode).infer(spec_of(previous_state)))
         return state, AllocationQuery(state.shape, state.dtype, None if state.jit_mode else state.device)
 

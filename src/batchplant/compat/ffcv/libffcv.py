@@ -6,13 +6,14 @@ import os
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ... import _native
 
 
-def read(fileno: int, destination: Any, offset: int) -> int:
+def read(fileno: int, destination: npt.NDArray[Any], offset: int) -> int:
     """Fill the destination from an offset of a file; return the number of bytes read."""
-    return os.preadv(fileno, [memoryview(destination).cast("B")], int(offset))
+    return os.preadv(fileno, [destination.data.cast("B")], int(offset))
 
 
 def memcpy(source: Any, dest: Any) -> None:
@@ -32,7 +33,7 @@ def resize_crop(
     destination[...] = _native.resize_area(part, wide, high)
 
 
-def imdecode(source: Any, dst: Any, source_height: int, source_width: int, *_: Any) -> int:
+def imdecode(source: Any, dst: Any, source_height: int, source_width: int, *_: object) -> int:
     """Decode a whole JPEG to the start of the destination."""
     pixels = _native.jpeg_decode(np.ascontiguousarray(source).data, "RGB")
     if pixels.shape[:2] != (source_height, source_width):

@@ -17,12 +17,14 @@ from ...loading.plan import Pipe, Pipelines
 from ...ops.base import Draws, Op, Spec
 from ...schema.columns import I64
 from .builtin import USER_CODE_LOCK, is_ours, spec_of, state_of
-from .pipeline.allocation_query import allocate
+from .fields.base import Field
+from .memory_managers import MemoryManager
+from .pipeline.allocation_query import Allocation, allocate
 from .pipeline.compiler import Compiler, numba
 from .pipeline.operation import Operation
 from .pipeline.pipeline_spec import PipelineSpec
 from .pipeline.state import State
-from .reader import IDS
+from .reader import IDS, Reader
 from .transforms import RandomResizedCrop
 from .transforms.normalize import NormalizeTensor
 
@@ -39,7 +41,14 @@ class UserOp(Op):
     """
 
     def __init__(
-        self, operation: Operation, field: Any, metadata: Any, memory: Any, *, decodes: bool, recompile: bool
+        self,
+        operation: Operation,
+        field: Field,
+        metadata: Any,
+        memory: MemoryManager,
+        *,
+        decodes: bool,
+        recompile: bool,
     ) -> None:
         self.operation = operation
         self._field, self._metadata, self._memory = field, metadata, memory
@@ -47,8 +56,8 @@ class UserOp(Op):
         self._code: Callable[..., Any] | None = None
         self._python_code: Callable[..., Any] | None = None
         self._fill_shared: Callable[..., Any] | None = None
-        self._query: Any = None
-        self._shared_query: Any = None
+        self._query: Allocation | None = None
+        self._shared_query: Allocation | None = None
 
     def infer(self, spec: Spec) -> Spec:
         state = state_of(spec)
@@ -114,7 +123,9 @@ class UserOp(Op):
 class Translator:
     """Makes the pipelines for every epoch; operations of users keep their compiled code."""
 
-    def __init__(self, reader: Any, memory: Any, specs: Mapping[str, PipelineSpec], recompile: bool) -> None:
+    def __init__(
+        self, reader: Reader, memory: MemoryManager, specs: Mapping[str, PipelineSpec], recompile: bool
+    ) -> None:
         self._reader, self._memory, self._specs, self._recompile = reader, memory, specs, recompile
         self._user_ops: dict[tuple[str, int], UserOp] = {}
 
@@ -133,7 +144,7 @@ class Translator:
             for spec in self._specs.values()
         ])  # fmt: skip
 
-    def devices(self) -> set[Any]:
+    def devices(self) -> set[torch.device]:
         """Return the CUDA devices that batches go to."""
         pipes = [pipe.ops for pipe in self.pipelines().values() if isinstance(pipe, Pipe)]
         return {step.device for steps in pipes for step in steps if isinstance(step, Deferred)}
@@ -241,7 +252,7 @@ def normalise_early(steps: list[Any]) -> list[Any]:
     return [*steps[:new], early, *steps[new:old], *steps[old + 1 :]]
 
 
-def _only_wraps(step: Any) -> bool:
+def _only_wraps(step: object) -> bool:
     if isinstance(step, interop.ToDevice):
         return bool(step.device.type == "cpu")
     return isinstance(step, interop.ToTensor | interop.ToTorchImage)
@@ -302,7 +313,7 @@ class Delivery(interop.Delivery):
         return batch, (event, values)
 
 
-def delivery_for(devices: set[Any]) -> Delivery | None:
+def delivery_for(devices: set[torch.device]) -> Delivery | None:
     if len(devices) > 1:
         names = ", ".join(sorted(map(str, devices)))
         raise OptionError(f"one loader feeds one device, and the pipelines name {names}")

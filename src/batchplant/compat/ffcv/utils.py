@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeVar
 
 from ...errors import MissingLibraryError
 from .pipeline.compiler import numba
 
+T = TypeVar("T")
+
 s_print_lock = threading.Lock()
 
 
-def chunks(lst: Any, n: int) -> Iterator[Any]:
+def chunks(lst: Sequence[T], n: int) -> Iterator[Sequence[T]]:
     """Return chunks of ``n`` items; the last may be shorter."""
     return (lst[start : start + n] for start in range(0, len(lst), n))
 
@@ -32,7 +34,7 @@ def decode_null_terminated_string(bytes: Any) -> str:
     return text
 
 
-def s_print(*a: Any, **b: Any) -> None:
+def s_print(*a: object, **b: Any) -> None:
     """Print, one thread at a time."""
     with s_print_lock:
         print(*a, **b)

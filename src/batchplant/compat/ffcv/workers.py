@@ -18,8 +18,8 @@ import threading
 import traceback
 import warnings
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
-from multiprocessing.connection import wait
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from ...errors import BatchplantError, EncodeError, OptionError
@@ -30,8 +30,10 @@ MAX_BUFFERED_SAMPLES = 64
 
 # Splits a task into samples: the origin of each, and a function that reads it. The function of a stream may
 # return END.
-Job = Callable[[Any], Iterator[tuple[Any, Callable[[], Any]]]]
-Samples = Generator[tuple[Any, Any], None, None]
+# The origin of a sample is its index in the dataset, or a text.
+Origin = int | str
+Job = Callable[[Any], Iterator[tuple[Origin, Callable[[], object]]]]
+Samples = Generator[tuple[Origin, Any], None, None]
 END = object()
 
 
@@ -41,10 +43,10 @@ class Indexed:
     def __init__(self, dataset: Any) -> None:
         self.dataset = dataset
 
-    def _get(self, index: Any) -> Any:
+    def _get(self, index: int) -> object:
         return self.dataset[index]
 
-    def __call__(self, task: Any) -> Iterator[tuple[Any, Callable[[], Any]]]:
+    def __call__(self, task: Sequence[int]) -> Iterator[tuple[Origin, Callable[[], object]]]:
         for index in task:
             yield index, functools.partial(self._get, index)
 
@@ -52,13 +54,13 @@ class Indexed:
 class Streamed:
     """Job whose tasks are shards, which ``opener`` turns into iterables."""
 
-    def __init__(self, opener: Callable[[Any], Any]) -> None:
+    def __init__(self, opener: Callable[[str], Iterable[object]]) -> None:
         self.opener = opener
 
-    def __call__(self, task: Any) -> Iterator[tuple[Any, Callable[[], Any]]]:
-        samples: Iterator[Any] | None = None
+    def __call__(self, task: str) -> Iterator[tuple[Origin, Callable[[], object]]]:
+        samples: Iterator[object] | None = None
 
-        def advance() -> Any:
+        def advance() -> object:
             nonlocal samples
             if samples is None:
                 samples = iter(self.opener(task))
@@ -70,7 +72,7 @@ class Streamed:
             number += 1
 
 
-def read_here(job: Job, tasks: Sequence[Any]) -> Samples:
+def read_here(job: Job, tasks: Sequence[object]) -> Samples:
     """Yield (origin, sample), one after another, in this process."""
     for task in tasks:
         for origin, get in job(task):
@@ -83,7 +85,7 @@ def read_here(job: Job, tasks: Sequence[Any]) -> Samples:
             yield origin, sample
 
 
-def read_in_processes(job: Job, tasks: Sequence[Any], workers: int) -> Samples:
+def read_in_processes(job: Job, tasks: Sequence[object], workers: int) -> Samples:
     """Yield the same from worker processes, in the same order."""
     pool = _Pool(job, tasks, min(workers, len(tasks)))
     try:
@@ -92,7 +94,7 @@ def read_in_processes(job: Job, tasks: Sequence[Any], workers: int) -> Samples:
         pool.stop()
 
 
-def _failure(origin: Any, reason: str, trace: str = "") -> BatchplantError:
+def _failure(origin: Origin, reason: str, trace: str = "") -> BatchplantError:
     number = origin if isinstance(origin, int) else None
     prefix = "" if number is not None else f"sample {origin}: "
     error = EncodeError(f"{prefix}the dataset failed with {reason}", sample=number)
@@ -104,10 +106,10 @@ def _failure(origin: Any, reason: str, trace: str = "") -> BatchplantError:
 class _Pool:
     """Deals tasks out to workers and yields their samples in the order of the tasks."""
 
-    def __init__(self, job: Job, tasks: Sequence[Any], workers: int) -> None:
+    def __init__(self, job: Job, tasks: Sequence[object], workers: int) -> None:
         self._tasks = tasks
         self._workers: list[_Worker] = []
-        self._ready: dict[int, deque[tuple[Any, Any]]] = {}
+        self._ready: dict[int, deque[tuple[Origin, object]]] = {}
         self._done: set[int] = set()
         self._next_task = self._current_task = 0
         methods = multiprocessing.get_all_start_methods()
@@ -120,7 +122,7 @@ class _Pool:
             self.stop()
             raise
 
-    def samples(self) -> Iterator[tuple[Any, Any]]:
+    def samples(self) -> Iterator[tuple[Origin, object]]:
         while self._current_task < len(self._tasks):
             ready = self._ready.get(self._current_task)
             while ready:
@@ -168,9 +170,9 @@ class _Pool:
 class _Worker:
     """One process and the parent's end of its pipe; ``task`` is the number of its current task."""
 
-    def __init__(self, context: Any, job: Job, parent_ends: list[Any]) -> None:
+    def __init__(self, context: Any, job: Job, parent_ends: list[Connection]) -> None:
         self.task: int | None = None
-        self._origin: Any = None
+        self._origin: Origin | None = None
         self.connection, worker_end = context.Pipe()
         forks = context.get_start_method() == "fork"
         inherited = [*parent_ends, self.connection] if forks else []
@@ -187,7 +189,7 @@ class _Worker:
                 raise OptionError(f"the dataset cannot be sent to worker processes: {error}") from error
         worker_end.close()
 
-    def begin(self, number: int, task: Any) -> None:
+    def begin(self, number: int, task: object) -> None:
         self.task = number
         try:
             self.connection.send_bytes(pickle.dumps(task, protocol=5))
@@ -231,7 +233,7 @@ class _Worker:
         self.process.close()
 
 
-def _work(connection: Any, job: Job, inherited: list[Any], parent: int | None) -> None:
+def _work(connection: Connection, job: Job, inherited: list[Connection], parent: int | None) -> None:
     """Run a worker: send the samples of one task after another until the parent closes the pipe."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -268,7 +270,7 @@ def _watch(handle: int) -> None:
     os._exit(0)
 
 
-def _messages(job: Job, task: Any) -> Iterator[bytes]:
+def _messages(job: Job, task: object) -> Iterator[bytes]:
     for origin, get in job(task):
         # Sent first, so that the parent can name the sample if the process dies.
         yield pickle.dumps(("begin", origin, None), protocol=5)

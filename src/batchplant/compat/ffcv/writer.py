@@ -37,7 +37,7 @@ from .types import (
     get_metadata_type,
 )
 from .utils import align_to_page, chunks, is_power_of_2
-from .workers import Indexed, Job, Streamed, read_here, read_in_processes
+from .workers import Indexed, Job, Origin, Streamed, read_here, read_in_processes
 
 MIN_PAGE_SIZE = 1 << 21
 MAX_PAGE_SIZE = 1 << 32
@@ -207,14 +207,14 @@ class DatasetWriter:
             length = sum(count_samples_in_shard(shard, pipeline) for shard in shards)
         self._write(Streamed(functools.partial(from_shard, pipeline=pipeline)), list(shards), length)
 
-    def _write(self, job: Job, tasks: list[Any], length: int | None) -> None:
+    def _write(self, job: Job, tasks: Sequence[object], length: int | None) -> None:
         if self.num_workers > 1 and len(tasks) > 1:
             # Before any thread starts: a fork copies no threads, but their locks.
             samples = read_in_processes(job, tasks, self.num_workers)
         else:
             samples = read_here(job, tasks)
         first = next(samples, None)
-        origins: list[Any] = []
+        origins: list[Origin] = []
         try:
             with self._create(length) as out, progress_bar(os.path.basename(self.fname)) as advance:
                 for origin, sample in _chain(first, samples):
@@ -223,8 +223,9 @@ class DatasetWriter:
                     advance(len(origins), length or 0)
         except BatchplantError as error:
             # Report the dataset's own index instead of the position in the file.
-            if error.path is not None and error.sample is not None and isinstance(origins[error.sample], int):
-                error.sample = origins[error.sample]
+            if error.path is not None and error.sample is not None:
+                number = _sample_number(origins[error.sample])
+                error.sample = error.sample if number is None else number
             raise error.at(path=self.fname) from error.__cause__
         finally:
             samples.close()
@@ -251,7 +252,7 @@ class DatasetWriter:
             },
         )
 
-    def _named(self, sample: Any, origin: Any) -> dict[str, Any]:
+    def _named(self, sample: object, origin: Origin) -> dict[str, Any]:
         if isinstance(sample, str | bytes | Mapping) or not isinstance(sample, Iterable):
             raise EncodeError(
                 f"a sample is a tuple of values, not {type(sample).__name__}", sample=_sample_number(origin)

@@ -7,13 +7,19 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ..pipeline.operation import Operation
 
 # The arguments of a field as the file stores them.
 ARG_TYPE = np.dtype([("", "<u1", 1024)])
 
-Malloc = Callable[[int], tuple[int, Any]]
+Array = npt.NDArray[Any]
+DType = np.dtype[Any]
+# Returns a pointer and the bytes at it.
+Malloc = Callable[[int], tuple[int, Array]]
+# Returns the bytes at a pointer.
+Read = Callable[[Any], Array]
 
 
 class Field(ABC):
@@ -21,12 +27,12 @@ class Field(ABC):
 
     @property
     @abstractmethod
-    def metadata_type(self) -> np.dtype[Any]:
+    def metadata_type(self) -> DType:
         """Type of the field's entry in the table of samples."""
 
     @staticmethod
     @abstractmethod
-    def from_binary(binary: Any) -> Field:
+    def from_binary(binary: Array) -> Field:
         """Return the field that ``to_binary`` described."""
 
     @abstractmethod
@@ -34,7 +40,7 @@ class Field(ABC):
         """Return the field's arguments as an ARG_TYPE."""
 
     @abstractmethod
-    def encode(self, destination: Any, field: Any, malloc: Malloc) -> None:
+    def encode(self, destination: Array, field: Any, malloc: Malloc) -> None:
         """Fill a value's entry of the table; ``malloc(size)`` returns a pointer and the bytes at it."""
 
     @abstractmethod

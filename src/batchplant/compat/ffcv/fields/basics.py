@@ -13,13 +13,13 @@ from ..builtin import Builtin, interpreted
 from ..pipeline.allocation_query import AllocationQuery
 from ..pipeline.operation import Operation
 from ..pipeline.state import State
-from .base import ARG_TYPE, Field
+from .base import ARG_TYPE, Array, DType, Field, Malloc, Read
 
 
 class Decoder(Builtin):
     """A Builtin at the start of a pipeline."""
 
-    def fill(self, destination: Any, rows: Any, indices: Any, read: Callable[[Any], Any]) -> None:
+    def fill(self, destination: Array, rows: Array, indices: Array, read: Read) -> None:
         """Decode samples from their rows of the table; ``read`` returns the bytes at a pointer."""
         raise NotImplementedError
 
@@ -43,10 +43,10 @@ class BasicDecoder(Decoder):
     def as_op(self, tensors: bool) -> Op:
         return _Numbers(self.dtype)
 
-    def fill(self, destination: Any, rows: Any, indices: Any, read: Callable[[Any], Any]) -> None:
+    def fill(self, destination: Array, rows: Array, indices: Array, read: Read) -> None:
         destination[:] = rows.reshape(-1, 1)
 
-    def declare_state_and_memory(self, previous_state: State) -> tuple[State, Any]:
+    def declare_state_and_memory(self, previous_state: State) -> tuple[State, AllocationQuery]:
         return State(True, previous_state.device, (1,), self.dtype), AllocationQuery((1,), self.dtype)
 
 
@@ -80,17 +80,17 @@ class FloatField(Field):
         pass
 
     @property
-    def metadata_type(self) -> np.dtype[Any]:
+    def metadata_type(self) -> DType:
         return np.dtype("<f8")
 
     @staticmethod
-    def from_binary(binary: Any) -> Field:
+    def from_binary(binary: Array) -> Field:
         return FloatField()
 
     def to_binary(self) -> Any:
         return np.zeros(1, dtype=ARG_TYPE)[0]
 
-    def encode(self, destination: Any, field: Any, malloc: Any) -> None:
+    def encode(self, destination: Array, field: Any, malloc: Malloc) -> None:
         destination[0] = field
 
     def get_decoder_class(self) -> type[Operation]:
@@ -101,17 +101,17 @@ class IntField(Field):
     """A whole number, int64."""
 
     @property
-    def metadata_type(self) -> np.dtype[Any]:
+    def metadata_type(self) -> DType:
         return np.dtype("<i8")
 
     @staticmethod
-    def from_binary(binary: Any) -> Field:
+    def from_binary(binary: Array) -> Field:
         return IntField()
 
     def to_binary(self) -> Any:
         return np.zeros(1, dtype=ARG_TYPE)[0]
 
-    def encode(self, destination: Any, field: Any, malloc: Any) -> None:
+    def encode(self, destination: Array, field: Any, malloc: Malloc) -> None:
         destination[0] = field
 
     def get_decoder_class(self) -> type[Operation]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from ....ops.base import Op
 from ..pipeline.allocation_query import AllocationQuery
 from ..pipeline.operation import Operation
 from ..pipeline.state import State
-from .base import ARG_TYPE, Field
+from .base import ARG_TYPE, Array, DType, Field, Malloc, Read
 from .basics import Decoder
 
 
@@ -26,18 +25,18 @@ class BytesDecoder(Decoder):
     def as_op(self, tensors: bool) -> Op:
         return ops.Pad(self._longest())
 
-    def fill(self, destination: Any, rows: Any, indices: Any, read: Callable[[Any], Any]) -> None:
+    def fill(self, destination: Array, rows: Array, indices: Array, read: Read) -> None:
         destination[:] = 0
         for cell, row in zip(destination, rows, strict=True):
             if row["size"]:
                 cell[: int(row["size"])] = read(row["ptr"])
 
-    def declare_state_and_memory(self, previous_state: State) -> tuple[State, Any]:
+    def declare_state_and_memory(self, previous_state: State) -> tuple[State, AllocationQuery]:
         shape, dtype = (self._longest(),), np.dtype("<u1")
         return State(True, previous_state.device, shape, dtype), AllocationQuery(shape, dtype)
 
 
-def as_uint8(value: Any) -> Any:
+def as_uint8(value: Array) -> Array:
     """Return an array of numbers from 0 to 255 as bytes; EncodeError for others, which FFCV truncates."""
     if value.dtype == np.uint8:
         return value
@@ -57,17 +56,17 @@ class BytesField(Field):
         pass
 
     @property
-    def metadata_type(self) -> np.dtype[Any]:
+    def metadata_type(self) -> DType:
         return np.dtype([("ptr", "<u8"), ("size", "<u8")])
 
     @staticmethod
-    def from_binary(binary: Any) -> Field:
+    def from_binary(binary: Array) -> Field:
         return BytesField()
 
     def to_binary(self) -> Any:
         return np.zeros(1, dtype=ARG_TYPE)[0]
 
-    def encode(self, destination: Any, field: Any, malloc: Any) -> None:
+    def encode(self, destination: Array, field: Any, malloc: Malloc) -> None:
         value = np.frombuffer(field, np.uint8) if isinstance(field, bytes) else np.asarray(field)
         data = as_uint8(value).reshape(-1)
         destination["ptr"], memory = malloc(data.size)

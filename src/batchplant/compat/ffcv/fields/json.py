@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from .base import Field
+from .base import Array, Field, Malloc
 from .bytes import BytesField
 
 ENCODING = "utf8"
@@ -19,10 +19,10 @@ class JSONField(BytesField):
     """Any JSON value. Batches hold its text as bytes: ``JSONField.unpack(batch)`` parses it."""
 
     @staticmethod
-    def from_binary(binary: Any) -> Field:
+    def from_binary(binary: Array) -> Field:
         return JSONField()
 
-    def encode(self, destination: Any, field: Any, malloc: Any) -> None:
+    def encode(self, destination: Array, field: Any, malloc: Malloc) -> None:
         super().encode(destination, (json.dumps(field) + SEPARATOR).encode(ENCODING), malloc)
 
     @staticmethod

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from ....schema.columns import I64
 from ..pipeline.allocation_query import AllocationQuery
 from ..pipeline.operation import Operation
 from ..pipeline.state import State
-from .base import ARG_TYPE, Field
+from .base import ARG_TYPE, Array, DType, Field, Malloc, Read
 from .basics import Decoder
 
 NDArrayArgsType = np.dtype([("shape", "<u8", 32), ("type_length", "<u8")])
@@ -27,11 +26,11 @@ class NDArrayDecoder(Decoder):
     def as_op(self, tensors: bool) -> Op:
         return _Identity()
 
-    def fill(self, destination: Any, rows: Any, indices: Any, read: Callable[[Any], Any]) -> None:
+    def fill(self, destination: Array, rows: Array, indices: Array, read: Read) -> None:
         for cell, ptr in zip(destination, rows, strict=True):
             cell[...] = read(ptr).view(self.field.dtype).reshape(self.field.shape)
 
-    def declare_state_and_memory(self, previous_state: State) -> tuple[State, Any]:
+    def declare_state_and_memory(self, previous_state: State) -> tuple[State, AllocationQuery]:
         shape, dtype = self.field.shape, self.field.dtype
         return State(True, previous_state.device, shape, dtype), AllocationQuery(shape, dtype)
 
@@ -50,11 +49,11 @@ class NDArrayField(Field):
         self.element_size = self.dtype.itemsize * int(np.prod(self.shape))
 
     @property
-    def metadata_type(self) -> np.dtype[Any]:
+    def metadata_type(self) -> DType:
         return np.dtype("<u8")
 
     @staticmethod
-    def from_binary(binary: Any) -> Field:
+    def from_binary(binary: Array) -> Field:
         head = binary[: NDArrayArgsType.itemsize].view(NDArrayArgsType)[0]
         text = binary[NDArrayArgsType.itemsize :][: int(head["type_length"])].tobytes()
         [(_, dtype)] = json.loads(text)
@@ -68,7 +67,7 @@ class NDArrayField(Field):
         arguments[0][: head.nbytes + len(text)] = np.frombuffer(head.tobytes() + text, dtype=np.uint8)
         return arguments
 
-    def fit(self, value: Any) -> Any:
+    def fit(self, value: object) -> Array:
         """Return the value as an array of this field; FFCV checks the number of bytes only."""
         array = np.asarray(value)
         if array.dtype != self.dtype or array.size != np.prod(self.shape):
@@ -77,7 +76,7 @@ class NDArrayField(Field):
             )
         return array.reshape(self.shape)
 
-    def encode(self, destination: Any, field: Any, malloc: Any) -> None:
+    def encode(self, destination: Array, field: Any, malloc: Malloc) -> None:
         destination[0], memory = malloc(self.element_size)
         memory[:] = np.ascontiguousarray(self.fit(field)).reshape(-1).view(np.uint8)
 

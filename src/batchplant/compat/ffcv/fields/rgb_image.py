@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from ....schema.columns import I32
 from ..pipeline.allocation_query import AllocationQuery
 from ..pipeline.operation import Operation
 from ..pipeline.state import State
-from .base import ARG_TYPE, Field
+from .base import ARG_TYPE, Array, DType, Field, Malloc, Read
 from .basics import Decoder
 
 IMAGE_MODES = {"jpg": 0, "raw": 1}
@@ -27,17 +27,19 @@ IMAGE_MODES = {"jpg": 0, "raw": 1}
 UNLIMITED_BYTES = 1 << 62
 
 
-def encode_jpeg(numpy_image: Any, quality: int) -> Any:
+def encode_jpeg(numpy_image: Array, quality: int) -> Array:
     """Encode RGB pixels as a JPEG."""
     return np.frombuffer(_native.jpeg_encode(np.ascontiguousarray(numpy_image), int(quality)), np.uint8)
 
 
-def resizer(image: Any, target_resolution: int | None) -> Any:
+def resizer(image: Array, target_resolution: int | None) -> Array:
     """Shrink an image whose longer side exceeds the target."""
     return images.fit(image, target_resolution)
 
 
-def get_random_crop(height: int, width: int, scale: Any, ratio: Any) -> tuple[int, int, int, int]:
+def get_random_crop(
+    height: int, width: int, scale: Sequence[float], ratio: Sequence[float]
+) -> tuple[int, int, int, int]:
     """Return (top, left, height, width) of a random crop, drawn with ``np.random``."""
     for _ in range(10):
         area = height * width * np.random.uniform(scale[0], scale[1])
@@ -51,7 +53,7 @@ def get_random_crop(height: int, width: int, scale: Any, ratio: Any) -> tuple[in
     return (height - high) // 2, (width - wide) // 2, high, wide
 
 
-def get_center_crop(height: int, width: int, _: Any, ratio: float) -> tuple[int, int, int, int]:
+def get_center_crop(height: int, width: int, _: object, ratio: float) -> tuple[int, int, int, int]:
     """Return (top, left, height, width) of the central square, ``ratio`` of the shorter side wide."""
     side = int(ratio * min(height, width))
     return (height - side) // 2, (width - side) // 2, side, side
@@ -62,7 +64,7 @@ class VaryingSizeError(OptionError, TypeError):
 
 
 @functools.cache
-def _engine(process: int) -> Any:
+def _engine(process: int) -> _native.Engine:
     """Return an engine for users who call a decoder's function themselves; threads do not survive a fork."""
     return _native.Engine(1)
 
@@ -89,7 +91,7 @@ class SimpleRGBImageDecoder(Decoder):
         self._size()
         return ops.Decode()
 
-    def fill(self, destination: Any, rows: Any, indices: Any, read: Callable[[Any], Any]) -> None:
+    def fill(self, destination: Array, rows: Array, indices: Array, read: Read) -> None:
         cells = [np.ascontiguousarray(read(ptr)) for ptr in rows["data_ptr"]]
         shape = np.stack([rows["height"], rows["width"], np.full(len(rows), 3)], axis=1).astype(np.int32)
         raw = (rows["mode"] == IMAGE_MODES["raw"])[:, None]
@@ -105,7 +107,7 @@ class SimpleRGBImageDecoder(Decoder):
             reason = errors[0][1] if errors else "the image cannot be decoded as RGB"
             raise DecodeError(reason, sample=int(ids[errors[0][0] if errors else row]))
 
-    def declare_state_and_memory(self, previous_state: State) -> tuple[State, Any]:
+    def declare_state_and_memory(self, previous_state: State) -> tuple[State, AllocationQuery]:
         shape, dtype = (*self._size(), 3), np.dtype("<u1")
         return State(True, previous_state.device, shape, dtype), AllocationQuery(shape, dtype)
 
@@ -119,7 +121,7 @@ class ResizedCropRGBImageDecoder(SimpleRGBImageDecoder):
     scale: Any = None
     ratio: Any = None
 
-    def __init__(self, output_size: Any) -> None:
+    def __init__(self, output_size: Sequence[int]) -> None:
         super().__init__()
         self.output_size = output_size
 
@@ -128,7 +130,7 @@ class ResizedCropRGBImageDecoder(SimpleRGBImageDecoder):
 
     @property
     @abstractmethod
-    def get_crop_generator(self) -> Callable[..., Any]:
+    def get_crop_generator(self) -> Callable[..., tuple[int, int, int, int]]:
         """Return a function of (height, width, scale, ratio) that returns (top, left, height, width)."""
 
     def as_op(self, tensors: bool) -> Op:
@@ -157,24 +159,29 @@ class _UserCrop(ops.ImageDecoder):
 class RandomResizedCropRGBImageDecoder(ResizedCropRGBImageDecoder):
     """Decodes a random part of random area (``scale``) and aspect (``ratio``), resized."""
 
-    def __init__(self, output_size: Any, scale: Any = (0.08, 1.0), ratio: Any = (0.75, 4 / 3)) -> None:
+    def __init__(
+        self,
+        output_size: Sequence[int],
+        scale: Sequence[float] = (0.08, 1.0),
+        ratio: Sequence[float] = (0.75, 4 / 3),
+    ) -> None:
         super().__init__(output_size)
         self.scale, self.ratio = scale, ratio
 
     @property
-    def get_crop_generator(self) -> Callable[..., Any]:
+    def get_crop_generator(self) -> Callable[..., tuple[int, int, int, int]]:
         return get_random_crop
 
 
 class CenterCropRGBImageDecoder(ResizedCropRGBImageDecoder):
     """Decodes the central square, ``ratio`` of the shorter side wide, resized."""
 
-    def __init__(self, output_size: Any, ratio: float) -> None:
+    def __init__(self, output_size: Sequence[int], ratio: float) -> None:
         super().__init__(output_size)
         self.ratio = ratio
 
     @property
-    def get_crop_generator(self) -> Callable[..., Any]:
+    def get_crop_generator(self) -> Callable[..., tuple[int, int, int, int]]:
         return get_center_crop
 
 
@@ -209,20 +216,20 @@ class RGBImageField(Field):
         )
 
     @property
-    def metadata_type(self) -> np.dtype[Any]:
+    def metadata_type(self) -> DType:
         return np.dtype([("mode", "<u1"), ("width", "<u2"), ("height", "<u2"), ("data_ptr", "<u8")])
 
     def get_decoder_class(self) -> type[Operation]:
         return SimpleRGBImageDecoder
 
     @staticmethod
-    def from_binary(binary: Any) -> Field:
+    def from_binary(binary: Array) -> Field:
         return RGBImageField()
 
     def to_binary(self) -> Any:
         return np.zeros(1, dtype=ARG_TYPE)[0]
 
-    def encode(self, destination: Any, image: Any, malloc: Any) -> None:
+    def encode(self, destination: Array, image: Any, malloc: Malloc) -> None:
         pixels = np.asarray(image)
         if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3:
             raise OptionError(

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ..pipeline.compiler import Compiler, numba
 
@@ -30,7 +31,7 @@ class MemoryContext(AbstractContextManager, metaclass=ABCMeta):  # type: ignore[
         """Called before a batch is read."""
 
     @abstractmethod
-    def __exit__(self, *_: Any) -> None:
+    def __exit__(self, *_: object) -> None:
         return None
 
 
@@ -47,7 +48,7 @@ class MappedContext(MemoryContext):
     def __enter__(self) -> Any:
         return self
 
-    def __exit__(self, *_: Any) -> None:
+    def __exit__(self, *_: object) -> None:
         return None
 
 
@@ -58,7 +59,7 @@ class MemoryManager(ABC):
         self.reader = reader
 
     @functools.cached_property
-    def data(self) -> Any:
+    def data(self) -> npt.NDArray[np.uint8]:
         return np.asarray(np.memmap(self.reader.file_name, np.uint8, mode="r"))
 
     @functools.cached_property
@@ -67,11 +68,11 @@ class MemoryManager(ABC):
         return table[np.lexsort([table["size"], table["ptr"]])]
 
     @functools.cached_property
-    def ptrs(self) -> Any:
+    def ptrs(self) -> npt.NDArray[np.uint64]:
         return np.ascontiguousarray(self._by_ptr["ptr"])
 
     @functools.cached_property
-    def sizes(self) -> Any:
+    def sizes(self) -> npt.NDArray[np.uint64]:
         return np.ascontiguousarray(self._by_ptr["size"])
 
     @functools.cached_property
@@ -98,7 +99,7 @@ class MemoryManager(ABC):
         return groups
 
     @abstractmethod
-    def schedule_epoch(self, batches: Any) -> MemoryContext:
+    def schedule_epoch(self, batches: object) -> MemoryContext:
         """Return the memory that decoders read from while these batches are made."""
 
     def compile_reader(self) -> Callable[..., Any]:

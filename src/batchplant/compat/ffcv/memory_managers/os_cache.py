@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from .base import MappedContext, MemoryContext, MemoryManager
 
 
@@ -14,5 +12,5 @@ class OSCacheContext(MappedContext):
 class OSCacheManager(MemoryManager):
     """Leaves it to the operating system which pages stay in memory."""
 
-    def schedule_epoch(self, schedule: Any) -> MemoryContext:
+    def schedule_epoch(self, schedule: object) -> MemoryContext:
         return OSCacheContext(self)

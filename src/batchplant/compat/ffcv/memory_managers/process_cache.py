@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from .base import MappedContext, MemoryContext, MemoryManager
 
 
 class ProcessCacheContext(MappedContext):
     """The mapped file, and the batches that will be read."""
 
-    def __init__(self, manager: MemoryManager, batches: Any) -> None:
+    def __init__(self, manager: MemoryManager, batches: object) -> None:
         super().__init__(manager)
         self.batches = batches
 
@@ -18,5 +16,5 @@ class ProcessCacheContext(MappedContext):
 class ProcessCacheManager(MemoryManager):
     """For files that are larger than the memory: use it with the quasi-random order."""
 
-    def schedule_epoch(self, batches: Any) -> MemoryContext:
+    def schedule_epoch(self, batches: object) -> MemoryContext:
         return ProcessCacheContext(self, batches)

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
-from .allocation_query import AllocationQuery
+from .allocation_query import Allocation, AllocationQuery
 from .state import State
 
 
@@ -44,5 +44,5 @@ class Operation(ABC):
         return None
 
     @abstractmethod
-    def declare_state_and_memory(self, previous_state: State) -> tuple[State, Any]:
+    def declare_state_and_memory(self, previous_state: State) -> tuple[State, Allocation | None]:
         """Return the State of the output and the memory needed: None, an AllocationQuery, or several."""

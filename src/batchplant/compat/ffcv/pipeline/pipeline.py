@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from .allocation_query import AllocationQuery, allocate_query
+from .allocation_query import Allocation, AllocationQuery, allocate_query
 from .operation import Operation
 from .state import State
 
@@ -25,11 +25,13 @@ class Pipeline:
         self.compiled_ops = self.compile_ops()
         self.compiled_code = None
 
-    def parse_pipeline(self, batch_size: int = 16) -> tuple[list[tuple[bool, list[int]]], dict[int, Any]]:
+    def parse_pipeline(
+        self, batch_size: int = 16
+    ) -> tuple[list[tuple[bool, list[int]]], dict[int, Allocation | None]]:
         """Return (mode, numbers of the operations) of every run, and the memory request of each operation."""
         state = self.original_state
         blocks: list[tuple[bool, list[int]]] = []
-        queries: dict[int, Any] = {}
+        queries: dict[int, Allocation | None] = {}
         for number, operation in enumerate(self.operations):
             state, queries[number] = operation.declare_state_and_memory(state)
             if not blocks or blocks[-1][0] != state.jit_mode:

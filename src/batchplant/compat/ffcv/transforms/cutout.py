@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
+import numpy.typing as npt
 
 from ....ops.base import Op
 from .. import ops
@@ -14,7 +13,7 @@ from ..builtin import Builtin
 class Cutout(Builtin):
     """Fill a random square of every image with a colour."""
 
-    def __init__(self, crop_size: int, fill: Any = (0, 0, 0)) -> None:
+    def __init__(self, crop_size: int, fill: npt.ArrayLike = (0, 0, 0)) -> None:
         super().__init__()
         self.crop_size, self.fill = crop_size, np.array(fill)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from .... import ops
@@ -26,7 +27,7 @@ def ch_dtype_from_numpy(dtype: Any) -> Any:
 class NormalizeImage(Builtin):
     """Compute (pixel - mean) / std for each channel as ``type``, of arrays and of tensors on any device."""
 
-    def __init__(self, mean: Any, std: Any, type: Any) -> None:
+    def __init__(self, mean: npt.ArrayLike, std: npt.ArrayLike, type: Any) -> None:
         super().__init__()
         self.mean, self.std = np.asarray(mean, dtype=np.float64), np.asarray(std, dtype=np.float64)
         self.original_dtype = type

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from ....ops.base import Op
 from .. import ops
@@ -14,7 +15,13 @@ from ..builtin import Builtin
 class Poison(Builtin):
     """Lay a mask of opacity ``alpha`` over the images of some samples."""
 
-    def __init__(self, mask: Any, alpha: Any, indices: Any, clamp: tuple[int, int] = (0, 255)) -> None:
+    def __init__(
+        self,
+        mask: npt.ArrayLike,
+        alpha: npt.ArrayLike,
+        indices: Sequence[int],
+        clamp: tuple[int, int] = (0, 255),
+    ) -> None:
         super().__init__()
         self.mask, self.alpha, self.indices, self.clamp = mask, alpha, np.sort(indices), clamp
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from ..builtin import Builtin
 class ReplaceLabel(Builtin):
     """Give some samples another label."""
 
-    def __init__(self, indices: Any, new_label: int) -> None:
+    def __init__(self, indices: Sequence[int], new_label: int) -> None:
         super().__init__()
         self.indices, self.new_label = np.sort(indices), new_label
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
+import numpy.typing as npt
 
 from .... import ops
 from ....ops.base import Op
@@ -14,7 +13,7 @@ from ..builtin import Builtin
 class RandomTranslate(Builtin):
     """Shift every image by up to ``padding`` pixels each way, and fill the border with a colour."""
 
-    def __init__(self, padding: int, fill: Any = (0, 0, 0)) -> None:
+    def __init__(self, padding: int, fill: npt.ArrayLike = (0, 0, 0)) -> None:
         super().__init__()
         self.padding, self.fill = padding, np.array(fill)
 
