@@ -29,7 +29,7 @@ import time
 from typing import Any, NamedTuple
 
 from ..formats.base.options import accept
-from ..formats.registry import AT_ONCE, Found, files_of
+from ..formats.registry import AT_ONCE, Candidate, files_of
 from ..jobs import indexing
 from ..jobs.engines import Engine
 from ..jobs.engines.inline import Inline
@@ -104,13 +104,13 @@ def _built_apart(
     return built
 
 
-def _group(one: Found) -> tuple[str, str]:
+def _group(one: Candidate) -> tuple[str, str]:
     """Files of one folder and suffix share an index."""
     return parent(absolute(one.path)), os.path.splitext(one.path)[1]
 
 
 def _one(
-    one: Found,
+    one: Candidate,
     options: dict[str, Any],
     what: str,
     shared: collections.Counter[tuple[str, str]],

@@ -311,7 +311,7 @@ class _UntilMissing:
 
 
 def has_no_words(field: Field) -> bool:
-    """Whether no cell of a field is a word, so that one such as NA stands for a missing value."""
+    """True if no cell of a field is a word, so that one such as NA stands for a missing value."""
     if isinstance(field, Decimal | Uuid):
         return True
     return isinstance(field, Int | Float | Bool | Tensor)

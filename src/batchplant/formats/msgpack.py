@@ -74,7 +74,7 @@ class MsgpackReader(RecordReader):
             raise error.at(path=path) from None
 
     def _makes_sense(self, found: index_of.Index) -> bool:
-        """Whether a side-car says what a scan says."""
+        """True if a side-car says what a scan says."""
         points = {"points": "u1"} if self._gzip else {}
         return found.has(offsets="i8", **points) and 0 <= found.arrays["offsets"][-1] <= found.size
 
@@ -98,7 +98,7 @@ class MsgpackReader(RecordReader):
         self.schema = chosen
 
     def _begins_with_map(self, schema: Schema) -> bool:
-        """Whether the first record is a map of fields, and not a value such as an array of msgpack-numpy."""
+        """True if the first record is a map of fields, and not a value such as an array of msgpack-numpy."""
         first = self.source.gather(*self._runs(np.zeros(1, dtype=np.int64)))
         info, _, _, failure = _native.msgpack_find(first.data, first.starts, first.sizes, [b"nd"])
         return failure is None and ("nd" in schema or info[0, 0] & 0xFF != BOOLEAN)
@@ -210,7 +210,7 @@ def is_gzip(source: Source) -> bool:
 
 
 def _array_head(head: bytes) -> tuple[int | None, int]:
-    """How many values an array has that begins like this, and where they begin; None for no array."""
+    """Number of values an array has that begins like this, and where they begin; None for no array."""
     if head and 0x90 <= head[0] <= 0x9F:
         return head[0] & 15, 1
     width = {0xDC: 2, 0xDD: 4}.get(head[0] if head else 0)

@@ -292,7 +292,7 @@ def write_range(path: str, start: int, columns: Mapping[str, Column]) -> None:
 
 
 def _has_array(path: str, depth: int) -> bool:
-    """Whether a folder holds an array, which others write without attributes of the top."""
+    """True if a folder holds an array, which others write without attributes of the top."""
     names = [one.name for one in tree.entries(path) if one.folder][:PROBED_FOLDERS]
     for name in names:
         data = read_beside(join(path, name, ATTRIBUTES))

@@ -100,7 +100,7 @@ class NpzReader(TensorReader):
         return [name.removesuffix(".npy") for name in self._members if name.endswith(".npy")]
 
     def _differ(self, wanted: Sequence[str] | None) -> bool:
-        """Whether these are arrays of numbers that cannot be columns: they differ in length."""
+        """True if these are arrays of numbers that cannot be columns: they differ in length."""
         heads = [self._header(name) for name in (self._array_names() if wanted is None else ())]
         lengths = {head.shape[0] for head in heads if head.shape}
         return len(lengths) > 1 and all(_dtype(head.dtype) for head in heads)

@@ -145,7 +145,7 @@ class TokensReader(Reader):
         return {"ends": np.concatenate(found)}, facts
 
     def _fits(self, found: indexes.Index) -> bool:
-        """Whether an index is one of these documents."""
+        """True if an index is one of these documents."""
         facts = (found.facts.get(name) for name in ("eos", "dtype", "start"))
         return tuple(facts) == (self.eos, self.dtype.name, self._start) and found.has(ends="i8")
 

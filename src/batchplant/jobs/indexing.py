@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from ..formats.base.format import Format
 from ..formats.base.options import accept, own_options
-from ..formats.registry import Found, get_format
+from ..formats.registry import Candidate, get_format
 from ..storage import absolute, index, join, tree
 from . import scans
 from .engines import Engine, run
@@ -41,7 +41,7 @@ def owners_of(path: str, known: Format) -> list[str]:
 
 def build(
     engine: Engine,
-    files: Sequence[Found],
+    files: Sequence[Candidate],
     options: Mapping[str, Any],
     *,
     rebuild: bool,

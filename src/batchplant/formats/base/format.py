@@ -34,7 +34,7 @@ class Probe:
         self._answers: dict[Callable[[Probe], Any], Any] = {}
 
     def _is_folder(self) -> bool:
-        """Whether it is a folder; of a URL without a slash at its end, an object of that name comes first."""
+        """True if it is a folder; of a URL without a slash at its end, an object of that name comes first."""
         if not is_remote(self.path):
             with contextlib.suppress(OSError, ValueError):
                 return stat.S_ISDIR(os.stat(self.path).st_mode)
@@ -172,7 +172,7 @@ class Format:
         )
 
     def matches(self, probe: Probe) -> bool:
-        """Whether the content is this format's; damaged bytes are a no, never an exception."""
+        """True if the content is this format's; damaged bytes are a no, never an exception."""
         if self.folder is not None and probe.folder != self.folder:
             return False
         return self.sniff(probe)
@@ -228,7 +228,7 @@ class Format:
 
     @property
     def tensors(self) -> bool:
-        """Whether its files are models: every sample is a named tensor."""
+        """True if its files are models: every sample is a named tensor."""
         return self.only is not None and dict(self.only) == dict(TENSORS)
 
     @property

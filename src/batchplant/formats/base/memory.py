@@ -168,7 +168,7 @@ def memory_reader(data: Any) -> type[MemoryReader] | type[MemoryTable]:
 
 
 def is_data(source: Any) -> bool:
-    """Whether this is data, and not paths of it."""
+    """True if this is data, and not paths of it."""
     if isinstance(source, list | tuple):
         return bool(source) and not all(isinstance(one, str | os.PathLike) for one in source)
     marks = ("__array__", "__arrow_c_stream__", "iloc")
@@ -192,7 +192,7 @@ def _plain(found: Any) -> Any:
 
 
 def _is_tensors(found: Any) -> bool:
-    """Whether it is a TensorDataset, or the like."""
+    """True if it is a TensorDataset, or the like."""
     return isinstance(getattr(found, "tensors", None), tuple)
 
 

@@ -243,7 +243,7 @@ class _Rows:
 
 
 def _is_text(cells: Ragged) -> bool:
-    """Whether all cells are UTF-8, looked at together: none begins inside of a letter."""
+    """True if all cells are UTF-8, looked at together: none begins inside of a letter."""
     packed = cells.take(slice(None))
     first = packed.data[packed.starts[packed.sizes > 0]]
     try:

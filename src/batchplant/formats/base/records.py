@@ -225,7 +225,7 @@ class RecordReader(Reader):
             yield Problem(f"there are {self._stored()} samples, and {self.noted} were written", self.path)
 
     def _stored(self) -> int:
-        """How many records the file has; a reader may show others."""
+        """Number of records the file has; a reader may show others."""
         return len(self)
 
     def close(self) -> None:
@@ -247,7 +247,7 @@ class RecordWriter(Writer):
 
     @property
     def raw(self) -> bool:
-        """Whether a record is the cell of the only field, and not a packed sample."""
+        """True if a record is the cell of the only field, and not a packed sample."""
         return self.schema == RAW
 
     def _unfit(self, columns: Columns) -> dict[int, BatchplantError]:

@@ -158,7 +158,7 @@ class TextReader(Reader):
         self.length = len(self._starts)
 
     def _makes_sense(self, found: index.Index) -> bool:
-        """Whether a side-car says what a scan says; an error of notes is a no, too."""
+        """True if a side-car says what a scan says; an error of notes is a no, too."""
         self._accept(found)
         self._inferred(found.facts)
         points = {"points": "u1"} if "points" in found.arrays else {}
@@ -222,7 +222,7 @@ class TextReader(Reader):
         self.schema = Schema(kinds)
 
     def _has_paths(self, name: str, field: Field) -> bool:
-        """Whether the cells of a column are paths: base64 has no point, and a file's name has one."""
+        """True if the cells of a column are paths: base64 has no point, and a file's name has one."""
         stored = self._stored
         self._stored = Schema({**stored, name: Text(optional=field.optional)})
         # What is wrong with a row is told to whoever reads it.
@@ -244,7 +244,7 @@ class TextReader(Reader):
         return Ragged.concat([part for part in parts if isinstance(part, Ragged)])
 
     def _is_missing_as(self, facts: index.Facts, name: str, field: Field) -> bool:
-        """Whether cells are missing where a column is read as this field, though not as what was inferred."""
+        """True if cells are missing where a column is read as this field, though not as what was inferred."""
         return False
 
     def with_schema(self, schema: Schema) -> Reader | None:
@@ -392,7 +392,7 @@ class TextWriter(Writer):
             self._put(np.frombuffer(head, dtype=np.uint8))
 
     def _check_base(self, base: TextReader) -> None:
-        """Whether rows can be added to a file, and how it writes them."""
+        """True if rows can be added to a file, and how it writes them."""
         if base.encoding is not None:
             raise self.cannot_append(f"it is {base.encoding}, and what we write is UTF-8")
         if (base.compression is None) != (self._compress is None):

@@ -379,7 +379,7 @@ class CocoReader(DetectionReader):
 
 
 def _counts_up(ids: I64) -> bool:
-    """Whether ids are those that our writer gives."""
+    """True if ids are those that our writer gives."""
     return bool((ids == np.arange(1, len(ids) + 1)).all())
 
 

@@ -320,7 +320,7 @@ def _files(rows: _Rows, place: tuple[Any, Any, Any], rank: I64, count: int) -> t
 
 
 def fits(found: index.Index) -> bool:
-    """Whether an index is one that this module made."""
+    """True if an index is one that this module made."""
     arrays, facts = found.arrays, found.facts
     images, objects = len(arrays["image_id"]), len(arrays["id"])
     counts, points = arrays["counts"], int(facts["points"])

@@ -150,7 +150,7 @@ class CocoWriter(DetectionWriter):
         return found
 
     def _has_points(self, values: dict[str, Any], row: int) -> bool:
-        """Whether an object has keypoints: some are there, or its class has them."""
+        """True if an object has keypoints: some are there, or its class has them."""
         label = int(values["labels"][row]) if "labels" in values else 0
         if values["keypoints"][row].any():
             self._points_seen.add(label)

@@ -27,7 +27,7 @@ TIME = re.compile(r"(datetime64|timedelta64)(\[(s|ms|us|ns)\])?")
 
 
 def is_frame(dataset: Any) -> bool:
-    """Whether it holds the rows of a data frame or a series."""
+    """True if it holds the rows of a data frame or a series."""
     return dataset.name.endswith("/table") and _text(dataset.parent, "pandas_type") in (
         "frame_table",
         "series_table",

@@ -486,7 +486,7 @@ def layout_of(path: str) -> Any:
 
 
 def is_pattern(group: str) -> bool:
-    """Whether it stands for several groups."""
+    """True if it stands for several groups."""
     return any(sign in group for sign in "*?[")
 
 

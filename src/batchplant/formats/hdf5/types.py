@@ -167,7 +167,7 @@ def walk(group: Any, left_out: dict[str, str], most: int = 100_000) -> Iterator[
 
 
 def _is_index(group: Any) -> bool:
-    """Whether PyTables keeps there what finds rows quickly; it has no samples."""
+    """True if PyTables keeps there what finds rows quickly; it has no samples."""
     try:
         return bool(group.attrs.get("CLASS") == b"TINDEX")
     # Attributes of strangers may be anything.

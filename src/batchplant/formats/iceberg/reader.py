@@ -172,7 +172,7 @@ class IcebergReader(LakeReader):
             raise UnknownFormatError(f"its deleted rows are not read yet: {first_line(error)}") from None
 
     def _needs_library(self) -> bool:
-        """Whether a file does not tell by itself what it holds: nested fields that changed, defaults.
+        """True if a file does not tell by itself what it holds: nested fields that changed, defaults.
 
         Or only the catalog has the keys to it.
         """

@@ -140,7 +140,7 @@ def open_catalog(given: str | Mapping[str, str]) -> Any:
 
 
 def has_keys(table: Any) -> bool:
-    """Whether the catalog has the keys to its store, which we then need not have."""
+    """True if the catalog has the keys to its store, which we then need not have."""
     return "s3.access-key-id" in table.io.properties
 
 

@@ -166,7 +166,7 @@ def _root(table: Any) -> str:
 
 
 def _inside(table: Any, path: str) -> bool:
-    """Whether a file lies in the table's own folder: others may belong to others."""
+    """True if a file lies in the table's own folder: others may belong to others."""
     return path.startswith(_root(table) + "/")
 
 
@@ -226,7 +226,7 @@ def _small(table: Any, file_size: int) -> tuple[list[list[Any]], int]:
 
 
 def _files_of(group: list[Any], file_size: int) -> int:
-    """How many files of this size hold the same."""
+    """Number of files of this size hold the same."""
     size: int = sum(one.file_size_in_bytes for one in group)
     return max(1, -(-size // file_size))
 

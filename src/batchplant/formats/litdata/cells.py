@@ -18,7 +18,7 @@ from .encodings import NUMBERS, Encoding, stored_dtype
 
 
 def looks(encoding: Encoding) -> bool:
-    """Whether cells have to be read to know where those of the field lie in them."""
+    """True if cells have to be read to know where those of the field lie in them."""
     return encoding.form in ("array", "pil", "json")
 
 

@@ -136,7 +136,7 @@ def _text_of(field: Field) -> str:
 
 
 def holds(encoding: Encoding, field: Field) -> bool:
-    """Whether cells of this encoding can be those of a field."""
+    """True if cells of this encoding can be those of a field."""
     if encoding.form == "pickle":
         return type(field) is Bytes
     usual = encoding_of(field)
@@ -177,5 +177,5 @@ def _array_field(encoding: Encoding, cells: Ragged) -> Field:
 
 
 def vague(encoding: Encoding) -> bool:
-    """Whether the first cells have to tell the field."""
+    """True if the first cells have to tell the field."""
     return encoding.form in ("array", "pil") or encoding.text.partition(":")[0] in IMAGE_ENCODINGS

@@ -58,7 +58,7 @@ class Index:
 
     @property
     def unpacked_whole(self) -> bool:
-        """Whether a file is packed as a whole, and so says how large it is unpacked."""
+        """True if a file is packed as a whole, and so says how large it is unpacked."""
         return self.compression is not None and self.level == "chunk"
 
 

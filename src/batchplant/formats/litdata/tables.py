@@ -34,7 +34,7 @@ def field_of(encoding: Encoding, *, optional: bool) -> Field:
 
 
 def has_table(source: Source) -> bool:
-    """Whether a chunk ends with one."""
+    """True if a chunk ends with one."""
     return source.size > TAIL and source.view(source.size - len(MAGIC), len(MAGIC)).tobytes() == MAGIC
 
 

@@ -88,7 +88,7 @@ class LmdbReader(RecordReader):
 
     @property
     def is_ours(self) -> bool:
-        """Whether our writer made it: keys are the numbers of the samples."""
+        """True if our writer made it: keys are the numbers of the samples."""
         return self._codec is None and self._db is None
 
     def _checked(self, indices: I64, starts: I64, sizes: I64) -> tuple[I64, I64]:

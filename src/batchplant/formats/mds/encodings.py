@@ -75,7 +75,7 @@ class Encoding:
 
     @property
     def varies(self) -> bool:
-        """Whether cells are arrays that say their shape."""
+        """True if cells are arrays that say their shape."""
         return self.array and self.shape is None
 
     @property
@@ -142,7 +142,7 @@ def _text_of(field: Field) -> str:
 
 
 def holds(encoding: Encoding, field: Field) -> bool:
-    """Whether cells of this encoding can be those of a field."""
+    """True if cells of this encoding can be those of a field."""
     if encoding.text in DIGITS:
         dense = dense_of(field)
         unsigned = encoding.text == "str_int" and dense == (np.dtype("uint64"), ())

@@ -84,7 +84,7 @@ class Index:
         return self._some("i1", self._modes, rows)
 
     def ends(self) -> tuple[bool, int, int]:
-        """Whether documents are one sequence each, as far as number and ends of their list tell; offset and
+        """True if documents are one sequence each, as far as number and ends of their list tell; offset and
         length of the last sequence, 0 where there is none. All that opening needs, in one read."""
         few, some = min(LOOKED_AT, self.entries), min(self.sequences, 1)
         behind, last = self.entries - few, self.sequences - some
@@ -112,7 +112,7 @@ class Index:
 
     @property
     def _is_gathered(self) -> bool:
-        """Whether what is asked for is read; else all of it is fetched once."""
+        """True if what is asked for is read; else all of it is fetched once."""
         return isinstance(self.source, MappedSource) or self.source.size > WHOLE
 
     @functools.cached_property

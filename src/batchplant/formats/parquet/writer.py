@@ -231,7 +231,7 @@ def _page_size(schema: Schema) -> int:
 
 
 def _repeats(field: Field) -> bool:
-    """Whether few values come again and again; plain, a number of 8 bits would take four times as much."""
+    """True if few values come again and again; plain, a number of 8 bits would take four times as much."""
     return isinstance(field, Int | Text) or (isinstance(field, Tensor) and field.dtype in ("int8", "uint8"))
 
 

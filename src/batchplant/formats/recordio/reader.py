@@ -95,7 +95,7 @@ class RecordIOReader(RecordReader):
         return np.arange(0, self.length, step)[:PROBED_SAMPLES]
 
     def _has_headers(self, *, strict: bool) -> bool:
-        """Whether the records are image records: a header that fits, and (``strict``) an image behind it."""
+        """True if the records are image records: a header that fits, and (``strict``) an image behind it."""
         if not self.length:
             return not strict
         try:

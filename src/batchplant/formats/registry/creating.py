@@ -70,8 +70,8 @@ def create(
         overwrite=overwrite, length=length, workers=workers, on_error=on_error, checksums=checksums,
         images=image_options if images is None else images, other_images=image_options,
     )  # fmt: skip
-    given = None if schema is None else Schema(schema)
-    return create_with(os.fspath(path), given, write, format=format, mode=mode, **options)
+    parsed_schema = None if schema is None else Schema(schema)
+    return create_with(os.fspath(path), parsed_schema, write, format=format, mode=mode, **options)
 
 
 def create_with(
@@ -87,18 +87,18 @@ def create_with(
 ) -> Writer | ShardWriter:
     """:func:`create` with its options gathered, and shards where a size or a count is given."""
     sharded = shard_size is not None or shard_samples is not None
-    found = prepare(path, schema, write, format=format, mode=mode, sharded=sharded, **options)
-    if found.shards is None:
-        return found.make(found.path, found.write)
+    target = prepare(path, schema, write, format=format, mode=mode, sharded=sharded, **options)
+    if target.shards is None:
+        return target.make(target.path, target.write)
     return ShardWriter(
-        found.path, found.schema, found.write, found.make, found.shards, size=shard_size,
+        target.path, target.schema, target.write, target.make, target.shards, size=shard_size,
         samples=shard_samples,
     )  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
 class Prepared:
-    """A target that can be written: where, what it will hold, and what makes the writer of one file."""
+    """A checked target: its path, schema and options, and the function that makes the writer of one file."""
 
     path: str
     format: Format
@@ -106,7 +106,7 @@ class Prepared:
     write: WriteOptions
     shards: ShardNames | None
     make: Callable[[str, WriteOptions], Writer]
-    # Those of the format's own, each of its type.
+    # Options of the format itself, converted to their types.
     options: Mapping[str, Any]
 
 
@@ -120,26 +120,30 @@ def prepare(
     sharded: bool = False,
     **options: Any,
 ) -> Prepared:
-    """Check everything that can be checked before a file is made."""
+    """Check everything that can be checked before a file is created."""
     storage, options = split_options(options)
     path = reached(path, storage)
     if mode == "append" and not is_remote(path) and os.path.lexists(path):
-        # The hidden folder lies beside the file itself, and not beside a link to it.
+        # The staging directory lies beside the file itself, not beside a link to it.
         path = os.path.realpath(path)
-    found = _format_of(path, schema, format, mode)
-    made = found.writer
-    if made is None:
-        raise OptionError(f"{found.name} is read only", path=path)
-    shards = _shard_names(path, found, made) if sharded else None
+    target = _format_of(path, schema, format, mode)
+    writer_class = target.writer
+    if writer_class is None:
+        raise OptionError(f"{target.name} is read only", path=path)
+    shards = _shard_names(path, target, writer_class) if sharded else None
     if shards is None:
-        _check_beside(path, found, made)
-    if "mode" in own_options(made) and shards is None:
+        _check_beside(path, target, writer_class)
+    if "mode" in own_options(writer_class) and shards is None:
         # A table that has transactions of its own.
         options = options if mode == "create" else {**options, "mode": mode}
-        schema = _table_schema(path, found, options) if schema is None and mode == "append" else schema
+        schema = _table_schema(path, target, options) if schema is None and mode == "append" else schema
     elif mode == "append":
-        how = accept(found.name, made, {name: one for name, one in options.items() if name in made.reading})
-        base = _base(path, found, made, shards, how, overwrite=write.overwrite)
+        reader_options = accept(
+            target.name,
+            writer_class,
+            {name: value for name, value in options.items() if name in writer_class.reading},
+        )
+        base = _base(path, target, writer_class, shards, reader_options, overwrite=write.overwrite)
         write = dataclasses.replace(write, append=True, base=base)
     elif mode != "create":
         raise OptionError(
@@ -149,74 +153,78 @@ def prepare(
         schema = write.base.schema
     if not schema:
         raise OptionError("a dataset needs at least one field", path=path)
-    found.check(schema)
+    target.check(schema)
     write.check_images(schema)
-    options = accept(found.name, made, options)
-    stored = made.as_stored(schema, write)
+    options = accept(target.name, writer_class, options)
+    stored = writer_class.as_stored(schema, write)
     if write.base is not None:
         check_fields(write.base.schema, stored, path)
         stored = write.base.schema
 
-    def make(shard: str, how: WriteOptions) -> Writer:
-        return made(shard, stored, how, **options)
+    def make(shard: str, write_options: WriteOptions) -> Writer:
+        return writer_class(shard, stored, write_options, **options)
 
-    return Prepared(path, found, stored, write, shards, make, options)
+    return Prepared(path, target, stored, write, shards, make, options)
 
 
 def _format_of(path: str, schema: Schema | None, format: str | None, mode: str) -> Format:
-    """The format to write: that of a dataset which is appended to, or by the suffix."""
+    """Return the format to write: that of the dataset that is appended to, or by the suffix."""
     if format is not None:
         return get_format(format)
-    # A folder without a suffix tells by what is in it.
-    known = suffixed(path, outlines()) is None and mode == "append" and not is_remote(path)
-    found = find_format(path) if known and os.path.isdir(path) and os.listdir(path) else None
-    return found or target_format(path, schema)
+    # A folder without a suffix is recognized by its contents.
+    is_unnamed = suffixed(path, outlines()) is None and mode == "append" and not is_remote(path)
+    detected = find_format(path) if is_unnamed and os.path.isdir(path) and os.listdir(path) else None
+    return detected or target_format(path, schema)
 
 
-def _check_beside(path: str, found: Format, made: type[Writer]) -> None:
-    """Side-cars of an older file go with it; what is a dataset by itself is none, though it has the name."""
-    for template in made.side_cars:
-        other = beside(path, template)
-        promised = suffixed(other, outlines())
-        if "{stem}" not in template or promised in (None, found.name) or not tree.is_file(other):
+def _check_beside(path: str, target: Format, writer_class: type[Writer]) -> None:
+    """Refuse a side-car name that is taken by a dataset: side-cars are deleted with an older file."""
+    for template in writer_class.side_cars:
+        side_car = beside(path, template)
+        promised = suffixed(side_car, outlines())
+        if "{stem}" not in template or promised in (None, target.name) or not tree.is_file(side_car):
             continue
-        if get_format(str(promised)).matches(Probe(other)):
+        if get_format(str(promised)).matches(Probe(side_car)):
             raise ExistsError(
-                f"{os.path.basename(other)} beside it is a dataset of another format ({promised}), and an "
-                f"index of {found.name} would have the same name; choose another",
+                f"{os.path.basename(side_car)} beside it is a dataset of another format ({promised}), and an "
+                f"index of {target.name} would have the same name; choose another",
                 path=path,
             )
 
 
-def _shard_names(path: str, found: Format, made: type[Writer]) -> ShardNames:
+def _shard_names(path: str, target: Format, writer_class: type[Writer]) -> ShardNames:
     name = os.path.basename(path.rstrip("/")).lower()
-    suffix = max((one for one in found.suffixes if name.endswith(one)), key=len, default=None)
-    return ShardNames(path, suffix=suffix, side_cars=made.all_side_cars())
+    suffix = max(
+        (candidate for candidate in target.suffixes if name.endswith(candidate)), key=len, default=None
+    )
+    return ShardNames(path, suffix=suffix, side_cars=writer_class.all_side_cars())
 
 
-def _table_schema(path: str, found: Format, options: Mapping[str, Any]) -> Schema:
-    """The fields of a table that is appended to."""
-    own = own_options(found.reader)
-    how = accept(found.name, found.reader, {name: one for name, one in options.items() if name in own})
-    with found.reader(path, **how) as reader:
+def _table_schema(path: str, target: Format, options: Mapping[str, Any]) -> Schema:
+    """Return the fields of the table that is appended to."""
+    known_options = own_options(target.reader)
+    reader_options = accept(
+        target.name, target.reader, {name: value for name, value in options.items() if name in known_options}
+    )
+    with target.reader(path, **reader_options) as reader:
         return reader.schema
 
 
 def _base(
     path: str,
-    found: Format,
-    made: type[Writer],
+    target: Format,
+    writer_class: type[Writer],
     shards: ShardNames | None,
-    how: Mapping[str, Any],
+    reader_options: Mapping[str, Any],
     *,
     overwrite: bool,
 ) -> Reader | None:
-    """The dataset that is appended to, opened with the options ``how``; None where there is none yet."""
+    """Return the dataset that is appended to, opened with ``reader_options``; None if there is none yet."""
     if overwrite:
         raise OptionError("a dataset is either appended to or overwritten", path=path)
     if shards is not None:
-        there = shards.shards()
-        return found.reader(there[-1], **how) if there else None
+        existing = shards.shards()
+        return target.reader(existing[-1], **reader_options) if existing else None
     if is_remote(path):
         raise OptionError(
             "an object in a bucket cannot be appended to; add shards beside it (shard_samples, "
@@ -226,38 +234,48 @@ def _base(
     recover(os.path.dirname(path))
     if not os.path.lexists(path):
         return None
-    if not made.appends:
-        others = sorted(name for name, one in all_formats().items() if one.writer and one.writer.appends)
-        raise refusal(found.name, others, path)
-    # Of a format that nothing but its name tells, nothing is found out.
-    probed = find_format(path) if found.suffixes or found.folder else None
-    if probed is not None and probed.name != found.name:
-        raise OptionError(f"it is {probed.name}, and not {found.name}", path=path)
-    return found.reader(path, **how)
+    if not writer_class.appends:
+        appendable = sorted(
+            name for name, candidate in all_formats().items() if candidate.writer and candidate.writer.appends
+        )
+        raise refusal(target.name, appendable, path)
+    # A format that only its name tells cannot be detected.
+    probed = find_format(path) if target.suffixes or target.folder else None
+    if probed is not None and probed.name != target.name:
+        raise OptionError(f"it is {probed.name}, and not {target.name}", path=path)
+    return target.reader(path, **reader_options)
 
 
 def target_format(path: str, schema: Mapping[str, Field] | None = None) -> Format:
-    """The format to write at a path: by suffix; a path without one is a folder of what the schema has."""
+    """Return the format to write at a path: by suffix; without one, a folder of the schema's media."""
     named = by_scheme(path)
     if named is not None:
         return named
-    known = outlines()
-    name = suffixed(path, known)
+    all_outlines = outlines()
+    name = suffixed(path, all_outlines)
     if name is not None:
         return get_format(name)
     suffix = os.path.splitext(path.rstrip("/"))[1].lower()
     if suffix:
-        hint = near(suffix, [one for each in all_formats().values() if each.writer for one in each.suffixes])
+        hint = near(
+            suffix,
+            [
+                ending
+                for candidate in all_formats().values()
+                if candidate.writer
+                for ending in candidate.suffixes
+            ],
+        )
         message = f"no format that we write has the suffix {suffix}{hint}; `batchplant formats` lists all"
         raise UnknownFormatError(message, path=path)
-    folders = {one.media: name for name, one in known.items() if one.media is not None}
+    folders = {outline.media: name for name, outline in all_outlines.items() if outline.media is not None}
     # In the order of the kinds: images come before sounds and videos.
     media = [kind for kind in KINDS if kind in folders]
-    held = [kind for kind in media if any(field.kind == kind for field in (schema or {}).values())]
-    if schema and not held:
+    matching = [kind for kind in media if any(field.kind == kind for field in (schema or {}).values())]
+    if schema and not matching:
         raise UnknownFormatError(
             f"a name without a suffix is a folder of files ({', '.join(media)}), and no field holds such; "
             "give the name a suffix, such as .parquet, or name the format (--to)",
             path=path,
         )
-    return get_format(folders[(held or media)[0]])
+    return get_format(folders[(matching or media)[0]])

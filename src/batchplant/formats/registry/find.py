@@ -21,19 +21,19 @@ PAIRED = ".idx"
 
 
 def find_format(path: str | Probe) -> Format | None:
-    """The format of what lies at a path: by content, then by suffix; None for a folder of shards."""
+    """Return the format of a dataset: by content, then by suffix; None for a folder of shards."""
     probe = path if isinstance(path, Probe) else Probe(path)
     path = probe.path
-    # What the suffix promises, if the content keeps the promise, is the answer whoever else is asked.
+    # If the content matches the format of the suffix, no other format is asked.
     promised = suffixed(path, OUTLINES)
     if promised is not None and own_format(promised).matches(probe):
         return own_format(promised)
-    for name, one in OUTLINES.items():
-        if one.folder in (None, probe.folder) and own_format(name).matches(probe):
+    for name, outline in OUTLINES.items():
+        if outline.folder in (None, probe.folder) and own_format(name).matches(probe):
             return own_format(name)
-    # Those of other packages are looked for only where ours do not know the content.
+    # Plug-ins are asked only if no format of ours knows the content.
     promised = suffixed(path, outlines())
-    theirs = {name: one for name, one in all_known.plug_ins().items() if one.matches(probe)}
+    theirs = {name: plug_in for name, plug_in in all_known.plug_ins().items() if plug_in.matches(probe)}
     if theirs:
         return theirs.get(promised or "") or next(iter(theirs.values()))
     if probe.folder:
@@ -50,7 +50,7 @@ def find_format(path: str | Probe) -> Format | None:
 
 
 def expand(path: str) -> list[str]:
-    """Braces (``{a,b}``, ``{000..123}``) and globs to paths; a path that exists is taken as it is."""
+    """Expand braces (``{a,b}``, ``{000..123}``) and globs; a path that exists is taken literally."""
     if not is_remote(path):
         recover(os.path.dirname(path))
         if os.path.isfile(path):
@@ -61,29 +61,36 @@ def expand(path: str) -> list[str]:
         # The name that two files share, as Megatron's --data-path has it.
         if os.path.isfile(path + PAIRED) and not path.endswith("/"):
             return [path + PAIRED]
-    found: list[str] = []
-    for one in (like(path, each) for each in braces(path)):
-        if not tree.has_magic(one) or (not is_remote(one) and os.path.exists(one)):
-            found.append(one)
+    paths: list[str] = []
+    for pattern in (like(path, text) for text in braces(path)):
+        if not tree.has_magic(pattern) or (not is_remote(pattern) and os.path.exists(pattern)):
+            paths.append(pattern)
             continue
-        if not is_remote(one):
-            for folder in {os.path.dirname(match) for match in tree.glob(one)}:
+        if not is_remote(pattern):
+            for folder in {os.path.dirname(match) for match in tree.glob(pattern)}:
                 recover(os.path.dirname(folder))
                 recover(folder)
-        matches = naturally(tree.glob(one))
+        matches = naturally(tree.glob(pattern))
         if not matches:
-            raise NotFoundError("no file matches", path=one)
-        found += _without_side_cars(matches)
-    return found
+            raise NotFoundError("no file matches", path=pattern)
+        paths += _without_side_cars(matches)
+    return paths
 
 
 def _without_side_cars(paths: list[str]) -> list[str]:
-    """These files without those that only belong to others among them."""
-    known = [(each.suffixes, one) for each in outlines().values() for one in each.side_cars]
-    # What goes by the stem alone belongs to files of that format: a.idx to a.rec, but a.bin to a.idx.
-    templates = {*Writer.all_side_cars(), *(one for _, one in known if one.startswith("{name}"))}
-    by_stem = {(suffixes, one) for suffixes, one in known if one not in templates}
-    tails = tuple(template.partition("}")[2] for template in (*templates, *(one for _, one in by_stem)))
+    """Drop files that are only side-cars of others among these."""
+    side_cars = [
+        (outline.suffixes, side_car) for outline in outlines().values() for side_car in outline.side_cars
+    ]
+    # A side-car by stem belongs to files of its format only: a.idx to a.rec, but a.bin to a.idx.
+    templates = {
+        *Writer.all_side_cars(),
+        *(side_car for _, side_car in side_cars if side_car.startswith("{name}")),
+    }
+    by_stem = {(suffixes, side_car) for suffixes, side_car in side_cars if side_car not in templates}
+    tails = tuple(
+        template.partition("}")[2] for template in (*templates, *(side_car for _, side_car in by_stem))
+    )
     if not any(path.endswith(tails) for path in paths):
         return paths
     besides = {beside(path, template) for path in paths for template in templates}
@@ -93,92 +100,104 @@ def _without_side_cars(paths: list[str]) -> list[str]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Found:
-    """A dataset to open, and its format where that is known already."""
+class Candidate:
+    """A dataset to open, and its format if that is known already."""
 
     path: str
-    known: Format | None = None
+    known_format: Format | None = None
 
     def format(self) -> Format:
         return self.probed()[0]
 
     def probed(self) -> tuple[Format, Source | None]:
-        """Its format, and the file where it was opened for that."""
-        if self.known is not None:
-            return self.known, None
+        """Return its format, and its source if detection opened it."""
+        if self.known_format is not None:
+            return self.known_format, None
         probe = Probe(self.path)
-        found = find_format(probe)
-        if found is None:
-            # Folders of shards were taken apart: this one stands in the place of a shard.
+        detected = find_format(probe)
+        if detected is None:
+            # Folders of shards were expanded already: this folder stands for a shard.
             raise DamagedError("this is a folder, and no dataset; a shard is needed here", path=self.path)
-        return found, probe.opened
+        return detected, probe.opened
 
 
-def files_of(given: Iterable[str | os.PathLike[str]], format: str | None = None) -> list[Found]:
-    """What there is to open, one by one, behind paths, globs, braces and folders of shards."""
-    texts = [os.fspath(one) for one in given]
-    tables = {one: known for one in texts if (known := by_scheme(one)) is not None}
+def files_of(
+    paths_or_patterns: Iterable[str | os.PathLike[str]], format: str | None = None
+) -> list[Candidate]:
+    """Return the datasets behind paths, globs, braces and folders of shards."""
+    texts = [os.fspath(path) for path in paths_or_patterns]
+    tables = {path: table for path in texts if (table := by_scheme(path)) is not None}
     if tables:
-        each = ([Found(one, tables[one])] if one in tables else files_of([one], format) for one in texts)
-        return [one for some in each for one in some]
+        nested = (
+            [Candidate(path, tables[path])] if path in tables else files_of([path], format) for path in texts
+        )
+        return [candidate for candidates in nested for candidate in candidates]
     named = None if format is None else get_format(format)
-    paths = [one for each in texts for one in expand(each)]
+    paths = [path for text in texts for path in expand(text)]
     tree.look_around(paths)
-    found: list[Found] = []
-    for path, known in zip(paths, _labelled(paths), strict=True):
-        known = named or known
-        # What a folder's listing shows as a file is one.
+    results: list[Candidate] = []
+    for path, detected in zip(paths, _labelled(paths), strict=True):
+        detected = named or detected
+        # The listing of a remote folder tells files from folders.
         is_file = tree.known(path) is not None if is_remote(path) else not os.path.isdir(path)
-        if known is not None or is_file:
-            found.append(Found(path, known))
+        if detected is not None or is_file:
+            results.append(Candidate(path, detected))
             continue
         probe = Probe(path)
         tree.check_settled([path])
-        known = find_format(probe)
-        if known is not None:
-            found.append(Found(path, known))
+        detected = find_format(probe)
+        if detected is not None:
+            results.append(Candidate(path, detected))
         else:
             shards = _folder_shards(probe)
-            found += map(Found, shards, _labelled(shards))
-    tree.check_settled([one.path for one in found])
-    return _without_parts(found)
+            results += map(Candidate, shards, _labelled(shards))
+    tree.check_settled([candidate.path for candidate in results])
+    return _without_parts(results)
 
 
 def _labelled(paths: list[str]) -> list[Format | None]:
-    """The formats of files on a server, as far as the index of their folder tells them."""
+    """Return the formats of remote files, as far as the index of their folder knows them."""
     labels = index.prepare(paths)
-    known = {name: get_format(name) for name in set(labels.values()) & set(outlines())} if labels else {}
-    scanned = {name: one for name, one in known.items() if "index" in own_options(one.reader)}
+    formats = {name: get_format(name) for name in set(labels.values()) & set(outlines())} if labels else {}
+    scanned = {
+        name: candidate for name, candidate in formats.items() if "index" in own_options(candidate.reader)
+    }
     return [scanned.get(labels.get(path, "")) for path in paths]
 
 
-def _without_parts(found: list[Found]) -> list[Found]:
-    """These files without those that come through another one among them, such as an index of tensors."""
-    if len(found) < 2:
-        return found
-    leading = {name: one for name, one in outlines().items() if one.has_parts}
+def _without_parts(candidates: list[Candidate]) -> list[Candidate]:
+    """Drop files that are read through another one among them, such as an index of tensors."""
+    if len(candidates) < 2:
+        return candidates
+    leading = {name: outline for name, outline in outlines().items() if outline.has_parts}
     parts: set[str] = set()
-    for one in found:
-        name = suffixed(one.path, leading)
+    for candidate in candidates:
+        name = suffixed(candidate.path, leading)
         lead = None if name is None else get_format(name).parts
-        parts.update(map(absolute, () if lead is None else lead(one.path)))
-    return [one for one in found if absolute(one.path) not in parts]
+        parts.update(map(absolute, () if lead is None else lead(candidate.path)))
+    return [candidate for candidate in candidates if absolute(candidate.path) not in parts]
 
 
 def _folder_shards(probe: Probe) -> list[str]:
-    """The files of one format in a folder that is none itself."""
-    known = outlines()
+    """Return the files of the only format in a folder that is no dataset itself."""
+    all_outlines = outlines()
     names = [name.rstrip("/") for name in naturally(probe.all_names)]
-    named = ((name, suffixed(name, known)) for name in _without_side_cars(names))
-    shards = {name: one for name, one in named if one is not None}
-    data = {name: one for name, one in shards.items() if not known[one].describes}
-    doubts = [get_format(name).doubt for name, one in known.items() if one.media is not None and not data]
+    named = ((name, suffixed(name, all_outlines)) for name in _without_side_cars(names))
+    shards = {name: format_name for name, format_name in named if format_name is not None}
+    data = {
+        name: format_name for name, format_name in shards.items() if not all_outlines[format_name].describes
+    }
+    doubts = [
+        get_format(name).doubt
+        for name, outline in all_outlines.items()
+        if outline.media is not None and not data
+    ]
     for reason in (doubt(probe) for doubt in doubts if doubt is not None):
         if reason is not None:
             raise UnknownFormatError(reason, path=probe.path)
     kinds = sorted(set((data or shards).values()))
     if len(kinds) != 1:
         several = f"files of several formats ({', '.join(kinds)}); name some"
-        what = several if kinds else "nothing that batchplant reads"
-        raise UnknownFormatError(f"the folder holds {what}", path=probe.path)
+        contents = several if kinds else "nothing that batchplant reads"
+        raise UnknownFormatError(f"the folder holds {contents}", path=probe.path)
     return [join(probe.path, name) for name in data or shards]

@@ -24,8 +24,8 @@ ENTRY_POINTS = "batchplant.formats"
 @functools.cache
 def own_format(name: str) -> Format:
     """A format of ours, imported when it is needed: all of them take much longer than one."""
-    found: Format = importlib.import_module(f"{formats.__name__}.{name}").FORMAT
-    return found
+    module_format: Format = importlib.import_module(f"{formats.__name__}.{name}").FORMAT
+    return module_format
 
 
 def own_formats() -> dict[str, Format]:
@@ -39,19 +39,19 @@ def plug_ins() -> dict[str, Format]:
     # Half of the time that opening a first file would take, and needed only here.
     import importlib.metadata
 
-    found: dict[str, Format] = {}
+    formats_by_name: dict[str, Format] = {}
     for entry in importlib.metadata.entry_points(group=ENTRY_POINTS):
         try:
-            one = entry.load()
-            if not isinstance(one, Format):
+            plug_in = entry.load()
+            if not isinstance(plug_in, Format):
                 raise TypeError(f"{entry.value} is no Format")
         # A plug-in that cannot be imported must not take the other formats with it.
         except Exception as error:
             warnings.warn(f"the format plug-in {entry.name} does not load: {error}", stacklevel=2)
             continue
-        if one.name not in OUTLINES:
-            found.setdefault(one.name, one)
-    return found
+        if plug_in.name not in OUTLINES:
+            formats_by_name.setdefault(plug_in.name, plug_in)
+    return formats_by_name
 
 
 def all_formats() -> dict[str, Format]:
@@ -61,7 +61,7 @@ def all_formats() -> dict[str, Format]:
 
 def outlines() -> dict[str, Outline]:
     """The outline of every format; only the modules of plug-ins are imported for it."""
-    return {**OUTLINES, **{name: one.outline for name, one in plug_ins().items()}}
+    return {**OUTLINES, **{name: plug_in.outline for name, plug_in in plug_ins().items()}}
 
 
 def get_format(name: str) -> Format:
@@ -72,15 +72,15 @@ def get_format(name: str) -> Format:
     return plug_ins()[name]
 
 
-def suffixed(path: str, known: Mapping[str, Outline]) -> str | None:
+def suffixed(path: str, candidates: Mapping[str, Outline]) -> str | None:
     """The name of the format whose suffix the path has; the longest suffix wins."""
     # Shards may carry their number behind the suffix: train.tfrecord-00000-of-00010.
     file = re.sub(r"-\d+-of-\d+$", "", os.path.basename(path.rstrip("/")).lower())
-    table = _own_suffixes() if known is OUTLINES else _by_suffix_of(known)
+    table = _own_suffixes() if candidates is OUTLINES else _by_suffix_of(candidates)
     dot = file.find(".")
     while dot >= 0:
-        if (found := table.get(file[dot:])) is not None:
-            return found
+        if (name := table.get(file[dot:])) is not None:
+            return name
         dot = file.find(".", dot + 1)
     return None
 
@@ -90,13 +90,13 @@ def _own_suffixes() -> dict[str, str]:
     return _by_suffix_of(OUTLINES)
 
 
-def _by_suffix_of(known: Mapping[str, Outline]) -> dict[str, str]:
+def _by_suffix_of(candidates: Mapping[str, Outline]) -> dict[str, str]:
     """Formats by suffix; of two with the same, the first."""
-    found: dict[str, str] = {}
-    for name, one in known.items():
-        for suffix in one.suffixes:
-            found.setdefault(suffix, name)
-    return found
+    names: dict[str, str] = {}
+    for name, outline in candidates.items():
+        for suffix in outline.suffixes:
+            names.setdefault(suffix, name)
+    return names
 
 
 def size_of(path: str) -> int:
@@ -104,8 +104,10 @@ def size_of(path: str) -> int:
     name = suffixed(path, outlines())
     templates = () if name is None else outlines()[name].side_cars
     # The others only say something about it.
-    held = [beside(path, one) for one in templates if not one.endswith((".json", ".idx"))]
-    return tree.size_below(path) + sum(tree.size_below(one) for one in held if tree.is_file(one))
+    side_cars = [beside(path, template) for template in templates if not template.endswith((".json", ".idx"))]
+    return tree.size_below(path) + sum(
+        tree.size_below(side_car) for side_car in side_cars if tree.is_file(side_car)
+    )
 
 
 def by_suffix(path: str) -> Format | None:
@@ -116,6 +118,10 @@ def by_suffix(path: str) -> Format | None:
 
 def by_scheme(path: str) -> Format | None:
     """The format whose names begin as this one; None for paths and URLs of files."""
-    scheme, found, _ = path.partition("://")
-    names = [name for name, one in outlines().items() if one.scheme == scheme.lower()] if found else []
+    scheme, separator, _ = path.partition("://")
+    names = (
+        [name for name, outline in outlines().items() if outline.scheme == scheme.lower()]
+        if separator
+        else []
+    )
     return get_format(names[0]) if names else None

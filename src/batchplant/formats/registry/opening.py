@@ -16,7 +16,7 @@ from ...storage import handing, is_remote, reached, split_options, tree
 from ...storage.index.progress import in_parallel
 from ..base.options import accept, own_options
 from . import merged
-from .find import Found, files_of
+from .find import Candidate, files_of
 
 if TYPE_CHECKING:
     from ...data.expressions import Condition
@@ -53,18 +53,18 @@ def open(
             opened = _open_data(path, format, options if skip is None else {**options, "skip": skip})
             return opened if condition is None else opened.filter(condition)
     again = functools.partial(open, path, format=format, skip=skip, **options)
-    given = list(map(os.fspath, [path] if isinstance(path, str | os.PathLike) else path))
-    if not given:
+    items = list(map(os.fspath, [path] if isinstance(path, str | os.PathLike) else path))
+    if not items:
         raise OptionError("there is no path to open")
     storage, options = split_options(options)
     with tree.keeping():
         # A list of samples to skip counts those of the whole table.
         work = functools.partial(_open_one, options=options, where=condition if skip is None else None)
-        paths = [reached(one, storage) for one in given]
+        paths = [reached(text, storage) for text in items]
         readers: Sequence[Reader] | None = None if options else merged.files(paths, format, work)
         if readers is None:
-            found = files_of(paths, format)
-            readers = in_parallel(work, found, threads=AT_ONCE[is_remote(found[0].path)])
+            merged_files = files_of(paths, format)
+            readers = in_parallel(work, merged_files, threads=AT_ONCE[is_remote(merged_files[0].path)])
         opened = readers[0] if len(readers) == 1 else Concat(readers)
     opened = opened if skip is None else quarantine.without(opened, os.fspath(skip))
     opened._reopen = again
@@ -76,19 +76,19 @@ def _open_data(data: Any, format: str | None, options: dict[str, Any]) -> Reader
 
     if format is not None:
         raise OptionError(f"data in memory have no format, and {format!r} was named")
-    made = memory_reader(data)
-    return made(data, **accept("memory", made, options))
+    reader = memory_reader(data)
+    return reader(data, **accept("memory", reader, options))
 
 
-def _open_one(one: Found, options: dict[str, Any], where: Condition | None = None) -> Reader:
-    found, source = one.probed()
+def _open_one(candidate: Candidate, options: dict[str, Any], where: Condition | None = None) -> Reader:
+    detected, source = candidate.probed()
     # Whoever can leave out whole files does so before they are opened.
-    skips = {"where": where} if where is not None and "where" in own_options(found.reader) else {}
+    skips = {"where": where} if where is not None and "where" in own_options(detected.reader) else {}
     with handing(source):
         try:
-            return found.reader(one.path, **accept(found.name, found.reader, options), **skips)
+            return detected.reader(candidate.path, **accept(detected.name, detected.reader, options), **skips)
         except DataError:
             # A reader of a folder lists it, and takes one that is not there for damaged.
-            if found.folder and not is_remote(one.path) and not os.path.lexists(one.path):
-                raise NotFoundError("no such folder", path=one.path) from None
+            if detected.folder and not is_remote(candidate.path) and not os.path.lexists(candidate.path):
+                raise NotFoundError("no such folder", path=candidate.path) from None
             raise

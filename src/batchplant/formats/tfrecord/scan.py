@@ -37,7 +37,7 @@ PROBED_RECORDS = 64
 
 
 def is_head(head: bytes) -> bool:
-    """Whether these bytes begin with a length and its checksum."""
+    """True if these bytes begin with a length and its checksum."""
     if len(head) < HEAD:
         return False
     crc = _native.crc32c(head[:8])
@@ -187,7 +187,7 @@ def joined(before: list[Seen], after: list[Seen]) -> list[Seen]:
 
 
 def _differ(before: list[Seen], after: list[Seen]) -> bool:
-    """Whether a feature has values of several kinds, or is a list in some records only: a rare thing."""
+    """True if a feature has values of several kinds, or is a list in some records only: a rare thing."""
     kinds = {one.key: (one.kinds, one.sequence) for one in before}
     changed = any(kinds.get(one.key, (one.kinds, one.sequence)) != (one.kinds, one.sequence) for one in after)
     return changed or any(one.kinds & (one.kinds - 1) for one in (*before, *after))

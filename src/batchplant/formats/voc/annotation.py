@@ -183,5 +183,5 @@ def _lines(values: dict[str, Any], depth: int) -> Iterator[str]:
 
 
 def _has_marks(values: dict[str, Any]) -> bool:
-    """Whether it is an element with attributes: it stays what it was as JSON."""
+    """True if it is an element with attributes: it stays what it was as JSON."""
     return any(key[:1] in "@#" for key in values)

@@ -35,7 +35,7 @@ def packed(field: Field, column: Column) -> Ragged:
 
 
 def _varies(field: Field) -> bool:
-    """Whether a cell is more, or less, than the values of an array of one known shape."""
+    """True if a cell is more, or less, than the values of an array of one known shape."""
     return isinstance(field, Tensor) and (None in field.shape or (field.optional and not field.flat))
 
 

@@ -287,7 +287,7 @@ class WebDatasetReader(Reader):
 
 
 def _makes_sense(found: index.Index, packed: bool) -> bool:
-    """Whether the parts of an index fit together, so that no row leads outside of them."""
+    """True if the parts of an index fit together, so that no row leads outside of them."""
     arrays, facts = found.arrays, found.facts
     keys, members_ = arrays["key_offsets"], arrays["extension_offsets"]
     for one in (facts["key"], *facts["kinds"].values()):

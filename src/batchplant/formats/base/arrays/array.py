@@ -23,8 +23,8 @@ class GridArray(ChunkedArray):
         self._grid, self._cache = grid, cache
 
     def _chunk(self, index: Index) -> npt.NDArray[Any]:
-        found: npt.NDArray[Any] = self._grid.chunk(self._cache, index)
-        return found
+        chunk: npt.NDArray[Any] = self._grid.chunk(self._cache, index)
+        return chunk
 
     def _ahead(self, chunks: Sequence[Index]) -> None:
         self._grid.ahead(self._cache, chunks)

@@ -43,16 +43,16 @@ class _TooMuchError(ValueError):
     """More than was asked for."""
 
 
-def unpack(kind: str, data: Any, most: int) -> Any:
+def unpack(kind: str, data: Any, max_bytes: int) -> Any:
     """At most ``most`` bytes out of these; DamagedError for more, and for what is no such data.
 
     0: as many as the limit allows.
     """
     limit = limits.allowed(len(data))
     try:
-        return _UNPACK[kind](data, min(most or limit, limit))
+        return _UNPACK[kind](data, min(max_bytes or limit, limit))
     except _TooMuchError as error:
-        if not 0 < most <= limit:
+        if not 0 < max_bytes <= limit:
             raise DamagedError(limits.too_large("the chunk", None, len(data))) from None
         raise DamagedError(f"the chunk is damaged ({kind}): {error}") from None
     # numcodecs raises RuntimeError, and others for strange arguments.
@@ -60,16 +60,16 @@ def unpack(kind: str, data: Any, most: int) -> Any:
         raise DamagedError(f"the chunk is damaged ({kind}): {error}") from None
 
 
-def _stream(make: Callable[[], Any], data: Any, most: int) -> bytes:
+def _stream(make: Callable[[], Any], data: Any, max_bytes: int) -> bytes:
     """One stream after another."""
     parts: list[bytes] = []
-    left, data = most, memoryview(data)
+    remaining, data = max_bytes, memoryview(data)
     while len(data) or not parts:
         stream = make()
-        part = stream.decompress(data, left + 1)
-        left -= len(part)
-        if left < 0:
-            raise _TooMuchError(f"it holds more than the {most} bytes of its chunk")
+        part = stream.decompress(data, remaining + 1)
+        remaining -= len(part)
+        if remaining < 0:
+            raise _TooMuchError(f"it holds more than the {max_bytes} bytes of its chunk")
         if not stream.eof:
             raise ValueError("it is cut short")
         parts.append(part)
@@ -77,7 +77,7 @@ def _stream(make: Callable[[], Any], data: Any, most: int) -> bytes:
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def _zstd(data: Any, most: int) -> Any:
+def _zstd(data: Any, max_bytes: int) -> Any:
     head = bytes(data[:18])
     if head[:4] != ZSTD_MAGIC or len(head) < 6:
         raise ValueError("it is no Zstandard frame")
@@ -86,33 +86,33 @@ def _zstd(data: Any, most: int) -> Any:
     width = (single, 2, 4, 8)[flags >> 6]
     if not width:
         # The header does not say the size; the library wants the very size then.
-        out = np.empty(most, dtype=np.uint8)
+        out = np.empty(max_bytes, dtype=np.uint8)
         return numcodecs().zstd.decompress(data, out)
-    at = 5 + (1 - single) + (0, 1, 2, 4)[flags & 3]
-    size = int.from_bytes(head[at : at + width], "little") + (256 if width == 2 else 0)
-    if size > most:
-        raise _TooMuchError(f"it claims {size} bytes, and its chunk has {most}")
+    offset = 5 + (1 - single) + (0, 1, 2, 4)[flags & 3]
+    size = int.from_bytes(head[offset : offset + width], "little") + (256 if width == 2 else 0)
+    if size > max_bytes:
+        raise _TooMuchError(f"it claims {size} bytes, and its chunk has {max_bytes}")
     return numcodecs().zstd.decompress(data) if size else b""
 
 
-def _blosc(data: Any, most: int) -> Any:
+def _blosc(data: Any, max_bytes: int) -> Any:
     head = bytes(data[:BLOSC_HEADER])
-    size, packed = (int.from_bytes(head[at : at + 4], "little") for at in (4, 12))
+    size, packed = (int.from_bytes(head[offset : offset + 4], "little") for offset in (4, 12))
     if len(head) < BLOSC_HEADER or packed != len(data):
         raise ValueError(f"{len(data)} bytes, and its header says {packed}")
     if not head[3]:
         raise ValueError("it has values of no size")
-    if size > most:
-        raise _TooMuchError(f"it claims {size} bytes, and its chunk has {most}")
+    if size > max_bytes:
+        raise _TooMuchError(f"it claims {size} bytes, and its chunk has {max_bytes}")
     return numcodecs().blosc.decompress(data) if size else b""
 
 
-def _lz4(data: Any, most: int) -> Any:
+def _lz4(data: Any, max_bytes: int) -> Any:
     size = int.from_bytes(bytes(data[:4]), "little")
     if len(data) < 5:
         raise ValueError("it is cut short")
-    if size > most:
-        raise _TooMuchError(f"it claims {size} bytes, and its chunk has {most}")
+    if size > max_bytes:
+        raise _TooMuchError(f"it claims {size} bytes, and its chunk has {max_bytes}")
     return numcodecs().lz4.decompress(data)
 
 
@@ -136,7 +136,7 @@ SUMS = {
 def sums_of(packing: str) -> list[str]:
     """The checksums that chunks packed so have, as `verify` names them."""
     words = packing.replace("numcodecs.", "").split()
-    return [f"{said} of every chunk" for word, said in SUMS.items() if word in words]
+    return [f"{label} of every chunk" for word, label in SUMS.items() if word in words]
 
 
 # The level where none is given, and the highest.
@@ -144,15 +144,15 @@ LEVELS = {"zstd": (3, 22), "gzip": (6, 9), "bzip2": (9, 9), "xz": (6, 9), "blosc
 KINDS = ("none", *LEVELS)
 
 
-def level_of(kind: str, level: int | None, known: tuple[str, ...]) -> int:
+def level_of(kind: str, level: int | None, codecs: tuple[str, ...]) -> int:
     """The level to pack with; OptionError where there is no such compression or level."""
-    if kind not in known:
-        raise OptionError(f"compression is one of {', '.join(known)}; not {kind!r}")
-    default, most = LEVELS.get(kind, (0, 0))
+    if kind not in codecs:
+        raise OptionError(f"compression is one of {', '.join(codecs)}; not {kind!r}")
+    default, max_level = LEVELS.get(kind, (0, 0))
     if level is None:
         return default
-    if not isinstance(level, int) or not 0 <= level <= most:
-        raise OptionError(f"the level of {kind} is 0 to {most}, not {level!r}")
+    if not isinstance(level, int) or not 0 <= level <= max_level:
+        raise OptionError(f"the level of {kind} is 0 to {max_level}, not {level!r}")
     return level
 
 

@@ -69,8 +69,10 @@ class Grid:
 
     def __post_init__(self) -> None:
         if len(self.shape) > MAX_DIMENSIONS:
-            said = f"arrays of {len(self.shape)} dimensions are not read; NumPy has at most {MAX_DIMENSIONS}"
-            raise SchemaError(said, path=self._path)
+            message = (
+                f"arrays of {len(self.shape)} dimensions are not read; NumPy has at most {MAX_DIMENSIONS}"
+            )
+            raise SchemaError(message, path=self._path)
         sizes = [*self.shape, *self.chunks]
         good = len(self.shape) == len(self.chunks) and all(type(size) is int for size in sizes)
         if not good or min(self.shape, default=0) < 0 or min(self.chunks, default=1) < 1:
@@ -97,12 +99,12 @@ class Grid:
 
     @property
     def whole_rows(self) -> bool:
-        """Whether a chunk holds rows one after another, nothing between."""
+        """True if a chunk holds rows one after another, nothing between."""
         return self.chunks[1:] == self.row and not self.dtype.hasobject
 
     @property
     def by_range(self) -> bool:
-        """Whether rows are read out of chunks on a server without the rest of the chunks."""
+        """True if rows are read out of chunks on a server without the rest of the chunks."""
         large = self.chunk_bytes > MAX_WHOLE_CHUNK_BYTES
         return self.store.slow and self.plain and self.header is None and self.whole_rows and large
 
@@ -111,11 +113,11 @@ class Grid:
         """The bytes of all chunks; asked for only where something large is claimed."""
         return self.store.size(self.name)
 
-    def check(self, what: str, size: int) -> None:
+    def check(self, description: str, size: int) -> None:
         """DamagedError where the array claims more than its stored bytes may unpack to, or fill values be."""
         if size > limits.max_bytes() and self._stored is not None:
             try:
-                limits.check(what, size, self._stored)
+                limits.check(description, size, self._stored)
             except DamagedError as error:
                 raise error.at(path=self._path) from None
 
@@ -138,29 +140,29 @@ class Grid:
         return cache.get((self.name, index), functools.partial(self._load, index), _size)
 
     def _load(self, index: Index) -> Any:
-        place = self.locate(index)
-        data = None if place is None else self.store.read(*place)
-        if place is None or data is None:
+        location = self.locate(index)
+        data = None if location is None else self.store.read(*location)
+        if location is None or data is None:
             return self._filled(index)
         try:
-            found = self.decode(data)
-            if not isinstance(found, Ragged):
-                self._check(found, index)
+            chunk = self.decode(data)
+            if not isinstance(chunk, Ragged):
+                self._check(chunk, index)
         except BatchplantError as error:
-            raise error.at(path=self.store.full(place.name), offset=place.start or None) from None
+            raise error.at(path=self.store.full(location.name), offset=location.start or None) from None
         # Filters of numcodecs raise what they like.
         except Exception as error:
             message = f"the chunk is damaged: {type(error).__name__}: {error}"
-            raise DamagedError(message, path=self.store.full(place.name)) from None
-        return found
+            raise DamagedError(message, path=self.store.full(location.name)) from None
+        return chunk
 
-    def _check(self, found: npt.NDArray[Any], index: Index) -> None:
+    def _check(self, chunk: npt.NDArray[Any], index: Index) -> None:
         """A chunk at the edge may be cut to what is left; rows may have been appended since."""
-        left = [min(c, s - i * c) for i, c, s in zip(index, self.chunks, self.shape, strict=True)]
-        grown = self.cropped and found.ndim and left[0] < found.shape[0] < self.chunks[0]
-        sizes = list(zip(found.shape, left, self.chunks, strict=False))[bool(grown) :]
-        if found.ndim != len(left) or any(have not in (least, most) for have, least, most in sizes):
-            raise DamagedError(f"the chunk has the shape {found.shape}, and {tuple(left)} is needed")
+        expected = [min(c, s - i * c) for i, c, s in zip(index, self.chunks, self.shape, strict=True)]
+        grown = self.cropped and chunk.ndim and expected[0] < chunk.shape[0] < self.chunks[0]
+        sizes = list(zip(chunk.shape, expected, self.chunks, strict=False))[bool(grown) :]
+        if chunk.ndim != len(expected) or any(have not in (clipped, full) for have, clipped, full in sizes):
+            raise DamagedError(f"the chunk has the shape {chunk.shape}, and {tuple(expected)} is needed")
 
     def _filled(self, index: Index) -> Any:
         if not self.may_miss:
@@ -178,9 +180,9 @@ class Grid:
         return cache.get((self.name, "place", index), functools.partial(self._place, index), _blob_size)
 
     def _place(self, index: Index) -> Blob | None:
-        place = self.locate(index)
-        blob = None if place is None else self.store.place(*place)
-        if place is None or blob is None:
+        location = self.locate(index)
+        blob = None if location is None else self.store.place(*location)
+        if location is None or blob is None:
             return None
         data, before = blob.data, 0
         try:
@@ -189,32 +191,32 @@ class Grid:
                 data = data[before:]
             self._check_size(len(data), index)
         except DamagedError as error:
-            offset = place.start + before or None
-            raise error.at(path=self.store.full(place.name), offset=offset) from None
+            offset = location.start + before or None
+            raise error.at(path=self.store.full(location.name), offset=offset) from None
         return Blob(data, blob.file, blob.start + before, blob.keep)
 
     def _check_size(self, size: int, index: Index) -> None:
         """DamagedError where a chunk of plain values has fewer or more bytes than it may."""
-        least = self.chunk_bytes
+        min_bytes = self.chunk_bytes
         if self.cropped:
-            least = min(least, (self.shape[0] - index[0] * self.chunks[0]) * self.width)
-        if not least <= size <= self.chunk_bytes or size * self.chunks[0] % self.chunk_bytes:
-            raise DamagedError(f"the chunk has {size} bytes, and {least} are needed")
+            min_bytes = min(min_bytes, (self.shape[0] - index[0] * self.chunks[0]) * self.width)
+        if not min_bytes <= size <= self.chunk_bytes or size * self.chunks[0] % self.chunk_bytes:
+            raise DamagedError(f"the chunk has {size} bytes, and {min_bytes} are needed")
 
     def _part(self, number: int, sample: Any) -> Part | None:
         """The file that a chunk of whole rows lies in, and where; None where it is missing."""
         index = (number, *(0,) * len(self.row))
-        place = self.locate(index)
-        found = None if place is None else self.store.part(place.name)
-        if place is None or found is None:
+        location = self.locate(index)
+        part = None if location is None else self.store.part(location.name)
+        if location is None or part is None:
             return None
         try:
-            size = found.size - place.start if place.size is None else place.size
-            found.source.check_bounds(found.start + place.start, size)
+            size = part.size - location.start if location.size is None else location.size
+            part.source.check_bounds(part.start + location.start, size)
             self._check_size(size, index)
         except BatchplantError as error:
-            raise error.at(path=self.store.full(place.name), sample=int(sample)) from None
-        return Part(found.source, found.start + place.start, size)
+            raise error.at(path=self.store.full(location.name), sample=int(sample)) from None
+        return Part(part.source, part.start + location.start, size)
 
     # -- rows ------------------------------------------------------------------------------------------
 
@@ -222,10 +224,10 @@ class Grid:
         """These rows; text and bytes ragged, where ``field`` says that they are."""
         if self.dtype.hasobject:
             return self._ragged_rows(cache, indices)
-        found = self._number_rows(cache, indices)
+        numbers = self._number_rows(cache, indices)
         if isinstance(field, Text | Bytes):
-            return npy.rows(found, np.arange(len(found)), field)
-        return found
+            return npy.rows(numbers, np.arange(len(numbers)), field)
+        return numbers
 
     def _number_rows(self, cache: ChunkCache, indices: I64) -> npt.NDArray[Any]:
         if not len(indices) or not self.width:
@@ -258,7 +260,7 @@ class Grid:
         self.__dict__.pop("_files", None)
 
     def _know(self, cache: ChunkCache, numbers: I64, samples: I64) -> bool:
-        """Whether the chunks of these numbers all lie in mapped files; those are known from now on."""
+        """True if the chunks of these numbers all lie in mapped files; those are known from now on."""
         assert self._files is not None
         for number in self._files.missing(numbers):
             try:
@@ -280,9 +282,9 @@ class Grid:
         if self.by_range:
             self._copy_ranges(numbers, starts, counts, out, places, samples)
             return
-        width, rest = self.width, (0,) * len(self.row)
+        width, first_column = self.width, (0,) * len(self.row)
         for number, members in self._soon(cache, _groups(numbers)):
-            data = self._named(cache, (number, *rest), samples[members[0]])
+            data = self._named(cache, (number, *first_column), samples[members[0]])
             begin, size = starts[members], counts[members]
             if data.strides[0] == 0 < len(data):
                 # Fill values, which are not made for a whole chunk.
@@ -293,20 +295,20 @@ class Grid:
         self, numbers: I64, starts: I64, counts: I64, out: U8, places: I64, samples: I64
     ) -> None:
         """The same without reading whole chunks."""
-        width, found = self.width, []
+        width, ranges = self.width, []
         for number, members in _groups(numbers):
             part = self._part(number, samples[members[0]])
             begin, size = starts[members] * width, counts[members] * width
             if part is not None:
-                found.append((part.source, part.start + begin, size, places[members] * width))
+                ranges.append((part.source, part.start + begin, size, places[members] * width))
                 continue
             rows = self._filled((number, *(0,) * len(self.row)))[: int(counts[members].max())]
             filled, zeros = as_bytes(np.ascontiguousarray(rows)), np.zeros_like(begin)
             _native.copy_runs(filled, zeros, size, out, places[members] * width)
-        if len(found) > 1:
-            for source, begin, size, _ in found:
+        if len(ranges) > 1:
+            for source, begin, size, _ in ranges:
                 source.will_need(begin, size)
-        for source, begin, size, where in found:
+        for source, begin, size, where in ranges:
             source.gather_into(begin, size, out, where)
 
     def _named(self, cache: ChunkCache, index: Index, sample: Any) -> Any:
@@ -320,13 +322,13 @@ class Grid:
     ) -> None:
         """Rows that several chunks share, which are unpacked side by side."""
 
-        def put(number: int, members: I64, rest: Index) -> None:
-            chunk = self._named(cache, (number, *rest), samples[members[0]])
+        def put(number: int, members: I64, column: Index) -> None:
+            chunk = self._named(cache, (number, *column), samples[members[0]])
             where: Any = [
-                slice(at * size, min((at + 1) * size, most))
-                for at, size, most in zip(rest, self.chunks[1:], self.row, strict=True)
+                slice(index * size, min((index + 1) * size, extent))
+                for index, size, extent in zip(column, self.chunks[1:], self.row, strict=True)
             ]
-            crop = tuple(slice(0, one.stop - one.start) for one in where)
+            crop = tuple(slice(0, area.stop - area.start) for area in where)
             out[(members, *where)] = chunk[(inside[members], *crop)]
 
         across = list(self._across())
@@ -345,14 +347,16 @@ class Grid:
             return
         every, across = list(groups), list(self._across())
         step = max(1, AHEAD_BYTES // max(1, self.chunk_bytes * len(across)))
-        for at in range(0, len(every), step):
-            self.ahead(cache, [(number, *rest) for number, _ in every[at : at + step] for rest in across])
-            yield from every[at : at + step]
+        for start in range(0, len(every), step):
+            self.ahead(
+                cache, [(number, *column) for number, _ in every[start : start + step] for column in across]
+            )
+            yield from every[start : start + step]
 
     def ahead(self, cache: ChunkCache, chunks: Sequence[Index]) -> None:
         """These chunks will be read now: begin to fetch those that are not in the cache, side by side."""
         if self.store.slow:
-            self.store.ahead(self.located(one for one in chunks if not self._is_held(cache, one)))
+            self.store.ahead(self.located(chunk for chunk in chunks if not self._is_held(cache, chunk)))
 
     def _is_held(self, cache: ChunkCache, index: Index) -> bool:
         key = (self.name, "place", index) if self.plain else (self.name, index)
@@ -364,36 +368,36 @@ class Grid:
         counts = (-(-size // chunk) for size, chunk in zip(self.shape, self.chunks, strict=True))
         return self.chunk_bytes * math.prod(counts)
 
-    def chunks_of(self, starts: I64, counts: I64, held: ChunkCache | None = None) -> list[Place]:
+    def chunks_of(self, starts: I64, counts: I64, cache: ChunkCache | None = None) -> list[Place]:
         """Where the chunks of runs of rows lie, but for those that are in a cache."""
         first, last = starts // self.chunks[0], (starts + counts - 1) // self.chunks[0]
         runs = zip(first[counts > 0].tolist(), last[counts > 0].tolist(), strict=True)
         numbers = sorted({number for begin, end in runs for number in range(begin, end + 1)})
-        chunks: Iterable[Index] = ((number, *rest) for number in numbers for rest in self._across())
-        return self.located(one for one in chunks if held is None or not self._is_held(held, one))
+        chunks: Iterable[Index] = ((number, *column) for number in numbers for column in self._across())
+        return self.located(chunk for chunk in chunks if cache is None or not self._is_held(cache, chunk))
 
-    def runs_of(self, starts: I64, counts: I64, held: ChunkCache | None = None) -> list[Place]:
+    def runs_of(self, starts: I64, counts: I64, cache: ChunkCache | None = None) -> list[Place]:
         """Where reading runs of rows reads: these rows, or the chunks that they are in and no cache has."""
         if not self.by_range:
-            return self.chunks_of(starts, counts, held)
-        size, found = self.chunks[0], []
-        known: dict[int, Place | None] = {}
+            return self.chunks_of(starts, counts, cache)
+        size, runs = self.chunks[0], []
+        locations: dict[int, Place | None] = {}
         for start, count in zip(starts.tolist(), counts.tolist(), strict=True):
-            at = start
-            while at < start + count:
-                number = at // size
-                if number not in known:
-                    known[number] = self.locate((number, *(0,) * len(self.row)))
-                end, place = min(start + count, (number + 1) * size), known[number]
-                if place is not None:
-                    first = place.start + (at - number * size) * self.width
-                    found.append(Place(place.name, first, (end - at) * self.width))
-                at = end
-        return found
+            row = start
+            while row < start + count:
+                number = row // size
+                if number not in locations:
+                    locations[number] = self.locate((number, *(0,) * len(self.row)))
+                end, location = min(start + count, (number + 1) * size), locations[number]
+                if location is not None:
+                    first = location.start + (row - number * size) * self.width
+                    runs.append(Place(location.name, first, (end - row) * self.width))
+                row = end
+        return runs
 
     def located(self, chunks: Iterable[Index]) -> list[Place]:
         """Where these chunks lie, as far as there are any."""
-        return [place for place in map(self.locate, chunks) if place is not None]
+        return [location for location in map(self.locate, chunks) if location is not None]
 
     def _ragged_rows(self, cache: ChunkCache, indices: I64) -> Ragged:
         parts, order = [], []
@@ -435,9 +439,11 @@ class Grid:
             return None
         files: dict[str, int] = {}
         file, begin = np.zeros(len(starts), dtype=np.int32), (starts - number * size) * self.width
-        for one, members in _groups(np.where(counts > 0, number, -1)):
-            blob = self.blob(cache, (one, *(0,) * len(self.row))) if one >= 0 else None
-            if one >= 0 and (blob is None or blob.file is None):
+        for number_of_group, members in _groups(np.where(counts > 0, number, -1)):
+            blob = (
+                self.blob(cache, (number_of_group, *(0,) * len(self.row))) if number_of_group >= 0 else None
+            )
+            if number_of_group >= 0 and (blob is None or blob.file is None):
                 return None
             if blob is not None and blob.file is not None:
                 file[members] = files.setdefault(blob.file, len(files))
@@ -447,8 +453,8 @@ class Grid:
 
     def own_checks(self) -> list[str]:
         """The checksums that its chunks have, as `verify` names them."""
-        found = sums_of(self.packing)
-        return [*found, "CRC of every shard's table"] if self.summed else found
+        checks = sums_of(self.packing)
+        return [*checks, "CRC of every shard's table"] if self.summed else checks
 
     def said(self) -> str:
         """For `info`."""
@@ -471,15 +477,15 @@ def _groups(numbers: I64) -> Iterator[tuple[int, I64]]:
         yield int(numbers[part[0]]), part
 
 
-def _one(found: Any) -> Any:
-    return found if isinstance(found, Ragged) else found.reshape(1)
+def _one(chunk: Any) -> Any:
+    return chunk if isinstance(chunk, Ragged) else chunk.reshape(1)
 
 
-def _size(found: Any) -> int:
-    if isinstance(found, Ragged):
-        return int(found.data.nbytes + found.offsets.nbytes)
-    return int(found.nbytes)
+def _size(chunk: Any) -> int:
+    if isinstance(chunk, Ragged):
+        return int(chunk.data.nbytes + chunk.offsets.nbytes)
+    return int(chunk.nbytes)
 
 
-def _blob_size(found: Blob | None) -> int:
-    return 0 if found is None else MAPPING_COST if found.file is not None else found.data.nbytes
+def _blob_size(blob: Blob | None) -> int:
+    return 0 if blob is None else MAPPING_COST if blob.file is not None else blob.data.nbytes

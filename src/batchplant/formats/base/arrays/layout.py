@@ -88,17 +88,17 @@ class Note(NamedTuple):
         }
 
     @classmethod
-    def from_json(cls, found: Any) -> Note:
+    def from_json(cls, attributes: Any) -> Note:
         try:
-            schema = Schema.from_json(found["schema"])
-            paths = [str(one) for one in found["paths"]]
+            schema = Schema.from_json(attributes["schema"])
+            paths = [str(path) for path in attributes["paths"]]
             if len(paths) != len(schema) or not all(map(good_name, paths)):
                 raise ValueError("its paths are not those of its fields")
-            samples = found["samples"]
+            samples = attributes["samples"]
             if type(samples) is not int or samples < 0:
                 raise ValueError(f"{samples} samples")
-            packing = found["packing"]
-            how = str(packing["kind"]), int(packing["level"])
-            return cls(schema, dict(zip(schema, paths, strict=True)), samples, how)
+            packing = attributes["packing"]
+            packing_pair = str(packing["kind"]), int(packing["level"])
+            return cls(schema, dict(zip(schema, paths, strict=True)), samples, packing_pair)
         except (*NOTE_ERRORS, SchemaError) as error:
             raise DamagedError(f"the note of the schema is damaged: {error}") from None

@@ -45,16 +45,16 @@ class Rule:
         missing = np.isin(stored, self.fills) if self.fills else np.zeros(stored.shape, dtype=np.bool_)
         wide = self.stored.kind in "iu" and self.stored.itemsize == 8
         if wide and self.scale is None and self.offset is None and not missing.all():
-            kept = stored[~missing]
-            if int(kept.max()) > EXACT or int(kept.min()) < -EXACT:
+            valid = stored[~missing]
+            if int(valid.max()) > EXACT or int(valid.min()) < -EXACT:
                 raise SchemaError("whole numbers beyond 2**53 do not fit beside NaN; decode=False reads them")
-        found = stored.astype(self.dtype)
+        numbers = stored.astype(self.dtype)
         if self.scale is not None:
-            found *= self.dtype.type(self.scale)
+            numbers *= self.dtype.type(self.scale)
         if self.offset is not None:
-            found += self.dtype.type(self.offset)
-        found[missing] = np.nan
-        return found
+            numbers += self.dtype.type(self.offset)
+        numbers[missing] = np.nan
+        return numbers
 
     def said(self) -> str:
         parts = [f"{SCALE} {self.scale:g}"] if self.scale is not None else []
@@ -73,7 +73,7 @@ def rule_of(field: Field, attributes: Mapping[str, Any]) -> Rule | None:
     if stored.kind == "i" and str(attributes.get(UNSIGNED)).lower() == "true":
         stored = np.dtype(f"u{stored.itemsize}")
     scale, offset = (_number(attributes.get(name)) for name in (SCALE, OFFSET))
-    fills = tuple(dict.fromkeys(one for name in FILLS for one in _fills(attributes.get(name), stored)))
+    fills = tuple(dict.fromkeys(fill for name in FILLS for fill in _fills(attributes.get(name), stored)))
     # NaN is missing as it is, and 1 and 0 change nothing.
     scale, offset = (None if scale == 1 else scale), (None if offset == 0 else offset)
     if scale is None and offset is None and not fills and stored == field.dtype:
@@ -82,43 +82,43 @@ def rule_of(field: Field, attributes: Mapping[str, Any]) -> Rule | None:
     return Rule(stored, np.dtype(np.float32 if small else np.float64), scale, offset, fills)
 
 
-def _number(found: Any) -> float | None:
-    one = found[0] if isinstance(found, list) and len(found) == 1 else found
-    good = isinstance(one, int | float) and not isinstance(one, bool)
-    return float(one) if good and math.isfinite(one) else None
+def _number(value: Any) -> float | None:
+    number = value[0] if isinstance(value, list) and len(value) == 1 else value
+    good = isinstance(number, int | float) and not isinstance(number, bool)
+    return float(number) if good and math.isfinite(number) else None
 
 
-def _fills(found: Any, stored: np.dtype[Any]) -> list[Any]:
+def _fills(value: Any, stored: np.dtype[Any]) -> list[Any]:
     """The values that mean that there is none, as stored."""
-    given = []
-    for one in found if isinstance(found, list) else [found]:
-        if isinstance(one, str):
-            one = from_text(one)
-        if one is None or isinstance(one, bool) or not isinstance(one, int | float) or one != one:
+    fills = []
+    for fill in value if isinstance(value, list) else [value]:
+        if isinstance(fill, str):
+            fill = from_text(fill)
+        if fill is None or isinstance(fill, bool) or not isinstance(fill, int | float) or fill != fill:
             continue
-        if stored.kind == "u" and one < 0:
+        if stored.kind == "u" and fill < 0:
             # Stored with a sign that it does not have.
-            one += 2 ** (8 * stored.itemsize)
+            fill += 2 ** (8 * stored.itemsize)
         try:
-            given.append(np.array(one).astype(stored).item() if stored.kind == "f" else _whole(one, stored))
+            fills.append(np.array(fill).astype(stored).item() if stored.kind == "f" else _whole(fill, stored))
         except (OverflowError, ValueError):
             continue
-    return [one for one in given if one is not None]
+    return [fill for fill in fills if fill is not None]
 
 
-def _whole(one: float, stored: np.dtype[Any]) -> int | None:
+def _whole(number: float, stored: np.dtype[Any]) -> int | None:
     about = np.iinfo(stored)
-    return int(one) if float(one).is_integer() and about.min <= one <= about.max else None
+    return int(number) if float(number).is_integer() and about.min <= number <= about.max else None
 
 
-def from_text(one: str) -> float | None:
+def from_text(text: str) -> float | None:
     """A number as text, or as xarray packs it in Zarr 3."""
     try:
-        return float(one)
+        return float(text)
     except ValueError:
         pass
     try:
-        data = base64.b64decode(one, validate=True)
+        data = base64.b64decode(text, validate=True)
         return float(struct.unpack("<d", data)[0]) if len(data) == 8 else None
     except (binascii.Error, ValueError):
         return None
@@ -137,17 +137,17 @@ class PackedReader(Reader):
         self._rules = {}
         if decode is False:
             return
-        said, fields = self._said(), dict(self.schema)
-        every = {name: rule_of(field, said.get(name, {})) for name, field in fields.items()}
-        found = {name: rule for name, rule in every.items() if rule is not None}
+        attributes, fields = self._said(), dict(self.schema)
+        every = {name: rule_of(field, attributes.get(name, {})) for name, field in fields.items()}
+        rules = {name: rule for name, rule in every.items() if rule is not None}
         if decode:
-            self._rules = found
-            self.schema = Schema({name: _decoded(field, found.get(name)) for name, field in fields.items()})
-        elif found:
-            some = "; ".join(f"{name} ({rule.said()})" for name, rule in list(found.items())[:5])
+            self._rules = rules
+            self.schema = Schema({name: _decoded(field, rules.get(name)) for name, field in fields.items()})
+        elif rules:
+            examples = "; ".join(f"{name} ({rule.said()})" for name, rule in list(rules.items())[:5])
             warnings.warn(
-                f"{self.path}: numbers are read as stored, but stand for others: {some}; decode=True gives "
-                "those, decode=False leaves them and says nothing",
+                f"{self.path}: numbers are read as stored, but stand for others: {examples}; decode=True "
+                "gives those, decode=False leaves them and says nothing",
                 stacklevel=2,
             )
 
@@ -159,13 +159,13 @@ class PackedReader(Reader):
                 raise error.at(path=self.path, field=name) from None
         return columns
 
-    def _without_rules(self, found: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    def _without_rules(self, attributes: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
         """Attributes without what has been applied."""
-        left = {
-            name: {key: one for key, one in values.items() if name not in self._rules or key not in NAMES}
-            for name, values in found.items()
+        remaining = {
+            name: {key: value for key, value in values.items() if name not in self._rules or key not in NAMES}
+            for name, values in attributes.items()
         }
-        return {name: values for name, values in left.items() if values}
+        return {name: values for name, values in remaining.items() if values}
 
 
 def _decoded(field: Field, rule: Rule | None) -> Field:

@@ -61,13 +61,15 @@ class Part:
 
     @property
     def across(self) -> tuple[int, ...]:
-        """How many chunks a row lies in, along each of its axes."""
+        """Number of chunks a row lies in, along each of its axes."""
         return tuple(max(1, -(-size // cell)) for size, cell in zip(self.row, self.cell, strict=True))
 
     def tiles(self, rows: npt.NDArray[Any]) -> Iterator[tuple[Index, npt.NDArray[Any]]]:
         """These rows cut into chunks beside each other: (number along each axis of a row, values)."""
         for index in itertools.product(*map(range, self.across)):
-            cuts = (slice(at * size, (at + 1) * size) for at, size in zip(index, self.cell, strict=True))
+            cuts = (
+                slice(index * size, (index + 1) * size) for index, size in zip(index, self.cell, strict=True)
+            )
             yield index, rows[(slice(None), *cuts)]
 
     @property
@@ -89,18 +91,18 @@ class Part:
         size = self.file_rows * self.width - self.lead
         if size <= 0 or self.waiting_bytes < size:
             return None
-        whole = self.rest()
+        rows = self.rest()
         # The caller's columns are not held longer than needed.
-        self.waiting, self.waiting_bytes = [whole[size:].copy()], len(whole) - size
+        self.waiting, self.waiting_bytes = [rows[size:].copy()], len(rows) - size
         self.files += 1
         self.lead = 0
-        return whole[:size]
+        return rows[:size]
 
     def take_all(self) -> U8:
         """All bytes that wait."""
-        whole = self.rest()
+        rows = self.rest()
         self.waiting, self.waiting_bytes = [], 0
-        return whole
+        return rows
 
     def rest(self) -> U8:
         if len(self.waiting) > 1:
@@ -144,17 +146,17 @@ class Style:
         raise NotImplementedError
 
 
-def chunk_rows(width: int, packing: str, wanted: int | None) -> int:
-    """How many rows a chunk gets: by bytes, unless a number is wanted."""
-    if wanted is not None:
-        return wanted
+def chunk_rows(width: int, packing: str, requested: int | None) -> int:
+    """Number of rows a chunk gets: by bytes, unless a number is wanted."""
+    if requested is not None:
+        return requested
     return max(1, (PLAIN_BYTES if packing == "none" else PACKED_BYTES) // max(1, width))
 
 
 def files_at(style: Style, part: Part, number: int) -> list[str]:
     """The files of so many rows: one, or one for each tile of them."""
-    whole = part.chunks_per_file > 1 or part.cut is None
-    across = (range(1) for _ in part.row) if whole else map(range, part.across)
+    single_file = part.chunks_per_file > 1 or part.cut is None
+    across = (range(1) for _ in part.row) if single_file else map(range, part.across)
     return [style.file(part, number, tile) for tile in itertools.product(*across)]
 
 
@@ -193,12 +195,14 @@ def chunk_shapes(
 
 
 def _shape(sizes: Sizes, row: tuple[int, ...], name: str) -> tuple[int, tuple[int, ...] | None]:
-    given = [sizes] if isinstance(sizes, int) else list(sizes)
-    good = all(type(size) is int and (size >= 1 or size == -1) for size in given)
-    if not good or not given or given[0] < 1 or len(given) not in (1, len(row) + 1):
+    axis_sizes = [sizes] if isinstance(sizes, int) else list(sizes)
+    good = all(type(size) is int and (size >= 1 or size == -1) for size in axis_sizes)
+    if not good or not axis_sizes or axis_sizes[0] < 1 or len(axis_sizes) not in (1, len(row) + 1):
         axes = ", ".join(["samples", *map(str, row)])
         raise OptionError(f"chunks are sizes from 1 on along ({axes}), not {sizes!r}", field=name)
-    if len(given) == 1:
-        return given[0], None
-    cell = tuple(have if size == -1 else min(size, have) for size, have in zip(given[1:], row, strict=True))
-    return given[0], None if cell == row else cell
+    if len(axis_sizes) == 1:
+        return axis_sizes[0], None
+    cell = tuple(
+        have if size == -1 else min(size, have) for size, have in zip(axis_sizes[1:], row, strict=True)
+    )
+    return axis_sizes[0], None if cell == row else cell

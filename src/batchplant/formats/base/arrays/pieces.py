@@ -39,19 +39,19 @@ Key = tuple[str, str]
 
 
 def is_placed(key: Key, parts: Mapping[Key, Part]) -> bool:
-    """Whether the number of a sample alone says where its rows are."""
+    """True if the number of a sample alone says where its rows are."""
     return (key[0], OFFSETS) not in parts or key[1] not in (VALUES, OFFSETS)
 
 
 def unit(parts: Mapping[Key, Part], samples: int) -> int:
     """So many samples fill whole files of the arrays that are worth it: those with wide rows first."""
     placed = [part for key, part in parts.items() if part.width and is_placed(key, parts)]
-    found, least = 1, LARGEST if all(is_placed(key, parts) for key in parts) else OTHERS
-    for part in sorted(placed, key=lambda one: -one.width):
-        wanted = math.lcm(found, part.file_rows)
-        found = wanted if wanted <= samples // least else found
-        least = OTHERS
-    return found
+    samples_per_unit, divisor = 1, LARGEST if all(is_placed(key, parts) for key in parts) else OTHERS
+    for part in sorted(placed, key=lambda part: -part.width):
+        multiple = math.lcm(samples_per_unit, part.file_rows)
+        samples_per_unit = multiple if multiple <= samples // divisor else samples_per_unit
+        divisor = OTHERS
+    return samples_per_unit
 
 
 class Entry(NamedTuple):
@@ -71,7 +71,7 @@ class Piece:
         self._placed = [not loose and is_placed(key, writer.parts) for key in writer.parts]
         self._first = options.first
         self._rest = writer.partial.spool(REST)
-        self.log = [Entry(*one) for one in log]
+        self.log = [Entry(*entry) for entry in log]
 
     def begin(self) -> None:
         for part, placed in zip(self._parts, self._placed, strict=True):
@@ -80,7 +80,7 @@ class Piece:
                 part.lead = rows * part.width
 
     def is_kept(self, number: int) -> bool:
-        """Whether the rows that an array has now are not those of a file of chunks, or only of its end."""
+        """True if the rows that an array has now are not those of a file of chunks, or only of its end."""
         return not self._placed[number] or self._parts[number].lead > 0
 
     def keep(self, number: int, data: U8) -> None:
@@ -99,8 +99,8 @@ class Piece:
                 self.log.append(Entry(number, 0, files))
             self.keep(number, part.rest())
         writer.partial.put(REST, writer.top / REST)
-        said = {"samples": writer.written, "log": self.log}
-        put_file(writer.top / NOTE, json.dumps(said).encode())
+        summary = {"samples": writer.written, "log": self.log}
+        put_file(writer.top / NOTE, json.dumps(summary).encode())
 
 
 def add(writer: GridWriter, paths: Sequence[str]) -> Iterator[int]:
@@ -108,8 +108,8 @@ def add(writer: GridWriter, paths: Sequence[str]) -> Iterator[int]:
     keys, parts = list(writer.parts), list(writer.parts.values())
     for path in paths:
         samples, log = _note(path, len(parts))
-        sizes = {name: one.size for name, one in below(path).items()} if is_remote(path) else {}
-        rest, at = open_source(join(path, REST)), 0
+        sizes = {name: item.size for name, item in below(path).items()} if is_remote(path) else {}
+        spool, offset = open_source(join(path, REST)), 0
         before = {name: part.rows for (name, kind), part in writer.parts.items() if kind == VALUES}
         for number, rows, files in log:
             part = parts[number]
@@ -118,8 +118,8 @@ def add(writer: GridWriter, paths: Sequence[str]) -> Iterator[int]:
             step = max(1, BLOCK // max(1, part.width))
             for first in range(0, rows, step):
                 count = min(step, rows - first)
-                data: Any = np.array(rest.only(at, count * part.width))
-                at += len(data)
+                data: Any = np.array(spool.only(offset, count * part.width))
+                offset += len(data)
                 if keys[number][1] == OFFSETS:
                     data = data.view(np.int64) + before[keys[number][0]]
                 part.add(data, count)
@@ -145,11 +145,13 @@ def _take_files(writer: GridWriter, part: Part, files: int, path: str, sizes: Ma
 
 def _note(path: str, parts: int) -> tuple[int, list[Entry]]:
     try:
-        said = parse_object(read_beside(join(path, NOTE)) or b"")
-        log = [Entry(*one) for one in said["log"]]
-        samples = said["samples"]
-        counts = [samples, *(count for one in log for count in one)]
-        if not all(type(one) is int and one >= 0 for one in counts) or any(one.part >= parts for one in log):
+        summary = parse_object(read_beside(join(path, NOTE)) or b"")
+        log = [Entry(*entry) for entry in summary["log"]]
+        samples = summary["samples"]
+        counts = [samples, *(count for entry in log for count in entry)]
+        if not all(type(number) is int and number >= 0 for number in counts) or any(
+            number.part >= parts for number in log
+        ):
             raise ValueError("its numbers cannot be")
         return samples, log
     except NOTE_ERRORS as error:

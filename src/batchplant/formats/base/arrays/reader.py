@@ -46,14 +46,14 @@ Grids = Mapping[str, Grid | BatchplantError]
 
 def each_grid(make: Callable[[str, Any], Grid], documents: Mapping[str, Any]) -> Grids:
     """The arrays of these documents. What is wrong with one is said to who asks for it."""
-    found: dict[str, Grid | BatchplantError] = {}
+    grids: dict[str, Grid | BatchplantError] = {}
     for name, document in documents.items():
         try:
-            found[name] = make(name, document)
+            grids[name] = make(name, document)
         except BatchplantError as error:
             # Its traceback would keep alive what it leads to.
-            found[name] = error.with_traceback(None)
-    return found
+            grids[name] = error.with_traceback(None)
+    return grids
 
 
 class GridReader(PackedReader):
@@ -80,9 +80,9 @@ class GridReader(PackedReader):
         try:
             self._grids, self._top = self._find(self.store)
             note = self._top.get(NOTE)
-            wanted = None if fields is None else list(fields)
+            selected = None if fields is None else list(fields)
             self.note = None if note is None else Note.from_json(note)
-            self._open_plain(wanted) if self.note is None else self._open_noted(self.note, wanted)
+            self._open_plain(selected) if self.note is None else self._open_noted(self.note, selected)
             for (name, _), grid in self.parts.items():
                 try:
                     grid.check("a row", grid.width)
@@ -115,14 +115,14 @@ class GridReader(PackedReader):
     @property
     def attributes(self) -> dict[str, dict[str, Any]]:
         """``""`` → the attributes of the top, a field → its own."""
-        found = {}
+        attributes = {}
         # Those of an array that stands alone are its field's.
         if "" not in self._grids:
-            found[""] = {name: one for name, one in self._top.items() if name not in (NOTE, "n5")}
+            attributes[""] = {name: value for name, value in self._top.items() if name not in (NOTE, "n5")}
         for (name, part), grid in self.parts.items():
             if part in ("", VALUES):
-                found[name] = self._attributes_of(grid.name)
-        return self._without_rules(found)
+                attributes[name] = self._attributes_of(grid.name)
+        return self._without_rules(attributes)
 
     @property
     def arrays(self) -> Grids:
@@ -132,15 +132,15 @@ class GridReader(PackedReader):
     def last_rows(self, grid: Grid, count: int) -> U8:
         """The bytes of the last rows of an array, chunk by chunk."""
         first, last = grid.shape[0] - count, grid.shape[0]
-        size, found = grid.chunks[0], []
+        size, rows_by_array = grid.chunks[0], []
         if not grid.whole_rows:
             rows = grid.rows(self._cache, np.arange(first, last))
             assert not isinstance(rows, Ragged)
             return as_bytes(rows)
         for number in range(first // size, -(-last // size)):
             rows = grid.chunk(self._cache, (number, *(0 for _ in grid.row)))
-            found.append(as_bytes(np.ascontiguousarray(rows[max(0, first - number * size) :])))
-        return np.concatenate(found)[: count * grid.width]
+            rows_by_array.append(as_bytes(np.ascontiguousarray(rows[max(0, first - number * size) :])))
+        return np.concatenate(rows_by_array)[: count * grid.width]
 
     def _differing(self) -> Iterator[Problem]:
         """Metadata that contradicts itself."""
@@ -148,8 +148,8 @@ class GridReader(PackedReader):
 
     # -- opening ---------------------------------------------------------------------------------------
 
-    def _open_noted(self, note: Note, wanted: Sequence[str] | None) -> None:
-        self.schema = note.schema if wanted is None else note.schema.select(wanted)
+    def _open_noted(self, note: Note, selected: Sequence[str] | None) -> None:
+        self.schema = note.schema if selected is None else note.schema.select(selected)
         self.length = note.samples
         self.parts: dict[tuple[str, str], Grid] = {}
         for name, field in self.schema.items():
@@ -179,13 +179,13 @@ class GridReader(PackedReader):
         """The array with this dtype and row, where the format has to store it as another."""
         return grid
 
-    def _open_plain(self, wanted: Sequence[str] | None) -> None:
+    def _open_plain(self, selected: Sequence[str] | None) -> None:
         named: dict[str, Grid] = {}
         fields: dict[str, Field] = {}
         singles: set[str] = set()
         paths = {path: path.replace("/", ".") or PLAIN for path in self._grids}
         for path, name in paths.items():
-            if wanted is not None and name not in wanted:
+            if selected is not None and name not in selected:
                 continue
             if name in named:
                 raise SchemaError(f"two arrays are called {name}")
@@ -196,26 +196,26 @@ class GridReader(PackedReader):
                 fields[name] = self._field_of(name, named[name])
             except (SchemaError, UnsafeError) as error:
                 # One that is not read takes nothing away from the others.
-                if wanted is not None or len(paths) == 1:
+                if selected is not None or len(paths) == 1:
                     raise
                 named.pop(name, None)
                 self._left_out[name] = error.message
         # A single value is no column, unless there are only such.
-        for name in singles & set(named) if wanted is None and set(named) - singles else ():
+        for name in singles & set(named) if selected is None and set(named) - singles else ():
             del named[name], fields[name]
             self._left_out[name] = "a single value has no samples"
-        for name in wanted or ():
+        for name in selected or ():
             if name not in named:
                 raise FieldNameError(no_such("array", name, paths.values()))
         if not named:
-            said = "; ".join(f"{name}: {why}" for name, why in list(self._left_out.items())[:5])
-            raise (SchemaError if said else DamagedError)(
-                f"there are no arrays in it{': ' * bool(said)}{said}"
+            details = "; ".join(f"{name}: {why}" for name, why in list(self._left_out.items())[:5])
+            raise (SchemaError if details else DamagedError)(
+                f"there are no arrays in it{': ' * bool(details)}{details}"
             )
         if len({grid.shape[0] for grid in named.values()}) > 1:
-            said = ", ".join(f"{name} {grid.shape[0]}" for name, grid in named.items())
-            raise SchemaError(f"the arrays differ in length ({said}); choose equal ones with fields=[…]")
-        self.schema = Schema({name: fields[name] for name in (wanted or named)})
+            details = ", ".join(f"{name} {grid.shape[0]}" for name, grid in named.items())
+            raise SchemaError(f"the arrays differ in length ({details}); choose equal ones with fields=[…]")
+        self.schema = Schema({name: fields[name] for name in (selected or named)})
         self.length = next(iter(named.values())).shape[0]
         self.parts = {(name, ""): named[name] for name in self.schema}
 
@@ -285,10 +285,10 @@ class GridReader(PackedReader):
         if grid is None or not grid.plain or (not ragged and self.schema[field].cell is None):
             return None
         starts, counts = self._runs(field, indices) if ragged else (indices, np.ones_like(indices))
-        found = grid.places(self._cache, starts, counts)
-        if found is None:
+        locations = grid.places(self._cache, starts, counts)
+        if locations is None:
             return None
-        files, file, start, size = found
+        files, file, start, size = locations
         valid, shape = self._rows(field, VALID, indices), self._rows(field, SHAPE, indices)
         if valid is not None:
             size = np.where(valid, size, -1)
@@ -298,10 +298,10 @@ class GridReader(PackedReader):
         """Also of an array that is no field, because it was not chosen or is longer than the others."""
         grid = self.parts.get((field, ""))
         if grid is None and field not in self.schema:
-            known = {path.replace("/", ".") or PLAIN: path for path in self._grids}
-            if field not in known:
-                raise FieldNameError(no_such("array", field, known), path=self.path)
-            grid = self._grid(known[field], field)
+            paths = {path.replace("/", ".") or PLAIN: path for path in self._grids}
+            if field not in paths:
+                raise FieldNameError(no_such("array", field, paths), path=self.path)
+            grid = self._grid(paths[field], field)
             grid = grid if grid.shape else grid.as_one()
         if grid is None or field in self._rules:
             return None
@@ -319,8 +319,8 @@ class GridReader(PackedReader):
         fits = sum(grid.unpacked_bytes for grid in chunks) <= self._cache.most
         return self._runs_of(fields, indices, self._cache if fits else None)
 
-    def _runs_of(self, fields: Sequence[str], indices: I64, held: ChunkCache | None = None) -> Spans | None:
-        found: list[tuple[str, int, int]] = []
+    def _runs_of(self, fields: Sequence[str], indices: I64, cache: ChunkCache | None = None) -> Spans | None:
+        ranges: list[tuple[str, int, int]] = []
         ones = np.ones_like(indices)
         for (name, part), grid in self.parts.items():
             if name not in fields:
@@ -328,11 +328,11 @@ class GridReader(PackedReader):
             starts, counts = indices, ones + (part == OFFSETS)
             if part == VALUES and (name, OFFSETS) in self.parts:
                 starts, counts = self._runs(name, indices)
-            runs = self.store.runs(grid.runs_of(starts, counts, held))
+            runs = self.store.runs(grid.runs_of(starts, counts, cache))
             if runs is None:
                 return None
-            found += runs
-        return spans_of(found)
+            ranges += runs
+        return spans_of(ranges)
 
     def _fingerprint_source(self, fields: Sequence[str]) -> Source | None:
         """The metadata as it was read, and the chunks of these fields as they lie there now."""
@@ -351,10 +351,10 @@ class GridReader(PackedReader):
         args, options = self._init_args
         with contextlib.suppress(BatchplantError):
             # That its numbers stay as they are was said when this one was opened.
-            other = type(self)(*args, **{**options, "decode": bool(options.get("decode"))})
-            if other._metadata == self._metadata:
-                return other
-            other.close()
+            reader = type(self)(*args, **{**options, "decode": bool(options.get("decode"))})
+            if reader._metadata == self._metadata:
+                return reader
+            reader.close()
         return self
 
     def blocks(self) -> I64 | None:
@@ -363,7 +363,7 @@ class GridReader(PackedReader):
             return None
         heavy = {name: self.parts.get((name, ""), self.parts.get((name, VALUES))) for name in self.schema}
         name, grid = max(
-            heavy.items(), key=lambda one: 0 if one[1] is None else one[1].width * one[1].shape[0]
+            heavy.items(), key=lambda item: 0 if item[1] is None else item[1].width * item[1].shape[0]
         )
         assert grid is not None
         rows = np.arange(self.length, dtype=np.int64)
@@ -375,18 +375,18 @@ class GridReader(PackedReader):
         return first // chunk * -(-chunk // piece) + first % chunk // piece
 
     def facts(self) -> dict[str, Any]:
-        found = {
+        facts = {
             f"chunks of {name}{'/' if part else ''}{part}": grid.said()
             for (name, part), grid in self.parts.items()
             if part in ("", VALUES)
         }
         if self._left_out:
-            found["left out"] = "; ".join(f"{name}: {why}" for name, why in self._left_out.items())
-        return found
+            facts["left out"] = "; ".join(f"{name}: {why}" for name, why in self._left_out.items())
+        return facts
 
     def own_checks(self) -> tuple[str, ...]:
-        kept = [one for grid in self.parts.values() for one in grid.own_checks()]
-        return tuple(dict.fromkeys([*self.store.own_checks, *kept]))
+        checks = [check for grid in self.parts.values() for check in grid.own_checks()]
+        return tuple(dict.fromkeys([*self.store.own_checks, *checks]))
 
     def _verify(self) -> Iterator[Problem]:
         yield from self.store.problems()

@@ -26,7 +26,7 @@ from .writer import GridWriter, masked_rows
 
 
 def allocate(
-    made: type[GridWriter], path: str, schema: Schema | Mapping[str, Field], samples: int, *,
+    writer_class: type[GridWriter], path: str, schema: Schema | Mapping[str, Field], samples: int, *,
     chunk_samples: int | None = None, overwrite: bool = False, **options: Any,
 ) -> None:  # fmt: skip
     """An empty dataset of so many samples. Until a range is written, reading it says that it is missing."""
@@ -45,7 +45,7 @@ def allocate(
         )
     # The same for all fields, so that one number tells where ranges may begin.
     rows = chunk_samples or chunk_rows(max(widths), options.get("compression", "auto"), None)
-    write: Any = made
+    write: Any = writer_class
     with write(path, Schema(schema), WriteOptions(overwrite=overwrite), chunk_samples=rows, **options) as out:
         out.reserve(samples)
 
@@ -60,9 +60,9 @@ def unit_of(reader: GridReader) -> int:
 
 def write_range(reader: GridReader, style: Style, start: int, columns: Mapping[str, Column]) -> None:
     """Write these samples from ``start`` on, where they replace what is there."""
-    unit, given = unit_of(reader), Columns(columns)
-    given.check(reader.schema)
-    end = start + given.rows
+    unit, values = unit_of(reader), Columns(columns)
+    values.check(reader.schema)
+    end = start + values.rows
     if not 0 <= start <= end <= len(reader) or start % unit or (end % unit and end != len(reader)):
         raise OptionError(
             f"a range begins and ends at multiples of {unit} samples, or at the end, {len(reader)}; "
@@ -70,7 +70,7 @@ def write_range(reader: GridReader, style: Style, start: int, columns: Mapping[s
             path=reader.path,
         )
     for (name, below), grid in reader.parts.items():
-        part, column = _part(reader, grid), given[name]
+        part, column = _part(reader, grid), values[name]
         if isinstance(column, Ragged):
             packed = column.take(slice(None))
             valid = np.ones(len(packed), dtype=np.bool_) if packed.valid is None else packed.valid

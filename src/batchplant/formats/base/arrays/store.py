@@ -150,10 +150,10 @@ class FolderStore(Store):
     def read(self, name: str, start: int = 0, size: int | None = None) -> U8 | None:
         try:
             with open_local(os.path.join(self.path, name), buffering=0) as file:
-                whole = os.fstat(file.fileno()).st_size
-                start = max(0, whole + start) if start < 0 else min(start, whole)
+                file_size = os.fstat(file.fileno()).st_size
+                start = max(0, file_size + start) if start < 0 else min(start, file_size)
                 # No memory for a size that lies.
-                size = whole - start if size is None else min(size, whole - start)
+                size = file_size - start if size is None else min(size, file_size - start)
                 file.seek(start)
                 return np.frombuffer(file.read(size), dtype=np.uint8)
         except MISSING:
@@ -175,32 +175,36 @@ class FolderStore(Store):
     def children(self, name: str) -> list[str]:
         try:
             with os.scandir(os.path.join(self.path, name)) as entries:
-                return sorted(one.name for one in entries if one.is_dir() and not one.name.startswith("."))
+                return sorted(
+                    entry.name for entry in entries if entry.is_dir() and not entry.name.startswith(".")
+                )
         except OSError:
             return []
 
     def files(self, names: Iterable[str]) -> list[Entry] | None:
-        found: list[Entry] = []
+        files: list[Entry] = []
         waiting = list(names)
         while waiting:
             name = waiting.pop()
             with os.scandir(os.path.join(self.path, name)) as entries:
-                for one in entries:
-                    inside = f"{name}/{one.name}" if name else one.name
-                    if not one.is_dir():
-                        facts = one.stat()
-                        found.append(Entry(inside, facts.st_size, tag_of(facts)))
+                for entry in entries:
+                    inside = f"{name}/{entry.name}" if name else entry.name
+                    if not entry.is_dir():
+                        facts = entry.stat()
+                        files.append(Entry(inside, facts.st_size, tag_of(facts)))
                     # It may lead round in a circle.
-                    elif one.is_symlink():
+                    elif entry.is_symlink():
                         return None
                     else:
                         waiting.append(inside)
-        return found
+        return files
 
     def size(self, name: str) -> int:
-        places = (os.path.join(top, one) for top, _, names in os.walk(self.full(name)) for one in names)
+        places = (
+            os.path.join(top, base_name) for top, _, names in os.walk(self.full(name)) for base_name in names
+        )
         # A link that leads nowhere holds nothing.
-        return sum(os.path.getsize(one) for one in places if os.path.isfile(one))
+        return sum(os.path.getsize(path) for path in places if os.path.isfile(path))
 
 
 class ZipStore(Store):
@@ -243,11 +247,11 @@ class ZipStore(Store):
             raise error.at(path=self.path) from None
 
     def read(self, name: str, start: int = 0, size: int | None = None) -> U8 | None:
-        found = self.place(name)
-        if found is None:
+        location = self.place(name)
+        if location is None:
             return None
-        start = max(0, len(found.data) + start) if start < 0 else start
-        return found.data[start:] if size is None else found.data[start : start + size]
+        start = max(0, len(location.data) + start) if start < 0 else start
+        return location.data[start:] if size is None else location.data[start : start + size]
 
     def part(self, name: str) -> Part | None:
         member = self._top + name
@@ -262,21 +266,21 @@ class ZipStore(Store):
 
     def runs(self, places: Sequence[Place]) -> list[tuple[str, int, int]]:
         """Members with the headers before them, of which only those who read them know the size."""
-        found, whole = [], self._source.size
-        for one in places:
-            info = self._members.infos.get(self._top + one.name)
+        runs, file_size = [], self._source.size
+        for location in places:
+            info = self._members.infos.get(self._top + location.name)
             if info is None:
                 continue
             start, size = info.header_offset, HEADER_MOST + len(info.filename) + info.compress_size
-            if one.size is not None and self._members.stored(self._top + one.name):
-                start, size = start + one.start, HEADER_MOST + len(info.filename) + one.size
-            found.append((self.path, start, max(0, min(size, whole - start))))
-        return found
+            if location.size is not None and self._members.stored(self._top + location.name):
+                start, size = start + location.start, HEADER_MOST + len(info.filename) + location.size
+            runs.append((self.path, start, max(0, min(size, file_size - start))))
+        return runs
 
     def size(self, name: str) -> int:
         below = f"{self._top}{name}/" if name else self._top
         infos = self._members.infos
-        return sum(one.compress_size for other, one in infos.items() if other.startswith(below))
+        return sum(info.compress_size for member, info in infos.items() if member.startswith(below))
 
     def close(self) -> None:
         self._source.close()
@@ -284,12 +288,12 @@ class ZipStore(Store):
 
 def zip_top(names: Iterable[str], roots: Iterable[str]) -> str | None:
     """The folder inside a ZIP file that holds one of these names, with a slash; None: there is none."""
-    wanted = tuple(roots)
-    found = [name for name in names if name.rsplit("/", 1)[-1] in wanted and name.count("/") <= 1]
-    if not found:
+    root_names = tuple(roots)
+    matches = [name for name in names if name.rsplit("/", 1)[-1] in root_names and name.count("/") <= 1]
+    if not matches:
         return None
-    return min(found, key=lambda name: (name.count("/"), name)).rpartition("/")[0].rstrip("/") + (
-        "/" if all("/" in name for name in found) else ""
+    return min(matches, key=lambda name: (name.count("/"), name)).rpartition("/")[0].rstrip("/") + (
+        "/" if all("/" in name for name in matches) else ""
     )
 
 
@@ -314,8 +318,8 @@ class UrlStore(Store):
         if start == 0 and size is None:
             with self._lock:
                 coming = self._coming.pop(name, None)
-            found = coming or fetch_many([self.full(name)], [self._known.get(name)])
-            return next(found)
+            fetched = coming or fetch_many([self.full(name)], [self._known.get(name)])
+            return next(fetched)
         source = self._open(name)
         if source is None:
             return None
@@ -331,10 +335,10 @@ class UrlStore(Store):
         with self._lock:
             source = self._parts.get(name)
         if source is None:
-            known = self._known.get(name)
+            entry = self._known.get(name)
             try:
                 url = self.full(name)
-                source = open_source(url) if known is None else self._objects.open(url, known)
+                source = open_source(url) if entry is None else self._objects.open(url, entry)
             except NotFoundError:
                 return None
             with self._lock:
@@ -344,23 +348,27 @@ class UrlStore(Store):
         return source
 
     def ahead(self, places: Sequence[Place]) -> None:
-        for one in places:
-            source = self._open(one.name) if one.size else None
-            if isinstance(source, RemoteSource) and one.start + (one.size or 0) <= source.size:
+        for location in places:
+            source = self._open(location.name) if location.size else None
+            if isinstance(source, RemoteSource) and location.start + (location.size or 0) <= source.size:
                 pool, object = source.blocks
-                pool.ask(object, [(one.start, one.start + (one.size or 0))], NEVER)
-        whole = list(dict.fromkeys(one.name for one in places if one.start == 0 and one.size is None))
-        found = {name: fetch_many([self.full(name)], [self._known.get(name)]) for name in whole}
+                pool.ask(object, [(location.start, location.start + (location.size or 0))], NEVER)
+        names = list(
+            dict.fromkeys(
+                location.name for location in places if location.start == 0 and location.size is None
+            )
+        )
+        requests = {name: fetch_many([self.full(name)], [self._known.get(name)]) for name in names}
         with self._lock:
             # What nobody came for.
-            self._coming = found
+            self._coming = requests
 
     @functools.cached_property
     def _listed(self) -> dict[str, Entry] | None:
         """All objects of the store; None where there are too many, or nobody tells."""
         with contextlib.suppress(BatchplantError):
-            found = dict(tree.entries_below(self.path, LISTED_MOST))
-            return found if len(found) < LISTED_MOST else None
+            entries = dict(tree.entries_below(self.path, LISTED_MOST))
+            return entries if len(entries) < LISTED_MOST else None
         return None
 
     @property
@@ -369,24 +377,24 @@ class UrlStore(Store):
         return self.__dict__.get("_listed") or {}
 
     def runs(self, places: Sequence[Place]) -> list[tuple[str, int, int]] | None:
-        known, found = self._listed, []
-        for one in places:
-            if known is None:
+        entries, runs = self._listed, []
+        for location in places:
+            if entries is None:
                 return None
-            entry = known.get(one.name)
+            entry = entries.get(location.name)
             if entry is not None:
-                url = self.full(one.name)
+                url = self.full(location.name)
                 self._objects.open(url, entry)
-                found.append((url, one.start, entry.size if one.size is None else one.size))
-        return found
+                runs.append((url, location.start, entry.size if location.size is None else location.size))
+        return runs
 
     def files(self, names: Iterable[str]) -> list[Entry] | None:
-        found = [
-            one._replace(name=f"{name}/{inside}" if name else inside)
+        entries = [
+            entry._replace(name=f"{name}/{inside}" if name else inside)
             for name in names
-            for inside, one in tree.entries_below(self.full(name) if name else self.path)
+            for inside, entry in tree.entries_below(self.full(name) if name else self.path)
         ]
-        return found if found and all(one.tag for one in found) else None
+        return entries if entries and all(entry.tag for entry in entries) else None
 
     def close(self) -> None:
         with self._lock:
@@ -397,7 +405,7 @@ class UrlStore(Store):
     def children(self, name: str) -> list[str]:
         # Not every server lists what it has.
         try:
-            return [one.name for one in tree.entries(self.full(name)) if one.folder]
+            return [entry.name for entry in tree.entries(self.full(name)) if entry.folder]
         except (NotFoundError, AccessError):
             return []
 
@@ -417,7 +425,7 @@ def open_store(path: str, roots: Iterable[str]) -> Store:
 
 
 def good_name(name: str) -> bool:
-    """Whether a name out of a file stays inside of its store."""
+    """True if a name out of a file stays inside of its store."""
     return (
         is_below(name, is_listed=True)
         and "\\" not in name

@@ -161,7 +161,7 @@ class DetectionWriter(Writer):
                     yield row, EncodeError(f"{name} is {what}, not {shown(str(found)[:60])}", field=name)
 
     def _counts(self, name: str, column: Any) -> Any:
-        """How many rows a field has in each sample, where it has one for each object."""
+        """Number of rows a field has in each sample, where it has one for each object."""
         field = self.schema[name]
         if not isinstance(field, Tensor) or not isinstance(column, Ragged) or field.shape[:1] != (None,):
             return None

@@ -24,7 +24,7 @@ _OBJECT = re.compile(rb"\s*\d+(\s+[-+.\deE]+){4,}\s*")
 
 
 def is_coco(head: bytes) -> bool:
-    """Whether a JSON file that begins so is one of COCO: lists of images and of what is on them."""
+    """True if a JSON file that begins so is one of COCO: lists of images and of what is on them."""
     if head.lstrip()[:1] != b"{" or _LIST.search(head) is None:
         return False
     images = b'"file_name"' in head and b'"id"' in head
@@ -83,12 +83,12 @@ def _is_yolo(path: str, names: set[str]) -> bool:
 
 
 def is_yaml(head: bytes) -> bool:
-    """Whether YAML names classes and splits."""
+    """True if YAML names classes and splits."""
     return _NAMES.search(head) is not None and _PATHS.search(head) is not None
 
 
 def is_labels(text: bytes) -> bool:
-    """Whether lines are a class and its box, polygon or keypoints; no line is no object."""
+    """True if lines are a class and its box, polygon or keypoints; no line is no object."""
     lines = [line for line in text.splitlines()[:8] if line.strip()]
     # The last one may be cut.
     kept = lines[:-1] if len(text) >= HEAD else lines

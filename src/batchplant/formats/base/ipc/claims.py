@@ -1,4 +1,4 @@
-"""Whether the bytes of a record batch are enough for the rows that its header claims.
+"""True if the bytes of a record batch are enough for the rows that its header claims.
 
 pyarrow believes the header. So the length of every column and of what it is made of is held against its
 buffers when a file is opened, and what packed buffers say that they unpack to against the limit.
@@ -79,7 +79,7 @@ class Needs:
 
     def _own(self, node: int, *bits: int) -> None:
         # The first says which values are there, and may be left out.
-        self._buffers += [(node, one, 0) for one in bits]
+        self._buffers += [(node, width, 0) for width in bits]
 
 
 def check_rows(source: Source, schema: Any, batches: list[Batch]) -> None:
@@ -101,12 +101,14 @@ def check_rows(source: Source, schema: Any, batches: list[Batch]) -> None:
 
 def check_dictionaries(source: Source, dictionaries: list[Batch]) -> None:
     """The same for the values that dictionaries hold, whose types are not known here."""
-    for one in dictionaries:
-        limits.check(f"a dictionary of {one.rows:,} values", one.rows, one.message.size)
+    for dictionary in dictionaries:
+        limits.check(f"a dictionary of {dictionary.rows:,} values", dictionary.rows, dictionary.message.size)
         try:
-            _unpacked(source, one)
+            _unpacked(source, dictionary)
         except ValueError as error:
-            raise DamagedError(f"a dictionary is damaged: {error}", offset=one.message.offset) from None
+            raise DamagedError(
+                f"a dictionary is damaged: {error}", offset=dictionary.message.offset
+            ) from None
 
 
 def _check(source: Source, batch: Batch, needs: Needs) -> None:
@@ -118,11 +120,11 @@ def _check(source: Source, batch: Batch, needs: Needs) -> None:
     # Python's numbers: sizes that are lies may be of any size.
     if any(lengths[inner] < int(lengths[outer]) * factor for outer, inner, factor in needs.inside.tolist()):
         raise ValueError("a column is longer than what it is made of")
-    nodes, bits, more = needs.buffers.T
+    nodes, bits, extra = needs.buffers.T
     if len(lengths) and int(lengths.max()) > 2**56 // max(1, int(bits.max(initial=0))):
         raise ValueError(f"a column of {lengths.max()} values")
     of = lengths[nodes]
-    needed = np.where(of > 0, ((of + more) * bits + 7) // 8, 0)
+    needed = np.where(of > 0, ((of + extra) * bits + 7) // 8, 0)
     short = np.flatnonzero(needed > sizes[: len(needed)])
     if len(short):
         raise ValueError(f"a column needs {needed[short[0]]} bytes, and {sizes[short[0]]} are there")
@@ -133,15 +135,17 @@ def _unpacked(source: Source, batch: Batch) -> I64:
     sizes: I64 = batch.buffers["size"].astype(np.int64)
     if not batch.packed:
         return sizes
-    there = np.flatnonzero(sizes >= PREFIX)
-    starts = batch.message.body + batch.buffers["offset"][there].astype(np.int64)
-    said = (
-        source.gather(starts, np.full(len(there), PREFIX, dtype=np.int64)).data.view("<i8").astype(np.int64)
+    prefixed = np.flatnonzero(sizes >= PREFIX)
+    starts = batch.message.body + batch.buffers["offset"][prefixed].astype(np.int64)
+    stated = (
+        source.gather(starts, np.full(len(prefixed), PREFIX, dtype=np.int64))
+        .data.view("<i8")
+        .astype(np.int64)
     )
-    found = np.zeros(len(sizes), dtype=np.int64)
-    found[there] = np.where(said == AS_IT_IS, sizes[there] - PREFIX, said)
-    if (found < 0).any():
-        raise ValueError(f"a buffer of {found.min()} bytes")
-    for number in np.flatnonzero(found > limits.max_bytes()).tolist():
-        limits.check("a buffer", int(found[number]), int(sizes[number]))
-    return found
+    unpacked = np.zeros(len(sizes), dtype=np.int64)
+    unpacked[prefixed] = np.where(stated == AS_IT_IS, sizes[prefixed] - PREFIX, stated)
+    if (unpacked < 0).any():
+        raise ValueError(f"a buffer of {unpacked.min()} bytes")
+    for number in np.flatnonzero(unpacked > limits.max_bytes()).tolist():
+        limits.check("a buffer", int(unpacked[number]), int(sizes[number]))
+    return unpacked

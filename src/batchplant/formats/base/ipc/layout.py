@@ -34,10 +34,10 @@ _ERRORS = (struct.error, ValueError, IndexError, OverflowError)
 class Table:
     """A table of a FlatBuffer: fields by number, at places relative to each other."""
 
-    def __init__(self, data: bytes, at: int) -> None:
-        self.data, self.at = data, at
-        back = self._number("<i", at)
-        self._fields = at - back
+    def __init__(self, data: bytes, offset: int) -> None:
+        self.data, self.at = data, offset
+        back = self._number("<i", offset)
+        self._fields = offset - back
         if not 0 <= self._fields <= len(data) - 4:
             raise ValueError("a table has no fields")
         self._size = self._number("<H", self._fields)
@@ -46,12 +46,12 @@ class Table:
     def root(cls, data: bytes) -> Table:
         return cls(data, *struct.unpack_from("<I", data, 0))
 
-    def _number(self, kind: str, at: int) -> int:
+    def _number(self, kind: str, offset: int) -> int:
         # Python's struct takes negative places from the end.
-        if at < 0:
+        if offset < 0:
             raise ValueError("a place before the beginning")
-        found: int = struct.unpack_from(kind, self.data, at)[0]
-        return found
+        number: int = struct.unpack_from(kind, self.data, offset)[0]
+        return number
 
     def _place(self, field: int) -> int | None:
         if 4 + 2 * field + 2 > self._size:
@@ -60,20 +60,20 @@ class Table:
         return self.at + inside if inside else None
 
     def number(self, field: int, kind: str) -> int:
-        place = self._place(field)
-        return 0 if place is None else self._number(kind, place)
+        offset = self._place(field)
+        return 0 if offset is None else self._number(kind, offset)
 
     def table(self, field: int) -> Table | None:
-        place = self._place(field)
-        return None if place is None else Table(self.data, place + self._number("<I", place))
+        offset = self._place(field)
+        return None if offset is None else Table(self.data, offset + self._number("<I", offset))
 
     def vector(self, field: int, kind: Any) -> Any:
         """An array of structures."""
-        place = self._place(field)
+        offset = self._place(field)
         kind = np.dtype(kind)
-        if place is None:
+        if offset is None:
             return np.empty(0, kind)
-        start = place + self._number("<I", place)
+        start = offset + self._number("<I", offset)
         count = self._number("<I", start)
         if count * kind.itemsize > len(self.data) - start - 4:
             raise ValueError("a vector reaches beyond the end")
@@ -189,11 +189,11 @@ def read_footer(source: Source) -> Footer:
         raise DamagedError(f"the footer is damaged: {error}") from None
 
 
-def _schema_message(footer: bytes, at: int) -> bytes:
+def _schema_message(footer: bytes, offset: int) -> bytes:
     """A message whose header is the schema at this place of a footer, which stands behind it as it is."""
     # Table at 16: version, kind of the header, the header, size of the body, each at its distance from it.
     fields = struct.pack("<HHHHHH", 12, 24, 4, 6, 8, 16)
-    table = struct.pack("<ihBxI", 12, 4, SCHEMA, 40 + at - 24) + b"\0\0\0\0" + struct.pack("<q", 0)
+    table = struct.pack("<ihBxI", 12, 4, SCHEMA, 40 + offset - 24) + b"\0\0\0\0" + struct.pack("<q", 0)
     out = struct.pack("<I", 16) + fields + table
     assert len(out) == 40
     out += footer + b"\0" * (-len(footer) % 8)
@@ -224,7 +224,7 @@ def make_footer(schema: bytes, blocks: Any) -> bytes:
 
 
 def tree_size(kind: Any) -> tuple[int, int | None]:
-    """How many nodes and buffers a type has in a record batch; None where each batch has its own number."""
+    """Number of nodes and buffers a type has in a record batch; None where each batch has its own number."""
     pa = pyarrow()
     types = pa.types
     if isinstance(kind, pa.BaseExtensionType):
@@ -252,7 +252,7 @@ def _own_buffers(kind: Any) -> int | None:
         return 1
     three = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
     views = types.is_list_view(kind) or types.is_large_list_view(kind)
-    return 3 if views or any(one(kind) for one in three) else 2
+    return 3 if views or any(test(kind) for test in three) else 2
 
 
 def has_dictionary(kind: Any) -> bool:

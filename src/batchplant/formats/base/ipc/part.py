@@ -74,8 +74,8 @@ class Part:
                 raise DamagedError(f"a message of kind {message.kind}", offset=message.offset)
         self.rows = [batch.rows for batch in self.batches]
         check_rows(self.source, self.schema, self.batches)
-        check_dictionaries(self.source, [read_batch(one) for one in self._dictionaries])
-        self._has_dictionaries = any(has_dictionary(one.type) for one in self.schema)
+        check_dictionaries(self.source, [read_batch(dictionary) for dictionary in self._dictionaries])
+        self._has_dictionaries = any(has_dictionary(field.type) for field in self.schema)
 
     def _open_feather(self) -> None:
         """The first version of Feather has a layout of its own; the library reads it whole."""
@@ -100,11 +100,11 @@ class Part:
         offsets = np.array([*dictionaries, *batches], dtype=np.int64)
         if not isinstance(self.source, MappedSource) and self.source.outside(offsets, offsets * 0) is None:
             self.source.will_need(offsets, np.minimum(MESSAGE_HEAD, self.source.size - offsets))
-        found = [read_message(self.source, offset) for offset in (*dictionaries, *batches)]
-        kinds = [None if one is None else one.kind for one in found]
+        messages = [read_message(self.source, offset) for offset in (*dictionaries, *batches)]
+        kinds = [None if message is None else message.kind for message in messages]
         if kinds != [DICTIONARY] * len(dictionaries) + [BATCH] * len(batches):
             raise DamagedError("the footer points at something else than record batches")
-        return [one for one in found if one is not None]
+        return [message for message in messages if message is not None]
 
     def _walked(self) -> Iterator[Message]:
         first = read_message(self.source, 0)
@@ -113,14 +113,14 @@ class Part:
         self._first = self.source.view(0, first.end).tobytes()
         return self._behind(first.end)
 
-    def _behind(self, at: int) -> Iterator[Message]:
+    def _behind(self, offset: int) -> Iterator[Message]:
         while True:
-            message = read_message(self.source, at)
+            message = read_message(self.source, offset)
             if message is None:
-                self.ended = at + 4 <= self.source.size
+                self.ended = offset + 4 <= self.source.size
                 return
             yield message
-            at = message.end
+            offset = message.end
 
     def _buffer(self, start: int, end: int) -> Any:
         return pyarrow().py_buffer(self.source.view(start, end - start))
@@ -133,64 +133,66 @@ class Part:
         batch = self.batches[number]
         message = batch.message
         if not batch.packed and not self._has_dictionaries:
-            one = pa.ipc.read_message(self._buffer(message.offset, message.end))
-            return pa.ipc.read_record_batch(one, self.schema).select(names)
-        wanted = [self.schema.get_field_index(name) for name in names]
-        options = pa.ipc.IpcReadOptions(included_fields=wanted)
+            parsed = pa.ipc.read_message(self._buffer(message.offset, message.end))
+            return pa.ipc.read_record_batch(parsed, self.schema).select(names)
+        numbers = [self.schema.get_field_index(name) for name in names]
+        options = pa.ipc.IpcReadOptions(included_fields=numbers)
         if self.file and isinstance(self.source, MappedSource):
-            whole = pa.BufferReader(self._buffer(0, self.source.size))
-            return pa.ipc.open_file(whole, options=options).get_batch(number).select(names)
-        before = [one for one in self._dictionaries if self.file or one.offset < message.offset]
-        pieces = [self.source.view(one.offset, one.end - one.offset) for one in (*before, message)]
-        whole = pa.py_buffer(np.concatenate([as_bytes(self._first), *pieces]))
-        stream = pa.ipc.open_stream(pa.BufferReader(whole), options=options)
+            data = pa.BufferReader(self._buffer(0, self.source.size))
+            return pa.ipc.open_file(data, options=options).get_batch(number).select(names)
+        before = [batch for batch in self._dictionaries if self.file or batch.offset < message.offset]
+        pieces = [self.source.view(batch.offset, batch.end - batch.offset) for batch in (*before, message)]
+        data = pa.py_buffer(np.concatenate([as_bytes(self._first), *pieces]))
+        stream = pa.ipc.open_stream(pa.BufferReader(data), options=options)
         return stream.read_next_batch().select(names)
 
     def first_rows(self, names: Sequence[str]) -> Any:
         """A few rows; None where there are none, or they cannot be read."""
         try:
-            found = self.load(0, names).slice(0, 16) if self.rows and names else None
-            return None if found is None else with_files(found, self.path)
+            table = self.load(0, names).slice(0, 16) if self.rows and names else None
+            return None if table is None else with_files(table, self.path)
         except Exception:
             return None
 
     def starts(self) -> dict[str, tuple[int, int | None]]:
         """The numbers of the first node and buffer of every column; None where batches differ in that."""
-        found: dict[str, tuple[int, int | None]] = {}
+        starts: dict[str, tuple[int, int | None]] = {}
         node, buffer = 0, 0
-        known = True
-        for one in self.schema:
-            found[one.name] = (node, buffer if known else None)
-            nodes, buffers = tree_size(one.type)
+        all_known = True
+        for field in self.schema:
+            starts[field.name] = (node, buffer if all_known else None)
+            nodes, buffers = tree_size(field.type)
             node, buffer = node + nodes, buffer + (buffers or 0)
-            known = known and buffers is not None
-        return found
+            all_known = all_known and buffers is not None
+        return starts
 
     @property
     def _null_in_dictionary(self) -> bool:
-        """Whether some value that others refer to is missing."""
+        """True if some value that others refer to is missing."""
         return any(bool(read_batch(message).nulls.any()) for message in self._dictionaries)
 
     def nulls(self) -> set[str]:
         """The columns with missing values."""
         if self.table is not None:
             return {name for name in self.schema.names if self.table.column(name).null_count}
-        found = set()
-        for one in self.schema:
-            nodes = [self.starts()[one.name][0]]
-            if is_file_struct(one.type):
+        names = set()
+        for field in self.schema:
+            nodes = [self.starts()[field.name][0]]
+            if is_file_struct(field.type):
                 # An image is missing where its bytes are; both parts of the struct are one node.
-                nodes.append(nodes[0] + 1 + [part.name for part in one.type].index("bytes"))
-            packed = pyarrow().types.is_dictionary(one.type) and self._null_in_dictionary
-            some = [
+                nodes.append(nodes[0] + 1 + [part.name for part in field.type].index("bytes"))
+            packed = pyarrow().types.is_dictionary(field.type) and self._null_in_dictionary
+            batches = [
                 n for n, b in enumerate(self.batches) if max(nodes) >= len(b.nulls) or b.nulls[nodes].any()
             ]
-            if packed or (some and not (is_file_struct(one.type) and self._has_paths(one.name, some))):
-                found.add(one.name)
-        return found
+            if packed or (
+                batches and not (is_file_struct(field.type) and self._has_paths(field.name, batches))
+            ):
+                names.add(field.name)
+        return names
 
     def _has_paths(self, name: str, batches: Sequence[int]) -> bool:
-        """Whether files that lack their bytes have a path in all of these batches."""
+        """True if files that lack their bytes have a path in all of these batches."""
         try:
             return not any(is_missing(self.load(number, [name]).column(name)) for number in batches)
         # Whoever reads it will meet the same damage, and say where.
@@ -199,21 +201,21 @@ class Part:
 
     def gaps(self) -> set[str]:
         """The lists of whole numbers inside of which some are missing."""
-        found = set()
-        for one in self.schema:
-            first = self.starts()[one.name][0]
-            inside = slice(first + 1, first + tree_size(one.type)[0])
-            if not is_whole_list(one.type):
+        names = set()
+        for field in self.schema:
+            first = self.starts()[field.name][0]
+            inside = slice(first + 1, first + tree_size(field.type)[0])
+            if not is_whole_list(field.type):
                 continue
             for number in range(len(self.rows)):
                 # Those of a list that is missing as a whole are counted, too.
                 if self.table is not None or self.batches[number].nulls[inside].any():
                     # Whoever reads it will meet the same damage, and say where.
                     with contextlib.suppress(Exception):
-                        if has_gaps(self.load(number, [one.name]).column(one.name)):
-                            found.add(one.name)
+                        if has_gaps(self.load(number, [field.name]).column(field.name)):
+                            names.add(field.name)
                             break
-        return found
+        return names
 
     def close(self) -> None:
         self.table = None

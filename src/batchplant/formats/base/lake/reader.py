@@ -48,13 +48,13 @@ class LakeReader(ParquetRows):
         self,
         parts: Sequence[Part],
         described: Any,
-        given: Mapping[str, Field] | None,
+        overrides: Mapping[str, Field] | None,
         where: Condition | None = None,
     ) -> None:
         """``where``: files in which it cannot be true are left out."""
         self._parts = tuple(parts)
         if where is not None:
-            plain = Schema({**arrow.schema_of(described), **(given or {})})
+            plain = Schema({**arrow.schema_of(described), **(overrides or {})})
             self._parts = tuple(matching_parts(parts, where, plain))
             self._left_out = _LeftOut(parts, self._parts)
         # An error stands for a file that cannot be read: only its own samples are lost.
@@ -62,10 +62,10 @@ class LakeReader(ParquetRows):
             self._files = list(pool.map(self._open_file, self._parts))
         rows = [self._rows_of(number) for number in range(len(self._parts))]
         self._firsts = np.cumsum([0, *map(len, rows)])
-        found = dict(arrow.schema_of(described, self._sample(described), gaps=self._gaps(described)))
-        self.schema = Schema({**found, **(given or {})}).select([*found])
+        fields = dict(arrow.schema_of(described, self._sample(described), gaps=self._gaps(described)))
+        self.schema = Schema({**fields, **(overrides or {})}).select([*fields])
         self._set_units(np.concatenate([np.zeros(0, np.int64), *rows]))
-        self._set_window(one for one in self._files if isinstance(one, ParquetFile))
+        self._set_window(file for file in self._files if isinstance(file, ParquetFile))
 
     @staticmethod
     def _open_file(part: Part) -> ParquetFile | BatchplantError | None:
@@ -74,19 +74,19 @@ class LakeReader(ParquetRows):
         try:
             with wrapped(part.path):
                 try:
-                    found = ParquetFile(part.path)
+                    file = ParquetFile(part.path)
                 except NotFoundError:
                     raise DamagedError("the table lists it, but it is not there") from None
-                if part.size not in (None, found.size):
-                    raise DamagedError(f"it has {found.size} bytes, and the table says {part.size}")
+                if part.size not in (None, file.size):
+                    raise DamagedError(f"it has {file.size} bytes, and the table says {part.size}")
         except BatchplantError as error:
             if part.rows is None or part.rows > MOST_LOST:
                 raise
             return error
-        have = found.footer.rows
+        have = file.footer.rows
         if part.rows not in (None, have):
             raise DamagedError(f"it has {have} rows, and the table says {part.rows}", path=part.path)
-        return found
+        return file
 
     def _rows_of(self, number: int) -> I64:
         """The rows of each row group that are not deleted."""
@@ -99,32 +99,34 @@ class LakeReader(ParquetRows):
 
     def _sample(self, described: Any) -> Any:
         """The first rows of columns of bytes that no description explains."""
-        found: dict[str, Any] = {}
-        for one in described:
-            if arrow.KEY in (one.metadata or {}) or not (is_binary(one.type) or is_file_struct(one.type)):
+        columns: dict[str, Any] = {}
+        for field in described:
+            if arrow.KEY in (field.metadata or {}) or not (
+                is_binary(field.type) or is_file_struct(field.type)
+            ):
                 continue
             for number in range(min(len(self._parts), SAMPLE_FILES)):
                 # Whoever reads it will meet the same damage, and say where.
                 with contextlib.suppress(Exception):
-                    column = self._arrow_columns(number, 0, [one.name])[one.name]
-                    if one.name not in found and column.null_count < len(column):
-                        found[one.name] = column.drop_null()[:SAMPLE_ROWS]
+                    column = self._arrow_columns(number, 0, [field.name])[field.name]
+                    if field.name not in columns and column.null_count < len(column):
+                        columns[field.name] = column.drop_null()[:SAMPLE_ROWS]
         # Columns of a table are equally long.
-        rows = min((len(column) for column in found.values()), default=0)
-        return arrow.pyarrow().table({name: column[:rows] for name, column in found.items()})
+        rows = min((len(column) for column in columns.values()), default=0)
+        return arrow.pyarrow().table({name: column[:rows] for name, column in columns.items()})
 
     def _gaps(self, described: Any) -> set[str]:
         """The lists of whole numbers inside of which some are missing, as the first files show."""
-        found = set()
-        for one in described:
-            looked = is_whole_list(one.type) and arrow.KEY not in (one.metadata or {})
+        names = set()
+        for field in described:
+            looked = is_whole_list(field.type) and arrow.KEY not in (field.metadata or {})
             for number in range(min(len(self._parts), SAMPLE_FILES) if looked else 0):
                 file = self._files[number]
                 if isinstance(file, ParquetFile):
-                    column = self._column_in(file.schema, self._parts[number], one.name)
+                    column = self._column_in(file.schema, self._parts[number], field.name)
                     if column is not None and file.gaps([column]):
-                        found.add(one.name)
-        return found
+                        names.add(field.name)
+        return names
 
     def _column_in(self, file: Any, part: Part, name: str) -> str | None:
         """What a field is called in a file of this Arrow schema; None where the file lacks it."""
@@ -141,19 +143,19 @@ class LakeReader(ParquetRows):
         if file is None:
             assert part.scan is not None
             scanned = {name: part.scan(name) for name in fields}
-            return scanned if rows is None else {name: one.take(rows) for name, one in scanned.items()}
+            return scanned if rows is None else {name: column.take(rows) for name, column in scanned.items()}
         columns = self._columns_in(file, part, fields)
-        kept = self._wanted(number, group, rows)
-        found = {}
+        live_rows = self._wanted(number, group, rows)
+        arrow_columns = {}
         if columns:
             names = list(dict.fromkeys(columns.values()))
-            read = file.load(group, names) if kept is None else file.load_rows(group, names, kept)
-            found = {name: read.column(column) for name, column in columns.items()}
-        count = int(file.rows[group]) if kept is None else len(kept)
+            read = file.load(group, names) if live_rows is None else file.load_rows(group, names, live_rows)
+            arrow_columns = {name: read.column(column) for name, column in columns.items()}
+        count = int(file.rows[group]) if live_rows is None else len(live_rows)
         for name, value in part.constants.items():
             if name in fields:
-                found[name] = arrow.pyarrow().repeat(value, count)
-        return found
+                arrow_columns[name] = arrow.pyarrow().repeat(value, count)
+        return arrow_columns
 
     def _columns_in(self, file: ParquetFile, part: Part, fields: Sequence[str]) -> dict[str, str]:
         """Field → column of a file, of those that it has."""
@@ -163,8 +165,8 @@ class LakeReader(ParquetRows):
 
     def _wanted(self, number: int, group: int, rows: I64 | None) -> I64 | None:
         """Rows of a row group by their numbers in the file, of those that count; None: all of it."""
-        kept = self._kept(number, group)
-        return kept if rows is None else rows if kept is None else kept[rows]
+        live_rows = self._kept(number, group)
+        return live_rows if rows is None else rows if live_rows is None else live_rows[rows]
 
     def _kept(self, number: int, group: int) -> I64 | None:
         """The rows of a row group that are not deleted; None: all."""
@@ -180,12 +182,16 @@ class LakeReader(ParquetRows):
 
     def _load_rows(self, unit: int, rows: I64 | None, fields: Sequence[str]) -> Columns:
         number, group = self._group_of(unit)
-        found = self._arrow_columns(number, group, fields, rows)
+        arrow_columns = self._arrow_columns(number, group, fields, rows)
         count = int(self._starts[unit + 1] - self._starts[unit]) if rows is None else len(rows)
         columns = Columns()
         for name in fields:
             field = self.schema[name]
-            cells = found[name] if name in found else arrow.pyarrow().nulls(count, arrow.storage(field))
+            cells = (
+                arrow_columns[name]
+                if name in arrow_columns
+                else arrow.pyarrow().nulls(count, arrow.storage(field))
+            )
             try:
                 columns[name] = arrow.column_of(field, cells)
             except BatchplantError as error:
@@ -220,9 +226,9 @@ class LakeReader(ParquetRows):
         inside = list(dict.fromkeys(self._columns_in(file, self._parts[number], fields).values()))
         if rows is None:
             return [(file.path, *run) for run in file.runs(group, inside)]
-        wanted = self._wanted(number, group, rows)
-        assert wanted is not None
-        return [(file.path, *run) for run in file.row_runs(group, inside, wanted)]
+        file_rows = self._wanted(number, group, rows)
+        assert file_rows is not None
+        return [(file.path, *run) for run in file.row_runs(group, inside, file_rows)]
 
     def _file(self, number: int, fields: Sequence[str]) -> TableFile:
         part, file = self._parts[number], self._files[number]
@@ -247,11 +253,11 @@ class LakeReader(ParquetRows):
         return (CHECKED,)
 
     def _prune(self, bound: Bound) -> Pruned | None:
-        found = super()._prune(bound)
-        if found is None or self._left_out is None:
-            return found
-        whole, skipped = (size + self._left_out.bytes for size in (found.bytes, found.skipped_bytes))
-        return dataclasses.replace(found, bytes=whole, skipped_bytes=skipped)
+        pruned = super()._prune(bound)
+        if pruned is None or self._left_out is None:
+            return pruned
+        total, skipped = (size + self._left_out.bytes for size in (pruned.bytes, pruned.skipped_bytes))
+        return dataclasses.replace(pruned, bytes=total, skipped_bytes=skipped)
 
     def facts(self) -> dict[str, Any]:
         left_out = self._left_out
@@ -270,9 +276,9 @@ class LakeReader(ParquetRows):
 class _LeftOut:
     """The files that a filter left out when the table was opened."""
 
-    def __init__(self, parts: Sequence[Part], kept: Sequence[Part]) -> None:
-        self.all_files, self.files = len(parts), len(parts) - len(kept)
-        self.bytes = sum(part.size or 0 for part in parts) - sum(part.size or 0 for part in kept)
+    def __init__(self, parts: Sequence[Part], remaining: Sequence[Part]) -> None:
+        self.all_files, self.files = len(parts), len(parts) - len(remaining)
+        self.bytes = sum(part.size or 0 for part in parts) - sum(part.size or 0 for part in remaining)
 
 
 @contextlib.contextmanager
@@ -302,10 +308,10 @@ def first_line(error: BaseException) -> str:
     return text[0] if text else type(error).__name__
 
 
-def as_time(given: str | datetime.datetime) -> datetime.datetime:
+def as_time(value: str | datetime.datetime) -> datetime.datetime:
     """A point in time; one without a zone is UTC."""
     try:
-        found = given if isinstance(given, datetime.datetime) else datetime.datetime.fromisoformat(given)
+        time = value if isinstance(value, datetime.datetime) else datetime.datetime.fromisoformat(value)
     except (TypeError, ValueError):
-        raise OptionError(f"at is a time as 2025-01-31T12:00:00, not {given!r}") from None
-    return found if found.tzinfo else found.replace(tzinfo=datetime.UTC)
+        raise OptionError(f"at is a time as 2025-01-31T12:00:00, not {value!r}") from None
+    return time if time.tzinfo else time.replace(tzinfo=datetime.UTC)

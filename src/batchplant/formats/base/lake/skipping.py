@@ -34,11 +34,11 @@ def _known(part: Part, name: str, field: Field) -> Bounds:
             return _of(field, part.constants[name])
         if part.said is not None:
             low, high, missing = part.said(name)
-            least, most = _of(field, low).low, _of(field, high).high
-            if most is not None and hasattr(field, "unit"):
-                most += SLACK[field.unit]
-            if least is None or most is None or least <= most:
-                return Bounds(part.rows, missing, least, most)
+            lowest, highest = _of(field, low).low, _of(field, high).high
+            if highest is not None and hasattr(field, "unit"):
+                highest += SLACK[field.unit]
+            if lowest is None or highest is None or lowest <= highest:
+                return Bounds(part.rows, missing, lowest, highest)
     return Bounds()
 
 

@@ -18,7 +18,7 @@ def stored_schema(schema: Schema, *, small: bool, zone: str | None) -> Any:
     """
     pa = arrow.pyarrow()
     fields = [arrow.arrow_field(name, field) for name, field in schema.items()]
-    return pa.schema([one.with_type(_stored(one.type, small, zone)) for one in fields])
+    return pa.schema([field.with_type(_stored(field.type, small, zone)) for field in fields])
 
 
 def _stored(kind: Any, small: bool, zone: str | None) -> Any:
@@ -27,7 +27,7 @@ def _stored(kind: Any, small: bool, zone: str | None) -> Any:
     if types.is_fixed_size_list(kind) or types.is_large_list(kind):
         return pa.list_(pa.field("element", _stored(kind.value_type, small, zone)))
     if types.is_struct(kind):
-        return pa.struct([one.with_type(_stored(one.type, small, zone)) for one in kind])
+        return pa.struct([field.with_type(_stored(field.type, small, zone)) for field in kind])
     if types.is_timestamp(kind) and kind.unit != "ns":
         return pa.timestamp("us", zone if kind.tz is None else "UTC")
     if kind == pa.time64("us") and not small:

@@ -79,29 +79,29 @@ class Upkeep:
 
     def find(self, state: int | None, at: str | datetime.datetime | None) -> State:
         """The state with a number, or that was current at a time."""
-        known = self.history()
+        history = self.history()
         if (state is None) == (at is None):
             raise OptionError(f"say which {self.state} to go back to, or a time", path=self.path)
         if at is not None:
             when = as_time(at)
-            found = next((one for one in known if one.at <= when), None)
-            if found is None:
+            match = next((entry for entry in history if entry.at <= when), None)
+            if match is None:
                 raise OptionError(f"at {when.isoformat()} there was no {self.state} yet", path=self.path)
-            return found
-        found = next((one for one in known if one.id == state), None)
-        if found is None:
-            there = ", ".join(str(one.id) for one in known[:5])
-            raise OptionError(f"there is no {self.state} {state}; the latest are {there}", path=self.path)
-        return found
+            return match
+        match = next((entry for entry in history if entry.id == state), None)
+        if match is None:
+            ids = ", ".join(str(entry.id) for entry in history[:5])
+            raise OptionError(f"there is no {self.state} {state}; the latest are {ids}", path=self.path)
+        return match
 
 
 def utc(milliseconds: float) -> datetime.datetime:
     return datetime.datetime.fromtimestamp(milliseconds / 1000, datetime.UTC)
 
 
-def count(found: Any) -> int | None:
+def count(value: Any) -> int | None:
     """A number out of a log, which may have it as text."""
     try:
-        return None if found is None else int(found)
+        return None if value is None else int(value)
     except (TypeError, ValueError):
         return None

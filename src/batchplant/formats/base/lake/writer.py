@@ -72,8 +72,8 @@ class LakeWriter(Writer):
         if mode != "create" and options.checksums:
             raise OptionError("checksums can be taken only of a table that is created", path=path)
         self.mode = mode
-        given = partition_by.split(",") if isinstance(partition_by, str) else partition_by
-        self._keys = [name for name in dict.fromkeys(given) if name]
+        keys = partition_by.split(",") if isinstance(partition_by, str) else partition_by
+        self._keys = [name for name in dict.fromkeys(keys) if name]
         _check_keys(schema, self._keys)
         self._compression, self._row_group, self._file_size = compression, row_group, file_size
         # The state of the table that an overwriting transaction replaces.
@@ -89,7 +89,7 @@ class LakeWriter(Writer):
         raise NotImplementedError
 
     def _exists(self) -> bool:
-        """Whether there is a table at the target."""
+        """True if there is a table at the target."""
         raise NotImplementedError
 
     def _existing(self) -> tuple[Schema, Any, list[str]]:
@@ -101,7 +101,7 @@ class LakeWriter(Writer):
         raise NotImplementedError
 
     def _is_committed(self, id: str) -> bool:
-        """Whether the table that is there has the transaction of this name."""
+        """True if the table that is there has the transaction of this name."""
         raise NotImplementedError
 
     def _commit(self) -> None:
@@ -130,8 +130,8 @@ class LakeWriter(Writer):
             if self._exists():
                 fields, base, keys = self._existing()
                 if self._keys and self._keys != keys:
-                    said = f"partitioned by {', '.join(keys)}" if keys else "not partitioned"
-                    raise OptionError(f"the table is {said}; leave partition_by out", path=self.path)
+                    partitioning = f"partitioned by {', '.join(keys)}" if keys else "not partitioned"
+                    raise OptionError(f"the table is {partitioning}; leave partition_by out", path=self.path)
                 self._base = base if state is None else state["base"]
                 if self.mode == "append" or not self.replaces_fields:
                     check_same_fields(fields, self.schema)
@@ -167,19 +167,19 @@ class LakeWriter(Writer):
         )
 
     def _finish(self) -> str | None:
-        made = self.partial.folder / "table"
+        staged = self.partial.folder / "table"
         if is_remote(self.path) and self.mode != "create":
             self._commit_patiently()
             return None
         if self.mode == "create" or not self._exists():
             # Of a writer that was killed here.
-            shutil.rmtree(made, ignore_errors=True)
-            self._create(made)
+            shutil.rmtree(staged, ignore_errors=True)
+            self._create(staged)
             if self.mode == "create":
-                return made.name
+                return staged.name
             os.sync()
             try:
-                os.rename(made, self.path)
+                os.rename(staged, self.path)
                 sync(Path(self.path).absolute().parent)
                 return None
             # Another process has made the table meanwhile.
@@ -265,8 +265,8 @@ def _check_keys(schema: Schema, keys: Sequence[str]) -> None:
 
 def conflict(path: str, error: BaseException | None = None) -> BusyError:
     """The error of a transaction that another one came before."""
-    said = "another process changed the table meanwhile, and nothing was written; try again"
-    return BusyError(said if error is None else f"{said} ({first_line(error)})", path=path)
+    message = "another process changed the table meanwhile, and nothing was written; try again"
+    return BusyError(message if error is None else f"{message} ({first_line(error)})", path=path)
 
 
 def check_same_fields(table: Schema, rows: Schema) -> list[str]:
@@ -276,35 +276,35 @@ def check_same_fields(table: Schema, rows: Schema) -> list[str]:
             if not field.optional:
                 raise SchemaError("the table needs this field, and the rows do not have it", field=name)
             continue
-        given = rows[name]
-        if given.optional and not field.optional:
+        new_field = rows[name]
+        if new_field.optional and not field.optional:
             raise SchemaError("it is optional, and the table allows no missing values", field=name)
-        if not _fits(field, dataclasses.replace(given, optional=field.optional)):
-            raise SchemaError(f"it is {given}, and in the table {field}", field=name)
+        if not _fits(field, dataclasses.replace(new_field, optional=field.optional)):
+            raise SchemaError(f"it is {new_field}, and in the table {field}", field=name)
     return [name for name in rows if name not in table]
 
 
-def _fits_inside(table: Field, given: Field) -> bool:
-    wider = table.optional or not given.optional
-    return wider and _fits(table, dataclasses.replace(given, optional=table.optional))
+def _fits_inside(table: Field, field: Field) -> bool:
+    wider = table.optional or not field.optional
+    return wider and _fits(table, dataclasses.replace(field, optional=table.optional))
 
 
-def _fits(table: Field, given: Field) -> bool:
-    if isinstance(table, List) and isinstance(given, List):
-        return _fits_inside(table.of, given.of)
-    if isinstance(table, Struct) and isinstance(given, Struct):
-        names = [[name for name, _ in one.fields] for one in (table, given)]
-        pairs = zip(table.fields, given.fields, strict=False)
+def _fits(table: Field, field: Field) -> bool:
+    if isinstance(table, List) and isinstance(field, List):
+        return _fits_inside(table.of, field.of)
+    if isinstance(table, Struct) and isinstance(field, Struct):
+        names = [[name for name, _ in struct.fields] for struct in (table, field)]
+        pairs = zip(table.fields, field.fields, strict=False)
         return names[0] == names[1] and all(_fits_inside(mine[1], theirs[1]) for mine, theirs in pairs)
-    if isinstance(table, Time | Duration) and isinstance(given, Tensor):
+    if isinstance(table, Time | Duration) and isinstance(field, Tensor):
         bare = dataclasses.replace(table, tz=None) if isinstance(table, Time) else table
-        return bool(arrow.storage(given) == arrow.storage(bare))
+        return bool(arrow.storage(field) == arrow.storage(bare))
     # What its description does not say, a kind of bytes may be.
-    parts = [one.name for one in dataclasses.fields(table)]
-    if isinstance(table, Bytes) or type(table) is not type(given):
-        return isinstance(table, Bytes) and arrow.storage(table) == arrow.storage(given)
+    parts = [attribute.name for attribute in dataclasses.fields(table)]
+    if isinstance(table, Bytes) or type(table) is not type(field):
+        return isinstance(table, Bytes) and arrow.storage(table) == arrow.storage(field)
     open_parts = {"encoding", "mode", "names"}
     return all(
-        getattr(table, part) == getattr(given, part) or (part in open_parts and getattr(table, part) is None)
+        getattr(table, part) == getattr(field, part) or (part in open_parts and getattr(table, part) is None)
         for part in parts
     )

@@ -42,7 +42,7 @@ class ShardsReader(Reader):
     # -- what a format implements ----------------------------------------------------------------------
 
     def _look(self, name: str) -> bool:
-        """Whether cells of the column have to be read to know where those of the field lie."""
+        """True if cells of the column have to be read to know where those of the field lie."""
         raise NotImplementedError
 
     def _inner(self, name: str, data: U8 | None, starts: I64, sizes: I64) -> Inner | None:

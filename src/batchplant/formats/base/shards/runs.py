@@ -118,15 +118,15 @@ class Shards:
                     done.result()
 
     def is_packed(self, number: int) -> bool:
-        """Whether all of a shard has to be unpacked to read a sample of it."""
+        """True if all of a shard has to be unpacked to read a sample of it."""
         return self._packed(number)
 
     def are_open(self, numbers: Sequence[int]) -> bool:
-        """Whether all of these are, as they are in their files."""
+        """True if all of these are, as they are in their files."""
         return not any(map(self._packed, numbers)) and self._open.all_of(numbers) is not None
 
     def in_place(self, indices: I64) -> bool:
-        """Whether none of these samples lies in a shard that has to be unpacked."""
+        """True if none of these samples lies in a shard that has to be unpacked."""
         return not any(map(self._packed, np.unique(self.numbers(indices)).tolist()))
 
     # -- where cells lie -------------------------------------------------------------------------------
