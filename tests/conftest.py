@@ -90,14 +90,14 @@ def _no_processes(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _imported() -> None:
-    """Tests change constants; a module that is imported meanwhile would keep what they were changed to."""
+    """Import modules first: one that a test imports would keep the constants that the test patches."""
     for package in ("storage", "loading", "jobs", "tools.simulation"):
-        found = importlib.import_module(f"batchplant.{package}")
-        for module in pkgutil.walk_packages(found.__path__, f"{found.__name__}."):
-            # One may need a library that is not here.
+        parent = importlib.import_module(f"batchplant.{package}")
+        for module in pkgutil.walk_packages(parent.__path__, f"{parent.__name__}."):
+            # A module may need a library that is not installed.
             with contextlib.suppress(ImportError):
                 importlib.import_module(module.name)
-    # All that was imported stays: whoever collects garbage need not look through it every time.
+    # What is imported stays: spare the garbage collector from looking through it again and again.
     gc.collect()
     gc.freeze()
 
@@ -107,18 +107,18 @@ known_threads = pytest.fixture(autouse=True)(note_others)
 
 @pytest.fixture(scope="session", autouse=True)
 def _unsynced() -> Iterator[None]:
-    """Whether files last through a power cut is not seen by these tests, and takes a fifth of their time.
+    """Turn fsync off, which takes a fifth of the time and which these tests cannot see.
 
-    That files are synced, and when, test_commit.py and test_faults.py watch.
+    test_commit.py and test_faults.py check that files are synced, and when.
     """
     connect = sqlite3.dbapi2.connect
 
     def connect_unsynced(*args: Any, **options: Any) -> sqlite3.Connection:
-        made = connect(*args, **options)
-        # A file that is damaged, or locked: whoever uses it is told.
+        connection = connect(*args, **options)
+        # A damaged or locked file: its user gets the error.
         with contextlib.suppress(sqlite3.Error):
-            made.execute("PRAGMA synchronous = OFF")
-        return made
+            connection.execute("PRAGMA synchronous = OFF")
+        return connection
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda fd: None)
@@ -142,12 +142,12 @@ def _s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
 
 @pytest.fixture
 def _no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No key, profile, proxy or configuration of whoever runs the tests."""
+    """Hide keys, profiles, proxies and configuration of the user who runs the tests."""
     for name in os.environ:
         if name.startswith(("AWS_", "BATCHPLANT_", "GOOGLE_", "AZURE_", "XDG_")) or "_proxy" in name.lower():
             monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    # What fails for good shall not take a minute; a request is tried three times in any case.
+    # A permanent failure shall not take a minute; a request is tried three times in any case.
     monkeypatch.setenv("BATCHPLANT_RETRY_SECONDS", "0.1")
     from batchplant.storage.remote import cells, fetch
 
@@ -177,30 +177,30 @@ def bucket(
 
 @pytest.fixture
 def proxy(bucket: Bucket) -> Iterator[Proxy]:
-    """Stands before the server of ``bucket``: whoever asks ``proxy.endpoint`` meets faults."""
+    """Proxy in front of the server of ``bucket``: requests to ``proxy.endpoint`` can be made to fail."""
     from proxy import Proxy
 
-    with Proxy(bucket.endpoint, root=os.path.dirname(bucket.root)) as made:
-        yield made
+    with Proxy(bucket.endpoint, root=os.path.dirname(bucket.root)) as proxy:
+        yield proxy
 
 
 @pytest.fixture
 def web(tmp_path: Path, _no_settings: None) -> Iterator[Web]:
-    """A web server with an empty folder, and a Proxy before it, whose endpoint it has."""
+    """A web server with an empty folder, reached through a Proxy."""
     from proxy import Proxy
     from servers import Web, http_server
 
     root = tmp_path / "web"
     root.mkdir()
-    with http_server(str(root)) as endpoint, Proxy(endpoint) as before:
-        yield Web(str(root), before.endpoint, before)
+    with http_server(str(root)) as endpoint, Proxy(endpoint) as proxy:
+        yield Web(str(root), proxy.endpoint, proxy)
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_unconfigure() -> None:
-    """A test that was broken off may have left processes; none of them runs on."""
+    """Kill processes that an interrupted test left behind."""
     for child in psutil.Process().children(recursive=True) if psutil else ():
-        # Python waits for this one in the end; it goes by itself.
+        # The resource tracker ends by itself, and Python waits for it.
         with contextlib.suppress(psutil.Error):
             if "resource_tracker" not in " ".join(child.cmdline()):
                 child.kill()

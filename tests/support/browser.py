@@ -27,10 +27,10 @@ PATIENCE = 120_000
 
 def executable() -> str:
     """The browser; without one the test is skipped."""
-    found = os.environ.get("BATCHPLANT_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
-    if found is None:
+    path = os.environ.get("BATCHPLANT_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
+    if path is None:
         pytest.skip("needs Chromium (Debian: apt-get install chromium)")
-    return found
+    return path
 
 
 @contextlib.contextmanager
@@ -41,11 +41,11 @@ def browser() -> Iterator[Any]:
     playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
     path = executable()
     with playwright.sync_playwright() as driver:
-        one = driver.chromium.launch(executable_path=path, args=FLAGS, timeout=PATIENCE)
+        chromium = driver.chromium.launch(executable_path=path, args=FLAGS, timeout=PATIENCE)
         try:
-            yield one
+            yield chromium
         finally:
-            one.close()
+            chromium.close()
 
 
 class Tab:
@@ -55,10 +55,14 @@ class Tab:
         self.page, self.server = page, server
         self.complaints: list[str] = []
         page.set_default_timeout(PATIENCE)
-        page.on("console", lambda one: self.complaints.append(one.text) if one.type == "error" else None)
+        page.on("console", self._logged)
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
         page.on("dialog", self._dialog)
         page.on("request", self._requested)
+
+    def _logged(self, message: Any) -> None:
+        if message.type == "error":
+            self.complaints.append(message.text)
 
     def _dialog(self, dialog: Any) -> None:
         # Only a script out of the data would open one.
@@ -77,16 +81,16 @@ class Tab:
         return self
 
     def axe(self) -> list[str]:
-        """What axe-core finds wrong for people who read by keyboard, screen reader or with weak eyes."""
+        """Accessibility violations that axe-core finds in the page."""
         pytest.importorskip("axe_playwright_python", reason="needs axe-playwright-python")
         source = importlib.resources.files("axe_playwright_python") / "axe.min.js"
         # Not as a script element, which the page's own policy forbids.
         self.page.evaluate(source.read_text())
-        found = self.page.evaluate("() => axe.run()")
+        result = self.page.evaluate("() => axe.run()")
         return [
-            f"{one['id']} ({one['impact']}): {one['help']}: {node['html'][:200]}"
-            for one in found["violations"]
-            for node in one["nodes"][:3]
+            f"{violation['id']} ({violation['impact']}): {violation['help']}: {node['html'][:200]}"
+            for violation in result["violations"]
+            for node in violation["nodes"][:3]
         ]
 
 
@@ -94,7 +98,7 @@ class Tab:
 def viewed(
     browser: Any,
     reader: Reader,
-    other: Reader | None = None,
+    second: Reader | None = None,
     *,
     allowed: tuple[str, ...] = (),
     **options: Any,
@@ -108,12 +112,12 @@ def viewed(
 
     size = {"width": options.pop("width", 1280), "height": options.pop("height", 800)}
     scheme = options.pop("scheme", "light")
-    with serving(Session(reader, other, **options)) as server:
+    with serving(Session(reader, second, **options)) as server:
         context = browser.new_context(viewport=size, color_scheme=scheme, reduced_motion="reduce")
         try:
             tab = Tab(context.new_page(), server)
             yield tab
         finally:
             context.close()
-        wrong = [one for one in tab.complaints if not any(text in one for text in allowed)]
+        wrong = [complaint for complaint in tab.complaints if not any(text in complaint for text in allowed)]
         assert not wrong, wrong

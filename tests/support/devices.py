@@ -47,11 +47,11 @@ class OneDevice(TorchDispatchMode):
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         tensors, name = list(_tensors((args, kwargs))), func.name()
-        kinds = {one.device.type for one in tensors if one.dim()}
+        kinds = {tensor.device.type for tensor in tensors if tensor.dim()}
         if not name.startswith(COPIES):
             if len(kinds) > 1:
                 raise AssertionError(f"{name} takes tensors on {' and '.join(sorted(kinds))}")
-            wide = [one.dtype for one in tensors if one.dtype in WIDE and one.device == WATCHED]
+            wide = [tensor.dtype for tensor in tensors if tensor.dtype in WIDE and tensor.device == WATCHED]
             if wide and not name.removeprefix("aten::").lstrip("_").startswith(MOVES):
                 raise AssertionError(f"{name} takes {wide[0]}, and not on CUDA")
         return func(*args, **(kwargs or {}))
@@ -63,8 +63,8 @@ def _tensors(values: Any) -> Iterator[Any]:
     elif isinstance(values, dict):
         yield from _tensors(list(values.values()))
     elif isinstance(values, tuple | list):
-        for one in values:
-            yield from _tensors(one)
+        for value in values:
+            yield from _tensors(value)
 
 
 def watch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,30 +73,30 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> None:
 
     run = OnDevice.run
 
-    def watched(self: OnDevice, *given: Any) -> Any:
+    def watched(self: OnDevice, *arguments: Any) -> Any:
         with OneDevice():
-            return run(self, *given)
+            return run(self, *arguments)
 
     def fetch(self: OnDevice, batch: Any, *, tensor: bool) -> Any:
         assert batch.device == WATCHED
-        here = torch.zeros(batch.shape, dtype=batch.dtype)
-        return here if tensor else here.numpy()
+        zeros = torch.zeros(batch.shape, dtype=batch.dtype)
+        return zeros if tensor else zeros.numpy()
 
     monkeypatch.setattr(OnDevice, "run", watched)
     monkeypatch.setattr(OnDevice, "fetch", fetch)
 
 
 def here(value: Any) -> Any:
-    """What a batch has, as NumPy has it."""
+    """Copy tensors of any device to NumPy arrays."""
     if isinstance(value, torch.Tensor):
         return value.cpu().numpy()
     if isinstance(value, tuple | list):
-        return type(value)(here(one) for one in value)
+        return type(value)(here(part) for part in value)
     return value
 
 
 def same(one: Any, other: Any, close: Callable[[Any, Any], None]) -> None:
-    """Both are alike: arrays by ``close``, and all else equal."""
+    """Assert that two values are alike: arrays by ``close``, everything else by equality."""
     assert isinstance(other, np.ndarray | np.generic) or type(one) is type(other)
     if isinstance(one, np.ndarray):
         assert (one.shape, one.dtype) == (other.shape, other.dtype)

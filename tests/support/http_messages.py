@@ -1,4 +1,4 @@
-"""What tests need to know of HTTP/1.1: heads of messages, bodies as they come, ranges."""
+"""HTTP/1.1 messages for the proxy and the servers of the tests: heads, streamed bodies, ranges."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
-PIECE = 256 << 10
-WHOLE = 1 << 62
+CHUNK_BYTES = 256 << 10
+UNBOUNDED = 1 << 62
 
 
 def address(endpoint: str) -> tuple[str, int]:
@@ -18,13 +18,13 @@ def address(endpoint: str) -> tuple[str, int]:
 
 
 def byte_range(text: str | None) -> tuple[int, int] | None:
-    """What a Range header asks for: first byte and end; a suffix as (-n, WHOLE)."""
-    found = re.fullmatch(r"bytes=(\d*)-(\d*)", text or "")
-    if not found or not (found[1] or found[2]):
+    """First byte and end of a Range header; a suffix as (-n, UNBOUNDED)."""
+    match = re.fullmatch(r"bytes=(\d*)-(\d*)", text or "")
+    if not match or not (match[1] or match[2]):
         return None
-    if not found[1]:
-        return -int(found[2]), WHOLE
-    return int(found[1]), int(found[2]) + 1 if found[2] else WHOLE
+    if not match[1]:
+        return -int(match[2]), UNBOUNDED
+    return int(match[1]), int(match[2]) + 1 if match[2] else UNBOUNDED
 
 
 @dataclasses.dataclass
@@ -65,8 +65,8 @@ class Head:
 
     def replace(self, headers: dict[str, str | None]) -> None:
         names = {name.lower() for name in headers}
-        kept = [(name, value) for name, value in self.fields if name.lower() not in names]
-        self.fields = kept + [(name, value) for name, value in headers.items() if value is not None]
+        others = [(name, value) for name, value in self.fields if name.lower() not in names]
+        self.fields = others + [(name, value) for name, value in headers.items() if value is not None]
 
     def bytes(self) -> bytes:
         lines = [self.first, *(f"{name}: {value}" for name, value in self.fields), "", ""]
@@ -83,16 +83,18 @@ def body(head: Head, lines: BinaryIO, *, ends: bool = False) -> Iterator[Any]:
             if int(size.split(b";")[0], 16) == 0:
                 return
     length = head.get("content-length")
-    yield from _take(lines, int(length) if length is not None else WHOLE if ends else 0, short=length is None)
+    yield from _take(
+        lines, int(length) if length is not None else UNBOUNDED if ends else 0, short=length is None
+    )
 
 
 def _take(lines: BinaryIO, size: int, *, short: bool = False) -> Iterator[Any]:
-    piece = memoryview(bytearray(min(PIECE, size)))
+    piece = memoryview(bytearray(min(CHUNK_BYTES, size)))
     while size:
-        came = lines.readinto1(piece[: min(PIECE, size)])  # type: ignore[attr-defined]
-        if not came:
+        received = lines.readinto1(piece[: min(CHUNK_BYTES, size)])  # type: ignore[attr-defined]
+        if not received:
             if short:
                 return
             raise ConnectionResetError("the body is cut off")
-        yield piece[:came]
-        size -= came
+        yield piece[:received]
+        size -= received

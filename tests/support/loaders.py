@@ -35,11 +35,11 @@ class MixedWithPrevious(bp.ops.Op):
 
 def pixels(sample: int, height: int = 12, width: int = 16, channels: int = 3) -> Any:
     """The image of a sample: noise, the same every time, with the sample's number in its first pixel."""
-    made = np.random.default_rng([sample, height, width]).integers(
+    image = np.random.default_rng([sample, height, width]).integers(
         0, 256, (height, width, channels), dtype=np.uint8
     )
-    made[0, 0, :2] = divmod(sample, 256)
-    return made
+    image[0, 0, :2] = divmod(sample, 256)
+    return image
 
 
 def smooth(sample: int, height: int, width: int) -> Any:
@@ -107,18 +107,18 @@ class Memory(bp.Reader):
 
 def checksum(batches: Iterable[Mapping[str, Any]]) -> str:
     """The SHA-256 of all samples one after another, however they were dealt into batches."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for batch in batches:
         rows = len(next(iter(batch.values())))
         for row in range(rows):
             for name in sorted(batch):
-                found.update(name.encode())
-                found.update(np.ascontiguousarray(batch[name][row]).tobytes())
-    return found.hexdigest()
+                digest.update(name.encode())
+                digest.update(np.ascontiguousarray(batch[name][row]).tobytes())
+    return digest.hexdigest()
 
 
 def ids_of(loader: Loader | Iterable[Any], name: str = "ids") -> list[int]:
-    return [int(one) for batch in loader for one in batch[name]]
+    return [int(number) for batch in loader for number in batch[name]]
 
 
 def producers() -> list[threading.Thread]:
@@ -188,19 +188,19 @@ def assert_ended(before: set[str]) -> None:
 
 def in_thread(work: Callable[[], Any]) -> Any:
     """Run it in another thread, and return or raise what it did."""
-    found: list[Any] = []
+    outcomes: list[Any] = []
 
     def run() -> None:
         try:
-            found.append((True, work()))
+            outcomes.append((True, work()))
         except BaseException as error:
-            found.append((False, error))
+            outcomes.append((False, error))
 
     thread = threading.Thread(target=run)
     thread.start()
     thread.join(PATIENCE)
-    assert found, "it hangs"
-    worked, value = found[0]
+    assert outcomes, "it hangs"
+    worked, value = outcomes[0]
     if not worked:
         raise value
     return value

@@ -1,4 +1,4 @@
-"""What the suites of COCO, YOLO and VOC share: a dataset of detection, and images with objects."""
+"""A detection dataset, for the suites of COCO, YOLO and VOC."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ CLASSES = ("cat", "dog", "Größe: 1")
 
 
 def boxes(n: int) -> np.ndarray:
-    """As left, top, width, height, in images of 8 pixels and more."""
-    return np.array([[one, 1.25, 2 + one / 4, 3.5] for one in range(n % 4)], np.float32).reshape(-1, 4)
+    """Boxes as left, top, width and height, within images of 8 pixels and more."""
+    rows = [[number, 1.25, 2 + number / 4, 3.5] for number in range(n % 4)]
+    return np.array(rows, np.float32).reshape(-1, 4)
 
 
 class DetectionSuite(FormatSuite):
@@ -28,13 +29,13 @@ class DetectionSuite(FormatSuite):
     def cases(self, *, supported: bool = True):
         if not supported:
             return super().cases(supported=False)
-        return {name: one for name, one in all_cases().items() if name.startswith("image")}
+        return {name: case for name, case in all_cases().items() if name.startswith("image")}
 
     def files(self, path: str):
-        """Of the images one, and of labels those that are there."""
-        found = [file for file in super().files(path) if file.stat().st_size]
-        images = [file for file in found if file.suffix == ".jpg"]
-        return [file for file in found if file not in images[1:]]
+        """The first image, and every file of annotations that is not empty."""
+        files = [file for file in super().files(path) if file.stat().st_size]
+        images = [file for file in files if file.suffix == ".jpg"]
+        return [file for file in files if file not in images[1:]]
 
     def dataset(self, count: int, *fields: str):
         schema = {name: field for name, (field, _) in self.fields.items()}

@@ -48,12 +48,12 @@ def blocks(page: Path) -> Iterator[tuple[str, str, str]]:
     A text block right behind another is output of that; one with words between is an image of something.
     """
     written, end = page.read_text("utf-8"), -1
-    for found in FENCE.finditer(written):
-        kind, _, rest = found[1].partition(" ")
-        if kind == "text" and not rest and end >= 0 and not written[end : found.start()].strip():
+    for match in FENCE.finditer(written):
+        kind, _, rest = match[1].partition(" ")
+        if kind == "text" and not rest and end >= 0 and not written[end : match.start()].strip():
             kind = "output"
-        yield kind, rest, found[2]
-        end = found.end()
+        yield kind, rest, match[2]
+        end = match.end()
 
 
 def commands(text: str) -> Iterator[tuple[str, int]]:
@@ -92,10 +92,10 @@ def run(page: Path, compare: bool = True) -> int:
             for line, expected in commands(text):
                 with (
                     contextlib.redirect_stdout(io.StringIO()),
-                    contextlib.redirect_stderr(io.StringIO()) as said,
+                    contextlib.redirect_stderr(io.StringIO()) as errors,
                 ):
                     code = main(shlex.split(line)[1:])
-                assert code == expected, f"{line}: {said.getvalue()}"
+                assert code == expected, f"{line}: {errors.getvalue()}"
                 ran += 1
     return ran
 

@@ -20,9 +20,9 @@ STOPPED = (130, -2)
 
 
 @contextlib.contextmanager
-def start(command: Any, **how: Any) -> Iterator[subprocess.Popen[Any]]:
+def start(command: Any, **options: Any) -> Iterator[subprocess.Popen[Any]]:
     """``subprocess.Popen``; at the end of the block the process is killed, and whatever it started."""
-    with subprocess.Popen(command, start_new_session=True, **how) as process:
+    with subprocess.Popen(command, start_new_session=True, **options) as process:
         try:
             yield process
         finally:
@@ -32,14 +32,14 @@ def start(command: Any, **how: Any) -> Iterator[subprocess.Popen[Any]]:
 
 
 def run(
-    command: Any, *, input: Any = None, capture_output: bool = False, check: bool = False, **how: Any
+    command: Any, *, input: Any = None, capture_output: bool = False, check: bool = False, **options: Any
 ) -> subprocess.CompletedProcess[Any]:
     """``subprocess.run`` that waits no longer than PATIENCE and leaves nothing behind."""
     if input is not None:
-        how["stdin"] = subprocess.PIPE
+        options["stdin"] = subprocess.PIPE
     if capture_output:
-        how |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with start(command, **how) as process:
+        options |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with start(command, **options) as process:
         out, error = process.communicate(input, timeout=PATIENCE)
     done = subprocess.CompletedProcess(command, process.returncode, out, error)
     if check:
@@ -47,19 +47,19 @@ def run(
     return done
 
 
-def run_together(*commands: Any, **how: Any) -> list[subprocess.CompletedProcess[Any]]:
+def run_together(*commands: Any, **options: Any) -> list[subprocess.CompletedProcess[Any]]:
     """``run`` of many at a time; none has to wait for another to be started."""
     with contextlib.ExitStack() as stack:
-        running = [stack.enter_context(start(command, **how)) for command in commands]
-        said = [process.communicate(timeout=PATIENCE) for process in running]
+        running = [stack.enter_context(start(command, **options)) for command in commands]
+        outputs = [process.communicate(timeout=PATIENCE) for process in running]
     return [
         subprocess.CompletedProcess(process.args, process.returncode, *parts)
-        for process, parts in zip(running, said, strict=True)
+        for process, parts in zip(running, outputs, strict=True)
     ]
 
 
 def run_in_terminal(command: Any, columns: int, **environment: str) -> str:
-    """What a process that ends well shows in a terminal, standard error included."""
+    """Return the terminal output, standard error included, of a command that succeeds."""
     ours, theirs = pty.openpty()
     usual = {"TERM": "xterm-256color", "COLORTERM": "truecolor", "COLUMNS": str(columns)}
     seen = b""
@@ -88,7 +88,7 @@ def started(*children: BaseProcess) -> Iterator[None]:
 
 
 def in_fork(work: Callable[[], bool]) -> bool:
-    """Whether ``work`` gives True in a fork of this process, which never gets any further than that."""
+    """Run ``work`` in a fork that exits at once, and return whether it returned True."""
     child = os.fork()
     if child == 0:
         good = False

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, Self
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from http_messages import PIECE, Head, address, body, byte_range
+from http_messages import CHUNK_BYTES, Head, address, body, byte_range
 from processes import PATIENCE
 
 
@@ -36,13 +36,13 @@ class Request:
     @property
     def kind(self) -> str:
         """The method; LIST for a GET that lists a bucket."""
-        asked = parse_qs(urlsplit(self.path).query, keep_blank_values=True)
-        return "LIST" if self.method == "GET" and ("list-type" in asked or "prefix" in asked) else self.method
+        query = parse_qs(urlsplit(self.path).query, keep_blank_values=True)
+        return "LIST" if self.method == "GET" and ("list-type" in query or "prefix" in query) else self.method
 
 
 @dataclasses.dataclass(frozen=True)
 class Fault:
-    """What happens to a request."""
+    """Fault that the proxy makes of a request."""
 
     # The server never sees the request: this status comes in its place.
     status: int = 0
@@ -150,16 +150,16 @@ class Proxy:
             nonlocal seen
             if (method and request.kind != method) or path not in request.path:
                 return None
-            found = fault(request) if callable(fault) else fault
-            if found is None:
+            planned = fault(request) if callable(fault) else fault
+            if planned is None:
                 return None
             seen += 1
-            return found if skip < seen and (times is None or seen <= skip + times) else None
+            return planned if skip < seen and (times is None or seen <= skip + times) else None
 
         self._rules.append(rule)
 
     def release(self) -> None:
-        """What stalls goes on, and nothing stalls any more until ``reset``."""
+        """Let stalled requests go on; nothing stalls any more until ``reset``."""
         self._released.set()
 
     @contextlib.contextmanager
@@ -184,7 +184,7 @@ class Proxy:
         return sum(request.sent for request in self.requests)
 
     def count(self, kind: str = "", path: str = "") -> int:
-        return sum(kind in ("", one.kind) and path in one.path for one in list(self.requests))
+        return sum(kind in ("", request.kind) and path in request.path for request in list(self.requests))
 
     def wait_for(self, true: Callable[[], bool]) -> None:
         """Until requests came, or bytes of answers were sent, that make it true."""
@@ -194,11 +194,11 @@ class Proxy:
     # Connections.
 
     def _bound(self, port: int) -> socket.socket:
-        made = socket.socket()
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        made.bind(("127.0.0.1", port))
-        return made
+        bound = socket.socket()
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        bound.bind(("127.0.0.1", port))
+        return bound
 
     def _listen(self) -> None:
         self._listener = self._bound(self.port)
@@ -208,16 +208,16 @@ class Proxy:
     def _start(self, work: Callable[..., None], *arguments: Any) -> None:
         thread = threading.Thread(target=work, args=arguments, daemon=True)
         with self._changed:
-            self._threads = [one for one in self._threads if one.is_alive()]
+            self._threads = [running for running in self._threads if running.is_alive()]
             thread.start()
             self._threads.append(thread)
 
     def _hang_up(self) -> None:
         # shutdown, because a forked child may hold the same sockets: close alone would not end them.
         with self._changed:
-            for one in [self._listener, *self._sockets]:
+            for connection in [self._listener, *self._sockets]:
                 with contextlib.suppress(OSError):
-                    one.shutdown(socket.SHUT_RDWR)
+                    connection.shutdown(socket.SHUT_RDWR)
         self._listener.close()
 
     def _accept(self, listener: socket.socket) -> None:
@@ -230,7 +230,7 @@ class Proxy:
         # Whichever side goes away, both connections end.
         with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
             stack.enter_context(self._known(client))
-            lines = stack.enter_context(client.makefile("rb", buffering=PIECE))
+            lines = stack.enter_context(client.makefile("rb", buffering=CHUNK_BYTES))
             server = None
             while not self._closed.is_set() and (head := Head.read(lines)):
                 method, path, _ = head.first.split(" ", 2)
@@ -250,25 +250,25 @@ class Proxy:
                     if server is None:
                         server = socket.create_connection(self._upstream)
                         stack.enter_context(self._known(server))
-                        answers = stack.enter_context(server.makefile("rb", buffering=PIECE))
+                        answers = stack.enter_context(server.makefile("rb", buffering=CHUNK_BYTES))
                     if not self._forward(client, lines, head, request, fault, server, answers):
                         return
 
     def _fault(self, request: Request) -> Fault:
         with self._changed:
-            return next((found for rule in self._rules if (found := rule(request))), Fault())
+            return next((fault for rule in self._rules if (fault := rule(request))), Fault())
 
     @contextlib.contextmanager
-    def _known(self, one: socket.socket) -> Iterator[None]:
-        one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    def _known(self, connection: socket.socket) -> Iterator[None]:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         with self._changed:
-            self._sockets.add(one)
+            self._sockets.add(connection)
         try:
             yield
         finally:
             with self._changed:
-                self._sockets.discard(one)
-            one.close()
+                self._sockets.discard(connection)
+            connection.close()
 
     @contextlib.contextmanager
     def _counted(self, request: Request) -> Iterator[None]:
@@ -290,11 +290,11 @@ class Proxy:
     def _answer(
         self, client: socket.socket, request: Request, status: int, headers: dict[str, str | None]
     ) -> None:
-        said = f"<Error><Code>Fault{status}</Code></Error>".encode()
-        head = Head(f"HTTP/1.1 {status} Fault", [("Content-Length", str(len(said)))])
+        text = f"<Error><Code>Fault{status}</Code></Error>".encode()
+        head = Head(f"HTTP/1.1 {status} Fault", [("Content-Length", str(len(text)))])
         head.replace(headers)
         request.status = status
-        client.sendall(head.bytes() + (b"" if request.method == "HEAD" else said))
+        client.sendall(head.bytes() + (b"" if request.method == "HEAD" else text))
 
     def _forward(
         self,
@@ -306,9 +306,9 @@ class Proxy:
         server: socket.socket,
         answers: BinaryIO,
     ) -> bool:
-        """Whether the connections can be used for the next request."""
-        whole = fault.ignore_range or not self.has_ranges
-        if whole and not self.root:
+        """Return True if the connections can be used for the next request."""
+        without_range = fault.ignore_range or not self.has_ranges
+        if without_range and not self.root:
             head.replace({"Range": None})
         if (head.get("expect") or "").lower() == "100-continue":
             client.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -321,15 +321,15 @@ class Proxy:
         if answer is None:
             return False
         coming = body(dataclasses.replace(answer), answers, ends=True)
-        if whole and self.root and answer.status == 200 and request.method == "GET":
+        if without_range and self.root and answer.status == 200 and request.method == "GET":
             for _ in coming:
                 pass
             with open(self.root + unquote(urlsplit(request.path).path), "rb") as file:
                 coming = iter([file.read()])
                 answer.replace({"Content-Range": None, "Content-Length": str(file.tell())})
         if self.mend and answer.status == 200:
-            wanted, etag = request.headers.get("if-match", "*"), answer.get("etag") or ""
-            if request.method == "GET" and wanted.strip('"') not in ("*", etag.strip('"')):
+            condition, etag = request.headers.get("if-match", "*"), answer.get("etag") or ""
+            if request.method == "GET" and condition.strip('"') not in ("*", etag.strip('"')):
                 self._answer(client, request, 412, {"Connection": "close"})
                 return False
             if answer.get("content-range"):
@@ -372,10 +372,10 @@ class Proxy:
         return False
 
 
-def _cut(part: Any, at: int) -> Iterator[Any]:
+def _cut(part: Any, place: int) -> Iterator[Any]:
     """The part, cut where a fault comes; a fault at its beginning counts as well."""
-    if 0 < at < len(part):
-        yield part[:at]
-        yield part[at:]
+    if 0 < place < len(part):
+        yield part[:place]
+        yield part[place:]
     else:
         yield part

@@ -22,7 +22,7 @@ from typing import Any, BinaryIO
 
 import pytest
 
-from http_messages import PIECE, WHOLE, address, byte_range
+from http_messages import CHUNK_BYTES, UNBOUNDED, address, byte_range
 from processes import PATIENCE, start
 from proxy import Proxy
 
@@ -96,14 +96,14 @@ def s3_server(root: str, *, anonymous: bool = False, writable: bool = False) -> 
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("RCLONE_", "AWS_"))}
     shell = ["/bin/sh", "-c", UNTIL_WE_END, "sh", *command, root]
     with start(shell, stdin=subprocess.PIPE, stderr=subprocess.PIPE, env=clean) as run:
-        said: list[str] = []
-        found = threading.Event()
+        log: list[str] = []
+        started = threading.Event()
         # Read to the end: a full pipe would make the server wait.
-        reader = threading.Thread(target=_read_log, args=(run.stderr, said, found), daemon=True)
+        reader = threading.Thread(target=_read_log, args=(run.stderr, log, started), daemon=True)
         reader.start()
         try:
-            if not found.wait(PATIENCE) or not (endpoint := _endpoint(said)):
-                pytest.fail(f"the S3 server does not start: {''.join(said)}")
+            if not started.wait(PATIENCE) or not (endpoint := _endpoint(log)):
+                pytest.fail(f"the S3 server does not start: {''.join(log)}")
             _wait_for_port(endpoint)
             yield endpoint
         finally:
@@ -112,17 +112,17 @@ def s3_server(root: str, *, anonymous: bool = False, writable: bool = False) -> 
             reader.join(PATIENCE)
 
 
-def _read_log(log: BinaryIO, said: list[str], found: threading.Event) -> None:
+def _read_log(log: BinaryIO, lines: list[str], started: threading.Event) -> None:
     for line in log:
-        said.append(line.decode(errors="replace"))
-        if _endpoint(said):
-            found.set()
-    found.set()
+        lines.append(line.decode(errors="replace"))
+        if _endpoint(lines):
+            started.set()
+    started.set()
 
 
-def _endpoint(said: list[str]) -> str | None:
-    found = re.search(r"Starting s3 server on \[(http://127\.0\.0\.1:\d+)", "".join(said))
-    return found and found[1]
+def _endpoint(lines: list[str]) -> str | None:
+    match = re.search(r"Starting s3 server on \[(http://127\.0\.0\.1:\d+)", "".join(lines))
+    return match and match[1]
 
 
 def _wait_for_port(endpoint: str) -> None:
@@ -171,15 +171,15 @@ class _Files(http.server.SimpleHTTPRequestHandler):
 
     def send_head(self) -> Any:
         path = self.translate_path(self.path)
-        self._left = WHOLE
+        self._left = UNBOUNDED
         if not os.path.isfile(path):
             return super().send_head()
         file = open(path, "rb")  # noqa: SIM115 -- the caller closes it
         about = os.fstat(file.fileno())
         etag = f'"{about.st_size:x}-{about.st_mtime_ns:x}"'
         first, end, status = 0, about.st_size, 200
-        if wanted := byte_range(self.headers.get("Range")):
-            first, end, status = wanted[0], min(wanted[1], end), 206
+        if requested := byte_range(self.headers.get("Range")):
+            first, end, status = requested[0], min(requested[1], end), 206
             if first < 0:
                 first, end = max(0, end + first), end
             if first >= end:
@@ -200,8 +200,8 @@ class _Files(http.server.SimpleHTTPRequestHandler):
         return file
 
     def copyfile(self, source: Any, outputfile: Any) -> None:
-        left = self._left
+        remaining = self._left
         with contextlib.suppress(OSError):  # the client went away
-            while left and (part := source.read(min(PIECE, left))):
+            while remaining and (part := source.read(min(CHUNK_BYTES, remaining))):
                 outputfile.write(part)
-                left -= len(part)
+                remaining -= len(part)

@@ -29,6 +29,6 @@ def index_of(path: Path) -> Any:
 
 
 def change(path: Path, edit: Callable[[Any], Any]) -> None:
-    found = index_of(path)
-    edit(found)
-    (path / "index.json").write_text(json.dumps(found), "utf-8")
+    index = index_of(path)
+    edit(index)
+    (path / "index.json").write_text(json.dumps(index), "utf-8")

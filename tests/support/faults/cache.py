@@ -50,9 +50,9 @@ class Case:
 
     def check(self, cache: DiskCache, key: str, start: int) -> bool:
         data = data_of(key, start)
-        found = cache.get(key, start, len(data))
-        assert found is None or np.array_equal(found, data), "OUTSIDE wrong bytes"
-        return found is not None
+        cached = cache.get(key, start, len(data))
+        assert cached is None or np.array_equal(cached, data), "OUTSIDE wrong bytes"
+        return cached is not None
 
     def use(self) -> str:
         cache = DiskCache(self.root, MOST)
@@ -80,22 +80,22 @@ class Case:
             assert self.use() == "done"
             return int(SHIM.faults_count())
 
-        found = in_child(work)
-        assert isinstance(found, int), found
-        return found
+        result = in_child(work)
+        assert isinstance(result, int), result
+        return result
 
     def look(self) -> Any:
-        """What is wrong with the folder that another process finds."""
+        """Return the problem of the folder that another process finds."""
         if not self.root.exists():
             return None
         cache = DiskCache(self.root, MOST)
-        taken = sum(one.lstat().st_blocks * 512 for one in [self.root, *self.root.rglob("*")])
-        if taken > MOST:
-            return f"{taken} bytes are taken"
+        disk_bytes = sum(path.lstat().st_blocks * 512 for path in [self.root, *self.root.rglob("*")])
+        if disk_bytes > MOST:
+            return f"{disk_bytes} bytes are taken"
         with cache.room._total.locked(0):
-            known, counted = cache.room._total.read(), cache.room.count()[0]
-        if known is not None and known[0] < counted:
-            return f"the total says {known[0]}, it is {counted}"
+            total, counted = cache.room._total.read(), cache.room.count()[0]
+        if total is not None and total[0] < counted:
+            return f"the total says {total[0]}, it is {counted}"
         for key in KEYS:
             for start in range(10):
                 self.check(cache, key, start)
@@ -109,18 +109,20 @@ class Case:
         return None
 
     def at(self, number: int, mode: str) -> str | None:
-        """What is wrong after a fault at one point; None where nothing is."""
+        """Return the problem after a fault at one point, or None."""
         self.reset()
 
         def work() -> str:
             SHIM.faults_arm(str(self.root).encode(), number, *MODES[mode])
             return self.use()
 
-        said = in_child(work)
-        if (isinstance(said, list) and "OUTSIDE" in said[1]) or (said[0] == "signal" and mode != "kill"):
-            return f"ended by {said}"
-        found = in_child(self.look)
-        return None if found is None else f"after {said}: {found}"
+        result = in_child(work)
+        if (isinstance(result, list) and "OUTSIDE" in result[1]) or (
+            result[0] == "signal" and mode != "kill"
+        ):
+            return f"ended by {result}"
+        problem = in_child(self.look)
+        return None if problem is None else f"after {result}: {problem}"
 
 
 def main() -> int:

@@ -40,20 +40,20 @@ CONVERT = sys.modules["batchplant.jobs.conversion.task"]
 
 
 def in_child(function: Callable[[], Any]) -> Any:
-    """What a function gives in a process of its own: a value, or ("signal", number), or ("raised", name)."""
+    """Result of a function in a process of its own: a value, or ("signal", number), or ("raised", name)."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
         os.close(reading)
         try:
-            found = function()
+            result = function()
         except BaseException as error:
             ours = isinstance(error, bp.BatchplantError | OSError | KeyboardInterrupt)
-            said = f"{type(error).__name__}: {error}"
-            found = ("raised", said if ours else f"OUTSIDE {said}\n{traceback.format_exc()[-1500:]}")
+            message = f"{type(error).__name__}: {error}"
+            result = ("raised", message if ours else f"OUTSIDE {message}\n{traceback.format_exc()[-1500:]}")
         SHIM.faults_disarm()
         with os.fdopen(writing, "w") as out:
-            json.dump(found, out)
+            json.dump(result, out)
         os._exit(0)
     os.close(writing)
     with os.fdopen(reading) as file:
@@ -99,8 +99,8 @@ class Case:
             shutil.rmtree(folder / "template")
             shutil.copytree(self.root, folder / "template", symlinks=True)
         self.new = in_child(lambda: self.made(self.source))
-        for one in (self.new, self.old):
-            assert one is None or isinstance(one, dict), one
+        for path in (self.new, self.old):
+            assert path is None or isinstance(path, dict), path
         if overwrite:
             in_child(lambda: self.made(self.former))
             shutil.rmtree(folder / "template")
@@ -162,33 +162,37 @@ class Case:
 
         Writer.checkpoint = noting  # type: ignore[method-assign]
         setattr(*ending, closing)
-        made = bp.convert(
+        result = bp.convert(
             source, self.target, target_format=self.format.name, workers=1, resume=resume,
             overwrite=self.overwrite if overwrite is None else overwrite, append=self.append,
             checksums=self.sums, shard_samples=12 if self.sharded else None,
             target_options={"eos": 0} if self.format.name == "tokens" else {},
         )  # fmt: skip
         self.before_close = before
-        return made
+        return result
 
     def state(self) -> Any:
-        """What is there: the dataset, or None."""
+        """Content of the dataset, or None where there is none."""
         path = self.target.with_name("t-*" + self.suffix) if self.sharded else self.target
         try:
             with bp.open(path, format=self.format.name, **self.leave) as reader:
-                found = {"schema": reader.schema.to_json(), "cells": repr(cells(reader))}
+                content = {"schema": reader.schema.to_json(), "cells": repr(cells(reader))}
             verified = bp.verify(path, format=self.format.name, decode=True, **self.leave)
         except bp.NotFoundError:
             return None
-        return {**found, "problems": [str(one) for one in verified.problems], "checks": list(verified.checks)}
+        return {
+            **content,
+            "problems": [str(problem) for problem in verified.problems],
+            "checks": list(verified.checks),
+        }
 
     def made(self, source: Path) -> Any:
         self.reset()
         self.convert(source, overwrite=not self.append)
-        found = self.state()
-        assert found is not None
-        assert not found["problems"], found
-        return found
+        state = self.state()
+        assert state is not None
+        assert not state["problems"], state
+        return state
 
     def count(self) -> tuple[int, int]:
         """System calls before the writer closes, and in all."""
@@ -199,12 +203,12 @@ class Case:
             self.convert(self.source)
             return [self.before_close, SHIM.faults_count()]
 
-        found = in_child(work)
-        assert isinstance(found[0], int), found
-        return found[0], found[1]
+        result = in_child(work)
+        assert isinstance(result[0], int), result
+        return result[0], result[1]
 
     def at(self, number: int, mode: str) -> str | None:
-        """What is wrong after a fault at one point; None where nothing is."""
+        """Return the problem after a fault at one point, or None."""
         self.reset()
 
         def work() -> str:
@@ -212,30 +216,32 @@ class Case:
             self.convert(self.source)
             return "done"
 
-        said = in_child(work)
-        if (isinstance(said, list) and "OUTSIDE" in said[1]) or (said[0] == "signal" and mode != "kill"):
-            return f"ended by {said}"
-        if mode == "ENOSPC" and said[0] == "raised" and not said[1].startswith("WriteError: "):
-            return f"a full disk is {said}"
+        result = in_child(work)
+        if (isinstance(result, list) and "OUTSIDE" in result[1]) or (
+            result[0] == "signal" and mode != "kill"
+        ):
+            return f"ended by {result}"
+        if mode == "ENOSPC" and result[0] == "raised" and not result[1].startswith("WriteError: "):
+            return f"a full disk is {result}"
         saved = len(self.saved.read_bytes())
-        found = in_child(self.state)
-        if found not in (self.old, self.new):
-            return f"mixed after {said}: {str(found)[:1500]}"
-        if said == "done" and found != self.new:
+        state = in_child(self.state)
+        if state not in (self.old, self.new):
+            return f"mixed after {result}: {str(state)[:1500]}"
+        if result == "done" and state != self.new:
             return "done, and the old is there"
         if (self.root / "bystander").read_text() != "not yours":
             return "another file was touched"
-        if found == self.new:
+        if state == self.new:
             return None
         resumed = in_child(lambda: self.convert(self.source, resume=True).resumed_at)
         if not isinstance(resumed, int):
-            return f"resume: {resumed}, after {said}"
+            return f"resume: {resumed}, after {result}"
         if saved and not resumed:
-            return f"lost {saved} checkpoints after {said}"
-        found = in_child(self.state)
-        left = [one.name for one in self.root.iterdir() if one.name.startswith(".")]
-        if found != self.new or left:
-            return f"after a resume from {resumed}: {left} {str(found)[:500]}"
+            return f"lost {saved} checkpoints after {result}"
+        state = in_child(self.state)
+        leftovers = [path.name for path in self.root.iterdir() if path.name.startswith(".")]
+        if state != self.new or leftovers:
+            return f"after a resume from {resumed}: {leftovers} {str(state)[:500]}"
         return None
 
 
@@ -260,13 +266,13 @@ def main() -> int:
             )  # fmt: skip
             points, wrong = try_points(case, args)
         tried.append(points)
-        bad += [[f"{name}: {mode}", point, what] for mode, point, what in wrong]
+        bad += [[f"{name}: {mode}", point, problem] for mode, point, problem in wrong]
     print(json.dumps({"tried": min(tried), "bad": bad}))
     return 0
 
 
 def try_points(case: Case, args: argparse.Namespace) -> tuple[int, list[tuple[str, int, str]]]:
-    """How many points were tried, and what is wrong after which."""
+    """Number of points that were tried, and the problems after some of them."""
     first, last = case.count()
     first = first if args.close else 0
     bad, tried = [], 0
