@@ -38,16 +38,16 @@ from typing import Any, Self
 NAMES_SHOWN = 30
 # Characters of a name that messages, tables and reprs show.
 MAX_NAME_CHARACTERS = 60
-# How like a name is to one that is not there, to be told: 1 is the same.
-LIKE = 0.7
+# Of names that "did you mean" suggests; 1 is the same name.
+MIN_SIMILARITY = 0.7
 
 
 def shown(path: str) -> str:
-    """A path as messages name it: a URL without its query, which may sign it, and without a password."""
-    scheme, found, rest = path.partition("://")
-    if not found:
+    """Return a path as messages name it: a URL without its query (it may sign it) and without a password."""
+    scheme, separator, location = path.partition("://")
+    if not separator:
         return path
-    host, slash, name = rest.partition("?")[0].partition("/")
+    host, slash, name = location.partition("?")[0].partition("/")
     user, _, server = host.rpartition("@")
     # A user of a web server may be a token; that of others is the name of a container.
     secret = ":" in user or scheme.lower() in ("http", "https")
@@ -57,7 +57,7 @@ def shown(path: str) -> str:
 def with_place(
     message: str, path: str | None, sample: int | None, field: str | None, offset: int | None
 ) -> str:
-    """The message behind the place it speaks of: ``a.beton, sample 3, field 'image', byte 812: …``."""
+    """Prefix a message with its location: ``a.beton, sample 3, field 'image', byte 812: …``."""
     parts = [shown(path)] if path is not None else []
     if sample is not None:
         parts.append(f"sample {sample}")
@@ -65,52 +65,55 @@ def with_place(
         parts.append(f"field {field!r}")
     if offset is not None:
         parts.append(f"byte {offset}")
-    whole = f"{', '.join(parts)}: {message}" if parts else message
-    # Names of files can hold bytes that are no text, which nobody could print.
-    return whole.encode("utf-8", "backslashreplace").decode()
+    text = f"{', '.join(parts)}: {message}" if parts else message
+    # Names of files can hold bytes that are no text and cannot be printed.
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
-def near(name: object, known: Iterable[str]) -> str:
-    """`` (did you mean x?)``, where some of the known names are like this one; else nothing."""
-    # Needed for nothing else.
+def near(name: object, names: Iterable[str]) -> str:
+    """Return `` (did you mean x?)`` if there are similar names; else nothing."""
+    # Imported only for messages.
     import difflib
 
     folded: dict[str, str] = {}
-    for one in known:
-        folded.setdefault(one.casefold(), one)
-    found = [folded[one] for one in difflib.get_close_matches(str(name).casefold(), folded, cutoff=LIKE)]
-    return f" (did you mean {' or '.join(map(brief, found))}?)" if found else ""
+    for candidate in names:
+        folded.setdefault(candidate.casefold(), candidate)
+    matches = [
+        folded[folded_name]
+        for folded_name in difflib.get_close_matches(str(name).casefold(), folded, cutoff=MIN_SIMILARITY)
+    ]
+    return f" (did you mean {' or '.join(map(brief, matches))}?)" if matches else ""
 
 
 def printable(text: str) -> str:
-    """The text with what a terminal would obey, ends of lines and marks of direction as escapes."""
+    """Escape control characters, line ends and marks of direction."""
     if text.isprintable():
         return text
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
-def shortened(text: str, most: int = MAX_NAME_CHARACTERS) -> str:
-    """The text, or its beginning and an ellipsis."""
-    return text if len(text) <= most else text[: most - 1] + "…"
+def shortened(text: str, max_characters: int = MAX_NAME_CHARACTERS) -> str:
+    """Return the text, or its beginning and an ellipsis."""
+    return text if len(text) <= max_characters else text[: max_characters - 1] + "…"
 
 
 def brief(name: str) -> str:
-    """A name out of a file as messages, tables and reprs show it: short and printable."""
+    """Return a name from a file as messages, tables and reprs show it: short and printable."""
     return printable(shortened(name))
 
 
-def listed(known: Iterable[str]) -> str:
-    """The names, or the first of many."""
+def listed(all_names: Iterable[str]) -> str:
+    """Join the names, or the first of many."""
     # Some hold ends of lines.
-    names = [shortened(one) if one.isprintable() else repr(shortened(one)) for one in known]
-    more = f", … and {len(names) - NAMES_SHOWN:,} more" if len(names) > NAMES_SHOWN else ""
-    return (", ".join(names[:NAMES_SHOWN]) or "none") + more
+    names = [shortened(name) if name.isprintable() else repr(shortened(name)) for name in all_names]
+    suffix = f", … and {len(names) - NAMES_SHOWN:,} more" if len(names) > NAMES_SHOWN else ""
+    return (", ".join(names[:NAMES_SHOWN]) or "none") + suffix
 
 
-def no_such(what: str, name: object, known: Iterable[str]) -> str:
-    """What to say about a name that is not there: those like it, and those there are."""
-    names = list(known)
-    return f"there is no {what} {name!r}{near(name, names)}; the {what}s are: {listed(names)}"
+def no_such(kind: str, name: object, candidates: Iterable[str]) -> str:
+    """Return the message for a name that does not exist: similar names, and all names."""
+    names = list(candidates)
+    return f"there is no {kind} {name!r}{near(name, names)}; the {kind}s are: {listed(names)}"
 
 
 class BatchplantError(Exception):
@@ -164,9 +167,9 @@ def _remake(
     sample: int | None,
     field: str | None,
     offset: int | None,
-    **more: Any,
+    **attributes: Any,
 ) -> BatchplantError:
-    return kind(message, path=path, sample=sample, field=field, offset=offset, **more)
+    return kind(message, path=path, sample=sample, field=field, offset=offset, **attributes)
 
 
 class OptionError(BatchplantError, ValueError):
@@ -191,8 +194,8 @@ class WriteError(BatchplantError, OSError):
     ``errno`` and ``strerror`` are those of the system: ``errno.ENOSPC`` where the disk is full.
     """
 
-    def __init__(self, message: str, *, errno: int | None = None, **place: Any) -> None:
-        super().__init__(message, **place)
+    def __init__(self, message: str, *, errno: int | None = None, **location: Any) -> None:
+        super().__init__(message, **location)
         self.errno = errno
         self.strerror = None if errno is None else os.strerror(errno)
 

@@ -104,7 +104,7 @@ def test_in_a_large_world_groups_of_ranks_share(world_size, batch_size, dealt):
         some_sizes(world_size * batch_size * 2 + 5),
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ranks, "DEALT", dealt)
+        patch.setattr(ranks, "MAX_DEALT_SAMPLES", dealt)
         balanced = shards(order, world_size, batch_size=batch_size, sizes=sizes.take)
         looked_at: list[int] = []
         shard(

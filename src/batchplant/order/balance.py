@@ -1,4 +1,4 @@
-"""Equal work for all: samples dealt out by their sizes, not by their number."""
+"""Balance: deal samples out to ranks by their sizes, not by their number."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ Sizes = Callable[[I64], npt.NDArray[Any]]
 
 
 def deal(sizes: npt.NDArray[Any], parts: int) -> I64:
-    """The part that each sample goes to, so that the sums of parts are about equal.
+    """Assign each sample to a part so that the sums of parts are about equal.
 
-    The largest that is left goes to the smallest part. With as many samples as parts, none stays empty.
+    The largest remaining sample goes to the smallest part. With as many samples as parts, none stays empty.
     """
-    found = np.empty(len(sizes), dtype=np.int64)
+    part_of_sample = np.empty(len(sizes), dtype=np.int64)
     # Where sums are equal, as with sizes of zero, the part with fewer samples is the smaller.
     heap: list[tuple[float, int, int]] = [(0, 0, part) for part in range(parts)]
     sums = np.asarray(sizes, dtype=np.float64)
     largest_first = np.argsort(-sums, kind="stable")
     for row, size in zip(largest_first.tolist(), sums[largest_first].tolist(), strict=True):
         total, count, part = heap[0]
-        found[row] = part
+        part_of_sample[row] = part
         heapq.heapreplace(heap, (total + size, count + 1, part))
-    return found
+    return part_of_sample

@@ -13,8 +13,7 @@ from .balance import Sizes
 from .keyed import key_of, whole
 from .orders import Order, random
 
-# Windows whose order is kept.
-KEPT = 8
+MAX_CACHED_WINDOWS = 8
 
 
 def bucketed(
@@ -39,9 +38,9 @@ def bucketed(
     unit = size * whole("bucket_run", bucket_run, 1)
     window = -(-size * whole("bucket_window", bucket_window, 1) // unit) * unit
 
-    @functools.lru_cache(KEPT)
-    def planned(number: int) -> I64:
-        """The samples of a window, in their order."""
+    @functools.lru_cache(MAX_CACHED_WINDOWS)
+    def window_samples(number: int) -> I64:
+        """Return the samples of a window, in their order."""
         samples = order[number * window : (number + 1) * window]
         lengths = np.asarray(sizes(samples))
         if lengths.shape != samples.shape:
@@ -57,11 +56,11 @@ def bucketed(
 
     def take(positions: I64) -> I64:
         numbers, places = np.divmod(positions, window)
-        found = np.empty(len(positions), dtype=np.int64)
+        samples = np.empty(len(positions), dtype=np.int64)
         for number in np.unique(numbers).tolist():
-            own = numbers == number
-            found[own] = planned(number)[places[own]]
-        return found
+            in_window = numbers == number
+            samples[in_window] = window_samples(number)[places[in_window]]
+        return samples
 
     return Order(order.samples, order.length, take, _base=order)
 
@@ -70,6 +69,6 @@ OPTIONS = ("bucket_size", "bucket_window", "bucket_run")
 
 
 def split(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The options of buckets, and the others."""
-    own = {name: value for name, value in options.items() if name in OPTIONS}
-    return own, {name: value for name, value in options.items() if name not in OPTIONS}
+    """Split options into those of buckets and the others."""
+    bucket_options = {name: value for name, value in options.items() if name in OPTIONS}
+    return bucket_options, {name: value for name, value in options.items() if name not in OPTIONS}

@@ -22,14 +22,14 @@ CHUNK = 1 << 14
 _GOLDEN = 0x9E3779B97F4A7C15
 
 
-def whole(name: str, value: Any, least: int, most: int = LONGEST) -> int:
-    """The value, if it is an integer of that range."""
+def whole(name: str, value: Any, minimum: int, maximum: int = LONGEST) -> int:
+    """Return the value as an int; raise OptionError unless it is an integer of that range."""
     try:
         number = operator.index(value)
     except TypeError:
         raise OptionError(f"{name} must be a whole number, not {value!r}") from None
-    if not least <= number <= most:
-        raise OptionError(f"{name} must be from {least} to {most}, not {number}")
+    if not minimum <= number <= maximum:
+        raise OptionError(f"{name} must be from {minimum} to {maximum}, not {number}")
     return number
 
 
@@ -44,9 +44,9 @@ def mix(x: U64) -> U64:
 
 
 def key_of(seed: int, epoch: int, purpose: int) -> U64:
-    """The key of an epoch; ``purpose`` tells its uses apart.
+    """Return the key of an epoch; ``purpose`` tells its uses apart.
 
-    It is an array of one, for the arithmetic of arrays wraps around without a warning.
+    An array of one element, since the arithmetic of arrays wraps around without a warning.
     """
     parts = (("seed", seed), ("epoch", epoch), ("purpose", purpose))
     return _key(*(whole(name, value, 0, 2**64 - 1) for name, value in parts))
@@ -57,25 +57,25 @@ def _key(*parts: int) -> U64:
     key = np.zeros(1, dtype=np.uint64)
     for value in parts:
         key = mix(key + value + _GOLDEN)
-    # Others are given the same one.
+    # It is cached and shared.
     key.flags.writeable = False
     return key
 
 
 def derive(key: U64, numbers: I64) -> U64:
-    """A key of its own for each number. One of the two may have a single element for all of the other."""
+    """Derive a key for each number. Either argument may have a single element for all of the other."""
     return _native.derive(np.ascontiguousarray(key), np.ascontiguousarray(numbers, dtype=np.int64))
 
 
 def uniform(key: U64, numbers: I64) -> npt.NDArray[np.float64]:
-    """A draw from [0, 1) for each number."""
+    """Draw from [0, 1) for each number."""
     return (derive(key, numbers) >> 11).astype(np.float64) * 2.0**-53
 
 
-def permute(at: I64, count: I64 | U64, key: U64) -> I64:
-    """Where each number of [0, count) goes in the permutation that the key chooses.
+def permute(numbers: I64, count: I64 | U64, key: U64) -> I64:
+    """Permute numbers of [0, count) by the permutation that the key chooses.
 
     ``count`` and ``key`` have one element for all numbers, or one for each.
     """
-    at = np.ascontiguousarray(at, dtype=np.int64)
-    return _native.permute(at, np.ascontiguousarray(count, dtype=np.uint64), np.ascontiguousarray(key))
+    numbers = np.ascontiguousarray(numbers, dtype=np.int64)
+    return _native.permute(numbers, np.ascontiguousarray(count, dtype=np.uint64), np.ascontiguousarray(key))

@@ -1,4 +1,4 @@
-"""What a state remembers of an order, so that it is not taken up with another."""
+"""Fingerprints of an order in a loader's state, so that it is not resumed with another order."""
 
 from __future__ import annotations
 
@@ -11,16 +11,22 @@ import numpy as np
 
 from .orders import NAMED, BlockIndex, Order
 
-# Places of an epoch that tell whether it is the same; a computed order gives them without the rest.
+# Positions whose samples tell epochs apart; a computed order gives them without all others.
 PROBED_SAMPLES = 64
 
 
 def marks(order: Any, options: Mapping[str, Any], indices: Any, bucketed: Any = None) -> dict[str, Any]:
-    """What fixes the row of samples besides the seed, each as something that JSON can hold."""
-    known = inspect.signature(NAMED[order]).parameters if isinstance(order, str) and order in NAMED else {}
-    said = {name: _as_json(value) for name, value in options.items()}
-    # To name what is the default anyway makes no other order.
-    chosen = {name: one for name, one in said.items() if name not in known or one != known[name].default}
+    """Return everything besides the seed that fixes the sequence of samples, as JSON values."""
+    parameters = (
+        inspect.signature(NAMED[order]).parameters if isinstance(order, str) and order in NAMED else {}
+    )
+    option_marks = {name: _as_json(value) for name, value in options.items()}
+    # An option that names its default makes no other order.
+    chosen = {
+        name: option_mark
+        for name, option_mark in option_marks.items()
+        if name not in parameters or option_mark != parameters[name].default
+    }
     return {
         "order": _as_json(order), "order_options": chosen, "indices": _as_json(indices),
         "bucket_by_length": _as_json(bucketed),
@@ -28,28 +34,28 @@ def marks(order: Any, options: Mapping[str, Any], indices: Any, bucketed: Any = 
 
 
 def mark(value: Any) -> Any:
-    """What tells a value from others, as something that JSON can hold."""
+    """Return a JSON value that tells a value from others."""
     return _as_json(value)
 
 
-def difference(state: Mapping[str, Any], own: Mapping[str, Any]) -> str | None:
-    """The first thing in which a state is not of this loader; what an older state does not tell passes."""
-    for name, mine in own.items():
+def difference(state: Mapping[str, Any], loader_marks: Mapping[str, Any]) -> str | None:
+    """Describe the first difference between a state and this loader; keys missing in an older state pass."""
+    for name, mine in loader_marks.items():
         if name in state and state[name] != mine:
             theirs = state[name]
             if isinstance(theirs, Mapping) and isinstance(mine, Mapping):
-                name = next(one for one in (*theirs, *mine) if theirs.get(one) != mine.get(one))
+                name = next(key for key in (*theirs, *mine) if theirs.get(key) != mine.get(key))
                 theirs, mine = theirs.get(name, "its default"), mine.get(name, "its default")
             return f"the state was made with {name} {theirs}, and this loader has {mine}"
     return None
 
 
 def drawn(order: Order) -> int:
-    """A checksum of some places of an epoch, all over it."""
+    """Return a checksum of the samples at some positions all over an epoch."""
     while order._base is not None:
         order = order._base
-    at = np.linspace(0, order.length - 1, min(order.length, PROBED_SAMPLES)).astype(np.int64)
-    return zlib.crc32(order.take(at).astype("<i8").tobytes())
+    positions = np.linspace(0, order.length - 1, min(order.length, PROBED_SAMPLES)).astype(np.int64)
+    return zlib.crc32(order.take(positions).astype("<i8").tobytes())
 
 
 def _as_json(value: Any) -> Any:

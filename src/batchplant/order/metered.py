@@ -45,8 +45,8 @@ class Stretch:
 
     @property
     def weights(self) -> npt.NDArray[np.float64]:
-        found: npt.NDArray[np.float64] = self.shares / int(self.shares.sum())
-        return found
+        weights: npt.NDArray[np.float64] = self.shares / int(self.shares.sum())
+        return weights
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,7 +97,10 @@ class Metered:
 
     def _begin(self) -> None:
         """A new stretch at the present position, or the end."""
-        weights = [0.0 if gone else one for one, gone in zip(self._todo[0][1], self._gone, strict=True)]
+        weights = [
+            0.0 if exhausted else weight
+            for weight, exhausted in zip(self._todo[0][1], self._gone, strict=True)
+        ]
         if not any(weights):
             if len(self._todo) > 1 and not self._gone.all():
                 raise OptionError(f"from position {self._at} on, every source that has a weight is used up")
@@ -114,21 +117,26 @@ class Metered:
         used = np.flatnonzero(now.shares)
         shares = now.shares[used]
         begun = np.frombuffer(turns, dtype=np.int64)[used]
-        given = (np.frombuffer(tokens, dtype=np.int64) - now.before)[used]
+        given_tokens = (np.frombuffer(tokens, dtype=np.int64) - now.before)[used]
         until = (step + 1) * now.step
-        wanted = np.maximum((until * shares - given) / self._means[used] * 1.25, 0).astype(np.int64) + 16
+        wanted_turns = (
+            np.maximum((until * shares - given_tokens) / self._means[used] * 1.25, 0).astype(np.int64) + 16
+        )
         while True:
-            which = np.repeat(np.arange(len(used)), wanted)
-            starts = starts_of(wanted)
-            source, turn = used[which], begun[which] + np.arange(len(which)) - starts[which]
+            source_of_turn = np.repeat(np.arange(len(used)), wanted_turns)
+            starts = starts_of(wanted_turns)
+            source, turn = (
+                used[source_of_turn],
+                begun[source_of_turn] + np.arange(len(source_of_turn)) - starts[source_of_turn],
+            )
             lengths = self._lengths(source, turn)
             sums = np.concatenate([[0], np.cumsum(lengths)])
-            before = given[which] + sums[:-1] - sums[starts[which]]
-            due = (before + lengths / 2) / shares[which]
+            before = given_tokens[source_of_turn] + sums[:-1] - sums[starts[source_of_turn]]
+            due = (before + lengths / 2) / shares[source_of_turn]
             short = due[starts[1:] - 1] < until
             if not short.any():
                 break
-            wanted[short] *= 2
+            wanted_turns[short] *= 2
         chosen = np.flatnonzero(due < until)
         chosen = chosen[np.argsort(due[chosen], kind="stable")]
         return source[chosen], turn[chosen], lengths[chosen]
@@ -139,8 +147,8 @@ class Metered:
         source, turn, length = self._contents(
             number, self._step, self._turns.tobytes(), self._tokens.tobytes()
         )
-        end, change, gone = self._events(source, turn)
-        count = min(len(source), end, change, gone)
+        end, change, exhausted = self._events(source, turn)
+        count = min(len(source), end, change, exhausted)
         if count:
             self._blocks.append(Block(number, self._step, self._at, count, self._turns, self._tokens))
             self._firsts.append(self._at)
@@ -151,8 +159,8 @@ class Metered:
         self._at, self._step = self._at + count, self._step + 1
         if count == end:
             self._end = self._at
-        elif count in (change, gone):
-            if count == gone:
+        elif count in (change, exhausted):
+            if count == exhausted:
                 self._gone |= self._turns >= (self._repeats or 1) * self.sizes
             if count == change:
                 self._todo.pop(0)
@@ -162,10 +170,10 @@ class Metered:
         """After how many documents the epoch ends, weights change, and a source leaves; else ENDLESS."""
         end = self._most - self._at
         if self._stop != "never":
-            asked = np.any([weights for _, weights in self._todo], axis=0).astype(np.bool_)
-            open_ = asked & (self._turns < self.sizes)
+            weighted = np.any([weights for _, weights in self._todo], axis=0).astype(np.bool_)
+            open_ = weighted & (self._turns < self.sizes)
             through = np.flatnonzero((turn + 1 == self.sizes[source]) & open_[source]) + 1
-            if self._stop == "first" and (asked & ~open_).any():
+            if self._stop == "first" and (weighted & ~open_).any():
                 end = 0
             elif self._stop == "first" and len(through):
                 end = min(end, int(through[0]))
@@ -196,16 +204,16 @@ class Metered:
     def _block(self, position: int) -> Block | None:
         """The block that a position is in; at the end the last one."""
         self._reach(position)
-        place = bisect.bisect_right(self._firsts, position) - 1
-        return self._blocks[place] if place >= 0 else None
+        block_number = bisect.bisect_right(self._firsts, position) - 1
+        return self._blocks[block_number] if block_number >= 0 else None
 
     def _documents(self, block: Block) -> tuple[I64, I64, I64]:
-        made = self._contents(block.stretch, block.step, block.turns.tobytes(), block.tokens.tobytes())
-        source, turn, length = (one[: block.count] for one in made)
+        contents = self._contents(block.stretch, block.step, block.turns.tobytes(), block.tokens.tobytes())
+        source, turn, length = (column[: block.count] for column in contents)
         return source, turn, length
 
     def at(self, positions: I64) -> tuple[I64, I64]:
-        """Which source gives each position, and which of its turns that is; turns go on from pass to pass."""
+        """Return the source of each position, and its turn there; turns go on from pass to pass."""
         source, turn = np.empty_like(positions), np.empty_like(positions)
         if not len(positions):
             return source, turn
@@ -214,22 +222,22 @@ class Metered:
         for number in np.unique(blocks).tolist():
             block, rows = self._blocks[number], blocks == number
             sources, turns, _ = self._documents(block)
-            source[rows], turn[rows] = (one[positions[rows] - block.first] for one in (sources, turns))
+            source[rows], turn[rows] = (column[positions[rows] - block.first] for column in (sources, turns))
         return source, turn
 
     def counts(self, position: int) -> I64:
-        """How many samples of each source come before a position."""
+        """Count the samples of each source before a position."""
         return self._sums(position)[0]
 
     def tokens(self, position: int) -> I64:
-        """How many tokens of each source come before a position."""
+        """Count the tokens of each source before a position."""
         return self._sums(position)[1]
 
     def _sums(self, position: int) -> tuple[I64, I64]:
         block, none = self._block(position), np.zeros(len(self.sizes), dtype=np.int64)
         if block is None:
             return none, none
-        source, _, length = (one[: position - block.first] for one in self._documents(block))
+        source, _, length = (column[: position - block.first] for column in self._documents(block))
         turns = np.bincount(source, minlength=len(self.sizes))
         tokens = np.bincount(source, weights=length, minlength=len(self.sizes)).astype(np.int64)
         return block.turns + turns, block.tokens + tokens
@@ -242,20 +250,22 @@ class Metered:
         for source in np.flatnonzero(counts).tolist():
             for places, turn in ((first, 0), (last, counts[source] - 1)):
                 block = self._blocks[int(np.searchsorted(turns[:, source], turn, side="right")) - 1]
-                own, numbers, _ = self._documents(block)
-                places[source] = block.first + int(np.flatnonzero((own == source) & (numbers == turn))[0])
+                block_sources, numbers, _ = self._documents(block)
+                places[source] = block.first + int(
+                    np.flatnonzero((block_sources == source) & (numbers == turn))[0]
+                )
         return first, last
 
     def passes(self, position: int) -> npt.NDArray[np.float64]:
-        """How often each source was gone through before a position."""
+        """Count the passes through each source before a position."""
         return self.counts(position) / np.maximum(self.sizes, 1)
 
     def starts(self, end: int) -> list[int]:
         """The positions before ``end`` from which on other weights hold, 0 first."""
         self._reach(end - 1)
-        return [one.start for one in self.segments if one.start < end]
+        return [segment.start for segment in self.segments if segment.start < end]
 
     def weights(self, position: int) -> npt.NDArray[np.float64]:
         """The weights at a position, which sum up to 1."""
         self._reach(position)
-        return next(one.weights for one in reversed(self.segments) if one.start <= position)
+        return next(segment.weights for segment in reversed(self.segments) if segment.start <= position)

@@ -41,25 +41,25 @@ def shares_of(weights: Sequence[float]) -> I64:
         return exact
     values = np.asarray(weights, dtype=np.float64)
     values = values / values.sum()
-    least = values[values > 0].min()
+    smallest = values[values > 0].min()
     # The smallest has a few turns in a period, so that its weight is not far off.
-    period = int(min(max(PERIOD, 2 ** math.ceil(math.log2(8 / least))), FINEST))
-    wanted = values * period
-    made: I64 = np.floor(wanted).astype(np.int64)
-    made[(made == 0) & (values > 0)] = 1
-    rest = period - int(made.sum())
-    if rest > 0:
-        made[np.argsort(made - wanted, kind="stable")[:rest]] += 1
-    return made
+    period = int(min(max(PERIOD, 2 ** math.ceil(math.log2(8 / smallest))), FINEST))
+    exact_shares = values * period
+    shares: I64 = np.floor(exact_shares).astype(np.int64)
+    shares[(shares == 0) & (values > 0)] = 1
+    missing = period - int(shares.sum())
+    if missing > 0:
+        shares[np.argsort(shares - exact_shares, kind="stable")[:missing]] += 1
+    return shares
 
 
 def _exact(weights: Sequence[float]) -> I64 | None:
     parts, scale = [], 1
     # One after another: of thousands of weights, the first that is not round tells.
-    for one in weights:
-        part = fractions.Fraction(one).limit_denominator(10**6)
+    for weight in weights:
+        part = fractions.Fraction(weight).limit_denominator(10**6)
         scale = math.lcm(scale, part.denominator)
-        if float(part) != float(one) or scale > 2**60:
+        if float(part) != float(weight) or scale > 2**60:
             return None
         parts.append(part)
     numbers = [int(part * scale) for part in parts]
@@ -77,28 +77,28 @@ class Segment:
         self.period = len(self.source)
 
     def at(self, positions: I64) -> tuple[I64, I64]:
-        """Which source gives each position, and which of its turns that is, over all segments."""
+        """Return the source of each position, and its turn there, counted over all segments."""
         past = positions - self.start
-        lap, place = past // self.period, past % self.period
-        source = self.source[place].astype(np.int64)
-        turn = self.turn[place].astype(np.int64)
+        lap, offset = past // self.period, past % self.period
+        source = self.source[offset].astype(np.int64)
+        turn = self.turn[offset].astype(np.int64)
         return source, self.before[source] + lap * self.shares[source] + turn
 
     def counts(self, position: int) -> I64:
-        """How often each source came before a position."""
-        lap, place = divmod(position - self.start, self.period)
-        within = np.bincount(self.source[:place], minlength=len(self.shares))
+        """Count the turns of each source before a position."""
+        lap, offset = divmod(position - self.start, self.period)
+        within = np.bincount(self.source[:offset], minlength=len(self.shares))
         return self.before + lap * self.shares + within
 
     def after(self, turns: I64) -> I64:
         """For every source, the position after it has had so many turns; ENDLESS where it has no more."""
-        lap, rest = np.divmod(np.maximum(turns - self.before, 1) - 1, np.maximum(self.shares, 1))
+        lap, remainder = np.divmod(np.maximum(turns - self.before, 1) - 1, np.maximum(self.shares, 1))
         # Where each source has that turn of the pattern: once, unless it has none at all.
-        places = np.flatnonzero(self.turn == rest.astype(np.uint32)[self.source])
-        at = np.full(len(self.shares), ENDLESS)
+        places = np.flatnonzero(self.turn == remainder.astype(np.uint32)[self.source])
+        positions = np.full(len(self.shares), ENDLESS)
         sources = self.source[places]
-        at[sources] = self.start + lap[sources] * self.period + places + 1
-        return np.where(turns <= self.before, self.start, at)
+        positions[sources] = self.start + lap[sources] * self.period + places + 1
+        return np.where(turns <= self.before, self.start, positions)
 
     @property
     def weights(self) -> npt.NDArray[np.float64]:
@@ -111,7 +111,7 @@ def _table(shares: bytes) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32
 
 
 class Plan(Protocol):
-    """Who comes when in an epoch of a mixture; :class:`Blend` and ``metered.Metered`` are such plans."""
+    """The sequence of sources in an epoch of a mixture: :class:`Blend` or ``metered.Metered``."""
 
     @property
     def sizes(self) -> I64: ...
@@ -134,43 +134,45 @@ class Blend:
     length: int
 
     def at(self, positions: I64) -> tuple[I64, I64]:
-        """Which source gives each position, and which of its turns that is; turns go on from pass to pass."""
+        """Return the source of each position, and its turn there; turns go on from pass to pass."""
         if len(self.segments) == 1:
             return self.segments[0].at(positions)
-        which = np.searchsorted([one.start for one in self.segments], positions, side="right") - 1
+        segment_of_position = (
+            np.searchsorted([segment.start for segment in self.segments], positions, side="right") - 1
+        )
         source, turn = np.empty_like(positions), np.empty_like(positions)
-        for number in np.unique(which):
-            rows = which == number
+        for number in np.unique(segment_of_position):
+            rows = segment_of_position == number
             source[rows], turn[rows] = self.segments[number].at(positions[rows])
         return source, turn
 
     def counts(self, position: int) -> I64:
-        """How many samples of each source come before a position."""
-        later = [one for one in self.segments if one.start <= position]
+        """Count the samples of each source before a position."""
+        later = [segment for segment in self.segments if segment.start <= position]
         return (later[-1] if later else self.segments[0]).counts(position)
 
     def span(self, position: int) -> tuple[I64, I64]:
         """At which position each source comes first, and last before this one; -1 where it does not."""
         counts = self.counts(position)
         first, last = np.full(len(counts), -1), np.full(len(counts), -1)
-        begun = [one for one in self.segments if one.start < position]
-        for one, until in zip(begun, [*(one.before for one in begun[1:]), counts], strict=True):
-            came = until > one.before
-            first = np.where(came & (first < 0), one.after(one.before + 1) - 1, first)
-            last = np.where(came, one.after(until) - 1, last)
+        begun = [segment for segment in self.segments if segment.start < position]
+        for segment, until in zip(begun, [*(segment.before for segment in begun[1:]), counts], strict=True):
+            is_new = until > segment.before
+            first = np.where(is_new & (first < 0), segment.after(segment.before + 1) - 1, first)
+            last = np.where(is_new, segment.after(until) - 1, last)
         return first, last
 
     def passes(self, position: int) -> npt.NDArray[np.float64]:
-        """How often each source was gone through before a position."""
+        """Count the passes through each source before a position."""
         return self.counts(position) / np.maximum(self.sizes, 1)
 
     def starts(self, end: int) -> list[int]:
         """The positions before ``end`` from which on other weights hold, 0 first."""
-        return [one.start for one in self.segments if one.start < end]
+        return [segment.start for segment in self.segments if segment.start < end]
 
     def weights(self, position: int) -> npt.NDArray[np.float64]:
         """The weights at a position, which sum up to 1."""
-        return next(one.weights for one in reversed(self.segments) if one.start <= position)
+        return next(segment.weights for segment in reversed(self.segments) if segment.start <= position)
 
 
 def blend(
@@ -189,11 +191,11 @@ def blend(
     number). max_repeats: how often a source is gone through at most; then it leaves the mixture, and the
     others go on in their proportion.
     """
-    counts, plan, stop, most = checked_plan(
+    counts, plan, stop, max_length = checked_plan(
         sizes, list(sizes) if weights is None else weights, schedule, stop, max_repeats
     )
-    found = _Planner(counts, plan, stop, max_repeats).plan()
-    return dataclasses.replace(found, length=min(found.length, most))
+    segments = _Planner(counts, plan, stop, max_repeats).plan()
+    return dataclasses.replace(segments, length=min(segments.length, max_length))
 
 
 def checked_plan(
@@ -204,26 +206,26 @@ def checked_plan(
     max_repeats: int | None,
 ) -> tuple[I64, list[tuple[int, list[float]]], str, int]:
     """Check what :func:`blend` takes: sizes, all weights with their positions, when to stop, the length."""
-    counts = np.array([whole("size", one, 0) for one in sizes], dtype=np.int64)
-    most = ENDLESS
+    counts = np.array([whole("size", size, 0) for size in sizes], dtype=np.int64)
+    max_length = ENDLESS
     if not isinstance(stop, str):
-        most, stop = whole("stop", stop, 1, ENDLESS), "never"
+        max_length, stop = whole("stop", stop, 1, ENDLESS), "never"
     if stop not in STOPS:
         raise OptionError(f"stop is {', '.join(STOPS)} or a number of samples, not {stop!r}")
     if max_repeats is not None:
         whole("max_repeats", max_repeats, 1)
-    plan = [(0, list(weights)), *((at, list(w)) for at, w in schedule)]
-    for number, (at, one) in enumerate(plan):
-        if not all(0 <= weight < math.inf for weight in one) or not sum(one):
+    plan = [(0, list(weights)), *((position, list(w)) for position, w in schedule)]
+    for number, (start, change_weights) in enumerate(plan):
+        if not all(0 <= weight < math.inf for weight in change_weights) or not sum(change_weights):
             raise OptionError("weights must be finite, none below 0 and not all 0")
-        if len(one) != len(counts):
-            raise OptionError(f"there are {len(counts)} sources, but {len(one)} weights")
-        if number and at <= plan[number - 1][0]:
+        if len(change_weights) != len(counts):
+            raise OptionError(f"there are {len(counts)} sources, but {len(change_weights)} weights")
+        if number and start <= plan[number - 1][0]:
             raise OptionError("a schedule needs positions that grow, the first above 0")
-        for source, weight in enumerate(one):
+        for source, weight in enumerate(change_weights):
             if weight and not counts[source]:
                 raise OptionError(f"source {source} has a weight, but no samples")
-    return counts, plan, stop, most
+    return counts, plan, stop, max_length
 
 
 class _Planner:
@@ -238,7 +240,9 @@ class _Planner:
     def plan(self) -> Blend:
         start, before, length = 0, np.zeros(len(self.sizes), dtype=np.int64), ENDLESS
         while True:
-            weights = [0.0 if gone else w for w, gone in zip(self.todo[0][1], self.left, strict=True)]
+            weights = [
+                0.0 if exhausted else w for w, exhausted in zip(self.todo[0][1], self.left, strict=True)
+            ]
             if not any(weights):
                 if len(self.todo) > 1 and not self.left.all():
                     raise OptionError(f"from position {start} on, every source that has a weight is used up")
@@ -263,15 +267,15 @@ class _Planner:
         return Segment(np.ones(len(self.sizes), dtype=np.int64), 0, np.zeros(len(self.sizes), dtype=np.int64))
 
     def _end(self, segment: Segment) -> int:
-        """Where the epoch would end if the weights stayed."""
-        asked = np.array([any(w[source] for _, w in self.todo) for source in range(len(self.sizes))])
+        """Return the position at which the epoch would end if the weights stayed."""
+        weighted = np.array([any(w[source] for _, w in self.todo) for source in range(len(self.sizes))])
         if self.stop == "never":
             return ENDLESS
-        ends = segment.after(self.sizes)[asked]
+        ends = segment.after(self.sizes)[weighted]
         return int(ends.min() if self.stop == "first" else ends.max())
 
     def _used_up(self, segment: Segment) -> I64:
-        """Where each source was gone through as often as it may."""
+        """Return the position at which each source reaches its maximum of passes."""
         if self.repeats is None:
             return np.full(len(self.sizes), ENDLESS)
         return np.where(self.left, ENDLESS, segment.after(self.repeats * self.sizes))
@@ -279,7 +283,7 @@ class _Planner:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Mixed(Order):
-    """What :func:`mixed` gives: it can also say whose sample stands at a position."""
+    """The order that :func:`mixed` returns; it also tells the source of a position."""
 
     blend: Plan = dataclasses.field(repr=False, kw_only=True)
 
@@ -298,17 +302,20 @@ def mixed(
     ``order(source, pass)`` gives another order of its samples.
     """
     total = int(plan.sizes.sum())
-    most = plan.counts(plan.length) if plan.length < ENDLESS else np.full(len(plan.sizes), ENDLESS)
+    counts = plan.counts(plan.length) if plan.length < ENDLESS else np.full(len(plan.sizes), ENDLESS)
     used = plan.sizes > 0
-    passes = int((-(-most[used] // plan.sizes[used])).max(initial=1)) if used.any() else 1
+    passes = int((-(-counts[used] // plan.sizes[used])).max(initial=1)) if used.any() else 1
     numbers = numbering(plan.sizes, seed=seed, epoch=epoch, order=order)
     return Mixed(
-        numbered(passes, total), min(plan.length, LONGEST), lambda at: numbers(*plan.at(at)), blend=plan
+        numbered(passes, total),
+        min(plan.length, LONGEST),
+        lambda positions: numbers(*plan.at(positions)),
+        blend=plan,
     )
 
 
 def numbered(passes: int, total: int) -> int:
-    """How many numbers samples have in so many passes through all sources."""
+    """Return how many sample numbers some passes through all sources take."""
     return min(max(passes, 1) * max(total, 1), LONGEST) if total else 0
 
 
@@ -321,22 +328,22 @@ def numbering(
         key = key_of(seed, epoch, 7)
 
         def shuffled(source: I64, turn: I64) -> I64:
-            lap, place = np.divmod(turn, sizes[source])
-            found: I64 = permute(place, sizes[source], derive(derive(key, source), lap)) + firsts[source]
-            found += lap * firsts[-1]
-            return found
+            lap, offset = np.divmod(turn, sizes[source])
+            numbers: I64 = permute(offset, sizes[source], derive(derive(key, source), lap)) + firsts[source]
+            numbers += lap * firsts[-1]
+            return numbers
 
         return shuffled
-    made = functools.lru_cache(max(64, 4 * len(sizes)))(order)
+    cached_order = functools.lru_cache(max(64, 4 * len(sizes)))(order)
 
     def ordered(source: I64, turn: I64) -> I64:
-        lap, place = np.divmod(turn, sizes[source])
-        found: I64 = np.empty_like(turn)
+        lap, offset = np.divmod(turn, sizes[source])
+        numbers: I64 = np.empty_like(turn)
         groups, rows = np.unique(np.stack([source, lap]), axis=1, return_inverse=True)
-        for number, (one, which) in enumerate(groups.T.tolist()):
-            own = rows.reshape(-1) == number
-            found[own] = made(one, which).take(place[own])
-        found += firsts[source] + lap * firsts[-1]
-        return found
+        for number, (source_number, lap_number) in enumerate(groups.T.tolist()):
+            selected = rows.reshape(-1) == number
+            numbers[selected] = cached_order(source_number, lap_number).take(offset[selected])
+        numbers += firsts[source] + lap * firsts[-1]
+        return numbers
 
     return ordered

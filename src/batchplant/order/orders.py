@@ -28,7 +28,7 @@ class Order:
     # The positions of samples, where every sample has one and it can be computed.
     _find: Callable[[I64], I64] | None = dataclasses.field(repr=False, default=None)
     # The same as _take of a single position, where that is cheaper than an array of one.
-    _one: Callable[[int], int] | None = dataclasses.field(repr=False, default=None)
+    _take_one: Callable[[int], int] | None = dataclasses.field(repr=False, default=None)
     # The order that it is a rearrangement of, which tells it from others at less cost.
     _base: Order | None = dataclasses.field(repr=False, default=None)
 
@@ -40,11 +40,13 @@ class Order:
 
     def take(self, positions: Any) -> I64:
         """The samples at an array of positions of any shape; negative ones count from the end."""
-        at = _integers(positions, "positions")
-        wrong = at[(at >= self.length) | (at < -self.length)]
+        checked = _integers(positions, "positions")
+        wrong = checked[(checked >= self.length) | (checked < -self.length)]
         if wrong.size:
             raise SampleIndexError(f"there is no position {wrong[0]}; there are {self.length}")
-        return self._take(np.where(at < 0, at + self.length, at).reshape(-1)).reshape(at.shape)
+        return self._take(np.where(checked < 0, checked + self.length, checked).reshape(-1)).reshape(
+            checked.shape
+        )
 
     def __len__(self) -> int:
         return self.length
@@ -56,11 +58,11 @@ class Order:
     def __getitem__(self, position: int | slice) -> int | I64:
         if isinstance(position, slice):
             return self._take(np.arange(*position.indices(self.length), dtype=np.int64))
-        at = whole("position", position, -LONGEST)
-        if not -self.length <= at < self.length:
-            raise SampleIndexError(f"there is no position {at}; there are {self.length}")
-        at += self.length if at < 0 else 0
-        return int(self._take(np.array([at]))[0] if self._one is None else self._one(at))
+        number = whole("position", position, -LONGEST)
+        if not -self.length <= number < self.length:
+            raise SampleIndexError(f"there is no position {number}; there are {self.length}")
+        number += self.length if number < 0 else 0
+        return int(self._take(np.array([number]))[0] if self._take_one is None else self._take_one(number))
 
     def __iter__(self) -> Iterator[int]:
         for start in range(0, self.length, CHUNK):
@@ -106,13 +108,17 @@ class BlockIndex:
 
     @classmethod
     def of_sizes(cls, sizes: Any, window: int | None = None) -> BlockIndex:
-        """Of blocks that lie one after another, by how many samples each has: no memory for the samples."""
+        """Make the index of consecutive blocks from their numbers of samples; takes no memory per sample."""
         counts = _integers(sizes, "sizes of blocks")
         if counts.ndim != 1 or (counts < 1).any():
             raise OptionError("sizes of blocks are one row of numbers, each at least 1")
-        made = cls(np.zeros(0, dtype=np.int64), window)
-        made.samples, made.starts, made.names = int(counts.sum()), starts_of(counts), np.arange(len(counts))
-        return made
+        block_index = cls(np.zeros(0, dtype=np.int64), window)
+        block_index.samples, block_index.starts, block_index.names = (
+            int(counts.sum()),
+            starts_of(counts),
+            np.arange(len(counts)),
+        )
+        return block_index
 
     def __len__(self) -> int:
         return len(self.names)
@@ -121,10 +127,10 @@ class BlockIndex:
     def sizes(self) -> I64:
         return np.diff(self.starts)
 
-    def sample(self, block: I64, place: I64) -> I64:
+    def sample(self, block: I64, offset: I64) -> I64:
         """The sample at a place of a block; blocks count from 0, whatever their names are."""
-        at = self.starts[block] + place
-        return at if self.rows is None else self.rows[at]
+        rows = self.starts[block] + offset
+        return rows if self.rows is None else self.rows[rows]
 
     def turns(self, *, seed: int, epoch: int) -> tuple[I64, I64]:
         """The blocks in the order of an epoch, and the first position of each turn, and the end."""
@@ -140,30 +146,32 @@ class _Blocks:
     edges: I64  # the first position of each window, and the end
     key: int
 
-    def take(self, at: Any) -> Any:
-        return arithmetic.walk(self.index.starts, self.index.rows, self.turns, self.starts, self.turned(at))
+    def take(self, positions: Any) -> Any:
+        return arithmetic.walk(
+            self.index.starts, self.index.rows, self.turns, self.starts, self.turned(positions)
+        )
 
-    def turned(self, at: Any) -> Any:
-        """Where each position reads, in the blocks one after another."""
-        return arithmetic.shuffle_windows(self.edges, self.key, at)
+    def turned(self, positions: Any) -> Any:
+        """Return the row of each position in the blocks one after another."""
+        return arithmetic.shuffle_windows(self.edges, self.key, positions)
 
-    def read_by(self, at: I64) -> I64:
+    def read_by(self, positions: I64) -> I64:
         """The block that each position reads."""
-        turn: I64 = np.searchsorted(self.starts, self.turned(at), side="right") - 1
+        turn: I64 = np.searchsorted(self.starts, self.turned(positions), side="right") - 1
         return self.turns[turn]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class QuasiRandom(Order):
-    """What :func:`quasi_random` gives: it can also say which blocks a range of positions needs."""
+    """The order that :func:`quasi_random` returns; it also tells the blocks that positions need."""
 
     _blocks: _Blocks = dataclasses.field(repr=False, kw_only=True)
 
     def touched(self, start: int, stop: int) -> npt.NDArray[Any]:
         """The numbers of the blocks that positions [start, stop) read, first needed first."""
-        at = np.arange(*slice(start, stop).indices(self.length), dtype=np.int64)
-        found, first = np.unique(self._blocks.read_by(at), return_index=True)
-        return self._blocks.index.names[found[np.argsort(first)]]
+        positions = np.arange(*slice(start, stop).indices(self.length), dtype=np.int64)
+        blocks, first = np.unique(self._blocks.read_by(positions), return_index=True)
+        return self._blocks.index.names[blocks[np.argsort(first)]]
 
 
 def quasi_random(
@@ -187,8 +195,10 @@ def quasi_random(
     window = whole("window", index.window if window is None else window, 1)
     turns, starts = index.turns(seed=seed, epoch=epoch)
     edges = np.append(starts[:-1:window], n)
-    found = _Blocks(index, turns, starts, edges, int(key_of(seed, epoch, 2)[0]))
-    return in_lanes(QuasiRandom(n, n, found.take, _one=found.take, _blocks=found), lanes, lane_size)
+    block_order = _Blocks(index, turns, starts, edges, int(key_of(seed, epoch, 2)[0]))
+    return in_lanes(
+        QuasiRandom(n, n, block_order.take, _take_one=block_order.take, _blocks=block_order), lanes, lane_size
+    )
 
 
 def shards(n: int, *, seed: int, epoch: int, blocks: Any, lanes: int = 1, lane_size: int = 1) -> Order:
@@ -210,12 +220,16 @@ def in_lanes(order: Order, lanes: int, size: int) -> Order:
     block that another one reads. It is an order like any other: any number of ranks can go on with it.
     """
     lanes, size = whole("lanes", lanes, 1), whole("lane_size", size, 1)
-    each = order.length // (lanes * size) * size
-    if lanes == 1 or not each:
+    lane_length = order.length // (lanes * size) * size
+    if lanes == 1 or not lane_length:
         return order
-    one = order._one and partial(arithmetic.change, order._one, lanes, size, each)
+    take_one = order._take_one and partial(arithmetic.change, order._take_one, lanes, size, lane_length)
     return Order(
-        order.samples, order.length, partial(arithmetic.change, order._take, lanes, size, each), None, one
+        order.samples,
+        order.length,
+        partial(arithmetic.change, order._take, lanes, size, lane_length),
+        None,
+        take_one,
     )
 
 
@@ -229,7 +243,7 @@ def _index_of(order: str, n: int, blocks: Any) -> BlockIndex:
 
 
 def windowed(n: int, *, seed: int, epoch: int, window: int = 1000) -> Order:
-    """What a shuffle buffer does, but bounded both ways: no sample is over ``window`` from its place.
+    """Shuffle as a buffer does, but bounded both ways: no sample moves farther than ``window``.
 
     Runs of ``window // 2 + 1`` samples are shuffled, then once more with the borders half a run further,
     so that no border separates neighbours. Where the borders lie changes with the epoch. A window of n
@@ -257,8 +271,8 @@ def weighted(weights: Any, *, seed: int, epoch: int, count: int | None = None, r
     n, drawn, key = len(values), np.flatnonzero(values), key_of(seed, epoch, 4)
     if not ((values >= 0) & np.isfinite(values)).all() or (n and not len(drawn)):
         raise OptionError("weights must be finite, none below 0 and not all 0")
-    most = LONGEST if replace and n else len(drawn)
-    length = min(n, most) if count is None else whole("count", count, 0, most)
+    max_length = LONGEST if replace and n else len(drawn)
+    length = min(n, max_length) if count is None else whole("count", count, 0, max_length)
     if replace:
         # Scaled, for the sum must neither overflow nor be so small that a product rounds up to it.
         ends = np.cumsum(values / values.max(initial=0.0))
@@ -269,9 +283,9 @@ def weighted(weights: Any, *, seed: int, epoch: int, count: int | None = None, r
     return Order(n, length, partial(np.take, drawn[np.argsort(arrival, kind="stable")]))
 
 
-def _draw(at: I64, ends: npt.NDArray[np.float64], key: U64) -> I64:
+def _draw(positions: I64, ends: npt.NDArray[np.float64], key: U64) -> I64:
     # "right" passes over samples of weight 0: their end is that of the sample before.
-    return np.searchsorted(ends, uniform(key, at) * ends[-1:], side="right")
+    return np.searchsorted(ends, uniform(key, positions) * ends[-1:], side="right")
 
 
 def class_balanced(labels: Any, *, seed: int, epoch: int, count: int | None = None) -> Order:
@@ -288,12 +302,12 @@ def class_balanced(labels: Any, *, seed: int, epoch: int, count: int | None = No
     return Order(n, length, partial(_take_turns, index=index, key=key))
 
 
-def _take_turns(at: I64, index: BlockIndex, key: U64) -> I64:
-    turn, slot = np.divmod(at, max(len(index), 1))
+def _take_turns(positions: I64, index: BlockIndex, key: U64) -> I64:
+    turn, slot = np.divmod(positions, max(len(index), 1))
     group = permute(slot, np.array([len(index)]), derive(key, turn))
     size = index.sizes[group]
-    lap, place = np.divmod(turn, size)
-    return index.sample(group, permute(place, size, derive(derive(~key, group), lap)))
+    lap, offset = np.divmod(turn, size)
+    return index.sample(group, permute(offset, size, derive(derive(~key, group), lap)))
 
 
 def from_array(indices: Any, *, samples: int | None = None) -> Order:
@@ -319,9 +333,11 @@ def subset(order: Order | int, indices: Any) -> Order:
     inner, outer = order if isinstance(order, Order) else sequential(order), from_array(indices)
     if inner.samples != outer.length:
         raise OptionError(f"the order is of {inner.samples} samples, but there are {outer.length} indices")
-    one = inner._one and outer._one and partial(arithmetic.compose, inner._one, outer._one)
+    take_one = (
+        inner._take_one and outer._take_one and partial(arithmetic.compose, inner._take_one, outer._take_one)
+    )
     return Order(
-        outer.samples, inner.length, partial(arithmetic.compose, inner._take, outer._take), None, one
+        outer.samples, inner.length, partial(arithmetic.compose, inner._take, outer._take), None, take_one
     )
 
 
@@ -347,7 +363,7 @@ def make(
     **options: Any,
 ) -> Order:
     """An order of n samples: by name, from sample numbers, from ``fn(n, rng)``, or an Order as it is."""
-    known = {"n": n, "seed": seed, "epoch": epoch, "blocks": blocks, "labels": labels, "weights": weights}
+    inputs = {"n": n, "seed": seed, "epoch": epoch, "blocks": blocks, "labels": labels, "weights": weights}
     build = NAMED.get(order) if isinstance(order, str) else None
     if isinstance(order, str) and build is None:
         raise OptionError(no_such("order", order, NAMED))
@@ -356,25 +372,25 @@ def make(
         if name not in takes:
             raise OptionError(f"the order {order if build else 'given'} takes no option {name}")
     if build:
-        made = build(**{name: known[name] for name in takes if name in known}, **options)
+        built = build(**{name: inputs[name] for name in takes if name in inputs}, **options)
     elif callable(order):
-        made = from_function(order, n, seed=seed, epoch=epoch)
+        built = from_function(order, n, seed=seed, epoch=epoch)
     else:
-        made = order if isinstance(order, Order) else from_array(order, samples=n)
-    if made.samples != n:
-        raise OptionError(f"the order is of {made.samples} samples, but there are {n}")
-    return made
+        built = order if isinstance(order, Order) else from_array(order, samples=n)
+    if built.samples != n:
+        raise OptionError(f"the order is of {built.samples} samples, but there are {n}")
+    return built
 
 
-def _integers(values: Any, what: str) -> I64:
+def _integers(values: Any, name: str) -> I64:
     """A copy as int64."""
-    found = _array(values)
-    if found.size and found.dtype.kind not in "iu":
-        raise OptionError(f"{what} must be whole numbers, not {found.dtype}")
-    if found.dtype == np.uint64:
+    array = _array(values)
+    if array.size and array.dtype.kind not in "iu":
+        raise OptionError(f"{name} must be whole numbers, not {array.dtype}")
+    if array.dtype == np.uint64:
         # What is beyond int64 must not wrap around to something valid.
-        found = np.minimum(found, 2**63 - 1)
-    return found.astype(np.int64)
+        array = np.minimum(array, 2**63 - 1)
+    return array.astype(np.int64)
 
 
 def _array(values: Any) -> npt.NDArray[Any]:

@@ -1,4 +1,4 @@
-"""How random an order is, and what reading in it costs: pure functions of sample numbers.
+"""Measures of an order: how random it is, and what reading in it costs; functions of sample numbers.
 
 They take an epoch as an array: the sample, its label or its storage block at every position. 1.0 is what a
 uniform shuffle gives, where a measure is relative to one.
@@ -33,7 +33,7 @@ __all__ = [
 
 
 def displacement(samples: I64) -> float:
-    """How far samples are from their place, relative to a uniform shuffle; ``samples`` is a permutation."""
+    """Mean distance of samples from their place, relative to a uniform shuffle; of a permutation."""
     n = len(samples)
     if n < 2:
         return 0.0
@@ -42,7 +42,7 @@ def displacement(samples: I64) -> float:
 
 
 def spread(samples: I64) -> float:
-    """How far apart two samples come that are stored side by side, relative to a uniform shuffle."""
+    """Mean distance of two samples that are stored side by side, relative to a uniform shuffle."""
     n = len(samples)
     if n < 2:
         return 0.0
@@ -60,8 +60,8 @@ def kept_neighbours(samples: I64) -> float:
 
 def codes_of(values: Any) -> I64:
     """Equal values get equal numbers, from 0 on."""
-    found: I64 = np.unique(np.asarray(values), return_inverse=True)[1].reshape(-1).astype(np.int64)
-    return found
+    codes: I64 = np.unique(np.asarray(values), return_inverse=True)[1].reshape(-1).astype(np.int64)
+    return codes
 
 
 def entropy(codes: I64) -> float:
@@ -86,30 +86,30 @@ def batch_entropy(codes: I64, batch_size: int) -> float:
 
 
 def autocorrelation(values: Any, lags: int) -> F64:
-    """Of numbers at lags 1 to ``lags``: 0 where what follows cannot be told, 1 where it is the same."""
+    """Autocorrelation of numbers at lags 1 to ``lags``: 0 for unpredictable numbers, 1 for equal ones."""
     centred = np.asarray(values, dtype=np.float64)
     centred = centred - centred.mean() if len(centred) else centred
     power = float(centred @ centred)
-    found = np.zeros(lags)
+    correlation = np.zeros(lags)
     for lag in range(1, min(lags, len(centred) - 1) + 1):
         # Each sum is over fewer pairs than the power is over values.
         share = len(centred) / (len(centred) - lag)
-        found[lag - 1] = share * float(centred[:-lag] @ centred[lag:]) / power if power else 0.0
-    return found
+        correlation[lag - 1] = share * float(centred[:-lag] @ centred[lag:]) / power if power else 0.0
+    return correlation
 
 
 def label_autocorrelation(codes: I64, lags: int) -> F64:
-    """How much more often than by chance a label comes again after 1 to ``lags`` samples: 0 by chance."""
+    """Excess over chance with which a label comes again after 1 to ``lags`` samples: 0 by chance."""
     chance = float(((np.bincount(codes) / max(len(codes), 1)) ** 2).sum())
-    found = np.zeros(lags)
+    correlation = np.zeros(lags)
     for lag in range(1, min(lags, len(codes) - 1) + 1):
         same = float((codes[:-lag] == codes[lag:]).mean())
-        found[lag - 1] = (same - chance) / (1 - chance) if chance < 1 else 0.0
-    return found
+        correlation[lag - 1] = (same - chance) / (1 - chance) if chance < 1 else 0.0
+    return correlation
 
 
 def blocks_per_batch(blocks: I64, batch_size: int) -> float:
-    """How many different blocks a batch touches, on average; blocks are numbered from 0."""
+    """Mean number of different blocks that a batch touches; blocks are numbered from 0."""
     if not len(blocks):
         return 0.0
     batch = np.arange(len(blocks)) // batch_size
@@ -118,35 +118,35 @@ def blocks_per_batch(blocks: I64, batch_size: int) -> float:
 
 
 def block_loads(blocks: I64, batch_size: int, cache: int) -> I64:
-    """How often each block is read, if the ``cache`` blocks that were used last are kept.
+    """Count the reads of each block with an LRU cache of ``cache`` blocks.
 
     A batch reads a block once at most, for its samples are read together.
     """
     loads = np.zeros(int(blocks.max(initial=-1)) + 1, dtype=np.int64)
-    held: OrderedDict[int, None] = OrderedDict()
+    cached: OrderedDict[int, None] = OrderedDict()
     for start in range(0, len(blocks), batch_size):
         touched = dict.fromkeys(blocks[start : start + batch_size].tolist())
         for block in touched:
-            if block in held:
-                held.move_to_end(block)
+            if block in cached:
+                cached.move_to_end(block)
                 continue
             loads[block] += 1
-            held[block] = None
-            if len(held) > cache:
-                held.popitem(last=False)
+            cached[block] = None
+            if len(cached) > cache:
+                cached.popitem(last=False)
     return loads
 
 
-def share_deviation(here: npt.NDArray[np.bool_], weights: float | F64) -> F64:
+def share_deviation(is_present: npt.NDArray[np.bool_], weights: float | F64) -> F64:
     """By how many samples a source is ahead of its weight, at every position.
 
     ``here``: where the source comes. ``weights``: its weight, or that at every position.
     """
-    ideal = np.cumsum(np.broadcast_to(np.asarray(weights, dtype=np.float64), here.shape))
-    return np.cumsum(here) - ideal
+    ideal = np.cumsum(np.broadcast_to(np.asarray(weights, dtype=np.float64), is_present.shape))
+    return np.cumsum(is_present) - ideal
 
 
-def longest_run(here: npt.NDArray[np.bool_]) -> int:
-    """How often something comes in a row at most."""
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], here, [False]])))
+def longest_run(is_present: npt.NDArray[np.bool_]) -> int:
+    """Length of the longest run of True."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], is_present, [False]])))
     return int((edges[1::2] - edges[::2]).max(initial=0))

@@ -14,8 +14,8 @@ from .balance import Sizes, deal
 from .keyed import whole
 from .orders import Order
 
-# Samples dealt out together by size: more make ranks more alike, and each rank has to look at all of them.
-DEALT = 4096
+# Dealt out together by size: more make ranks more alike, and each rank computes the sizes of all of them.
+MAX_DEALT_SAMPLES = 4096
 PADS = ("none", "repeat", "skip")
 
 
@@ -34,87 +34,91 @@ class Shard:
 
     @property
     def steps(self) -> int:
-        """How often batches are given out, to all ranks together."""
-        left, step = self.order.length - self.start, self.world_size * self.batch_size
-        return left // step if self.drop_last else -(-left // step)
+        """Number of steps; at each step every rank gets a batch."""
+        remaining, step = self.order.length - self.start, self.world_size * self.batch_size
+        return remaining // step if self.drop_last else -(-remaining // step)
 
     def __len__(self) -> int:
         """The number of batches, the same on every rank unless ``pad`` is ``"skip"``."""
         last = self.steps - 1
-        return last if self.pad == "skip" and last >= 0 and not self._own(*self._step(last)) else last + 1
+        return (
+            last if self.pad == "skip" and last >= 0 and not self._rank_range(*self._step(last)) else last + 1
+        )
 
     def has(self, number: int) -> bool:
-        """Whether there is such a batch."""
+        """Return True if there is such a batch."""
         return number < len(self)
 
     def __iter__(self) -> Iterator[I64]:
         return (self.batch(number) for number in range(len(self)))
 
     def _step(self, number: int) -> tuple[int, int]:
-        """The positions that all ranks together take with this batch."""
+        """Return the first position of a step and its end."""
         if not 0 <= number < self.steps:
             raise SampleIndexError(f"there is no batch {number}; there are {self.steps}")
         step = self.world_size * self.batch_size
-        full, rest = divmod(self.order.length - self.start, step)
-        if not self.drop_last and full and self.batch_size > 1 and 0 < rest < self.world_size:
-            # Too few for every rank: the last two steps share what is left.
+        full, remainder = divmod(self.order.length - self.start, step)
+        if not self.drop_last and full and self.batch_size > 1 and 0 < remainder < self.world_size:
+            # Too few for every rank: the last two steps share the remaining samples.
             full -= 1
-            rest += step
+            remainder += step
         first = self.start + min(number, full) * step
         if number < full:
             return first, first + step
         tail, turn = self.steps - full, number - full
-        return first + rest * turn // tail, first + rest * (turn + 1) // tail
+        return first + remainder * turn // tail, first + remainder * (turn + 1) // tail
 
-    def _border(self, first: int, last: int, rank: int) -> int:
-        """Where the part of a rank begins; the first ranks have one more where it does not come out even."""
-        each, more = divmod(last - first, self.world_size)
-        return first + each * rank + min(rank, more)
+    def _rank_start(self, first: int, last: int, rank: int) -> int:
+        """Return the first position of a rank in a step; the first ranks take one more if it is uneven."""
+        rank_size, extra = divmod(last - first, self.world_size)
+        return first + rank_size * rank + min(rank, extra)
 
-    def _own(self, first: int, last: int) -> range:
-        return range(self._border(first, last, self.rank), self._border(first, last, self.rank + 1))
+    def _rank_range(self, first: int, last: int) -> range:
+        return range(self._rank_start(first, last, self.rank), self._rank_start(first, last, self.rank + 1))
 
     def positions(self, number: int) -> range | I64:
-        """The positions of this rank's batch."""
+        """Return the positions of this rank's batch."""
         dealt = self._dealt(number)
         return self._range(number) if dealt is None else dealt[0]
 
     def batch(self, number: int) -> I64:
-        """The samples of this rank's batch."""
+        """Return the samples of this rank's batch."""
         dealt = self._dealt(number)
         if dealt is not None:
             return dealt[1]
-        at = self._range(number)
-        return self.order[at.start : at.stop]
+        positions = self._range(number)
+        return self.order[positions.start : positions.stop]
 
     def _range(self, number: int) -> range:
         first, last = self._step(number)
-        own = self._own(first, last)
-        return range(last - 1, last) if not own and self.pad == "repeat" else own
+        positions = self._rank_range(first, last)
+        return range(last - 1, last) if not positions and self.pad == "repeat" else positions
 
     def _dealt(self, number: int) -> tuple[I64, I64] | None:
-        """The positions and samples of this rank by size; None where they go by their number."""
+        """Return the positions and samples of this rank by size; None if they are dealt by number."""
         first, last = self._step(number)
         if self.sizes is None or last - first <= self.world_size or self.world_size == 1:
             return None
         # Among many ranks, groups of neighbours share the samples of their steps.
-        groups = min(-(-(last - first) // DEALT), self.world_size // 2)
+        groups = min(-(-(last - first) // MAX_DEALT_SAMPLES), self.world_size // 2)
         group = ((self.rank + 1) * groups - 1) // self.world_size
         begin, end = group * self.world_size // groups, (group + 1) * self.world_size // groups
-        at = np.arange(self._border(first, last, begin), self._border(first, last, end), dtype=np.int64)
-        samples = self.order.take(at)
+        positions = np.arange(
+            self._rank_start(first, last, begin), self._rank_start(first, last, end), dtype=np.int64
+        )
+        samples = self.order.take(positions)
         # The part with the largest sample goes to another rank at every step.
         part = (self.rank - begin - number) % (end - begin)
         ours = deal(self.sizes(samples), end - begin) == part
-        return at[ours], samples[ours]
+        return positions[ours], samples[ours]
 
     def position_after(self, count: int) -> int:
-        """Where the epoch stands after so many batches of every rank: the ``start`` to go on from."""
+        """Return the position after ``count`` batches of every rank: the ``start`` to resume from."""
         return self._step(count - 1)[1] if count else self.start
 
     @property
     def idle(self) -> int:
-        """How many ranks have nothing at the last step; 0 unless the samples cannot go round."""
+        """Number of ranks that have no sample at the last step."""
         if self.pad == "repeat" or not self.steps:
             return 0
         first, last = self._step(self.steps - 1)
@@ -151,14 +155,14 @@ class Turns:
         return self.shard.has(self.turn(number))
 
     def turn(self, number: int) -> int:
-        """Which batch of the shard it is."""
+        """Return the batch number in the shard."""
         return self.first + number * self.step
 
     def batch(self, number: int) -> I64:
         return self.shard.batch(self.turn(number))
 
     def position_after(self, count: int) -> int:
-        """Where the epoch stands after so many batches of every worker."""
+        """Return the position after ``count`` batches of every worker."""
         last = count * self.step
         while not self.shard.has(last - 1) and last > 0:
             last -= 1

@@ -1,4 +1,4 @@
-"""What a dataset holds: field kinds and the schema that names them.
+"""The data model: field kinds, and the schema that names them.
 
 Every kind is a frozen dataclass; two schemas are equal when their fields are, in any order of keys but
 the same order of names. A kind also fixes how its cells look inside :class:`~batchplant.Columns`:
@@ -87,22 +87,22 @@ NEEDS_MORE = {
 DEEPEST = 64
 
 
-def field_from_json(found: Any, depth: int = 0) -> Field:
+def field_from_json(data: Any, depth: int = 0) -> Field:
     """The field that ``Field.to_json`` described; anything else is a SchemaError."""
-    if not isinstance(found, dict) or str(found.get("kind")) not in KINDS or depth > DEEPEST:
+    if not isinstance(data, dict) or str(data.get("kind")) not in KINDS or depth > DEEPEST:
         # Not repr, which goes as deep as the value does.
-        raise SchemaError(f"not a field description: {reprlib.repr(found)[:80]}")
-    kind: Any = KINDS[str(found["kind"])]
+        raise SchemaError(f"not a field description: {reprlib.repr(data)[:80]}")
+    kind: Any = KINDS[str(data["kind"])]
     arguments = {
         name: tuple(value) if isinstance(value, list) else value
-        for name, value in found.items()
+        for name, value in data.items()
         if name != "kind"
     }
     try:
         if kind is List:
-            arguments["of"] = field_from_json(found.get("of"), depth + 1)
+            arguments["of"] = field_from_json(data.get("of"), depth + 1)
         if kind is Struct:
-            arguments["fields"] = _named(found.get("fields"), depth + 1)
+            arguments["fields"] = _named(data.get("fields"), depth + 1)
         field: Field = kind(**arguments)
         check_optional(field)
         return field
@@ -110,31 +110,33 @@ def field_from_json(found: Any, depth: int = 0) -> Field:
         raise SchemaError(f"not a field description: {error}") from None
 
 
-def _named(found: Any, depth: int = 0) -> list[tuple[str, Field]]:
+def _named(entries: Any, depth: int = 0) -> list[tuple[str, Field]]:
     """Fields by name, as :meth:`Schema.to_json` and a Struct describe them."""
-    if not isinstance(found, list) or not all(isinstance(one, dict) and "name" in one for one in found):
+    if not isinstance(entries, list) or not all(
+        isinstance(entry, dict) and "name" in entry for entry in entries
+    ):
         raise SchemaError("not a schema: a list of field descriptions is needed")
-    if len({str(one["name"]) for one in found}) < len(found):
+    if len({str(entry["name"]) for entry in entries}) < len(entries):
         raise SchemaError("not a schema: two fields have one name")
     return [
-        (str(one["name"]), field_from_json({k: v for k, v in one.items() if k != "name"}, depth))
-        for one in found
+        (str(entry["name"]), field_from_json({k: v for k, v in entry.items() if k != "name"}, depth))
+        for entry in entries
     ]
 
 
-def as_field(given: Field | str) -> Field:
+def as_field(kind: Field | str) -> Field:
     """Return a field, or the one that a kind's bare name means: ``"bytes"``, ``"time"``, ``"float32"``."""
-    if isinstance(given, Field):
-        return given
-    known = BARE_KINDS.get(str(given).lower()) if isinstance(given, str) else None
-    if known is not None:
-        return known
-    if given in NEEDS_MORE:
-        raise SchemaError(f"{given} alone does not say enough; write {NEEDS_MORE[given]}")
-    if given not in KINDS:
+    if isinstance(kind, Field):
+        return kind
+    kind_class = BARE_KINDS.get(str(kind).lower()) if isinstance(kind, str) else None
+    if kind_class is not None:
+        return kind_class
+    if kind in NEEDS_MORE:
+        raise SchemaError(f"{kind} alone does not say enough; write {NEEDS_MORE[kind]}")
+    if kind not in KINDS:
         known_names = sorted({*KINDS, *BARE_KINDS})
-        raise SchemaError(no_such("kind", given, known_names))
-    return field_from_json({"kind": given})
+        raise SchemaError(no_such("kind", kind, known_names))
+    return field_from_json({"kind": kind})
 
 
 class Schema(Mapping[str, Field]):
@@ -142,8 +144,10 @@ class Schema(Mapping[str, Field]):
 
     __slots__ = ("_fields",)
 
-    def __init__(self, fields: Mapping[str, Field] | Iterable[tuple[str, Field]] = (), **more: Field) -> None:
-        self._fields = checked_fields(dict(fields, **more))
+    def __init__(
+        self, fields: Mapping[str, Field] | Iterable[tuple[str, Field]] = (), **named_fields: Field
+    ) -> None:
+        self._fields = checked_fields(dict(fields, **named_fields))
 
     def __getitem__(self, name: str) -> Field:
         try:
@@ -194,5 +198,5 @@ class Schema(Mapping[str, Field]):
         return [{"name": name, **field.to_json()} for name, field in self.items()]
 
     @classmethod
-    def from_json(cls, found: Any) -> Schema:
-        return cls(_named(found))
+    def from_json(cls, data: Any) -> Schema:
+        return cls(_named(data))

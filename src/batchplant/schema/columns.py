@@ -43,21 +43,21 @@ def starts_of(sizes: I64) -> I64:
     return offsets
 
 
-def end_within(sizes: I64 | None, start: int, rows: int, most: int) -> int:
+def end_within(sizes: I64 | None, start: int, rows: int, max_bytes: int) -> int:
     """Behind the last of up to ``rows`` samples from ``start`` on that together have up to ``most`` bytes.
 
     One sample is taken however large it is; without sizes all of them are.
     """
     if sizes is None:
         return start + rows
-    return start + max(1, int(np.searchsorted(np.cumsum(sizes[start : start + rows]), most, "right")))
+    return start + max(1, int(np.searchsorted(np.cumsum(sizes[start : start + rows]), max_bytes, "right")))
 
 
-def sample_numbers(given: Any, length: int) -> I64:
+def sample_numbers(indices: Any, length: int) -> I64:
     """Numbers of samples out of ``length`` as int64, none negative, none out of range."""
-    found: npt.NDArray[Any] = np.asarray(given)
+    found: npt.NDArray[Any] = np.asarray(indices)
     if found.ndim != 1:
-        raise OptionError(f"a list of sample numbers is needed, not {given!r}")
+        raise OptionError(f"a list of sample numbers is needed, not {indices!r}")
     if found.dtype == np.bool_ and len(found) == length:
         return np.flatnonzero(found)
     if found.size == 0:
@@ -122,7 +122,7 @@ class Ragged:
 
     @property
     def raw(self) -> Flags:
-        """Which cells are raw pixels."""
+        """Flags of the cells that are raw pixels."""
         if self.shape is None:
             return np.zeros(len(self), dtype=np.bool_)
         return np.asarray(self.shape.any(axis=1))
@@ -206,17 +206,17 @@ class Masked(Ragged):
             mask, width = self.mask, self.dtype.itemsize * math.prod(self.row)
             wrong = self.sizes != np.where(mask, width, 0)
             if wrong.any():
-                at = int(np.argmax(wrong))
-                raise DecodeError(f"{self.sizes[at]} bytes are no {self.dtype} {self.row}", sample=at)
+                row = int(np.argmax(wrong))
+                raise DecodeError(f"{self.sizes[row]} bytes are no {self.dtype} {self.row}", sample=row)
             packed = self.data[self.offsets[0] : self.offsets[-1]]
             if not mask.all():
-                found = np.full((len(self), *self.row), missing_value(self.dtype), dtype=self.dtype)
-                found[mask] = np.ascontiguousarray(packed).view(self.dtype).reshape(-1, *self.row)
+                values = np.full((len(self), *self.row), missing_value(self.dtype), dtype=self.dtype)
+                values[mask] = np.ascontiguousarray(packed).view(self.dtype).reshape(-1, *self.row)
             elif width:
-                found = np.ascontiguousarray(packed).view(self.dtype).reshape(-1, *self.row)
+                values = np.ascontiguousarray(packed).view(self.dtype).reshape(-1, *self.row)
             else:
-                found = np.empty((len(self), *self.row), dtype=self.dtype)
-            self._values = found
+                values = np.empty((len(self), *self.row), dtype=self.dtype)
+            self._values = values
         return self._values
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
@@ -230,7 +230,7 @@ class Masked(Ragged):
 
 
 def missing_value(dtype: np.dtype[Any]) -> Any:
-    """What stands for a missing value in an array."""
+    """Return the value that stands for a missing one in an array."""
     return np.array("NaT" if dtype.kind in "mM" else np.nan if dtype.kind in "fc" else 0, dtype=dtype)
 
 
@@ -252,7 +252,7 @@ def masked(schema: Schema, columns: Columns) -> Columns:
 
 
 class Spans:
-    """Where cells lie: cell i is ``size[i]`` bytes at ``start[i]`` of ``files[file[i]]`` (-1: missing)."""
+    """Locations of cells: cell i is ``size[i]`` bytes at ``start[i]`` of ``files[file[i]]`` (-1: missing)."""
 
     __slots__ = ("file", "files", "shape", "size", "start")
 
@@ -275,7 +275,7 @@ class Spans:
     def compact(self) -> Spans:
         """Without the files that no cell lies in."""
         used, file = np.unique(self.file, return_inverse=True)
-        files = [self.files[one] for one in used.tolist()]
+        files = [self.files[number] for number in used.tolist()]
         return Spans(files, self.start, self.size, file.reshape(-1).astype(np.int32), self.shape)
 
     def __repr__(self) -> str:
@@ -355,16 +355,16 @@ class Columns(dict[str, Column]):
     @classmethod
     def read(cls, fields: Iterable[str], read: Callable[[str], Column], path: str | None = None) -> Columns:
         """``read(name)`` of each field; an error says which field, and which path."""
-        found = cls()
+        columns = cls()
         for name in fields:
             try:
-                found[name] = read(name)
+                columns[name] = read(name)
             except BatchplantError as error:
                 raise error.at(path=path, field=name) from None
             except MemoryError:
                 message = "its cells do not fit into memory"
                 raise DamagedError(message, path=path, field=name) from None
-        return found
+        return columns
 
     @classmethod
     def concat(cls, parts: Sequence[Mapping[str, Column]]) -> Columns:
@@ -378,8 +378,8 @@ def concat_columns(parts: Iterable[Column]) -> Column:
     parts = list(parts)
     ragged = [part for part in parts if isinstance(part, Ragged)]
     if ragged:
-        whole, first = Ragged.concat(ragged), ragged[0]
-        return Masked(whole, first.dtype, first.row) if isinstance(first, Masked) else whole
+        joined, first = Ragged.concat(ragged), ragged[0]
+        return Masked(joined, first.dtype, first.row) if isinstance(first, Masked) else joined
     return np.concatenate([part for part in parts if not isinstance(part, Ragged)])
 
 

@@ -1,4 +1,4 @@
-"""What every kind has in common, and the plain kinds: numbers, bytes, text, JSON, arrays."""
+"""The base class of kinds, and the plain kinds: numbers, bytes, text, JSON, arrays."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST_BYTES = 2**62
 
 
 def is_text(text: str) -> bool:
-    """Whether it can be written: JSON and names of files can hold halves of letters, which are no text."""
+    """Return True for valid text; JSON and names of files can hold lone surrogates, which are none."""
     try:
         return text.isascii() or bool(text.encode())
     except UnicodeEncodeError:
@@ -51,12 +51,12 @@ class Field:
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object that :func:`field_from_json` turns back into the same field."""
-        found: dict[str, Any] = {"kind": self.kind}
+        data: dict[str, Any] = {"kind": self.kind}
         for part in dataclasses.fields(self):
             value = getattr(self, part.name)
             if part.init and (value != part.default or part.default is dataclasses.MISSING):
-                found[part.name] = _as_json(value)
-        return found
+                data[part.name] = _as_json(value)
+        return data
 
     def renamed(self, names: Mapping[str, str]) -> Field:
         """The same where fields got other names (old → new): it may name some of them."""
@@ -76,7 +76,7 @@ class Field:
 
 def _short_repr(value: Any) -> str:
     """The repr of a value; texts in it may come from a file and be of any length."""
-    if isinstance(value, tuple) and all(isinstance(one, str) for one in value):
+    if isinstance(value, tuple) and all(isinstance(text, str) for text in value):
         return repr(tuple(map(shortened, value)))
     return repr(shortened(value)) if isinstance(value, str) else repr(value)
 
@@ -84,7 +84,7 @@ def _short_repr(value: Any) -> str:
 def _as_json(value: Any) -> Any:
     if isinstance(value, Field):
         return value.to_json()
-    return [_as_json(one) for one in value] if isinstance(value, tuple) else value
+    return [_as_json(entry) for entry in value] if isinstance(value, tuple) else value
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,12 +98,12 @@ def _check_dtype(dtype: Any, allowed: str, kind: str) -> str:
     """The canonical name of a dtype of one of the allowed NumPy kinds."""
     try:
         # A list or a mapping would be a structure of several.
-        found = np.dtype("V" if isinstance(dtype, list | tuple | dict) else dtype)
+        numpy_dtype = np.dtype("V" if isinstance(dtype, list | tuple | dict) else dtype)
     except (TypeError, ValueError, SyntaxError, DeprecationWarning) as error:
         raise OptionError(f"{kind} cannot have dtype {dtype!r}: {error}") from None
-    if found.kind not in allowed:
-        raise OptionError(f"{kind} cannot have dtype {found.name}")
-    return str(found.name)
+    if numpy_dtype.kind not in allowed:
+        raise OptionError(f"{kind} cannot have dtype {numpy_dtype.name}")
+    return str(numpy_dtype.name)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,9 +125,9 @@ class Int(_Number):
         if self.names is None:
             raise SchemaError(f"an Int without names of classes needs a whole number, not {name!r}")
         if self.names.count(name) != 1:
-            said = "several classes" if name in self.names else "no class"
+            matches = "several classes" if name in self.names else "no class"
             hint = near(name, self.names)
-            raise SchemaError(f"{said} {name!r}{hint}; the classes are: {listed(self.names)}")
+            raise SchemaError(f"{matches} {name!r}{hint}; the classes are: {listed(self.names)}")
         return self.names.index(name)
 
     def __str__(self) -> str:
@@ -180,8 +180,11 @@ class Tensor(Field):
             shape = tuple(None if size is None else int(size) for size in self.shape)
         except (TypeError, ValueError, OverflowError):
             raise OptionError(f"a Tensor cannot have the shape {self.shape!r}") from None
-        known = [size for size in shape if size is not None]
-        if min(known, default=0) < 0 or math.prod(known) * np.dtype(self.dtype).itemsize > MOST_BYTES:
+        fixed_sizes = [size for size in shape if size is not None]
+        if (
+            min(fixed_sizes, default=0) < 0
+            or math.prod(fixed_sizes) * np.dtype(self.dtype).itemsize > MOST_BYTES
+        ):
             raise OptionError(f"a Tensor cannot have the shape {shape}")
         object.__setattr__(self, "shape", shape)
 
@@ -194,7 +197,7 @@ class Tensor(Field):
 
     @property
     def flat(self) -> bool:
-        """Whether a ragged cell is the bare values: only the first size varies, so its length tells it."""
+        """True if a ragged cell is the bare values: only the first size varies, so its length tells it."""
         return None not in self.shape[1:] and 0 not in self.shape[1:]
 
     def fits(self, shape: tuple[int, ...]) -> bool:

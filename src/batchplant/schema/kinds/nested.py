@@ -24,11 +24,11 @@ class Decimal(Text):
     scale: int = 0
 
     def __post_init__(self) -> None:
-        for name, least in (("precision", 1), ("scale", -MOST_DIGITS)):
+        for name, minimum in (("precision", 1), ("scale", -MOST_DIGITS)):
             value = getattr(self, name)
-            whole = isinstance(value, int) and not isinstance(value, bool)
-            if not whole or not least <= value <= MOST_DIGITS:
-                raise OptionError(f"{name} is a whole number from {least} to {MOST_DIGITS}, not {value!r}")
+            is_integer = isinstance(value, int) and not isinstance(value, bool)
+            if not is_integer or not minimum <= value <= MOST_DIGITS:
+                raise OptionError(f"{name} is a whole number from {minimum} to {MOST_DIGITS}, not {value!r}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,8 +59,8 @@ class Struct(Json):
         ) -> None: ...
 
     def __post_init__(self) -> None:
-        given: Any = self.fields
-        object.__setattr__(self, "fields", tuple(checked_fields(given).items()))
+        fields: Any = self.fields
+        object.__setattr__(self, "fields", tuple(checked_fields(fields).items()))
         for _, field in self.fields:
             _inner(field, "Struct")
 

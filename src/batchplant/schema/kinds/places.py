@@ -22,16 +22,16 @@ _ELSEWHERE = {
 _SIDES = ("left", "right"), ("Left", "Right"), ("LEFT", "RIGHT")
 
 
-def _name(value: Any, what: str) -> str:
+def _name(value: Any, description: str) -> str:
     if not isinstance(value, str) or not value or not is_text(value):
-        raise OptionError(f"{what} is the name of a field, not {value!r}")
+        raise OptionError(f"{description} is the name of a field, not {value!r}")
     return value
 
 
 def check_box_format(format: str) -> str:
     if format not in BOX_FORMATS:
-        known = _ELSEWHERE.get(str(format).lower())
-        hint = f"; what others call {format} is {known}" if known else ""
+        equivalent = _ELSEWHERE.get(str(format).lower())
+        hint = f"; what others call {format} is {equivalent}" if equivalent else ""
         raise OptionError(f"the format of boxes is {', '.join(BOX_FORMATS)}, not {format!r}{hint}")
     return format
 
@@ -60,10 +60,10 @@ class Boxes(Tensor):
             raise OptionError(f"normalized is True or False, not {self.normalized!r}")
         _name(self.of, "of")
         labels = (self.labels,) if isinstance(self.labels, str) else tuple(self.labels)
-        object.__setattr__(self, "labels", tuple(_name(one, "each of the labels") for one in labels))
+        object.__setattr__(self, "labels", tuple(_name(label, "each of the labels") for label in labels))
 
     def renamed(self, names: Mapping[str, str]) -> Field:
-        labels = tuple(names.get(one, one) for one in self.labels)
+        labels = tuple(names.get(label, label) for label in self.labels)
         return dataclasses.replace(self, of=names.get(self.of, self.of), labels=labels)
 
 
@@ -89,8 +89,10 @@ class Labels(Tensor):
                 raise OptionError("a class has a name that is no text")
         if self.ids is not None:
             ids = tuple(self.ids)
-            whole = all(isinstance(one, int) and not isinstance(one, bool) for one in ids)
-            if not whole or len(set(ids)) < len(ids) or len(ids) != len(self.names or ()):
+            are_integers = all(
+                isinstance(class_id, int) and not isinstance(class_id, bool) for class_id in ids
+            )
+            if not are_integers or len(set(ids)) < len(ids) or len(ids) != len(self.names or ()):
                 raise OptionError("ids are whole numbers, another one for each of the names")
             object.__setattr__(self, "ids", ids)
 
@@ -123,7 +125,7 @@ class Keypoints(Tensor):
         object.__setattr__(self, "dtype", _check_dtype(self.dtype, "f", "Keypoints"))
         _name(self.of, "of")
         names = tuple(self.names)
-        if not all(isinstance(one, str) and is_text(one) for one in names) or len(set(names)) < len(names):
+        if not all(isinstance(name, str) and is_text(name) for name in names) or len(set(names)) < len(names):
             raise OptionError(f"names of keypoints are texts, none of them twice, not {names!r}")
         points = len(names) if self.points is None else self.points
         if not isinstance(points, int) or isinstance(points, bool) or not 0 < points < 1 << 20:
@@ -143,28 +145,28 @@ class Keypoints(Tensor):
 
 
 def swap_pairs(
-    given: Iterable[Any] | None, points: int, names: tuple[str, ...]
+    flip: Iterable[Any] | None, points: int, names: tuple[str, ...]
 ) -> tuple[tuple[int, int], ...]:
     """The numbers of the keypoints that a mirror exchanges."""
-    if given is None:
+    if flip is None:
         places = {name: number for number, name in enumerate(names)}
         return tuple(
-            (number, places[other])
+            (number, places[mirrored])
             for name, number in places.items()
             for left, right in _SIDES
-            if left in name and (other := name.replace(left, right)) in places
+            if left in name and (mirrored := name.replace(left, right)) in places
         )
-    found = []
+    pairs = []
     try:
-        for one in given:
-            first, second = (names.index(end) if isinstance(end, str) else int(end) for end in one)
-            found.append((first, second))
+        for pair in flip:
+            first, second = (names.index(end) if isinstance(end, str) else int(end) for end in pair)
+            pairs.append((first, second))
     except (TypeError, ValueError):
-        raise OptionError(f"swap is pairs of keypoints, by number or name, not {given!r}") from None
-    ends = [end for pair in found for end in pair]
+        raise OptionError(f"swap is pairs of keypoints, by number or name, not {flip!r}") from None
+    ends = [end for pair in pairs for end in pair]
     if len(set(ends)) < len(ends) or (ends and not 0 <= min(ends) <= max(ends) < points):
-        raise OptionError(f"swap names keypoints from 0 to {points - 1}, each at most once, not {found}")
-    return tuple(found)
+        raise OptionError(f"swap names keypoints from 0 to {points - 1}, each at most once, not {pairs}")
+    return tuple(pairs)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -50,8 +50,8 @@ class _Count(Int):
     @property
     def counts(self) -> range:
         """The counts that there are. Days are those that tables have 32 bits for."""
-        most = 2**31 if self.unit == "D" else 2**63
-        return range(-most, most)
+        limit = 2**31 if self.unit == "D" else 2**63
+        return range(-limit, limit)
 
     def _within(self, count: int, text: str) -> int:
         if count not in self.counts:
@@ -103,20 +103,20 @@ class Time(_Count):
         if _COUNT.fullmatch(text):
             return self._within(int(text), text)
         if self.clock:
-            found = _DAYTIME.fullmatch(text) or self._no(text, "12:30:00")
-            return self._exact(_seconds(text, *found.group(1, 2, 3)), found[4], text)
-        found = _DATE.fullmatch(text) or self._no(text, "2024-05-31" + "T12:30:00" * (self.unit != "D"))
-        year, month, day = (int(part) for part in found.group(1, 2, 3))
+            match = _DAYTIME.fullmatch(text) or self._no(text, "12:30:00")
+            return self._exact(_seconds(text, *match.group(1, 2, 3)), match[4], text)
+        match = _DATE.fullmatch(text) or self._no(text, "2024-05-31" + "T12:30:00" * (self.unit != "D"))
+        year, month, day = (int(part) for part in match.group(1, 2, 3))
         seconds = _days(text, year, month, day) * DAY
-        if found[4] is not None:
-            seconds += _seconds(text, *found.group(4, 5, 6))
-        if found[8] is not None:
+        if match[4] is not None:
+            seconds += _seconds(text, *match.group(4, 5, 6))
+        if match[8] is not None:
             if self.tz is None:
                 raise SchemaError(f"{text!r} has a time zone, and the field has none")
-            seconds -= 0 if found[8] == "Z" else _offset(text, found[8])
+            seconds -= 0 if match[8] == "Z" else _offset(text, match[8])
         elif self.tz is not None:
             seconds -= self._shift(text, seconds)
-        return self._within(self._exact(seconds, found[7], text), text)
+        return self._within(self._exact(seconds, match[7], text), text)
 
     def _shift(self, text: str, seconds: int) -> int:
         """The seconds by which the field's zone is ahead of UTC at this time of its own clocks."""
@@ -143,24 +143,24 @@ class Duration(_Count):
         text = text.strip()
         if _COUNT.fullmatch(text):
             return self._within(int(text), text)
-        found = _SPAN.fullmatch(text)
-        parts = found.groups() if found else ()
-        if found is None or not any(parts[1:]) or text.endswith("T"):
+        match = _SPAN.fullmatch(text)
+        parts = match.groups() if match else ()
+        if match is None or not any(parts[1:]) or text.endswith("T"):
             self._no(text, "PT1.5S")
         weeks, days, hours, minutes, seconds = (int(part or 0) for part in parts[1:6])
-        whole = (weeks * 7 + days) * DAY + hours * 3600 + minutes * 60 + seconds
-        count = self._exact(whole, parts[6], text)
+        whole_seconds = (weeks * 7 + days) * DAY + hours * 3600 + minutes * 60 + seconds
+        count = self._exact(whole_seconds, parts[6], text)
         return self._within(-count if parts[0] == "-" else count, text)
 
 
 def zone_of(name: str) -> datetime.tzinfo | None:
     """The time zone of a name or an offset; None where nobody here knows it."""
-    found = _OFFSET.fullmatch(name)
-    if found:
-        minutes = int(found[2]) * 60 + int(found[3] or 0)
+    match = _OFFSET.fullmatch(name)
+    if match:
+        minutes = int(match[2]) * 60 + int(match[3] or 0)
         if minutes >= 24 * 60:
             return None
-        return datetime.timezone(datetime.timedelta(minutes=-minutes if found[1] == "-" else minutes))
+        return datetime.timezone(datetime.timedelta(minutes=-minutes if match[1] == "-" else minutes))
     if name.upper() in ("UTC", "Z"):
         return datetime.UTC
     try:
