@@ -40,7 +40,7 @@ std::optional<std::tuple<Array<uint8_t>, Array<int64_t>, int64_t>> gather_runs_c
     check_same_length(starts, "starts", which, "which");
     const size_t n = starts.size();
     int64_t bad = -1;
-    Gathered found = gather_unlocked(data, starts, sizes, if_resident, [&](const int64_t* offsets, uint8_t* out) {
+    Gathered gathered = gather_unlocked(data, starts, sizes, if_resident, [&](const int64_t* offsets, uint8_t* out) {
         const int64_t *from = starts.data(), *size = sizes.data(), *number = which.data();
         for (size_t i = 0; i < n; ++i) {
             if (number[i] < 0 || static_cast<uint64_t>(number[i]) >= sums.size())
@@ -53,9 +53,9 @@ std::optional<std::tuple<Array<uint8_t>, Array<int64_t>, int64_t>> gather_runs_c
             if (sum != sums.data()[number[i]] && bad < 0) bad = static_cast<int64_t>(i);
         }
     });
-    if (found.data == nullptr) return std::nullopt;
-    Array<uint8_t> bytes = found.data_array(n);
-    return std::tuple{bytes, found.offsets_array(n), bad};
+    if (gathered.data == nullptr) return std::nullopt;
+    Array<uint8_t> bytes = gathered.data_array(n);
+    return std::tuple{bytes, gathered.offsets_array(n), bad};
 }
 
 }  // namespace

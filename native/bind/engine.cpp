@@ -58,10 +58,10 @@ PixelType parse_type(const nb::dlpack::dtype& type) {
 
 // The list keeps its arrays alive, and the caller the list.
 std::vector<Buffer> buffers(const std::vector<Bytes>& bases) {
-    std::vector<Buffer> found;
-    found.reserve(bases.size());
-    for (const Bytes& base : bases) found.push_back({base.data(), base.size()});
-    return found;
+    std::vector<Buffer> buffers;
+    buffers.reserve(bases.size());
+    for (const Bytes& base : bases) buffers.push_back({base.data(), base.size()});
+    return buffers;
 }
 
 // nanobind converts what is inside a list, whatever its argument says; arrays here are never converted.
@@ -273,9 +273,9 @@ std::tuple<Table<int64_t>, int64_t> plan(const Int64s& start, const Shapes& shap
     check_length("shape", shape.shape(0), n);
     check_length("box", box.shape(0), n);
     constexpr auto kinds = static_cast<size_t>(WindowRow::count);
-    auto made = std::make_unique_for_overwrite<int64_t[]>(kinds * n);
-    const int64_t room = plan_windows({start.data(), shape.data(), box.data(), support, height, width, n}, made.get());
-    return {table_of(made, kinds, n), room};
+    auto plan = std::make_unique_for_overwrite<int64_t[]>(kinds * n);
+    const int64_t room = plan_windows({start.data(), shape.data(), box.data(), support, height, width, n}, plan.get());
+    return {table_of(plan, kinds, n), room};
 }
 
 auto prefetch_images(const Bases& bases, const Int32s& base, const Int64s& start, const Int64s& size, bool headers) {
@@ -284,8 +284,8 @@ auto prefetch_images(const Bases& bases, const Int32s& base, const Int64s& start
     check_length("base", base.size(), n);
     check_length("start", start.size(), n);
     const std::vector<Buffer> from = buffers(arrays);
-    auto made = std::make_unique_for_overwrite<int32_t[]>(2 * n);
-    int32_t* sizes = made.get();
+    auto table = std::make_unique_for_overwrite<int32_t[]>(2 * n);
+    int32_t* sizes = table.get();
     {
         nb::gil_scoped_release unlocked;
         const Cells cells{from, base.data(), start.data(), size.data(), n};
@@ -296,7 +296,7 @@ auto prefetch_images(const Bases& bases, const Int32s& base, const Int64s& start
             std::fill_n(sizes, 2 * n, 0);
         }
     }
-    return nb::ndarray<nb::numpy, int32_t, nb::shape<-1, 2>>(sizes, {n, 2}, owner_of(made));
+    return nb::ndarray<nb::numpy, int32_t, nb::shape<-1, 2>>(sizes, {n, 2}, owner_of(table));
 }
 
 void make_engine(Engine* place, int64_t threads, const std::optional<std::vector<int>>& cpus, int nice,

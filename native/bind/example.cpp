@@ -44,12 +44,13 @@ int64_t add(ExampleSurvey& survey, const Bytes& data, const Int64s& starts, cons
 }
 
 std::vector<Feature> features(const ExampleSurvey& survey) {
-    std::vector<Feature> found;
-    for (const ExampleFeature& one : survey.features()) {
-        found.emplace_back(nb::bytes(one.name.data(), one.name.size()), one.list, one.kinds, one.present, one.fewest,
-                           one.most, one.step_fewest, one.step_most, one.other);
+    std::vector<Feature> features;
+    for (const ExampleFeature& feature : survey.features()) {
+        features.emplace_back(nb::bytes(feature.name.data(), feature.name.size()), feature.list, feature.kinds,
+                              feature.present, feature.fewest, feature.most, feature.step_fewest, feature.step_most,
+                              feature.other);
     }
-    return found;
+    return features;
 }
 
 ExampleSource source_of(size_t n, const Source& given) {

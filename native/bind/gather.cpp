@@ -28,23 +28,23 @@ public:
 
     // Those of these numbers that are not there, each once. Numbers of no piece are not mentioned.
     std::vector<int64_t> missing(const Int64s& numbers) const {
-        std::vector<int64_t> found;
+        std::vector<int64_t> missing;
         for (size_t i = 0; i < numbers.size(); ++i) {
             const int64_t number = numbers.data()[i];
             const bool known = number >= 0 && static_cast<uint64_t>(number) < pieces_.size();
-            if (known && !there(static_cast<size_t>(number))) found.push_back(number);
+            if (known && !there(static_cast<size_t>(number))) missing.push_back(number);
         }
-        std::sort(found.begin(), found.end());
-        found.erase(std::unique(found.begin(), found.end()), found.end());
-        return found;
+        std::sort(missing.begin(), missing.end());
+        missing.erase(std::unique(missing.begin(), missing.end()), missing.end());
+        return missing;
     }
 
     std::tuple<Array<uint8_t>, Array<int64_t>> cells(const Int64s& piece, const Int64s& row) const {
         check_same_length(piece, "piece", row, "row");
         check_there(piece);
-        Gathered found = cells_unlocked(piece, row);
-        Array<uint8_t> bytes = found.data_array(piece.size());
-        return {bytes, found.offsets_array(piece.size())};
+        Gathered gathered = cells_unlocked(piece, row);
+        Array<uint8_t> bytes = gathered.data_array(piece.size());
+        return {bytes, gathered.offsets_array(piece.size())};
     }
 
     Array<uint8_t> rows(size_t width, const Int64s& piece, const Int64s& row) const {
@@ -73,13 +73,13 @@ private:
     Gathered cells_unlocked(const Int64s& piece, const Int64s& row) const {
         nb::gil_scoped_release unlocked;
         const size_t n = piece.size();
-        Gathered found{std::make_unique_for_overwrite<int64_t[]>(n + 1), nullptr};
+        Gathered gathered{std::make_unique_for_overwrite<int64_t[]>(n + 1), nullptr};
         const int64_t bad =
-            place_cells(pieces_.data(), pieces_.size(), piece.data(), row.data(), n, found.offsets.get());
+            place_cells(pieces_.data(), pieces_.size(), piece.data(), row.data(), n, gathered.offsets.get());
         if (bad >= 0) throw_bad_run(bad);
-        found.data = fresh_memory(static_cast<size_t>(found.offsets[n]));
-        copy_cells(pieces_.data(), piece.data(), row.data(), n, found.offsets.get(), found.data.get());
-        return found;
+        gathered.data = fresh_memory(static_cast<size_t>(gathered.offsets[n]));
+        copy_cells(pieces_.data(), piece.data(), row.data(), n, gathered.offsets.get(), gathered.data.get());
+        return gathered;
     }
 
     std::unique_ptr<uint8_t[]> rows_unlocked(size_t width, const Int64s& piece, const Int64s& row) const {
@@ -96,12 +96,12 @@ private:
 std::optional<std::tuple<Array<uint8_t>, Array<int64_t>>> gather_runs(const Bytes& data, const Int64s& starts,
                                                                       const Int64s& sizes, bool if_resident) {
     check_same_length(starts, "starts", sizes, "sizes");
-    Gathered found = gather_unlocked(data, starts, sizes, if_resident, [&](const int64_t* offsets, uint8_t* out) {
+    Gathered gathered = gather_unlocked(data, starts, sizes, if_resident, [&](const int64_t* offsets, uint8_t* out) {
         concatenate_runs(data.data(), starts.data(), offsets, starts.size(), out);
     });
-    if (found.data == nullptr) return std::nullopt;
-    Array<uint8_t> bytes = found.data_array(starts.size());
-    return std::tuple{bytes, found.offsets_array(starts.size())};
+    if (gathered.data == nullptr) return std::nullopt;
+    Array<uint8_t> bytes = gathered.data_array(starts.size());
+    return std::tuple{bytes, gathered.offsets_array(starts.size())};
 }
 
 std::unique_ptr<uint8_t[]> strided_unlocked(const Bytes& data, int64_t start, int64_t stride, int64_t width,
@@ -128,7 +128,7 @@ std::tuple<std::vector<int64_t>, Array<int64_t>> distinct(const Int64s& numbers)
     const size_t n = numbers.size();
     const int64_t* given = numbers.data();
     auto place = std::make_unique_for_overwrite<int64_t[]>(n);
-    std::vector<int64_t> found;
+    std::vector<int64_t> unique;
     const auto [low, high] = std::minmax_element(given, given + n);
     // Numbers near each other are marked in a table; others have to be sorted.
     constexpr uint64_t near = 1 << 14;
@@ -138,19 +138,19 @@ std::tuple<std::vector<int64_t>, Array<int64_t>> distinct(const Int64s& numbers)
         for (size_t i = 0; i < n; ++i) known[static_cast<size_t>(given[i] - *low)] = 0;
         for (size_t at = 0; at <= range; ++at) {
             if (known[at] < 0) continue;
-            known[at] = static_cast<int64_t>(found.size());
-            found.push_back(*low + static_cast<int64_t>(at));
+            known[at] = static_cast<int64_t>(unique.size());
+            unique.push_back(*low + static_cast<int64_t>(at));
         }
         for (size_t i = 0; i < n; ++i) place[i] = known[static_cast<size_t>(given[i] - *low)];
     } else {
-        found.assign(given, given + n);
-        std::sort(found.begin(), found.end());
-        found.erase(std::unique(found.begin(), found.end()), found.end());
+        unique.assign(given, given + n);
+        std::sort(unique.begin(), unique.end());
+        unique.erase(std::unique(unique.begin(), unique.end()), unique.end());
         for (size_t i = 0; i < n; ++i) {
-            place[i] = std::lower_bound(found.begin(), found.end(), given[i]) - found.begin();
+            place[i] = std::lower_bound(unique.begin(), unique.end(), given[i]) - unique.begin();
         }
     }
-    return {std::move(found), array_of(place, n)};
+    return {std::move(unique), array_of(place, n)};
 }
 
 // The piece that every number falls into, and its place there: pieces begin at `starts`, which ascend and end with

@@ -27,16 +27,16 @@ Gathered gather_unlocked(const Bytes& data, const Int64s& starts, const Int64s& 
     const int64_t bad = first_bad_run(starts.data(), sizes.data(), n, data.size());
     if (bad >= 0) throw_bad_run(bad);
     if (if_resident && resident_fraction(data.data(), starts.data(), sizes.data(), n) < 1) return {};
-    Gathered found{std::make_unique_for_overwrite<int64_t[]>(n + 1), nullptr};
-    int64_t end = found.offsets[0] = 0;
+    Gathered gathered{std::make_unique_for_overwrite<int64_t[]>(n + 1), nullptr};
+    int64_t end = gathered.offsets[0] = 0;
     for (size_t i = 0; i < n; ++i) {
         // The same run may be asked for many times.
         if (sizes.data()[i] > std::numeric_limits<int64_t>::max() - end) throw std::bad_alloc();
-        found.offsets[i + 1] = end += sizes.data()[i];
+        gathered.offsets[i + 1] = end += sizes.data()[i];
     }
-    found.data = fresh_memory(static_cast<size_t>(end));
-    copy(found.offsets.get(), found.data.get());
-    return found;
+    gathered.data = fresh_memory(static_cast<size_t>(end));
+    copy(gathered.offsets.get(), gathered.data.get());
+    return gathered;
 }
 
 }  // namespace batchplant

@@ -19,9 +19,9 @@ Failure found_wrong(const LmdbError& error) {
 Tree tuple_of(const LmdbTree& tree) { return {tree.root, tree.entries, tree.depth, tree.flags}; }
 
 std::tuple<uint32_t, uint64_t, uint64_t, Tree, Tree, Failure> meta(const Bytes& data) {
-    const LmdbMeta found = read_lmdb_meta(data.data(), data.size());
-    return {found.page_size,      found.last_page,         found.transaction, tuple_of(found.free_pages),
-            tuple_of(found.main), found_wrong(found.error)};
+    const LmdbMeta meta = read_lmdb_meta(data.data(), data.size());
+    return {meta.page_size,      meta.last_page,         meta.transaction, tuple_of(meta.free_pages),
+            tuple_of(meta.main), found_wrong(meta.error)};
 }
 
 Tree tree_at(const Bytes& record) {
@@ -31,14 +31,14 @@ Tree tree_at(const Bytes& record) {
 
 std::tuple<Array<int64_t>, Array<uint16_t>, Array<int64_t>, Array<int64_t>, Array<int64_t>, Failure, bool> walk(
     const Bytes& data, uint32_t page_size, const Tree& tree) {
-    LmdbEntries found;
+    LmdbEntries result;
     {
         nb::gil_scoped_release unlocked;
         const auto [root, entries, depth, flags] = tree;
-        found = walk_lmdb(data.data(), data.size(), page_size, {root, entries, depth, flags});
+        result = walk_lmdb(data.data(), data.size(), page_size, {root, entries, depth, flags});
     }
-    return {copy_of(found.key_starts), copy_of(found.key_sizes), copy_of(found.starts), copy_of(found.sizes),
-            copy_of(found.databases),  found_wrong(found.error), found.duplicates};
+    return {copy_of(result.key_starts), copy_of(result.key_sizes), copy_of(result.starts), copy_of(result.sizes),
+            copy_of(result.databases),  found_wrong(result.error), result.duplicates};
 }
 
 std::tuple<Table<int64_t>, std::optional<std::tuple<size_t, std::string>>> datums(const Bytes& data,
@@ -51,18 +51,18 @@ std::tuple<Table<int64_t>, std::optional<std::tuple<size_t, std::string>>> datum
         nb::gil_scoped_release unlocked;
         check_runs(starts, sizes, data.size());
         for (size_t i = 0; i < n; ++i) {
-            Datum found;
+            Datum datum;
             const int64_t start = starts.data()[i];
-            const char* wrong = parse_datum(data.data() + start, static_cast<size_t>(sizes.data()[i]), found);
+            const char* wrong = parse_datum(data.data() + start, static_cast<size_t>(sizes.data()[i]), datum);
             if (wrong != nullptr) {
                 failure = std::make_tuple(i, std::string(wrong));
                 break;
             }
-            const int64_t row[datum_numbers] = {found.channels,   found.height,
-                                                found.width,      found.label,
-                                                found.encoded,    start + found.data_start,
-                                                found.data_size,  start + found.float_start,
-                                                found.float_count};
+            const int64_t row[datum_numbers] = {datum.channels,   datum.height,
+                                                datum.width,      datum.label,
+                                                datum.encoded,    start + datum.data_start,
+                                                datum.data_size,  start + datum.float_start,
+                                                datum.float_count};
             std::copy(row, row + datum_numbers, rows.get() + i * datum_numbers);
         }
     }
@@ -70,9 +70,9 @@ std::tuple<Table<int64_t>, std::optional<std::tuple<size_t, std::string>>> datum
 }
 
 void datum_floats(const Bytes& message, const Floats& out) {
-    Datum found;
-    if (parse_datum(message.data(), message.size(), found) != nullptr ||
-        static_cast<size_t>(found.float_count) != out.size()) {
+    Datum datum;
+    if (parse_datum(message.data(), message.size(), datum) != nullptr ||
+        static_cast<size_t>(datum.float_count) != out.size()) {
         throw std::invalid_argument("the message has another number of values");
     }
     copy_datum_floats(message.data(), message.size(), out.data());

@@ -9,13 +9,13 @@ namespace {
 template <typename Go>
 Array<int64_t> each(const Int64s& at, const Go& go) {
     const size_t n = at.size();
-    auto made = std::make_unique_for_overwrite<int64_t[]>(n);
-    int64_t* values = made.get();
+    auto numbers = std::make_unique_for_overwrite<int64_t[]>(n);
+    int64_t* values = numbers.get();
     {
         nb::gil_scoped_release unlocked;
         for (size_t i = 0; i < n; ++i) values[i] = go(at.data()[i]);
     }
-    return array_of(made, n);
+    return array_of(numbers, n);
 }
 
 int64_t each(int64_t at, const auto& go) { return go(at); }
