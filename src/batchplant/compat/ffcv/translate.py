@@ -138,11 +138,14 @@ class Translator:
     def fingerprint(self) -> str:
         """Return a text that changes when an attribute of an operation does."""
         hidden = ("metadata", "memory_read", "field")
-        return repr([
-            [(type(one), {key: value for key, value in vars(one).items() if key not in hidden})
-             for one in (spec.decoder, *spec.transforms) if isinstance(one, Operation)]
-            for spec in self._specs.values()
-        ])  # fmt: skip
+        return repr(
+            [
+                (name, type(step), {key: value for key, value in vars(step).items() if key not in hidden})
+                for name, spec in self._specs.items()
+                for step in (spec.decoder, *spec.transforms)
+                if isinstance(step, Operation)
+            ]
+        )
 
     def devices(self) -> set[torch.device]:
         """Return the CUDA devices that batches go to."""

@@ -230,7 +230,7 @@ def resize(
     try:
         method = ResizeMethod(method)
     except ValueError:
-        names = ", ".join(known.value for known in ResizeMethod)
+        names = ", ".join(choice.value for choice in ResizeMethod)
         raise OptionError(f"method {method!r} is not mirrored; there are {names}") from None
     if method is ResizeMethod.NEAREST_NEIGHBOR:
         if (height, width) == (old_height, old_width):

@@ -168,22 +168,22 @@ class Loader:
 
     def _specs(self, pipelines: Mapping[str, Any]) -> dict[str, PipelineSpec]:
         """Return a spec for every output: the fields in their order, then the other names of the user."""
-        given: dict[str, PipelineSpec] = {}
+        user_specs: dict[str, PipelineSpec] = {}
         for name, pipeline in pipelines.items():
             if isinstance(pipeline, PipelineSpec):
-                given[name] = PipelineSpec(pipeline.source, pipeline.decoder, pipeline.transforms)
+                user_specs[name] = PipelineSpec(pipeline.source, pipeline.decoder, pipeline.transforms)
             elif isinstance(pipeline, Sequence) and not isinstance(pipeline, str):
-                given[name] = PipelineSpec(name, transforms=list(pipeline))
+                user_specs[name] = PipelineSpec(name, transforms=list(pipeline))
             elif pipeline is not None:
                 raise OptionError(
                     f"the pipeline of {name!r} is a list of operations or a PipelineSpec, not {pipeline!r}"
                 )
         specs = {
-            name: given.get(name) or PipelineSpec(name)
+            name: user_specs.get(name) or PipelineSpec(name)
             for name in self.reader.handlers
             if pipelines.get(name, ()) is not None
         }
-        specs |= {name: spec for name, spec in given.items() if name not in specs}
+        specs |= {name: spec for name, spec in user_specs.items() if name not in specs}
         for name, spec in specs.items():
             handler = self.reader.handlers.get(spec.source) if isinstance(spec.source, str) else None
             spec.accept_decoder(handler and handler.get_decoder_class(), name)
