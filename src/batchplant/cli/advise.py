@@ -65,26 +65,32 @@ def add_args(parser: argparse.ArgumentParser) -> None:
         help="of images in a batch (default 224, or less where the images are smaller)",
     )
     parser.add_argument("--formats", metavar="A,B", help="try only these")
-    asked = parser.add_argument_group("questions of the decision guide")
-    for one in QUESTIONS:
-        asked.add_argument(f"--{one.name}", action="store_true", help=one.text.rstrip("?").lower())
-    asked.add_argument("--interop", metavar="NAME", help="a program that must read it, as spark or pytorch")
-    asked.add_argument("--ask", action="store_true", help="ask for what is not given, one by one")
-    how = parser.add_argument_group("how")
-    how.add_argument("--explain", action="store_true", help="every rule, what it saw, and where to read more")
-    how.add_argument("--prove", action="store_true", help="convert a sample, and compare with the prediction")
-    how.add_argument(
+    group = parser.add_argument_group("questions of the decision guide")
+    for question in QUESTIONS:
+        group.add_argument(f"--{question.name}", action="store_true", help=question.text.rstrip("?").lower())
+    group.add_argument("--interop", metavar="NAME", help="a program that must read it, as spark or pytorch")
+    group.add_argument("--ask", action="store_true", help="ask for what is not given, one by one")
+    group = parser.add_argument_group("how")
+    group.add_argument(
+        "--explain", action="store_true", help="every rule, what it saw, and where to read more"
+    )
+    group.add_argument(
+        "--prove", action="store_true", help="convert a sample, and compare with the prediction"
+    )
+    group.add_argument(
         "--seconds", type=float, metavar="S",
         help=f"how long formats may be tried (default {TRIAL_SECONDS:.0f}, less where opening takes long)",
     )  # fmt: skip
-    how.add_argument("--quiet", action="store_true", help="no progress bar")
+    group.add_argument("--quiet", action="store_true", help="no progress bar")
 
 
 def run(args: argparse.Namespace) -> int:
     answers = Answers(
         goal=args.goal, storage=args.storage, gpus=args.gpus, step_ms=args.step_ms,
         batch_size=args.batch_size, size=args.size, interop=args.interop,
-        yes=frozenset(one.name for one in QUESTIONS if getattr(args, one.name.replace("-", "_"))),
+        yes=frozenset(
+            question.name for question in QUESTIONS if getattr(args, question.name.replace("-", "_"))
+        ),
         formats=tuple(names_of(args.formats)) if args.formats else (),
     )  # fmt: skip
     if args.ask:
@@ -95,27 +101,29 @@ def run(args: argparse.Namespace) -> int:
         opening = time.monotonic() - began
         seconds = max(LEAST_SECONDS, TRIAL_SECONDS - opening) if args.seconds is None else args.seconds
         with progress_bar("trying formats", quiet=quiet) as progress:
-            found = advise(
+            advice = advise(
                 reader, answers, seconds=seconds, named=args.source, reading=_reading(args),
                 progress=progress,
             )  # fmt: skip
         proofs: list[Proof] = []
         if args.prove:
             with progress_bar("measuring", quiet=quiet) as progress:
-                proofs = prove(reader, found, seconds=PROVE_SECONDS, progress=progress)
+                proofs = prove(reader, advice, seconds=PROVE_SECONDS, progress=progress)
     if args.json:
-        print_json(found.to_json() | ({"proof": [one.to_json() for one in proofs]} if args.prove else {}))
+        print_json(
+            advice.to_json() | ({"proof": [proof.to_json() for proof in proofs]} if args.prove else {})
+        )
         return 0
-    _print(found, proofs, load)
+    _print(advice, proofs, load)
     if args.explain:
-        _explain(found)
+        _explain(advice)
     return 0
 
 
 def _reading(args: argparse.Namespace) -> list[str]:
     """The flags that open the source, for the commands."""
     flags = [("--format", args.format), ("--skip", args.skip), ("--where", args.where)]
-    options = [("--option", one) for one in args.option]
+    options = [("--option", option_text) for option_text in args.option]
     return [word for name, value in [*flags, *options] if value for word in (name, value)]
 
 
@@ -124,15 +132,15 @@ def _asked(answers: Answers) -> Answers:
     if not sys.stdin.isatty():
         raise OptionError("--ask needs a terminal; give the answers as flags")
     yes = set(answers.yes)
-    for one in QUESTIONS:
-        if one.name not in yes and input(f"{one.text} [y/N] ").strip().lower() in ("y", "yes"):
-            yes.add(one.name)
+    for question in QUESTIONS:
+        if question.name not in yes and input(f"{question.text} [y/N] ").strip().lower() in ("y", "yes"):
+            yes.add(question.name)
     interop = answers.interop or input("Which program must read it? [none] ").strip() or None
     return dataclasses.replace(answers, yes=frozenset(yes), interop=interop)
 
 
-def _print(found: Advice, proofs: list[Proof], load: str | None) -> None:
-    facts, machine, best = found.facts, found.machine, found.best
+def _print(advice: Advice, proofs: list[Proof], load: str | None) -> None:
+    facts, machine, best = advice.facts, advice.machine, advice.best
     size = f"{'about ' if facts.estimated else ''}{human_size(facts.bytes)}"
     speed = f"{machine.read_mb_s:,.0f} MB/s {'measured' if machine.measured else 'assumed'}"
     _row("dataset", f"{facts.format}, {counted(facts.samples)}, {size} in {counted(facts.files, 'file')}")
@@ -150,26 +158,29 @@ def _print(found: Advice, proofs: list[Proof], load: str | None) -> None:
         "advice",
         f"leave it as it is ({best.option.format})" if unchanged else f"convert it to {best.option.label}",
     )
-    if found.reason:
-        _row("because", found.reason)
-    for name, value in _settings(found):
+    if advice.reason:
+        _row("because", advice.reason)
+    for name, value in _settings(advice):
         _row("", f"{name}: {value}")
-    for line in found.unmet:
+    for line in advice.unmet:
         _row("but", f"no format that holds these fields can also {line}")
-    _row("goal", f"{found.answers.goal}: {GOAL_METRICS[found.answers.goal][2]}")
-    _row("predicted", _predicted(best, found))
-    if found.now is not None and not unchanged and found.now.value is not None:
-        _row("now", _short(found.now, found))
-    _row("bottleneck", best.prediction.bottleneck + _enough(found))
-    warned = [seen.message for _, seen in found.rules if seen.applies and seen.is_warning]
+    _row("goal", f"{advice.answers.goal}: {GOAL_METRICS[advice.answers.goal][2]}")
+    _row("predicted", _predicted(best, advice))
+    if advice.now is not None and not unchanged and advice.now.value is not None:
+        _row("now", _short(advice.now, advice))
+    _row("bottleneck", best.prediction.bottleneck + _enough(advice))
+    warned = [seen.message for _, seen in advice.rules if seen.applies and seen.is_warning]
     for number, line in enumerate(warned):
         _row("" if number else "beware", line)
-    if found.alternatives:
+    if advice.alternatives:
         print()
-    for number, one in enumerate(found.alternatives):
-        _row("" if number else "or", f"{one.option.label}: {_short(one, found)}  ({one.price})")
-    if found.not_tried:
-        _row("not tried", "; ".join(f"{why}: {_some(names)}" for why, names in found.not_tried.items()))
+    for number, alternative in enumerate(advice.alternatives):
+        _row(
+            "" if number else "or",
+            f"{alternative.option.label}: {_short(alternative, advice)}  ({alternative.price})",
+        )
+    if advice.not_tried:
+        _row("not tried", "; ".join(f"{why}: {_some(names)}" for why, names in advice.not_tried.items()))
     for number, proof in enumerate(proofs):
         if not number:
             print()
@@ -177,70 +188,70 @@ def _print(found: Advice, proofs: list[Proof], load: str | None) -> None:
         for line in proof.lines():
             _row("", f"  {line}")
     print()
-    for line in found.commands:
+    for line in advice.commands:
         # As it is: a line that is broken cannot be pasted.
         print(f"  {printable(line)}")
-    if found.answers.goal in ("train", "stream"):
+    if advice.answers.goal in ("train", "stream"):
         print()
-        for line in found.loop.splitlines():
+        for line in advice.loop.splitlines():
             print(f"  {printable(line)}" if line else "")
 
 
 def _some(names: Sequence[str]) -> str:
-    more = len(names) - NAMED
-    return ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")
+    hidden = len(names) - NAMED
+    return ", ".join(names[:NAMED]) + (f" and {hidden} more" if hidden > 0 else "")
 
 
-def _row(name: str, said: str, indent: int = INDENT) -> None:
+def _row(name: str, text: str, indent: int = INDENT) -> None:
     """A name and what is said of it, wrapped beside it."""
     room = max(20, console().width - indent - 1)
-    for number, line in enumerate(textwrap.wrap(printable(said), room, break_on_hyphens=False) or [""]):
+    for number, line in enumerate(textwrap.wrap(printable(text), room, break_on_hyphens=False) or [""]):
         print(f"{name if number == 0 else '':<{indent}}{line}")
 
 
-def _settings(found: Advice) -> list[tuple[str, Any]]:
+def _settings(advice: Advice) -> list[tuple[str, Any]]:
     """What is set besides the way itself."""
     named: dict[str, tuple[str, Callable[[Any], str]]] = {
         "shard_size": ("shard size", human_size), "shuffle": ("shuffled", lambda _: "once, when written"),
         "order": ("order", str), "workers": ("workers", str), "prefetch_batches": ("prefetch_batches", str),
         "cache": ("cache", lambda _: "on the local disk"),
     }  # fmt: skip
-    skipped = ("shard_size", "shuffle") if found.best.option.unchanged else ()
+    skipped = ("shard_size", "shuffle") if advice.best.option.unchanged else ()
     return [
-        (label, show(found.settings[name]))
+        (label, show(advice.settings[name]))
         for name, (label, show) in named.items()
-        if name in found.settings and name not in skipped
+        if name in advice.settings and name not in skipped
     ]
 
 
-def _predicted(one: TrialResult, found: Advice) -> str:
-    said = [_short(one, found)]
-    first = one.prediction.first
-    if first is not None and one.prediction.rate is not None and first < 0.95 * one.prediction.rate:
-        said.append(f"at first {_speed(first, found)}")
-    if not one.option.unchanged:
-        said.append(f"conversion {_duration(one.prediction.seconds)}")
-    return ", ".join(said)
+def _predicted(result: TrialResult, advice: Advice) -> str:
+    text = [_short(result, advice)]
+    first = result.prediction.first
+    if first is not None and result.prediction.rate is not None and first < 0.95 * result.prediction.rate:
+        text.append(f"at first {_speed(first, advice)}")
+    if not result.option.unchanged:
+        text.append(f"conversion {_duration(result.prediction.seconds)}")
+    return ", ".join(text)
 
 
-def _short(one: TrialResult, found: Advice) -> str:
-    said = [_speed(one.prediction.rate, found)] if one.prediction.rate else []
-    return ", ".join([*said, f"{human_size(one.prediction.bytes)} on disk"])
+def _short(result: TrialResult, advice: Advice) -> str:
+    text = [_speed(result.prediction.rate, advice)] if result.prediction.rate else []
+    return ", ".join([*text, f"{human_size(result.prediction.bytes)} on disk"])
 
 
-def _speed(rate: float, found: Advice) -> str:
-    if found.answers.goal != "analyse":
+def _speed(rate: float, advice: Advice) -> str:
+    if advice.answers.goal != "analyse":
         return f"{rate:,.0f} samples/s"
     # Nobody reads millions of rows a second as a speed; the time of a query is what is felt.
-    return f"a column of {counted(found.facts.samples, 'row')} in {_duration(found.facts.samples / rate)}"
+    return f"a column of {counted(advice.facts.samples, 'row')} in {_duration(advice.facts.samples / rate)}"
 
 
-def _enough(found: Advice) -> str:
-    needed, rate = found.prediction.needed, found.prediction.rate
+def _enough(advice: Advice) -> str:
+    needed, rate = advice.prediction.needed, advice.prediction.rate
     if needed is None or rate is None:
         return ""
-    said = "enough comes" if rate >= needed else f"{rate / needed:.0%} of that comes"
-    return f"; the GPUs take {needed:,.0f} samples/s, {said}"
+    text = "enough comes" if rate >= needed else f"{rate / needed:.0%} of that comes"
+    return f"; the GPUs take {needed:,.0f} samples/s, {text}"
 
 
 def _duration(seconds: float) -> str:
@@ -252,14 +263,14 @@ def _duration(seconds: float) -> str:
     return f"{minutes:.0f} min" if minutes < 100 else f"{minutes / 60:.1f} h"
 
 
-def _explain(found: Advice) -> None:
+def _explain(advice: Advice) -> None:
     """Every rule; those that apply are marked."""
     print("\nrules (+ applies)")
-    for rule, seen in found.rules:
+    for rule, seen in advice.rules:
         print(f"{'+' if seen.applies else ' '} {rule.name}")
         for line in (rule.sentence, f"saw: {seen.message}", rule.doc):
             _row("", line, 4)
-    if found.left_out:
+    if advice.left_out:
         print("\nformats that were left out")
-    for name, why in found.left_out.items():
+    for name, why in advice.left_out.items():
         _row("", f"{name}: {why}", 4)

@@ -29,7 +29,7 @@ class _Rate(ProgressColumn):
 
 
 @contextlib.contextmanager
-def progress(what: str, *, quiet: bool = False) -> Iterator[Callable[..., None]]:
+def progress(label: str, *, quiet: bool = False) -> Iterator[Callable[..., None]]:
     """As ``terminal.progress_bar`` says."""
     bar = Progress(
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), _Rate(), TimeElapsedColumn(),
@@ -37,7 +37,7 @@ def progress(what: str, *, quiet: bool = False) -> Iterator[Callable[..., None]]
         disable=quiet or not Console(stderr=True).is_terminal,
     )  # fmt: skip
     with bar:
-        task = bar.add_task(what, total=None)
+        task = bar.add_task(label, total=None)
         sent: dict[str, tuple[int, int]] = {}
         lines: list[TaskID] = []
 
@@ -49,4 +49,6 @@ def progress(what: str, *, quiet: bool = False) -> Iterator[Callable[..., None]]
             bar.update(lines[0], completed=completed, total=total)
 
         with uploads.watching(sending):
-            yield lambda done, total, now=what: bar.update(task, completed=done, total=total, description=now)
+            yield lambda done, total, now=label: bar.update(
+                task, completed=done, total=total, description=now
+            )

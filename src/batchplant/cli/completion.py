@@ -31,7 +31,7 @@ def add_args(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     words = dict(_words(args.root, ()))
     if args.json:
-        print_json({" ".join(path): one for path, one in words.items()})
+        print_json({" ".join(path): entry for path, entry in words.items()})
         return 0
     print({"bash": _bash, "zsh": _zsh, "fish": _fish}[args.shell](words), end="")
     return 0
@@ -44,46 +44,46 @@ def _words(
     parser: argparse.ArgumentParser, path: tuple[str, ...]
 ) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
     """For a command and those below it: its subcommands, its options, and the values that are known."""
-    found: dict[str, Any] = {"commands": {}, "options": {}, "values": {}, "arguments": []}
+    words: dict[str, Any] = {"commands": {}, "options": {}, "values": {}, "arguments": []}
     below: list[tuple[str, argparse.ArgumentParser]] = []
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
-            said = {one.dest: one.help or "" for one in action._choices_actions}
-            found["commands"] = {name: said.get(name, "") for name in action.choices}
+            help_texts = {choice.dest: choice.help or "" for choice in action._choices_actions}
+            words["commands"] = {name: help_texts.get(name, "") for name in action.choices}
             below += action.choices.items()
             continue
-        values = [str(one) for one in action.choices] if action.choices is not None else None
-        if any(one in FORMATS for one in (*action.option_strings, action.dest)):
+        values = [str(choice) for choice in action.choices] if action.choices is not None else None
+        if any(option in FORMATS for option in (*action.option_strings, action.dest)):
             values = sorted(all_formats())
         if not action.option_strings:
-            found["arguments"] += values or []
+            words["arguments"] += values or []
         for name in action.option_strings:
-            found["options"][name] = (action.help or "").replace("%%", "%")
+            words["options"][name] = (action.help or "").replace("%%", "%")
             # None: it takes no value; empty: any.
-            found["values"][name] = None if action.nargs == 0 else values or []
-    yield path, found
-    for name, one in below:
-        yield from _words(one, (*path, name))
+            words["values"][name] = None if action.nargs == 0 else values or []
+    yield path, words
+    for name, child in below:
+        yield from _words(child, (*path, name))
 
 
 def _branches(words: Words) -> list[str]:
     """What bash and zsh share: from the words so far to what is ``known`` here; - where anything is."""
     lines = ['        case "$place $one" in']
     for path in filter(None, words):
-        place = shlex.quote(_place(path))
-        lines.append(f"            {place}) place={place} ;;")
+        location = shlex.quote(_place(path))
+        lines.append(f"            {location}) place={location} ;;")
     lines += ["        esac", "    done", '    case "$place:$before" in']
-    for path, one in words.items():
-        for name, values in one["values"].items():
+    for path, entry in words.items():
+        for name, values in entry["values"].items():
             if values is not None:
-                known = shlex.quote(" ".join(values) or "-")
-                lines.append(f"        {shlex.quote(f'{_place(path)}:{name}')}) known={known} ;;")
+                values_text = shlex.quote(" ".join(values) or "-")
+                lines.append(f"        {shlex.quote(f'{_place(path)}:{name}')}) known={values_text} ;;")
     lines += ["    esac", '    if [[ -z "$known" ]]; then', '        case "$place:$word" in']
-    for path, one in words.items():
-        options = shlex.quote(" ".join(one["options"]))
-        others = shlex.quote(" ".join([*one["commands"], *one["arguments"]]) or "-")
+    for path, entry in words.items():
+        options = shlex.quote(" ".join(entry["options"]))
+        arguments_text = shlex.quote(" ".join([*entry["commands"], *entry["arguments"]]) or "-")
         lines.append(f"            {shlex.quote(_place(path) + ':-')}*) known={options} ;;")
-        lines.append(f"            {shlex.quote(_place(path) + ':')}*) known={others} ;;")
+        lines.append(f"            {shlex.quote(_place(path) + ':')}*) known={arguments_text} ;;")
     return [*lines, "        esac", "    fi"]
 
 
@@ -132,20 +132,22 @@ def _zsh(words: Words) -> str:
 def _fish(words: Words) -> str:
     """Fish: a line for each word; a condition says below which commands it is known."""
     lines = ["# Completion of batchplant for fish."]
-    for path, one in words.items():
+    for path, entry in words.items():
         seen = " and ".join(f"__fish_seen_subcommand_from {name}" for name in path)
-        not_yet = f"not __fish_seen_subcommand_from {' '.join(one['commands'])}" if one["commands"] else ""
+        not_yet = (
+            f"not __fish_seen_subcommand_from {' '.join(entry['commands'])}" if entry["commands"] else ""
+        )
         where = f" -n {shlex.quote(seen.replace(' and ', '; and '))}" if seen else ""
         first = "; and ".join(filter(None, (seen.replace(" and ", "; and "), not_yet)))
-        for name, said in one["commands"].items():
+        for name, help_text in entry["commands"].items():
             lines.append(
-                f"complete -c batchplant -f -n {shlex.quote(first)} -a {name} -d {shlex.quote(said)}"
+                f"complete -c batchplant -f -n {shlex.quote(first)} -a {name} -d {shlex.quote(help_text)}"
             )
-        if one["arguments"]:
-            lines.append(f"complete -c batchplant -f{where} -a {shlex.quote(' '.join(one['arguments']))}")
-        for name, said in one["options"].items():
-            values = one["values"][name]
+        if entry["arguments"]:
+            lines.append(f"complete -c batchplant -f{where} -a {shlex.quote(' '.join(entry['arguments']))}")
+        for name, help_text in entry["options"].items():
+            values = entry["values"][name]
             flag = f"-l {name[2:]}" if name.startswith("--") else f"-s {name[1:]}"
             takes = "" if values is None else f" -x -a {shlex.quote(' '.join(values))}" if values else " -r"
-            lines.append(f"complete -c batchplant{where} {flag}{takes} -d {shlex.quote(said)}")
+            lines.append(f"complete -c batchplant{where} {flag}{takes} -d {shlex.quote(help_text)}")
     return "\n".join(lines) + "\n"

@@ -107,25 +107,27 @@ def add_args(parser: argparse.ArgumentParser) -> None:
     images.add_argument("--reencode", action="store_true", help="encode also what could pass through")
     images.add_argument("--to-rgb", action="store_true", help="drop alpha, convert CMYK and 16 bits")
     add_tokenizing(parser.add_argument_group("text"))
-    how = parser.add_argument_group("how")
-    how.add_argument(
+    group = parser.add_argument_group("how")
+    group.add_argument(
         "--shard-size", type=parse_size, metavar="SIZE", help="several files of about this size each"
     )
-    how.add_argument("--shard-samples", type=int, metavar="N", help="several files of at most N samples each")
-    how.add_argument(
+    group.add_argument(
+        "--shard-samples", type=int, metavar="N", help="several files of at most N samples each"
+    )
+    group.add_argument(
         "--chunks", metavar="[FIELD=]N,H,W", action="append", default=[], type=_chunks,
         help="the shape of a chunk, samples first, of zarr, n5 and hdf5 (-1: the whole axis)",
     )  # fmt: skip
-    how.add_argument("--workers", type=int, metavar="N", help="encoding threads (default: all cores)")
-    add_engine(how, "writes the shards", ranks=True)
-    how.add_argument("--checksums", action="store_true", help="also write DST.crc, which verify uses")
-    how.add_argument("--overwrite", action="store_true", help="replace DST")
-    how.add_argument("--append", action="store_true", help="add to DST, which has the same fields")
-    how.add_argument(
+    group.add_argument("--workers", type=int, metavar="N", help="encoding threads (default: all cores)")
+    add_engine(group, "writes the shards", ranks=True)
+    group.add_argument("--checksums", action="store_true", help="also write DST.crc, which verify uses")
+    group.add_argument("--overwrite", action="store_true", help="replace DST")
+    group.add_argument("--append", action="store_true", help="add to DST, which has the same fields")
+    group.add_argument(
         "--on-error", choices=("raise", "skip"), default="raise", help="leave bad samples out and list them"
     )
-    how.add_argument("--resume", action="store_true", help="go on where an interrupted conversion stopped")
-    how.add_argument("--quiet", action="store_true", help="no progress bar")
+    group.add_argument("--resume", action="store_true", help="go on where an interrupted conversion stopped")
+    group.add_argument("--quiet", action="store_true", help="no progress bar")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -163,8 +165,8 @@ def _say_how_to_go_on(args: argparse.Namespace, *, stopped: bool) -> None:
         target = Url(target, split_options(parse_options(args.to_option, create_with))[0])
     # Several processes write a single file as shards, too.
     folders = [partial_folder(target, sharded=sharded) for sharded in (False, True)]
-    kept = any((folder / STATE).is_file() for folder in folders)
-    if kept:
+    resumable = any((folder / STATE).is_file() for folder in folders)
+    if resumable:
         print("batchplant: what was done is kept; the same with --resume goes on from there", file=sys.stderr)
     elif stopped:
         print("batchplant: nothing is kept of so short a run; the same command starts anew", file=sys.stderr)
@@ -179,15 +181,15 @@ def _chunks(text: str) -> tuple[str, list[int]]:
         raise argparse.ArgumentTypeError(f"{text!r} is no shape; write 1,256,256 or volume=1,64,64") from None
 
 
-def _chunk_option(given: list[tuple[str, list[int]]]) -> dict[str, Any]:
-    shapes = dict(given)
-    if "" in shapes and len(given) > 1:
+def _chunk_option(chunks: list[tuple[str, list[int]]]) -> dict[str, Any]:
+    shapes = dict(chunks)
+    if "" in shapes and len(chunks) > 1:
         raise OptionError("--chunks is one shape for all, or one for each field that is named")
     return {"chunks": shapes.get("", shapes)} if shapes else {}
 
 
-def _renames(given: str | None) -> dict[str, str]:
-    pairs = [one.partition("=") for one in given.split(",")] if given else []
+def _renames(text: str | None) -> dict[str, str]:
+    pairs = [part.partition("=") for part in text.split(",")] if text else []
     for old, equals, new in pairs:
         if not (old and equals and new):
             raise OptionError("--rename takes OLD=NEW, several with commas between")
@@ -198,24 +200,24 @@ def _report(args: argparse.Namespace, done: Conversion) -> None:
     rate = (done.samples - done.resumed_at) / max(done.seconds, 1e-9)
     size = size_of(done.files) if done.files else None
     if args.json:
-        found: dict[str, Any] = {
+        report: dict[str, Any] = {
             "files": done.files, "samples": done.samples, "bytes": size, "seconds": round(done.seconds, 3),
             "resumed at": done.resumed_at, "remarks": done.remarks,
             **({} if done.tokens is None else {"tokens": done.tokens}),
-            "skipped": [vars(one) for one in done.skipped],
+            "skipped": [vars(problem) for problem in done.skipped],
         }  # fmt: skip
-        print_json(found)
+        print_json(report)
         return
-    said = f", {human_size(size)}" if size is not None else ""
+    details = f", {human_size(size)}" if size is not None else ""
     where = args.target
     if len(done.files) != 1:
         where = f"{len(done.files)} files from {done.files[0]} on" if done.files else "this rank's files"
     speed = f"{rate:,.0f} samples/s"
     if done.tokens is not None:
-        said = f", {counted(done.tokens, 'token')}{said}"
+        details = f", {counted(done.tokens, 'token')}{details}"
         # Of what an earlier run tokenized, the time is not known.
         speed = speed if done.resumed_at else f"{done.tokens / max(done.seconds, 1e-9):,.0f} tokens/s"
-    print(f"{where}: {counted(done.samples)}{said}, {done.seconds:.1f} s, {speed}")
+    print(f"{where}: {counted(done.samples)}{details}, {done.seconds:.1f} s, {speed}")
     for remark in done.remarks:
         print(f"  note: {remark}")
     for problem in done.skipped[:SHOWN]:

@@ -111,30 +111,30 @@ def _listed(report: doctor.Report, only: list[str]) -> list[tuple[int, doctor.Fi
 
     Samples that merely look like another one are listed only where that check is asked for by name.
     """
-    found: dict[int, doctor.Finding] = {}
+    findings_by_sample: dict[int, doctor.Finding] = {}
     for finding in report.findings:
         for sample in finding.samples if finding.severity != "note" or finding.check in only else ():
-            found.setdefault(sample, finding)
-    return sorted(found.items(), key=lambda one: one[0])
+            findings_by_sample.setdefault(sample, finding)
+    return sorted(findings_by_sample.items(), key=lambda pair: pair[0])
 
 
 def _counts(listed: list[tuple[int, doctor.Finding]]) -> dict[str, int]:
     """How many samples each finding leaves out."""
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for _, finding in listed:
-        found[finding.message] = found.get(finding.message, 0) + 1
-    return found
+        counts[finding.message] = counts.get(finding.message, 0) + 1
+    return counts
 
 
 def _rule(report: doctor.Report, listed: list[tuple[int, doctor.Finding]]) -> str:
     """How many samples go, of how many, and why."""
     reasons = [f"{count:,} ({message})" for message, count in _counts(listed).items()]
-    whole = f"{len(listed):,} of {counted(report.samples)}"
-    return f"{whole}: {'; '.join(reasons)}" if reasons else whole
+    count_text = f"{len(listed):,} of {counted(report.samples)}"
+    return f"{count_text}: {'; '.join(reasons)}" if reasons else count_text
 
 
 def _quarantine(args: argparse.Namespace, listed: list[tuple[int, doctor.Finding]]) -> None:
-    problems = [Problem(one.message, None, sample, one.field) for sample, one in listed]
+    problems = [Problem(finding.message, None, sample, finding.field) for sample, finding in listed]
     reader = None
     if problems:
         reader = open_reader(
@@ -144,61 +144,73 @@ def _quarantine(args: argparse.Namespace, listed: list[tuple[int, doctor.Finding
 
 
 def _as_json(report: doctor.Report) -> dict[str, object]:
-    known = {kind.name: kind for kind in doctor.CHECKS}
-    found = []
-    for one in report.findings:
-        entry = {**vars(one), "docs": known[one.check].docs(), "explanation": known[one.check].sentence}
-        entry["examples"] = [dataclasses.asdict(example) for example in one.examples]
+    checks_by_name = {kind.name: kind for kind in doctor.CHECKS}
+    findings = []
+    for finding in report.findings:
+        entry = {
+            **vars(finding),
+            "docs": checks_by_name[finding.check].docs(),
+            "explanation": checks_by_name[finding.check].sentence,
+        }
+        entry["examples"] = [dataclasses.asdict(example) for example in finding.examples]
         del entry["samples"]
-        found.append(entry)
-    return {**vars(report), "ok": report.ok, "findings": found}
+        findings.append(entry)
+    return {**vars(report), "ok": report.ok, "findings": findings}
 
 
 def _explain(checks: list[type[doctor.Check]], *, as_json: bool) -> None:
     if as_json:
         print_json(
             [
-                {"check": one.name, "severity": one.severity, "title": one.title, "sentence": one.sentence,
-                 "docs": one.docs()}
-                for one in checks
+                {"check": check.name, "severity": check.severity, "title": check.title,
+                 "sentence": check.sentence, "docs": check.docs()}
+                for check in checks
             ]
         )  # fmt: skip
         return
     screen = console()
-    for one in checks:
-        screen.print(Text.assemble((f"{one.severity:<8}", STYLES[one.severity]), (one.name, "bold")))
-        _say(screen, one.sentence, 2)
-        _say(screen, one.docs(), 2)
+    for check in checks:
+        screen.print(Text.assemble((f"{check.severity:<8}", STYLES[check.severity]), (check.name, "bold")))
+        _say(screen, check.sentence, 2)
+        _say(screen, check.docs(), 2)
 
 
 def _print(report: doctor.Report, explain: bool) -> None:
     screen = console()
     looked = "all of them" if report.looked_at == report.samples else f"{report.looked_at:,} of them"
-    what = f"{counted(report.samples)}{f' of {report.format}' if report.format else ''}, looked at {looked}"
-    _say(screen, f"{report.path}: {what}" if report.samples else report.path, 0)
-    known = {kind.name: kind for kind in doctor.CHECKS}
-    for one in report.findings:
+    summary = (
+        f"{counted(report.samples)}{f' of {report.format}' if report.format else ''}, looked at {looked}"
+    )
+    _say(screen, f"{report.path}: {summary}" if report.samples else report.path, 0)
+    checks_by_name = {kind.name: kind for kind in doctor.CHECKS}
+    for finding in report.findings:
         screen.print()
-        about = "about " if one.about else ""
+        about = "about " if finding.about else ""
         screen.print(
             Text.assemble(
-                (f"{one.severity:<8}", STYLES[one.severity]),
-                (one.check, "bold"),
+                (f"{finding.severity:<8}", STYLES[finding.severity]),
+                (finding.check, "bold"),
                 (
-                    f"  {about}{one.count:,} of {one.of:,} {one.unit if one.of != 1 else one.unit[:-1]}",
+                    f"  {about}{finding.count:,} of {finding.of:,} "
+                    f"{finding.unit if finding.of != 1 else finding.unit[:-1]}",
                     "default",
                 ),
             )
         )
-        _say(screen, one.message, 2)
+        _say(screen, finding.message, 2)
         if explain:
-            _say(screen, f"{known[one.check].sentence} ({known[one.check].docs()})", 2, style="dim")
-        for example in one.examples:
+            _say(
+                screen,
+                f"{checks_by_name[finding.check].sentence} ({checks_by_name[finding.check].docs()})",
+                2,
+                style="dim",
+            )
+        for example in finding.examples:
             _say(screen, _place(report, example), 4, style="dim")
-        more = one.count - len(one.examples)
-        if one.examples and len(one.examples) == doctor.EXAMPLES and more > 0:
-            _say(screen, f"… and {more:,} more", 4, style="dim")
-        for number, line in enumerate(one.mend.splitlines()):
+        hidden = finding.count - len(finding.examples)
+        if finding.examples and len(finding.examples) == doctor.EXAMPLES and hidden > 0:
+            _say(screen, f"… and {hidden:,} more", 4, style="dim")
+        for number, line in enumerate(finding.mend.splitlines()):
             _say(screen, f"{'→' if number == 0 else ' '} {line}", 2, command="batchplant " in line)
     screen.print()
     _say(screen, _verdict(report), 0, style="bold")
@@ -207,9 +219,13 @@ def _print(report: doctor.Report, explain: bool) -> None:
 
 
 def _verdict(report: doctor.Report) -> str:
-    told = [counted(len(found), severity) for severity in doctor.SEVERITIES if (found := report.of(severity))]
+    counts_text = [
+        counted(len(findings), severity)
+        for severity in doctor.SEVERITIES
+        if (findings := report.of(severity))
+    ]
     count = counted(len(report.checks), "check")
-    return f"{count}: {', '.join(told) or 'nothing found'}"
+    return f"{count}: {', '.join(counts_text) or 'nothing found'}"
 
 
 def _place(report: doctor.Report, example: doctor.Example) -> str:
@@ -220,7 +236,7 @@ def _place(report: doctor.Report, example: doctor.Example) -> str:
         parts.append(example.path)
     elif example.sample is None and example.field is not None:
         parts.append(example.field)
-    return ": ".join(one for one in (", ".join(parts), example.said) if one)
+    return ": ".join(part for part in (", ".join(parts), example.said) if part)
 
 
 def _say(screen: Console, text: str, indent: int, *, style: str = "", command: bool = False) -> None:

@@ -54,8 +54,8 @@ def _are_classes(pixels: Array) -> bool:
     """Whether the values of an image that nobody called a mask can only be classes: few, and all small."""
     if pixels.dtype.kind not in "iu" or (pixels.ndim > 2 and pixels.shape[2] > 1):
         return False
-    known = np.unique(pixels)
-    return len(known) > 1 and bool(((known < MOST_CLASSES) | (known == 255)).all()) and int(known[0]) >= 0
+    values = np.unique(pixels)
+    return len(values) > 1 and bool(((values < MOST_CLASSES) | (values == 255)).all()) and int(values[0]) >= 0
 
 
 def colour_of(number: int) -> tuple[int, int, int]:
@@ -64,19 +64,19 @@ def colour_of(number: int) -> tuple[int, int, int]:
 
 
 def _mask(numbers: Array, coloured: bool) -> Text:
-    known = np.unique(numbers)
+    values = np.unique(numbers)
     if coloured:
-        colours = np.array([colour_of(int(one)) for one in known], np.uint8)
-        text = _blocks(colours[np.searchsorted(known, numbers)])
+        colours = np.array([colour_of(int(value)) for value in values], np.uint8)
+        text = _blocks(colours[np.searchsorted(values, numbers)])
         text.append("\n ")
-        for one, colour in zip(known[: len(COLOURS)].tolist(), colours, strict=False):
+        for value, colour in zip(values[: len(COLOURS)].tolist(), colours, strict=False):
             text.append(" ██", Style(color=_hex(colour.tolist())))
-            text.append(f" {one}")
+            text.append(f" {value}")
         return text
-    places = np.searchsorted(known, numbers[::2])
-    rows = ["  " + "".join(SIGNS[place % len(SIGNS)] for place in row) for row in places.tolist()]
-    shown = enumerate(known[: len(COLOURS)].tolist())
-    legend = "  ".join(f"{SIGNS[at % len(SIGNS)]}={one}" for at, one in shown)
+    places = np.searchsorted(values, numbers[::2])
+    rows = ["  " + "".join(SIGNS[index % len(SIGNS)] for index in row) for row in places.tolist()]
+    shown = enumerate(values[: len(COLOURS)].tolist())
+    legend = "  ".join(f"{SIGNS[index % len(SIGNS)]}={value}" for index, value in shown)
     return Text("\n".join([*rows, f"  {legend}"]))
 
 
@@ -95,7 +95,7 @@ def _blocks(pixels: Array) -> Text:
 def _shades(pixels: Array) -> Text:
     """Letters that are the denser the brighter; every second row, for letters are high."""
     light = pixels[::2].mean(axis=2) / 256 * len(SHADES)
-    return Text("\n".join("  " + "".join(SHADES[int(one)] for one in row) for row in light.tolist()))
+    return Text("\n".join("  " + "".join(SHADES[int(level)] for level in row) for row in light.tolist()))
 
 
 def _hex(colour: Any) -> str:

@@ -10,11 +10,11 @@ from ..jobs import engines
 RETURNING = tuple(name for name in engines.NAMES if name != "ranks")
 
 
-def add_engine(parser: argparse._ActionsContainer, what: str, *, ranks: bool = False) -> None:
+def add_engine(parser: argparse._ActionsContainer, verb: str, *, ranks: bool = False) -> None:
     """``what`` they do: "writes the shards". ``ranks``: also as one of several processes."""
     parser.add_argument(
         "--engine", choices=engines.NAMES if ranks else RETURNING,
-        help=f"who {what} (default: threads of this process)",
+        help=f"who {verb} (default: threads of this process)",
     )  # fmt: skip
     parser.add_argument("--processes", type=int, metavar="N", help="workers of processes, dask or ray")
     if ranks:

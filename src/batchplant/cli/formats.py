@@ -42,29 +42,29 @@ def add_args(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     # Names with commas are how other commands take them.
-    named = [name for given in args.name for name in given.split(",") if name]
+    named = [name for text in args.name for name in text.split(",") if name]
     if args.compare:
         return _compared([get_format(name) for name in dict.fromkeys(named)], args.json)
     if len(named) > 1:
         raise OptionError(f"one format, or --compare {' '.join(named)} to see what they can do")
     if named:
         return _one(get_format(named[0]), args.json)
-    found = sorted(all_formats().values(), key=lambda one: one.name)
+    formats = sorted(all_formats().values(), key=lambda format: format.name)
     if args.json:
-        print_json([one.describe() for one in found])
+        print_json([format.describe() for format in formats])
         return 0
     out = console()
     if out.width < NARROW:
-        for one in found:
-            print(f"{one.name:<12} {one.title}")
+        for format in formats:
+            print(f"{format.name:<12} {format.title}")
         return 0
     table = Table(box=None, pad_edge=False)
     for column in ("name", "suffixes", "read", "write", "field kinds", "install"):
         # What is copied from the screen stays in one piece.
         table.add_column(column, overflow="fold", no_wrap=column in ("name", "install"))
-    for one in found:
-        written = "yes" if one.writer else "no"
-        table.add_row(one.name, one.called, "yes", written, one.holds, escape(_install(one)))
+    for format in formats:
+        written = "yes" if format.writer else "no"
+        table.add_row(format.name, format.called, "yes", written, format.holds, escape(_install(format)))
     _print(out, table)
     return 0
 
@@ -75,26 +75,26 @@ def _print(out: Console, table: Table) -> None:
     print("\n".join(line.rstrip() for line in shown.get().splitlines()))
 
 
-def _compared(found: list[Format], as_json: bool) -> int:
+def _compared(formats: list[Format], as_json: bool) -> int:
     """What formats can do: few of them side by side, more of them, or all, one below the other."""
-    side_by_side = bool(found)
-    found = found or sorted(all_formats().values(), key=lambda one: one.name)
+    side_by_side = bool(formats)
+    formats = formats or sorted(all_formats().values(), key=lambda format: format.name)
     if as_json:
-        print_json([{"name": one.name, **one.can.describe()} for one in found])
+        print_json([{"name": format.name, **format.can.describe()} for format in formats])
         return 0
     out = console()
-    if side_by_side and out.width >= LABELS + COLUMN * len(found):
-        rows = [[CLAIMS[name]["title"], *(_cell(one, name) for one in found)] for name in CLAIMS]
-        _print(out, _table(["", *(one.name for one in found)], rows))
+    if side_by_side and out.width >= LABELS + COLUMN * len(formats):
+        rows = [[CLAIMS[name]["title"], *(_cell(format, name) for format in formats)] for name in CLAIMS]
+        _print(out, _table(["", *(format.name for format in formats)], rows))
         print()
     elif out.width < NARROW_COMPARED:
-        _print_list(found)
+        _print_list(formats)
     else:
         for group, names in groups().items():
             print(f"{group}\n")
             # Who reads it is a long list, and has a table of its own.
             for part in (names[:-1], names[-1:]) if names[-1] == "ecosystem" else (names,):
-                rows = [[one.name, *(_cell(one, name) for name in part)] for one in found]
+                rows = [[format.name, *(_cell(format, name) for name in part)] for format in formats]
                 _print(out, _table(["", *(CLAIMS[name]["title"] for name in part)], rows))
                 print()
     print("What each means: docs/choosing.md. More: batchplant formats NAME")
@@ -114,49 +114,49 @@ def _table(columns: list[str], rows: list[list[str]]) -> Table:
     return table
 
 
-def _cell(one: Format, name: str) -> str:
-    return one.can.shown(name) or CANNOT
+def _cell(format: Format, name: str) -> str:
+    return format.can.shown(name) or CANNOT
 
 
-def _print_list(found: list[Format]) -> None:
+def _print_list(formats: list[Format]) -> None:
     """For terminals that have no room for tables."""
-    for one in found:
-        print(one.name)
+    for format in formats:
+        print(format.name)
         for name, about in CLAIMS.items():
-            said = one.can.shown(name)
-            if said:
-                print(f"  {about['title']}{'' if said == 'yes' else f': {said}'}")
+            claim = format.can.shown(name)
+            if claim:
+                print(f"  {about['title']}{'' if claim == 'yes' else f': {claim}'}")
 
 
-def _install(one: Format) -> str:
-    return f'"batchplant[{one.extra}]"' if one.extra else ""
+def _install(format: Format) -> str:
+    return f'"batchplant[{format.extra}]"' if format.extra else ""
 
 
-def _options(made: Any) -> dict[str, str]:
+def _options(factory: Any) -> dict[str, str]:
     return {
         name: "" if option.default is inspect.Parameter.empty else repr(option.default)
-        for name, option in own_options(made).items()
+        for name, option in own_options(factory).items()
     }
 
 
-def _one(found: Format, as_json: bool) -> int:
-    described = found.describe()
-    described["reader options"] = _options(found.reader)
-    described["writer options"] = _options(found.writer) if found.writer else {}
+def _one(format: Format, as_json: bool) -> int:
+    described = format.describe()
+    described["reader options"] = _options(format.reader)
+    described["writer options"] = _options(format.writer) if format.writer else {}
     if as_json:
         print_json(described)
         return 0
-    print(f"{found.name}: {found.title}")
-    print(f"  suffixes     {found.called}")
-    held = found.holds if found.tensors or found.fields else ", ".join(described["kinds"])
-    print(f"  holds        {held}{', missing values' if found.optional else ''}")
-    print(f"  notes        {found.notes}")
-    print(f"  spec         {found.spec}")
-    for side, made in (("reading", found.reader), ("writing", found.writer)):
-        if made is not None:
-            about = " ".join((inspect.getdoc(made) or "").replace("``", "").split())
+    print(f"{format.name}: {format.title}")
+    print(f"  suffixes     {format.called}")
+    kinds = format.holds if format.tensors or format.fields else ", ".join(described["kinds"])
+    print(f"  holds        {kinds}{', missing values' if format.optional else ''}")
+    print(f"  notes        {format.notes}")
+    print(f"  spec         {format.spec}")
+    for side, factory in (("reading", format.reader), ("writing", format.writer)):
+        if factory is not None:
+            about = " ".join((inspect.getdoc(factory) or "").replace("``", "").split())
             print(f"  {side:<12} {about}")
-            takes = expected(made)
-            for name, default in _options(made).items():
+            takes = expected(factory)
+            for name, default in _options(factory).items():
                 print(f"    {name}: {takes[name]} (default {default})")
     return 0

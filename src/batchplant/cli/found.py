@@ -11,13 +11,13 @@ from .terminal import print_json
 
 
 def show(
-    args: argparse.Namespace, found: Mapping[str, Any], say: Callable[[], None], draw: Callable[[], Any]
+    args: argparse.Namespace, result: Mapping[str, Any], say: Callable[[], None], draw: Callable[[], Any]
 ) -> None:
     """``say`` prints it in words, ``draw`` makes the figure."""
     if args.figure:
         figures.save(draw(), args.figure)
     if args.json:
-        print_json(found)
+        print_json(result)
         return
     say()
     if args.figure:

@@ -44,34 +44,36 @@ NUMBERS = ("samples", "index", "remembered", "seconds")
 
 def add_args(parser: argparse.ArgumentParser) -> None:
     add_source(parser, where=False)
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument("--force", action="store_true", help="build it also where a fresh one is there")
-    what.add_argument("--where", action="store_true", help="only tell where it lies")
-    what.add_argument("--remove", action="store_true", help="remove it")
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument("--force", action="store_true", help="build it also where a fresh one is there")
+    group.add_argument("--where", action="store_true", help="only tell where it lies")
+    group.add_argument("--remove", action="store_true", help="remove it")
     add_engine(parser, "scans the files")
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
 
 
 def run(args: argparse.Namespace) -> int:
     storage, options = split_options(parse_options(args.option))
-    what = "where" if args.where else "remove" if args.remove else "rebuild" if args.force else "write"
-    sources = [reached(one, storage) for one in args.source]
+    action = "where" if args.where else "remove" if args.remove else "rebuild" if args.force else "write"
+    sources = [reached(source, storage) for source in args.source]
     engine = engine_of(args)
     apart: dict[str, indexing.Built] = {}
-    if what in ("write", "rebuild") and not isinstance(engine, Inline):
-        apart, what = _built_apart(args, engine, sources, options, what), "write"
+    if action in ("write", "rebuild") and not isinstance(engine, Inline):
+        apart, action = _built_apart(args, engine, sources, options, action), "write"
     with tree.keeping():
-        found = files_of(sources, args.format)
-        shared = collections.Counter(map(_group, found))
+        datasets = files_of(sources, args.format)
+        shared = collections.Counter(map(_group, datasets))
         # Only what everybody sees is written down.
         plain = not options and args.format is None
-        work = functools.partial(_one, options=options, what=what, shared=shared, apart=apart, plain=plain)
-        done = in_parallel(work, found, threads=AT_ONCE[is_remote(found[0].path)])
-        if what == "remove":
-            index.forget(owner for one in done for owner in one.owners)
-        elif what != "where":
+        work = functools.partial(
+            _one, options=options, action=action, shared=shared, apart=apart, plain=plain
+        )
+        done = in_parallel(work, datasets, threads=AT_ONCE[is_remote(datasets[0].path)])
+        if action == "remove":
+            index.forget(owner for result in done for owner in result.owners)
+        elif action != "where":
             _combine(done)
-    rows = [one.row for one in done]
+    rows = [result.row for result in done]
     if args.json:
         print_json(rows)
     else:
@@ -91,114 +93,116 @@ class Done(NamedTuple):
 
 
 def _built_apart(
-    args: argparse.Namespace, engine: Engine, sources: list[str], options: dict[str, Any], what: str
+    args: argparse.Namespace, engine: Engine, sources: list[str], options: dict[str, Any], action: str
 ) -> dict[str, indexing.Built]:
     """Workers leave the index of each file beside it; nothing that was listed before is right after it."""
     with tree.keeping():
-        found = files_of(sources, args.format)
+        datasets = files_of(sources, args.format)
         with progress_bar("indexing", quiet=args.quiet or args.json) as progress:
-            built = indexing.build(engine, found, options, rebuild=what == "rebuild", progress=progress)
-        if what == "rebuild":
+            built = indexing.build(engine, datasets, options, rebuild=action == "rebuild", progress=progress)
+        if action == "rebuild":
             # What is in the index of a set would be taken for them.
-            index.forget(path for one in found for path in indexing.owners_of(one.path, one.format()))
+            index.forget(
+                path for dataset in datasets for path in indexing.owners_of(dataset.path, dataset.format())
+            )
     return built
 
 
-def _group(one: Candidate) -> tuple[str, str]:
+def _group(dataset: Candidate) -> tuple[str, str]:
     """Files of one folder and suffix share an index."""
-    return parent(absolute(one.path)), os.path.splitext(one.path)[1]
+    return parent(absolute(dataset.path)), os.path.splitext(dataset.path)[1]
 
 
 def _one(
-    one: Candidate,
+    dataset: Candidate,
     options: dict[str, Any],
-    what: str,
+    action: str,
     shared: collections.Counter[tuple[str, str]],
     apart: dict[str, indexing.Built],
     plain: bool,
 ) -> Done:
-    path, known = one.path, one.format()
-    given = accept(known.name, known.reader, options)
-    owners = indexing.owners_of(path, known)
-    combined = shared[_group(one)] > 1 and owners == [path]
-    old = next((there for there in map(index.existing, owners) if there is not None), None)
-    scanned = indexing.needs_index(known)
+    path, format = dataset.path, dataset.format()
+    accepted = accept(format.name, format.reader, options)
+    owners = indexing.owners_of(path, format)
+    combined = shared[_group(dataset)] > 1 and owners == [path]
+    old = next((entry for entry in map(index.existing, owners) if entry is not None), None)
+    scanned = indexing.needs_index(format)
     # Many files that tell themselves where their samples are need not be asked one by one, either.
-    lists = combined and what in ("write", "rebuild") and not is_remote(path)
+    lists = combined and action in ("write", "rebuild") and not is_remote(path)
     if not scanned and not lists and old is None:
-        state = f"{known.name} needs no index"
-        if what == "remove" and index.remove(path):
+        state = f"{format.name} needs no index"
+        if action == "remove" and index.remove(path):
             state = "what was remembered is removed"
-        return Done({"file": path, "state": state, **_about(path, what)}, [])
-    if what == "remove":
-        removed = [place for owner in dict.fromkeys([*owners, path]) for place in index.remove(owner)]
+        return Done({"file": path, "state": state, **_about(path, action)}, [])
+    if action == "remove":
+        removed = [location for owner in dict.fromkeys([*owners, path]) for location in index.remove(owner)]
         # One in the index of a set goes when all files are known that do.
         removed = removed or ([] if old is None else [old[0]])
         state = "removed" if removed else "there was none"
         return Done({"file": path, "state": state, **({"place": removed[-1]} if removed else {})}, owners)
-    if what == "where":
+    if action == "where":
         row = {"file": path, "state": "not built"} if old is None else _there(path, *old, "there")
-        return Done({**_about(path, what), **row}, owners)
+        return Done({**_about(path, action), **row}, owners)
     start = time.monotonic()
-    mode = {**given, "index": what} if scanned else given
-    with index.watching(combined=combined) as seen, noting() as notes, known.reader(path, **mode) as reader:
+    mode = {**accepted, "index": action} if scanned else accepted
+    with index.watching(combined=combined) as seen, noting() as notes, format.reader(path, **mode) as reader:
         if not scanned:
-            index.listed(path, what)
+            index.listed(path, action)
         row = {"samples": len(reader), "seconds": round(time.monotonic() - start, 3)}
-        told = (len(reader), reader.schema) if plain else ()
+        summary = (len(reader), reader.schema) if plain else ()
     if not seen:
         return Done({"file": path, **row, "state": "none is needed"}, owners)
     last = seen[-1]
-    row, replaced, place = {"file": path, **row}, old is not None, None
-    if (made := apart.get(path)) is not None:
-        row["seconds"], replaced = round(made.seconds, 3), made.old
-        last.index.built |= made.built
-        place = made.place if made.built else None
+    row, replaced, location = {"file": path, **row}, old is not None, None
+    if (built := apart.get(path)) is not None:
+        row["seconds"], replaced = round(built.seconds, 3), built.old
+        last.index.built |= built.built
+        location = built.place if built.built else None
     if combined:
-        return Done(row, owners, index.Member(last, known.name, notes, *told), replaced, place)
+        return Done(row, owners, index.Member(last, format.name, notes, *summary), replaced, location)
     return Done(_told(row, last.index, replaced), owners)
 
 
-def _about(path: str, what: str) -> dict[str, Any]:
+def _about(path: str, action: str) -> dict[str, Any]:
     """What --where tells of keys and filters that were looked for."""
-    found = index.kept_about(path) if what == "where" else None
-    return {} if found is None else {"remembered": found[1], "place": found[0]}
+    about = index.kept_about(path) if action == "where" else None
+    return {} if about is None else {"remembered": about[1], "place": about[0]}
 
 
 def _combine(done: list[Done]) -> None:
     """Write the indexes of sets, and tell so in the rows of their files."""
     sets: dict[str, list[Done]] = {}
-    for one in done:
-        if one.member is not None:
-            sets.setdefault(parent(one.member.seen.car.source.path), []).append(one)
+    for result in done:
+        if result.member is not None:
+            sets.setdefault(parent(result.member.seen.car.source.path), []).append(result)
     for members in sets.values():
-        problem = index.combine([one.member for one in members if one.member is not None])
-        for one in members:
-            assert one.member is not None
-            found = one.member.seen.index
-            found.remark = problem
-            one.row.update(_told(one.row, found, one.old))
-            if problem is None and one.apart is not None and one.apart != found.place:
-                index.discard(one.owners[0], one.apart)
+        problem = index.combine([result.member for result in members if result.member is not None])
+        for result in members:
+            assert result.member is not None
+            index_file = result.member.seen.index
+            index_file.remark = problem
+            result.row.update(_told(result.row, index_file, result.old))
+            if problem is None and result.apart is not None and result.apart != index_file.place:
+                index.discard(result.owners[0], result.apart)
 
 
-def _told(row: dict[str, Any], found: index.Index, old: bool) -> dict[str, Any]:
-    if found.place is None:
+def _told(row: dict[str, Any], index_file: index.Index, old: bool) -> dict[str, Any]:
+    if index_file.place is None:
         return {**row, "state": "in memory only"}
     built = "rebuilt" if old else "built"
-    state = built if found.built else "written" if found.sent else "fresh"
-    told = {**row, **_there(row["file"], found.place, found.stored, state)}
-    return told if found.remark is None else {**told, "remark": found.remark}
+    state = built if index_file.built else "written" if index_file.sent else "fresh"
+    summary = {**row, **_there(row["file"], index_file.place, index_file.stored, state)}
+    return summary if index_file.remark is None else {**summary, "remark": index_file.remark}
 
 
-def _there(path: str, place: str, size: int, state: str) -> dict[str, Any]:
-    return {"file": path, "state": state, "index": size, "place": place}
+def _there(path: str, location: str, size: int, state: str) -> dict[str, Any]:
+    return {"file": path, "state": state, "index": size, "place": location}
 
 
-def _print(found: list[dict[str, Any]]) -> None:
+def _print(results: list[dict[str, Any]]) -> None:
     """A table of the columns that have something in them."""
-    names = [name for name in HEADER if any(name in one for one in found)]
-    rows = [names, *([_cell(one, name) for name in names] for one in found)]
+    names = [name for name in HEADER if any(name in result for result in results)]
+    rows = [names, *([_cell(result, name) for name in names] for result in results)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(names))]
     for row in rows:
         cells = [
@@ -208,7 +212,7 @@ def _print(found: list[dict[str, Any]]) -> None:
             for name, cell, width in zip(names, row, widths, strict=True)
         ]
         print("  ".join(cells).rstrip())
-    for remark in dict.fromkeys(one["remark"] for one in found if "remark" in one):
+    for remark in dict.fromkeys(result["remark"] for result in results if "remark" in result):
         print(f"  note: {printable(remark)}")
 
 

@@ -29,35 +29,35 @@ def add_args(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     with open_source(args) as reader:
-        found = summarize(reader, max(0, args.samples))
+        summary = summarize(reader, max(0, args.samples))
         model = is_tensors(reader.schema)
     if args.json:
-        print_json(found)
+        print_json(summary)
         return 0
     rows = [
-        ("path", found["path"]),
-        ("format", found["format"]),
-        ("tensors" if model else "samples", f"{found['samples']:,}"),
-        ("size", human_size(found["bytes"])),
+        ("path", summary["path"]),
+        ("format", summary["format"]),
+        ("tensors" if model else "samples", f"{summary['samples']:,}"),
+        ("size", human_size(summary["bytes"])),
     ]
     for name, value in rows:
         say(f"{name:<14} {value}")
-    for name, value in found["facts"].items():
+    for name, value in summary["facts"].items():
         for line in _fact(name, value):
             say(line)
-    if found["unreadable"]:
-        print(f"{'unreadable':<14} {found['unreadable']} of the samples looked at; see batchplant verify")
+    if summary["unreadable"]:
+        print(f"{'unreadable':<14} {summary['unreadable']} of the samples looked at; see batchplant verify")
     if model:
         return 0
-    width = max((len(printable(name)) for name in found["fields"]), default=0)
-    for name, field in found["fields"].items():
+    width = max((len(printable(name)) for name in summary["fields"]), default=0)
+    for name, field in summary["fields"].items():
         print()
         say(f"{printable(name):<{width}}  {field['type']}")
-        for said in filter(None, (_cells(field), *_content(field))):
-            say(f"{'':<{width}}  {said}")
-    if found["looked at"] < found["samples"]:
-        print(f"\ncells and content: from {found['looked at']:,} samples spread over the dataset")
-    return 1 if found["unreadable"] else 0
+        for line in filter(None, (_cells(field), *_content(field))):
+            say(f"{'':<{width}}  {line}")
+    if summary["looked at"] < summary["samples"]:
+        print(f"\ncells and content: from {summary['looked at']:,} samples spread over the dataset")
+    return 1 if summary["unreadable"] else 0
 
 
 def _fact(name: str, value: Any) -> Iterator[str]:
@@ -69,19 +69,19 @@ def _fact(name: str, value: Any) -> Iterator[str]:
     yield name
     keys = [str(key) for key, _ in parts] if isinstance(value, dict) else []
     width = min(40, max(map(len, keys), default=0))
-    for key, one in parts:
+    for key, item in parts:
         label = f"{key:<{width}}  " if keys else ""
-        yield f"  {label}{_one_line(one)}"
+        yield f"  {label}{_one_line(item)}"
 
 
 def _nested(value: list[Any]) -> bool:
-    return any(isinstance(one, dict | list) for one in value)
+    return any(isinstance(item, dict | list) for item in value)
 
 
 def _one_line(value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(
-            human_size(one) if key == "bytes" else f"{key} {_one_line(one)}" for key, one in value.items()
+            human_size(item) if key == "bytes" else f"{key} {_one_line(item)}" for key, item in value.items()
         )
     if isinstance(value, list | tuple):
         inside = ", ".join(map(_one_line, value))
@@ -91,11 +91,11 @@ def _one_line(value: Any) -> str:
 
 def _cells(field: dict[str, Any]) -> str:
     spread = field.get("bytes")
-    said = [f"{field['missing']} missing"] if field.get("missing") else []
+    details = [f"{field['missing']} missing"] if field.get("missing") else []
     if spread:
         low, mean, high = (human_size(spread[key]) for key in ("min", "mean", "max"))
-        said.insert(0, low if low == high else f"{low} to {high}, mean {mean}")
-    return "; ".join(said)
+        details.insert(0, low if low == high else f"{low} to {high}, mean {mean}")
+    return "; ".join(details)
 
 
 def _content(field: dict[str, Any]) -> Iterator[str]:
@@ -116,15 +116,15 @@ def _content(field: dict[str, Any]) -> Iterator[str]:
 
 def _recordings(field: dict[str, Any]) -> Iterator[str]:
     """Of sounds and videos: what they share in one word, what differs with how often."""
-    for what, unit in (
+    for attribute, unit in (
         ("encodings", ""), ("rates", " Hz"), ("channels", " channels"), ("sizes", ""),
         ("frame rates", " frames a second"),
     ):  # fmt: skip
-        counts = field.get(what, {})
+        counts = field.get(attribute, {})
         if len(counts) == 1:
             yield f"{next(iter(counts))}{unit}".replace("1 channels", "1 channel")
         elif counts:
-            yield ", ".join(f"{count:,} {one}{unit}" for one, count in counts.items())
+            yield ", ".join(f"{count:,} {value}{unit}" for value, count in counts.items())
     if "seconds" in field:
         spread = field["seconds"]
         low, mean, high = (duration(spread[key]) for key in ("min", "mean", "max"))
@@ -134,8 +134,8 @@ def _recordings(field: dict[str, Any]) -> Iterator[str]:
 
 
 def _images(field: dict[str, Any]) -> Iterator[str]:
-    for what in ("encodings", "modes"):
-        yield ", ".join(f"{count:,} {name}" for name, count in field[what].items())
+    for attribute in ("encodings", "modes"):
+        yield ", ".join(f"{count:,} {name}" for name, count in field[attribute].items())
     if "width" not in field:
         return
     width, height = field["width"], field["height"]
@@ -144,5 +144,8 @@ def _images(field: dict[str, Any]) -> Iterator[str]:
         return
     for name, spread in (("width", width), ("height", height)):
         yield f"{name} {spread['min']:.0f}–{spread['max']:.0f}, median {spread['median']:.0f}"
-    top = ", ".join(f"{one['width']}×{one['height']} ({one['count']:,})" for one in field["resolutions"][:3])
+    top = ", ".join(
+        f"{resolution['width']}×{resolution['height']} ({resolution['count']:,})"
+        for resolution in field["resolutions"][:3]
+    )
     yield f"{field['distinct resolutions']:,} resolutions, most often {top}"

@@ -76,13 +76,13 @@ def run(args: argparse.Namespace) -> int:
     options = {**plan.options, **({} if args.by is None else {"by": args.by})}
     mix = plan.located(lambda: Mix(plan.open(), **options))
     with mix, progress_bar("planning", quiet=args.quiet or args.json) as progress:
-        found = plan.located(lambda: dry_run(mix, pack=pack, progress=progress, **loading))
+        dry = plan.located(lambda: dry_run(mix, pack=pack, progress=progress, **loading))
     length = None if pack is None else pack.length
     said = {
         "plan": plan.path, "order": loading["order"], "seed": mix.seed,
-        "by": options.get("by", "samples"), "length": length, **found.as_dict(),
+        "by": options.get("by", "samples"), "length": length, **dry.as_dict(),
     }  # fmt: skip
-    show(args, said, lambda: _print(plan.path, found, length, loading, mix.seed), lambda: draw(found, length))
+    show(args, said, lambda: _print(plan.path, dry, length, loading, mix.seed), lambda: draw(dry, length))
     return 0
 
 
@@ -91,130 +91,143 @@ def _given(args: argparse.Namespace) -> dict[str, Any]:
     return {name: getattr(args, name) for name in names if getattr(args, name) is not None}
 
 
-def _print(path: str, found: DryRun, length: int | None, loading: Mapping[str, Any], seed: int) -> None:
-    what = "rows" if length else "samples"
+def _print(path: str, dry: DryRun, length: int | None, loading: Mapping[str, Any], seed: int) -> None:
+    unit = "rows" if length else "samples"
     _say(
-        f"{path}: {counted(len(found.sources), 'source')}, order {loading['order']}, seed {seed}; "
-        f"{counted(found.world_size, 'rank')}, {found.batch_size:,} {what} each at every step"
+        f"{path}: {counted(len(dry.sources), 'source')}, order {loading['order']}, seed {seed}; "
+        f"{counted(dry.world_size, 'rank')}, {dry.batch_size:,} {unit} each at every step"
     )
-    _say(_whole(found, length, loading.get("steps")) + "\n")
-    console().print(_sources(found))
-    if found.changes:
+    _say(_whole(dry, length, loading.get("steps")) + "\n")
+    console().print(_sources(dry))
+    if dry.changes:
         print()
-        console().print(_changes(found))
+        console().print(_changes(dry))
     print()
-    console().print(_ranks(found, what))
-    hints = list(_hints(found))
-    if hints or found.estimated:
+    console().print(_ranks(dry, unit))
+    hints = list(_hints(dry))
+    if hints or dry.estimated:
         print()
-    for one in hints:
-        _say(f"note: {one}")
-    for one in found.estimated:
-        _say(f"estimated (≈): {one}")
+    for hint in hints:
+        _say(f"note: {hint}")
+    for source in dry.estimated:
+        _say(f"estimated (≈): {source}")
 
 
-def _whole(found: DryRun, length: int | None, asked: int | None) -> str:
-    about = "≈ " if found.estimated else ""
-    parts = [f"{found.samples:,} samples"]
-    if found.tokens is not None:
-        parts.append(f"{about}{_short(found.tokens)} tokens")
+def _whole(dry: DryRun, length: int | None, requested: int | None) -> str:
+    about = "≈ " if dry.estimated else ""
+    parts = [f"{dry.samples:,} samples"]
+    if dry.tokens is not None:
+        parts.append(f"{about}{_short(dry.tokens)} tokens")
     if length:
-        parts.append(
-            f"in {about}{counted(found.rows, 'row')} of {length:,}, {about}{found.fill or 0:.1%} full"
+        parts.append(f"in {about}{counted(dry.rows, 'row')} of {length:,}, {about}{dry.fill or 0:.1%} full")
+    ended = dry.epoch_steps is not None
+    span = "an epoch" if ended else "the run"
+    text = f"{span}: {counted(dry.steps, 'step')}; {', '.join(parts)}"
+    if ended and requested and dry.epoch_steps and requested > dry.epoch_steps:
+        text += (
+            f"\n{requested:,} steps are {requested / dry.epoch_steps:.2f} epochs, each in an order of its own"
         )
-    ended = found.epoch_steps is not None
-    what = "an epoch" if ended else "the run"
-    text = f"{what}: {counted(found.steps, 'step')}; {', '.join(parts)}"
-    if ended and asked and found.epoch_steps and asked > found.epoch_steps:
-        text += f"\n{asked:,} steps are {asked / found.epoch_steps:.2f} epochs, each in an order of its own"
     return text
 
 
-def _sources(found: DryRun) -> Any:
-    told = found.tokens is not None
+def _sources(dry: DryRun) -> Any:
+    has_tokens = dry.tokens is not None
     heads = [
         "source",
         "weight",
         "samples",
         "passes",
-        *(["tokens", "of all"] if told else []),
+        *(["tokens", "of all"] if has_tokens else []),
         "first",
         "last",
     ]
     table = figures.table(*heads)
-    ordered = found.sources
+    ordered = dry.sources
     if len(ordered) > SHOWN:
-        ordered = sorted(ordered, key=lambda one: -one.samples)
-    for one in ordered[:SHOWN]:
-        _row(table, one.name, one.weight, one.samples, one.passes, one.tokens, found, one.first, one.last)
-    if len(ordered) > SHOWN:
-        rest = ordered[SHOWN:]
-        tokens = sum(one.tokens or 0 for one in rest) if told else None
-        passes = sum(one.samples for one in rest) / max(sum(one.size for one in rest), 1)
-        firsts = [one.first for one in rest if one.first >= 0]
+        ordered = sorted(ordered, key=lambda source: -source.samples)
+    for source in ordered[:SHOWN]:
         _row(
-            table, f"{len(rest):,} others", sum(one.weight for one in rest), sum(one.samples for one in rest),
-            passes, tokens, found, min(firsts, default=-1), max(one.last for one in rest),
+            table,
+            source.name,
+            source.weight,
+            source.samples,
+            source.passes,
+            source.tokens,
+            dry,
+            source.first,
+            source.last,
+        )
+    if len(ordered) > SHOWN:
+        folded = ordered[SHOWN:]
+        tokens = sum(source.tokens or 0 for source in folded) if has_tokens else None
+        passes = sum(source.samples for source in folded) / max(sum(source.size for source in folded), 1)
+        firsts = [source.first for source in folded if source.first >= 0]
+        _row(
+            table, f"{len(folded):,} others", sum(source.weight for source in folded),
+            sum(source.samples for source in folded),
+            passes, tokens, dry, min(firsts, default=-1), max(source.last for source in folded),
         )  # fmt: skip
     return table
 
 
 def _row(
-    table: Any, name: str, weight: float, samples: int, passes: float, tokens: int | None, found: DryRun,
+    table: Any, name: str, weight: float, samples: int, passes: float, tokens: int | None, dry: DryRun,
     first: int, last: int,
 ) -> None:  # fmt: skip
-    share = [] if tokens is None else [_short(tokens), f"{tokens / max(found.tokens or 1, 1):.1%}"]
-    places = ["–" if one < 0 else f"{one:,}" for one in (first, last)]
+    share = [] if tokens is None else [_short(tokens), f"{tokens / max(dry.tokens or 1, 1):.1%}"]
+    places = ["–" if step < 0 else f"{step:,}" for step in (first, last)]
     table.add_row(_cut(name), f"{weight:.2%}", f"{samples:,}", f"{passes:,.2f}", *share, *places)
 
 
-def _cut(name: str, most: int = 24) -> str:
-    return name if len(name) <= most else "…" + name[1 - most :]
+def _cut(name: str, max_letters: int = 24) -> str:
+    return name if len(name) <= max_letters else "…" + name[1 - max_letters :]
 
 
-def _changes(found: DryRun) -> Any:
+def _changes(dry: DryRun) -> Any:
     """The weights in every part of the schedule, of the sources that have most of them."""
-    shown = sorted(range(len(found.sources)), key=lambda one: -found.weights[:, one].max())[:4]
-    names = [_cut(found.sources[one].name, 14) for one in sorted(shown)]
+    shown = sorted(range(len(dry.sources)), key=lambda number: -dry.weights[:, number].max())[:4]
+    names = [_cut(dry.sources[number].name, 14) for number in sorted(shown)]
     table = figures.table("about step", "position", *names)
-    starts = [(0, 0), *found.changes]
+    starts = [(0, 0), *dry.changes]
     for position, step in starts[:SHOWN]:
-        row = found.weights[found.positions.searchsorted(position)]
-        table.add_row(f"{step:,}", f"{position:,}", *(f"{row[one]:.2%}" for one in sorted(shown)))
+        row = dry.weights[dry.positions.searchsorted(position)]
+        table.add_row(f"{step:,}", f"{position:,}", *(f"{row[number]:.2%}" for number in sorted(shown)))
     return table
 
 
-def _ranks(found: DryRun, what: str) -> Any:
-    told, packed = found.tokens is not None, found.fill is not None
-    table = figures.table("rank", "steps", what, *(["tokens"] if told else []), *(["fill"] if packed else []))
+def _ranks(dry: DryRun, unit: str) -> Any:
+    has_tokens, packed = dry.tokens is not None, dry.fill is not None
+    table = figures.table(
+        "rank", "steps", unit, *(["tokens"] if has_tokens else []), *(["fill"] if packed else [])
+    )
 
-    def row(name: str, one: Any) -> None:
-        tokens = [f"{one.tokens:,}"] if told else []
+    def row(name: str, rank: Any) -> None:
+        tokens = [f"{rank.tokens:,}"] if has_tokens else []
         table.add_row(
-            name, f"{one.steps:,}", f"{one.rows:,}", *tokens, *([f"{one.fill or 0:.2%}"] if packed else [])
+            name, f"{rank.steps:,}", f"{rank.rows:,}", *tokens, *([f"{rank.fill or 0:.2%}"] if packed else [])
         )
 
-    if len(found.ranks) <= RANKS:
-        for one in found.ranks:
-            row(str(one.rank), one)
+    if len(dry.ranks) <= RANKS:
+        for rank in dry.ranks:
+            row(str(rank.rank), rank)
         return table
-    key = (lambda one: one.tokens) if told else (lambda one: one.rows)
-    row("least", min(found.ranks, key=key))
-    row("most", max(found.ranks, key=key))
+    key = (lambda rank: rank.tokens) if has_tokens else (lambda rank: rank.rows)
+    row("least", min(dry.ranks, key=key))
+    row("most", max(dry.ranks, key=key))
     return table
 
 
-def _hints(found: DryRun) -> Any:
-    for one in found.sources:
-        if one.passes > 4:
-            yield f"{one.name} is repeated {one.passes:,.1f} times; max_repeats bounds that"
-    never = [one.name for one in found.sources if not one.samples and one.weight]
+def _hints(dry: DryRun) -> Any:
+    for source in dry.sources:
+        if source.passes > 4:
+            yield f"{source.name} is repeated {source.passes:,.1f} times; max_repeats bounds that"
+    never = [source.name for source in dry.sources if not source.samples and source.weight]
     if never:
         yield f"{', '.join(never[:4])} never comes: the run is too short for its weight"
-    if found.overlong:
-        yield f"{found.overlong:,} documents are longer than a row (overlong: split, truncate or drop)"
-    if found.fill is not None and found.fill < 0.95:
-        yield f"rows are {found.fill:.1%} full; a larger window, or concat_split, fills them better"
+    if dry.overlong:
+        yield f"{dry.overlong:,} documents are longer than a row (overlong: split, truncate or drop)"
+    if dry.fill is not None and dry.fill < 0.95:
+        yield f"rows are {dry.fill:.1%} full; a larger window, or concat_split, fills them better"
 
 
 def _short(number: int) -> str:

@@ -14,27 +14,27 @@ class Parser(argparse.ArgumentParser):
     """argparse's, with shorter answers. A command sets the default ``parser`` to its own."""
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
-        found, rest = self.parse_known_args(args, namespace)
-        if rest:
-            getattr(found, "parser", self).refuse(rest)
-        return found
+        parsed, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            getattr(parsed, "parser", self).refuse(unknown)
+        return parsed
 
-    def refuse(self, rest: Sequence[str]) -> NoReturn:
+    def refuse(self, unknown: Sequence[str]) -> NoReturn:
         """Say that the command does not take these."""
-        options = [one.partition("=")[0] for one in rest if one.startswith("-")]
+        options = [argument.partition("=")[0] for argument in unknown if argument.startswith("-")]
         if options:
-            known = [name for action in self._actions for name in action.option_strings]
-            self.error(f"there is no option {options[0]}{near(options[0], known)}")
-        hint = "; put quotes around a glob" if all(map(os.path.exists, rest)) else ""
-        self.error(f"too many arguments: {listed(rest)}{hint}")
+            choices = [name for action in self._actions for name in action.option_strings]
+            self.error(f"there is no option {options[0]}{near(options[0], choices)}")
+        hint = "; put quotes around a glob" if all(map(os.path.exists, unknown)) else ""
+        self.error(f"too many arguments: {listed(unknown)}{hint}")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is None or value in action.choices:
             return
-        known = list(map(str, action.choices))
+        choices = list(map(str, action.choices))
         if isinstance(action, argparse._SubParsersAction):
-            raise argparse.ArgumentError(None, no_such("command", value, known))
-        raise argparse.ArgumentError(action, f"{value!r} is none of {listed(known)}{near(value, known)}")
+            raise argparse.ArgumentError(None, no_such("command", value, choices))
+        raise argparse.ArgumentError(action, f"{value!r} is none of {listed(choices)}{near(value, choices)}")
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"batchplant: {message}; `{self.prog} --help` tells more\n")

@@ -86,19 +86,19 @@ def as_json(value: Any) -> Any:
     if isinstance(value, np.datetime64 | np.timedelta64):
         return str(value)
     if isinstance(value, list):
-        return [as_json(one) for one in value]
+        return [as_json(item) for item in value]
     if isinstance(value, dict):
-        return {name: as_json(one) for name, one in value.items()}
+        return {name: as_json(item) for name, item in value.items()}
     if isinstance(value, bytes):
-        found: dict[str, Any] = {"bytes": len(value), "base64": base64.b64encode(value[:64]).decode()}
+        document: dict[str, Any] = {"bytes": len(value), "base64": base64.b64encode(value[:64]).decode()}
         try:
             if isinstance(value, Sound):
                 keys: tuple[str, ...] = ("encoding", "rate", "channels", "frames", "seconds")
             else:
                 keys = ("encoding", "codec", "width", "height", "frames", "fps", "duration")
-            return found | {key: getattr(value, key) for key in keys if isinstance(value, Sound | Clip)}
+            return document | {key: getattr(value, key) for key in keys if isinstance(value, Sound | Clip)}
         except BatchplantError as error:
-            return found | {"error": str(error)}
+            return document | {"error": str(error)}
     return value
 
 
@@ -124,8 +124,8 @@ def statistics(values: Array) -> dict[str, Any]:
         return {"nan": wrong}
     with np.errstate(all="ignore"):
         mean = float(good.mean(dtype=np.float64))
-    found = {"min": good.min().item(), "mean": mean, "max": good.max().item()}
-    return found | ({"nan": wrong} if wrong else {})
+    summary = {"min": good.min().item(), "mean": mean, "max": good.max().item()}
+    return summary | ({"nan": wrong} if wrong else {})
 
 
 def _array(value: Array) -> str:
@@ -134,32 +134,37 @@ def _array(value: Array) -> str:
         inside = ", ".join(map(moment, head))
     else:
         inside = np.array2string(head, separator=", ", threshold=VALUES_SHOWN, max_line_width=1000)[1:-1]
-    more = ", …" if value.size > VALUES_SHOWN else ""
-    found = statistics(value) if value.size > 1 and value.dtype.kind not in "mM" else {}
-    said = [f"{key} {found[key]:.4g}" for key in ("min", "mean", "max") if key in found]
-    said += [f"{found['nan']:,} NaN"] if "nan" in found else []
-    return f"{value.dtype} {value.shape} [{inside.strip()}{more}]{'  ' if said else ''}{', '.join(said)}"
+    ellipsis = ", …" if value.size > VALUES_SHOWN else ""
+    summary = statistics(value) if value.size > 1 and value.dtype.kind not in "mM" else {}
+    parts = [f"{key} {summary[key]:.4g}" for key in ("min", "mean", "max") if key in summary]
+    parts += [f"{summary['nan']:,} NaN"] if "nan" in summary else []
+    return (
+        f"{value.dtype} {value.shape} [{inside.strip()}{ellipsis}]{'  ' if parts else ''}{', '.join(parts)}"
+    )
 
 
 def _objects(value: Array, field: Boxes | Labels) -> str:
     """The boxes of a sample, or the classes of its objects, one by one."""
     shown = value[:OBJECTS_SHOWN]
-    more = ", …" if len(value) > OBJECTS_SHOWN else ""
+    ellipsis = ", …" if len(value) > OBJECTS_SHOWN else ""
     if isinstance(field, Boxes):
-        parts = [" ".join(f"{one:.4g}" for one in box) for box in shown.tolist()]
+        parts = [" ".join(f"{number:.4g}" for number in box) for box in shown.tolist()]
         many = f"{len(value)} box{'' if len(value) == 1 else 'es'} ({field.format})"
-        return f"{many}: {', '.join(parts)}{more}" if parts else many
+        return f"{many}: {', '.join(parts)}{ellipsis}" if parts else many
     names = field.names or ()
-    named = [f"{one} ({brief(names[one])})" if 0 <= one < len(names) else str(one) for one in shown.tolist()]
-    return ", ".join(named) + more if named else "none"
+    named = [
+        f"{number} ({brief(names[number])})" if 0 <= number < len(names) else str(number)
+        for number in shown.tolist()
+    ]
+    return ", ".join(named) + ellipsis if named else "none"
 
 
 def _image(value: Array, field: Image) -> str:
     height, width = value.shape[:2]
-    what = f"mean {value.mean():.4g}" if value.size else "empty"
+    details = f"mean {value.mean():.4g}" if value.size else "empty"
     if field.mask and value.size:
-        what = f"mask {_classes(value)}"
-    return f"{width}×{height} {field.mode or mode_of(value)} {what}"
+        details = f"mask {_classes(value)}"
+    return f"{width}×{height} {field.mode or mode_of(value)} {details}"
 
 
 def _classes(mask: Array) -> str:
@@ -168,7 +173,7 @@ def _classes(mask: Array) -> str:
         return f"{len(np.unique(mask.reshape(-1, mask.shape[2]), axis=0))} classes"
     numbers, counts = np.unique(mask, return_counts=True)
     order = np.argsort(-counts, kind="stable")[:CLASSES_SHOWN]
-    shares = ", ".join(f"{numbers[one]} {counts[one] / mask.size:.0%}" for one in order)
+    shares = ", ".join(f"{numbers[number]} {counts[number] / mask.size:.0%}" for number in order)
     return f"{len(numbers)} class{'es' if len(numbers) > 1 else ''}: {shares}" + (
         ", …" if len(numbers) > CLASSES_SHOWN else ""
     )
@@ -186,40 +191,41 @@ def duration(seconds: float) -> str:
     """Seconds, or minutes and hours where there are many."""
     if seconds < 60:
         return f"{seconds:.2f} s"
-    minutes, rest = divmod(round(seconds), 60)
+    minutes, remainder = divmod(round(seconds), 60)
     if minutes < 60:
-        return f"{minutes}:{rest:02d} min"
-    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d} h"
+        return f"{minutes}:{remainder:02d} min"
+    return f"{minutes // 60}:{minutes % 60:02d}:{remainder:02d} h"
 
 
 # -- tables ----------------------------------------------------------------------------------------------
 
 
 def is_tabular(schema: Schema) -> bool:
-    """Whether every value is one that a cell of a table can show."""
+    """Return whether a cell of a table can show every field."""
     return len(schema) > 0 and all(
-        isinstance(one, Int | Float | Bool | Text | Json) or (isinstance(one, Tensor) and one.shape == ())
-        for one in schema.values()
+        isinstance(field, Int | Float | Bool | Text | Json)
+        or (isinstance(field, Tensor) and field.shape == ())
+        for field in schema.values()
     )
 
 
 def is_number(field: Field) -> bool:
-    """Whether a column of it is aligned at its end."""
+    """Return whether a column of the field is right-aligned."""
     counted = isinstance(field, Time | Duration)
     return isinstance(field, Int | Float) and not counted and not getattr(field, "names", None)
 
 
 def fit_widths(widths: list[int], room: int) -> list[int] | None:
     """The widths, the widest narrowed until all have room with two spaces between; None: they cannot."""
-    found = list(widths)
-    excess = sum(found) + 2 * (len(found) - 1) - room
+    fitted = list(widths)
+    excess = sum(fitted) + 2 * (len(fitted) - 1) - room
     while excess > 0:
-        widest = max(range(len(found)), key=found.__getitem__)
-        if found[widest] <= NARROWEST:
+        widest = max(range(len(fitted)), key=fitted.__getitem__)
+        if fitted[widest] <= NARROWEST:
             return None
-        found[widest] -= 1
+        fitted[widest] -= 1
         excess -= 1
-    return found
+    return fitted
 
 
 def row_text(cells: list[str], widths: list[int], right: list[bool]) -> str:

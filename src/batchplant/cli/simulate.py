@@ -45,21 +45,21 @@ def run(args: argparse.Namespace) -> int:
     figures.check(args.figure)
     plan = Plan() if args.plan is None else read_plan(args.plan)
     changes = {}
-    for one in args.changes:
-        name, equals, value = one.partition("=")
+    for change in args.changes:
+        name, equals, value = change.partition("=")
         if not equals or not name.strip():
-            raise OptionError(f"{one!r} is not NAME=VALUE")
+            raise OptionError(f"{change!r} is not NAME=VALUE")
         changes[name.strip()] = value.strip()
     plan = plan.set(changes)
     with progress_bar("simulating", quiet=args.quiet or args.json) as progress:
-        found = simulate(plan, progress)
-    said = {**found.as_dict(), "hints": hints(found)}
-    show(args, said, lambda: _print(found), lambda: draw(found))
+        simulation = simulate(plan, progress)
+    document = {**simulation.as_dict(), "hints": hints(simulation)}
+    show(args, document, lambda: _print(simulation), lambda: draw(simulation))
     return 0
 
 
-def _print(found: Simulation) -> None:
-    plan, screen = found.plan, console()
+def _print(simulation: Simulation) -> None:
+    plan, screen = simulation.plan, console()
     lanes = ", lanes" if plan.loader.lanes and plan.loader.order in ("quasi_random", "shards") else ""
     _say(
         f"{counted(plan.data.samples)} of {human_size(plan.data.sample_bytes)} in "
@@ -68,38 +68,39 @@ def _print(found: Simulation) -> None:
         f"{plan.loader.order}{lanes}, batches of {plan.loader.batch_size:,}\n"
     )
     shown = figures.table("", "first epoch", "a later one")
-    epochs = (found.first, found.later)
+    epochs = (simulation.first, simulation.later)
 
     def row(name: str, *texts: str) -> None:
         shown.add_row(name, *texts)
 
-    row("samples/s of all ranks", *(f"{one.samples_per_second:,.0f}" for one in epochs))
-    row("an epoch", *(_time(one.seconds) for one in epochs))
-    row("fetched by a rank", *(human_size(one.bytes) for one in epochs))
-    row("requests of a rank", *(f"{one.requests:,.0f}" for one in epochs))
-    row("from the node's cache", *(f"{one.hit_rate:.1%}" for one in epochs))
-    row("most / average of a rank", *(f"{one.imbalance:.3f}" for one in epochs))
-    row("first batch", *(_time(one.first_batch) for one in epochs))
+    row("samples/s of all ranks", *(f"{epoch.samples_per_second:,.0f}" for epoch in epochs))
+    row("an epoch", *(_time(epoch.seconds) for epoch in epochs))
+    row("fetched by a rank", *(human_size(epoch.bytes) for epoch in epochs))
+    row("requests of a rank", *(f"{epoch.requests:,.0f}" for epoch in epochs))
+    row("from the node's cache", *(f"{epoch.hit_rate:.1%}" for epoch in epochs))
+    row("most / average of a rank", *(f"{epoch.imbalance:.3f}" for epoch in epochs))
+    row("first batch", *(_time(epoch.first_batch) for epoch in epochs))
     screen.print(shown)
     print()
     _say(f"limited by {_limits(*epochs)}")
     _say(
-        f"until the first batch: {_time(found.start_seconds)} at the start, {_time(found.resume_seconds)} "
-        f"after a resume; opening takes {_time(found.open_seconds)} of it"
+        f"until the first batch: {_time(simulation.start_seconds)} at the start, "
+        f"{_time(simulation.resume_seconds)} after a resume; "
+        f"opening takes {_time(simulation.open_seconds)} of it"
     )
-    least, most = found.samples_per_rank
-    each = f"{least:,}" if least == most else f"{least:,} to {most:,}"
-    left = f", {found.left_out:,} are left out" if found.left_out else ""
-    _say(f"{each} samples for each rank in {plan.steps:,} batches{left}")
-    _say(f"the largest batch of a step has {found.step_imbalance:.3f} times the average's bytes")
+    lowest, highest = simulation.samples_per_rank
+    samples_text = f"{lowest:,}" if lowest == highest else f"{lowest:,} to {highest:,}"
+    left_text = f", {simulation.left_out:,} are left out" if simulation.left_out else ""
+    _say(f"{samples_text} samples for each rank in {plan.steps:,} batches{left_text}")
+    _say(f"the largest batch of a step has {simulation.step_imbalance:.3f} times the average's bytes")
     if plan.node.cache:
-        second, late = found.hit_rates
+        second, late = simulation.hit_rates
         _say(f"cache of a node: {second:.1%} of the bytes in the second epoch, {late:.1%} in the long run")
-    if found.order_bytes:
-        _say(f"the order takes {human_size(found.order_bytes)} of each rank's memory")
-    for one in hints(found):
-        _say(f"hint: {one}")
-    _say(f"sampled: {found.sampled}")
+    if simulation.order_bytes:
+        _say(f"the order takes {human_size(simulation.order_bytes)} of each rank's memory")
+    for hint in hints(simulation):
+        _say(f"hint: {hint}")
+    _say(f"sampled: {simulation.sampled}")
 
 
 def _limits(first: Epoch, later: Epoch) -> str:

@@ -40,10 +40,10 @@ def add_args(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--into", metavar="NAME=FRACTION", nargs="+", default=[], help="the parts: train=0.8 or train=80%%"
     )
-    how = parser.add_mutually_exclusive_group()
-    how.add_argument("--stratify", metavar="FIELD", help="each part gets the same fraction of every class")
-    how.add_argument("--by-key", metavar="FIELD", help="samples of one key all go into one part")
-    how.add_argument("--by", metavar="FIELD", help="in place of --into: a part for each value of the field")
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument("--stratify", metavar="FIELD", help="each part gets the same fraction of every class")
+    group.add_argument("--by-key", metavar="FIELD", help="samples of one key all go into one part")
+    group.add_argument("--by", metavar="FIELD", help="in place of --into: a part for each value of the field")
     parser.add_argument("--seed", type=int, default=0, help="another seed draws other parts (default 0)")
     parser.add_argument(
         "--out-dir", metavar="TEMPLATE",
@@ -70,15 +70,15 @@ def run(args: argparse.Namespace) -> int:
         targets = {name: _target(args, reader, name) for name in parts}
         if not args.dry_run:
             _write(args, parts, targets)
-        left = len(reader) - sum(map(len, parts.values()))
+        unused = len(reader) - sum(map(len, parts.values()))
     if args.json:
-        found = {name: {"samples": len(part), "path": targets[name]} for name, part in parts.items()}
-        print_json({"parts": found, "left out": left, "written": not args.dry_run})
+        summary = {name: {"samples": len(part), "path": targets[name]} for name, part in parts.items()}
+        print_json({"parts": summary, "left out": unused, "written": not args.dry_run})
         return 0
     for name, part in parts.items():
         print(f"{printable(targets[name])}: {counted(len(part))}")
-    if left:
-        print(f"left out: {counted(left)}")
+    if unused:
+        print(f"left out: {counted(unused)}")
     return 0
 
 
@@ -97,20 +97,20 @@ def _write(args: argparse.Namespace, parts: dict[str, Reader], targets: dict[str
             )  # fmt: skip
 
 
-def _fractions(given: list[str]) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for one in given:
-        name, equals, value = one.rpartition("=")
+def _fractions(texts: list[str]) -> dict[str, float]:
+    fractions: dict[str, float] = {}
+    for text in texts:
+        name, equals, value = text.rpartition("=")
         try:
             number = float(value.removesuffix("%")) / (100 if value.endswith("%") else 1)
         except ValueError:
             equals = ""
         if not equals:
-            raise OptionError(f"--into takes NAME=FRACTION, such as train=0.8, not {one!r}")
-        if name in found:
+            raise OptionError(f"--into takes NAME=FRACTION, such as train=0.8, not {text!r}")
+        if name in fractions:
             raise OptionError(f"--into names {name!r} twice")
-        found[name] = number
-    return found
+        fractions[name] = number
+    return fractions
 
 
 def _format(args: argparse.Namespace, reader: Reader) -> str | None:
@@ -120,29 +120,31 @@ def _format(args: argparse.Namespace, reader: Reader) -> str | None:
     if args.out_dir is not None and PART in args.out_dir and by_suffix(args.out_dir) is not None:
         return None
     inner: Any = getattr(reader, "readers", None) or getattr(reader, "base", None)
-    found = reader.format or (
+    name = reader.format or (
         _format(args, inner[0] if isinstance(inner, list | tuple) else inner) if inner else ""
     )
-    known = get_format(found) if found else None
-    if known is None or known.writer is None:
-        raise OptionError(f"{found or 'this source'} is read only; choose a format to write with --to")
-    return known.name
+    format = get_format(name) if name else None
+    if format is None or format.writer is None:
+        raise OptionError(f"{name or 'this source'} is read only; choose a format to write with --to")
+    return format.name
 
 
 def _target(args: argparse.Namespace, reader: Reader, name: str) -> str:
-    """Where a part is written."""
+    """Return the path of a part."""
     check_name(name)
     if args.out_dir is not None and PART in args.out_dir:
         return str(args.out_dir.replace(PART, name))
-    found = _format(args, reader)
-    assert found is not None
+    format = _format(args, reader)
+    assert format is not None
     source = args.source[0].rstrip("/") or "/"
-    known = [one for one in get_format(found).suffixes if source.lower().endswith(one)]
-    suffix = max(known, key=len) if known else next(iter(get_format(found).suffixes), "")
+    suffixes = [suffix for suffix in get_format(format).suffixes if source.lower().endswith(suffix)]
+    suffix = max(suffixes, key=len) if suffixes else next(iter(get_format(format).suffixes), "")
     if args.out_dir is not None:
         return os.path.join(args.out_dir, name + suffix)
     if len(args.source) > 1 or "://" in source or not os.path.exists(source):
         raise OptionError("say where the parts are to go: --out-dir FOLDER")
     old = by_suffix(source)
-    own = max((one for one in old.suffixes if source.lower().endswith(one)), key=len) if old else ""
-    return f"{source[: len(source) - len(own)]}-{name}{suffix}"
+    old_suffix = (
+        max((suffix for suffix in old.suffixes if source.lower().endswith(suffix)), key=len) if old else ""
+    )
+    return f"{source[: len(source) - len(old_suffix)]}-{name}{suffix}"

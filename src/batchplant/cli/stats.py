@@ -17,14 +17,15 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 from rich.table import Table
 
+from ..errors import brief, shortened
 from ..jobs import stats
 from ..tools.measure import figures
-from . import stats_figure
 from .engines import add_engine, engine_of
 from .found import show
 from .terminal import (
@@ -64,82 +65,88 @@ def add_args(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     figures.check(args.figure)
     with progress_bar("looking", quiet=args.quiet or args.json) as progress:
-        found = stats.collect(
+        report = stats.collect(
             args.source[0] if len(args.source) == 1 else args.source,
             fields=names_of(args.fields) if args.fields else None,
             sample=None if args.all else args.sample, seed=args.seed, engine=engine_of(args),
             workers=args.workers, progress=progress, format=args.format, skip=args.skip, where=args.where,
             **parse_options(args.option, stats.collect),
         )  # fmt: skip
-    show(args, _as_json(found), lambda: _print(found), lambda: stats_figure.draw(found))
-    return 1 if found.unreadable else 0
+    show(args, _as_json(report), lambda: _print(report), lambda: draw(report))
+    return 1 if report.unreadable else 0
 
 
-def _as_json(found: stats.Stats) -> dict[str, Any]:
-    told = dataclasses.asdict(found)
-    for name, field in found.fields.items():
-        for which, values in field.values.items():
-            some = list(values.counts.items())[:LISTED]
-            told["fields"][name]["values"][which] |= {
-                "counts": [{"value": value, "count": count} for value, count in some],
+def _as_json(report: stats.Stats) -> dict[str, Any]:
+    document = dataclasses.asdict(report)
+    for name, field in report.fields.items():
+        for kind, values in field.values.items():
+            common = list(values.counts.items())[:LISTED]
+            document["fields"][name]["values"][kind] |= {
+                "counts": [{"value": value, "count": count} for value, count in common],
                 "different": len(values.counts) if values.exact else None,
             }
-    return told
+    return document
 
 
-def _print(found: stats.Stats) -> None:
-    looked = "all of them" if found.looked_at == found.samples else f"{found.looked_at:,} of them"
-    what = f"{counted(found.samples)}{f' of {found.format}' if found.format else ''}, looked at {looked}"
-    say(f"{found.path}: {what}, {human_size(found.bytes)} in cells")
+def _print(report: stats.Stats) -> None:
+    looked = "all of them" if report.looked_at == report.samples else f"{report.looked_at:,} of them"
+    summary = (
+        f"{counted(report.samples)}{f' of {report.format}' if report.format else ''}, looked at {looked}"
+    )
+    say(f"{report.path}: {summary}, {human_size(report.bytes)} in cells")
     screen = console()
-    for table in (_fields(found), _numbers(found), _times(found), _values(found), _copies(found)):
+    for table in (_fields(report), _numbers(report), _times(report), _values(report), _copies(report)):
         if table.row_count:
             screen.print()
             screen.print(table)
-    if found.unreadable:
-        print(f"\n{counted(found.unreadable)} cannot be read:")
-        for problem in found.problems:
+    if report.unreadable:
+        print(f"\n{counted(report.unreadable)} cannot be read:")
+        for problem in report.problems:
             say(f"  {problem}")
-    for remark in found.remarks:
+    for remark in report.remarks:
         say(f"note: {remark}")
 
 
-def _fields(found: stats.Stats) -> Table:
+def _fields(report: stats.Stats) -> Table:
     table = _table("field", "kind", "cells", "missing", "unknown", "bytes")
     table.columns[1].justify = "left"
-    for name, one in found.fields.items():
-        empty = (f"{count:,}" if count else "" for count in (one.missing, one.unknown))
-        table.add_row(printable(name), one.kind, f"{one.count:,}", *empty, human_size(one.bytes))
+    for name, field_stats in report.fields.items():
+        empty = (f"{count:,}" if count else "" for count in (field_stats.missing, field_stats.unknown))
+        table.add_row(
+            printable(name), field_stats.kind, f"{field_stats.count:,}", *empty, human_size(field_stats.bytes)
+        )
     return table
 
 
-def _numbers(found: stats.Stats) -> Table:
+def _numbers(report: stats.Stats) -> Table:
     table = _table("numbers", "min", "median", "max", "mean", "std", "")
     table.columns[-1].justify = "left"
-    for name, field in found.fields.items():
-        for which, one in field.numbers.items():
-            if field.times or (which == "values" and _are_classes(field)):
+    for name, field in report.fields.items():
+        for kind, summary in field.numbers.items():
+            if field.times or (kind == "values" and _are_classes(field)):
                 continue
-            said: Any = human_size if which == "bytes" else short
-            spread = [one.min, one.median, one.max, one.mean, one.std]
+            format_value: Any = human_size if kind == "bytes" else short
+            spread = [summary.min, summary.median, summary.max, summary.mean, summary.std]
             odd = "".join(
-                f", {count:,} {what}" for count, what in ((one.nan, "NaN"), (one.infinite, "inf")) if count
+                f", {count:,} {label}"
+                for count, label in ((summary.nan, "NaN"), (summary.infinite, "inf"))
+                if count
             )
-            label = name if which == "values" else f"{name} {which}"
-            cells = ["" if number is None else said(number) for number in spread]
-            table.add_row(printable(label), *cells, _bars(one.histogram[1]) + odd)
+            label = name if kind == "values" else f"{name} {kind}"
+            cells = ["" if number is None else format_value(number) for number in spread]
+            table.add_row(printable(label), *cells, _bars(summary.histogram[1]) + odd)
     return table
 
 
 def _are_classes(field: stats.FieldStats) -> bool:
     """Whether the numbers of a field stand for names."""
-    return field.kind == "int" and any(isinstance(one, str) for one in field.values["values"].counts)
+    return field.kind == "int" and any(isinstance(value, str) for value in field.values["values"].counts)
 
 
-def _times(found: stats.Stats) -> Table:
+def _times(report: stats.Stats) -> Table:
     table = _table("times", "min", "max", "")
     table.columns[-1].justify = "left"
-    for name, field in found.fields.items():
+    for name, field in report.fields.items():
         if field.times:
             bars = _bars(field.numbers["values"].histogram[1])
             table.add_row(printable(name), field.times["min"], field.times["max"], bars)
@@ -149,26 +156,32 @@ def _times(found: stats.Stats) -> Table:
 def _bars(counts: list[int]) -> str:
     """A histogram of a dozen letters."""
     if len(counts) > 12:
-        counts = [sum(counts[at : at + 2]) for at in range(0, len(counts), 2)]
-    most = max(counts, default=0)
-    return "".join(BARS[-(-count * (len(BARS) - 1) // most)] for count in counts) if len(counts) > 1 else ""
+        counts = [sum(counts[bin_number : bin_number + 2]) for bin_number in range(0, len(counts), 2)]
+    highest = max(counts, default=0)
+    return (
+        "".join(BARS[-(-count * (len(BARS) - 1) // highest)] for count in counts) if len(counts) > 1 else ""
+    )
 
 
-def _values(found: stats.Stats) -> Table:
+def _values(report: stats.Stats) -> Table:
     table = _table("values", "different", "the most frequent")
     table.columns[-1].justify = "left"
     table.columns[-1].no_wrap = False
-    for name, field in found.fields.items():
-        for which, one in field.values.items():
+    for name, field in report.fields.items():
+        for kind, counted_values in field.values.items():
             # Of values that are hardly ever there twice, none is frequent.
-            often = [(value, count) for value, count in one.counts.items() if count > 1 + one.slack]
-            different = f"{len(one.counts):,}" if one.exact else "many"
-            label = name if which == "values" else f"{name} {which}"
-            least = "" if one.exact else "≥ "
-            told = ", ".join(f"{_cut(str(value))} {least}{count:,}" for value, count in often[:FREQUENT])
-            if one.exact and len(one.counts) == 1 and not often:
-                told = _cut(str(next(iter(one.counts))))
-            table.add_row(printable(label), different, told + (", …" if len(often) > FREQUENT else ""))
+            often = [
+                (value, count)
+                for value, count in counted_values.counts.items()
+                if count > 1 + counted_values.slack
+            ]
+            different = f"{len(counted_values.counts):,}" if counted_values.exact else "many"
+            label = name if kind == "values" else f"{name} {kind}"
+            prefix = "" if counted_values.exact else "≥ "
+            text = ", ".join(f"{_cut(str(value))} {prefix}{count:,}" for value, count in often[:FREQUENT])
+            if counted_values.exact and len(counted_values.counts) == 1 and not often:
+                text = _cut(str(next(iter(counted_values.counts))))
+            table.add_row(printable(label), different, text + (", …" if len(often) > FREQUENT else ""))
     return table
 
 
@@ -177,30 +190,30 @@ def _cut(text: str) -> str:
     return text if len(text) <= LETTERS else text[: LETTERS - 1] + "…"
 
 
-def _copies(found: stats.Stats) -> Table:
+def _copies(report: stats.Stats) -> Table:
     table = _table("copies", "of", "samples that are the same")
     table.columns[-1].justify = "left"
     table.columns[-1].no_wrap = False
-    for name, one in _copied(found):
-        about = "about " if one.one_in > 1 else ""
+    for name, copies in _copied(report):
+        about = "about " if copies.one_in > 1 else ""
         groups = "; ".join(
-            " = ".join(map(str, group[:4])) + " = …" * (len(group) > 4) for group in one.groups[:3]
+            " = ".join(map(str, group[:4])) + " = …" * (len(group) > 4) for group in copies.groups[:3]
         )
-        more = "; …" if len(one.groups) > 3 else ""
-        table.add_row(f"{about}{one.count:,}", printable(name), groups + more)
+        ellipsis = "; …" if len(copies.groups) > 3 else ""
+        table.add_row(f"{about}{copies.count:,}", printable(name), groups + ellipsis)
     for column in table.columns[:2]:
         column.justify = "left"
     return table
 
 
-def _copied(found: stats.Stats) -> Iterator[tuple[str, stats.Copies]]:
-    if found.copies is not None and found.copies.count:
-        yield "whole samples", found.copies
-    for name, field in found.fields.items():
-        one = field.copies
+def _copied(report: stats.Stats) -> Iterator[tuple[str, stats.Copies]]:
+    if report.copies is not None and report.copies.count:
+        yield "whole samples", report.copies
+    for name, field in report.fields.items():
+        copies = field.copies
         # Cells of which most come again are labels of a kind: the frequent values tell more of them.
-        if one is not None and one.count and (field.kind in MEDIA or one.count <= one.different):
-            yield name, one
+        if copies is not None and copies.count and (field.kind in MEDIA or copies.count <= copies.different):
+            yield name, copies
 
 
 def _table(*columns: str) -> Table:
@@ -212,3 +225,95 @@ def short(value: float) -> str:
     if value == int(value) and abs(value) < 10**7:
         return f"{int(value):,}"
     return f"{value:.4g}"
+
+
+COLUMNS = 3
+# Panels that are drawn, and the bars of one.
+MAX_PANELS, MAX_PANEL_BARS = 24, 10
+
+Panel = tuple[str, Callable[[Any], None]]
+
+
+def draw(report: stats.Stats) -> Any:
+    panels = list(_panels(report))[:MAX_PANELS]
+    rows = max(1, -(-len(panels) // COLUMNS))
+    figure = figures.blank(4 * COLUMNS, 2.6 * rows)
+    for number, (title, paint) in enumerate(panels):
+        axes = figure.add_subplot(rows, COLUMNS, number + 1)
+        paint(axes)
+        axes.set_title(_safe(title), fontsize=9, loc="left")
+        figures.tidy(axes)
+    return figure
+
+
+def _panels(report: stats.Stats) -> Iterator[Panel]:
+    for name, field in report.fields.items():
+        drawn = set()
+        for kind, values in field.values.items():
+            # Many numbers make a histogram instead; values that are hardly ever there twice make no bars.
+            often = values.exact and 1 < len(values.counts) <= sum(values.counts.values()) // 2
+            if often and (len(values.counts) <= MAX_PANEL_BARS or not _is_number(next(iter(values.counts)))):
+                drawn.add(kind)
+                yield _label(name, kind), _bar_panel(values)
+        for kind, numbers in field.numbers.items():
+            if len(numbers.histogram[1]) > 1 and kind not in drawn:
+                ends = [field.times["min"], field.times["max"]] if field.times else None
+                said = "" if ends else f", median {numbers.median:,.4g}"
+                yield _label(name, kind) + said, _histogram(numbers, ends)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _label(name: str, kind: str) -> str:
+    return brief(name) if kind == "values" else f"{brief(name)}: {kind}"
+
+
+def _histogram(numbers: stats.Numbers, ends: list[str] | None) -> Callable[[Any], None]:
+    """``ends``: the first and the last as text."""
+
+    def paint(axes: Any) -> None:
+        edges, counts = np.array(numbers.histogram[0]), np.array(numbers.histogram[1])
+        # The outer bins may reach far; whole numbers have a bin each, whose last one ends where it begins.
+        each = edges[-1] == edges[-2] and edges[1] - edges[0] == 1
+        width = 1.0 if each else float(np.median(np.diff(edges)))
+        left = np.append(edges[:1].clip(edges[1] - width), edges[1:-1]) - (0.5 if each else 0)
+        axes.bar(
+            left, counts, width, align="edge", color=figures.COLOURS[0], edgecolor="white", linewidth=0.5
+        )
+        figures.in_thousands(axes.yaxis)
+        if ends:
+            axes.set_xticks([edges[0], edges[-1]], ends)
+        else:
+            figures.in_thousands(axes.xaxis)
+            axes.locator_params(axis="x", nbins=6, integer=each)
+
+    return paint
+
+
+def _bar_panel(values: stats.Values) -> Callable[[Any], None]:
+    def paint(axes: Any) -> None:
+        common = list(values.counts.items())[:MAX_PANEL_BARS]
+        names = [_safe(_cut_label(str(value))) for value, _ in common]
+        counts = [count for _, count in common]
+        rest = sum(values.counts.values()) - sum(counts)
+        if rest:
+            names.append(f"{len(values.counts) - len(common):,} others")
+            counts.append(rest)
+        places = np.arange(len(counts))[::-1]
+        colours = [figures.COLOURS[0]] * len(common) + [figures.GREY]
+        axes.barh(places, counts, 0.75, color=colours[: len(counts)])
+        axes.set_yticks(places, names)
+        figures.in_thousands(axes.xaxis)
+
+    return paint
+
+
+def _cut_label(text: str) -> str:
+    return printable(shortened(text, 20)) or "(empty)"
+
+
+def _safe(text: str) -> str:
+    """Without what matplotlib takes for mathematics."""
+    return text.replace("$", r"\$")

@@ -1,4 +1,4 @@
-"""What the commands share: subcommands, arguments, JSON, tables, sizes, a progress bar."""
+"""Functions that all commands share: subcommands, arguments, JSON, tables, sizes, a progress bar."""
 
 from __future__ import annotations
 
@@ -67,20 +67,20 @@ def add_commands(parser: argparse.ArgumentParser, modules: Iterable[ModuleType])
     parser.set_defaults(run=lambda args: _without_command(parser))
     for module in modules:
         summary, _, examples = (module.__doc__ or "").partition("\n\n")
-        one = commands.add_parser(
+        command = commands.add_parser(
             module.__name__.rpartition(".")[2],
             help=summary.rstrip("."),
             description=summary,
             epilog=examples,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        module.add_args(one)
-        one.add_argument(
+        module.add_args(command)
+        command.add_argument(
             "--json", action="store_true", default=argparse.SUPPRESS, help="print JSON for machines"
         )
-        one.set_defaults(parser=one)
+        command.set_defaults(parser=command)
         if hasattr(module, "run"):
-            one.set_defaults(run=module.run)
+            command.set_defaults(run=module.run)
 
 
 def _without_command(parser: argparse.ArgumentParser) -> int:
@@ -121,27 +121,29 @@ def open_source(args: argparse.Namespace) -> Reader:
     return open_reader(args.source, format=args.format, skip=args.skip, where=args.where, **options)
 
 
-def parse_options(given: list[str], taker: Callable[..., Any] = open_reader) -> dict[str, Any]:
-    """NAME=VALUE pairs for a function that hands them to a format, which knows what type each has."""
+def parse_options(texts: list[str], taker: Callable[..., Any] = open_reader) -> dict[str, Any]:
+    """Parse NAME=VALUE pairs for a function that passes them to a format, which knows their types."""
     options = {}
-    taken = [
-        one.name for one in inspect.signature(taker).parameters.values() if one.kind is not one.VAR_KEYWORD
+    parameters = [
+        parameter.name
+        for parameter in inspect.signature(taker).parameters.values()
+        if parameter.kind is not parameter.VAR_KEYWORD
     ]
     # Tables with transactions of their own have more modes than there are flags.
-    own = {*taken} - {"mode"}
-    for one in given:
-        name, equals, value = one.partition("=")
+    names = {*parameters} - {"mode"}
+    for text in texts:
+        name, equals, value = text.partition("=")
         if not equals or not name:
-            raise OptionError(f"{one!r} is not NAME=VALUE")
-        if name in own:
+            raise OptionError(f"{text!r} is not NAME=VALUE")
+        if name in names:
             raise OptionError(f"{name} is no option of a format; `--help` shows what the command takes")
         options[name] = Typed(value)
     return options
 
 
-def names_of(given: str) -> list[str]:
+def names_of(text: str) -> list[str]:
     """A,B,C as a list; spaces around a name do not count."""
-    return [name.strip() for name in given.split(",") if name.strip()]
+    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def parse_size(text: str) -> int:
@@ -152,16 +154,16 @@ def parse_size(text: str) -> int:
     return int(float(match[1]) * UNITS[match[2]])
 
 
-def counted(number: int, what: str = "sample") -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
+def counted(number: int, noun: str = "sample") -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def plain(value: Any) -> Any:
     """A value that JSON can hold, NumPy's kinds included."""
     if isinstance(value, dict):
-        return {str(key): plain(one) for key, one in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(one) for one in value]
+        return [plain(item) for item in value]
     if isinstance(value, np.generic):
         value = value.item()
     # JSON knows neither infinity nor complex numbers nor dates: as text.
@@ -174,7 +176,7 @@ def print_json(value: Any) -> None:
     print(json.dumps(plain(value), ensure_ascii=False, indent=2))
 
 
-def progress_bar(what: str, *, quiet: bool = False) -> AbstractContextManager[Callable[..., None]]:
+def progress_bar(noun: str, *, quiet: bool = False) -> AbstractContextManager[Callable[..., None]]:
     """A bar on standard error with rate and time left; nothing where that is no terminal.
 
     It is told (done, total), and where what is done changes also that.
@@ -182,7 +184,7 @@ def progress_bar(what: str, *, quiet: bool = False) -> AbstractContextManager[Ca
     # Rich takes long to import, and not every command draws.
     from .bar import progress
 
-    return progress(what, quiet=quiet)
+    return progress(noun, quiet=quiet)
 
 
 def size_of(files: list[str]) -> int | None:

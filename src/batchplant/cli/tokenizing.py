@@ -34,8 +34,8 @@ def add_tokenizing(parser: argparse._ArgumentGroup) -> None:
 def tokenizing(args: argparse.Namespace) -> Any:
     """What ``convert`` takes as ``tokenize``."""
     if args.tokenize is None:
-        given = ("field", "eos", "append_eos", "bos", "max_length", "dtype", "no_special_tokens")
-        for name in given:
+        flags = ("field", "eos", "append_eos", "bos", "max_length", "dtype", "no_special_tokens")
+        for name in flags:
             if getattr(args, name):
                 raise OptionError(f"--{name.replace('_', '-')} goes with --tokenize FILE")
         return None
@@ -44,13 +44,13 @@ def tokenizing(args: argparse.Namespace) -> Any:
     # Needed for nothing else.
     from ..codecs.tokens import Tokenizer
 
-    made = Tokenizer(
+    tokenizer = Tokenizer(
         args.tokenize, max_length=args.max_length, add_special_tokens=not args.no_special_tokens,
         bos=_token(args.bos), eos=True if args.append_eos else _token(args.eos), dtype=args.dtype or "int32",
     )  # fmt: skip
     names = [] if args.field is None else [name.strip() for name in args.field.split(",") if name.strip()]
-    return dict.fromkeys(names, made) if names else made
+    return dict.fromkeys(names, tokenizer) if names else tokenizer
 
 
-def _token(given: str | None) -> int | str | None:
-    return int(given) if given is not None and given.isdecimal() else given
+def _token(text: str | None) -> int | str | None:
+    return int(text) if text is not None and text.isdecimal() else text

@@ -46,7 +46,7 @@ def add_args(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     source = args.source[0] if len(args.source) == 1 else args.source
     with progress_bar("verifying", quiet=args.quiet or args.json) as progress:
-        found = verify(
+        report = verify(
             source, decode=args.decode, against=args.against, format=args.format,
             engine=engine_of(args), workers=args.workers, progress=progress, most=args.most or None,
             differences=args.differences or None,
@@ -55,25 +55,25 @@ def run(args: argparse.Namespace) -> int:
             **parse_options(args.option, verify),
         )  # fmt: skip
     if args.json:
-        problems = [vars(one) for one in found.problems]
+        problems = [vars(problem) for problem in report.problems]
         print_json(
             {
-                "path": found.path,
-                "ok": found.ok,
-                "samples": found.samples,
-                "checks": found.checks,
+                "path": report.path,
+                "ok": report.ok,
+                "samples": report.samples,
+                "checks": report.checks,
                 "problems": problems,
-                "remarks": found.remarks,
+                "remarks": report.remarks,
             }
         )
-        return 0 if found.ok else 1
-    for problem in found.problems[:SHOWN]:
+        return 0 if report.ok else 1
+    for problem in report.problems[:SHOWN]:
         print(problem)
-    if len(found.problems) > SHOWN:
-        print(f"… and {len(found.problems) - SHOWN} more (--json lists all)")
-    count = len(found.problems)
-    verdict = "ok" if found.ok else f"{count} problem{'s' if count > 1 else ''}"
-    print(f"{found.path}: {verdict} ({found.samples:,} samples; checked {', '.join(found.checks)})")
-    for remark in found.remarks:
+    if len(report.problems) > SHOWN:
+        print(f"… and {len(report.problems) - SHOWN} more (--json lists all)")
+    count = len(report.problems)
+    verdict = "ok" if report.ok else f"{count} problem{'s' if count > 1 else ''}"
+    print(f"{report.path}: {verdict} ({report.samples:,} samples; checked {', '.join(report.checks)})")
+    for remark in report.remarks:
         print(f"  note: {remark}")
-    return 0 if found.ok else 1
+    return 0 if report.ok else 1

@@ -14,57 +14,57 @@ STORED = "as stored"
 SHOWN = 10
 
 
-def print_found(found: dict[str, Any]) -> None:
-    kinds = ", ".join(f"{count} {name}" for name, count in found["stored as"].items())
-    mean = found["megapixels"] / found["images"]
+def print_found(result: dict[str, Any]) -> None:
+    kinds = ", ".join(f"{count} {name}" for name, count in result["stored as"].items())
+    mean = result["megapixels"] / result["images"]
     print(
-        f"{found['path']}, field {found['field']}: {found['images']} of {found['samples']:,} images "
-        f"({kinds}), {mean:.3g} megapixels on average; best and median of {found['rounds']}\n"
+        f"{result['path']}, field {result['field']}: {result['images']} of {result['samples']:,} images "
+        f"({kinds}), {mean:.3g} megapixels on average; best and median of {result['rounds']}\n"
     )
     sizes = figures.table(
         "size and loss", "an image", "of stored", "bits/px", "PSNR", "SSIM", "ImageNet", "yours"
     )
     speeds = figures.table("one core", "encode/s", "(best)", "MP/s", "decode/s", "(best)", "MP/s")
     before = None
-    for name, one in found["formats"].items():
-        resolution = one["max resolution"]
+    for name, row in result["formats"].items():
+        resolution = row["max resolution"]
         if resolution != before:
             for table in (sizes, speeds):
                 table.add_row(f"at most {resolution} px" if resolution else "full size")
         before = resolution
-        _add_row(sizes, speeds, name.partition(",")[0], one)
+        _add_row(sizes, speeds, name.partition(",")[0], row)
     console().print(sizes)
     print()
     console().print(speeds)
-    print(f"\nImageNet: 1.28 million images like these; yours: {found['samples']:,}")
-    by_pillow = [title for key, title in BY_PILLOW.items() if _has(found, key)]
+    print(f"\nImageNet: 1.28 million images like these; yours: {result['samples']:,}")
+    by_pillow = [title for key, title in BY_PILLOW.items() if _has(result, key)]
     if by_pillow:
         print(f"{' and '.join(by_pillow)}: by Pillow; the Loader and convert do not know them")
-    for name, why in found["left out"].items():
+    for name, why in result["left out"].items():
         print(f"left out: {name}: {why}")
-    for problem in found["skipped"][:SHOWN]:
+    for problem in result["skipped"][:SHOWN]:
         print(f"skipped: {Problem(**problem)}")
-    if len(found["skipped"]) > SHOWN:
-        print(f"… and {len(found['skipped']) - SHOWN} more (--json lists all)")
-    for line in found["advice"]:
+    if len(result["skipped"]) > SHOWN:
+        print(f"… and {len(result['skipped']) - SHOWN} more (--json lists all)")
+    for line in result["advice"]:
         print(f"advice: {line}")
 
 
-def _has(found: dict[str, Any], encoding: str) -> bool:
-    return any(one["encoding"] == encoding for one in found["formats"].values())
+def _has(result: dict[str, Any], encoding: str) -> bool:
+    return any(row["encoding"] == encoding for row in result["formats"].values())
 
 
-def _add_row(sizes: Any, speeds: Any, name: str, one: dict[str, Any]) -> None:
-    psnr, ssim = one["PSNR"], one["SSIM"]
+def _add_row(sizes: Any, speeds: Any, name: str, row: dict[str, Any]) -> None:
+    psnr, ssim = row["PSNR"], row["SSIM"]
     sizes.add_row(
-        name, human_size(one["bytes per image"]), f"{one['of stored']:.2f}",
-        f"{one['bits per pixel']:.2f}",
+        name, human_size(row["bytes per image"]), f"{row['of stored']:.2f}",
+        f"{row['bits per pixel']:.2f}",
         "–" if psnr is None else f"{psnr['median']:.1f}",
         "–" if ssim is None else f"{ssim['median']:.3f}",
-        human_size(one["bytes of ImageNet"]), human_size(one["bytes of dataset"]),
+        human_size(row["bytes of ImageNet"]), human_size(row["bytes of dataset"]),
     )  # fmt: skip
     shown: list[str] = []
-    for part in (one["encode"], one["decode"]):
+    for part in (row["encode"], row["decode"]):
         keys = ("images/s, median", "images/s, best", "megapixels/s, median")
         shown += ["–"] * 3 if part is None else [_number(part[key]) for key in keys]
     speeds.add_row(name, *shown)
@@ -74,22 +74,22 @@ def _number(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def draw(found: dict[str, Any]) -> Any:
+def draw(result: dict[str, Any]) -> Any:
     """Size against decoding speed, a panel for each resolution."""
-    given = {one["max resolution"] for one in found["formats"].values()}
-    sizes = sorted(given, key=lambda size: size or math.inf)
-    if len(sizes) > 1 and sum(one["max resolution"] is None for one in found["formats"].values()) == 1:
+    resolutions = {row["max resolution"] for row in result["formats"].values()}
+    sizes = sorted(resolutions, key=lambda size: size or math.inf)
+    if len(sizes) > 1 and sum(row["max resolution"] is None for row in result["formats"].values()) == 1:
         # Of full size there is only what is stored, which stands in every panel.
         sizes.remove(None)
     figure = figures.blank(7.6 if len(sizes) == 1 else 1 + 4.2 * len(sizes), 5.2)
     panels = figure.subplots(1, len(sizes), squeeze=False, sharex=True, sharey=True)[0]
     for axes, size in zip(panels, sizes, strict=True):
-        some = {
-            name.partition(",")[0]: one
-            for name, one in found["formats"].items()
-            if one["max resolution"] == size or name == STORED
+        panel_rows = {
+            name.partition(",")[0]: row
+            for name, row in result["formats"].items()
+            if row["max resolution"] == size or name == STORED
         }
-        _panel(axes, some)
+        _panel(axes, panel_rows)
         if len(sizes) > 1:
             axes.set_title(f"at most {size} px" if size else "full size", fontsize=10)
         axes.set_xlabel("kB an image (smaller is better)", fontsize=9)
@@ -105,30 +105,30 @@ def draw(found: dict[str, Any]) -> Any:
         figures.plain_numbers(above.xaxis)
         above.tick_params(labelsize=8, colors=figures.GREY)
         above.spines["top"].set_color(figures.GREY)
-    figure.suptitle(f"{found['images']} images of {found['path']}", fontsize=10)
+    figure.suptitle(f"{result['images']} images of {result['path']}", fontsize=10)
     return figure
 
 
 def _panel(axes: Any, formats: dict[str, Any]) -> None:
     families: dict[str, list[tuple[float, float, str]]] = {}
-    for name, one in formats.items():
-        family = name if one["quality"] is None else name.rpartition(" ")[0]
-        label = name if one["quality"] is None else str(one["quality"])
-        label += f" ({one['PSNR']['median']:.0f} dB)" if one["PSNR"] else ""
-        point = one["bytes per image"] / 1000, one["decode"]["images/s, median"], label
+    for name, row in formats.items():
+        family = name if row["quality"] is None else name.rpartition(" ")[0]
+        label = name if row["quality"] is None else str(row["quality"])
+        label += f" ({row['PSNR']['median']:.0f} dB)" if row["PSNR"] else ""
+        point = row["bytes per image"] / 1000, row["decode"]["images/s, median"], label
         families.setdefault(family, []).append(point)
     for (family, points), colour in zip(families.items(), figures.COLOURS, strict=False):
         x, y, labels = zip(*points, strict=True)
-        own = family == STORED
+        is_stored = family == STORED
         # What is stored is often what one of the others makes, so it lies around it and not upon it.
         look = (
             {"marker": "o", "fillstyle": "none", "markersize": 13}
-            if own
+            if is_stored
             else {"marker": "o", "markersize": 6}
         )
-        axes.plot(x, y, color=colour, linewidth=1, label=family, zorder=3 if own else 2, **look)
+        axes.plot(x, y, color=colour, linewidth=1, label=family, zorder=3 if is_stored else 2, **look)
         # The legend names it; a label would lie upon those of its neighbours.
-        for number, text in enumerate(() if own else labels):
+        for number, text in enumerate(() if is_stored else labels):
             axes.annotate(
                 text, (x[number], y[number]), xytext=(3, 5), textcoords="offset points", ha="left",
                 rotation=30, rotation_mode="anchor", fontsize=7, color=colour,

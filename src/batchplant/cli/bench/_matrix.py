@@ -46,33 +46,37 @@ def run(args: argparse.Namespace) -> int:
         count = min(args.limit or DEFAULT_IMAGES, len(chosen))
         if not count:
             raise OptionError("there are no samples", path=source.path)
-        taken = chosen.subset(np.linspace(0, len(chosen) - 1, count).astype(np.int64))
-        found: dict[str, Any] = {
+        images = chosen.subset(np.linspace(0, len(chosen) - 1, count).astype(np.int64))
+        result: dict[str, Any] = {
             "path": source.path, "samples": count, "of samples": len(source), "batch size": args.batch_size,
             "workers": args.workers or len(os.sched_getaffinity(0)), "pipeline": args.pipeline,
             "size": args.size, "epochs": args.epochs,
         }  # fmt: skip
-        found["rows"] = list(_rows(taken, resolutions, args))
-    show(args, found, lambda: _print(found), lambda: draw(found))
-    return 1 if any(row["skipped"] for row in found["rows"]) else 0
+        result["rows"] = list(_rows(images, resolutions, args))
+    show(args, result, lambda: _print(result), lambda: draw(result))
+    return 1 if any(row["skipped"] for row in result["rows"]) else 0
 
 
-def _rows(taken: Reader, resolutions: list[int | None], args: argparse.Namespace) -> Iterator[dict[str, Any]]:
+def _rows(
+    images: Reader, resolutions: list[int | None], args: argparse.Namespace
+) -> Iterator[dict[str, Any]]:
     """Yield a row for each size, mode and order; a file is removed as soon as it is measured."""
     steps = len(resolutions) * len(MODES) * (1 + len(ORDERS) * args.epochs)
     with contextlib.ExitStack() as stack:
         progress = stack.enter_context(progress_bar("matrix", quiet=args.quiet or args.json))
-        needed = _needed_bytes(taken, resolutions)
+        needed = _needed_bytes(images, resolutions)
         folder = stack.enter_context(
-            scratch_folder(args.scratch, taken.path, needed, what="raw images take", less="a smaller --limit")
+            scratch_folder(
+                args.scratch, images.path, needed, what="raw images take", less="a smaller --limit"
+            )
         )
         harness = Harness(folder)
         done = 0
         for resolution in resolutions:
             for name, mode in MODES.items():
-                options = ImageOptions(write_mode=mode, max_resolution=resolution, to_rgb=_is_colour(taken))
+                options = ImageOptions(write_mode=mode, max_resolution=resolution, to_rgb=_is_colour(images))
                 stored = harness.store(
-                    taken, Candidate("beton", suffix=".beton"), images=options, on_error="skip"
+                    images, Candidate("beton", suffix=".beton"), images=options, on_error="skip"
                 )
                 done += 1
                 progress(done, steps)
@@ -91,24 +95,24 @@ def _rows(taken: Reader, resolutions: list[int | None], args: argparse.Namespace
                 harness.remove(stored)
 
 
-def _is_colour(taken: Reader) -> bool:
+def _is_colour(images: Reader) -> bool:
     """Return whether to convert to RGB: JPEG has no alpha and no CMYK; gray images and masks stay gray."""
-    return all(getattr(taken.schema[name], "mode", None) != "L" for name in image_fields(taken.schema))
+    return all(getattr(images.schema[name], "mode", None) != "L" for name in image_fields(images.schema))
 
 
-def _needed_bytes(taken: Reader, resolutions: list[int | None]) -> int:
+def _needed_bytes(images: Reader, resolutions: list[int | None]) -> int:
     """Return the bytes of the largest file: all images raw."""
-    at = np.unique(np.linspace(0, len(taken) - 1, min(PROBED_IMAGES, len(taken))).astype(np.int64))
+    probed = np.unique(np.linspace(0, len(images) - 1, min(PROBED_IMAGES, len(images))).astype(np.int64))
     total = 0.0
-    largest = None if None in resolutions else max(one for one in resolutions if one is not None)
-    for name in image_fields(taken.schema):
-        column = taken.read(at, [name])[name]
+    largest = None if None in resolutions else max(side for side in resolutions if side is not None)
+    for name in image_fields(images.schema):
+        column = images.read(probed, [name])[name]
         assert isinstance(column, Ragged)
         sides = image.probe(column)[:, 1:3].astype(np.float64)
         if largest is not None:
             sides *= np.minimum(1, largest / np.maximum(sides.max(axis=1, keepdims=True), 1))
         total += float(sides.prod(axis=1).mean()) * 3
-    return int(total * len(taken))
+    return int(total * len(images))
 
 
 def _epochs(
@@ -149,7 +153,7 @@ def _epochs(
 def _stored_bytes(reader: Reader) -> float:
     """Return the mean bytes of a sample's images, without the padding of a .beton file."""
     spans = [reader.spans(name) for name in image_fields(reader.schema)]
-    return sum(float(one.size.mean()) for one in spans if one is not None)
+    return sum(float(span.size.mean()) for span in spans if span is not None)
 
 
 def _name(row: dict[str, Any]) -> str:
@@ -158,15 +162,15 @@ def _name(row: dict[str, Any]) -> str:
     )
 
 
-def _print(found: dict[str, Any]) -> None:
-    pipeline = found["pipeline"] + (f" {found['size']}" if found["pipeline"] in ("train", "val") else "")
+def _print(result: dict[str, Any]) -> None:
+    pipeline = result["pipeline"] + (f" {result['size']}" if result["pipeline"] in ("train", "val") else "")
     print(
-        f"{found['path']}: {counted(found['samples'], 'image')} of {found['of samples']:,}, batches of "
-        f"{found['batch size']}, {counted(found['workers'], 'worker')}, pipeline {pipeline}\n"
+        f"{result['path']}: {counted(result['samples'], 'image')} of {result['of samples']:,}, batches of "
+        f"{result['batch size']}, {counted(result['workers'], 'worker')}, pipeline {pipeline}\n"
     )
     table = figures.table("stored as", "each", "order", "first", "warm", "(best)", "read", "decode", "resize")
     before = ""
-    for row in found["rows"]:
+    for row in result["rows"]:
         name, rate, seconds = _name(row), row["rate"], row["batch"]["seconds"]
         total = sum(seconds.values()) or 1.0
         same = name == before
@@ -179,42 +183,42 @@ def _print(found: dict[str, Any]) -> None:
         before = name
     console().print(table)
     print("\nimages/s: the first epoch reads from the disk, the others (warm) from memory")
-    if not all(row["rate"]["from disk"] for row in found["rows"]):
+    if not all(row["rate"]["from disk"] for row in result["rows"]):
         print("* the system would not forget the file, so this epoch was warm too")
     print("read, decode, resize: shares of a batch's time; in the rest it waits for others")
-    lost = max(row["skipped"] for row in found["rows"])
+    lost = max(row["skipped"] for row in result["rows"])
     if lost:
         print(f"left out: {counted(lost, 'image')} that cannot be decoded (batchplant verify --decode)")
 
 
-def draw(found: dict[str, Any]) -> Any:
+def draw(result: dict[str, Any]) -> Any:
     """Draw images/s by order, and the parts of a batch's time."""
-    names = list(dict.fromkeys(map(_name, found["rows"])))
+    names = list(dict.fromkeys(map(_name, result["rows"])))
     figure = figures.blank(11, 1.8 + 0.85 * len(names) + 0.6)
     left, right = figure.subplots(1, 2, width_ratios=(1, 1.25))
     height = 0.8 / len(ORDERS)
     for number, order in enumerate(ORDERS):
-        some = [row for row in found["rows"] if row["order"] == order]
-        at = np.arange(len(names)) + (number - (len(ORDERS) - 1) / 2) * height
-        rates = [row["rate"]["median"] for row in some]
-        left.barh(at, rates, height=0.92 * height, color=figures.COLOURS[number], label=order)
+        order_rows = [row for row in result["rows"] if row["order"] == order]
+        heights = np.arange(len(names)) + (number - (len(ORDERS) - 1) / 2) * height
+        rates = [row["rate"]["median"] for row in order_rows]
+        left.barh(heights, rates, height=0.92 * height, color=figures.COLOURS[number], label=order)
         left.plot(
-            [row["rate"]["first"] for row in some], at, "|", color="black", markersize=9,
+            [row["rate"]["first"] for row in order_rows], heights, "|", color="black", markersize=9,
             label=None if number else "first epoch",
         )  # fmt: skip
-        for place, rate in zip(at, rates, strict=True):
-            left.text(rate, place, f" {rate:,.0f}", va="center", fontsize=7)
+        for height_position, rate in zip(heights, rates, strict=True):
+            left.text(rate, height_position, f" {rate:,.0f}", va="center", fontsize=7)
     left.set_yticks(np.arange(len(names)), names)
     left.invert_yaxis()
     left.margins(x=0.14)
     left.xaxis.set_major_formatter("{x:,.0f}")
-    left.set_xlabel(f"images/s, {found['workers']} workers (more is better)", fontsize=9)
+    left.set_xlabel(f"images/s, {result['workers']} workers (more is better)", fontsize=9)
     figures.tidy(left)
-    _way.draw_bars(right, {f"{_name(row)}, {row['order']}": row["batch"] for row in found["rows"]})
+    _way.draw_bars(right, {f"{_name(row)}, {row['order']}": row["batch"] for row in result["rows"]})
     for axes, columns in ((left, 2), (right, 4)):
         axes.legend(fontsize=8, frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=columns)
     figure.suptitle(
-        f"{found['path']}: {found['samples']:,} images, pipeline {found['pipeline']} {found['size']}",
+        f"{result['path']}: {result['samples']:,} images, pipeline {result['pipeline']} {result['size']}",
         fontsize=10,
     )
     return figure

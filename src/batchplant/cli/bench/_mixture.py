@@ -30,14 +30,14 @@ def mixture_of(args: argparse.Namespace) -> Mix | None:
             return None
         return Mix.from_file(args.source[0])
     try:
-        weights = [float(one) for one in args.weights.split(",")]
+        weights = [float(weight) for weight in args.weights.split(",")]
     except ValueError:
         raise OptionError(f"--weights are numbers, such as 0.7,0.3, not {args.weights!r}") from None
     if len(weights) != len(args.source):
         raise OptionError(f"there are {len(args.source)} datasets, but {len(weights)} weights")
     readers = []
-    for one in args.source:
-        readers.append(open_source(argparse.Namespace(**{**vars(args), "source": [one]})))
+    for text in args.source:
+        readers.append(open_source(argparse.Namespace(**{**vars(args), "source": [text]})))
     return Mix(list(zip(readers, weights, strict=True)), stop="all")
 
 
@@ -48,9 +48,9 @@ def compare(mix: Mix, args: argparse.Namespace) -> int:
     # What loaders do that draw the source of every sample by itself.
     drawn = _drawn(weights, args.seed)
     chosen = np.argsort(-np.bincount(source, minlength=len(mix.names)), kind="stable")[:SOURCES]
-    found: dict[str, Any] = {
+    result: dict[str, Any] = {
         "path": mix.path, "positions": count, "of positions": mix.blend.length, "batch size": args.batch_size,
-        "sources": {mix.names[one]: _judge(one, source, drawn, weights) for one in chosen.tolist()},
+        "sources": {mix.names[number]: _judge(number, source, drawn, weights) for number in chosen.tolist()},
         "of sources": len(mix.names),
         "source entropy": {
             name: quality.batch_entropy(codes, args.batch_size) / (quality.entropy(codes) or 1.0)
@@ -58,7 +58,7 @@ def compare(mix: Mix, args: argparse.Namespace) -> int:
         },
         "orders": _orders(mix, count, source, chosen, args),
     }  # fmt: skip
-    show(args, found, lambda: _print(found), lambda: _draw(found, mix, source, drawn, weights, args))
+    show(args, result, lambda: _print(result), lambda: _draw(result, mix, source, drawn, weights, args))
     return 0
 
 
@@ -71,36 +71,39 @@ class _Weights:
         self.parts = [mix.weights(start) for start in self.starts]
 
     def of(self, source: int) -> Any:
-        return np.repeat([one[source] for one in self.parts], self.sizes)
+        return np.repeat([part[source] for part in self.parts], self.sizes)
 
 
 def _drawn(weights: _Weights, seed: int) -> I64:
     rng = np.random.default_rng(seed)
     parts = [
-        rng.choice(len(one), size, p=one / one.sum())
-        for one, size in zip(weights.parts, weights.sizes, strict=True)
+        rng.choice(len(part), size, p=part / part.sum())
+        for part, size in zip(weights.parts, weights.sizes, strict=True)
     ]
     return np.concatenate(parts)
 
 
-def _judge(one: int, source: I64, drawn: I64, weights: _Weights) -> dict[str, Any]:
-    own = weights.of(one)
-    found: dict[str, Any] = {"weight": float(own.mean()), "samples": int((source == one).sum())}
+def _judge(number: int, source: I64, drawn: I64, weights: _Weights) -> dict[str, Any]:
+    source_weights = weights.of(number)
+    result: dict[str, Any] = {
+        "weight": float(source_weights.mean()),
+        "samples": int((source == number).sum()),
+    }
     for name, codes in (("mixture", source), ("drawn", drawn)):
-        off = np.abs(quality.share_deviation(codes == one, own))
-        found[name] = {
+        off = np.abs(quality.share_deviation(codes == number, source_weights))
+        result[name] = {
             "most off": float(off.max(initial=0)),
             "mean off": float(off.mean()),
-            "in a row": quality.longest_run(codes == one),
+            "in a row": quality.longest_run(codes == number),
         }
-    return found
+    return result
 
 
 def _orders(
     mix: Mix, count: int, source: I64, chosen: I64, args: argparse.Namespace
 ) -> dict[str, dict[str, float]]:
     """How random the samples of sources come, in the mean of those that have some, by order."""
-    found = {}
+    result = {}
     for name in ORDERS:
         options = {"window": args.cache} if name == "quasi_random" else {}
         try:
@@ -110,8 +113,8 @@ def _orders(
             # A source that names no blocks.
             continue
         rows = []
-        for one in chosen.tolist():
-            numbers = mix.origin(samples[source == one][: int(mix.sizes_of_sources[one])])[1]
+        for number in chosen.tolist():
+            numbers = mix.origin(samples[source == number][: int(mix.sizes_of_sources[number])])[1]
             if len(numbers) > 1:
                 # Of a source that is not through, the ranks of those that came.
                 ranks = np.argsort(np.argsort(numbers, kind="stable"), kind="stable")
@@ -119,59 +122,72 @@ def _orders(
                     quality.displacement(ranks), quality.spread(ranks), quality.kept_neighbours(numbers)
                 ))  # fmt: skip
         values = np.mean(rows, axis=0) if rows else np.zeros(3)
-        found[name] = dict(zip(("moved", "apart", "neighbours"), values.tolist(), strict=True))
-    return found
+        result[name] = dict(zip(("moved", "apart", "neighbours"), values.tolist(), strict=True))
+    return result
 
 
-def _print(found: dict[str, Any]) -> None:
-    limited = "" if found["positions"] == found["of positions"] else " of an epoch"
+def _print(result: dict[str, Any]) -> None:
+    limited = "" if result["positions"] == result["of positions"] else " of an epoch"
     print(
-        f"{found['path']}: {found['positions']:,} positions{limited}, "
-        f"{found['of sources']:,} sources, batches of {found['batch size']:,}\n"
+        f"{result['path']}: {result['positions']:,} positions{limited}, "
+        f"{result['of sources']:,} sources, batches of {result['batch size']:,}\n"
     )
     table = figures.table(
         "source", "weight", "samples", "most off", "(drawn)", "mean", "(drawn)", "in a row", "(drawn)"
     )
-    for name, one in found["sources"].items():
-        ours, drawn = one["mixture"], one["drawn"]
+    for name, row in result["sources"].items():
+        ours, drawn = row["mixture"], row["drawn"]
         table.add_row(
-            name if len(name) <= 20 else "…" + name[-19:], f"{one['weight']:.2%}", f"{one['samples']:,}",
+            name if len(name) <= 20 else "…" + name[-19:], f"{row['weight']:.2%}", f"{row['samples']:,}",
             f"{ours['most off']:.2f}", f"{drawn['most off']:,.1f}", f"{ours['mean off']:.2f}",
             f"{drawn['mean off']:,.1f}", f"{ours['in a row']:,}", f"{drawn['in a row']:,}",
         )  # fmt: skip
     console().print(table)
-    if len(found["sources"]) < found["of sources"]:
-        print(f"(the {len(found['sources'])} that come most often)")
-    entropy = found["source entropy"]
+    if len(result["sources"]) < result["of sources"]:
+        print(f"(the {len(result['sources'])} that come most often)")
+    entropy = result["source entropy"]
     print(
         f"\nsource entropy of a batch: {entropy['mixture']:.1%} of the mixture's "
         f"(drawn: {entropy['drawn']:.1%})\n"
     )
     table = figures.table("within a source", "moved", "apart", "neighbours")
-    for name, one in found["orders"].items():
-        table.add_row(name, f"{one['moved']:.2f}", f"{one['apart']:.2f}", f"{one['neighbours']:.1%}")
+    for name, row in result["orders"].items():
+        table.add_row(name, f"{row['moved']:.2f}", f"{row['apart']:.2f}", f"{row['neighbours']:.1%}")
     console().print(table)
 
 
 def _draw(
-    found: dict[str, Any], mix: Mix, source: I64, drawn: I64, weights: _Weights, args: argparse.Namespace
+    result: dict[str, Any], mix: Mix, source: I64, drawn: I64, weights: _Weights, args: argparse.Namespace
 ) -> Any:
     """How far sources are ahead of their weights along the run, and which sample comes where."""
     figure = figures.blank(9.0, 5.6)
     off, dots = figure.subplots(2, 1)
-    names = list(found["sources"])[: len(figures.COLOURS) - 1]
+    names = list(result["sources"])[: len(figures.COLOURS) - 1]
     count = len(source)
-    at = np.unique(np.linspace(0, count - 1, min(DOTS, count)).astype(np.int64))
-    samples = mix.own_order("random", seed=args.seed, epoch=0).take(at)
-    which, number, _ = mix.origin(samples)
+    positions = np.unique(np.linspace(0, count - 1, min(DOTS, count)).astype(np.int64))
+    samples = mix.own_order("random", seed=args.seed, epoch=0).take(positions)
+    numbers, samples_in_source, _ = mix.origin(samples)
     for name, colour in zip(names, figures.COLOURS, strict=False):
-        one = mix.names.index(name)
-        own = weights.of(one)
-        chance = quality.share_deviation(drawn == one, own)
-        off.plot(at, chance[at], color=colour, linewidth=0.9, linestyle=":")
-        off.plot(at, quality.share_deviation(source == one, own)[at], color=colour, linewidth=1.2, label=name)
-        rows, last = which == one, max(int(mix.sizes_of_sources[one]) - 1, 1)
-        dots.plot(at[rows], number[rows] / last, ".", markersize=1.6, color=colour, rasterized=True)
+        number = mix.names.index(name)
+        source_weights = weights.of(number)
+        chance = quality.share_deviation(drawn == number, source_weights)
+        off.plot(positions, chance[positions], color=colour, linewidth=0.9, linestyle=":")
+        off.plot(
+            positions,
+            quality.share_deviation(source == number, source_weights)[positions],
+            color=colour,
+            linewidth=1.2,
+            label=name,
+        )
+        rows, last = numbers == number, max(int(mix.sizes_of_sources[number]) - 1, 1)
+        dots.plot(
+            positions[rows],
+            samples_in_source[rows] / last,
+            ".",
+            markersize=1.6,
+            color=colour,
+            rasterized=True,
+        )
     off.set_title("samples ahead of weight × position (dotted: sources drawn at random)", fontsize=9)
     off.legend(fontsize=8, loc="upper left", framealpha=0.8, edgecolor="none", ncols=4)
     dots.set_title(
@@ -182,5 +198,5 @@ def _draw(
         axes.set_xlim(0, count)
         figures.in_thousands(axes.xaxis)
         figures.tidy(axes)
-    figure.suptitle(f"{count:,} positions of {found['of sources']:,} sources", fontsize=10)
+    figure.suptitle(f"{count:,} positions of {result['of sources']:,} sources", fontsize=10)
     return figure

@@ -62,7 +62,7 @@ def bar(seconds: dict[str, float], width: int = WIDTH) -> str:
     if not total:
         return ""
     exact = {name: width * seconds[name] / total for name in PARTS}
-    cells = {name: int(one) for name, one in exact.items()}
+    cells = {name: int(size) for name, size in exact.items()}
     # What rounding down left over goes to those that lost most.
     for name in sorted(PARTS, key=lambda name: cells[name] - exact[name])[: width - sum(cells.values())]:
         cells[name] += 1
@@ -73,55 +73,55 @@ def lines(way: dict[str, Any]) -> list[str]:
     """The bar, and what each of its parts is."""
     seconds = way["seconds"]
     total = sum(seconds.values())
-    said = [f"a batch on its way to the loop, {1000 * total:,.1f} ms on average", f"  {bar(seconds)}"]
+    text_lines = [f"a batch on its way to the loop, {1000 * total:,.1f} ms on average", f"  {bar(seconds)}"]
     for name, mark in PARTS.items():
         if seconds[name]:
             share = seconds[name] / total
             line = f"  {mark} {name:<9} {1000 * seconds[name]:>8,.1f} ms {share:>4.0%}"
-            said.append(f"{line}  {way['notes'][name]}")
-    return said
+            text_lines.append(f"{line}  {way['notes'][name]}")
+    return text_lines
 
 
 def draw_bars(axes: Any, ways: dict[str, dict[str, Any]]) -> None:
     """A stacked bar for each, in milliseconds."""
-    left = dict.fromkeys(ways, 0.0)
-    most = max(sum(one["seconds"].values()) for one in ways.values()) or 1.0
+    starts = dict.fromkeys(ways, 0.0)
+    longest = max(sum(batch["seconds"].values()) for batch in ways.values()) or 1.0
     for name in PARTS:
-        values = {key: 1000 * one["seconds"][name] for key, one in ways.items()}
+        values = {key: 1000 * batch["seconds"][name] for key, batch in ways.items()}
         # What cannot be seen needs no entry in the legend.
-        if max(values.values()) < most:
+        if max(values.values()) < longest:
             continue
         axes.barh(
-            list(ways), list(values.values()), left=list(left.values()), color=COLOURS[name], label=name,
+            list(ways), list(values.values()), left=list(starts.values()), color=COLOURS[name], label=name,
             height=0.6, edgecolor="white", linewidth=0.5,
         )  # fmt: skip
         for key, value in values.items():
             # Thin parts have no room for a number.
-            if value > 60 * most:
+            if value > 60 * longest:
                 axes.text(
-                    left[key] + value / 2, key, f"{value:,.3g}", ha="center", va="center", fontsize=8,
+                    starts[key] + value / 2, key, f"{value:,.3g}", ha="center", va="center", fontsize=8,
                     color="white" if name != "wait" else "black",
                 )  # fmt: skip
-            left[key] += value
+            starts[key] += value
     axes.invert_yaxis()
     axes.set_xlabel("milliseconds of a batch, on average", fontsize=9)
     figures.tidy(axes)
 
 
-def draw(found: dict[str, Any]) -> Any:
+def draw(result: dict[str, Any]) -> Any:
     """Where the time of a batch goes, and that of the loop."""
     figure = figures.blank(8.4, 3.0)
     axes = figure.subplots()
-    draw_bars(axes, {"a batch": found["batch"]})
-    stats, batches = found["stats"], max(found["stats"]["batches"], 1)
-    left = 0.0
+    draw_bars(axes, {"a batch": result["batch"]})
+    stats, batches = result["stats"], max(result["stats"]["batches"], 1)
+    start = 0.0
     for name, key, colour in (("loop waits", "waited", "#9ca3af"), ("its step", "step", "#374151")):
         value = 1000 * stats[key] / batches
-        axes.barh(["the loop"], [value], left=[left], color=colour, label=name, height=0.6)
-        left += value
-    rate = f"{found['rate']['median']:,.0f} {found['unit']}/s"
+        axes.barh(["the loop"], [value], left=[start], color=colour, label=name, height=0.6)
+        start += value
+    rate = f"{result['rate']['median']:,.0f} {result['unit']}/s"
     axes.set_title(
-        f"{found['path']}: {rate}, batches of {found['batch size']}, order {found['order']}", fontsize=10
+        f"{result['path']}: {rate}, batches of {result['batch size']}, order {result['order']}", fontsize=10
     )
     figures.legend_below(figure, axes, len(PARTS) + 2)
     return figure

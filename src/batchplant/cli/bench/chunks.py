@@ -78,32 +78,32 @@ def run(args: argparse.Namespace) -> int:
     figures.check(args.figure)
     with open_source(args) as source:
         chosen = source.select(names_of(args.fields)) if args.fields else source
-        asked = None if args.formats is None else names_of(args.formats)
-        layouts, left = measuring.layouts_for(asked, chosen.schema)
-        some, data = measuring.take_samples(chosen, args.limit)
+        formats = None if args.formats is None else names_of(args.formats)
+        layouts, refused = measuring.layouts_for(formats, chosen.schema)
+        samples, data = measuring.take_samples(chosen, args.limit)
         memory = args.memory or max(1, data // measuring.DATA_TO_MEMORY)
         plan = measuring.Plan(memory, args.batch_size, args.seconds, args.rounds, args.seed)
         with progress_bar("sizes", quiet=args.quiet or args.json) as progress:
             rows = measuring.measure(
-                some, data, layouts, sizes or measuring.sizes_for(data), plan, scratch=args.scratch,
+                samples, data, layouts, sizes or measuring.sizes_for(data), plan, scratch=args.scratch,
                 progress=progress,
             )  # fmt: skip
-        found: dict[str, Any] = {
-            "path": source.path, "samples": len(some), "of samples": len(source), "bytes": data,
+        result: dict[str, Any] = {
+            "path": source.path, "samples": len(samples), "of samples": len(source), "bytes": data,
             "memory": memory, "batch size": args.batch_size, "order": args.order,
-            "request cost": args.request_cost, "left out": left,
+            "request cost": args.request_cost, "left out": refused,
             "formats": {
-                layout.format: summary([one for one in rows if one.format == layout.format], args)
+                layout.format: summary([row for row in rows if row.format == layout.format], args)
                 for layout in layouts
             },
         }  # fmt: skip
-    show(args, found, lambda: print_found(found), lambda: draw(found))
+    show(args, result, lambda: print_found(result), lambda: draw(result))
     return 0
 
 
 def parse_sizes(text: str) -> list[int]:
     try:
-        return sorted({parse_size(one) for one in names_of(text)}) or parse_sizes("none")
+        return sorted({parse_size(size_text) for size_text in names_of(text)}) or parse_sizes("none")
     except argparse.ArgumentTypeError:
         raise OptionError(f"--sizes are sizes with commas between, such as 256kB,1MB, not {text!r}") from None
 
@@ -112,59 +112,60 @@ def summary(rows: list[measuring.SizeResult], args: argparse.Namespace) -> dict[
     best, why = measuring.recommend(rows, args.order, args.request_cost)
     return {
         "unit": best.unit, "recommended": best.size, "option": best.flags, "why": why,
-        "sizes": [dataclasses.asdict(one) for one in rows],
+        "sizes": [dataclasses.asdict(row) for row in rows],
     }  # fmt: skip
 
 
-def print_found(found: dict[str, Any]) -> None:
-    limited = "" if found["samples"] == found["of samples"] else f" of {found['of samples']:,}"
+def print_found(result: dict[str, Any]) -> None:
+    limited = "" if result["samples"] == result["of samples"] else f" of {result['of samples']:,}"
     print(
-        f"{found['path']}: {counted(found['samples'])}{limited}, {human_size(found['bytes'])}, batches of "
-        f"{found['batch size']}, {human_size(found['memory'])} of memory for readers"
+        f"{result['path']}: {counted(result['samples'])}{limited}, {human_size(result['bytes'])}, batches of "
+        f"{result['batch size']}, {human_size(result['memory'])} of memory for readers"
     )
-    for name, one in found["formats"].items():
+    for name, format_result in result["formats"].items():
         print(f"\n{name}")
-        console().print(_table(one))
-        print(f"take {one['unit']}s of {human_size(one['recommended'])} ({one['option']}): {one['why']}")
+        console().print(_table(format_result))
+        size = human_size(format_result["recommended"])
+        print(f"take {format_result['unit']}s of {size} ({format_result['option']}): {format_result['why']}")
     print("\n×: bytes fetched for each byte needed; requests: for 1,000 samples, quasi_random")
-    if found["bytes"] * found["of samples"] / found["samples"] < SMALL:
+    if result["bytes"] * result["of samples"] / result["samples"] < SMALL:
         print("the whole dataset may well be kept in memory, where sizes hardly matter")
-    for name, why in found["left out"].items():
+    for name, why in result["left out"].items():
         print(f"\nleft out: {name}: {why}")
 
 
-def _table(one: dict[str, Any]) -> Any:
+def _table(format_result: dict[str, Any]) -> Any:
     fetched, speed = ([f"{name}{sign}" for name in SHORT.values()] for sign in (" ×", "/s"))
-    table = figures.table(one["unit"], "samples", *fetched, "requests", *speed)
-    for row in one["sizes"]:
-        each = [row["orders"].get(order) for order in SHORT]
+    table = figures.table(format_result["unit"], "samples", *fetched, "requests", *speed)
+    for row in format_result["sizes"]:
+        readings = [row["orders"].get(order) for order in SHORT]
         mixed = row["orders"].get("quasi_random")
         table.add_row(
             human_size(row["size"]), f"{row['unit_samples']:,.{0 if row['unit_samples'] >= 10 else 1}f}",
-            *("–" if part is None else f"{part['amplification']:.1f}" for part in each),
+            *("–" if part is None else f"{part['amplification']:.1f}" for part in readings),
             "–" if mixed is None else f"{1000 * mixed['requests'] / mixed['samples']:,.0f}",
-            *("–" if part is None else f"{part['rate']:,.0f}" for part in each),
+            *("–" if part is None else f"{part['rate']:,.0f}" for part in readings),
         )  # fmt: skip
     return table
 
 
-def draw(found: dict[str, Any]) -> Any:
+def draw(result: dict[str, Any]) -> Any:
     """For every format amplification and speed against the size; a dotted line at the one to take."""
-    formats = found["formats"]
+    formats = result["formats"]
     figure = figures.blank(1.2 + 3.6 * len(formats), 6)
     axes = figure.subplots(2, len(formats), squeeze=False, sharex="col", sharey="row")
-    for column, (name, one) in enumerate(formats.items()):
+    for column, (name, format_result) in enumerate(formats.items()):
         for colour, order in zip(figures.COLOURS, SHORT, strict=False):
-            rows = [row for row in one["sizes"] if order in row["orders"]]
+            rows = [row for row in format_result["sizes"] if order in row["orders"]]
             x = [row["size"] / 1000 for row in rows]
             for line, key in enumerate(("amplification", "rate")):
                 y = [row["orders"][order][key] for row in rows]
                 axes[line][column].plot(x, y, "o-", color=colour, markersize=5, linewidth=1.2, label=order)
-        axes[0][column].set_title(f"{name}: {one['unit']}s", fontsize=10)
-        axes[1][column].set_xlabel(f"kB of a {one['unit']}", fontsize=9)
+        axes[0][column].set_title(f"{name}: {format_result['unit']}s", fontsize=10)
+        axes[1][column].set_xlabel(f"kB of a {format_result['unit']}", fontsize=9)
         for line in (0, 1):
             panel = axes[line][column]
-            panel.axvline(one["recommended"] / 1000, color=figures.GREY, linestyle=":", linewidth=1)
+            panel.axvline(format_result["recommended"] / 1000, color=figures.GREY, linestyle=":", linewidth=1)
             figures.logarithmic(panel)
             panel.margins(0.1)
             figures.tidy(panel)
@@ -172,8 +173,8 @@ def draw(found: dict[str, Any]) -> Any:
     axes[1][0].set_ylabel("samples/s, local files", fontsize=9)
     figures.legend_below(figure, axes[0][0], len(SHORT))
     figure.suptitle(
-        f"{found['samples']:,} samples of {found['path']}, {human_size(found['bytes'])}, "
-        f"{human_size(found['memory'])} of memory; dotted: the size to take",
+        f"{result['samples']:,} samples of {result['path']}, {human_size(result['bytes'])}, "
+        f"{human_size(result['memory'])} of memory; dotted: the size to take",
         fontsize=10,
     )
     return figure

@@ -82,47 +82,49 @@ def run(args: argparse.Namespace) -> int:
     figures.check(args.figure)
     with open_source(args) as reader:
         field = find_field(reader, args.field)
-        found: dict[str, Any] = {
+        result: dict[str, Any] = {
             "path": reader.path, "field": field, "samples": len(reader), "rounds": args.rounds,
             **measure(reader, field, *ways, args),
         }  # fmt: skip
-    if not found["images"]:
-        if not found["skipped"]:
-            raise OptionError("there are no images", path=found["path"])
-        raise DecodeError("not one image could be decoded; the first: " + str(Problem(**found["skipped"][0])))
-    found["advice"] = advise(found)
-    show(args, found, lambda: print_found(found), lambda: draw(found))
-    return 1 if found["skipped"] else 0
+    if not result["images"]:
+        if not result["skipped"]:
+            raise OptionError("there are no images", path=result["path"])
+        raise DecodeError(
+            "not one image could be decoded; the first: " + str(Problem(**result["skipped"][0]))
+        )
+    result["advice"] = advise(result)
+    show(args, result, lambda: print_found(result), lambda: draw(result))
+    return 1 if result["skipped"] else 0
 
 
 def parse_qualities(text: str) -> list[int]:
     try:
-        found = sorted({int(part) for part in text.split(",")})
+        qualities = sorted({int(part) for part in text.split(",")})
     except ValueError:
-        found = []
-    if not found or found[0] < 1 or found[-1] > 100:
+        qualities = []
+    if not qualities or qualities[0] < 1 or qualities[-1] > 100:
         raise OptionError(f"--qualities are numbers from 1 to 100 with commas between, not {text!r}")
-    return found
+    return qualities
 
 
 def parse_resolutions(text: str) -> list[int | None]:
     """The smallest first; None for the images as they are."""
     try:
-        found = {None if part.strip() == FULL else int(part) for part in text.split(",")}
+        resolutions = {None if part.strip() == FULL else int(part) for part in text.split(",")}
     except ValueError:
-        found = {0}
-    if any(one is not None and not 1 <= one <= LONGEST_SIDE for one in found):
+        resolutions = {0}
+    if any(side is not None and not 1 <= side <= LONGEST_SIDE for side in resolutions):
         raise OptionError(
             f"--max-resolution takes numbers of pixels, or {FULL}, with commas between, not {text!r}"
         )
-    return sorted(found, key=lambda one: one or math.inf)
+    return sorted(resolutions, key=lambda side: side or math.inf)
 
 
-def find_field(reader: Reader, asked: str | None) -> str:
+def find_field(reader: Reader, name_asked: str | None) -> str:
     images = [name for name, field in reader.schema.items() if isinstance(field, Image)]
-    if asked is None and not images:
+    if name_asked is None and not images:
         raise OptionError(f"there is no image field among {', '.join(reader.schema)}", path=reader.path)
-    name = images[0] if asked is None else asked
+    name = images[0] if name_asked is None else name_asked
     if not isinstance(reader.schema.select([name])[name], Image):
         raise OptionError(f"{name} is no image field", path=reader.path, field=name)
     return name
@@ -194,7 +196,7 @@ def measure(
         "left out": {
             name_of(way, size): tally.refused[0] for (way, size), tally in every.items() if tally.refused
         },
-        "skipped": [vars(one) for one in skipped],
+        "skipped": [vars(problem) for problem in skipped],
     }  # fmt: skip
 
 
@@ -210,13 +212,13 @@ def summary(way: Candidate, tally: Tally, stored: Tally, images: int, samples: i
             for key, value in spent.items()
         }
 
-    lossy = [one for one in tally.psnr if math.isfinite(one)]
-    each = tally.bytes / images
+    lossy = [psnr_value for psnr_value in tally.psnr if math.isfinite(psnr_value)]
+    image_bytes = tally.bytes / images
     return {
         "encoding": way.encoding or None, "quality": way.quality,
-        "bytes per image": each, "of stored": tally.bytes / max(stored.bytes, 1),
+        "bytes per image": image_bytes, "of stored": tally.bytes / max(stored.bytes, 1),
         "bits per pixel": 8 * tally.bytes / tally.pixels,
-        "bytes of ImageNet": round(each * IMAGENET), "bytes of dataset": round(each * samples),
+        "bytes of ImageNet": round(image_bytes * IMAGENET), "bytes of dataset": round(image_bytes * samples),
         "lossless": way.lossless and not lossy,
         "PSNR": {"median": statistics.median(lossy), "worst": min(lossy)} if lossy else None,
         "SSIM": {"median": statistics.median(tally.ssim), "worst": min(tally.ssim)} if lossy else None,
@@ -225,21 +227,21 @@ def summary(way: Candidate, tally: Tally, stored: Tally, images: int, samples: i
     }  # fmt: skip
 
 
-def advise(found: dict[str, Any]) -> list[str]:
+def advise(result: dict[str, Any]) -> list[str]:
     """One sentence of what the numbers say, for each resolution."""
-    given = {one.get("max resolution") for one in found["formats"].values()}
-    said = []
-    for size in sorted(given, key=lambda size: size or math.inf):
-        some = {
-            name.partition(",")[0]: one
-            for name, one in found["formats"].items()
+    resolutions = {row.get("max resolution") for row in result["formats"].values()}
+    sentences = []
+    for size in sorted(resolutions, key=lambda size: size or math.inf):
+        rows = {
+            name.partition(",")[0]: row
+            for name, row in result["formats"].items()
             # Not what could not be used after all.
-            if one.get("max resolution") == size and one.get("encoding") not in BY_PILLOW
+            if row.get("max resolution") == size and row.get("encoding") not in BY_PILLOW
         }
         # Images that are measured smaller only have nothing to be compared with as they are.
-        if set(some) != {STORED}:
-            said.append((f"at {size} px: " if size else "") + _advice(some, found["stored as"]))
-    return said
+        if set(rows) != {STORED}:
+            sentences.append((f"at {size} px: " if size else "") + _advice(rows, result["stored as"]))
+    return sentences
 
 
 def _advice(formats: dict[str, Any], stored: dict[str, int]) -> str:
@@ -254,14 +256,14 @@ def _advice(formats: dict[str, Any], stored: dict[str, int]) -> str:
 
     exact = min((name for name in formats if formats[name]["lossless"]), key=size)
     what = f"{exact} ({' and '.join(stored)})" if exact == STORED else exact
-    said = f"smallest that loses nothing: {what}, {human_size(size(exact))} an image"
+    sentences = f"smallest that loses nothing: {what}, {human_size(size(exact))} an image"
     good = [name for name in formats if psnr(name) >= GOOD]
     small = min(good, key=size, default=exact)
     if size(small) < WORTH * size(exact):
         share = size(small) / size(exact)
-        said += f"; with a loss that is hard to see ({psnr(small):.0f} dB): {small}, {share:.2f} of that"
+        sentences += f"; with a loss that is hard to see ({psnr(small):.0f} dB): {small}, {share:.2f} of that"
     fast = max(formats, key=speed)
     if fast != exact:
         times, larger = speed(fast) / speed(exact), size(fast) / size(exact)
-        said += f"; fastest to decode: {fast}, {times:.1f} times as fast and {larger:.1f} times as large"
-    return said
+        sentences += f"; fastest to decode: {fast}, {times:.1f} times as fast and {larger:.1f} times as large"
+    return sentences

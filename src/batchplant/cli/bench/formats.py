@@ -136,7 +136,7 @@ def run(args: argparse.Namespace) -> int:
             )  # fmt: skip
         about = report.About(
             path=printable(shown(reader.path)), format=reader.format, total=len(reader),
-            samples=max(one.samples for one in rows),
+            samples=max(row.samples for row in rows),
             unit="images" if image_fields(reader.schema) else "samples",
             how=_how(args), machine=_machine(rows), seconds=time.monotonic() - began, command=_command(),
             remote=None if args.remote is None else shown(args.remote), by=by,
@@ -151,9 +151,9 @@ def run(args: argparse.Namespace) -> int:
         print_json(_as_json(rows, about))
     else:
         _print(rows, about)
-        for one in filter(None, (args.figure, args.html)):
-            say(f"wrote {one}")
-    return 0 if any(one.error is None for one in rows) else 1
+        for path in filter(None, (args.figure, args.html)):
+            say(f"wrote {path}")
+    return 0 if any(row.error is None for row in rows) else 1
 
 
 def _check_html(path: str | None) -> None:
@@ -168,8 +168,8 @@ def _check_html(path: str | None) -> None:
 
 def _machine(rows: list[Measurement]) -> str:
     """The machine that all were measured on."""
-    found = {one.machine for one in rows if one.machine is not None}
-    return f"{len(found)} machines" if len(found) > 1 else found.pop() if found else describe()
+    machines = {row.machine for row in rows if row.machine is not None}
+    return f"{len(machines)} machines" if len(machines) > 1 else machines.pop() if machines else describe()
 
 
 def _how(args: argparse.Namespace) -> str:
@@ -181,19 +181,19 @@ def _how(args: argparse.Namespace) -> str:
 
 def _command() -> str:
     """As it was typed, with nothing that a URL may hold in secret."""
-    return printable(shlex.join(["batchplant", *(shown(one) for one in sys.argv[1:])]))
+    return printable(shlex.join(["batchplant", *(shown(argument) for argument in sys.argv[1:])]))
 
 
 def _as_json(rows: list[Measurement], about: report.About) -> dict[str, Any]:
-    front = {one.label for one in measure.pareto(rows, report.SPEEDS[about.by][0])}
+    front = {row.label for row in measure.pareto(rows, report.SPEEDS[about.by][0])}
     return {
         "path": about.path, "format": about.format, "samples": about.total, "sample": about.samples,
         "how": about.how, "machine": about.machine, "seconds": about.seconds, "remote": about.remote,
         "by": about.by, "left out": about.refused,
         "caveats": caveats(rows, report.SPEEDS[about.by][0]),
         "formats": [
-            {**one.to_json(), "whole": report.whole(one, about.total), "front": one.label in front}
-            for one in rows
+            {**row.to_json(), "whole": report.whole(row, about.total), "front": row.label in front}
+            for row in rows
         ],
     }  # fmt: skip
 
@@ -202,43 +202,45 @@ def _print(rows: list[Measurement], about: report.About) -> None:
     say(f"{about.title}, {about.how}")
     say(about.machine)
     print()
-    good = [one for one in rows if one.error is None]
+    good = [row for row in rows if row.error is None]
     front = measure.pareto(rows, report.SPEEDS[about.by][0])
     out = console()
     # Where there is little room, what tells least goes first.
     narrow = out.width < NARROW
     stored: Columns = {
-        "size": lambda one: human_size(report.whole(one, about.total)),
-        "per sample": lambda one: human_size(one.bytes_per_sample),
-        "files": lambda one: _rate(one.files),
-        "write/s": lambda one: _rate(one.write_rate),
-        "open": lambda one: _time(one.open_seconds),
-        "memory": lambda one: human_size(one.memory),
+        "size": lambda row: human_size(report.whole(row, about.total)),
+        "per sample": lambda row: human_size(row.bytes_per_sample),
+        "files": lambda row: _rate(row.files),
+        "write/s": lambda row: _rate(row.write_rate),
+        "open": lambda row: _time(row.open_seconds),
+        "memory": lambda row: human_size(row.memory),
     }
     read: Columns = {
-        "MB/s": lambda one: _rate(one.sequential_mb_s),
-        "single/s": lambda one: _rate(one.random_rate),
-        "cold/s": lambda one: _rate(one.epoch_cold),
-        "(best)": lambda one: _rate(one.best.get("epoch_cold")),
-        "warm/s": lambda one: _rate(one.epoch_warm),
-        "(best) ": lambda one: _rate(one.best.get("epoch_warm")),
+        "MB/s": lambda row: _rate(row.sequential_mb_s),
+        "single/s": lambda row: _rate(row.random_rate),
+        "cold/s": lambda row: _rate(row.epoch_cold),
+        "(best)": lambda row: _rate(row.best.get("epoch_cold")),
+        "warm/s": lambda row: _rate(row.epoch_warm),
+        "(best) ": lambda row: _rate(row.best.get("epoch_warm")),
     }
     net: Columns = {
-        "fetched": lambda one: human_size(one.fetched),
-        "per sample": lambda one: human_size((one.fetched or 0) / one.samples),
-        "requests": lambda one: _rate(one.requests),
+        "fetched": lambda row: human_size(row.fetched),
+        "per sample": lambda row: human_size((row.fetched or 0) / row.samples),
+        "requests": lambda row: _rate(row.requests),
     }
     for title, columns in (("stored as", stored), ("read back", read), ("from the server", net)):
         if columns is net and about.remote is None:
             continue
-        kept = {name: value for name, value in columns.items() if not narrow or name.strip() not in EXTRAS}
-        table = figures.table(title, *(name.strip() for name in kept))
+        shown_columns = {
+            name: value for name, value in columns.items() if not narrow or name.strip() not in EXTRAS
+        }
+        table = figures.table(title, *(name.strip() for name in shown_columns))
         # Numbers are never cut; a long name goes on in the next line.
         table.columns[0].no_wrap, table.columns[0].overflow = False, "fold"
-        for one in good:
-            on_front = one in front
-            name = Text(one.label + " *" * on_front, style="bold" if on_front else "")
-            table.add_row(name, *(value(one) for value in kept.values()))
+        for row in good:
+            on_front = row in front
+            name = Text(row.label + " *" * on_front, style="bold" if on_front else "")
+            table.add_row(name, *(value(row) for value in shown_columns.values()))
         with out.capture() as drawn:
             out.print(table)
         print("\n".join(line.rstrip() for line in drawn.get().splitlines()), end="\n\n")
@@ -253,25 +255,25 @@ def _print(rows: list[Measurement], about: report.About) -> None:
 
 
 def _notes(rows: list[Measurement], about: report.About) -> None:
-    said: dict[str, list[str]] = {}
-    for one in rows:
-        for text in one.remarks:
-            said.setdefault(text, []).append(one.label)
-    for text, who in said.items():
-        say(f"note: {text} ({'all' if len(who) > 1 and len(who) == len(rows) else ', '.join(who)})")
+    labels_by_text: dict[str, list[str]] = {}
+    for row in rows:
+        for text in row.remarks:
+            labels_by_text.setdefault(text, []).append(row.label)
+    for text, labels in labels_by_text.items():
+        say(f"note: {text} ({'all' if len(labels) > 1 and len(labels) == len(rows) else ', '.join(labels)})")
     machines: dict[str, list[str]] = {}
-    for one in rows:
-        machines.setdefault(one.machine or "", []).append(one.label)
-    for machine, who in sorted(machines.items()):
+    for row in rows:
+        machines.setdefault(row.machine or "", []).append(row.label)
+    for machine, labels in sorted(machines.items()):
         if machine and len(machines) > 1:
-            say(f"on {machine}: {', '.join(who)}")
-    for one in rows:
-        if one.error is not None:
-            say(f"left out: {one.label}: {one.error}")
+            say(f"on {machine}: {', '.join(labels)}")
+    for row in rows:
+        if row.error is not None:
+            say(f"left out: {row.label}: {row.error}")
     if about.refused:
         names = list(about.refused)
-        more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-        say(f"not tried: {', '.join(names[:SHOWN])}{more} (--formats names any; --json says why)")
+        hidden = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+        say(f"not tried: {', '.join(names[:SHOWN])}{hidden} (--formats names any; --json says why)")
 
 
 def _time(seconds: float | None) -> str:

@@ -100,20 +100,20 @@ def run(args: argparse.Namespace) -> int:
         stack.callback(loader.close)
         if not loader.samples:
             raise OptionError("there are no samples", path=chosen.path)
-        found: dict[str, Any] = {
+        result: dict[str, Any] = {
             "path": reader.path, "samples": loader.samples, "batch size": args.batch_size,
             "workers": workers, "order": args.order, "pipeline": args.pipeline, "device": args.device,
             "unit": "images" if image_fields(reader.schema) else "samples", **measure(loader, args, began),
         }  # fmt: skip
-    show(args, found, lambda: _print(found, args.size), lambda: _way.draw(found))
-    return 1 if found["skipped"] else 0
+    show(args, result, lambda: _print(result, args.size), lambda: _way.draw(result))
+    return 1 if result["skipped"] else 0
 
 
 def measure(loader: Loader, args: argparse.Namespace, began: float) -> dict[str, Any]:
     """Run the epochs; every number that is printed."""
     opened = time.perf_counter() - began
     epochs: list[dict[str, float]] = []
-    first = own = 0.0
+    first = process_memory = 0.0
     for number in range(1, args.epochs + 1):
         start, done = time.perf_counter(), 0
         quiet = args.quiet or args.json
@@ -124,21 +124,21 @@ def measure(loader: Loader, args: argparse.Namespace, began: float) -> dict[str,
                 progress(done, loader.samples)
             _finish_copies(args.device)
         epochs.append({"samples": done, "seconds": time.perf_counter() - start})
-        own = max(own, own_memory())
+        process_memory = max(process_memory, own_memory())
     # Before more is read.
     stats = loader.stats()
     size = encoded_size(loader)
-    for one in epochs:
-        one["rate"] = one["samples"] / one["seconds"]
-        one["MB/s"] = one["rate"] * size / 1e6
-    rates = [one["rate"] for one in epochs]
+    for epoch in epochs:
+        epoch["rate"] = epoch["samples"] / epoch["seconds"]
+        epoch["MB/s"] = epoch["rate"] * size / 1e6
+    rates = [epoch["rate"] for epoch in epochs]
     summary = {"first": rates[0], "best": max(rates), "median": statistics.median(rates)}
     return {
         "epochs": epochs, "rate": summary,
         "MB/s": {name: rate * size / 1e6 for name, rate in summary.items()},
-        "first batch": first, "memory": {"peak": _peak_memory(), "own": own}, "stats": stats,
+        "first batch": first, "memory": {"peak": _peak_memory(), "own": process_memory}, "stats": stats,
         "batch": _way.split(stats, opened),
-        "skipped": [vars(one) for one in dict.fromkeys(loader.skipped)],
+        "skipped": [vars(problem) for problem in dict.fromkeys(loader.skipped)],
     }  # fmt: skip
 
 
@@ -165,29 +165,29 @@ def _peak_memory() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def _print(found: dict[str, Any], size: int) -> None:
-    pipeline = found["pipeline"] + (f" {size}" if found["pipeline"] in ("train", "val") else "")
-    where = f", to {found['device']}" if found["device"] else ""
+def _print(result: dict[str, Any], size: int) -> None:
+    pipeline = result["pipeline"] + (f" {size}" if result["pipeline"] in ("train", "val") else "")
+    where = f", to {result['device']}" if result["device"] else ""
     print(
-        f"{found['path']}: {found['samples']:,} samples, batches of {found['batch size']}, "
-        f"{_count(found['workers'], 'worker')}, order {found['order']}, pipeline {pipeline}{where}\n"
+        f"{result['path']}: {result['samples']:,} samples, batches of {result['batch size']}, "
+        f"{_count(result['workers'], 'worker')}, order {result['order']}, pipeline {pipeline}{where}\n"
     )
-    unit = f"{found['unit']}/s"
+    unit = f"{result['unit']}/s"
     print(f"{'epoch':<12} {unit:>10} {'MB/s':>9}")
-    rows = [(str(number), one["rate"], one["MB/s"]) for number, one in enumerate(found["epochs"], 1)]
-    rows += [(name, found["rate"][name], found["MB/s"][name]) for name in ("best", "median")]
+    rows = [(str(number), epoch["rate"], epoch["MB/s"]) for number, epoch in enumerate(result["epochs"], 1)]
+    rows += [(name, result["rate"][name], result["MB/s"][name]) for name in ("best", "median")]
     for name, rate, speed in rows:
         print(f"{name:<12} {rate:>10,.0f} {speed:>9,.0f}")
-    memory, stats = found["memory"], found["stats"]
-    print(f"\n{'first batch':<12} {found['first batch']:.3f} s after the dataset began to open")
+    memory, stats = result["memory"], result["stats"]
+    print(f"\n{'first batch':<12} {result['first batch']:.3f} s after the dataset began to open")
     print(
         f"{'memory':<12} {human_size(memory['own'])}, at most {human_size(memory['peak'])} with mapped files"
     )
     if "requests" in stats:
-        came = human_size(stats["bytes fetched"])
-        print(f"{'network':<12} {_count(stats['requests'], 'request')}, {came}, since the loader was made")
+        fetched = human_size(stats["bytes fetched"])
+        print(f"{'network':<12} {_count(stats['requests'], 'request')}, {fetched}, since the loader was made")
     print()
-    for line in _way.lines(found["batch"]):
+    for line in _way.lines(result["batch"]):
         print(line)
     print("the loop, all epochs")
     total = stats["waited"] + stats["step"] or 1.0
@@ -196,11 +196,11 @@ def _print(found: dict[str, Any], size: int) -> None:
     print(f"\n{'bottleneck':<12} {stats['bottleneck']}: {stats['advice']}")
     if stats["jpeg warnings"]:
         print(f"{'note':<12} {_count(stats['jpeg warnings'], 'warning')} of the JPEG decoder")
-    for one in found["skipped"][:SHOWN]:
-        print(f"  skipped: {Problem(**one)}")
-    if len(found["skipped"]) > SHOWN:
-        print(f"  … and {len(found['skipped']) - SHOWN} more (--json lists all)")
+    for problem in result["skipped"][:SHOWN]:
+        print(f"  skipped: {Problem(**problem)}")
+    if len(result["skipped"]) > SHOWN:
+        print(f"  … and {len(result['skipped']) - SHOWN} more (--json lists all)")
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

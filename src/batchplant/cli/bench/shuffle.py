@@ -114,35 +114,40 @@ def run(args: argparse.Namespace) -> int:
         blocks = find_blocks(reader, count, args.block)
         fields = args.fields.split(",") if args.fields else list(reader.schema)
         size = sample_size(reader, fields, count)
-        made = make_orders(count, blocks, args)
-        found: dict[str, Any] = {
+        orders_by_name = make_orders(count, blocks, args)
+        result: dict[str, Any] = {
             "path": reader.path, "samples": count, "of samples": len(reader), "batch size": args.batch_size,
             "label": label, "classes": None if codes is None else int(codes.max()) + 1,
             "label entropy": None if codes is None else quality.entropy(codes),
             "blocks": None if blocks is None else int(blocks.max()) + 1, "block of": args.block,
             "cache": args.cache, "window": args.window, "bytes": size * count,
-            "orders": {name: judge(one[:], codes, blocks, size, args) for name, one in made.items()},
+            "orders": {
+                name: judge(order[:], codes, blocks, size, args) for name, order in orders_by_name.items()
+            },
         }  # fmt: skip
-        for name, speed in measure(reader, fields, made, args).items():
-            found["orders"][name] |= {
+        for name, speed in measure(reader, fields, orders_by_name, args).items():
+            result["orders"][name] |= {
                 "samples/s": speed,
                 "MB/s": {k: v * size / 1e6 for k, v in speed.items()},
             }
-        found["advice"] = advise(found)
-    show(args, found, lambda: _print(found), lambda: draw(found, made))
+        result["advice"] = advise(result)
+    show(args, result, lambda: _print(result), lambda: draw(result, orders_by_name))
     return 0
 
 
-def find_label(reader: Reader, asked: str | None) -> str | None:
+def find_label(reader: Reader, field_name: str | None) -> str | None:
     """The field of the classes: the one asked for, one whose numbers have names, one with a usual name."""
-    if asked is not None:
-        field = reader.schema.select([asked])[asked]
+    if field_name is not None:
+        field = reader.schema.select([field_name])[field_name]
         if not isinstance(field, Int | Bool | Text):
-            raise OptionError(f"labels are whole numbers or text, not {field}", path=reader.path, field=asked)
-        return asked
-    whole = {name: field for name, field in reader.schema.items() if isinstance(field, Int)}
+            raise OptionError(
+                f"labels are whole numbers or text, not {field}", path=reader.path, field=field_name
+            )
+        return field_name
+    integers = {name: field for name, field in reader.schema.items() if isinstance(field, Int)}
     return next(
-        (name for name, field in whole.items() if field.names), next((n for n in LABELS if n in whole), None)
+        (name for name, field in integers.items() if field.names),
+        next((n for n in LABELS if n in integers), None),
     )
 
 
@@ -156,15 +161,15 @@ def read_codes(reader: Reader, label: str, count: int) -> I64:
         else:
             parts += column.tolist()
     numbers: dict[Any, int] = {}
-    return np.fromiter((numbers.setdefault(one, len(numbers)) for one in parts), np.int64, count)
+    return np.fromiter((numbers.setdefault(value, len(numbers)) for value in parts), np.int64, count)
 
 
 def find_blocks(reader: Reader, count: int, block: int | None) -> I64 | None:
     """The storage block of each of the first samples, numbered from 0; None where the format has none."""
     if block is not None:
         return np.arange(count, dtype=np.int64) // block
-    found = reader.blocks()
-    return None if found is None else quality.codes_of(found[:count])
+    blocks = reader.blocks()
+    return None if blocks is None else quality.codes_of(blocks[:count])
 
 
 def sample_size(reader: Reader, fields: list[str], count: int) -> float:
@@ -196,7 +201,7 @@ def judge(
     samples: I64, codes: I64 | None, blocks: I64 | None, size: float, args: argparse.Namespace
 ) -> dict[str, Any]:
     """The randomness and the cost of one order."""
-    found: dict[str, Any] = {
+    result: dict[str, Any] = {
         "moved": quality.displacement(samples),
         "apart": quality.spread(samples),
         "neighbours": quality.kept_neighbours(samples),
@@ -206,51 +211,52 @@ def judge(
         "bytes read": size * len(samples),
     }  # fmt: skip
     if codes is not None:
-        taken = codes[samples]
-        found["label entropy"] = quality.batch_entropy(taken, args.batch_size)
-        whole = quality.entropy(codes)
-        found["of the dataset's"] = found["label entropy"] / whole if whole else None
-        found["autocorrelation"]["labels"] = quality.label_autocorrelation(taken, args.lags).tolist()
+        epoch_codes = codes[samples]
+        result["label entropy"] = quality.batch_entropy(epoch_codes, args.batch_size)
+        total_entropy = quality.entropy(codes)
+        result["of the dataset's"] = result["label entropy"] / total_entropy if total_entropy else None
+        result["autocorrelation"]["labels"] = quality.label_autocorrelation(epoch_codes, args.lags).tolist()
     if blocks is not None:
         loads = quality.block_loads(blocks[samples], args.batch_size, args.cache)
-        found["blocks per batch"] = quality.blocks_per_batch(blocks[samples], args.batch_size)
-        found["block loads"] = int(loads.sum())
-        found["loads per block"] = float(loads.mean())
-        found["bytes read"] = float(loads @ np.bincount(blocks)) * size
-    found["read"] = found["bytes read"] / (size * len(samples)) if size else 1.0
-    return found
+        result["blocks per batch"] = quality.blocks_per_batch(blocks[samples], args.batch_size)
+        result["block loads"] = int(loads.sum())
+        result["loads per block"] = float(loads.mean())
+        result["bytes read"] = float(loads @ np.bincount(blocks)) * size
+    result["read"] = result["bytes read"] / (size * len(samples)) if size else 1.0
+    return result
 
 
 def measure(
-    reader: Reader, fields: list[str], made: dict[str, orders.Order], args: argparse.Namespace
+    reader: Reader, fields: list[str], orders_by_name: dict[str, orders.Order], args: argparse.Namespace
 ) -> dict[str, dict[str, float]]:
     """Samples/s of every order, in turn; each round goes on where the one before stopped."""
-    rates: dict[str, list[float]] = {name: [] for name in made}
-    at = dict.fromkeys(made, 0)
+    rates: dict[str, list[float]] = {name: [] for name in orders_by_name}
+    positions = dict.fromkeys(orders_by_name, 0)
     with progress_bar("reading", quiet=args.quiet or args.json) as progress:
         for number in range(args.rounds):
-            for turn, (name, order) in enumerate(made.items()):
+            for turn, (name, order) in enumerate(orders_by_name.items()):
                 began = time.perf_counter()
                 done = 0
                 while True:
-                    batch = order[at[name] : at[name] + args.batch_size]
+                    batch = order[positions[name] : positions[name] + args.batch_size]
                     reader.read(batch, fields)
                     done += len(batch)
-                    at[name] = 0 if at[name] + len(batch) >= len(order) else at[name] + len(batch)
+                    end = positions[name] + len(batch)
+                    positions[name] = 0 if end >= len(order) else end
                     spent = time.perf_counter() - began
                     if spent >= args.seconds:
                         break
                 rates[name].append(done / spent)
-                progress(number * len(made) + turn + 1, args.rounds * len(made))
+                progress(number * len(orders_by_name) + turn + 1, args.rounds * len(orders_by_name))
     return {
-        name: {"best": max(found), "median": statistics.median(found), "runs": len(found)}
-        for name, found in rates.items()
+        name: {"best": max(runs), "median": statistics.median(runs), "runs": len(runs)}
+        for name, runs in rates.items()
     }
 
 
-def mixes(found: dict[str, Any], name: str) -> bool:
-    """Whether an order is about as random as random, for the labels, or else for the places."""
-    mine, best = found["orders"][name], found["orders"]["random"]
+def mixes(result: dict[str, Any], name: str) -> bool:
+    """Return whether an order is about as random as random, by its labels or else by its samples."""
+    mine, best = result["orders"][name], result["orders"]["random"]
     if best["label entropy"]:
         return bool(mine["label entropy"] >= ENOUGH * best["label entropy"])
     return bool(
@@ -258,93 +264,100 @@ def mixes(found: dict[str, Any], name: str) -> bool:
     )
 
 
-def advise(found: dict[str, Any]) -> str:
+def advise(result: dict[str, Any]) -> str:
     """One sentence: the cheapest order that mixes well. Sequential is the same every time, so it is none."""
-    what = "the labels" if found["orders"]["random"]["label entropy"] else "the samples"
-    good = [name for name in found["orders"] if name != "sequential" and mixes(found, name)]
-    if found["blocks"] is None:
+    subject = "the labels" if result["orders"]["random"]["label entropy"] else "the samples"
+    good = [name for name in result["orders"] if name != "sequential" and mixes(result, name)]
+    if result["blocks"] is None:
         return "random: the format names no blocks, so a sample costs the same in every order"
-    cost = {name: round(found["orders"][name]["read"], 1) for name in good}
+    cost = {name: round(result["orders"][name]["read"], 1) for name in good}
     # To a tenth, for what is read a little more often does not matter; then the most random.
-    best = min(good, key=lambda name: (cost[name], name != "random", -found["orders"][name]["apart"]))
-    reads, most = found["orders"][best]["read"], found["orders"]["random"]["read"]
+    best = min(good, key=lambda name: (cost[name], name != "random", -result["orders"][name]["apart"]))
+    reads, random_reads = result["orders"][best]["read"], result["orders"]["random"]["read"]
     if best == "random":
-        said = f"random: it reads {most:.1f} times the dataset, and no order that mixes as well reads less"
-        return said + ("; a larger --cache or convert --shuffle can change that" if most > COSTLY else "")
+        message = f"random: it reads {random_reads:.1f} times the dataset"
+        message += ", and no order that mixes as well reads less"
+        return message + (
+            "; a larger --cache or convert --shuffle can change that" if random_reads > COSTLY else ""
+        )
     return (
-        f"{best}: it mixes {what} about as well as random and reads {reads:.1f} times the dataset, "
-        f"where random reads {most:.1f} times"
+        f"{best}: it mixes {subject} about as well as random and reads {reads:.1f} times the dataset, "
+        f"where random reads {random_reads:.1f} times"
     )
 
 
-def _print(found: dict[str, Any]) -> None:
-    parts = "no blocks named" if found["blocks"] is None else _count(found["blocks"], "block")
-    if found["block of"]:
-        parts += f" of {found['block of']} samples"
-    limited = "" if found["samples"] == found["of samples"] else f" of {found['of samples']:,}"
+def _print(result: dict[str, Any]) -> None:
+    parts = "no blocks named" if result["blocks"] is None else _count(result["blocks"], "block")
+    if result["block of"]:
+        parts += f" of {result['block of']} samples"
+    limited = "" if result["samples"] == result["of samples"] else f" of {result['of samples']:,}"
     print(
-        f"{found['path']}: {found['samples']:,} samples{limited}, {human_size(found['bytes'])}, {parts}, "
-        f"batches of {found['batch size']}, cache of {_count(found['cache'], 'block')}"
+        f"{result['path']}: {result['samples']:,} samples{limited}, {human_size(result['bytes'])}, {parts}, "
+        f"batches of {result['batch size']}, cache of {_count(result['cache'], 'block')}"
     )
-    if found["label"] is None:
+    if result["label"] is None:
         print("no field of labels (--label names one)\n")
     else:
-        print(f"{found['label']}: {found['classes']:,} classes, {found['label entropy']:.2f} bits\n")
+        print(f"{result['label']}: {result['classes']:,} classes, {result['label entropy']:.2f} bits\n")
     random = figures.table("how random", "moved", "apart", "neighbours", "label entropy", "again")
     cost = figures.table("what it costs", "blocks/batch", "read", "times", "samples/s", "(best)", "MB/s")
-    for name, one in found["orders"].items():
-        again, share, speed = one["autocorrelation"]["labels"], one["of the dataset's"], one["samples/s"]
+    for name, row in result["orders"].items():
+        again, share, speed = row["autocorrelation"]["labels"], row["of the dataset's"], row["samples/s"]
         random.add_row(
-            name, f"{one['moved']:.2f}", f"{one['apart']:.2f}", f"{one['neighbours']:.1%}",
+            name, f"{row['moved']:.2f}", f"{row['apart']:.2f}", f"{row['neighbours']:.1%}",
             "–" if share is None else f"{share:.1%}",
             "–" if again is None else f"{again[0]:+.2f}",
         )  # fmt: skip
         cost.add_row(
             name,
-            "–" if one["blocks per batch"] is None else f"{one['blocks per batch']:.1f}",
-            human_size(one["bytes read"]), f"{one['read']:.1f}",
-            f"{speed['median']:,.0f}", f"{speed['best']:,.0f}", f"{one['MB/s']['median']:,.0f}",
+            "–" if row["blocks per batch"] is None else f"{row['blocks per batch']:.1f}",
+            human_size(row["bytes read"]), f"{row['read']:.1f}",
+            f"{speed['median']:,.0f}", f"{speed['best']:,.0f}", f"{row['MB/s']['median']:,.0f}",
         )  # fmt: skip
     console().print(random)
     print()
     console().print(cost)
-    if found["blocks"] is None:
+    if result["blocks"] is None:
         print("\nno blocks are named: shards and quasi_random have nothing to go by (--block gives some)")
-    print(f"\nread warm: the system holds the files in memory\nadvice: {found['advice']}")
+    print(f"\nread warm: the system holds the files in memory\nadvice: {result['advice']}")
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def draw(found: dict[str, Any], made: dict[str, orders.Order]) -> Any:
+def draw(result: dict[str, Any], orders_by_name: dict[str, orders.Order]) -> Any:
     """For every order which sample stands where, and its autocorrelation."""
-    figure = figures.blank(2.5 * len(made) + 0.4, 5.2)
-    axes = figure.subplots(2, len(made), squeeze=False, sharey="row")
-    what = "labels" if found["label"] is not None else "samples"
-    for place, (name, order) in enumerate(made.items()):
-        one, top, below = found["orders"][name], axes[0][place], axes[1][place]
-        at = np.unique(np.linspace(0, len(order) - 1, min(DOTS, len(order))).astype(np.int64))
-        top.plot(at, order.take(at), ".", markersize=1.2, color=figures.COLOURS[0], rasterized=True)
-        entropy = one["of the dataset's"]
-        mixed = f"apart {one['apart']:.2f}" if entropy is None else f"label entropy {entropy:.0%}"
-        speed = f"read {one['read']:.1f}×, {one['samples/s']['median']:,.0f} samples/s"
+    figure = figures.blank(2.5 * len(orders_by_name) + 0.4, 5.2)
+    axes = figure.subplots(2, len(orders_by_name), squeeze=False, sharey="row")
+    subject = "labels" if result["label"] is not None else "samples"
+    for column, (name, order) in enumerate(orders_by_name.items()):
+        row, top, below = result["orders"][name], axes[0][column], axes[1][column]
+        positions = np.unique(np.linspace(0, len(order) - 1, min(DOTS, len(order))).astype(np.int64))
+        top.plot(
+            positions, order.take(positions), ".", markersize=1.2, color=figures.COLOURS[0], rasterized=True
+        )
+        entropy = row["of the dataset's"]
+        mixed = f"apart {row['apart']:.2f}" if entropy is None else f"label entropy {entropy:.0%}"
+        speed = f"read {row['read']:.1f}×, {row['samples/s']['median']:,.0f} samples/s"
         top.set_title(f"{name}\n{mixed}\n{speed}", fontsize=9)
         top.set_xlabel("position in the epoch", fontsize=8)
-        values = one["autocorrelation"][what]
+        values = row["autocorrelation"][subject]
         below.bar(np.arange(1, len(values) + 1), values, color=figures.COLOURS[1], width=0.7)
         below.axhline(0, color=figures.GREY, linewidth=0.8)
         below.set_xlabel("lag", fontsize=8)
         below.set_ylim(
-            min(-0.1, *(min(each["autocorrelation"][what]) for each in found["orders"].values())), 1.05
+            min(-0.1, *(min(judged["autocorrelation"][subject]) for judged in result["orders"].values())),
+            1.05,
         )
         top.locator_params(axis="x", nbins=3)
         figures.tidy(top)
         figures.tidy(below)
     axes[0][0].set_ylabel("sample", fontsize=9)
-    axes[1][0].set_ylabel(f"autocorrelation of {what}", fontsize=9)
+    axes[1][0].set_ylabel(f"autocorrelation of {subject}", fontsize=9)
     figure.suptitle(
-        f"{found['samples']:,} samples, batches of {found['batch size']}, cache of {found['cache']} blocks",
+        f"{result['samples']:,} samples, batches of {result['batch size']}, "
+        f"cache of {result['cache']} blocks",
         fontsize=10,
     )
     return figure

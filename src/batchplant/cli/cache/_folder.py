@@ -22,10 +22,10 @@ def add_cache(parser: argparse.ArgumentParser) -> None:
 
 def settings(args: argparse.Namespace, url: str = "") -> tuple[str, int]:
     """The folder and the limit of the cache."""
-    found = settings_for(url, StorageOptions(cache=args.cache))
-    folder = found.cache or _default()
-    most = DEFAULT_CACHE_BYTES if found.cache_bytes is None else found.cache_bytes
-    return _absolute(folder), most
+    storage_settings = settings_for(url, StorageOptions(cache=args.cache))
+    folder = storage_settings.cache or _default()
+    max_bytes = DEFAULT_CACHE_BYTES if storage_settings.cache_bytes is None else storage_settings.cache_bytes
+    return _absolute(folder), max_bytes
 
 
 def _absolute(folder: str) -> str:
@@ -33,15 +33,15 @@ def _absolute(folder: str) -> str:
 
 
 def is_configured(url: str, folder: str) -> bool:
-    """Whether whoever opens a URL without options uses the cache in a folder."""
-    found = settings_for(url, StorageOptions()).cache
-    return found is not None and _absolute(found) == folder
+    """Return whether opening a URL without options uses the cache in a folder."""
+    configured = settings_for(url, StorageOptions()).cache
+    return configured is not None and _absolute(configured) == folder
 
 
 def existing(args: argparse.Namespace) -> tuple[str, DiskCache | None]:
     """The folder, and its cache where there is one: looking makes none."""
-    folder, most = settings(args)
-    return folder, open_cache(folder, most) if os.path.lexists(os.path.join(folder, NAME)) else None
+    folder, max_bytes = settings(args)
+    return folder, open_cache(folder, max_bytes) if os.path.lexists(os.path.join(folder, NAME)) else None
 
 
 def _default() -> str:

@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
     folder, cache = existing(args)
     removed = 0
     if cache is not None:
-        removed = cache.clear([one for url in args.url for one in braces(url)] if args.url else None)
+        removed = cache.clear([pattern for url in args.url for pattern in braces(url)] if args.url else None)
     if args.json:
         print_json({"folder": folder, "removed": removed})
     elif removed:
@@ -50,11 +50,16 @@ def run(args: argparse.Namespace) -> int:
 def _clear_writes(args: argparse.Namespace) -> int:
     if args.url:
         raise OptionError("--writes gives up all that were not finished, and takes no URL")
-    gone = clear_writes()
+    leftovers = clear_writes()
     if args.json:
-        print_json({"removed": sum(one.size for one in gone), "writes": [one.url for one in gone]})
-    for one in gone if not args.json else ():
-        say(f"{one.url}: {human_size(one.size)} removed")
-    if not gone and not args.json:
+        print_json(
+            {
+                "removed": sum(leftover.size for leftover in leftovers),
+                "writes": [leftover.url for leftover in leftovers],
+            }
+        )
+    for leftover in leftovers if not args.json else ():
+        say(f"{leftover.url}: {human_size(leftover.size)} removed")
+    if not leftovers and not args.json:
         print("there are no writes that were not finished")
     return 0

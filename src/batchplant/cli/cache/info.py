@@ -32,13 +32,13 @@ def add_args(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     folder, cache = existing(args)
-    found = CacheInfo(folder, 0, None, 0, ()) if cache is None else cache.info()
+    info = CacheInfo(folder, 0, None, 0, ()) if cache is None else cache.info()
     writes = leftovers()
     if args.json:
-        print_json({**dataclasses.asdict(found), "writes": [_write(one) for one in writes]})
+        print_json({**dataclasses.asdict(info), "writes": [_write(write) for write in writes]})
         return 0
-    if found.blocks:
-        _show(found, args.n)
+    if info.blocks:
+        _show(info, args.n)
     else:
         say(f"{folder}: nothing is cached there")
     if writes:
@@ -46,32 +46,35 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _show(found: CacheInfo, most: int) -> None:
+def _show(info: CacheInfo, max_rows: int) -> None:
     say(
-        f"{found.folder}: {human_size(found.bytes)} of {human_size(found.limit)}, "
-        f"{counted(found.blocks, 'block')} of {counted(len(found.objects), 'object')}"
+        f"{info.folder}: {human_size(info.bytes)} of {human_size(info.limit)}, "
+        f"{counted(info.blocks, 'block')} of {counted(len(info.objects), 'object')}"
     )
-    objects = sorted(found.objects, key=lambda one: -one.bytes)
-    shown = objects[:most] if most > 0 else objects
-    _print(HEADER, [_row(one) for one in sorted(shown, key=lambda one: (one.url is None, one.url))])
+    objects = sorted(info.objects, key=lambda cached: -cached.bytes)
+    shown = objects[:max_rows] if max_rows > 0 else objects
+    _print(
+        HEADER,
+        [_row(cached) for cached in sorted(shown, key=lambda cached: (cached.url is None, cached.url))],
+    )
     if len(objects) > len(shown):
         print(f"… and {len(objects) - len(shown):,} smaller ones; -n 0 shows all")
 
 
 def _show_writes(writes: list[Leftover]) -> None:
     print("\nnot finished: `convert --resume` goes on with a write, `cache clear --writes` gives it up")
-    rows = [(printable(one.url), human_size(one.size), _state(one)) for one in writes]
+    rows = [(printable(write.url), human_size(write.size), _state(write)) for write in writes]
     _print(("target", "on this disk", "state"), rows)
 
 
-def _state(one: Leftover) -> str:
-    return "is being written" if one.busy else "can be resumed" if one.resumable else "cannot be resumed"
+def _state(write: Leftover) -> str:
+    return "is being written" if write.busy else "can be resumed" if write.resumable else "cannot be resumed"
 
 
-def _write(one: Leftover) -> dict[str, Any]:
+def _write(write: Leftover) -> dict[str, Any]:
     return {
-        "url": one.url, "folder": str(one.folder), "bytes": one.size, "busy": one.busy,
-        "resumable": one.resumable,
+        "url": write.url, "folder": str(write.folder), "bytes": write.size, "busy": write.busy,
+        "resumable": write.resumable,
     }  # fmt: skip
 
 
@@ -83,7 +86,7 @@ def _print(header: tuple[str, ...], lines: Sequence[tuple[str, ...]]) -> None:
         print(f"{name:<{widths[0]}}  {'  '.join(cells)}")
 
 
-def _row(one: CachedObject) -> tuple[str, ...]:
-    name = printable(one.url) if one.url is not None else f"unknown ({one.key[:12]}…)"
-    share = f" ({one.bytes / one.size:.0%})" if one.size else ""
-    return name, human_size(one.size), f"{human_size(one.bytes)}{share}", f"{one.blocks:,}"
+def _row(cached: CachedObject) -> tuple[str, ...]:
+    name = printable(cached.url) if cached.url is not None else f"unknown ({cached.key[:12]}…)"
+    share = f" ({cached.bytes / cached.size:.0%})" if cached.size else ""
+    return name, human_size(cached.size), f"{human_size(cached.bytes)}{share}", f"{cached.blocks:,}"

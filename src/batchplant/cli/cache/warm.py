@@ -41,18 +41,18 @@ def add_args(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    folder, most = settings(args, args.source[0])
-    most = args.cache_bytes or most
-    options = {**parse_options(args.option), "cache": folder, "cache_bytes": most}
+    folder, max_bytes = settings(args, args.source[0])
+    max_bytes = args.cache_bytes or max_bytes
+    options = {**parse_options(args.option), "cache": folder, "cache_bytes": max_bytes}
     opening = open_reader(args.source, format=args.format, skip=args.skip, where=args.where, **options)
     with opening as reader, progress_bar("blocks", quiet=args.json) as report:
-        found = warm(reader, report)
+        result = warm(reader, report)
     if args.json:
-        print_json({"folder": folder, **dataclasses.asdict(found)})
+        print_json({"folder": folder, **dataclasses.asdict(result)})
         return 0
     say(
-        f"{folder}: {human_size(found.bytes)} of {counted(found.objects, 'object')} in "
-        f"{counted(found.blocks, 'block')}, {human_size(found.fetched)} of it fetched now"
+        f"{folder}: {human_size(result.bytes)} of {counted(result.objects, 'object')} in "
+        f"{counted(result.blocks, 'block')}, {human_size(result.fetched)} of it fetched now"
     )
     if not is_configured(args.source[0], folder):
         print(f"  note: a Loader uses it with BATCHPLANT_CACHE={folder}, or by source_options")

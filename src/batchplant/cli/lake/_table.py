@@ -50,20 +50,20 @@ def consents(args: argparse.Namespace, question: str) -> bool:
 
 def parse_age(text: str) -> datetime.timedelta:
     """A length of time: 7d, 12h, 30m, 0."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhdw])", text.strip().lower())
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhdw])", text.strip().lower())
     if text.strip() == "0":
         return datetime.timedelta(0)
     try:
-        if found is not None:
-            return datetime.timedelta(**{UNITS[found[2]]: float(found[1])})
+        if match is not None:
+            return datetime.timedelta(**{UNITS[match[2]]: float(match[1])})
     except OverflowError:
         pass
     raise argparse.ArgumentTypeError(f"{text!r} is no length of time; write 7d, 12h or 30m")
 
 
-def described(one: State) -> dict[str, Any]:
+def described(state: State) -> dict[str, Any]:
     """A state as JSON."""
     return {
-        "id": one.id, "at": one.at.isoformat(), "operation": one.operation, "rows": one.rows,
-        "current": one.current, "refs": list(one.refs),
+        "id": state.id, "at": state.at.isoformat(), "operation": state.operation, "rows": state.rows,
+        "current": state.current, "refs": list(state.refs),
     }  # fmt: skip

@@ -34,18 +34,18 @@ def add_args(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     with progress_bar("compacting", quiet=args.quiet or args.json or args.dry_run) as progress:
-        found = lake.compact(
+        report = lake.compact(
             args.table, file_size=args.file_size, dry_run=args.dry_run, progress=progress, **options_of(args)
         )
     if args.json:
-        print_json(dataclasses.asdict(found))
+        print_json(dataclasses.asdict(report))
         return 0
-    if not found.removed:
+    if not report.removed:
         say(f"{args.table}: no files can be put together")
     else:
-        became = "became" if found.done else "would become"
-        files = f"{counted(found.removed, 'file')}, {human_size(found.bytes)},"
-        say(f"{args.table}: {files} {became} {'' if found.done else 'about '}{found.added:,}")
-    if found.left:
-        print(f"  left as they are, for rows of them are deleted: {counted(found.left, 'file')}")
+        became = "became" if report.done else "would become"
+        files = f"{counted(report.removed, 'file')}, {human_size(report.bytes)},"
+        say(f"{args.table}: {files} {became} {'' if report.done else 'about '}{report.added:,}")
+    if report.left:
+        print(f"  left as they are, for rows of them are deleted: {counted(report.left, 'file')}")
     return 0

@@ -27,21 +27,28 @@ def add_args(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    found = lake.history(args.table, **options_of(args))
-    shown = found[: args.n] if args.n > 0 else found
+    states = lake.history(args.table, **options_of(args))
+    shown = states[: args.n] if args.n > 0 else states
     if args.json:
-        print_json({"table": args.table, "states": [described(one) for one in shown]})
+        print_json({"table": args.table, "states": [described(state) for state in shown]})
         return 0
     rows = [HEADER, *map(_row, shown)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(HEADER))]
     for row in rows:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-    if len(found) > len(shown):
-        print(f"… and {len(found) - len(shown):,} older ones; -n 0 shows all")
+    if len(states) > len(shown):
+        print(f"… and {len(states) - len(shown):,} older ones; -n 0 shows all")
     return 0
 
 
-def _row(one: State) -> tuple[str, ...]:
-    rows = "" if one.rows is None else f"{one.rows:,}"
-    refs = printable(", ".join(one.refs))
-    return "*" * one.current, str(one.id), f"{one.at:%Y-%m-%d %H:%M:%S}", printable(one.operation), rows, refs
+def _row(state: State) -> tuple[str, ...]:
+    rows = "" if state.rows is None else f"{state.rows:,}"
+    refs = printable(", ".join(state.refs))
+    return (
+        "*" * state.current,
+        str(state.id),
+        f"{state.at:%Y-%m-%d %H:%M:%S}",
+        printable(state.operation),
+        rows,
+        refs,
+    )

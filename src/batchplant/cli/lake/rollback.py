@@ -19,27 +19,27 @@ from ._table import add_change, add_table, consents, described, options_of
 
 def add_args(parser: argparse.ArgumentParser) -> None:
     add_table(parser)
-    which = parser.add_mutually_exclusive_group(required=True)
-    which.add_argument("--to", type=int, metavar="ID", help="the version (Delta) or snapshot (Iceberg)")
-    which.add_argument("--at", metavar="TIME", help="what was current then: 2025-01-31T12:00:00 (UTC)")
+    group = parser.add_mutually_exclusive_group(required=True)
+    group.add_argument("--to", type=int, metavar="ID", help="the version (Delta) or snapshot (Iceberg)")
+    group.add_argument("--at", metavar="TIME", help="what was current then: 2025-01-31T12:00:00 (UTC)")
     add_change(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    how = {"at": args.at, **options_of(args)}
-    found = lake.rollback(args.table, args.to, dry_run=True, **how)
+    options = {"at": args.at, **options_of(args)}
+    state = lake.rollback(args.table, args.to, dry_run=True, **options)
     done = False
-    if found.current:
-        said = "is the current one"
+    if state.current:
+        outcome = "is the current one"
     elif args.dry_run:
-        said = "would become the current one"
-    elif consents(args, f"Make {found.id} of {found.at:%Y-%m-%d %H:%M:%S}Z the current one?"):
-        lake.rollback(args.table, found.id, dry_run=False, **options_of(args))
-        done, said = True, "is the current one now"
+        outcome = "would become the current one"
+    elif consents(args, f"Make {state.id} of {state.at:%Y-%m-%d %H:%M:%S}Z the current one?"):
+        lake.rollback(args.table, state.id, dry_run=False, **options_of(args))
+        done, outcome = True, "is the current one now"
     else:
-        said = "was not made the current one"
+        outcome = "was not made the current one"
     if args.json:
-        print_json({"to": described(found), "done": done})
+        print_json({"to": described(state), "done": done})
     else:
-        say(f"{args.table}: {found.id} of {found.at:%Y-%m-%d %H:%M:%S}Z {said}")
+        say(f"{args.table}: {state.id} of {state.at:%Y-%m-%d %H:%M:%S}Z {outcome}")
     return 0

@@ -30,28 +30,28 @@ def add_args(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    how = {"older_than": args.older_than, **options_of(args)}
-    found = lake.vacuum(args.table, dry_run=True, **how)
-    what = f"{counted(len(found.files), 'file')}, {human_size(found.bytes)}"
-    if found.states:
-        what += f", of {counted(len(found.states), 'snapshot')} that can not be read afterwards"
-    if not args.dry_run and (found.files or found.states):
-        if not consents(args, f"Remove {what}?"):
+    options = {"older_than": args.older_than, **options_of(args)}
+    report = lake.vacuum(args.table, dry_run=True, **options)
+    summary = f"{counted(len(report.files), 'file')}, {human_size(report.bytes)}"
+    if report.states:
+        summary += f", of {counted(len(report.states), 'snapshot')} that can not be read afterwards"
+    if not args.dry_run and (report.files or report.states):
+        if not consents(args, f"Remove {summary}?"):
             say(f"{args.table}: nothing was removed")
             return 0
-        found = lake.vacuum(args.table, dry_run=False, **how)
+        report = lake.vacuum(args.table, dry_run=False, **options)
     if args.json:
         print_json(
-            {"files": found.files, "bytes": found.bytes, "snapshots": found.states, "removed": found.done}
+            {"files": report.files, "bytes": report.bytes, "snapshots": report.states, "removed": report.done}
         )
         return 0
-    if not found.files and not found.states:
+    if not report.files and not report.states:
         say(f"{args.table}: there is nothing to remove")
         return 0
-    say(f"{args.table}: {what} {'removed' if found.done else 'would be removed'}")
-    if not found.done:
-        for file in found.files[:SHOWN]:
+    say(f"{args.table}: {summary} {'removed' if report.done else 'would be removed'}")
+    if not report.done:
+        for file in report.files[:SHOWN]:
             say(f"  {file}")
-        if len(found.files) > SHOWN:
-            print(f"  … and {len(found.files) - SHOWN:,} more (--json lists all)")
+        if len(report.files) > SHOWN:
+            print(f"  … and {len(report.files) - SHOWN:,} more (--json lists all)")
     return 0
