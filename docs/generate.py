@@ -33,7 +33,7 @@ TABLE = ROOT / "src" / "batchplant" / "formats" / "_table.py"
 CHOOSING = ROOT / "docs" / "choosing.md"
 
 TABLE_TEXT = '''\
-"""What the registry knows of each format before it imports its module, by the module's name.
+"""Facts about each format that the registry needs before it imports its module, by module name.
 
 Written by docs/generate.py (make docs) from the formats themselves: edit those, not this file.
 """

@@ -131,16 +131,16 @@ class CsvReader(TextReader):
         return {"starts": scanner.starts, "bad": scanner.bad.reshape(-1)}, facts
 
     def _scan_rest(
-        self, content: Content, known: index.Index, at: int
+        self, content: Content, known: index.Index, offset: int
     ) -> tuple[index.Arrays, index.Facts] | None:
         facts = known.facts
         columns = len(facts["names"])
-        if content.before(at) != b"\n":
+        if content.before(offset) != b"\n":
             return None
         markers = self._missing + self._words
         scanner = _native.CsvScanner(facts["delimiter"], columns, self._blank, markers, 1, self._escape)
-        content.scan(scanner, at)
-        new = self._settled(content, at, facts["delimiter"], scanner.classes or [0] * columns)
+        content.scan(scanner, offset)
+        new = self._settled(content, offset, facts["delimiter"], scanner.classes or [0] * columns)
         classes = [int(one) | int(other) for one, other in zip(facts["classes"], new, strict=True)]
         marked = {number for number, found in enumerate(scanner.classes) if found & text.MISSING}
         grown = {**facts, "classes": classes, "marked": sorted(marked | set(facts["marked"]))}
@@ -231,11 +231,11 @@ class CsvReader(TextReader):
         return list(found)
 
     def _inferred(self, facts: index.Facts) -> dict[str, Field]:
-        found: dict[str, Field] = {}
+        inferred: dict[str, Field] = {}
         for name, classes in zip(self._titles, facts["classes"], strict=True):
             field = text.field_of(int(classes)) or Text()
-            found[name] = dataclasses.replace(field, optional=bool(int(classes) & text.MISSING))
-        return found
+            inferred[name] = dataclasses.replace(field, optional=bool(int(classes) & text.MISSING))
+        return inferred
 
     def _is_missing_as(self, facts: index.Facts, name: str, field: Field) -> bool:
         return has_no_words(field) and name in self._titles and self._titles.index(name) in facts["marked"]
@@ -272,7 +272,7 @@ class CsvReader(TextReader):
         )
         if failure is not None:
             raise DamagedError(failure[2], sample=failure[0], offset=failure[1])
-        found = Columns()
+        columns = Columns()
         for number, name in enumerate(fields):
             cells = text.Texts(data, start[number], size[number])
             if self._words and wanted[number] in self._marked and has_no_words(kinds[number]):
@@ -281,11 +281,11 @@ class CsvReader(TextReader):
                 plain, offsets = _native.csv_unquote(*cells, special[number], self._escape)
                 cells = text.Texts(plain, offsets[:-1], np.where(size[number] < 0, -1, np.diff(offsets)))
             try:
-                found[name] = text.column(kinds[number], cells)
+                columns[name] = text.column(kinds[number], cells)
             except BatchplantError as error:
                 row = error.sample
                 raise error.at(field=name, offset=None if row is None else start[number][row]) from None
-        return found
+        return columns
 
     def facts(self) -> dict[str, Any]:
         shown = {"\t": "tab"}.get(self._delimiter, self._delimiter)
@@ -318,10 +318,10 @@ def has_no_words(field: Field) -> bool:
 
 
 def checked_delimiter(given: str) -> str:
-    known = {"tab": "\t", "\\t": "\t"}.get(given, given)
-    if len(known) != 1 or known in NO_DELIMITER or known.isalnum() or not known.isascii():
+    result = {"tab": "\t", "\\t": "\t"}.get(given, given)
+    if len(result) != 1 or result in NO_DELIMITER or result.isalnum() or not result.isascii():
         raise OptionError(f"a delimiter is one sign such as ',' or ';' or 'tab', not {given!r}")
-    return known
+    return result
 
 
 def checked_escape(given: str | None, delimiter: str | None) -> str:

@@ -200,13 +200,13 @@ class FFRecordWriter(RecordWriter):
     def _write_header(self, out: Spool, count: int) -> None:
         number = np.array([count], dtype="<i8")
         out.write_at(number, 4)
-        at, crc = 12, _native.crc32(as_bytes(number))
+        offset, crc = 12, _native.crc32(as_bytes(number))
         for spool, dtype, add in ((self._sums, "<u4", 0), (self._starts, "<i8", header_size(count))):
             for done in range(0, spool.size, CHUNK):
                 part = np.frombuffer(spool.read_at(CHUNK, done), dtype=dtype)
                 part = part + np.array(add, dtype=dtype)
-                out.write_at(part, at)
-                at, crc = at + part.nbytes, _native.crc32(as_bytes(part), crc)
+                out.write_at(part, offset)
+                offset, crc = offset + part.nbytes, _native.crc32(as_bytes(part), crc)
         out.write_at(np.array([crc], dtype="<u4"), 0)
 
 

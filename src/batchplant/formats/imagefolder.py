@@ -47,7 +47,7 @@ class ImageFolderReader(FolderReader):
         encoding = shared(header.encoding for header in headers) or None
         modes = {header.mode for header in headers} - {""}
         # Palettes and one-bit images are looked up; grayscale among colour decodes to RGB.
-        modes = {{"P": "RGB", "1": "L"}.get(one, one) for one in modes}
+        modes = {{"P": "RGB", "1": "L"}.get(mode, mode) for mode in modes}
         found = modes.pop() if len(modes) == 1 else "RGB" if modes <= {"L", "RGB"} else None
         return Image(encoding, found)
 

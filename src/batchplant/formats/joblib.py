@@ -54,7 +54,7 @@ def _compressor(kind: str) -> Any:
 
 
 class _Unpacked(io.RawIOBase):
-    """What a file of ``stored`` bytes unpacks to, as far as the limit allows."""
+    """Decompress a file of ``stored`` bytes, as far as the limit allows."""
 
     def __init__(self, file: Any, stored: int) -> None:
         self._file, self._stored, self._done = file, stored, 0

@@ -119,13 +119,13 @@ class JsonReader(TextReader):
         return {"starts": scanner.starts, "bad": scanner.bad.reshape(-1)}, facts
 
     def _scan_rest(
-        self, content: Content, known: index.Index, at: int
+        self, content: Content, known: index.Index, offset: int
     ) -> tuple[index.Arrays, index.Facts] | None:
         facts = known.facts
-        if facts["layout"] != LINES or content.before(at) != b"\n":
+        if facts["layout"] != LINES or content.before(offset) != b"\n":
             return None
         scanner = _native.JsonScanner(LINES)
-        content.scan(scanner, at)
+        content.scan(scanner, offset)
         if scanner.too_many or facts["too_many"]:
             return None
         keys = {key["name"]: key for key in facts["keys"]}
@@ -157,17 +157,17 @@ class JsonReader(TextReader):
         kind, start, size, failure = _native.json_find(data, starts, sizes, keys)
         if failure is not None:
             raise DamagedError(failure[2], sample=failure[0], offset=failure[1])
-        found = Columns()
+        columns = Columns()
         for number, name in enumerate(fields):
             field = self._stored[name]
             try:
                 cells = _texts(field, data, kind[number], start[number], size[number], self.note is None)
-                found[name] = text.column(field, cells)
+                columns[name] = text.column(field, cells)
             except BatchplantError as error:
                 row = error.sample
-                at = None if row is None or kind[number][row] == ABSENT else start[number][row]
-                raise error.at(field=name, offset=at) from None
-        return found
+                offset = None if row is None or kind[number][row] == ABSENT else start[number][row]
+                raise error.at(field=name, offset=offset) from None
+        return columns
 
     def facts(self) -> dict[str, Any]:
         found = {**super().facts(), "layout": self._layout}
@@ -191,7 +191,7 @@ def _is_name(name: str) -> bool:
 def _facts(
     name: bytes, classes: int, records: int, elements: int, dims: list[int], irregular: bool, empty: bool
 ) -> dict[str, Any]:
-    """What a scan found about a key, for the index."""
+    """Return the statistics of a key, for the index."""
     return {
         "name": name.decode(), "classes": classes, "records": records, "elements": elements, "dims": dims,
         "irregular": irregular, "empty": empty,
@@ -367,12 +367,12 @@ def _mend(fd: int, name: str) -> None:
         return
     begin, step = size, 1 << 16
     while begin > 0:
-        at = max(0, begin - step)
-        newline = os.pread(fd, begin - at, at).rfind(b"\n")
+        offset = max(0, begin - step)
+        newline = os.pread(fd, begin - offset, offset).rfind(b"\n")
         if newline >= 0:
-            begin = at + newline + 1
+            begin = offset + newline + 1
             break
-        begin = at
+        begin = offset
     last = np.frombuffer(os.pread(fd, size - begin, begin), dtype=np.uint8)
     if _native.json_check(last, np.zeros(1, dtype=np.int64), np.array([len(last)]))[0] == 0:
         os.write(fd, b"\n")

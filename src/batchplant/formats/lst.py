@@ -49,7 +49,7 @@ class LstReader(Reader):
                 raise DamagedError(f"line {line}: {reason}", path=path)
             self._files.append(name)
         self.length = self._below.named = len(self._files)
-        counts = {len(one) for one in labels}
+        counts = {len(label) for label in labels}
         with np.errstate(over="ignore"):
             label, self._labels = _label_column(labels, counts)
         self._numbers = np.array(numbers, dtype=np.uint64)
@@ -63,14 +63,14 @@ class LstReader(Reader):
         return self._below.path(self._files[sample])
 
     def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
-        found = Columns()
+        columns = Columns()
         for name in fields:
             if name == "image":
-                found[name] = self._images(indices)
+                columns[name] = self._images(indices)
             else:
                 column = self._labels if name == "label" else self._numbers
-                found[name] = Columns({name: column}).take(indices)[name]
-        return found
+                columns[name] = Columns({name: column}).take(indices)[name]
+        return columns
 
     def _images(self, indices: I64) -> Ragged:
         with placed(self.path, "image", indices.tolist()):
@@ -104,10 +104,10 @@ def _number(text: str) -> int:
 
 def _label_column(labels: list[list[float]], counts: set[int]) -> tuple[Field, Column]:
     if counts <= {1}:
-        return Float("float32"), np.array([one[0] for one in labels], dtype=np.float32)
+        return Float("float32"), np.array([label[0] for label in labels], dtype=np.float32)
     if len(counts) == 1:
         return Tensor("float32", (counts.pop(),)), np.array(labels, dtype=np.float32)
-    cells = [np.array(one, dtype="<f4").tobytes() for one in labels]
+    cells = [np.array(label, dtype="<f4").tobytes() for label in labels]
     return Tensor("float32", (None,)), Ragged.from_cells(cells)
 
 

@@ -78,12 +78,12 @@ class MsgpackReader(RecordReader):
         points = {"points": "u1"} if self._gzip else {}
         return found.has(offsets="i8", **points) and 0 <= found.arrays["offsets"][-1] <= found.size
 
-    def _choose(self, given: Schema | None) -> None:
+    def _choose(self, schema: Schema | None) -> None:
         """The schema: as given, or as it was written, or inferred."""
         note = Note.beside(self.path)
         self.foreign = note is None
         self.noted = None if note is None else note.samples
-        chosen = given or (None if note is None else note.schema)
+        chosen = schema or (None if note is None else note.schema)
         if chosen is not None:
             self.bare = self.foreign and self.length > 0 and not self._begins_with_map(chosen)
             if self.bare and len(chosen) != 1:
@@ -105,18 +105,18 @@ class MsgpackReader(RecordReader):
 
     def _first_records(self) -> list[Any]:
         """Some records as Python objects."""
-        most = np.searchsorted(self._offsets[: PROBED_SAMPLES + 1], self._offsets[0] + PROBED_BYTES)
-        rows = np.arange(max(1, min(PROBED_SAMPLES, self.length, int(most))))
+        limit = np.searchsorted(self._offsets[: PROBED_SAMPLES + 1], self._offsets[0] + PROBED_BYTES)
+        rows = np.arange(max(1, min(PROBED_SAMPLES, self.length, int(limit))))
         starts, sizes = self._runs(rows)
         data = self.source.gather(starts, sizes)
-        found = []
+        first_records = []
         for row in rows:
             try:
-                at, size = int(data.offsets[row]), int(sizes[row])
-                found.append(_native.msgpack_load(data.data, at, size, extension_of))
+                offset, size = int(data.offsets[row]), int(sizes[row])
+                first_records.append(_native.msgpack_load(data.data, offset, size, extension_of))
             except (ValueError, OverflowError) as error:
                 raise DamagedError(str(error), sample=int(row), offset=int(starts[row])) from None
-        return found
+        return first_records
 
     def _runs(self, indices: I64) -> tuple[I64, I64]:
         starts = self._offsets[indices]
@@ -164,9 +164,9 @@ def build(source: Source, report: index_of.Report) -> tuple[index_of.Arrays, ind
                 yield piece[skip:]
                 skip = max(0, skip - len(piece))
             return
-        for at in range(skip, source.size, PIECE):
-            yield source.view(at, min(PIECE, source.size - at))
-            report(at)
+        for offset in range(skip, source.size, PIECE):
+            yield source.view(offset, min(PIECE, source.size - offset))
+            report(offset)
 
     size, stored = (ENDLESS, source.size) if packed else (source.size, None)
     count, body = _array_head(next((piece[:5].tobytes() for piece in pieces(0) if len(piece)), b""))
@@ -188,18 +188,18 @@ def build(source: Source, report: index_of.Report) -> tuple[index_of.Arrays, ind
 
 
 def build_rest(
-    source: Source, report: index_of.Report, known: index_of.Index, at: int
+    source: Source, report: index_of.Report, known: index_of.Index, offset: int
 ) -> tuple[index_of.Arrays, index_of.Facts]:
     """The same for a stream that goes on at ``at``."""
     if known.facts["array"] or is_gzip(source):
         return build(source, report)
 
     def pieces() -> Iterator[U8]:
-        for one in range(at, source.size, PIECE):
+        for one in range(offset, source.size, PIECE):
             yield source.view(one, min(PIECE, source.size - one))
             report(one)
 
-    rest = _offsets(pieces(), at, source.size, None, None)
+    rest = _offsets(pieces(), offset, source.size, None, None)
     assert rest is not None
     offsets = np.concatenate([known.arrays["offsets"][:-1], rest])
     return {"offsets": offsets}, {"array": False, "size": int(offsets[-1])}
@@ -228,24 +228,26 @@ def _offsets(
     """
     found: list[I64] = []
     total = todo = skip = 0
-    at, carry = start, np.empty(0, dtype=np.uint8)
-    most = ENDLESS if count is None else count
+    offset, carry = start, np.empty(0, dtype=np.uint8)
+    limit = ENDLESS if count is None else count
     for piece in pieces:
         piece = np.concatenate([carry, piece]) if len(carry) else piece
-        starts, used, todo, skip, fault = _native.msgpack_scan(piece, at, size - at, most - total, todo, skip)
+        starts, used, todo, skip, fault = _native.msgpack_scan(
+            piece, offset, size - offset, limit - total, todo, skip
+        )
         found.append(starts)
         total += len(starts)
         if stored is not None:
             limits.check_rows(total, stored)
-        at, carry = at + used, piece[used:]
+        offset, carry = offset + used, piece[used:]
         if fault:
             reason = ENDS_EARLY if fault == 1 else f"the byte 0x{piece[used]:02x} begins no value"
-            raise DamagedError(reason, sample=total - (todo > 0), offset=at)
+            raise DamagedError(reason, sample=total - (todo > 0), offset=offset)
         if total == count and todo == skip == 0 and len(carry):
             return None
     if todo or skip or len(carry):
-        raise DamagedError(ENDS_EARLY, sample=total - (todo > 0 or skip > 0), offset=at)
-    return np.concatenate([*found, np.array([at])]) if count in (None, total) else None
+        raise DamagedError(ENDS_EARLY, sample=total - (todo > 0 or skip > 0), offset=offset)
+    return np.concatenate([*found, np.array([offset])]) if count in (None, total) else None
 
 
 # -- writing -----------------------------------------------------------------------------------------------
@@ -298,7 +300,7 @@ class MsgpackWriter(RecordWriter):
             self._write_member()
 
     def _write_member(self) -> None:
-        """What has gathered, as a gzip member of its own: nothing of it has to be known to go on."""
+        """Compress the buffered bytes as a gzip member of their own, so that writing can be resumed."""
         if self._waiting_bytes:
             whole, self._waiting_bytes = np.concatenate(self._waiting_bytes), []
             self._file.write(gzip.compress(whole.data, self._level, mtime=0))

@@ -72,7 +72,7 @@ PROBED_FOLDERS, PROBED_DEPTH = 8, 4
 
 
 def stored_as(dtype: np.dtype[Any], row: tuple[int, ...]) -> tuple[np.dtype[Any], tuple[int, ...]]:
-    """What N5 has for a dtype: one of its own, with as many bytes, or two of them."""
+    """Return N5's type for a dtype: its own, one of as many bytes, or two of them."""
     if dtype.name in TYPES:
         return dtype, row
     if dtype.kind == "c":
@@ -214,7 +214,7 @@ class N5Reader(GridReader):
 
 
 class N5Style(Style):
-    """How blocks and attributes are written."""
+    """Writes blocks and attributes."""
 
     packings = PACKINGS
     extra = "n5"
@@ -242,7 +242,9 @@ class N5Style(Style):
                 "dataType": dtype.name,
                 "compression": self._compression(part),
             }
-        return {name: json.dumps(one, ensure_ascii=False).encode() for name, one in documents.items()}
+        return {
+            name: json.dumps(document, ensure_ascii=False).encode() for name, document in documents.items()
+        }
 
     def _compression(self, part: Part) -> dict[str, Any]:
         level = part.level
@@ -293,7 +295,7 @@ def write_range(path: str, start: int, columns: Mapping[str, Column]) -> None:
 
 def _has_array(path: str, depth: int) -> bool:
     """True if a folder holds an array, which others write without attributes of the top."""
-    names = [one.name for one in tree.entries(path) if one.folder][:PROBED_FOLDERS]
+    names = [entry.name for entry in tree.entries(path) if entry.folder][:PROBED_FOLDERS]
     for name in names:
         data = read_beside(join(path, name, ATTRIBUTES))
         if data is not None and {"dimensions", "blockSize"} <= set(parse_object(data, finite=False)):

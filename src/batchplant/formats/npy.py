@@ -43,14 +43,14 @@ class NpyReader(Reader):
                 self._objects = self._unpickle(allow_pickle)
                 return
             start, size = head.start, self._source.size - head.start
-            found: Any
+            stored: Any
             if isinstance(self._source, MappedSource):
-                found = npy.view(head, self._source.view(start, size))
+                stored = npy.view(head, self._source.view(start, size))
             else:
-                found = npy.stored(self._source, head, start, size)
-            self._stored = found if isinstance(found, npy.StoredRows) else None
+                stored = npy.stored(self._source, head, start, size)
+            self._stored = stored if isinstance(stored, npy.StoredRows) else None
             # Of a file on a server one row, laid out as all are.
-            self._values = found if self._stored is None else np.empty((1, *head.shape[1:]), head.dtype)
+            self._values = stored if self._stored is None else np.empty((1, *head.shape[1:]), head.dtype)
             # A single value is one sample.
             self._values = self._values if head.shape else self._values.reshape(1)
             self._columns = npy.columns_of(self._values, "" if head.dtype.names else PLAIN)
@@ -93,8 +93,8 @@ class NpyReader(Reader):
         """The rows as the source gives them, where it has some that were read ahead."""
         if not isinstance(self._source, MappedSource) or not self._source.staged:
             return None
-        found = npy.stored(self._source, self._head, self._start, self._source.size - self._start)
-        return found if isinstance(found, npy.StoredRows) else None
+        stored = npy.stored(self._source, self._head, self._start, self._source.size - self._start)
+        return stored if isinstance(stored, npy.StoredRows) else None
 
     def _array(self, field: str) -> Array | None:
         if self._objects is not None or field not in self.schema:

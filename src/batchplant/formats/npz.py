@@ -148,8 +148,8 @@ class NpzReader(TensorReader):
             raise DamagedError("there are no arrays in it")
         lengths = {name: len(array) for name, array in columns.items()}
         if len(set(lengths.values())) > 1:
-            said = ", ".join(f"{name} {length}" for name, length in lengths.items())
-            raise SchemaError(f"the arrays differ in length ({said}); choose equal ones with fields=[…]")
+            message = ", ".join(f"{name} {length}" for name, length in lengths.items())
+            raise SchemaError(f"the arrays differ in length ({message}); choose equal ones with fields=[…]")
         self._arrays |= columns
         self.schema = Schema(fields)
         self.length = next(iter(lengths.values()))
@@ -254,8 +254,8 @@ class NpzReader(TensorReader):
 
     def facts(self) -> dict[str, Any]:
         packed = any(not self._members.stored(name) for name in self._members)
-        found = super().facts() if self._is_model else {}
-        return found | {"compressed": packed, "arrays": len(self._members)}
+        facts = super().facts() if self._is_model else {}
+        return facts | {"compressed": packed, "arrays": len(self._members)}
 
     def own_checks(self) -> tuple[str, ...]:
         return (CHECKED,)
@@ -359,7 +359,7 @@ class NpzWriter(TensorWriter):
 
 
 def _dtype(dtype: np.dtype[Any]) -> str | None:
-    """What the values of a tensor are called; None where they are no numbers."""
+    """Name of a tensor's dtype; None if it is not numeric."""
     name = dtype.newbyteorder("=").name
     return name if name in BITS and dtype.names is None else None
 

@@ -52,12 +52,12 @@ class PickleReader(ObjectReader):
         return read_note(self._source.file())
 
     def _load(self) -> list[Any]:
-        file, found = self._source.file(), []
+        file, result = self._source.file(), []
         while file.tell() < self._source.size:
-            found.append(pickle.Unpickler(file, encoding=self._encoding).load())
-        if not found:
+            result.append(pickle.Unpickler(file, encoding=self._encoding).load())
+        if not result:
             raise DamagedError("the file is empty")
-        return found
+        return result
 
 
 class PickleWriter(ObjectWriter):

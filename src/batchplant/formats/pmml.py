@@ -51,7 +51,7 @@ TARGETS = ("target", "predicted")
 
 
 class _Document:
-    """What is kept of a file while it is parsed."""
+    """State of parsing a file."""
 
     def __init__(self) -> None:
         self.version = ""
@@ -173,7 +173,7 @@ class PmmlReader(Reader):
         sizes = {name: sum(document.counts[one] for one in made) for name, made in SIZES.items()}
         return {
             "version": document.version,
-            "models": [dict(one) for one in document.models],
+            "models": [dict(model) for model in document.models],
             "targets": [name for name, usage in document.usage.items() if usage in TARGETS],
             "data fields": dict(Counter(f"{row['optype']} {row['dataType']}" for row in document.fields)),
             "outputs": document.outputs,
@@ -183,12 +183,12 @@ class PmmlReader(Reader):
         }
 
     def _verify(self) -> Iterator[Problem]:
-        """What the parts of the file say of each other."""
+        """Relations between the elements of the file."""
         document = self._document
         names = [row["name"] for row in document.fields]
         if document.promised not in (None, len(names)):
-            said = f"the data dictionary promises {document.promised} fields and has {len(names)}"
-            yield Problem(said, self.path)
+            message = f"the data dictionary promises {document.promised} fields and has {len(names)}"
+            yield Problem(message, self.path)
         for name, count in Counter(names).items():
             if count > 1:
                 yield Problem(f"{count} data fields are called {name!r}", self.path)

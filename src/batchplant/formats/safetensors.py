@@ -72,10 +72,10 @@ class SafetensorsReader(TensorReader):
         self._accept(path, chosen, sources)
 
     def facts(self) -> dict[str, Any]:
-        found = super().facts()
+        facts = super().facts()
         if self.path.endswith(INDEX):
-            found["files"] = len(self._sources)
-        return found | ({"metadata": dict(self.metadata)} if self.metadata else {})
+            facts["files"] = len(self._sources)
+        return facts | ({"metadata": dict(self.metadata)} if self.metadata else {})
 
 
 def read_header(source: Source) -> tuple[list[Entry], Mapping[str, str]]:
@@ -104,23 +104,23 @@ def _read_header(source: Source) -> tuple[list[Entry], Mapping[str, str]]:
         raise DamagedError("the metadata is not text by name", offset=8)
     first = 8 + size
     entries = [_entry(source.path, name, said, first) for name, said in found.items()]
-    at = first
+    offset = first
     for entry in sorted(entries, key=lambda one: (one.where[1], one.where[2])):  # type: ignore[index]
         assert isinstance(entry.where, tuple)
-        if entry.where[1] != at:
-            what = "overlap" if entry.where[1] < at else "leave a gap"
-            raise DamagedError(f"the tensors {what} before {entry.name!r}", offset=at)
-        at += entry.where[2]
-    if at != source.size:
-        raise DamagedError(f"the tensors end here, and the file at {source.size}", offset=at)
+        if entry.where[1] != offset:
+            what = "overlap" if entry.where[1] < offset else "leave a gap"
+            raise DamagedError(f"the tensors {what} before {entry.name!r}", offset=offset)
+        offset += entry.where[2]
+    if offset != source.size:
+        raise DamagedError(f"the tensors end here, and the file at {source.size}", offset=offset)
     return entries, metadata
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    result = dict(pairs)
+    if len(result) < len(pairs):
         raise ValueError("a name stands in it twice")
-    return found
+    return result
 
 
 def _entry(file: str, name: str, said: Any, first: int) -> Entry:
@@ -168,10 +168,10 @@ class SafetensorsWriter(TensorWriter):
     def _finish(self) -> str:
         # Wide values first: then everything is aligned, though there are no gaps.
         order = sorted(self.entries, key=lambda one: -BITS[one.dtype])
-        starts, at = {}, 0
+        starts, offset = {}, 0
         for entry in order:
-            starts[entry.name] = at
-            at += entry.size
+            starts[entry.name] = offset
+            offset += entry.size
         header: dict[str, Any] = {METADATA: self._metadata} if self._metadata else {}
         for entry in self.entries:
             start = starts[entry.name]

@@ -78,8 +78,8 @@ class Pages(ChunkedArray):
     def _number(self, index: Index) -> int:
         number = 0
         grid = (len(self._starts), *self._chunked) if self._stacked else self._chunked
-        for at, size in zip(index, grid, strict=True):
-            number = number * size + at
+        for offset, size in zip(index, grid, strict=True):
+            number = number * size + offset
         return number
 
     def _chunk(self, index: Index) -> npt.NDArray[Any]:
@@ -112,8 +112,8 @@ class Pages(ChunkedArray):
     def _decode(self, data: U8, number: int, shape: list[int]) -> npt.NDArray[Any]:
         if self._page.compression == JPEG:
             # Its own header says how much it takes.
-            found = _native.probe(data, np.zeros(1, np.int64), np.array([data.size]))[0].tolist()
-            if found[0] != 1 or found[1] * found[2] > 4 * math.prod(self._page.chunks[:2]) + 4096:
+            result = _native.probe(data, np.zeros(1, np.int64), np.array([data.size]))[0].tolist()
+            if result[0] != 1 or result[1] * result[2] > 4 * math.prod(self._page.chunks[:2]) + 4096:
                 raise DamagedError(f"it is no JPEG of {self._page.chunks}")
         try:
             values, _, _ = self._page.decode(data.tobytes(), number)
@@ -123,8 +123,8 @@ class Pages(ChunkedArray):
         cut = tuple(map(slice, self._four(shape)))
         if any(have < need.stop for have, need in zip(values.shape, cut, strict=True)):
             raise DamagedError(f"it unpacks to the shape {values.shape}, and {tuple(shape)} is needed")
-        found = np.ascontiguousarray(values[cut], dtype=self.dtype).reshape(shape)
-        return found
+        result = np.ascontiguousarray(values[cut], dtype=self.dtype).reshape(shape)
+        return result
 
     def _four(self, shape: Sequence[int]) -> tuple[int, ...]:
         """Depth, height, width and colours, as the library has them."""
@@ -134,11 +134,11 @@ class Pages(ChunkedArray):
 
     def _ahead(self, chunks: Sequence[Index]) -> None:
         if not isinstance(self._source, MappedSource):
-            numbers = [self._number(one) for one in chunks]
+            numbers = [self._number(chunk) for chunk in chunks]
             self._source.will_need(self._starts[numbers], self._sizes[numbers])
 
     def _places(self, chunks: Sequence[Index]) -> list[tuple[str, int, int]] | None:
-        numbers = [self._number(one) for one in chunks]
+        numbers = [self._number(chunk) for chunk in chunks]
         runs = zip(self._starts[numbers].tolist(), self._sizes[numbers].tolist(), strict=True)
         return [(self._source.path, start, size) for start, size in runs if size]
 

@@ -105,17 +105,17 @@ class TokensReader(Reader):
                 raise OptionError("say what a token is: dtype='uint16' (--option dtype=uint16), for example")
             self.dtype = checked_dtype(dtype, DTYPES, self.path)
             return 0
-        found = npy.parse_header(head)
-        if len(found.shape) != 1 or found.dtype.name not in DTYPES or found.dtype.byteorder == ">":
+        header = npy.parse_header(head)
+        if len(header.shape) != 1 or header.dtype.name not in DTYPES or header.dtype.byteorder == ">":
             raise DamagedError(
-                f"tokens are a little-endian array of one axis, not {found.dtype.str} of {found.shape}"
+                f"tokens are a little-endian array of one axis, not {header.dtype.str} of {header.shape}"
             )
-        if dtype not in (None, found.dtype.name):
-            raise OptionError(f"its tokens are {found.dtype.name}, not {dtype}")
-        if found.size != self._source.size - found.start:
-            raise DamagedError(f"its header promises {found.size} bytes, and {self._source.size} are there")
-        self.dtype = found.dtype
-        return found.start
+        if dtype not in (None, header.dtype.name):
+            raise OptionError(f"its tokens are {header.dtype.name}, not {dtype}")
+        if header.size != self._source.size - header.start:
+            raise DamagedError(f"its header promises {header.size} bytes, and {self._source.size} are there")
+        self.dtype = header.dtype
+        return header.start
 
     def _find_documents(self, mode: str) -> None:
         assert self.eos is not None
@@ -128,13 +128,13 @@ class TokensReader(Reader):
         self.length = len(self._ends) + (last < self.tokens)
 
     def _scan(
-        self, source: Source, report: indexes.Report, known: indexes.Index | None = None, at: int = 0
+        self, source: Source, report: indexes.Report, known: indexes.Index | None = None, offset: int = 0
     ) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
-        """Where all documents end; ``known``: up to byte ``at`` somebody has looked."""
+        """Locate the ends of all documents; ``known``: those up to byte ``at``, from an earlier scan."""
         found = [np.empty(0, dtype=np.int64) if known is None else known.arrays["ends"]]
         width = self.dtype.itemsize
         step = (STEP if isinstance(source, MappedSource) else RANGE_MOST) // width
-        first = len(range(self._start, at, width)) if known is not None else 0
+        first = len(range(self._start, offset, width)) if known is not None else 0
         while first < self.tokens:
             count = min(step, self.tokens - first)
             some = source.array(self.dtype, self._start + first * width, count)
@@ -191,7 +191,7 @@ class TokensReader(Reader):
 
 
 def _note_beside(path: str) -> dict[str, Any]:
-    """What we wrote beside a file; empty where there is nothing."""
+    """Read our metadata beside a file; empty if there are none."""
     place = beside(path, NOTE)
     data = read_beside(place)
     if data is None:
@@ -199,7 +199,7 @@ def _note_beside(path: str) -> dict[str, Any]:
     try:
         found = parse_object(data)
         numbers = {name: found[name] for name in ("length", "eos", "tokens") if found.get(name) is not None}
-        if not all(type(one) is int for one in numbers.values()) or type(found["dtype"]) is not str:
+        if not all(type(number) is int for number in numbers.values()) or type(found["dtype"]) is not str:
             raise ValueError("dtype is a name, the others are numbers")
         return {"dtype": found["dtype"], **numbers}
     except NOTE_ERRORS as error:
@@ -270,14 +270,14 @@ class TokensWriter(TokenWriter):
         return npy.header_bytes(self._stored, (tokens,)) if self._array else b""
 
     def _unfit(self, columns: Columns) -> dict[int, BatchplantError]:
-        found = super()._unfit(columns)
+        problems = super()._unfit(columns)
         if self._eos is not None:
             values, offsets = self._values(columns)
             rows = np.searchsorted(offsets, np.flatnonzero(values == self._eos), side="right") - 1
             for row in np.unique(rows).tolist():
                 message = f"it has the token {self._eos} inside, which ends documents (eos)"
-                found.setdefault(row, EncodeError(message, field=TOKENS))
-        return found
+                problems.setdefault(row, EncodeError(message, field=TOKENS))
+        return problems
 
     def _write(self, columns: Columns) -> None:
         tokens = columns[TOKENS]
@@ -293,10 +293,10 @@ class TokensWriter(TokenWriter):
         )
         tokens = old + (self._file.size - start) // self._stored.itemsize
         how = {"length": self._row} if self._eos is None else {"eos": self._eos}
-        said = {"dtype": self._stored.name, **how, "tokens": tokens}
+        message = {"dtype": self._stored.name, **how, "tokens": tokens}
         note = self.partial.spool("note")
         note.resize(0)
-        note.write(json.dumps(said).encode())
+        note.write(json.dumps(message).encode())
         if self._array:
             header = self.partial.spool("header")
             header.resize(0)

@@ -18,7 +18,7 @@ from ..base.ipc.layout import Batch, tree_size
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """How a column lies: cells of ``width`` bytes each, or runs with offsets of ``offset`` bytes that count
+    """Layout of a column: cells of ``width`` bytes each, or runs with offsets of ``offset`` bytes that count
     units of ``width``. ``nodes``: what may have missing values; ``values`` and ``offsets`` are buffers."""
 
     nodes: tuple[int, ...]
@@ -30,7 +30,7 @@ class Shape:
 
 @dataclasses.dataclass(frozen=True)
 class Places:
-    """Where the cells of a column are, batch by batch: places in the file."""
+    """Locations of a column's cells in the file, batch by batch."""
 
     shape: Shape
     values: I64
@@ -39,7 +39,7 @@ class Places:
 
 
 def shape_of(field: Field, kind: Any, first: tuple[int, int]) -> Shape | None:
-    """How cells of a field lie in a column of this type; None where they have to be made.
+    """Return the layout of a field's cells in a column of this type; None if they have to be decoded.
 
     ``first``: the numbers of the column's first node and buffer.
     """
@@ -59,7 +59,7 @@ def shape_of(field: Field, kind: Any, first: tuple[int, int]) -> Shape | None:
 def _bytes_shape(field: Field, kind: Any, nodes: tuple[int, ...], buffer: int) -> Shape | None:
     types = pyarrow().types
     if is_file_struct(kind):
-        number = [one.name for one in kind].index("bytes")
+        number = [field.name for field in kind].index("bytes")
         before = tree_size(kind.field(0).type) if number else (0, 0)
         if before[1] is None:
             return None
@@ -97,7 +97,7 @@ def _tensor_shape(field: Tensor, kind: Any, nodes: tuple[int, ...], buffer: int)
 
 
 def places_of(shape: Shape, batches: Sequence[Batch]) -> Places | None:
-    """Where the cells are in these batches; None where some are missing, packed, or not all there."""
+    """Locate the cells in these batches; None if some are missing, compressed or incomplete."""
     values, sizes, offsets = (np.zeros(len(batches), dtype=np.int64) for _ in range(3))
     for number, batch in enumerate(batches):
         if batch.packed or shape.values >= len(batch.buffers) or max(shape.nodes) >= len(batch.nulls):

@@ -45,7 +45,7 @@ class ArrowReader(TableReader):
     ) -> None:
         self.path = path
         given = given_schema(schema) if schema is not None else {}
-        self._parts = [Part(one, feather1) for one in saved_files(path, split)]
+        self._parts = [Part(file, feather1) for file in saved_files(path, split)]
         try:
             self.schema = self._joined(given)
             rows = [count for part in self._parts for count in part.rows]
@@ -68,7 +68,7 @@ class ArrowReader(TableReader):
         nulls = set().union(*(part.nulls() for part in self._parts))
         gaps = set().union(*(part.gaps() for part in self._parts))
         # What is described needs no look at it.
-        rows = first.first_rows([one.name for one in first.schema if not (one.metadata or {}).get(KEY)])
+        rows = first.first_rows([field.name for field in first.schema if not (field.metadata or {}).get(KEY)])
         fields: dict[str, Field] = dict(schema_of(first.schema, rows, nulls=nulls, gaps=gaps))
         for name, field in given.items():
             Schema(fields).select([name])
@@ -90,13 +90,13 @@ class ArrowReader(TableReader):
     # -- cells where they lie --------------------------------------------------------------------------
 
     def _in_place(self, name: str) -> list[Places] | None:
-        """Where the cells of a field are in each file; None where they have to be decoded."""
+        """Locations of a field's cells in each file; None if they have to be decoded."""
         if name not in self._found_places:
             self._found_places[name] = self._find_places(name)
         return self._found_places[name]
 
     def _find_places(self, name: str) -> list[Places] | None:
-        found = []
+        result = []
         for part in self._parts:
             first = part.starts().get(name)
             if first is None or first[1] is None or part.table is not None:
@@ -105,8 +105,8 @@ class ArrowReader(TableReader):
             places = None if shape is None else places_of(shape, part.batches)
             if places is None:
                 return None
-            found.append(places)
-        return found
+            result.append(places)
+        return result
 
     def _runs(self, part: int, places: Places, units: I64, rows: I64, indices: I64) -> tuple[I64, I64]:
         """Starts and sizes in a file of the cells at these rows of these batches."""
@@ -189,12 +189,12 @@ class ArrowReader(TableReader):
     def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
         places = {name: self._in_place(name) for name in fields} if len(indices) else {}
         rest = [name for name in fields if places.get(name) is None]
-        found = super()._read(indices, rest) if rest or not places else Columns()
+        columns = super()._read(indices, rest) if rest or not places else Columns()
         units, rows = self._units_of(indices)
         for name, one in places.items():
             if one is not None:
-                found[name] = self._gather(name, one, units, rows, indices)
-        return Columns((name, found[name]) for name in fields)
+                columns[name] = self._gather(name, one, units, rows, indices)
+        return Columns((name, columns[name]) for name in fields)
 
     def _gather(self, name: str, places: list[Places], units: I64, rows: I64, indices: I64) -> Column:
         cell = self.schema[name].cell

@@ -17,7 +17,7 @@ def saved_files(path: str, split: str | None) -> list[str]:
         return [path]
     if SPLITS in tree.names(path):
         splits = _json(join(path, SPLITS)).get("splits")
-        names = [str(one) for one in splits] if isinstance(splits, list) else []
+        names = [str(split) for split in splits] if isinstance(splits, list) else []
         chosen = names[0] if split is None and len(names) == 1 else split
         if chosen is None or chosen not in names:
             raise OptionError(f"choose one of its splits with split=…: {', '.join(names)}", path=path)

@@ -1,4 +1,4 @@
-"""What a format can do, as data: the tables of ``formats --compare`` and docs/choosing.md are made from it.
+"""Capabilities of a format, as data: ``formats --compare`` and docs/choosing.md are generated from them.
 
 A claim is about what batchplant does with the format, not about what the format could do elsewhere.
 tests/formats/test_capabilities.py tries each one with every format, and what is not claimed too.
@@ -25,7 +25,7 @@ def _claim(group: str, title: str, says: str, default: Any = False) -> Any:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Capabilities:
-    """What a format can do; by default nothing. Those marked * are derived by :class:`Format` itself."""
+    """Capabilities of a format; by default none. Those marked * are derived by :class:`Format` itself."""
 
     random_access: bool = _claim(READING, "random access", "one sample is read without most of the others")
     # *
@@ -97,7 +97,7 @@ CLAIMS = {one.name: one.metadata for one in dataclasses.fields(Capabilities)}
 
 def groups() -> dict[str, list[str]]:
     """The names of the claims, by the part of a table that they stand in."""
-    found: dict[str, list[str]] = {}
+    groups_by_title: dict[str, list[str]] = {}
     for name, about in CLAIMS.items():
-        found.setdefault(about["group"], []).append(name)
-    return found
+        groups_by_title.setdefault(about["group"], []).append(name)
+    return groups_by_title

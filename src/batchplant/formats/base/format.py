@@ -1,4 +1,4 @@
-"""What a format is: one :class:`Format` at the end of its file, and how a file is recognised."""
+"""Format: the description of a format, at the end of its module; Probe: its detection."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class Probe:
-    """What a format may look at to say "this is mine": the first bytes, or the first names of a folder."""
+    """Evidence for detecting a format: the first bytes of a file, or the first names of a folder."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -47,11 +47,11 @@ class Probe:
         raise NotFoundError("no such file or folder", path=self.path)
 
     def ask(self, question: Callable[[Probe], T]) -> T:
-        """What a function says of this file or folder, found out once: several formats may ask the same."""
+        """Return a function's answer about this file or folder, cached: several formats may ask the same."""
         if question not in self._answers:
             self._answers[question] = question(self)
-        found: T = self._answers[question]
-        return found
+        answer: T = self._answers[question]
+        return answer
 
     @functools.cached_property
     def source(self) -> Source:
@@ -86,14 +86,14 @@ class Probe:
         """All names in a folder, however many there are."""
         return self.names if len(self.names) < FOLDER_ENTRIES else self._listed(None)
 
-    def _listed(self, most: int | None) -> list[str]:
+    def _listed(self, limit: int | None) -> list[str]:
         if is_remote(self.path):
-            found = [one for one in tree.entries(self.path) if not one.name.startswith(".")]
-            return [one.name + ("/" if one.folder else "") for one in found[:most]]
+            found = [entry for entry in tree.entries(self.path) if not entry.name.startswith(".")]
+            return [entry.name + ("/" if entry.folder else "") for entry in found[:limit]]
         with os.scandir(self.path) as entries:
             shown = (entry for entry in entries if not entry.name.startswith("."))
-            some = itertools.islice(shown, most)
-            return sorted(entry.name + ("/" if entry.is_dir() else "") for entry in some)
+            names = itertools.islice(shown, limit)
+            return sorted(entry.name + ("/" if entry.is_dir() else "") for entry in names)
 
 
 def never(probe: Probe) -> bool:
@@ -102,7 +102,7 @@ def never(probe: Probe) -> bool:
 
 
 class Outline(NamedTuple):
-    """What the registry has to know of a format before it imports its module; :class:`Format` explains it."""
+    """Facts that the registry needs before it imports a format's module; :class:`Format` explains them."""
 
     suffixes: tuple[str, ...]
     folder: bool | None = False
@@ -147,14 +147,14 @@ class Format:
     parts: Callable[[str], Iterable[str]] | None = None
     # A name that begins with this and :// is no place, but something that the format finds by itself.
     scheme: str | None = None
-    # What keeps a table with versions in order: a families.lake.Upkeep, made with a path and options.
+    # Maintenance of a versioned table: an Upkeep (base.lake), made with a path and options.
     upkeep: Callable[..., Any] | None = None
     # What it can do besides what its classes say.
     can: Capabilities = dataclasses.field(default_factory=Capabilities)
 
     def __post_init__(self) -> None:
-        known = self.can.derived(self.reader, self.writer, self.kinds, versions=self.upkeep is not None)
-        object.__setattr__(self, "can", known)
+        derived = self.can.derived(self.reader, self.writer, self.kinds, versions=self.upkeep is not None)
+        object.__setattr__(self, "can", derived)
         self.reader.format = self.name
         if self.writer is not None:
             self.writer.format = self.name
@@ -192,8 +192,8 @@ class Format:
         if self.only is not None:
             if dict(schema) != dict(self.only):
                 wrong = [name for name, field in schema.items() if dict(self.only).get(name) != field]
-                known = " (batchplant.data.tensors.TENSORS)" if self.tensors else ""
-                needed = f"exactly the fields {', '.join(self.only)}{known}"
+                kinds = " (batchplant.data.tensors.TENSORS)" if self.tensors else ""
+                needed = f"exactly the fields {', '.join(self.only)}{kinds}"
                 raise SchemaError(
                     f"{self.name} holds {self.holds}, and needs {needed}, not {', '.join(schema)}",
                     field=wrong[0] if wrong else None,
@@ -239,13 +239,13 @@ class Format:
         if self.fields:
             return ", ".join(self.fields)
         if self.kinds != EVERY_KIND:
-            return ", ".join(one.kind for one in self.kinds)
+            return ", ".join(kind.kind for kind in self.kinds)
         refused = self.writer is not None and self.writer.refuses(Tensor("complex64", (2,))) is not None
         return "every kind, no complex numbers" if refused else "every kind"
 
     @property
     def called(self) -> str:
-        """How its files are called, in words."""
+        """Describe its file names in words."""
         return " ".join(self.suffixes) or ("a folder" if self.folder else "any name")
 
     def describe(self) -> dict[str, Any]:

@@ -37,12 +37,12 @@ class Manifest:
     @property
     def names(self) -> Ragged:
         if self._names is None:
-            found = self._load()
+            names = self._load()
             if self._outside:
-                self._root = self._common_root(found)
+                self._root = self._common_root(names)
             self._files = open_files(like(self._path, self._root))
-            self._files.named = len(found)
-            self._names = found
+            self._files.named = len(names)
+            self._names = names
         return self._names
 
     def _common_root(self, names: Ragged) -> str:
@@ -51,19 +51,19 @@ class Manifest:
         start = first if is_remote(first) else self._folder
         if not is_remote(start):
             return "/"
-        scheme, _, rest = start.partition("://")
-        return f"{scheme}://{rest.partition('/')[0]}"
+        scheme, _, others = start.partition("://")
+        return f"{scheme}://{others.partition('/')[0]}"
 
     def read(self, rows: I64) -> Ragged:
         """All bytes of the files of these rows; a cell without a path is missing."""
         names, valid = self._below(rows)
         with placed(self._path, self._field, rows[valid].tolist()):
-            found = self._files.read(names)
+            contents = self._files.read(names)
         if valid.all():
-            return found
+            return contents
         sizes = np.zeros(len(rows), dtype=np.int64)
-        sizes[valid] = found.sizes
-        return Ragged(found.data, starts_of(sizes), valid=valid)
+        sizes[valid] = contents.sizes
+        return Ragged(contents.data, starts_of(sizes), valid=valid)
 
     def spans(self, rows: I64) -> Spans | None:
         """Each file as a span; None where one has no path, or a server would be asked."""
@@ -118,10 +118,10 @@ class Manifest:
         folder, root = str(self._folder).rstrip("/"), str(self._root).rstrip("/")
         if not is_remote(name) and self._outside:
             # ``..`` means what it means to the shell.
-            start, slash, rest = (
+            start, slash, tail = (
                 f"{folder}/".partition("://") if is_remote(folder) else ("", "", f"{folder}/")
             )
-            name = start + slash + posixpath.normpath(posixpath.join(rest, name))
+            name = start + slash + posixpath.normpath(posixpath.join(tail, name))
         if name.startswith(f"{root}/"):
             name = name[len(root) + 1 :]
         return name if is_below(name) and "://" not in name and "::" not in name else None

@@ -47,16 +47,16 @@ class ValuesReader(Reader):
     def _infer(self, objects: list[Any], fields: Iterable[str] | None, given: Mapping[str, Field]) -> None:
         """Take these objects as columns. ``given``: the kinds of some fields; values tell those of others."""
         try:
-            self.kind, found, self.beside = as_columns(objects)
-            chosen = list(found) if fields is None else Schema(dict.fromkeys(found, Bytes())).select(fields)
-            self._values = {name: found[name] for name in chosen}
+            self.kind, kinds, self.beside = as_columns(objects)
+            chosen = list(kinds) if fields is None else Schema(dict.fromkeys(kinds, Bytes())).select(fields)
+            self._values = {name: kinds[name] for name in chosen}
             lengths = {name: len(values) for name, values in self._values.items()}
             if len(set(lengths.values())) > 1:
                 said = ", ".join(f"{name} {length}" for name, length in lengths.items())
                 raise SchemaError(f"the columns differ in length ({said}); choose equal ones with fields=[…]")
             self.length = next(iter(lengths.values()), 0)
             Schema(dict.fromkeys(self._values, Bytes())).select(given)
-            told = [name in given or isinstance(one, np.ndarray) for name, one in self._values.items()]
+            told = [name in given or isinstance(value, np.ndarray) for name, value in self._values.items()]
             if not self.length and not any(told):
                 raise SchemaError("it holds no samples, so its fields cannot be told")
             self.schema = Schema((name, self._infer_one(name, given.get(name))) for name in self._values)
@@ -148,7 +148,9 @@ class MemoryTable(TableReader):
         table = data if isinstance(data, arrow.Table) else arrow.table(data)
         found = table.schema
         nulls = {name for name in found.names if table.column(name).null_count}
-        gaps = {one.name for one in found if is_whole_list(one.type) and has_gaps(table.column(one.name))}
+        gaps = {
+            field.name for field in found if is_whole_list(field.type) and has_gaps(table.column(field.name))
+        }
         try:
             self.schema = schema_of(found, table.slice(0, 16), nulls=nulls, gaps=gaps)
             self.schema = self.schema.select(self._names(fields))
@@ -170,9 +172,9 @@ def memory_reader(data: Any) -> type[MemoryReader] | type[MemoryTable]:
 def is_data(source: Any) -> bool:
     """True if this is data, and not paths of it."""
     if isinstance(source, list | tuple):
-        return bool(source) and not all(isinstance(one, str | os.PathLike) for one in source)
+        return bool(source) and not all(isinstance(item, str | os.PathLike) for item in source)
     marks = ("__array__", "__arrow_c_stream__", "iloc")
-    return isinstance(source, Mapping) or _is_tensors(source) or any(hasattr(source, one) for one in marks)
+    return isinstance(source, Mapping) or _is_tensors(source) or any(hasattr(source, mark) for mark in marks)
 
 
 def _plain(found: Any) -> Any:
@@ -183,11 +185,11 @@ def _plain(found: Any) -> Any:
         return _array(found)
     if _is_tensors(found):
         # Its columns have numbers for names.
-        return {str(number): _array(one) for number, one in enumerate(found.tensors)}
+        return {str(number): _array(tensor) for number, tensor in enumerate(found.tensors)}
     if isinstance(found, Mapping):
-        return {name: _value(_plain(one)) for name, one in found.items()}
+        return {name: _value(_plain(value)) for name, value in found.items()}
     if isinstance(found, list | tuple) and not hasattr(found, "_fields"):
-        return type(found)(_value(_plain(one)) for one in found)
+        return type(found)(_value(_plain(value)) for value in found)
     return found
 
 

@@ -131,7 +131,7 @@ class ObjectWriter(Writer):
 
     def _unfit(self, columns: Columns) -> dict[int, BatchplantError]:
         """Lists hold values, not cells: a cell that is none is found here, not at the end."""
-        found: dict[int, BatchplantError] = {}
+        problems: dict[int, BatchplantError] = {}
         for name, field in self.schema.items():
             column = columns[name]
             if isinstance(column, Ragged) and not isinstance(field, Image | Bytes | Audio | Video):
@@ -141,14 +141,14 @@ class ObjectWriter(Writer):
                     try:
                         decode_cell(field, column, row)
                     except DataError as error:
-                        found.setdefault(row, error.at(field=name))
-        return found
+                        problems.setdefault(row, error.at(field=name))
+        return problems
 
     def _begin(self, state: dict[str, Any] | None) -> None:
-        self._data = {name: self.partial.spool(f"{at}.data") for at, name in enumerate(self.schema)}
+        self._data = {name: self.partial.spool(f"{offset}.data") for offset, name in enumerate(self.schema)}
         self._places = {
-            name: self.partial.spool(f"{at}.places")
-            for at, (name, field) in enumerate(self.schema.items())
+            name: self.partial.spool(f"{offset}.places")
+            for offset, (name, field) in enumerate(self.schema.items())
             if field.cell is None
         }
 

@@ -34,37 +34,41 @@ class Typed(str):
     __slots__ = ()
 
 
-def own_options(made: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+def own_options(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     """The named options of a format's reader or writer."""
-    parameters = inspect.signature(made.__init__).parameters
-    return {name: one for name, one in parameters.items() if one.kind is one.KEYWORD_ONLY}
+    parameters = inspect.signature(factory.__init__).parameters
+    return {
+        name: parameter for name, parameter in parameters.items() if parameter.kind is parameter.KEYWORD_ONLY
+    }
 
 
-def accept(owner: str, made: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
+def accept(owner: str, factory: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
     """The options that a reader or writer takes, each of its type; an OptionError names one that is not."""
     if not options:
         return {}
-    known = own_options(made)
-    hints = typing.get_type_hints(made.__init__)
-    found = {}
+    options_of_factory = own_options(factory)
+    hints = typing.get_type_hints(factory.__init__)
+    accepted = {}
     for name, value in options.items():
-        if name not in known:
-            meant = near(name, [*known, *STORAGE])
+        if name not in options_of_factory:
+            meant = near(name, [*options_of_factory, *STORAGE])
             if name in ("fields", "columns"):
                 meant = f" ({name} are chosen with select([…]) of what is opened)"
-            raise OptionError(f"{owner} has no option {name!r}{meant}; its options are: {listed(known)}")
+            raise OptionError(
+                f"{owner} has no option {name!r}{meant}; its options are: {listed(options_of_factory)}"
+            )
         kinds = _kinds(hints.get(name, Any))
         fitting = _typed(name, str(value), kinds) if isinstance(value, Typed) else _first(value, kinds)
         if fitting is NOT:
             raise OptionError(f"the option {name} of {owner} is {_words(kinds)}, not {_short(value)}")
-        found[name] = fitting
-    return found
+        accepted[name] = fitting
+    return accepted
 
 
-def expected(made: Callable[..., Any]) -> dict[str, str]:
-    """What each option of a reader or writer takes, in words."""
-    hints = typing.get_type_hints(made.__init__)
-    return {name: _words(_kinds(hints.get(name, Any))) for name in own_options(made)}
+def expected(factory: Callable[..., Any]) -> dict[str, str]:
+    """Describe the values of each option of a reader or writer in words."""
+    hints = typing.get_type_hints(factory.__init__)
+    return {name: _words(_kinds(hints.get(name, Any))) for name in own_options(factory)}
 
 
 def _short(value: Any) -> str:
@@ -80,7 +84,7 @@ def _kinds(hint: Any) -> tuple[Any, ...]:
 
 def _first(value: Any, kinds: tuple[Any, ...]) -> Any:
     """The value as the first of the types that it fits."""
-    return next((made for made in (_as(value, kind) for kind in kinds) if made is not NOT), NOT)
+    return next((result for result in (_as(value, kind) for kind in kinds) if result is not NOT), NOT)
 
 
 def _as(value: Any, kind: Any) -> Any:
@@ -109,19 +113,27 @@ def _as(value: Any, kind: Any) -> Any:
         return value
     if not isinstance(value, kind):
         return NOT
-    if inner == (str,) and isinstance(value, list | tuple) and not all(isinstance(one, str) for one in value):
+    if (
+        inner == (str,)
+        and isinstance(value, list | tuple)
+        and not all(isinstance(element, str) for element in value)
+    ):
         return NOT
     if isinstance(value, Mapping) and not isinstance(value, Schema):
-        plain = [one for one in inner[1:] if one is str or typing.get_origin(one) is collections.abc.Mapping]
-        if not all(isinstance(one, str) for one in value):
+        plain = [
+            kind_option
+            for kind_option in inner[1:]
+            if kind_option is str or typing.get_origin(kind_option) is collections.abc.Mapping
+        ]
+        if not all(isinstance(key, str) for key in value):
             return NOT
-        if any(_as(each, one) is NOT for one in plain for each in value.values()):
+        if any(_as(element, kind_option) is NOT for kind_option in plain for element in value.values()):
             return NOT
     return value
 
 
 def _typed(name: str, text: str, kinds: tuple[Any, ...]) -> Any:
-    """What the text means for an option of these types; NOT where it means nothing."""
+    """Parse a text for an option of these types; NOT if it does not fit."""
     if any(map(_describes_fields, kinds)):
         return _schema(name, text, kinds)
     if types.NoneType in kinds and text.lower() in NONE:
@@ -139,9 +151,9 @@ def _typed(name: str, text: str, kinds: tuple[Any, ...]) -> Any:
     if isinstance(value, str) and str in kinds:
         return value
     others = tuple(kind for kind in kinds if kind is not str)
-    found = NOT if value is NOT or isinstance(value, str) else _first(value, others)
-    if found is not NOT:
-        return found
+    converted = NOT if value is NOT or isinstance(value, str) else _first(value, others)
+    if converted is not NOT:
+        return converted
     if str in kinds:
         return text
     lists = [kind for kind in kinds if typing.get_args(kind) == (str,)]
@@ -150,7 +162,7 @@ def _typed(name: str, text: str, kinds: tuple[Any, ...]) -> Any:
 
 
 def _describes_fields(kind: Any) -> bool:
-    return kind is Schema or any(Field in _kinds(one) for one in typing.get_args(kind)[1:])
+    return kind is Schema or any(Field in _kinds(argument) for argument in typing.get_args(kind)[1:])
 
 
 def _schema(name: str, text: str, kinds: tuple[Any, ...]) -> Any:
@@ -169,7 +181,7 @@ def _words(kinds: tuple[Any, ...]) -> str:
 
 
 def _word(kind: Any) -> str:
-    """What a type is called in a message."""
+    """Return the name of a type for messages."""
     words = {
         types.NoneType: "none", bool: "true or false", int: "a whole number", float: "a number", str: "text",
         datetime.datetime: "a date",

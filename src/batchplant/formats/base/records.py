@@ -48,23 +48,23 @@ GivenSchema = Schema | Mapping[str, Field | str | dict[str, Any]]
 
 
 class Note(NamedTuple):
-    """What we write beside or inside a file: the schema and, where it is known, the number of samples."""
+    """Metadata that we write beside or inside a file: the schema and, if known, the number of samples."""
 
     schema: Schema
     samples: int | None = None
 
     def to_bytes(self) -> bytes:
-        found = {"batchplant": 1, "schema": self.schema.to_json()}
+        document = {"batchplant": 1, "schema": self.schema.to_json()}
         if self.samples is not None:
-            found["samples"] = self.samples
-        return json.dumps(found, ensure_ascii=False).encode()
+            document["samples"] = self.samples
+        return json.dumps(document, ensure_ascii=False).encode()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Note:
         try:
-            found = parse_object(data)
-            samples = found.get("samples")
-            return cls(Schema.from_json(found["schema"]), None if samples is None else int(samples))
+            document = parse_object(data)
+            samples = document.get("samples")
+            return cls(Schema.from_json(document["schema"]), None if samples is None else int(samples))
         except (*NOTE_ERRORS, SchemaError) as error:
             raise DamagedError(f"the schema is damaged: {error}") from None
 
@@ -89,17 +89,17 @@ def schema_of(note: bytes) -> Schema:
     return Note.from_bytes(note).schema
 
 
-def given_schema(given: GivenSchema | str) -> Schema:
+def given_schema(parsed_schema: GivenSchema | str) -> Schema:
     """A schema as users give it: fields or the names of kinds, the JSON of a schema, or name=kind,…"""
-    if isinstance(given, str):
-        given = _parsed_schema(given)
-    if isinstance(given, list):
-        return Schema.from_json(given)
-    if not isinstance(given, Mapping):
-        raise OptionError(f"a schema maps names to fields; this is {given!r}")
+    if isinstance(parsed_schema, str):
+        parsed_schema = _parsed_schema(parsed_schema)
+    if isinstance(parsed_schema, list):
+        return Schema.from_json(parsed_schema)
+    if not isinstance(parsed_schema, Mapping):
+        raise OptionError(f"a schema maps names to fields; this is {parsed_schema!r}")
     return Schema(
         (name, field_from_json(field) if isinstance(field, dict) else as_field(field))
-        for name, field in given.items()
+        for name, field in parsed_schema.items()
     )
 
 
@@ -155,35 +155,39 @@ class RecordReader(Reader):
     def _found(self, indices: I64, *, check: bool) -> tuple[U8, I64, I64, I64]:
         """The records: data, starts and sizes inside it, and starts in the file."""
         starts, sizes = self._runs(indices)
-        at = starts
+        numbers = starts
         if isinstance(self.source, MappedSource):
-            data, at = self.source.placed(starts, sizes)
+            data, numbers = self.source.placed(starts, sizes)
             if data is self.source.data:
                 self.source.will_need(starts, sizes)
         else:
             records = self.source.gather(starts, sizes)
-            data, at = records.data, records.starts
+            data, numbers = records.data, records.starts
         if check:
-            self._check_records(indices, data, at, sizes)
-        return data, at, sizes, starts
+            self._check_records(indices, data, numbers, sizes)
+        return data, numbers, sizes, starts
 
-    def _placed(self, error: BatchplantError, indices: I64, at: I64, starts: I64) -> BatchplantError:
+    def _placed(self, error: BatchplantError, indices: I64, numbers: I64, starts: I64) -> BatchplantError:
         """An error in a row of ``data`` as one in a sample of the file."""
         row, error.sample = error.sample, None
         if row is not None and 0 <= row < len(indices):
             error.sample = int(indices[row])
-            error.offset = int(starts[row] if error.offset is None else error.offset - at[row] + starts[row])
+            error.offset = int(
+                starts[row] if error.offset is None else error.offset - numbers[row] + starts[row]
+            )
         return error.at(path=self.path)
 
     def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
         if self.raw:
             records = self._gather(indices)
             return Columns(data=records) if fields else Columns()
-        data, at, sizes, starts = self._found(indices, check=True)
+        data, numbers, sizes, starts = self._found(indices, check=True)
         try:
-            return sample.unpack(self.schema, fields, data, at, sizes, bare=self.bare, foreign=self.foreign)
+            return sample.unpack(
+                self.schema, fields, data, numbers, sizes, bare=self.bare, foreign=self.foreign
+            )
         except BatchplantError as error:
-            raise self._placed(error, indices, at, starts) from None
+            raise self._placed(error, indices, numbers, starts) from None
 
     def _gather(self, indices: I64) -> Ragged:
         """A checked copy of the records; those that are not in memory are read together."""
@@ -199,16 +203,16 @@ class RecordReader(Reader):
         # Of a file that is not mapped, the records would have to be fetched to be looked into.
         if not isinstance(self.source, MappedSource):
             return None
-        data, at, sizes, starts = self._found(indices, check=False)
+        data, numbers, sizes, starts = self._found(indices, check=False)
         try:
-            runs = sample.find(self.schema, field, data, at, sizes, bare=self.bare, foreign=self.foreign)
+            runs = sample.find(self.schema, field, data, numbers, sizes, bare=self.bare, foreign=self.foreign)
         except BatchplantError as error:
-            raise self._placed(error, indices, at, starts) from None
-        return None if runs is None else self._as_spans(runs, at, starts)
+            raise self._placed(error, indices, numbers, starts) from None
+        return None if runs is None else self._as_spans(runs, numbers, starts)
 
-    def _as_spans(self, runs: tuple[I64, I64, I32 | None], at: I64, starts: I64) -> Spans:
+    def _as_spans(self, runs: tuple[I64, I64, I32 | None], numbers: I64, starts: I64) -> Spans:
         """Runs in the data of :meth:`_found` as runs of the file."""
-        return Spans([self.source.path], runs[0] - at + starts, runs[1], shape=runs[2])
+        return Spans([self.source.path], runs[0] - numbers + starts, runs[1], shape=runs[2])
 
     def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
         if not isinstance(self.source, MappedSource | RemoteSource):

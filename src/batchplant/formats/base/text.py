@@ -78,7 +78,7 @@ class TextReader(Reader):
         raise NotImplementedError
 
     def _scan_rest(
-        self, content: Content, known: index.Index, at: int
+        self, content: Content, scanned: index.Index, offset: int
     ) -> tuple[index.Arrays, index.Facts] | None:
         """The same of the rows from ``at`` on, with the facts of all; None where only a whole pass tells."""
         return None
@@ -126,50 +126,50 @@ class TextReader(Reader):
             how = kind if given is None else f"{kind} {given}"
 
             def build_rest(
-                source: Source, report: index.Report, known: index.Index, at: int
+                source: Source, report: index.Report, scanned: index.Index, offset: int
             ) -> tuple[index.Arrays, index.Facts]:
                 plain = self.compression is None and self.encoding is None
-                rest = self._scan_rest(Content(source, False, report), known, at) if plain else None
-                if rest is None or len(known.arrays["bad"]) or len(rest[0]["bad"]):
+                rest = self._scan_rest(Content(source, False, report), scanned, offset) if plain else None
+                if rest is None or len(scanned.arrays["bad"]) or len(rest[0]["bad"]):
                     # Nobody knows which line it is.
                     return build(source, report)
                 arrays, facts = rest
-                starts = np.concatenate([known.arrays["starts"], arrays["starts"]])
+                starts = np.concatenate([scanned.arrays["starts"], arrays["starts"]])
                 return {**arrays, "starts": starts}, {**facts, "size": source.size}
 
-            found = index.load(
+            index_found = index.load(
                 packed, how, build, mode=mode, version=version, check=self._makes_sense, grow=build_rest
             )
-            self._accept(found)
+            self._accept(index_found)
             if gzipped:
-                size = int(found.facts["size"])
-                self.source = CachedSource(GzipSource(packed, size, found.arrays.get("points")))
+                size = int(index_found.facts["size"])
+                self.source = CachedSource(GzipSource(packed, size, index_found.arrays.get("points")))
             if len(self._bad) and bad_rows == "raise":
                 raise self._bad_row(0)
-            return found.facts
+            return index_found.facts
         except BatchplantError as error:
             self.source.close()
             raise error.at(path=path) from None
 
-    def _accept(self, found: index.Index) -> None:
+    def _accept(self, cached: index.Index) -> None:
         """Take what a scan found."""
-        self._starts = found.arrays["starts"]
-        self._bad = found.arrays["bad"].reshape(-1, 5)
+        self._starts = cached.arrays["starts"]
+        self._bad = cached.arrays["bad"].reshape(-1, 5)
         self.length = len(self._starts)
 
-    def _makes_sense(self, found: index.Index) -> bool:
+    def _makes_sense(self, cached: index.Index) -> bool:
         """True if a side-car says what a scan says; an error of notes is a no, too."""
-        self._accept(found)
-        self._inferred(found.facts)
-        points = {"points": "u1"} if "points" in found.arrays else {}
-        return found.has(starts="i8", bad="i8", **points) and found.size >= 0
+        self._accept(cached)
+        self._inferred(cached.facts)
+        points = {"points": "u1"} if "points" in cached.arrays else {}
+        return cached.has(starts="i8", bad="i8", **points) and cached.size >= 0
 
     def _bad_row(self, number: int) -> DamagedError:
         offset, line, column, reason, extra = self._bad[number].tolist()
-        said = REASONS.get(reason) or f"the row has {extra} fields, and the header has {self._width}"
+        message = REASONS.get(reason) or f"the row has {extra} fields, and the header has {self._width}"
         more = f" ({len(self._bad)} bad rows in all)" if len(self._bad) > 1 else ""
         return DamagedError(
-            f"line {line}, column {column}: {said}{more}; bad_rows='skip' leaves such rows out",
+            f"line {line}, column {column}: {message}{more}; bad_rows='skip' leaves such rows out",
             path=self.path,
             offset=offset,
         )
@@ -279,19 +279,19 @@ class TextReader(Reader):
         """The cells as they stand in the rows."""
         starts, sizes = self._runs(indices)
         if isinstance(self.source, MappedSource):
-            data, at = self.source.placed(starts, sizes)
+            data, offsets = self.source.placed(starts, sizes)
             if data is self.source.data:
                 self.source.will_need(starts, sizes)
         else:
             rows = self.source.gather(starts, sizes)
-            data, at = rows.data, rows.starts
+            data, offsets = rows.data, rows.starts
         try:
-            return self._cells(fields, data, np.ascontiguousarray(at), np.ascontiguousarray(sizes))
+            return self._cells(fields, data, np.ascontiguousarray(offsets), np.ascontiguousarray(sizes))
         except BatchplantError as error:
             row, error.sample = error.sample, None
             if row is not None and 0 <= row < len(indices):
                 error.sample = int(indices[row])
-                inside = 0 if error.offset is None else error.offset - int(at[row])
+                inside = 0 if error.offset is None else error.offset - int(offsets[row])
                 error.offset = int(starts[row]) + inside
                 error.message = "line {}, column {}: {}".format(*self._place(error.offset), error.message)
             raise error.at(path=self.path) from None
@@ -311,12 +311,12 @@ class TextReader(Reader):
         if not isinstance(self.source, MappedSource | RemoteSource):
             return None
         named = [self._manifests[name].ahead(indices) for name in fields if name in self._manifests]
-        found = [spans for spans in named if spans is not None]
-        if len(found) < len(named):
+        parts = [spans for spans in named if spans is not None]
+        if len(parts) < len(named):
             return None
         if len(named) < len(fields):
-            found.append(Spans([self.source.path], *self._runs(indices)))
-        return concat_spans(found)
+            parts.append(Spans([self.source.path], *self._runs(indices)))
+        return concat_spans(parts)
 
     def _spans(self, field: str, indices: I64) -> Spans | None:
         return self._manifests[field].spans(indices) if field in self._manifests else None
@@ -334,10 +334,10 @@ class TextReader(Reader):
         return [Problem.of(self._bad_row(number)) for number in range(len(self._bad))]
 
     def facts(self) -> dict[str, Any]:
-        found: dict[str, Any] = {"compression": self.compression or "none", "schema": self._origin}
+        facts: dict[str, Any] = {"compression": self.compression or "none", "schema": self._origin}
         if self.encoding is not None:
-            found["encoding"] = self.encoding
-        return {**found, "bad rows left out": len(self._bad)} if len(self._bad) else found
+            facts["encoding"] = self.encoding
+        return {**facts, "bad rows left out": len(self._bad)} if len(self._bad) else facts
 
     def own_checks(self) -> tuple[str, ...]:
         return (compressed.CHECKED,) if self.compression == "gzip" else ()
@@ -399,16 +399,16 @@ class TextWriter(Writer):
             raise self.cannot_append("its name does not say what it is packed with")
 
     def _joint(self, base: TextReader) -> bytes:
-        """What stands between the rows that are there and new ones."""
+        """Return the separator between existing rows and new ones."""
         size = base.source.size
         return b"\n" if size and base.source.view(size - 1, 1)[0] != ord("\n") else b""
 
     def _head(self) -> bytes:
-        """What stands before the rows."""
+        """Return the bytes before the rows."""
         return b""
 
     def _tail(self) -> bytes:
-        """What stands behind them."""
+        """Return the bytes after the rows."""
         return b""
 
     def _unfit(self, columns: Columns) -> dict[int, BatchplantError]:
@@ -428,9 +428,9 @@ class TextWriter(Writer):
         if sum(map(len, self._waiting_bytes)) >= MEMBER_BYTES:
             self._write_member()
 
-    def _write_member(self, least: int = 1) -> None:
-        """What has gathered, packed by itself: nothing of it has to be known to go on."""
-        if self._compress is not None and sum(map(len, self._waiting_bytes)) >= least:
+    def _write_member(self, min_bytes: int = 1) -> None:
+        """Compress the buffered bytes as a member of their own, so that writing can resume without state."""
+        if self._compress is not None and sum(map(len, self._waiting_bytes)) >= min_bytes:
             whole, self._waiting_bytes = np.concatenate(self._waiting_bytes), []
             self._file.write(self._compress(whole))
 

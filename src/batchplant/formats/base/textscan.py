@@ -18,7 +18,7 @@ COUNTED = 64 << 20
 
 
 class Scanner(Protocol):
-    """What the native scanners of text have in common."""
+    """Common part of the native text scanners."""
 
     @property
     def starts(self) -> I64: ...
@@ -44,23 +44,23 @@ class Content:
         if self._packed:
             yield from inflate(self._source, "gzip", self._report)
             return
-        for at in range(0, self._source.size, PIECE):
-            yield self._source.view(at, min(PIECE, self._source.size - at))
+        for offset in range(0, self._source.size, PIECE):
+            yield self._source.view(offset, min(PIECE, self._source.size - offset))
 
     def head(self, size: int) -> U8:
         """The first bytes, at least so many unless there are fewer."""
         if not self._packed:
             return self._source.view(0, min(size, self._source.size))
-        found: list[U8] = [np.empty(0, dtype=np.uint8)]
+        head: list[U8] = [np.empty(0, dtype=np.uint8)]
         for piece in self.pieces():
-            found.append(piece)
-            if sum(map(len, found)) >= size:
+            head.append(piece)
+            if sum(map(len, head)) >= size:
                 break
-        return np.concatenate(found)
+        return np.concatenate(head)
 
-    def before(self, at: int) -> bytes:
+    def before(self, offset: int) -> bytes:
         """The byte before a place of a file that is not packed."""
-        return self._source.view(at - 1, 1).tobytes()
+        return self._source.view(offset - 1, 1).tobytes()
 
     def scan(self, scanner: Scanner, start: int) -> None:
         """Hand everything from ``start`` on to a scanner."""
@@ -77,23 +77,23 @@ class Content:
         finally:
             self.size = size
 
-    def _scan_plain(self, scanner: Scanner, at: int) -> None:
+    def _scan_plain(self, scanner: Scanner, offset: int) -> None:
         self.size = self._source.size
         size = PIECE
-        while at < self.size:
-            piece = self._source.view(at, min(size, self.size - at))
-            final = at + len(piece) == self.size
-            used = scanner.feed(piece, at, final)
-            at += used
-            self._report(at)
+        while offset < self.size:
+            piece = self._source.view(offset, min(size, self.size - offset))
+            final = offset + len(piece) == self.size
+            used = scanner.feed(piece, offset, final)
+            offset += used
+            self._report(offset)
             if final:
                 return
             # A long row is not looked at over and over again.
             size = max(PIECE, 2 * (len(piece) - used))
-        scanner.feed(np.empty(0, dtype=np.uint8), at, True)
+        scanner.feed(np.empty(0, dtype=np.uint8), offset, True)
 
     def _scan_packed(self, scanner: Scanner, start: int) -> None:
-        at, skip, waiting, have = start, start, [np.empty(0, dtype=np.uint8)], 0
+        offset, skip, waiting, have = start, start, [np.empty(0, dtype=np.uint8)], 0
         stored, looked = self._source.size, COUNTED
         for piece in self.pieces():
             self.size += len(piece)
@@ -104,24 +104,24 @@ class Content:
             if have <= len(waiting[0]) and len(waiting[0]) + have <= limits.allowed(stored):
                 continue
             data = np.concatenate(waiting)
-            used = scanner.feed(data, at, False)
+            used = scanner.feed(data, offset, False)
             if len(data) - used > limits.allowed(stored):
-                raise DamagedError(limits.too_large("a row", None, stored), offset=at + used)
-            at, waiting, have = at + used, [data[used:]], 0
+                raise DamagedError(limits.too_large("a row", None, stored), offset=offset + used)
+            offset, waiting, have = offset + used, [data[used:]], 0
             if self.size >= looked:
                 looked = 2 * self.size
                 limits.check_rows(len(scanner.starts), stored)
-        scanner.feed(np.concatenate(waiting), at, True)
+        scanner.feed(np.concatenate(waiting), offset, True)
 
 
-def joined(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    """What a scan knows of a key of JSON in all records, from what is known of the first and of the rest."""
-    dims, more = one["dims"] or other["dims"], other["dims"] or one["dims"]
-    uneven = dims[1:] != more[1:]
+def joined(first: dict[str, Any], later: dict[str, Any]) -> dict[str, Any]:
+    """Merge the statistics of a JSON key in the first record with those of the others."""
+    dims, others = first["dims"] or later["dims"], later["dims"] or first["dims"]
+    uneven = dims[1:] != others[1:]
     return {
-        "name": one["name"], "classes": one["classes"] | other["classes"],
-        "records": one["records"] + other["records"], "elements": one["elements"] | other["elements"],
-        "dims": [-1, *dims[1:]] if dims[:1] != more[:1] else dims,
-        "irregular": one["irregular"] or other["irregular"] or uneven,
-        "empty": one["empty"] or other["empty"],
+        "name": first["name"], "classes": first["classes"] | later["classes"],
+        "records": first["records"] + later["records"], "elements": first["elements"] | later["elements"],
+        "dims": [-1, *dims[1:]] if dims[:1] != others[:1] else dims,
+        "irregular": first["irregular"] or later["irregular"] or uneven,
+        "empty": first["empty"] or later["empty"],
     }  # fmt: skip

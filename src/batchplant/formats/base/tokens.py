@@ -21,10 +21,10 @@ from ...storage import Source, checksums
 TOKENS = "tokens"
 
 
-def checked_dtype(name: str, known: tuple[str, ...], path: str) -> np.dtype[Any]:
+def checked_dtype(name: str, dtypes: tuple[str, ...], path: str) -> np.dtype[Any]:
     """The dtype of this name; OptionError where it is none of these."""
-    if name not in known:
-        raise OptionError(f"dtype is one of {', '.join(known)}, not {name!r}", path=path)
+    if name not in dtypes:
+        raise OptionError(f"dtype is one of {', '.join(dtypes)}, not {name!r}", path=path)
     return np.dtype(name).newbyteorder("<")
 
 
@@ -71,32 +71,32 @@ class TokenWriter(Writer):
     # -- in a worker -----------------------------------------------------------------------------------
 
     def _unfit(self, columns: Columns) -> dict[int, BatchplantError]:
-        found: dict[int, BatchplantError] = {}
+        problems: dict[int, BatchplantError] = {}
         for name, column in columns.items():
             if isinstance(column, Ragged) and column.valid is not None:
                 for row in np.flatnonzero(~column.valid).tolist():
-                    found[row] = EncodeError(f"it is missing, which {self.format} cannot hold", field=name)
+                    problems[row] = EncodeError(f"it is missing, which {self.format} cannot hold", field=name)
         values, offsets = self._values(columns)
         if self._given == self._stored or not len(values):
-            return found
+            return problems
         low, high = np.iinfo(self._stored).min, np.iinfo(self._stored).max
         if values.min() >= low and values.max() <= high:
-            return found
+            return problems
         bad = np.flatnonzero((values < low) | (values > high))
         rows = np.searchsorted(offsets, bad, side="right") - 1
         _, first = np.unique(rows, return_index=True)
-        for one in first.tolist():
-            message = f"the token {values[bad[one]]} is no {self._stored}"
-            found.setdefault(int(rows[one]), EncodeError(message, field=TOKENS))
-        return found
+        for cell in first.tolist():
+            message = f"the token {values[bad[cell]]} is no {self._stored}"
+            problems.setdefault(int(rows[cell]), EncodeError(message, field=TOKENS))
+        return problems
 
     def _encode(self, first: int, columns: Columns, rows: Any = None) -> _Encoded:
         """The cells as the file will have them, so that checksums are of those."""
-        made = super()._encode(first, columns, rows)
-        made.columns = self._as_stored(made.columns)
-        if made.sums is not None:
-            made.sums = checksums.of_columns(self.schema, made.columns)
-        return made
+        encoded = super()._encode(first, columns, rows)
+        encoded.columns = self._as_stored(encoded.columns)
+        if encoded.sums is not None:
+            encoded.sums = checksums.of_columns(self.schema, encoded.columns)
+        return encoded
 
     def _as_stored(self, columns: Columns) -> Columns:
         values, offsets = self._values(columns)

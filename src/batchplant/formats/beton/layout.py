@@ -54,15 +54,15 @@ def table_dtype(types: Sequence[int]) -> np.dtype[Any]:
 
 def short_names(names: Iterable[str]) -> list[bytes]:
     """FFCV's names: ASCII, at most 16 bytes, all different."""
-    found: list[bytes] = []
+    result: list[bytes] = []
     for name in names:
         short = name.encode("ascii", "replace").replace(b"?", b"_")[:16]
         number = 2
-        while short in found:
+        while short in result:
             short = short[: 15 - len(str(number))] + f"~{number}".encode()
             number += 1
-        found.append(short)
-    return found
+        result.append(short)
+    return result
 
 
 def sniff(probe: Probe) -> bool:

@@ -123,16 +123,16 @@ class BetonReader(Reader):
             ) from None
         return field
 
-    def _noted(self, at: int) -> Schema | None:
+    def _noted(self, offset: int) -> Schema | None:
         """Our own schema, where we wrote the file."""
-        room = self._allocations_at - at
-        head = self._source.view(at, max(0, min(room, NOTE_LEAST)))
+        room = self._allocations_at - offset
+        head = self._source.view(offset, max(0, min(room, NOTE_LEAST)))
         if room < 16 or head[:8].tobytes() != NOTE_MAGIC:
             return None
         length, crc = (int(number) for number in head[8:16].view("<u4"))
         text = head[16 : 16 + length].tobytes()
         if length > len(text):
-            text = self._source.view(at + 16, min(length, room - 16)).tobytes()
+            text = self._source.view(offset + 16, min(length, room - 16)).tobytes()
         try:
             if _native.crc32c(text) != crc:
                 raise ValueError("its checksum is wrong")
@@ -141,7 +141,7 @@ class BetonReader(Reader):
                 raise ValueError("it does not agree with FFCV's field types")
         except (*NOTE_ERRORS, SchemaError) as error:
             raise DamagedError(
-                f"batchplant's schema is damaged: {error}", path=self.path, offset=at
+                f"batchplant's schema is damaged: {error}", path=self.path, offset=offset
             ) from None
         return schema
 
@@ -185,14 +185,14 @@ class BetonReader(Reader):
             if (likely["ptr"] == ptrs).all():
                 return likely["size"].astype(np.int64)
         known, sizes = self._by_ptr
-        at = np.searchsorted(known, ptrs, side="right") - 1
-        found = (at >= 0) & (known[at] == ptrs) if len(known) else np.zeros(len(ptrs), dtype=np.bool_)
+        offset = np.searchsorted(known, ptrs, side="right") - 1
+        found = (offset >= 0) & (known[offset] == ptrs) if len(known) else np.zeros(len(ptrs), dtype=np.bool_)
         if not found.all():
             row = int(np.argmin(found))
             raise self._damaged(
                 "the allocation table does not know this image", name, indices, row, ptrs[row]
             )
-        return sizes[at].astype(np.int64)
+        return sizes[offset].astype(np.int64)
 
     def _damaged(self, message: str, name: str, indices: I64, row: int, offset: Any) -> DamagedError:
         return DamagedError(message, path=self.path, sample=indices[row], field=name, offset=int(offset))

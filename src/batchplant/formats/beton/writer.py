@@ -113,7 +113,7 @@ class BetonWriter(Writer):
         return -(-self._table_end(samples) // self._page) * self._page
 
     def _unfit(self, columns: Columns) -> dict[int, BatchplantError]:
-        found: dict[int, BatchplantError] = {}
+        problems: dict[int, BatchplantError] = {}
         totals = np.zeros(columns.rows, dtype=np.int64)
         for name, kind in zip(self.schema, self._types, strict=True):
             column = columns[name]
@@ -123,10 +123,10 @@ class BetonWriter(Writer):
                 large = (probe(column)[:, 1:3] > SIDE_MOST).any(axis=1) if kind == RGB else ()
                 for row in np.flatnonzero(large):
                     message = f".beton holds images of at most {SIDE_MOST} pixels a side"
-                    found[int(row)] = EncodeError(message, field=name)
+                    problems[int(row)] = EncodeError(message, field=name)
         for row in np.flatnonzero(totals >= PAGE_END // 2):
-            found[int(row)] = EncodeError(f"{totals[row]} bytes exceed .beton's largest page")
-        return found
+            problems[int(row)] = EncodeError(f"{totals[row]} bytes exceed .beton's largest page")
+        return problems
 
     def _write(self, columns: Columns) -> None:
         runs = {
@@ -166,7 +166,7 @@ class BetonWriter(Writer):
         self._allocations.write(allocated)
 
     def _place(self, sizes: I64) -> I64:
-        """Where each cell goes: samples one after another, none across the end of a page."""
+        """Assign positions to cells: samples one after another, none across the end of a page."""
         totals = sizes.sum(axis=1)
         starts = np.empty(len(totals), dtype=np.int64)
         for row, total in enumerate(totals.tolist()):

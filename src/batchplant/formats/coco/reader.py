@@ -157,7 +157,7 @@ class CocoReader(DetectionReader):
     def _set_fields(self) -> None:
         has, arrays, counts = set(self._facts["has"]), self._arrays, self._counts
         categories = self._facts["categories"]
-        ids = np.array([one["id"] for one in categories], dtype=np.int64)
+        ids = np.array([category["id"] for category in categories], dtype=np.int64)
         kinds = set(np.unique(arrays["text_kind"]).tolist())
         noted = self._noted()
         fields: dict[str, Field] = {"image": self._look(), "file_name": Text(), "image_id": Int()}
@@ -166,7 +166,7 @@ class CocoReader(DetectionReader):
         if objects or "labels" in noted:
             boxes, area = (self._reals(name, noted) for name in ("boxes", "area"))
             fields["boxes"] = Boxes("xywh", dtype=boxes.dtype.name)
-            names = tuple(str(one.get("name", one["id"])) for one in categories)
+            names = tuple(str(category.get("name", category["id"])) for category in categories)
             fields["labels"] = Labels(names, ids=tuple(ids.tolist())) if names else Labels()
             for name, kind in (("area", area.dtype.name), ("iscrowd", "bool"), ("ids", "int64")):
                 fields[name] = Tensor(kind, (None,))
@@ -293,7 +293,7 @@ class CocoReader(DetectionReader):
     def _rle(self, sample: int, kind: int, text: bytes) -> str:
         if kind != OBJECT:
             return ""
-        width, height = (int(one) for one in self._sizes[sample])  # type: ignore[index]
+        width, height = (int(size) for size in self._sizes[sample])  # type: ignore[index]
         return rle.text_of(_value(text), height, width)
 
     def _mask(self, sample: int, texts: list[tuple[int, bytes]]) -> tuple[Any, Any]:
@@ -335,10 +335,10 @@ class CocoReader(DetectionReader):
         others = note.get("attributes") if isinstance(note, dict) else None
         about |= others if isinstance(others, dict) else {}
         about |= self._facts["others"]
-        found: dict[str, Mapping[str, Any]] = {"": about} if about else {}
+        attributes: dict[str, Mapping[str, Any]] = {"": about} if about else {}
         if categories and "labels" in self.schema:
-            found["labels"] = {"categories": categories}
-        return found
+            attributes["labels"] = {"categories": categories}
+        return attributes
 
     def facts(self) -> dict[str, Any]:
         return {"objects": len(self._arrays["id"]), "classes": len(self._facts["categories"])}
@@ -401,19 +401,21 @@ def _is_rings(found: Any) -> bool:
 
 
 def _places(categories: I64, ids: I64, named: bool) -> I64:
-    """Which of the categories each is; -1 where it is none. Without any, the numbers stay."""
+    """Map ids to categories; -1 if unknown. Without categories, the ids stay."""
     if not named:
         return np.maximum(categories, -1)
     order = np.argsort(ids)
     at = np.searchsorted(ids[order], categories).clip(0, len(ids) - 1)
-    found: I64 = np.where(ids[order][at] == categories, order[at], -1)
-    return found
+    places: I64 = np.where(ids[order][at] == categories, order[at], -1)
+    return places
 
 
 def _point_names(categories: list[Any], points: int) -> tuple[str, ...]:
-    """What keypoints are called, where all categories that have some agree."""
+    """Return the names of keypoints if all categories with keypoints agree."""
     named = {
-        tuple(map(str, one["keypoints"])) for one in categories if isinstance(one.get("keypoints"), list)
+        tuple(map(str, category["keypoints"]))
+        for category in categories
+        if isinstance(category.get("keypoints"), list)
     }
     names = named.pop() if len(named) == 1 else ()
     return names if len(names) == points and len(set(names)) == points else ()

@@ -1,4 +1,4 @@
-"""Where what lies in a COCO file: images, categories, and the objects in order of their images.
+"""Scan of a COCO file: positions of images, categories and objects, in order of their images.
 
 The file may be half a gigabyte: numbers are parsed natively, some objects at a time, and outlines and
 captions stay where they are until somebody reads them.
@@ -71,7 +71,7 @@ def scan(source: Source, report: index.Report) -> tuple[index.Arrays, index.Fact
         "others": _others(data, top),
     }
     names = [one["keypoints"] for one in facts["categories"] if isinstance(one.get("keypoints"), list)]
-    names = [one for one in names if one]
+    names = [name for name in names if name]
     points = len(names[0]) if names else 0
     objects = _Rows(data, *_elements(data, top["annotations"]), "annotation")
     found, facts["has"], facts["points"] = _objects(objects, arrays["image_id"], points)
@@ -194,7 +194,7 @@ def _small(data: U8, place: tuple[int, int, int], default: Any) -> Any:
 
 
 def _categories(found: list[Any]) -> list[dict[str, Any]]:
-    kept, seen = [], set()
+    categories, seen = [], set()
     for one in found:
         number = one.get("id") if isinstance(one, dict) else None
         if (
@@ -205,8 +205,8 @@ def _categories(found: list[Any]) -> list[dict[str, Any]]:
         ):
             raise DamagedError(f"a category has no id of its own: {json.dumps(one)[:80]}")
         seen.add(number)
-        kept.append(one)
-    return kept
+        categories.append(one)
+    return categories
 
 
 def _images(rows: _Rows) -> index.Arrays:
@@ -254,8 +254,8 @@ def _objects(rows: _Rows, images: I64, points: int) -> tuple[index.Arrays, list[
         parts = [
             _elements(rows.data, (LIST, int(start[n]), int(size[n]))) for n in np.flatnonzero(kind == LIST)
         ]
-        owners = np.repeat(owners[kind == LIST], [len(one[0]) for one in parts])
-        starts, sizes = (np.concatenate([one[side] for one in parts]) for side in (0, 1))
+        owners = np.repeat(owners[kind == LIST], [len(part[0]) for part in parts])
+        starts, sizes = (np.concatenate([part[side] for part in parts]) for side in (0, 1))
         rows = _Rows(rows.data, starts, sizes, "segment")
         places = rows.find(keys)
     has += [key for key in keys if (places[key][0] > NULL).any()]
@@ -315,7 +315,7 @@ def _files(rows: _Rows, place: tuple[Any, Any, Any], rank: I64, count: int) -> t
     names: list[bytes] = [b""] * count
     for row in np.flatnonzero((kind == STRING) & (rank >= 0)).tolist():
         names[int(rank[row])] = rows.data[start[row] : start[row] + size[row]].tobytes()
-    lengths = np.array([len(one) for one in names], dtype=np.int64)
+    lengths = np.array([len(name) for name in names], dtype=np.int64)
     return np.frombuffer(b"".join(names), dtype=np.uint8), starts_of(lengths)
 
 

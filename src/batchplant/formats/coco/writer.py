@@ -54,7 +54,7 @@ class CocoWriter(DetectionWriter):
         self._images, self._objects = self.partial.spool("images"), self.partial.spool("annotations")
         self._next = int(state["next"]) if state else 1
         # The classes that have keypoints: those of which it is said, else those of which some are there.
-        named = {row for row, one in enumerate(self._categories) if one.get("keypoints")}
+        named = {row for row, category in enumerate(self._categories) if category.get("keypoints")}
         self._with_points = named or None
         self._points_seen = set(state["points_seen"] if state else ())
 
@@ -76,8 +76,8 @@ class CocoWriter(DetectionWriter):
             return self._categories
         seen = self._points_seen or range(len(self._categories))
         return [
-            {**one, "keypoints": list(points.names)} if row in seen else one
-            for row, one in enumerate(self._categories)
+            {**category, "keypoints": list(points.names)} if row in seen else category
+            for row, category in enumerate(self._categories)
         ]
 
     def _state(self) -> dict[str, Any]:
@@ -85,23 +85,23 @@ class CocoWriter(DetectionWriter):
 
     def _put(self, entries: list[Entry]) -> None:
         images, objects = [], []
-        for one in entries:
-            number = int(one.values.get("image_id", one.number + 1))
-            about = {"id": number, "file_name": one.file, "width": one.width, "height": one.height}
-            images.append(json_text(_with(about, one.values.get("image_extra"))))
-            if "captions" in one.values:
-                extras = one.values.get("object_extra") or [{}] * len(one.values["captions"])
-                for caption, extra in zip(one.values["captions"], extras, strict=True):
+        for entry in entries:
+            number = int(entry.values.get("image_id", entry.number + 1))
+            about = {"id": number, "file_name": entry.file, "width": entry.width, "height": entry.height}
+            images.append(json_text(_with(about, entry.values.get("image_extra"))))
+            if "captions" in entry.values:
+                extras = entry.values.get("object_extra") or [{}] * len(entry.values["captions"])
+                for caption, extra in zip(entry.values["captions"], extras, strict=True):
                     about = {"id": extra.get("id", self._next), "image_id": number, "caption": caption}
                     objects.append(json_text(_with(about, extra)))
                     self._next += 1
-            elif "panoptic" in one.values:
-                if one.values["panoptic"] is not None:
-                    about = {"image_id": number, "file_name": one.values["panoptic"]}
-                    segments = b", ".join(self._segments(one, number, panoptic=True))
+            elif "panoptic" in entry.values:
+                if entry.values["panoptic"] is not None:
+                    about = {"image_id": number, "file_name": entry.values["panoptic"]}
+                    segments = b", ".join(self._segments(entry, number, panoptic=True))
                     objects.append(json_text(about)[:-1] + b', "segments_info": [' + segments + b"]}")
             else:
-                objects += self._segments(one, number)
+                objects += self._segments(entry, number)
         self._append(self._images, images)
         self._append(self._objects, objects)
 
@@ -110,8 +110,8 @@ class CocoWriter(DetectionWriter):
         if lines:
             spool.write((b",\n" if spool.size else b"") + b",\n".join(lines))
 
-    def _segments(self, one: Entry, image: int, *, panoptic: bool = False) -> list[bytes]:
-        values, found = one.values, []
+    def _segments(self, entry: Entry, image: int, *, panoptic: bool = False) -> list[bytes]:
+        values, segments = entry.values, []
         count = max(
             (
                 len(values[name])
@@ -136,7 +136,7 @@ class CocoWriter(DetectionWriter):
                 about["area"] = float(values["boxes"][row][2]) * float(values["boxes"][row][3])
             about["iscrowd"] = int(values["iscrowd"][row]) if "iscrowd" in values else 0
             if values.get("rle") and values["rle"][row]:
-                about["segmentation"] = {"size": [one.height, one.width], "counts": values["rle"][row]}
+                about["segmentation"] = {"size": [entry.height, entry.width], "counts": values["rle"][row]}
             elif "polygons" in values:
                 about["segmentation"] = values["polygons"][row]
             if "keypoints" in values and self._has_points(values, row):
@@ -146,8 +146,8 @@ class CocoWriter(DetectionWriter):
                 about["keypoints"] = [_number(value) for value in points.reshape(-1)]
                 about["num_keypoints"] = int((points[:, 2] > 0).sum())
             extra = values["object_extra"][row] if "object_extra" in values else None
-            found.append(json_text(_with(about, extra)))
-        return found
+            segments.append(json_text(_with(about, extra)))
+        return segments
 
     def _has_points(self, values: dict[str, Any], row: int) -> bool:
         """True if an object has keypoints: some are there, or its class has them."""
@@ -205,13 +205,13 @@ class CocoWriter(DetectionWriter):
 
 def _parsed(attributes: Mapping[str, Any]) -> dict[str, Any]:
     """Attributes, with lists and objects that another format keeps as their JSON text as what they are."""
-    found = {}
+    parsed = {}
     for key, value in attributes.items():
-        found[key] = value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+        parsed[key] = value.tolist() if isinstance(value, np.ndarray | np.generic) else value
         if isinstance(value, str) and value[:1] in "[{":
             with contextlib.suppress(ValueError, RecursionError):
-                found[key] = json.loads(value)
-    return found
+                parsed[key] = json.loads(value)
+    return parsed
 
 
 def _with(about: dict[str, Any], extra: dict[str, Any] | None) -> dict[str, Any]:

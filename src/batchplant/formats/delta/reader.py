@@ -77,19 +77,19 @@ def _check_features(table: Any, path: str) -> None:
 
 
 def _facts(table: Any) -> dict[str, Any]:
-    found: dict[str, Any] = {"version": table.version()}
+    facts: dict[str, Any] = {"version": table.version()}
     for name, value in (("name", table.metadata().name), ("about", table.metadata().description)):
-        found |= {name: value} if value else {}
+        facts |= {name: value} if value else {}
     if table.metadata().partition_columns:
-        found["partitioned by"] = ", ".join(table.metadata().partition_columns)
+        facts["partitioned by"] = ", ".join(table.metadata().partition_columns)
     for one in table.history(HISTORY):
         if one.get("version", 0) <= table.version():
             when = datetime.datetime.fromtimestamp(one["timestamp"] / 1000, datetime.UTC)
             mode = one.get("operationParameters", {}).get("mode", "")
-            found[f"version {one['version']}"] = (
+            facts[f"version {one['version']}"] = (
                 f"{when:%Y-%m-%d %H:%M:%S}Z {one['operation']} {mode}".strip()
             )
-    return found
+    return facts
 
 
 def _parts(table: Any, path: str, described: Any, outside: bool) -> Iterator[tuple[int, Part]]:
@@ -109,8 +109,8 @@ def _parts(table: Any, path: str, described: Any, outside: bool) -> Iterator[tup
             raise DamagedError(f"a file of {rows} rows", path=file)
         constants = _constants(actions, number, described)
         gone = deleted.pop(absolute(file), None)
-        said = None if names else functools.partial(_said, actions, number)
-        part = Part(file, rows, one["size_bytes"], constants, names, gone, said=said)
+        partial = None if names else functools.partial(_said, actions, number)
+        part = Part(file, rows, one["size_bytes"], constants, names, gone, said=partial)
         yield one["modification_time"] or 0, part
     if deleted:
         raise DamagedError(f"rows are deleted from {next(iter(deleted))}, which is no file of the table")
@@ -144,7 +144,7 @@ def _constants(actions: Any, number: int, described: Any) -> dict[str, Any]:
 
 
 def _said(actions: Any, number: int, name: str) -> tuple[Any, Any, int | None]:
-    """What the log says about the values of a field in a file."""
+    """Return the statistics of a field in a file, from the log."""
     low, high, missing = (actions.column(one)[number][name] for one in ("min", "max", "null_count"))
     return low, high, missing.as_py()
 

@@ -1,4 +1,4 @@
-"""What the log of a Delta table says about a file: readers skip files in which nothing can match."""
+"""Statistics of files in the log of a Delta table, by which readers skip files."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def stats_of(path: str, rows: int) -> str:
     plain = itertools.takewhile(lambda field: not pa.types.is_nested(field.type), schema)
     for number, field in enumerate(itertools.islice(plain, COLUMNS)):
         groups = [metadata.row_group(one).column(number).statistics for one in range(metadata.num_row_groups)]
-        if not groups or any(one is None or one.null_count is None for one in groups):
+        if not groups or any(group is None or group.null_count is None for group in groups):
             continue
-        found["nullCount"][field.name] = sum(one.null_count for one in groups)
-        there = [one for one in groups if one.has_min_max]
+        found["nullCount"][field.name] = sum(group.null_count for group in groups)
+        there = [group for group in groups if group.has_min_max]
         # A row group in which all is missing has no bounds, and needs none.
-        if not there or any(one.num_values and not one.has_min_max for one in groups):
+        if not there or any(group.num_values and not group.has_min_max for group in groups):
             continue
         # Python's dates end at the year 9999.
         with contextlib.suppress(OverflowError, ValueError):

@@ -44,11 +44,11 @@ class DeltaUpkeep(Upkeep):
         with wrapped(self.path):
             # Also those that no version ever had: of writers that were killed.
             files = table.vacuum(hours, dry_run=True, **how)
-            if not all(one.endswith(ENDINGS) for one in files):
+            if not all(file.endswith(ENDINGS) for file in files):
                 # It would take what somebody else put there along.
                 how["full"] = False
                 files = table.vacuum(hours, dry_run=True, **how)
-            size = sum(_size(join(self.path, one)) for one in files)
+            size = sum(_size(join(self.path, file)) for file in files)
             if not dry_run and files:
                 files = table.vacuum(hours, dry_run=False, **how)
         return Vacuumed(files, size, [], not dry_run)
@@ -57,10 +57,10 @@ class DeltaUpkeep(Upkeep):
         table, deltalake = self._open(), library()
         if state.id == table.version():
             return
-        how = deltalake.CommitProperties(max_commit_retries=0)
+        commit_properties = deltalake.CommitProperties(max_commit_retries=0)
         with wrapped(self.path):
             try:
-                table.restore(state.id, commit_properties=how)
+                table.restore(state.id, commit_properties=commit_properties)
             except deltalake.exceptions.CommitFailedError as error:
                 raise conflict(self.path, error) from None
             except deltalake.exceptions.DeltaError as error:

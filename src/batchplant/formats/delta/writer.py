@@ -92,8 +92,8 @@ class DeltaWriter(LakeWriter):
     def _all_files(self, folder: Path) -> list[Any]:
         added: list[Any] = []
         try:
-            for one in self._add_files(folder):
-                added.append(one)
+            for file in self._add_files(folder):
+                added.append(file)
         except BaseException:
             _remove(folder, added)
             raise

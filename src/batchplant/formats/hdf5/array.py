@@ -60,13 +60,13 @@ class Hdf5Chunks(ChunkedArray):
         )
 
     def _load(self, at: int, index: Index) -> npt.NDArray[Any]:
-        found: npt.NDArray[Any]
+        result: npt.NDArray[Any]
         try:
-            found = self._decode(self._chunks.unpack(at)).reshape(self.chunks)
+            result = self._decode(self._chunks.unpack(at)).reshape(self.chunks)
         except BatchplantError as error:
             error.message = f"chunk {'.'.join(map(str, index))}: {error.message}"
             raise
-        return found
+        return result
 
     def _known(self, chunks: Sequence[Index]) -> list[int]:
         return [at for at in map(self._chunks.find, chunks) if at is not None]

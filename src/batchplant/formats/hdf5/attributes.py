@@ -53,7 +53,7 @@ def _fits(value: Any, dtype: np.dtype[Any]) -> bool:
 
 
 def attribute(value: Any) -> Any:
-    """What HDF5 can hold of a value: numbers, texts, arrays of one kind; of others their JSON."""
+    """Convert a value to one that HDF5 can hold: numbers, texts, arrays of one kind; else its JSON."""
     if isinstance(value, list | tuple):
         kinds = {type(one) for one in value}
         if not value or kinds == {str} or kinds <= {int, float, bool}:

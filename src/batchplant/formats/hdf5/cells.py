@@ -45,12 +45,12 @@ class Cells:
         return self.runs(indices)
 
     def spans(self, indices: I64) -> Spans | None:
-        found = self.runs(indices)
-        if found is None:
+        runs = self.runs(indices)
+        if runs is None:
             return None
         valid = self._valid(indices)
-        sizes = found[1] if valid is None else np.where(valid, found[1], -1)
-        return Spans([self.source.path], found[0], sizes, shape=self._shapes(indices))
+        sizes = runs[1] if valid is None else np.where(valid, runs[1], -1)
+        return Spans([self.source.path], runs[0], sizes, shape=self._shapes(indices))
 
     def _valid(self, indices: I64) -> npt.NDArray[np.bool_] | None:
         if self.valid is None:
@@ -149,12 +149,12 @@ class Ranges(Cells):
     """Cells of varying length that are runs in the file."""
 
     def read(self, indices: I64) -> Column:
-        found = self.runs(indices)
-        assert found is not None
-        bad = self.source.outside(*found)
+        runs = self.runs(indices)
+        assert runs is not None
+        bad = self.source.outside(*runs)
         if bad is not None:
             raise DamagedError("the cell lies outside of the file", sample=int(indices[bad]))
-        cells = self.source.gather(*found)
+        cells = self.source.gather(*runs)
         cells.valid, cells.shape = self._valid(indices), self._shapes(indices)
         return cells
 

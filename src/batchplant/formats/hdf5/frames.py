@@ -48,8 +48,8 @@ def columns_of(dataset: Any, parts: list[Part]) -> list[Part]:
             continue
         width = part.width // count
         for number, name in enumerate(names):
-            at = part.offset + number * width
-            one = dataclasses.replace(part, name=name, shape=(), offset=at, width=width)
+            offset = part.offset + number * width
+            one = dataclasses.replace(part, name=name, shape=(), offset=offset, width=width)
             found.append(dataclasses.replace(one, means=_meaning(meaning, part.dtype)))
     # Two columns, or one and the index, may have one name.
     known = [part.name for part in found]
@@ -68,13 +68,13 @@ def _meaning(said: str | None, dtype: np.dtype[Any]) -> str | None:
 def _names(dataset: Any, attribute: str) -> list[str] | None:
     """The names in a pickled list; None where it is something else."""
     try:
-        found = []
+        names = []
         for code, value, _ in pickletools.genops(bytes(dataset.attrs[attribute])):
             if code.name in NAMES:
-                found.append(str(value))
+                names.append(str(value))
             elif code.name not in AROUND:
                 return None
-        return found
+        return names
     # Anything may stand in an attribute.
     except Exception:
         return None

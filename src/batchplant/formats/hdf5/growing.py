@@ -55,7 +55,7 @@ class GrowingWriter(Writer):
         with self._opened(self.path, "r", locking=False) as file:
             # Files of others have no such datasets, and nothing in them is missing.
             self._noted = RESERVED in file.attrs
-            reason = obstacle(file, {place: rows for place, _, rows in self._datasets()})
+            reason = obstacle(file, {dataset: rows for dataset, _, rows in self._datasets()})
         if reason is not None:
             raise self.cannot_append(reason)
 
@@ -85,9 +85,9 @@ class GrowingWriter(Writer):
         self._sink = sink = Overlay(Path(self.path), self.partial.folder / tail)
         with contextlib.closing(sink):
             with self._opened(sink, "r+", libver="v110") as file:
-                for place, spool, (dtype, shape) in self._datasets():
+                for dataset, spool, (dtype, shape) in self._datasets():
                     if spool:
-                        write_rows(file[place], self._array(spool, dtype, shape), sink.check)
+                        write_rows(file[dataset], self._array(spool, dtype, shape), sink.check)
                 for name, field in self.schema.items():
                     if dense_of(field) is None:
                         self._add_varying(file, name.replace(".", "/"), name, field)
@@ -125,13 +125,13 @@ def obstacle(file: Any, rows: dict[str, Rows]) -> str | None:
 
 
 def patches(overlay: Overlay, tail: Path, name: str) -> list[Patch]:
-    """What was written over a file and behind it, as changes to it."""
-    found = [Patch(tail.name, name, overlay.before)]
-    for number, (at, data) in enumerate(overlay.edits()):
+    """Changes to a file: overwritten and appended bytes."""
+    result = [Patch(tail.name, name, overlay.before)]
+    for number, (offset, data) in enumerate(overlay.edits()):
         edit = tail.with_name(f"edit-{number}")
         edit.write_bytes(data)
-        found.append(Patch(edit.name, name, at))
-    return found
+        result.append(Patch(edit.name, name, offset))
+    return result
 
 
 def grow(dataset: Any, rows: int) -> int:

@@ -65,17 +65,17 @@ def find(
             bad_row = None if number < len(room) and room.item(number) >= sizes.item(row) else row
             starts[row] = places.item(number) if bad_row is None else 0
         else:
-            at = np.minimum(numbers[here], len(places) - 1)
-            bad = (at != numbers[here]) | (room[at] < sizes[here])
+            offset = np.minimum(numbers[here], len(places) - 1)
+            bad = (offset != numbers[here]) | (room[offset] < sizes[here])
             bad_row = int(here[np.argmax(bad)]) if bad.any() else None
-            starts[here] = places[at]
+            starts[here] = places[offset]
         if bad_row is not None:
             raise DamagedError("it is not in its heap", sample=bad_row, offset=heap)
     return starts, sizes
 
 
 def around(source: Source, base: int, descriptors: npt.NDArray[Any], width: int) -> tuple[I64, I64]:
-    """What a heap has that holds small cells, or one large one: those that lie otherwise are not known."""
+    """Locate cells in a heap collection that holds small cells, or one large one; others stay unknown."""
     starts = np.minimum(descriptors["heap"], np.uint64(source.size)).astype(np.int64) + base
     sizes = descriptors["count"].astype(np.int64) * width
     return starts, np.where(
@@ -106,14 +106,14 @@ def _objects(source: Source, heap: int) -> tuple[I64, I64]:
     length = int.from_bytes(source.view(heap + 8, 8).tobytes(), "little")
     data = source.view(heap, length).data
     found: list[tuple[int, int, int]] = []
-    at = HEAD
-    while at + HEAD <= length and len(found) < MOST_OBJECTS:
-        number, size = OBJECT.unpack_from(data, at)
-        at += HEAD
-        if number == 0 or size > length - at:
+    offset = HEAD
+    while offset + HEAD <= length and len(found) < MOST_OBJECTS:
+        number, size = OBJECT.unpack_from(data, offset)
+        offset += HEAD
+        if number == 0 or size > length - offset:
             break
-        found.append((number, heap + at, size))
-        at += (size + 7) // 8 * 8
+        found.append((number, heap + offset, size))
+        offset += (size + 7) // 8 * 8
     table = np.array(found, dtype=np.int64).reshape(-1, 3)
     places = np.zeros(int(table[:, 0].max(initial=0)) + 1, dtype=np.int64)
     room = np.full(len(places), -1, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""What a file holds and where it lies, as the library says; after that the library is not needed.
+"""Contents of a file and their locations, from the library; reading then needs no library.
 
 Only here, in types.py and in the writer h5py is imported, so that nobody needs it before.
 """
@@ -201,7 +201,7 @@ def _some_groups(file: Any) -> str:
 
 
 def _asked(path: str, source: Source, ask: Callable[[Any], T], *, swmr: bool = False) -> T:
-    """What a function finds in a file. The library raises all sorts of things at damaged ones."""
+    """Call a function on a file; the library raises all sorts of exceptions at damaged ones."""
     try:
         with open_file(path, source, swmr=swmr) as file:
             return ask(file)
@@ -228,28 +228,28 @@ def _load(file: Any, source: Source, group: str) -> File:
     base = int(plist.get_userblock())
     if plist.get_sizes() != (8, 8):
         raise SchemaError(f"addresses of {plist.get_sizes()} bytes are not read")
-    found = File({}, {}, {}, {}, None, base, int(plist.get_version()[0]))
+    result = File({}, {}, {}, {}, None, base, int(plist.get_version()[0]))
     # Of varying length it is not ours.
     if NOTE in top.attrs and not h5py.h5a.open(top.id, NOTE.encode()).dtype.hasobject:
         note = top.attrs[NOTE]
-        found.note = bytes(note) if isinstance(note, bytes) else None
-    found.read_attributes("", top)
-    for name, dataset in walk(top, found.left_out):
-        if name in found.tables:
-            found.left_out[name] = "two datasets have this name"
+        result.note = bytes(note) if isinstance(note, bytes) else None
+    result.read_attributes("", top)
+    for name, dataset in walk(top, result.left_out):
+        if name in result.tables:
+            result.left_out[name] = "two datasets have this name"
             continue
         frame = is_frame(dataset)
         # The rows of a frame lie in a dataset "table" below its name.
         where = name.removesuffix("table").removesuffix(".") if frame else name
         try:
-            found.tables[where] = _table(dataset, source, base)
+            result.tables[where] = _table(dataset, source, base)
             if frame:
-                found.tables[where].parts = columns_of(dataset, found.tables[where].parts)
+                result.tables[where].parts = columns_of(dataset, result.tables[where].parts)
         except SchemaError as error:
-            found.left_out[name] = error.message
+            result.left_out[name] = error.message
             continue
-        found.read_attributes(name, dataset)
-    return found
+        result.read_attributes(name, dataset)
+    return result
 
 
 def _table(dataset: Any, source: Source, base: int) -> Table:
@@ -308,13 +308,15 @@ def _chunks(dataset: Any, table: Table, source: Source, base: int) -> I64:
         raise DamagedError(f"{dataset.name} claims {math.prod(grid)} chunks")
     if not infos:
         return np.empty((4, 0), dtype=np.int64)
-    at = np.array([info.chunk_offset for info in infos], dtype=np.int64) // np.array(shape, dtype=np.int64)
+    offset = np.array([info.chunk_offset for info in infos], dtype=np.int64) // np.array(
+        shape, dtype=np.int64
+    )
     places = np.array([info.byte_offset or 0 for info in infos], dtype=np.uint64)
-    bad = (at >= np.array(grid)).any(axis=1) | (places > np.uint64(MOST_BYTES))
+    bad = (offset >= np.array(grid)).any(axis=1) | (places > np.uint64(MOST_BYTES))
     if bad.any():
         raise DamagedError(f"a chunk of {dataset.name} lies nowhere")
     found = np.empty((4, len(infos)), dtype=np.int64)
-    found[0] = np.ravel_multi_index(tuple(at.T), grid) if len(grid) > 1 else at[:, 0]
+    found[0] = np.ravel_multi_index(tuple(offset.T), grid) if len(grid) > 1 else offset[:, 0]
     found[1] = places
     found[2] = [info.size for info in infos]
     found[3] = [info.filter_mask for info in infos]
@@ -338,7 +340,7 @@ def _fill(dataset: Any, parts: list[Part], item: int) -> bytes:
 
 def _attributes(thing: Any, texts: list[str]) -> dict[str, Any]:
     """The small ones that are numbers or text, as Python has them; ``texts`` gets those of varying length."""
-    found: dict[str, Any] = {}
+    attributes: dict[str, Any] = {}
     for name in thing.attrs:
         try:
             one = h5py.h5a.open(thing.id, name.encode())
@@ -350,17 +352,17 @@ def _attributes(thing: Any, texts: list[str]) -> dict[str, Any]:
             if one.dtype.hasobject:
                 texts += [name] if h5py.check_ref_dtype(one.dtype) is None else []
             elif one.get_storage_size() <= ATTRIBUTE_MOST and name != NOTE:
-                found[name] = plain(thing.attrs[name])
+                attributes[name] = plain(thing.attrs[name])
         # An attribute that cannot be read takes nothing away from the samples.
         except Exception:
             continue
-    if found.get("CLASS") == "DIMENSION_SCALE":
+    if attributes.get("CLASS") == "DIMENSION_SCALE":
         # It is an axis itself.
-        found = {name: one for name, one in found.items() if name not in ("CLASS", "NAME")}
+        attributes = {name: one for name, one in attributes.items() if name not in ("CLASS", "NAME")}
         if AXES not in thing.attrs and len(thing.shape or ()) == 1:
             texts[:] = [name for name in texts if name not in (AXES, "NAME")]
-            found[AXES] = [thing.name.rpartition("/")[2]]
-    return found
+            attributes[AXES] = [thing.name.rpartition("/")[2]]
+    return attributes
 
 
 def _axes(dataset: Any) -> list[str]:
@@ -390,8 +392,8 @@ def read_texts(path: str, wanted: dict[str, list[str]]) -> dict[str, dict[str, A
             [sys.executable, "-c", f"from {__name__} import answer; answer()"],
             input=asked.encode(), capture_output=True, timeout=TEXTS_SECONDS, check=True,
         )  # fmt: skip
-        found: dict[str, dict[str, Any]] = json.loads(done.stdout)
-        return found
+        texts: dict[str, dict[str, Any]] = json.loads(done.stdout)
+        return texts
     return {}
 
 

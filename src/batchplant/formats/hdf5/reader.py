@@ -110,16 +110,16 @@ class Hdf5Reader(PackedReader):
 
         file = self._file
         if file.texts:
-            found = layout.read_texts(self.path, dict(file.texts.values()))
+            texts = layout.read_texts(self.path, dict(file.texts.values()))
             for name, (where, _) in file.texts.items():
-                file.attributes[name].update(found.get(where, {}))
+                file.attributes[name].update(texts.get(where, {}))
             file.texts = {}
         return self._without_rules(file.attributes)
 
     def _stored(self, table: Table) -> Stored:
-        found = table.stored(self._source, self._cache)
-        self._opened.append(found)
-        return found
+        stored = table.stored(self._source, self._cache)
+        self._opened.append(stored)
+        return stored
 
     # -- our own files ---------------------------------------------------------------------------------
 
@@ -160,7 +160,7 @@ class Hdf5Reader(PackedReader):
         if f"{name}.offsets" in file.tables and name not in file.tables:
             data, offsets = table(f"{name}.data"), table(f"{name}.offsets")
             length = offsets.dims[0] - 1
-            kinds = [(one.dtype.str, len(found.dims)) for found in (data, offsets) for one in found.parts]
+            kinds = [(part.dtype.str, len(found.dims)) for found in (data, offsets) for part in found.parts]
             packed = self._stored(data)
             if (
                 kinds != [("|u1", 1), ("<i8", 1)]
@@ -207,8 +207,8 @@ class Hdf5Reader(PackedReader):
                     file.left_out[full] = error.message
         self._choose(found, file)
         if not found:
-            said = "; ".join(f"{name}: {why}" for name, why in list(file.left_out.items())[:5])
-            raise SchemaError(f"there is no dataset in it that has samples{': ' if said else ''}{said}")
+            message = "; ".join(f"{name}: {why}" for name, why in list(file.left_out.items())[:5])
+            raise SchemaError(f"there is no dataset in it that has samples{': ' if message else ''}{message}")
         self.length = next(iter(found.values()))[0].dims[0]
         self._cells, fields = {}, {}
         known: dict[str, Stored] = {}
@@ -258,13 +258,13 @@ class Hdf5Reader(PackedReader):
         # A compound dataset counts once.
         counts = Counter({one[0].path: one[0].dims[0] for one in found.values()}.values()).most_common(2)
         if self._wanted is not None or counts[0][1] == counts[1][1]:
-            said = ", ".join(f"{name} {length}" for name, length in list(lengths.items())[:20])
+            message = ", ".join(f"{name} {length}" for name, length in list(lengths.items())[:20])
             ways = "choose equal ones with fields=[…]"
             groups = dict.fromkeys(one[0].path.rpartition("/")[0] for one in found.values())
             if len(groups) > 1:
                 named = " or ".join(f'"{name or "/"}"' for name in list(groups)[:4])
                 ways += f", or those of a group with group={named}"
-            raise SchemaError(f"the datasets differ in length ({said}); {ways}")
+            raise SchemaError(f"the datasets differ in length ({message}); {ways}")
         for name, length in lengths.items():
             if length != counts[0][0]:
                 del found[name]
@@ -348,21 +348,21 @@ class Hdf5Reader(PackedReader):
 
     def facts(self) -> dict[str, Any]:
         file = self._file
-        found: dict[str, Any] = {"superblock": file.superblock}
+        facts: dict[str, Any] = {"superblock": file.superblock}
         layouts = {name: file.tables[name].described for name in self.schema if name in file.tables}
         if layouts:
-            found["layout"] = "; ".join(f"{name}: {how}" for name, how in layouts.items())
+            facts["layout"] = "; ".join(f"{name}: {layout}" for name, layout in layouts.items())
         if file.note is not None:
             chosen = parse_object(file.note).get("chunks")
             if isinstance(chosen, str):
-                found["chunk size"] = chosen
+                facts["chunk size"] = chosen
         for name, values in self.attributes.items():
-            found[f"attributes of {name}" if name else "attributes"] = ", ".join(
+            facts[f"attributes of {name}" if name else "attributes"] = ", ".join(
                 f"{key}={str(value)[:60]}" for key, value in values.items()
             )
         if file.left_out:
-            found["left out"] = "; ".join(f"{name}: {why}" for name, why in file.left_out.items())
-        return found
+            facts["left out"] = "; ".join(f"{name}: {why}" for name, why in file.left_out.items())
+        return facts
 
     def close(self) -> None:
         for one in self._opened:
@@ -444,16 +444,16 @@ class Hdf5Groups(Concat):
             if differing:
                 one = differing[0]
                 had, has = first.get(one, "nothing"), reader.schema.get(one, "nothing")
-                said = f"it is {has} in group {name}, and {had} in {self.groups[0]}"
-                raise SchemaError(f"{said}; choose what all groups have with fields=[…]", field=one)
+                message = f"it is {has} in group {name}, and {had} in {self.groups[0]}"
+                raise SchemaError(f"{message}; choose what all groups have with fields=[…]", field=one)
 
     def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
         stored = [name for name in fields if name != self._named]
-        found = super()._read(indices, stored) if stored else Columns()
+        columns = super()._read(indices, stored) if stored else Columns()
         if len(stored) < len(fields) and self._named is not None:
             names = [name.rsplit("/", 1)[-1].encode() for name in self.groups]
-            found[self._named] = Ragged.from_cells(names).take(self._parts(indices)[0])
-        return Columns((name, found[name]) for name in fields)
+            columns[self._named] = Ragged.from_cells(names).take(self._parts(indices)[0])
+        return Columns((name, columns[name]) for name in fields)
 
     def _spans(self, field: str, indices: I64) -> Spans | None:
         return None if field == self._named else super()._spans(field, indices)

@@ -51,12 +51,12 @@ class Sink(io.RawIOBase):
         return self._at
 
     def write(self, data: Any) -> int:
-        view, at = memoryview(data).cast("B"), self._at
+        view, offset = memoryview(data).cast("B"), self._at
         self._at += len(view)
         self._size = max(self._size, self._at)
         if self._error is None:
             try:
-                self._store(view, at)
+                self._store(view, offset)
                 return len(view)
             # Ctrl-C too: the library is not to meet any exception.
             except BaseException as error:
@@ -75,16 +75,16 @@ class Sink(io.RawIOBase):
         except BaseException as error:
             self._error = self._error or error
             view[:] = bytes(len(view))
-        for at, data in self._lost:
-            first, last = max(at, start), min(at + len(data), start + len(view))
+        for offset, data in self._lost:
+            first, last = max(offset, start), min(offset + len(data), start + len(view))
             if first < last:
-                view[first - start : last - start] = data[first - at : last - at]
+                view[first - start : last - start] = data[first - offset : last - offset]
         return len(view)
 
-    def _store(self, view: memoryview, at: int) -> None:
+    def _store(self, view: memoryview, offset: int) -> None:
         while view:
-            done = os.pwrite(self._fd, view, at)
-            view, at = view[done:], at + done
+            done = os.pwrite(self._fd, view, offset)
+            view, offset = view[done:], offset + done
 
     def _fetch(self, size: int, start: int) -> bytes:
         return os.pread(self._fd, size, start).ljust(size, b"\0")
@@ -122,23 +122,23 @@ class Overlay(Sink):
         self.before = self._size = os.fstat(self._old).st_size
         self._pages: dict[int, bytearray] = {}
 
-    def _store(self, view: memoryview, at: int) -> None:
-        while view and at < self.before:
-            number, inside = divmod(at, PAGE)
+    def _store(self, view: memoryview, offset: int) -> None:
+        while view and offset < self.before:
+            number, inside = divmod(offset, PAGE)
             page = self._page(number, keep=True)
             size = min(len(view), len(page) - inside)
             page[inside : inside + size] = view[:size]
-            view, at = view[size:], at + size
-        super()._store(view, at - self.before)
+            view, offset = view[size:], offset + size
+        super()._store(view, offset - self.before)
 
     def _page(self, number: int, *, keep: bool = False) -> bytearray:
-        found = self._pages.get(number)
-        if found is None:
+        page = self._pages.get(number)
+        if page is None:
             size = min(PAGE, self.before - number * PAGE)
-            found = bytearray(os.pread(self._old, size, number * PAGE).ljust(size, b"\0"))
+            page = bytearray(os.pread(self._old, size, number * PAGE).ljust(size, b"\0"))
             if keep:
-                self._pages[number] = found
-        return found
+                self._pages[number] = page
+        return page
 
     def _fetch(self, size: int, start: int) -> bytes:
         parts = []
@@ -160,7 +160,7 @@ class Overlay(Sink):
         super()._cut(max(0, size - self.before))
 
     def edits(self) -> Iterator[tuple[int, bytes]]:
-        """What has changed among the old bytes: where, and what."""
+        """Changed ranges of the old bytes: offsets and contents."""
         run: list[int] = []
         for number in [*sorted(self._pages), -1]:
             if run and number != run[-1] + 1:

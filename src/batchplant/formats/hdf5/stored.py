@@ -1,4 +1,4 @@
-"""Where the bytes of a dataset's samples come from: one run in the file, chunks, or the library.
+"""Sources of a dataset's bytes: one contiguous run, chunks, or the library.
 
 The library is asked where things lie when a file is opened, and then no more: the bytes are read from the
 mapping and unpacked here, by as many threads as there are, which the library's one lock would not allow.
@@ -50,7 +50,7 @@ class Stored:
         raise NotImplementedError
 
     def starts(self, indices: I64) -> I64 | None:
-        """Where these samples begin in the file; None where they are no runs of bytes there."""
+        """Starts of these samples in the file; None if they are not contiguous there."""
         return None
 
     def needs(self, indices: I64) -> tuple[I64, I64]:
@@ -173,8 +173,8 @@ class Chunks(Stored):
         known = at < len(self.numbers)
         if not known.all() or not (self.numbers[at] == block).all():
             return None
-        found: I64 = self.places[at] + (indices - block * self.chunk) * self.width
-        return found
+        starts: I64 = self.places[at] + (indices - block * self.chunk) * self.width
+        return starts
 
     def needs(self, indices: I64) -> tuple[I64, I64]:
         starts = self.starts(indices)
@@ -218,8 +218,8 @@ class Chunks(Stored):
     def find(self, index: tuple[int, ...]) -> int | None:
         """The place in ``numbers`` of the chunk with these numbers on each axis; None: it is not there."""
         number = 0
-        for at, size in zip(index, (1, *self.grid), strict=True):
-            number = number * size + at
+        for offset, size in zip(index, (1, *self.grid), strict=True):
+            number = number * size + offset
         found = int(np.searchsorted(self.numbers, number))
         return found if found < len(self.numbers) and self.numbers[found] == number else None
 
@@ -325,13 +325,13 @@ def _bytes_of(data: U8) -> int:
     return int(data.nbytes)
 
 
-def _undo(step: tuple[int, tuple[int, ...]], data: U8, most: int) -> U8:
-    """What a filter was given."""
+def _undo(step: tuple[int, tuple[int, ...]], data: U8, limit: int) -> U8:
+    """Parameters of a filter."""
     kind, values = step
     if kind == DEFLATE:
         try:
             # A little more than it should be, so that too much is noticed.
-            return np.frombuffer(zlib.decompressobj().decompress(data.data, most + 16), dtype=np.uint8)
+            return np.frombuffer(zlib.decompressobj().decompress(data.data, limit + 16), dtype=np.uint8)
         except zlib.error as error:
             raise DamagedError(f"a chunk cannot be inflated: {error}") from None
     if kind == SHUFFLE:

@@ -45,10 +45,10 @@ class Part:
         if self.means is not None and not shape and not self.shape:
             return Bool() if self.means == "bool" else Tensor(self.means)
         if self.kind == "number":
-            found = npy.field_of(self.dtype, (*shape, *self.shape))
-            if self.names is not None and isinstance(found, Int):
-                return Int(found.dtype, self.names)
-            return found
+            field = npy.field_of(self.dtype, (*shape, *self.shape))
+            if self.names is not None and isinstance(field, Int):
+                return Int(field.dtype, self.names)
+            return field
         if shape or self.shape:
             raise SchemaError("arrays of text or of varying length have no field kind")
         if self.text:
@@ -136,7 +136,7 @@ def _class_name(kind: Any) -> str:
     return "such"
 
 
-def walk(group: Any, left_out: dict[str, str], most: int = 100_000) -> Iterator[tuple[str, Any]]:
+def walk(group: Any, left_out: dict[str, str], limit: int = 100_000) -> Iterator[tuple[str, Any]]:
     """(dotted name, dataset) of everything below a group that lies in this file, each object once."""
     seen = {_address(group)}
     stack = [("", group)]
@@ -155,8 +155,8 @@ def walk(group: Any, left_out: dict[str, str], most: int = 100_000) -> Iterator[
                 left_out[name] = "another name of an object that was met before"
                 continue
             seen.add(_address(child))
-            if len(seen) > most:
-                raise SchemaError(f"there are more than {most} objects in it; choose a group")
+            if len(seen) > limit:
+                raise SchemaError(f"there are more than {limit} objects in it; choose a group")
             if isinstance(child, h5py.Group) and _is_index(child):
                 left_out[name] = "an index of PyTables"
             elif isinstance(child, h5py.Group):

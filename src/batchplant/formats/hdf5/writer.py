@@ -106,7 +106,7 @@ class Hdf5Writer(GrowingWriter):
         return [f"HDF5 does not compress cells of varying length: {', '.join(ragged)}"]
 
     def _unfit(self, columns: Columns) -> dict[int, BatchplantError]:
-        found: dict[int, BatchplantError] = {}
+        problems: dict[int, BatchplantError] = {}
         for name, field in self.schema.items():
             column = columns[name]
             if self._layout == "packed" or not isinstance(field, Text | Json):
@@ -117,8 +117,8 @@ class Hdf5Writer(GrowingWriter):
             )
             for row in np.unique(np.searchsorted(column.offsets, zeros, "right") - 1).tolist():
                 said = 'text with NUL does not fit into HDF5\'s strings; write it with layout="packed"'
-                found.setdefault(row, EncodeError(said, field=name))
-        return found
+                problems.setdefault(row, EncodeError(said, field=name))
+        return problems
 
     def _begin(self, state: dict[str, Any] | None) -> None:
         spools = [part for parts in self._parts.values() for part in parts]
@@ -260,7 +260,7 @@ class Hdf5Writer(GrowingWriter):
     def _deflated(
         self, array: npt.NDArray[Any], chunk: tuple[int, ...]
     ) -> Iterator[tuple[tuple[int, ...], bytes]]:
-        """Where chunks begin, and the chunks, compressed on all cores, in order."""
+        """Yield starts of chunks and the chunks, compressed on all cores, in order."""
 
         def work(start: tuple[int, ...]) -> bytes:
             part = array[tuple(slice(at, at + size) for at, size in zip(start, chunk, strict=True))]
@@ -319,7 +319,7 @@ def _library() -> Any:
 
 
 def _filter(compression: str | None, level: int) -> dict[str, Any]:
-    """What h5py's create_dataset is to be given."""
+    """Arguments of h5py's create_dataset."""
     if compression == "gzip":
         return {"compression": "gzip", "compression_opts": level, "shuffle": True}
     if compression == "lzf":

@@ -32,7 +32,7 @@ OPEN_FILES = 64
 
 
 def _data_file(metadata: Any, path: str, size: int, written: Any, partition: Any) -> Any:
-    """What a manifest says of a file; ``written``: its Parquet metadata."""
+    """Manifest entry of a file; ``written``: its Parquet metadata."""
     schema = metadata.schema()
     statistics = data_file_statistics_from_parquet_metadata(
         parquet_metadata=written,
@@ -133,9 +133,9 @@ class TableFiles:
 
     def finish(self) -> list[Any]:
         """The files, as manifests describe them."""
-        for one in self._partitions.values():
-            self._flush(one)
-            self._close(one)
+        for partition in self._partitions.values():
+            self._flush(partition)
+            self._close(partition)
         return self._files
 
     def __enter__(self) -> Self:
@@ -157,10 +157,10 @@ class TableFiles:
 
     def give_up(self) -> None:
         """Remove what was written."""
-        for one in self._partitions.values():
+        for partition in self._partitions.values():
             with contextlib.suppress(Exception):
-                if one.out is not None:
-                    one.out.close()
+                if partition.out is not None:
+                    partition.out.close()
         for path in self._paths:
             with contextlib.suppress(Exception):
                 self._table.io.delete(path)
@@ -171,7 +171,7 @@ class TableFiles:
         if spec.is_unpartitioned():
             yield _Key(Record(), spec, schema), rows
             return
-        columns = [self._column(one, schema, rows) for one in spec.fields]
+        columns = [self._column(field, schema, rows) for field in spec.fields]
         code = np.zeros(len(rows), dtype=np.int64)
         for column in columns:
             encoded = column.dictionary_encode()
@@ -185,7 +185,7 @@ class TableFiles:
             yield _Key(Record(*values), spec, schema), rows.take(pa.array(order[start:end]))
 
     def _column(self, one: Any, schema: Any, rows: Any) -> Any:
-        """What a field of the partitioning is in each row."""
+        """Values of a partition field in each row."""
         source = schema.find_field(one.source_id)
         if source not in schema.fields:
             raise UnknownFormatError(
@@ -213,7 +213,7 @@ class TableFiles:
         return one.out.tell() >= self._file_size if self._stored else one.bytes + more > self._file_size
 
     def _open(self, one: _Open) -> None:
-        opened = [other for other in self._partitions.values() if other.writer is not None]
+        opened = [partition for partition in self._partitions.values() if partition.writer is not None]
         if len(opened) >= OPEN_FILES:
             self._close(max(opened, key=lambda other: other.bytes))
         name = f"{len(self._paths):05d}-{self._unique}.parquet"
@@ -237,8 +237,8 @@ class TableFiles:
         one.writer = one.out = None
 
 
-def commit_files(change: Any, files: Iterable[Any], said: dict[str, str]) -> None:
+def commit_files(change: Any, files: Iterable[Any], message: dict[str, str]) -> None:
     """Files as a snapshot of the transaction."""
-    with change.update_snapshot(snapshot_properties=said).fast_append() as append:
-        for one in files:
-            append.append_data_file(one)
+    with change.update_snapshot(snapshot_properties=message).fast_append() as append:
+        for file in files:
+            append.append_data_file(file)

@@ -57,7 +57,7 @@ class FolderIO(PyArrowFileIO):  # type: ignore[misc]
         self._location, self._folder = local(properties["location"]), like(folder, folder.rstrip("/"))
 
     def place(self, location: str) -> str:
-        """Where a file of the table really lies."""
+        """Resolve the location of a file of the table."""
         path = local(location)
         up = is_remote(path) and ".." in path.split("/")
         if path.startswith(self._location + "/") and not up:
@@ -102,10 +102,10 @@ def from_folder(folder: str, outside: bool = False) -> Any:
     file = newest(folder)
     where = {"folder": folder, "outside": "yes" if outside else "no"}
     with wrapped(file):
-        found = FromInputFile.table_metadata(FolderIO({**where, "location": folder}).new_input(file))
+        table_metadata = FromInputFile.table_metadata(FolderIO({**where, "location": folder}).new_input(file))
         # Not StaticTable: it would import whatever class the metadata names.
-        files = FolderIO({**where, "location": found.location})
-        return Table(NAME, found, file, files, NoopCatalog(CATALOG_NAME))
+        files = FolderIO({**where, "location": table_metadata.location})
+        return Table(NAME, table_metadata, file, files, NoopCatalog(CATALOG_NAME))
 
 
 @contextlib.contextmanager

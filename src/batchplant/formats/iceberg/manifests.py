@@ -30,9 +30,9 @@ def files_of(table: Any, snapshot: Any) -> tuple[list[tuple[int, Any]], bool]:
                 entry.data_file.spec_id = manifest.partition_spec_id
                 found.append((number or 0, entry.data_file))
             deletes = deletes or not holds
-    said = None if snapshot.summary is None else snapshot.summary.get("total-data-files")
-    if said is not None and said != str(len(found)):
-        raise DamagedError(f"the manifests list {len(found)} files, and the snapshot says {said}")
+    message = None if snapshot.summary is None else snapshot.summary.get("total-data-files")
+    if message is not None and message != str(len(found)):
+        raise DamagedError(f"the manifests list {len(found)} files, and the snapshot says {message}")
     return sorted(found, key=lambda one: (one[0], one[1].file_path)), deletes
 
 

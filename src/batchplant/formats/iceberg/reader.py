@@ -140,7 +140,7 @@ class IcebergReader(LakeReader):
                 yield Part(place, file.record_count, file.file_size_in_bytes, said=said)
 
     def _said(self, file: Any, name: str) -> tuple[Any, Any, int | None]:
-        """What a manifest says about the values of a field in a file."""
+        """Return the statistics of a field in a file, from its manifest."""
         from pyiceberg.conversions import from_bytes
         from pyiceberg.io.pyarrow import schema_to_pyarrow
 
@@ -179,8 +179,8 @@ class IcebergReader(LakeReader):
         if has_keys(self._table):
             return True
         fields = self._fields.fields
-        nested = any(one.field_type.is_struct or "struct<" in str(one.field_type) for one in fields)
-        default = any(getattr(one, "initial_default", None) is not None for one in fields)
+        nested = any(field.field_type.is_struct or "struct<" in str(field.field_type) for field in fields)
+        default = any(getattr(field, "initial_default", None) is not None for field in fields)
         return default or (nested and len(self._table.metadata.schemas) > 1)
 
     def _column_in(self, file: Any, part: Part, name: str) -> str | None:
@@ -192,25 +192,25 @@ class IcebergReader(LakeReader):
         mapping = self._table.name_mapping()
         names = {name}
         if mapping is not None:
-            names = {one for field in mapping if field.field_id == int(wanted) for one in field.names}
+            names = {name for field in mapping if field.field_id == int(wanted) for name in field.names}
         return next((one.name for one in file if one.name in names), None)
 
     # -- what `info` shows -----------------------------------------------------------------------------
 
     def _history(self, chosen: Any) -> dict[str, Any]:
-        found: dict[str, Any] = {
+        history: dict[str, Any] = {
             "table version": self._table.metadata.format_version,
             "snapshot": "none yet" if chosen is None else str(chosen.snapshot_id),
         }
         if not self._table.spec().is_unpartitioned():
-            found["partitioned by"] = ", ".join(one.name for one in self._table.spec().fields)
-        for one in sorted(self._table.snapshots(), key=lambda one: -one.timestamp_ms)[:HISTORY]:
-            when = datetime.datetime.fromtimestamp(one.timestamp_ms / 1000, datetime.UTC)
-            said = "" if one.summary is None else f"{one.summary.operation.value}"
-            rows = one.summary.get("added-records") if one.summary is not None else None
+            history["partitioned by"] = ", ".join(snapshot.name for snapshot in self._table.spec().fields)
+        for snapshot in sorted(self._table.snapshots(), key=lambda one: -one.timestamp_ms)[:HISTORY]:
+            when = datetime.datetime.fromtimestamp(snapshot.timestamp_ms / 1000, datetime.UTC)
+            said = "" if snapshot.summary is None else f"{snapshot.summary.operation.value}"
+            rows = snapshot.summary.get("added-records") if snapshot.summary is not None else None
             added = f", {rows} rows added" if rows is not None else ""
-            found[f"{when:%Y-%m-%d %H:%M:%S}Z {one.snapshot_id}"] = f"{said}{added}"
-        return found
+            history[f"{when:%Y-%m-%d %H:%M:%S}Z {snapshot.snapshot_id}"] = f"{said}{added}"
+        return history
 
     def facts(self) -> dict[str, Any]:
         return {**super().facts(), **self._facts}

@@ -1,4 +1,4 @@
-"""What a table is called, where its metadata is, and its catalog."""
+"""Name of a table, location of its metadata, and its catalog."""
 
 from __future__ import annotations
 
@@ -57,8 +57,12 @@ def newest(folder: str) -> str:
     if tree.exists(catalog):
         return join(inside, os.path.basename(_from_catalog(catalog)))
     with contextlib.suppress(BatchplantError, UnicodeDecodeError):
-        said = (read_beside(hint) or b"")[:100].decode().strip()
-        named = said if said.endswith(".metadata.json") else f"{'v' * said.isdigit()}{said}.metadata.json"
+        message = (read_beside(hint) or b"")[:100].decode().strip()
+        named = (
+            message
+            if message.endswith(".metadata.json")
+            else f"{'v' * message.isdigit()}{message}.metadata.json"
+        )
         if os.path.basename(named) in names:
             return join(inside, os.path.basename(named))
     if not names:
@@ -80,7 +84,7 @@ def _connect(file: str, mode: str) -> sqlite3.Connection:
 
 
 def _locations(file: str, mode: str = "ro") -> list[tuple[Any, ...]]:
-    """Where the catalog says that the metadata of its tables lies."""
+    """Return the locations of its tables' metadata, from the catalog."""
     try:
         with contextlib.closing(_connect(file, mode)) as opened:
             return opened.execute("SELECT metadata_location FROM iceberg_tables").fetchall()
@@ -144,14 +148,14 @@ def has_keys(table: Any) -> bool:
     return "s3.access-key-id" in table.io.properties
 
 
-def reached_by(table: Any, path: str, given: StorageOptions = PLAIN) -> str:
+def reached_by(table: Any, path: str, storage_options: StorageOptions = PLAIN) -> str:
     """A file of a table in a bucket: a catalog knows where its store is, unless whoever opens it does."""
     if isinstance(path, Url) or not is_remote(path):
         return path
     known = table.io.properties
-    endpoint = given.endpoint or known.get("s3.endpoint")
-    region = given.region or known.get("s3.region")
-    return Url(path, dataclasses.replace(given, endpoint=endpoint, region=region))
+    endpoint = storage_options.endpoint or known.get("s3.endpoint")
+    region = storage_options.region or known.get("s3.region")
+    return Url(path, dataclasses.replace(storage_options, endpoint=endpoint, region=region))
 
 
 @contextlib.contextmanager

@@ -67,26 +67,26 @@ class IcebergUpkeep(Upkeep):
         cutoff = int(time.time() * 1000 - older_than / datetime.timedelta(milliseconds=1))
         with self._open() as table:
             metadata = table.metadata
-            gone = _expired(metadata, cutoff)
-            kept = [one for one in metadata.snapshots if one.snapshot_id not in gone]
-            needed = {_place(table, name) for one in kept for name in names_of(table, one)}
-            needed |= {_place(table, one) for one in _described(table)}
+            expired = _expired(metadata, cutoff)
+            kept = [snapshot for snapshot in metadata.snapshots if snapshot.snapshot_id not in expired]
+            needed = {_place(table, name) for snapshot in kept for name in names_of(table, snapshot)}
+            needed |= {_place(table, snapshot) for snapshot in _described(table)}
             found: set[str] = set()
-            for one in metadata.snapshots:
-                if one.snapshot_id in gone:
+            for snapshot in metadata.snapshots:
+                if snapshot.snapshot_id in expired:
                     # One whose files are gone in part has nothing more to lose.
                     with contextlib.suppress(BatchplantError):
-                        found.update(_place(table, name) for name in names_of(table, one))
+                        found.update(_place(table, name) for name in names_of(table, snapshot))
             found = (found | set(_strays(table, cutoff))) - needed
-            files = sorted(one for one in found if _inside(table, one))
-            size = sum(_size(reached_by(table, one)) for one in files)
+            files = sorted(snapshot for snapshot in found if _inside(table, snapshot))
+            size = sum(_size(reached_by(table, snapshot)) for snapshot in files)
             if not dry_run:
-                if gone:
+                if expired:
                     with table.maintenance.expire_snapshots() as expire:
-                        expire.by_ids(sorted(gone))
+                        expire.by_ids(sorted(expired))
                 # From here on no state has them.
                 _remove(table, files)
-        return Vacuumed(files, size, sorted(gone), not dry_run)
+        return Vacuumed(files, size, sorted(expired), not dry_run)
 
     # -- compact ---------------------------------------------------------------------------------------
 
@@ -94,7 +94,7 @@ class IcebergUpkeep(Upkeep):
         with self._open() as table:
             groups, left = _small(table, file_size)
             files = [one for group in groups for one in group]
-            size = sum(one.file_size_in_bytes for one in files)
+            size = sum(file.file_size_in_bytes for file in files)
             if dry_run or not files:
                 made = sum(_files_of(group, file_size) for group in groups)
                 return Compacted(len(files), made, size, left, not dry_run)
@@ -109,13 +109,13 @@ def _states(table: Any) -> list[State]:
     for name, ref in metadata.refs.items():
         names.setdefault(ref.snapshot_id, []).append(name)
     # A snapshot may become current again, by a rollback.
-    when = {one.snapshot_id: one.timestamp_ms for one in metadata.snapshot_log}
+    when = {snapshot.snapshot_id: snapshot.timestamp_ms for snapshot in metadata.snapshot_log}
     found = []
-    for one in metadata.snapshots:
-        said, number = one.summary, one.snapshot_id
+    for snapshot in metadata.snapshots:
+        said, number = snapshot.summary, snapshot.snapshot_id
         operation = "unknown" if said is None else said.operation.value
         rows = None if said is None else count(said.get("added-records"))
-        at = utc(max(one.timestamp_ms, when.get(number, 0)))
+        at = utc(max(snapshot.timestamp_ms, when.get(number, 0)))
         refs = tuple(sorted(names.get(number, ())))
         found.append(State(number, at, operation, rows, number == metadata.current_snapshot_id, refs))
     return sorted(found, key=lambda one: (one.at, one.current), reverse=True)
@@ -124,27 +124,29 @@ def _states(table: Any) -> list[State]:
 def _expired(metadata: Any, cutoff: int) -> set[int]:
     """The snapshots that nobody can have opened since a time as the latest state, and that no ref names."""
     ended: dict[int, int] = {}
-    for one in metadata.snapshots:
-        if one.parent_snapshot_id is not None:
-            ended[one.parent_snapshot_id] = max(ended.get(one.parent_snapshot_id, 0), one.timestamp_ms)
+    for snapshot in metadata.snapshots:
+        if snapshot.parent_snapshot_id is not None:
+            ended[snapshot.parent_snapshot_id] = max(
+                ended.get(snapshot.parent_snapshot_id, 0), snapshot.timestamp_ms
+            )
     log = metadata.snapshot_log
-    for one, following in itertools.pairwise(log):
-        ended[one.snapshot_id] = max(ended.get(one.snapshot_id, 0), following.timestamp_ms)
+    for snapshot, following in itertools.pairwise(log):
+        ended[snapshot.snapshot_id] = max(ended.get(snapshot.snapshot_id, 0), following.timestamp_ms)
     heads = {ref.snapshot_id for ref in metadata.refs.values()} | {metadata.current_snapshot_id}
-    by_id = {one.snapshot_id: one for one in metadata.snapshots}
+    by_id = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
     usual = count(metadata.properties.get("history.expire.min-snapshots-to-keep")) or 1
     for ref in metadata.refs.values():
         # As many of a branch as the table says, whatever their age.
-        one = by_id.get(ref.snapshot_id)
+        snapshot = by_id.get(ref.snapshot_id)
         for _ in range(ref.min_snapshots_to_keep or usual):
-            if one is None:
+            if snapshot is None:
                 break
-            heads.add(one.snapshot_id)
-            one = by_id.get(one.parent_snapshot_id)
+            heads.add(snapshot.snapshot_id)
+            snapshot = by_id.get(snapshot.parent_snapshot_id)
     return {
         number
-        for number, one in by_id.items()
-        if number not in heads and max(one.timestamp_ms, ended.get(number, 0)) < cutoff
+        for number, snapshot in by_id.items()
+        if number not in heads and max(snapshot.timestamp_ms, ended.get(number, 0)) < cutoff
     }
 
 
@@ -157,7 +159,7 @@ def _described(table: Any) -> Iterator[str]:
 
 
 def _place(table: Any, name: str) -> str:
-    """Where a file lies, as one text for one file."""
+    """Normalize the location of a file."""
     return local(str(getattr(table.io, "place", str)(name)))
 
 
@@ -188,12 +190,12 @@ def _strays(table: Any, cutoff: int) -> Iterator[str]:
 def _remove(table: Any, files: list[str]) -> None:
     if files and is_remote(files[0]) and not has_keys(table):
         # The library would leave a folder in the place of each.
-        remove_all([reached_by(table, one) for one in files])
+        remove_all([reached_by(table, file) for file in files])
         return
-    for one in files:
+    for file in files:
         # Another process is at it, too.
         with contextlib.suppress(FileNotFoundError):
-            table.io.delete(one)
+            table.io.delete(file)
 
 
 def _size(path: str) -> int:

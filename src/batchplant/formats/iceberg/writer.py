@@ -95,23 +95,25 @@ class IcebergWriter(LakeWriter):
         return False
 
     def _unfit(self, columns: Columns) -> dict[int, BatchplantError]:
-        found = super()._unfit(columns)
+        problems = super()._unfit(columns)
         for name, field in self.schema.items():
             # The library notes the least and the most of a column, in Python's calendar.
             for row in unfit_rows(field, columns[name], YEARS):
-                found.setdefault(row, EncodeError("Iceberg's library knows the years 1 to 9999", field=name))
-        return found
+                problems.setdefault(
+                    row, EncodeError("Iceberg's library knows the years 1 to 9999", field=name)
+                )
+        return problems
 
     def _existing(self) -> tuple[Schema, Any, list[str]]:
         with IcebergReader(self.path, catalog=self._given) as reader:
             current = reader._table.current_snapshot()
-            keys = [one.name for one in reader._table.spec().fields]
+            keys = [field.name for field in reader._table.spec().fields]
             return reader.schema, None if current is None else current.snapshot_id, keys
 
     def _is_committed(self, id: str) -> bool:
         with IcebergReader(self.path, catalog=self._given) as reader:
             snapshots = reader._table.metadata.snapshots
-            return any(one.summary and one.summary.get(TRANSACTION) == id for one in snapshots)
+            return any(snapshot.summary and snapshot.summary.get(TRANSACTION) == id for snapshot in snapshots)
 
     # -- commits ---------------------------------------------------------------------------------------
 

@@ -98,7 +98,7 @@ def _document(cell: U8 | None, row: int) -> bytes:
 def _shapes(
     encoding: Encoding, field: Tensor, data: U8, starts: I64, sizes: I64
 ) -> tuple[int, npt.NDArray[np.int64]]:
-    """How long the head of an array is, and the shape of each; checked against the field and the sizes."""
+    """Return header size and shape of each array, checked against the field and the sizes."""
     stored = stored_dtype(np.dtype(field.dtype))
     assert stored is not None
     axes = len(field.shape)

@@ -34,14 +34,14 @@ def load(
         if by_table and index.tables is not None:
             if tables.has_table(source):
                 return tables.opened(source, chunk.samples, index.tables)
-            if [(name, one) for name, (one, _) in index.tables.items()] != index.columns:
+            if [(name, table) for name, (table, _) in index.tables.items()] != index.columns:
                 raise DamagedError("it holds no Arrow table, as the first chunk does")
         if packed:
             source = unpack(source, index.level, chunk.samples, sizes[1])
             if index.level == "chunk":
                 _check_size(source, sizes)
-        found = Opened(source, table_of(source, chunk.samples, path))
-        return found if block is None else _in_blocks(index, chunk, found, block)
+        opened = Opened(source, table_of(source, chunk.samples, path))
+        return opened if block is None else _in_blocks(index, chunk, opened, block)
     except BatchplantError as error:
         raise error.at(path=path) from None
 
@@ -51,13 +51,13 @@ def _check_size(source: Source, sizes: tuple[int, int]) -> None:
         raise DamagedError(f"it has {source.size} bytes, and the index says {sizes[0]}")
 
 
-def _in_blocks(index: Index, chunk: Chunk, found: Opened, block: int) -> Opened:
-    start, width = 4 * len(found.table) + 4, np.dtype(str(index.columns[0][1].dtype)).itemsize
+def _in_blocks(index: Index, chunk: Chunk, opened: Opened, block: int) -> Opened:
+    start, width = 4 * len(opened.table) + 4, np.dtype(str(index.columns[0][1].dtype)).itemsize
     dim = chunk.dim or 0
-    if start + dim * width > found.source.size:
+    if start + dim * width > opened.source.size:
         raise DamagedError(f"the index says {dim} tokens, more than it has")
     ends = start + np.arange(dim // block + 1, dtype=np.int64) * (block * width)
-    return Opened(found.source, ends.astype(np.uint32), head=start)
+    return Opened(opened.source, ends.astype(np.uint32), head=start)
 
 
 def check_counts(folder: str, index: Index) -> None:

@@ -83,7 +83,7 @@ class Encoding:
 
     @property
     def order(self) -> str:
-        """Of the bytes of the numbers before the values of an array."""
+        """Size of the numbers before the values of an array."""
         return ">" if self.text == "tensor" else "<"
 
 
@@ -104,13 +104,13 @@ def parse(text: str) -> Encoding:
 
 
 def stored_dtype(dtype: np.dtype[Any]) -> str | None:
-    """What values of a dtype are stored as; None where LitData has none for it."""
+    """Return LitData's encoding of a dtype; None if it has none."""
     name = "int64" if dtype.kind in "mM" else dtype.name
     return name if name in NUMPY else None
 
 
 def encoding_of(field: Field) -> Encoding:
-    """How we write a field."""
+    """Choose the encoding of a field."""
     return parse(_text_of(field))
 
 
@@ -155,8 +155,8 @@ def field_of(encoding: Encoding, cells: Ragged) -> Field:
     if encoding.form == "pil":
         return pil.field_of(cells)
     if name in IMAGE_ENCODINGS:
-        found = infer_image(cells) if len(cells) else None
-        return Image() if found is None and not len(cells) else found or Bytes()
+        image = infer_image(cells) if len(cells) else None
+        return Image() if image is None and not len(cells) else image or Bytes()
     known: dict[str, Field] = {
         "str": Text(),
         "text": Text(),

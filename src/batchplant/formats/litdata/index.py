@@ -31,7 +31,7 @@ _PARQUET = re.compile(rb'"filename"\s*:\s*"[^"]*\.parquet"')
 
 
 class Chunk(NamedTuple):
-    """What an index says of a chunk. ``dim``: its tokens."""
+    """Index entry of a chunk. ``dim``: its tokens."""
 
     samples: int
     name: str
@@ -41,7 +41,7 @@ class Chunk(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Index:
-    """What an index says. ``said``: the whole document; ``bare``: chunks are tokens without sizes.
+    """Contents of an index. ``said``: the whole document; ``bare``: chunks are tokens without sizes.
 
     ``compression``: ``zstd`` or ``zstd:7``, and ``level`` what is packed by itself: a chunk, a batch or a
     sample. ``tables``: name → (encoding, whether it can be missing), where chunks may hold Arrow tables.
@@ -86,7 +86,7 @@ def _parsed(said: dict[str, Any]) -> Index:
     if loader == TOKENS:
         columns = _tokens(columns, said.get(NOTE))
     if said.get(NOTE) is not None:
-        note = Note.parse(said[NOTE], [one for one, _ in columns])
+        note = Note.parse(said[NOTE], [column for column, _ in columns])
         _check_note(note, dict(columns))
     return Index(chunks, said, columns, compression, level, loader == TOKENS, note, _tables(config, columns))
 
@@ -127,11 +127,11 @@ def _tokens(columns: Sequence[tuple[str, Encoding]], note: Any) -> list[tuple[st
 def _tables(
     config: dict[str, Any], columns: Sequence[tuple[str, Encoding]]
 ) -> dict[str, tuple[Encoding, bool]] | None:
-    """What stands in Arrow tables: all keys that samples had, not only those of the first one."""
+    """Fields of Arrow tables: all keys that samples had, not only those of the first one."""
     types = config.get("types")
     if not isinstance(types, dict) or not types or not all(isinstance(one, str) for one in types):
         return None
-    found = {}
+    tables = {}
     # The index has them in order of name; samples have theirs.
     first = dict.fromkeys(name.partition(".")[0] for name, _ in columns)
     for name in [*(name for name in first if name in types), *(name for name in types if name not in first)]:
@@ -139,8 +139,8 @@ def _tables(
         kind = IN_TABLES.get(str(one.get("type")))
         if kind is None:
             return None
-        found[name] = encodings.parse(kind), bool(one.get("optional"))
-    return found
+        tables[name] = encodings.parse(kind), bool(one.get("optional"))
+    return tables
 
 
 def _check_note(note: Note, columns: dict[str, Encoding]) -> None:

@@ -31,10 +31,10 @@ def text_of(data: bytes) -> bytes:
     """The JSON text of a packed value."""
     reader = _Packed(data)
     try:
-        found = reader.value()
+        value = reader.value()
         if reader.at != len(data):
             raise ValueError(f"{len(data) - reader.at} bytes are left over")
-        return json.dumps(found, ensure_ascii=False, separators=(",", ":")).encode()
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
     except (*NOTE_ERRORS, struct.error) as error:
         raise DecodeError(f"not a list or dict as LitData packs them: {error}") from None
 
@@ -44,22 +44,22 @@ class _Packed:
         self.data, self.at = data, 0
 
     def take(self, size: int) -> bytes:
-        found = self.data[self.at : self.at + size]
-        if len(found) != size:
+        result = self.data[self.at : self.at + size]
+        if len(result) != size:
             raise ValueError(f"{size} bytes are needed at byte {self.at}")
         self.at += size
-        return found
+        return result
 
     def count(self, width: int) -> int:
         """A number of parts that take at least so many bytes each."""
-        found: int = _U32.unpack(self.take(4))[0]
-        if found * width > len(self.data) - self.at:
+        count: int = _U32.unpack(self.take(4))[0]
+        if count * width > len(self.data) - self.at:
             raise ValueError(
-                f"{found} parts at byte {self.at}, and {len(self.data) - self.at} bytes are left"
+                f"{count} parts at byte {self.at}, and {len(self.data) - self.at} bytes are left"
             )
         # One byte can become an object of Python.
-        limits.check("a list", OBJECT * found, len(self.data))
-        return found
+        limits.check("a list", OBJECT * count, len(self.data))
+        return count
 
     def text(self) -> str:
         return self.take(self.count(1)).decode()

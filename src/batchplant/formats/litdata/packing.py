@@ -28,7 +28,7 @@ FRAME = np.dtype([("first", "<u4"), ("rows", "<u4"), ("place", "<u8"), ("packed"
 
 
 def pack(compression: str) -> Callable[[U8], bytes]:
-    """What packs bytes: ``zstd``, ``zstd:7``."""
+    """Compressor by name: ``zstd``, ``zstd:7``."""
     name, colon, given = compression.partition(":")
     if name != "zstd" or (colon and not (given.isdecimal() and 1 <= int(given) <= 22)):
         raise OptionError(f"compression is zstd, with a level as in zstd:7, not {compression!r}")
@@ -60,10 +60,10 @@ def packed_chunk(level: str, compress: Callable[[U8], bytes], head: list[U8], re
     return np.concatenate(pieces)
 
 
-def unpack(source: Source, level: str, samples: int, most: int) -> UnpackedSource:
+def unpack(source: Source, level: str, samples: int, limit: int) -> UnpackedSource:
     """The chunk that is packed in a file, with its usual table; ``most``: of a whole one, its bytes."""
     if level == "chunk":
-        return kept(source.path, _up_to(unzstd(source), most, source.path), source.size)
+        return kept(source.path, _up_to(unzstd(source), limit, source.path), source.size)
     head = source.view(0, min(8, source.size)).tobytes()
     if level == "batch":
         if head != MAGIC:
@@ -72,12 +72,12 @@ def unpack(source: Source, level: str, samples: int, most: int) -> UnpackedSourc
     return kept(source.path, _samples(source, samples), source.size)
 
 
-def _up_to(pieces: Iterator[U8], most: int, path: str, offset: int | None = None) -> Iterator[U8]:
-    left = most
+def _up_to(pieces: Iterator[U8], limit: int, path: str, offset: int | None = None) -> Iterator[U8]:
+    left = limit
     for piece in pieces:
         left -= len(piece)
         if left < 0:
-            raise DamagedError(f"more than {most} bytes are packed here", path=path, offset=offset)
+            raise DamagedError(f"more than {limit} bytes are packed here", path=path, offset=offset)
         yield piece
 
 
@@ -104,12 +104,12 @@ def _batches(source: Source, samples: int) -> Iterator[U8]:
     if (frames["size"] != bounds[ends] - bounds[frames["first"]]).any():
         raise DamagedError("its batches have other sizes than their samples", offset=HEAD)
     yield _usual_head(sizes)
-    for _, _, place, packed, size in frames.tolist():
-        yield from _frame(source, place, packed, size)
+    for _, _, frame, packed, size in frames.tolist():
+        yield from _frame(source, frame, packed, size)
 
 
 def _frame(source: Source, start: int, packed: int, size: int | None) -> Iterator[U8]:
-    """What is packed in a part of a file."""
+    """Decompress a range of a file."""
     part = UnpackedSource(source.path, source.view(start, packed))
     pieces = limited(unzstd(part), source.path, source.size) if size is None else unzstd(part)
     found = 0

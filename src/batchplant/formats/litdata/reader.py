@@ -32,7 +32,7 @@ class LitDataReader(ShardsReader):
         if block_size is not None and (not found.bare or block_size < 1):
             takes = "is 1 or more" if found.bare else "is for sets of tokens, and this is none"
             raise OptionError(f"block_size {takes}", path=path)
-        if block_size is not None and any(one.dim is None for one in found.chunks):
+        if block_size is not None and any(chunk.dim is None for chunk in found.chunks):
             # LitData does not count where the first sample of a chunk is empty, and cannot read it either.
             raise DamagedError("its index does not count the tokens; open it without block_size", path=path)
         self._block = block_size
@@ -40,11 +40,14 @@ class LitDataReader(ShardsReader):
         self.by_table = found.tables is not None and self._has_table()
         self.columns = found.columns
         if self.by_table and found.tables is not None:
-            self.columns = [(name, one) for name, (one, _) in found.tables.items()]
+            self.columns = [(name, table) for name, (table, _) in found.tables.items()]
         self._encodings = dict(self.columns)
         self.width = len(self.columns)
         self.shards = Shards(
-            [one.samples if block_size is None else (one.dim or 0) // block_size for one in found.chunks],
+            [
+                chunk.samples if block_size is None else (chunk.dim or 0) // block_size
+                for chunk in found.chunks
+            ],
             [(name, None) for name, _ in self.columns],
             lambda number: chunks.open_file(path, found, found.chunks[number]),
             self._load,
@@ -59,7 +62,9 @@ class LitDataReader(ShardsReader):
         self.missing = None if found.note is None else found.note.missing
         self._set_schema(self._told(), schema)
         allowed = () if schema is None else given_schema(schema)
-        self._pickles = {name for name, one in self.columns if one.form == "pickle" and name not in allowed}
+        self._pickles = {
+            name for name, column in self.columns if column.form == "pickle" and name not in allowed
+        }
 
     def _has_table(self) -> bool:
         if not self.index.chunks:
@@ -122,7 +127,7 @@ class LitDataReader(ShardsReader):
         return chunks.file_of(self.path, self.index, self.index.chunks[number])[0]
 
     def _stored_bytes(self) -> int:
-        return sum(one.size for one in self.index.chunks)
+        return sum(chunk.size for chunk in self.index.chunks)
 
     # -- checking --------------------------------------------------------------------------------------
 
@@ -146,7 +151,7 @@ class LitDataReader(ShardsReader):
             packed = f"{packed}, by {self.index.level}"
         found: dict[str, Any] = {"chunks": len(self.index.chunks), "compression": packed}
         if self.index.bare:
-            found["tokens"] = sum(one.dim or 0 for one in self.index.chunks)
+            found["tokens"] = sum(chunk.dim or 0 for chunk in self.index.chunks)
         if self.by_table:
             found["layout"] = "Arrow tables"
         if self._pickles:

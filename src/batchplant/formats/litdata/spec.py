@@ -1,4 +1,4 @@
-"""How LitData says which values a sample has: a tree of containers, and an encoding for each of its leaves.
+"""LitData's description of samples: a tree of containers with an encoding for each leaf.
 
 ``data_spec`` is JSON in a string: ``[1, node]``. A node has ``type``, ``context``, ``children_spec``; those
 of a leaf are empty. The context of a dict is again JSON in a string, the list of its keys. The leaf of
@@ -27,11 +27,11 @@ def names_of(said: str) -> list[str]:
     version, root = parse(said)
     if version != 1:
         raise SchemaError(f"its data_spec is of version {str(version)[:20]!r}, and only 1 is known")
-    found = [".".join(path) or ONLY for path in _leaves(root, ())]
-    twice = next((name for place, name in enumerate(found) if name in found[:place]), None)
+    names = [".".join(path) or ONLY for path in _leaves(root, ())]
+    twice = next((name for place, name in enumerate(names) if name in names[:place]), None)
     if twice is not None:
         raise SchemaError("two of its values would have this name", field=twice)
-    return found
+    return names
 
 
 def _leaves(node: dict[str, Any], path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:

@@ -56,8 +56,8 @@ def opened(source: Source, samples: int, tables: Tables) -> Opened:
         if isinstance(column, Ragged) and column.valid is not None:
             absent[name] = ~column.valid
     made = [
-        cells.packed(one, field_of(one, optional=optional), columns[name])
-        for name, (one, optional) in tables.items()
+        cells.packed(table, field_of(table, optional=optional), columns[name])
+        for name, (table, optional) in tables.items()
     ]
     records = records_of(made, [True] * len(made))
     table = (4 * (samples + 2) + records.offsets).astype("<u4")

@@ -79,7 +79,7 @@ class LitDataWriter(ShardsWriter):
         """Write on as what is there was written: LitData has one compression for all chunks."""
         assert isinstance(base, LitDataReader)
         found = base.index
-        pickled = next((name for name, one in base.columns if one.form == "pickle"), None)
+        pickled = next((name for name, column in base.columns if column.form == "pickle"), None)
         if pickled is not None:
             raise self.cannot_append(f"its field {pickled!r} holds pickles")
         if base.columns != found.columns:
@@ -93,8 +93,8 @@ class LitDataWriter(ShardsWriter):
         if there is not None:
             self._pack = self._pack or pack(str(found.compression))
         self._compression, self._level = found.compression, found.level
-        names = (re.search(r"chunk-\d+-(\d{1,9})\D", one.name) for one in found.chunks)
-        self._first = max((int(one[1]) for one in names if one), default=-1) + 1
+        names = (re.search(r"chunk-\d+-(\d{1,9})\D", chunk.name) for chunk in found.chunks)
+        self._first = max((int(name[1]) for name in names if name), default=-1) + 1
 
     # -- samples ---------------------------------------------------------------------------------------
 
@@ -134,7 +134,7 @@ class LitDataWriter(ShardsWriter):
             "chunk_bytes": self._limit, "chunk_size": None, "compression": self._compression,
             "compression_level": inside, "ipc_compression": None,
             "compression_batch_size": BATCH if inside == "batch" else None,
-            "data_format": [one.text for _, one in self._columns],
+            "data_format": [column.text for _, column in self._columns],
             "data_spec": spec.single() if self._tokens else spec.dict_of([name for name, _ in self._columns]),
             "types": None, "encryption": None, "item_loader": TOKENS if self._tokens else TREES,
         }  # fmt: skip

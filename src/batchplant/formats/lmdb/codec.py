@@ -1,4 +1,4 @@
-"""What all codecs of values have in common."""
+"""Base class of codecs of values."""
 
 from __future__ import annotations
 
@@ -19,5 +19,5 @@ class Codec:
         raise NotImplementedError
 
     def find(self, field: str, data: U8, starts: I64, sizes: I64) -> Runs | None:
-        """Where the cells lie in ``data``; None where they are no plain runs."""
+        """Locate the cells in ``data``; None if they are not contiguous."""
         return None

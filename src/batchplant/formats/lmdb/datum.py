@@ -54,15 +54,15 @@ class DatumCodec(Codec):
 
     def read(self, fields: Sequence[str], data: U8, starts: I64, sizes: I64) -> Columns:
         rows = _scan(data, starts, sizes)
-        found = Columns()
+        columns = Columns()
         for name in fields:
             if name == "label":
-                found[name] = rows[:, LABEL].astype(np.int32)
+                columns[name] = rows[:, LABEL].astype(np.int32)
             elif isinstance(self._data, Image):
-                found[name] = self._read_images(rows, data)
+                columns[name] = self._read_images(rows, data)
             else:
-                found[name] = self._read_arrays(rows, data, starts, sizes)
-        return found
+                columns[name] = self._read_arrays(rows, data, starts, sizes)
+        return columns
 
     def find(self, field: str, data: U8, starts: I64, sizes: I64) -> Runs | None:
         if field != "image":

@@ -1,4 +1,4 @@
-"""Where the entries of an environment lie, found without liblmdb."""
+"""Locations of the entries of an environment, found without liblmdb."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _makes_sense(found: index.Index) -> bool:
 def scan(
     source: Source, report: index.Report, *, db: str | None = None
 ) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
-    """Where the keys and values of a database lie."""
+    """Locations of the keys and values of a database."""
     if not isinstance(source, MappedSource):
         return _scan_remote(source, report, db)
     data = source.view(0, source.size)
@@ -195,15 +195,15 @@ def _without(
 
 
 def before(keys: Ragged, others: Ragged) -> Flags:
-    """Which keys come before the others: byte by byte, and where one ends, the shorter first."""
+    """Compare keys bytewise; of equal prefixes, the shorter comes first."""
     width = max(1, int(keys.sizes.max(initial=0)), int(others.sizes.max(initial=0)))
     padded = [np.zeros((len(keys), width), dtype=np.uint8) for _ in range(2)]
     for grid, cells in zip(padded, (keys, others), strict=True):
         places = np.arange(len(cells), dtype=np.int64) * width
         _native.copy_runs(cells.data, cells.starts.copy(), cells.sizes, grid.reshape(-1), places)
     one, other = (grid.view(f"S{width}")[:, 0] for grid in padded)
-    found: Flags = (one < other) | ((one == other) & (keys.sizes < others.sizes))
-    return found
+    result: Flags = (one < other) | ((one == other) & (keys.sizes < others.sizes))
+    return result
 
 
 def _printable(data: U8, arrays: dict[str, npt.NDArray[Any]]) -> bool:

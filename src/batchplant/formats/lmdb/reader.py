@@ -77,7 +77,7 @@ class LmdbReader(RecordReader):
         return Whole(self.path, [file], state=state, options=self._init_args[1])
 
     def _note(self) -> Note | None:
-        """What our own writer left behind the samples."""
+        """Metadata that our writer stored after the samples."""
         if not self.length:
             return None
         last = self._key_cells(np.array([self.length - 1]))[0]
@@ -131,9 +131,9 @@ class LmdbReader(RecordReader):
             low[left[before]], high[left[~before]] = middle[before] + 1, middle[~before]
         there = np.flatnonzero(low < self.length)
         there = there[same_cells(self._key_cells(low[there]), keys.take(there))]
-        found = np.full(len(keys), -1, dtype=np.int64)
-        found[there] = low[there]
-        return found
+        result = np.full(len(keys), -1, dtype=np.int64)
+        result[there] = low[there]
+        return result
 
     def _is_key(self, field: str) -> bool:
         return self._codec is not None and field == KEY and KEY not in self._codec.fields
@@ -142,15 +142,15 @@ class LmdbReader(RecordReader):
         if self._codec is None:
             return super()._read(indices, fields)
         values = [name for name in fields if not self._is_key(name)]
-        found = Columns()
+        columns = Columns()
         if values:
             data, at, sizes, starts = self._found(indices, check=False)
             try:
-                found = self._codec.read(values, data, at, sizes)
+                columns = self._codec.read(values, data, at, sizes)
             except BatchplantError as error:
                 raise self._placed(error, indices, at, starts) from None
         return Columns(
-            (name, self._key_cells(indices) if self._is_key(name) else found[name]) for name in fields
+            (name, self._key_cells(indices) if self._is_key(name) else columns[name]) for name in fields
         )
 
     def _spans(self, field: str, indices: I64) -> Spans | None:

@@ -1,4 +1,4 @@
-"""Where the entries of an environment on a server lie: only the pages of its trees are fetched.
+"""Locate the entries of a remote environment: only the pages of its trees are fetched.
 
 That is level by level, the pages of a level side by side. Large values have pages of their own, which are not
 looked at before somebody reads them.
@@ -28,7 +28,7 @@ Tree = tuple[int, int, int, int]
 
 
 class Entries(NamedTuple):
-    """What a tree holds, in order; ``named``: the numbers of those that are databases."""
+    """Entries of a tree, in order; ``named``: the numbers of those that are databases."""
 
     arrays: dict[str, npt.NDArray[Any]]
     keys: Ragged
@@ -113,11 +113,11 @@ def _fetched(source: Source, size: int, pages: I64, kind: int) -> Iterator[tuple
         yield some, data, Nodes(row, offset, low, node_flags, key)
 
 
-def _number(data: U8, row: I64, at: I64, width: int) -> I64:
-    found = np.zeros(len(row), dtype=np.int64)
+def _number(data: U8, row: I64, offset: I64, width: int) -> I64:
+    number = np.zeros(len(row), dtype=np.int64)
     for byte in range(width):
-        found |= data[row, at + byte].astype(np.int64) << (8 * byte)
-    return found
+        number |= data[row, offset + byte].astype(np.int64) << (8 * byte)
+    return number
 
 
 def _refuse(source: Source, bad: Any, offsets: I64, message: str) -> None:

@@ -1,4 +1,4 @@
-"""What the values of an environment are, where it does not hold our own samples."""
+"""Kinds of values in environments that our writer did not make."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class MsgpackCodec(Codec):
 
     name = "msgpack"
 
-    def __init__(self, given: Schema | None, data: U8, starts: I64, sizes: I64) -> None:
+    def __init__(self, schema: Schema | None, data: U8, starts: I64, sizes: I64) -> None:
         values = []
         for row, (start, size) in enumerate(zip(starts.tolist(), sizes.tolist(), strict=True)):
             try:
@@ -49,9 +49,9 @@ class MsgpackCodec(Codec):
             except (ValueError, OverflowError, RecursionError) as error:
                 raise DecodeError(f"not MessagePack: {error}", sample=row) from None
         self._bare = not all(_is_map(value) for value in values) or not values
-        if given is not None:
-            self._bare = self._bare and len(given) == 1 and bool(values)
-            self._schema = given
+        if schema is not None:
+            self._bare = self._bare and len(schema) == 1 and bool(values)
+            self._schema = schema
         elif self._bare:
             self._schema = Schema({VALUE: Json()})
         else:
@@ -110,15 +110,15 @@ class PickleCodec(Codec):
         self.fields = self._schema
 
     def _load(self, data: U8, starts: I64, sizes: I64) -> list[Any]:
-        found = []
+        result = []
         for row, (start, size) in enumerate(zip(starts.tolist(), sizes.tolist(), strict=True)):
             try:
-                found.append(pickle.loads(data[start : start + size].tobytes()))
+                result.append(pickle.loads(data[start : start + size].tobytes()))
             # A pickle runs code, which raises what it likes.
             except Exception as error:
                 reason = f"the pickle does not load: {type(error).__name__}: {error}"
                 raise DecodeError(reason, sample=row) from None
-        return found
+        return result
 
     def read(self, fields: Sequence[str], data: U8, starts: I64, sizes: I64) -> Columns:
         wanted = self._schema.select(fields)
@@ -143,7 +143,7 @@ def _guess(data: U8, starts: I64, sizes: I64) -> Codec:
 
 
 def codec_of(
-    name: str, data: U8, starts: I64, sizes: I64, given: Schema | None, *, allow_pickle: bool, bgr: bool
+    name: str, data: U8, starts: I64, sizes: I64, schema: Schema | None, *, allow_pickle: bool, bgr: bool
 ) -> Codec:
     """The codec of this name; the values are some of those that it will read."""
     makers: dict[str, Callable[[], Codec]] = {
@@ -152,12 +152,12 @@ def codec_of(
         "image": lambda: WholeCodec("image", IMAGE, infer_image(gathered(data, starts, sizes)) or Image()),
         "json": lambda: WholeCodec("json", VALUE, Json()),
         "text": lambda: WholeCodec("text", VALUE, Text()),
-        "msgpack": lambda: MsgpackCodec(given, data, starts, sizes),
+        "msgpack": lambda: MsgpackCodec(schema, data, starts, sizes),
         "datum": lambda: DatumCodec(data, starts, sizes, bgr=bgr),
         "pickle": lambda: PickleCodec(allow_pickle, data, starts, sizes),
     }
     if name not in makers:
         raise OptionError(f"codec is one of {', '.join(makers)}, not {name!r}")
-    if given is not None and name != "msgpack":
+    if schema is not None and name != "msgpack":
         raise OptionError("a schema can be given for values of the codec msgpack only")
     return makers[name]()

@@ -17,7 +17,7 @@ from .encodings import DIGITS, DTYPES, MOST_DIGITS, MOST_SIZE, Encoding, stored_
 
 
 def inner(encoding: Encoding, field: Field, data: U8, starts: I64, sizes: I64) -> Inner | None:
-    """Where the pixels of images lie, and the values of arrays that say their shape; None: make them."""
+    """Locate the pixels of images and the values of arrays with shapes; None: decode them."""
     if encoding.text == "pil":
         return pil.inner(data, starts, sizes)
     if not (isinstance(field, Tensor) and field.flat):
@@ -29,7 +29,7 @@ def inner(encoding: Encoding, field: Field, data: U8, starts: I64, sizes: I64) -
 def _shapes(
     encoding: Encoding, field: Tensor, data: U8, starts: I64, sizes: I64
 ) -> tuple[I64, npt.NDArray[np.int64]]:
-    """How long the head of each array is, and its shape; checked against the field and the cell's size."""
+    """Return header size and shape of each array, checked against the field and the cell's size."""
     stored = stored_dtype(np.dtype(field.dtype))
     assert stored is not None
     extra = int(encoding.dtype is None)

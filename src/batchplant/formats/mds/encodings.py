@@ -80,7 +80,7 @@ class Encoding:
 
     @property
     def form(self) -> tuple[Any, ...]:
-        """What two encodings share whose cells have the same bytes."""
+        """Return the common part of two encodings whose cells have the same bytes."""
         if self.text in PLAIN:
             return ("plain",)
         return (self.text,) if self.dtype is None and not self.array else (self.dtype, self.shape)
@@ -103,7 +103,7 @@ def parse(text: str) -> Encoding | None:
 
 
 def stored_dtype(dtype: np.dtype[Any]) -> tuple[str, tuple[int, ...]] | None:
-    """What values of a dtype are stored as, and how many of them; None where there is nothing for it."""
+    """Return the encoding of a dtype and its number of values; None if there is none."""
     if dtype.kind == "b":
         return "uint8", ()
     if dtype.kind in "mM":
@@ -114,10 +114,10 @@ def stored_dtype(dtype: np.dtype[Any]) -> tuple[str, tuple[int, ...]] | None:
 
 
 def encoding_of(field: Field) -> Encoding:
-    """How we write a field."""
-    found = parse(_text_of(field))
-    assert found is not None
-    return found
+    """Choose the encoding of a field."""
+    encoding = parse(_text_of(field))
+    assert encoding is not None
+    return encoding
 
 
 def _text_of(field: Field) -> str:
@@ -165,8 +165,8 @@ def field_of(encoding: Encoding, cells: Ragged) -> Field:
     if encoding.text == "pil":
         return pil.field_of(cells)
     if encoding.text in IMAGE_ENCODINGS:
-        found = infer_image(cells) if len(cells) else None
-        return Image(encoding.text) if found is None and not len(cells) else found or Bytes()
+        image = infer_image(cells) if len(cells) else None
+        return Image(encoding.text) if image is None and not len(cells) else image or Bytes()
     return Text() if encoding.text in TEXTS else Json() if encoding.text == "json" else Bytes()
 
 

@@ -35,7 +35,7 @@ class File(NamedTuple):
 
 
 class Shard(NamedTuple):
-    """What an index says of a shard."""
+    """Index entry of a shard."""
 
     samples: int
     raw: File
@@ -46,7 +46,7 @@ class Shard(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Index:
-    """What an index says. ``said``: its shards as they stand there."""
+    """Contents of an index. ``said``: its shards as they are written there."""
 
     shards: list[Shard]
     said: list[dict[str, Any]]
@@ -98,7 +98,7 @@ def _columns(names: Any, named: Any, sizes: Any) -> list[tuple[str, Encoding]]:
 
 
 def _usual(said: list[dict[str, Any]]) -> list[Shard] | None:
-    """What is said of shards that are not packed and have plain names; None where something is unusual.
+    """Parse entries of uncompressed shards with plain names; None if something is unusual.
 
     The same as :func:`_shard` of each, which knows what to say of what is wrong; but a set may have 100,000.
     """
@@ -106,8 +106,8 @@ def _usual(said: list[dict[str, Any]]) -> list[Shard] | None:
     if kinds != {("mds", 2, True)}:
         return None
     samples, files = [one["samples"] for one in said], [one["raw_data"] for one in said]
-    names, sizes = [one["basename"] for one in files], [one["bytes"] for one in files]
-    hashes = [one["hashes"] for one in files]
+    names, sizes = [file["basename"] for file in files], [file["bytes"] for file in files]
+    hashes = [file["hashes"] for file in files]
     if {*map(type, samples), *map(type, sizes)} != {int} or {*map(type, hashes)} != {dict} or any(hashes):
         return None
     fit = min(samples) >= 0 and max(samples) <= max(sizes) <= MOST
@@ -140,11 +140,11 @@ def _shard(one: dict[str, Any]) -> Shard:
             raise ValueError(f"a shard is compressed with {compression!r}, and nobody knows how")
     elif packed is not None:
         raise ValueError("a shard has a compressed file, and no compression")
-    found = Shard(_count(one["samples"]), _file(one["raw_data"]), packed, compression)
+    shard = Shard(_count(one["samples"]), _file(one["raw_data"]), packed, compression)
     # A sample takes an offset.
-    if 4 * (found.samples + 2) > found.raw.size:
-        raise ValueError(f"{found.samples} samples do not fit into {found.raw.size} bytes")
-    return found
+    if 4 * (shard.samples + 2) > shard.raw.size:
+        raise ValueError(f"{shard.samples} samples do not fit into {shard.raw.size} bytes")
+    return shard
 
 
 def _file(one: dict[str, Any]) -> File:
@@ -193,7 +193,7 @@ def document(said: Iterable[str], note: Any) -> Iterable[str]:
 def fields_of(index: Index, first: Mapping[str, Ragged]) -> dict[str, Field]:
     """The fields where nobody wrote them down; ``first``: the first cells of columns that do not tell."""
     none = Ragged.from_cells([])
-    return {name: encodings.field_of(one, first.get(name, none)) for name, one in index.columns}
+    return {name: encodings.field_of(column, first.get(name, none)) for name, column in index.columns}
 
 
 def sniff(probe: Probe) -> bool:

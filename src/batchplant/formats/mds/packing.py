@@ -1,4 +1,4 @@
-"""How shards are compressed and hashed: what Streaming calls it, and who can do it here."""
+"""Compression and hashes of shards: Streaming's names, and their implementations."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PIECE = 1 << 20
 
 
 def pack(compression: str) -> Callable[[bytes], bytes]:
-    """What compresses a shard: ``zstd``, ``zstd:7``."""
+    """Compressor of a shard by name: ``zstd``, ``zstd:7``."""
     name, colon, given = compression.partition(":")
     levels, usual = ALGORITHMS.get(name, (range(0), None))
     if name not in ALGORITHMS or (colon and not (given.isdecimal() and int(given) in levels)):
@@ -46,20 +46,20 @@ def pack(compression: str) -> Callable[[bytes], bytes]:
     codec = _pyarrow().Codec(ARROW[name], **({} if level is None else {"compression_level": level}))
 
     def compress(data: bytes) -> bytes:
-        made: bytes = codec.compress(data, asbytes=True)
-        return made
+        compress: bytes = codec.compress(data, asbytes=True)
+        return compress
 
     return compress
 
 
 def unpack(source: Source, compression: str, size: int) -> UnpackedSource:
-    """What is packed in a file, which the index says has ``size`` bytes."""
-    found = kept(source.path, _pieces(source, compression, size), source.size)
-    if found.size != size:
+    """Decompress a file, which has ``size`` bytes according to the index."""
+    result = kept(source.path, _pieces(source, compression, size), source.size)
+    if result.size != size:
         raise DamagedError(
-            f"{found.size} bytes are packed in it, and the index says {size}", path=source.path
+            f"{result.size} bytes are packed in it, and the index says {size}", path=source.path
         )
-    return found
+    return result
 
 
 def _pieces(source: Source, compression: str, size: int) -> Iterator[U8]:
@@ -103,16 +103,16 @@ def _unpacked(source: Source, compression: str, size: int) -> Iterable[bytes]:
 
 
 def _varint(data: bytes) -> int:
-    found = 0
+    varint = 0
     for shift, byte in enumerate(data[:5]):
-        found |= (byte & 127) << 7 * shift
+        varint |= (byte & 127) << 7 * shift
         if byte < 128:
-            return found
+            return varint
     return -1
 
 
 def hasher(name: str) -> Callable[[], Any] | None:
-    """What makes such a hash; None where it is not known here."""
+    """Return the function of a hash; None if it is unknown."""
     if name in XXHASH:
         try:
             import xxhash
@@ -126,13 +126,13 @@ def hasher(name: str) -> Callable[[], Any] | None:
 
 def check_hashes(names: Iterable[str]) -> list[str]:
     """The names of hashes to write, in order; an error for one that cannot be made."""
-    found = sorted(set(names))
-    for name in found:
+    hashes = sorted(set(names))
+    for name in hashes:
         if hasher(name) is None:
             if name in XXHASH:
                 raise MissingLibraryError(f"the hash {name} needs xxhash: pip install xxhash")
             raise OptionError(f"there is no hash {name!r}; there are sha1, sha256, md5, xxh64 and others")
-    return found
+    return hashes
 
 
 def digest(name: str, data: Any) -> str | None:

@@ -36,7 +36,7 @@ class MdsReader(ShardsReader):
         every = self.index.shards
         self.shards = Shards(
             [one.samples for one in every],
-            [(name, one.size) for name, one in self.columns],
+            [(name, column.size) for name, column in self.columns],
             lambda number: shards.open_file(path, every[number]),
             lambda number, source: shards.load(path, every[number], source),
             lambda number: every[number].packed is not None,
@@ -52,7 +52,7 @@ class MdsReader(ShardsReader):
 
     def _told(self) -> Schema:
         told = ("pil", "str_int", *IMAGE_ENCODINGS)
-        vague = [name for name, one in self.columns if one.varies or one.text in told]
+        vague = [name for name, column in self.columns if column.varies or column.text in told]
         return Schema(index.fields_of(self.index, self._first_cells(vague)))
 
     # -- reading ---------------------------------------------------------------------------------------
@@ -80,12 +80,12 @@ class MdsReader(ShardsReader):
         return shards.file_of(self.path, self.index.shards[number])[0]
 
     def _stored_bytes(self) -> int:
-        return sum((one.packed or one.raw).size for one in self.index.shards)
+        return sum((shard.packed or shard.raw).size for shard in self.index.shards)
 
     # -- checking --------------------------------------------------------------------------------------
 
     def own_checks(self) -> tuple[str, ...]:
-        names = {name for one in self.index.shards for name in one.raw.hashes}
+        names = {name for shard in self.index.shards for name in shard.raw.hashes}
         return tuple(f"{name} of every shard" for name in sorted(names) if digest(name, b"") is not None)
 
     def _verify(self) -> Iterator[Problem]:

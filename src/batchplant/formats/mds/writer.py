@@ -58,12 +58,12 @@ class MdsWriter(ShardsWriter):
         self._config = {
             "version": 2, "format": "mds", "compression": self._compression, "hashes": self._hashes,
             "size_limit": self._limit, "column_names": [name for name, _ in self._columns],
-            "column_encodings": [one.text for _, one in self._columns],
-            "column_sizes": [one.size for _, one in self._columns],
+            "column_encodings": [column.text for _, column in self._columns],
+            "column_sizes": [column.size for _, column in self._columns],
         }  # fmt: skip
         self._text = json.dumps(self._config, sort_keys=True).encode()
         self._begun, self._each = 8 + len(self._text), 4
-        self._fixed = sum(one.size or 0 for _, one in self._columns)
+        self._fixed = sum(column.size or 0 for _, column in self._columns)
         self._open_shards(state)
 
     def _continue(self, base: Any) -> None:
@@ -73,7 +73,7 @@ class MdsWriter(ShardsWriter):
         if base.missing is None and self._flags is not None:
             raise self.cannot_append("its samples have no column that says what is missing")
         self._flags = base.missing
-        names = [file.name for one in base.index.shards for file in (one.raw, one.packed) if file]
+        names = [file.name for shard in base.index.shards for file in (shard.raw, shard.packed) if file]
         found = (re.fullmatch(r"shard\.(\d{1,9})\.mds.*", name) for name in names)
         self._first = max((int(one[1]) for one in found if one), default=-1) + 1
 
@@ -81,7 +81,7 @@ class MdsWriter(ShardsWriter):
 
     def _packed(self, columns: Columns) -> Ragged:
         found = self._cells(columns, cells.packed)
-        return records_of(found, [one.size is None for _, one in self._columns])
+        return records_of(found, [column.size is None for _, column in self._columns])
 
     # -- shards ----------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""What stands where in an .idx file, read entry by entry: an index of a billion sequences is never copied."""
+"""Layout of .idx files, read entry by entry: an index of a billion sequences is never copied."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Index:
         return self._some("<i8", self._documents, rows)
 
     def documents_at(self, entry: int) -> int:
-        """Where an entry of the documents stands."""
+        """Offset of an entry of the documents."""
         return self._documents + 8 * entry
 
     def modes(self, rows: I64) -> I64:

@@ -73,21 +73,21 @@ class MegatronReader(Reader):
         return starts, sizes
 
     def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
-        found = Columns()
+        columns = Columns()
         for name in fields:
             if name == TOKENS:
-                found[name] = self._bin.gather(*self._runs(indices))
+                columns[name] = self._bin.gather(*self._runs(indices))
             elif name == DOCUMENT:
-                found[name] = self._documents(indices)
+                columns[name] = self._documents(indices)
             else:
-                found[name] = self._index.modes(indices).astype(np.int8)
-        return found
+                columns[name] = self._index.modes(indices).astype(np.int8)
+        return columns
 
     def _documents(self, indices: I64) -> I64:
         count = self._index.entries
-        found = self._index.document_of(indices) if count > 1 else np.full(len(indices), -1)
-        wrong = (found < 0) | (found + 1 >= count)
-        known = np.clip(found, 0, max(count - 2, 0))
+        document = self._index.document_of(indices) if count > 1 else np.full(len(indices), -1)
+        wrong = (document < 0) | (document + 1 >= count)
+        known = np.clip(document, 0, max(count - 2, 0))
         if not wrong.any() and len(indices):
             wrong = (self._index.documents(known) > indices) | (self._index.documents(known + 1) <= indices)
         if wrong.any():
@@ -98,7 +98,7 @@ class MegatronReader(Reader):
                 field=DOCUMENT,
                 offset=self._index.documents_at(0),
             )
-        return found
+        return document
 
     def _spans(self, field: str, indices: I64) -> Spans | None:
         return Spans([self._bin.path], *self._runs(indices)) if field == TOKENS else None

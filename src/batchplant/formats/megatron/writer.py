@@ -83,17 +83,17 @@ class MegatronWriter(TokenWriter):
         return {"document": self._last}
 
     def _unfit(self, columns: Columns) -> dict[int, BatchplantError]:
-        found = super()._unfit(columns)
+        problems = super()._unfit(columns)
         lengths = np.diff(self._values(columns)[1])
         for row in np.flatnonzero(lengths > MOST_TOKENS).tolist():
-            found[row] = EncodeError(f"a sequence has at most {MOST_TOKENS} tokens", field=TOKENS)
+            problems[row] = EncodeError(f"a sequence has at most {MOST_TOKENS} tokens", field=TOKENS)
         for name, low, high in ((DOCUMENT, 0, 2**63 - 1), (MODE, -128, 127)):
             if name in columns:
                 numbers, rows = self._numbers(columns, name)
                 for one in np.flatnonzero((numbers < low) | (numbers > high)).tolist():
                     message = f"{numbers[one]} is no number from {low} to {high}"
-                    found.setdefault(int(rows[one]), EncodeError(message, field=name))
-        return found
+                    problems.setdefault(int(rows[one]), EncodeError(message, field=name))
+        return problems
 
     def _as_stored(self, columns: Columns) -> Columns:
         found = super()._as_stored(columns)
@@ -162,12 +162,12 @@ class MegatronWriter(TokenWriter):
         return "index"
 
     def _write_offsets(self, out: Spool) -> None:
-        at = 0 if self._old is None else self._old._bin.size
+        offset = 0 if self._old is None else self._old._bin.size
         for done in range(0, self._lengths.size, 4 * STEP):
             sizes = np.frombuffer(self._lengths.read_at(4 * STEP, done), "<i4").astype(np.int64)
-            ends = at + np.cumsum(sizes * self._stored.itemsize)
-            out.write(as_bytes(np.concatenate([[at], ends[:-1]]).astype("<i8")))
-            at = int(ends[-1])
+            ends = offset + np.cumsum(sizes * self._stored.itemsize)
+            out.write(as_bytes(np.concatenate([[offset], ends[:-1]]).astype("<i8")))
+            offset = int(ends[-1])
 
     def _beside(self) -> list[tuple[str, str]]:
         return [("tokens", BIN)]

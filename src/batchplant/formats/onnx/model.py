@@ -1,4 +1,4 @@
-"""What stands in an ONNX model: tensors and where their values lie, and what `batchplant info` shows.
+"""Contents of an ONNX model: tensors, the locations of their values, and facts for `batchplant info`.
 
 A model is a protobuf message. Only the messages that matter here are looked into, and values are left where
 they are.
@@ -173,47 +173,49 @@ class Model:
         data = self._data
         title = kind = domain = output = ""
         attributes = []
-        for one in parts(data, part.start, part.end):
-            match one.number, one.kind:
+        for attribute in parts(data, part.start, part.end):
+            match attribute.number, attribute.kind:
                 case 2, 2:
-                    output = output or text(data, one)
+                    output = output or text(data, attribute)
                 case 3, 2:
-                    title = text(data, one)
+                    title = text(data, attribute)
                 case 4, 2:
-                    kind = text(data, one)
+                    kind = text(data, attribute)
                 case 5, 2:
-                    attributes.append(one)
+                    attributes.append(attribute)
                 case 7, 2:
-                    domain = text(data, one)
+                    domain = text(data, attribute)
         domain = "" if domain == "ai.onnx" else domain
         self.operators[f"{domain}.{kind}" if domain else kind] += 1
         # Nodes need no names, and those that they have need not differ.
         label = title if title and title not in labels else f"{kind}_{number}"
         labels.add(label)
-        for one in attributes:
-            self._attribute(one, f"{prefix}{label}", prefix + output if kind == "Constant" else "", depth)
+        for attribute in attributes:
+            self._attribute(
+                attribute, f"{prefix}{label}", prefix + output if kind == "Constant" else "", depth
+            )
 
     def _attribute(self, part: Part, label: str, constant: str, depth: int) -> None:
         data, title, graphs = self._data, "", []
-        for one in parts(data, part.start, part.end):
-            match one.number, one.kind:
+        for graph in parts(data, part.start, part.end):
+            match graph.number, graph.kind:
                 case 1, 2:
-                    title = text(data, one)
+                    title = text(data, graph)
                 case 5, 2:
                     if self._constants and constant:
-                        tensor = read_tensor(data, one.start, one.end)
+                        tensor = read_tensor(data, graph.start, graph.end)
                         tensor.name = constant
                         self.tensors.append(tensor)
                 case ((6 | 11), 2):
-                    graphs.append(one)
-        for number, one in enumerate(graphs):
+                    graphs.append(graph)
+        for number, graph in enumerate(graphs):
             inner = f"{label}.{title}" if len(graphs) == 1 else f"{label}.{title}_{number}"
-            self._graph(one.start, one.end, f"{inner}.", depth + 1)
+            self._graph(graph.start, graph.end, f"{inner}.", depth + 1)
 
     def describe(self) -> dict[str, Any]:
-        """What info shows, without what is empty."""
+        """Facts for info, without empty ones."""
         producer = " ".join(filter(None, (self._texts.get(2), self._texts.get(3))))
-        strings = {one.name: _shown(one.shape) for one in self.tensors if one.code == STRING}
+        strings = {tensor.name: _shown(tensor.shape) for tensor in self.tensors if tensor.code == STRING}
         found = {
             "producer": producer,
             "domain": self._texts.get(4),
@@ -233,7 +235,7 @@ class Model:
 
 def read_tensor(data: memoryview, start: int, end: int) -> Tensor:
     """A TensorProto; its values stay where they are."""
-    found = Tensor(start)
+    tensor = Tensor(start)
     shape: list[int] = []
     elsewhere, entries = False, {}
     for part in parts(data, start, end):
@@ -243,27 +245,27 @@ def read_tensor(data: memoryview, start: int, end: int) -> Tensor:
                 if len(shape) > MOST_DIMENSIONS:
                     raise DamagedError(f"a tensor of more than {MOST_DIMENSIONS} dimensions", offset=start)
             case 2, 0:
-                found.code = part.value
+                tensor.code = part.value
             case 3, 2:
                 raise DamagedError("a tensor in segments, which batchplant does not read", offset=start)
             case 8, 2:
-                found.name = name(data, part)
+                tensor.name = name(data, part)
             case 9, 2:
-                found.raw = part.start, part.end
+                tensor.raw = part.start, part.end
             case 13, 2:
                 key, value = _pair(data, part.start, part.end)
                 entries[key] = value
             case 14, 0:
                 elsewhere = part.value == 1
             case number, _ if number in LISTS:
-                found.values.append(part)
+                tensor.values.append(part)
     if min(shape, default=0) < 0:
         raise DamagedError(f"a tensor of the shape {tuple(shape)}", offset=start)
-    found.shape = tuple(shape)
-    found.external = entries if elsewhere else None
-    if found.raw is not None and found.values and found.raw[0] < found.raw[1]:
-        raise DamagedError(f"the values of {found.name!r} are stored twice", offset=start)
-    return found
+    tensor.shape = tuple(shape)
+    tensor.external = entries if elsewhere else None
+    if tensor.raw is not None and tensor.values and tensor.raw[0] < tensor.raw[1]:
+        raise DamagedError(f"the values of {tensor.name!r} are stored twice", offset=start)
+    return tensor
 
 
 def values_of(data: U8, tensor: Tensor) -> U8:

@@ -77,16 +77,16 @@ class OnnxReader(TensorReader):
         self._file(self.path).view(tensor.offset, 0)
         return values_of(self._all, tensor)
 
-    def _external(self, said: dict[str, str], size: int) -> tuple[str, int, int]:
-        """Where values lie that are not in the model itself."""
-        file = self._beside(said.get("location", ""))
+    def _external(self, message: dict[str, str], size: int) -> tuple[str, int, int]:
+        """Locate values outside of the model file."""
+        file = self._beside(message.get("location", ""))
         numbers = []
         for key, default in (("offset", 0), ("length", size)):
-            text = said.get(key, str(default))
+            text = message.get(key, str(default))
             if not re.fullmatch("[0-9]{1,18}", text):
                 raise DamagedError(f"the {key} of its external data is {text[:40]!r}")
             numbers.append(int(text))
-        self._outside.setdefault(file, said.get("checksum", ""))
+        self._outside.setdefault(file, message.get("checksum", ""))
         return file, numbers[0], numbers[1]
 
     def _beside(self, location: str) -> str:
@@ -110,10 +110,10 @@ class OnnxReader(TensorReader):
         return file
 
     def facts(self) -> dict[str, Any]:
-        found = super().facts() | self._model.describe()
+        facts = super().facts() | self._model.describe()
         if self._outside:
-            found["external data"] = [os.path.basename(file) for file in self._outside]
-        return found
+            facts["external data"] = [os.path.basename(file) for file in self._outside]
+        return facts
 
     def own_checks(self) -> tuple[str, ...]:
         return ("SHA-1 of external data",) if any(self._outside.values()) else ()

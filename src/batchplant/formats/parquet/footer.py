@@ -26,12 +26,13 @@ _PAGES, _PAGE_OFFSET = 1, 1
 
 
 def merge(footers: Sequence[tuple[int, bytes]], end: int, read: Callable[[int, int], bytes]) -> bytes:
-    """What comes behind the parts, which end there: one footer of all row groups, and before it the places
-    of pages that a part before theirs has moved. Each footer stands with where its part begins.
+    """Return the end of a file that follows its parts: moved page indexes, then one footer of all row groups.
+
+    Each footer of a part comes with the start of the part.
 
     ``read`` gives so many bytes of the file from a place on.
     """
-    whole: Struct = {}
+    struct: Struct = {}
     moved = b""
     for start, data in footers:
         part = read_struct(data)[0]
@@ -40,15 +41,15 @@ def merge(footers: Sequence[tuple[int, bytes]], end: int, read: Callable[[int, i
             _move(group, start)
             for chunk in group[_GROUP_COLUMNS][1][1] if start else ():
                 moved += _move_pages(chunk, start, end + len(moved), read)
-        if not whole:
-            whole = part
+        if not struct:
+            struct = part
             continue
-        there = whole[_ROW_GROUPS][1][1]
+        there = struct[_ROW_GROUPS][1][1]
         for group in groups:
             group[_GROUP_ORDINAL] = (4, min(len(there), 32767))
             there.append(group)
-        whole[_ROWS] = (whole[_ROWS][0], whole[_ROWS][1] + part[_ROWS][1])
-    return moved + footer_bytes(whole)
+        struct[_ROWS] = (struct[_ROWS][0], struct[_ROWS][1] + part[_ROWS][1])
+    return moved + footer_bytes(struct)
 
 
 def _move(group: Struct, by: int) -> None:

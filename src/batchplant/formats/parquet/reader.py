@@ -114,12 +114,12 @@ def _files(folder: str) -> list[tuple[str, dict[str, str | None]]]:
 
 
 def _values_of(steps: list[str]) -> dict[str, str | None]:
-    found: dict[str, str | None] = {}
+    result: dict[str, str | None] = {}
     for step in steps:
         name, equals, value = step.partition("=")
         if equals and name:
-            found[unquote(name)] = None if value == MISSING else unquote(value)
-    return found
+            result[unquote(name)] = None if value == MISSING else unquote(value)
+    return result
 
 
 def _natural(name: str) -> list[Any]:
@@ -130,9 +130,9 @@ def _natural(name: str) -> list[Any]:
 def _partitions(values: list[dict[str, str | None]], path: str) -> tuple[list[str], dict[str, Field]]:
     """The names of the partitions, and what kind of values they have."""
     keys = list(values[0])
-    if any(list(one) != keys for one in values):
+    if any(list(value) != keys for value in values):
         raise SchemaError("its files lie in different partitions; open the folders one by one", path=path)
-    return keys, {key: _kind([one[key] for one in values]) for key in keys}
+    return keys, {key: _kind([value[key] for value in values]) for key in keys}
 
 
 def _kind(values: list[str | None]) -> Field:
@@ -147,7 +147,7 @@ def _typed(values: dict[str, str | None], fields: dict[str, Field]) -> dict[str,
 
 
 def _value(field: Field, value: Any) -> Any:
-    """What a folder's name says as a value of its field."""
+    """Parse a folder's name as a value of its field."""
     if value is None:
         return None
     if isinstance(field, Bool):

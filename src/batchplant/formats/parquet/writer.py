@@ -108,14 +108,14 @@ class ParquetWriter(Writer):
         return self._files[folders]
 
     def _unfit(self, columns: Columns) -> dict[int, BatchplantError]:
-        found = unfit(self.schema, columns)
+        problems = unfit(self.schema, columns)
         for name in self._keys:
             for row in range(columns.rows):
                 value = decode_cell(self.schema[name], columns[name], row)
                 if value in ("", MISSING) or len(quote(str(value), safe="")) > LONGEST_VALUE:
                     error = EncodeError("this text cannot be a folder's name", field=name)
-                    found.setdefault(row, error)
-        return found
+                    problems.setdefault(row, error)
+        return problems
 
     def _write(self, columns: Columns) -> None:
         sizes = row_sizes(Columns((name, columns[name]) for name in self._inside))
@@ -201,7 +201,7 @@ def _check_keys(schema: Schema, keys: Sequence[str]) -> None:
 
 
 def _how(schema: Schema, described: Any, compression: str, level: int | None) -> dict[str, Any]:
-    """What the library is told about columns."""
+    """Arguments of pyarrow's ParquetWriter."""
     media = [name for name, field in schema.items() if isinstance(field, Image | Audio | Video)]
     columns = _leaves(described)
     few = [leaf for leaf, name in columns.items() if _repeats(schema[name])]
@@ -236,21 +236,21 @@ def _repeats(field: Field) -> bool:
 
 
 def _leaves(described: Any) -> dict[str, str]:
-    """What the file calls the columns: those of lists have names of their own."""
-    found: dict[str, str] = {}
+    """Map leaf paths of the file to columns: lists add path elements of their own."""
+    leaves: dict[str, str] = {}
 
     def add(kind: Any, path: str, name: str) -> None:
         if is_any_list(kind):
             add(kind.value_type, f"{path}.list.element", name)
         elif pyarrow().types.is_struct(kind):
-            for one in kind:
-                add(one.type, f"{path}.{one.name}", name)
+            for field in kind:
+                add(field.type, f"{path}.{field.name}", name)
         else:
-            found[path] = name
+            leaves[path] = name
 
-    for one in described:
-        add(one.type, one.name, one.name)
-    return found
+    for field in described:
+        add(field.type, field.name, field.name)
+    return leaves
 
 
 def _text(field: Field, column: Column, row: int) -> str:
@@ -300,12 +300,12 @@ class _File:
     def finish(self) -> None:
         if self.buffer.batches or not self.groups:
             self.write(self.buffer.take())
-        parts = [(start, self._footers.read_at(size, at)) for start, at, size in self.groups]
+        parts = [(start, self._footers.read_at(size, group)) for start, group, size in self.groups]
         self._spool.write(merge(parts, self._spool.size, self._spool.read_at))
 
 
 class _Sink(io.RawIOBase):
-    """What the library writes a row group to: it counts from the row group's beginning."""
+    """File object for pyarrow that counts positions from the row group's start."""
 
     def __init__(self, spool: Spool) -> None:
         self._spool = spool

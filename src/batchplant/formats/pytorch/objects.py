@@ -1,4 +1,4 @@
-"""What stands for the names of Python in a pickle of PyTorch: things that keep what they were given."""
+"""Stand-ins for Python names in PyTorch pickles: objects that record their arguments."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Class:
 
 @dataclasses.dataclass(frozen=True)
 class Maker:
-    """What REDUCE may be used with: a function of ours."""
+    """Function of ours that REDUCE may call."""
 
     make: Callable[..., Any]
 
@@ -124,21 +124,21 @@ def _plain(*given: Any) -> Any:
 
 
 def _encode(text: Any, encoding: Any = "latin1") -> bytes:
-    """How protocol 2 writes bytes."""
+    """Decode bytes as protocol 2 writes them."""
     if not isinstance(text, str) or encoding not in ("latin1", "latin-1", "utf-8", "ascii"):
         raise DamagedError("bytes that are no text")
     return text.encode(encoding)
 
 
 def _dict(*given: Any) -> dict[Any, Any]:
-    found: dict[Any, Any] = {}
+    result: dict[Any, Any] = {}
     for pair in given[0] if given else ():
-        set_key(found, *pair)
-    return found
+        set_key(result, *pair)
+    return result
 
 
 def _counter(counts: Any = None) -> dict[Any, Any]:
-    """How often each key was seen: the milestones of a learning rate schedule are kept so."""
+    """Counter of keys: milestones of a learning rate schedule are stored so."""
     if counts is not None and type(counts) is not dict:
         raise DamagedError("a Counter of what is no dict")
     return dict(counts or {})
@@ -190,7 +190,7 @@ for _module in ("builtins", "__builtin__"):
 
 
 def find(module: str, name: str) -> Any:
-    """What stands for a name of Python; UnsafeError for every name that no tensor needs."""
+    """Return the stand-in for a Python name; UnsafeError for every name that no tensor needs."""
     if (module, name) in _PARTS:
         return _PARTS[module, name]
     if module in ("torch", "torch.cuda") and name in STORAGES:

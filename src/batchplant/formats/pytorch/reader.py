@@ -42,8 +42,8 @@ class Checkpoint:
         try:
             head = self.source.view(0, min(LEGACY_MOST, self.source.size)).tobytes()
             legacy = LEGACY.match(head)
-            found = self._open_archive() if legacy is None else self._open_legacy(legacy.end())
-            self.entries = list(self._entries(found))
+            archive = self._open_archive() if legacy is None else self._open_legacy(legacy.end())
+            self.entries = list(self._entries(archive))
         except BatchplantError as error:
             raise error.at(path=path) from None
 
@@ -80,20 +80,20 @@ class Checkpoint:
         self.kind = "file without an archive, as of PyTorch before 1.6"
         found, keys = pickles.load(), pickles.load()
         self._places: dict[str, tuple[int, int]] = {}
-        at = pickles.at
+        offset = pickles.at
         for key in keys if isinstance(keys, list) else ():
             storage = pickles.storages.get(str(key))
             if storage is None:
-                raise DamagedError(f"no tensor has the storage {str(key)[:40]}", offset=at)
-            count = int.from_bytes(self.source.view(at, 8).tobytes(), "little")
+                raise DamagedError(f"no tensor has the storage {str(key)[:40]}", offset=offset)
+            count = int.from_bytes(self.source.view(offset, 8).tobytes(), "little")
             size = size_of(storage.dtype or "uint8", (count,))
-            self.source.view(at + 8, size)
-            self._places[str(key)] = at + 8, size
-            at += 8 + size
+            self.source.view(offset + 8, size)
+            self._places[str(key)] = offset + 8, size
+            offset += 8 + size
         return found
 
     def _place(self, storage: Storage) -> tuple[int | None, int]:
-        """Where a storage begins, None where it has to be unpacked, and its bytes."""
+        """Return the start of a storage (None if it is compressed) and its size."""
         if self.members is None:
             if storage.key not in self._places:
                 raise DamagedError(f"there is no storage {storage.key[:40]}")
@@ -196,7 +196,7 @@ def _width(storage: Storage) -> int:
 
 
 def _parts(value: Any) -> list[tuple[str, Any]]:
-    """What is in a container, by name."""
+    """Return the members of a container, by name."""
     if isinstance(value, Record):
         value = value.state
     if isinstance(value, dict):
@@ -239,26 +239,26 @@ class PytorchReader(TensorReader):
                 if name not in found:
                     raise DamagedError(f"there is no tensor {name!r}, which the index names", path=file)
                 chosen.append(found[name])
-        self._accept(path, chosen, [one.source for one in self._files])
+        self._accept(path, chosen, [file.source for file in self._files])
 
     def facts(self) -> dict[str, Any]:
-        found = super().facts()
+        facts = super().facts()
         if self._files:
             first = self._files[0]
-            found["kind"] = first.kind
+            facts["kind"] = first.kind
             if len(self._files) > 1:
-                found["files"] = len(self._files)
+                facts["files"] = len(self._files)
             if first.code:
-                found["code (never run)"] = first.code[:SHOWN_VALUES]
+                facts["code (never run)"] = first.code[:SHOWN_VALUES]
             if first.values:
-                found["values"] = first.values | ({"…": f"and {first.more:,} more"} if first.more else {})
-        return found
+                facts["values"] = first.values | ({"…": f"and {first.more:,} more"} if first.more else {})
+        return facts
 
     def own_checks(self) -> tuple[str, ...]:
-        return (CHECKED,) if any(one.members is not None for one in self._files) else ()
+        return (CHECKED,) if any(file.members is not None for file in self._files) else ()
 
     def _verify(self) -> Iterator[Problem]:
         """The archives keep a CRC-32 of every member."""
-        for one in self._files:
-            if one.members is not None:
-                yield from one.members.problems(one.source.path)
+        for file in self._files:
+            if file.members is not None:
+                yield from file.members.problems(file.source.path)

@@ -43,11 +43,11 @@ class Unpickler:
             raise DamagedError("the pickle is nested too deep", offset=start) from None
 
     def _take(self, size: int) -> bytes:
-        at = self.at
-        if at + size > len(self._data):
+        offset = self.at
+        if offset + size > len(self._data):
             raise DamagedError("the pickle is cut short")
-        self.at = at + size
-        return bytes(self._data[at : at + size])
+        self.at = offset + size
+        return bytes(self._data[offset : offset + size])
 
     def _number(self, size: int) -> int:
         return int.from_bytes(self._take(size), "little")
@@ -81,9 +81,9 @@ class Unpickler:
 
     def _to_mark(self) -> list[Any]:
         mark = self._marks.pop()
-        found = self._stack[mark:]
+        result = self._stack[mark:]
         del self._stack[mark:]
-        return found
+        return result
 
     def _tuple(self, size: int) -> None:
         if len(self._stack) < size:
@@ -136,19 +136,19 @@ class Unpickler:
         _, kind, key, _, count, *rest = said
         if not isinstance(kind, StorageType) or not isinstance(key, str | int) or type(count) is not int:
             raise DamagedError("a storage is not described as one")
-        found = Storage(str(key), kind.dtype, count)
-        root = self.storages.setdefault(found.key, found)
-        if root.dtype != found.dtype or root.count != found.count:
+        storage = Storage(str(key), kind.dtype, count)
+        root = self.storages.setdefault(storage.key, storage)
+        if root.dtype != storage.dtype or root.count != storage.count:
             # A storage of bytes may be seen as several dtypes; each tensor says its own.
-            self.storages[found.key] = root if root.count >= found.count else found
+            self.storages[storage.key] = root if root.count >= storage.count else storage
         if rest and isinstance(rest[0], tuple):
             _, offset, size = rest[0]
             if type(offset) is not int or type(size) is not int or offset < 0 or size < 0:
                 raise DamagedError("a part of a storage is not described as one")
             if offset + size > count:
                 raise DamagedError("a part of a storage lies outside of it")
-            found = Storage(str(key), kind.dtype, size, offset)
-        self._push(found)
+            storage = Storage(str(key), kind.dtype, size, offset)
+        self._push(storage)
 
 
 def _text(size: int) -> Callable[[Unpickler], None]:

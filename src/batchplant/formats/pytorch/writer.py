@@ -49,7 +49,7 @@ def _tensor(number: int, dtype: str, shape: tuple[int, ...], size: int) -> bytes
     kind = _global("torch", TYPED[dtype]) if typed else _global("torch.storage", "UntypedStorage")
     count = math.prod(shape) if typed else size
     storage = b"(" + _text("storage") + kind + _text(str(number)) + _text("cpu") + _int(count) + b"tQ"
-    steps = [math.prod(max(1, axis) for axis in shape[at + 1 :]) for at in range(len(shape))]
+    steps = [math.prod(max(1, axis) for axis in shape[offset + 1 :]) for offset in range(len(shape))]
     return (
         _global("torch._utils", "_rebuild_tensor_v2" if typed else "_rebuild_tensor_v3")
         + b"("

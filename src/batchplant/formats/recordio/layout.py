@@ -1,4 +1,4 @@
-"""What stands where in a .rec file, and where its records are."""
+"""Layout of .rec files, and the scan for their records."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ def is_label(name: str, field: Field) -> bool:
 def scan(
     source: Source, report: index.Report, known: index.Index | None = None, at: int = 0
 ) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
-    """Where all records are; ``known``: up to ``at`` somebody has looked."""
+    """Locate all records; ``known``: those up to ``at``, from an earlier scan."""
     found: list[tuple[I64, I64, I64]] = []
     step = STEP if isinstance(source, MappedSource) else RANGE_MOST
-    count, least, most = 0, 2**32 - 1, 0
+    count, least, limit = 0, 2**32 - 1, 0
     if known is not None:
         found = [(known.arrays["starts"], known.arrays["sizes"], known.arrays["split"])]
-        count, least, most = len(found[0][0]), int(known.facts["least"]), int(known.facts["most"])
+        count, least, limit = len(found[0][0]), int(known.facts["least"]), int(known.facts["most"])
     while at < source.size:
         window = source.view(at, min(step, source.size - at))
         starts, sizes, split, low, high, end, failure = _native.recordio_scan(window, 0, len(window))
@@ -71,11 +71,11 @@ def scan(
             step = 2 * step if end == 0 else step
         found.append((starts + at, sizes, split + count))
         count, at = count + len(starts), at + end
-        least, most = min(least, low), max(most, high)
+        least, limit = min(least, low), max(limit, high)
         report(at)
     columns = zip(*found, strict=True) if found else ([np.empty(0, np.int64)],) * 3
     starts, sizes, split = (np.concatenate(list(parts)) for parts in columns)
-    return {"starts": starts, "sizes": sizes, "split": split}, {"least": least, "most": most}
+    return {"starts": starts, "sizes": sizes, "split": split}, {"least": least, "most": limit}
 
 
 def _makes_sense(found: index.Index) -> bool:

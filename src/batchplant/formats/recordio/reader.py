@@ -59,12 +59,12 @@ class RecordIOReader(RecordReader):
 
     # -- which fields there are ------------------------------------------------------------------------
 
-    def _open_schema(self, records: str, given: GivenSchema | str | None) -> None:
+    def _open_schema(self, records: str, given_schema: GivenSchema | str | None) -> None:
         note = Note.beside(self.path)
         stored = None if note is None or records in ("raw", "header") else note.schema
-        self._set_schema(self.path, given=given, stored=RAW if stored is None else stored)
+        self._set_schema(self.path, given=given_schema, stored=RAW if stored is None else stored)
         self.noted = None if note is None else note.samples
-        known = given is not None or stored is not None
+        known = given_schema is not None or stored is not None
         if records == "raw":
             if not self.raw:
                 raise SchemaError("a raw record has the one field data", path=self.path)
@@ -106,9 +106,9 @@ class RecordIOReader(RecordReader):
 
     def _found_schema(self, *, bare: bool) -> Schema:
         """The fields of image records that no schema describes."""
-        least, most = self._facts["least"], self._facts["most"]
-        label: Field = Tensor("float32", (None,)) if least != most else Tensor("float32", (most,))
-        if most == 0 or not self.length:
+        least, limit = self._facts["least"], self._facts["most"]
+        label: Field = Tensor("float32", (None,)) if least != limit else Tensor("float32", (limit,))
+        if limit == 0 or not self.length:
             label = Float("float32")
         body: Field = Bytes()
         if not bare:
@@ -174,12 +174,12 @@ class RecordIOReader(RecordReader):
 
     def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
         own = [name for name in fields if name != "key" or self._noted_keys is None]
-        found = self._read_records(indices, own)
+        records = self._read_records(indices, own)
         for name in fields:
-            if name not in found:
+            if name not in records:
                 assert self._noted_keys is not None
-                found[name] = Columns(key=self._noted_keys).take(indices)["key"]
-        return Columns((name, found[name]) for name in fields)
+                records[name] = Columns(key=self._noted_keys).take(indices)["key"]
+        return Columns((name, records[name]) for name in fields)
 
     def _key_kind(self) -> Field | None:
         return None if self._noted_keys is None else self.schema["key"]
@@ -198,15 +198,15 @@ class RecordIOReader(RecordReader):
                 return Columns(data=gathered(data, at, sizes))
             return super()._read(indices, fields)
         data, at, sizes, headers, body = self._bodies(indices)
-        found = Columns()
+        columns = Columns()
         for name in fields:
             if name == self.image:
-                found[name] = gathered(data, at + body, sizes - body)
+                columns[name] = gathered(data, at + body, sizes - body)
             elif name in NUMBERS:
-                found[name] = headers[name].astype(np.uint64)
+                columns[name] = headers[name].astype(np.uint64)
             else:
-                found[name] = self._labels(name, indices, data, at, headers)
-        return found
+                columns[name] = self._labels(name, indices, data, at, headers)
+        return columns
 
     def _labels(self, name: str, indices: I64, data: U8, at: I64, headers: npt.NDArray[Any]) -> Column:
         field = self.schema[name]
@@ -265,13 +265,13 @@ class RecordIOReader(RecordReader):
             raise DamagedError(f"not lines of a key and an offset: {error}", path=place) from None
 
     def _read_keys(self) -> Column:
-        found = self._key_lines()
+        key_lines = self._key_lines()
         place = beside(self.path, KEYS)
-        if found is None:
+        if key_lines is None:
             raise OptionError("there is no .idx file beside it, so there are no keys", path=self.path)
-        for problem in self._check_keys(*found):
+        for problem in self._check_keys(*key_lines):
             raise DamagedError(problem.message, path=place)
-        keys = [found[0][row] for row in np.argsort(found[1], kind="stable")]
+        keys = [key_lines[0][row] for row in np.argsort(key_lines[1], kind="stable")]
         try:
             return np.array([int(key) for key in keys], dtype=np.int64)
         except (ValueError, OverflowError):
@@ -292,9 +292,9 @@ class RecordIOReader(RecordReader):
             if not np.array_equal(arrays[name], have):
                 yield Problem("the index is not that of this file; open it with index=rebuild", self.path)
                 return
-        found = self._key_lines()
-        if found is not None:
-            yield from self._check_keys(*found)
+        key_lines = self._key_lines()
+        if key_lines is not None:
+            yield from self._check_keys(*key_lines)
 
     def facts(self) -> dict[str, Any]:
         kind = "image" if self.image is not None else "raw" if self.raw else "packed"

@@ -69,16 +69,16 @@ class RecordIOWriter(RecordWriter):
         self._keys = self.partial.spool("keys")
 
     def _unfit(self, columns: Columns) -> dict[int, BatchplantError]:
-        found = super()._unfit(columns)
+        problems = super()._unfit(columns)
         sizes = np.zeros(columns.rows, dtype=np.int64)
         for column in columns.values():
             sizes += column_runs(column)[2].clip(0) + (0 if self.raw else CELL_ROOM)
         for row in np.flatnonzero(sizes > MOST_BYTES).tolist():
-            found.setdefault(row, EncodeError(f"a record of RecordIO has at most {MOST_BYTES} bytes"))
+            problems.setdefault(row, EncodeError(f"a record of RecordIO has at most {MOST_BYTES} bytes"))
         if self._label is not None:
             for row in self._unfit_labels(columns):
-                found.setdefault(row, self._unfit_label(columns, row))
-        return found
+                problems.setdefault(row, self._unfit_label(columns, row))
+        return problems
 
     def _unfit_labels(self, columns: Columns) -> list[int]:
         assert self._label is not None

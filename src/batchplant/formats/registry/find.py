@@ -1,4 +1,4 @@
-"""What lies behind paths, globs, braces and folders of shards, and which format it has."""
+"""Datasets behind paths, globs, braces and folders of shards, and their formats."""
 
 from __future__ import annotations
 

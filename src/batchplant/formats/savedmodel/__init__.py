@@ -110,68 +110,68 @@ class SavedModelReader(TensorReader):
         return Entry(name, dtype, one.shape, functools.partial(self._load, one))
 
     @staticmethod
-    def _stored_size(one: Stored) -> int:
+    def _stored_size(stored: Stored) -> int:
         """TensorFlow gives a value of less than a byte a byte."""
-        dtype = DTYPES[one.code]
-        return size_of("uint8" if BITS[dtype] < 8 else dtype, one.shape)
+        dtype = DTYPES[stored.code]
+        return size_of("uint8" if BITS[dtype] < 8 else dtype, stored.shape)
 
-    def _bounds(self, one: Stored) -> int:
+    def _bounds(self, stored: Stored) -> int:
         """The size of a tensor's bytes, which are all there."""
-        source = self._shard(one.shard)
-        source.view(one.start, 0)
-        if one.size < 0 or one.start + one.size > source.size:
+        source = self._shard(stored.shard)
+        source.view(stored.start, 0)
+        if stored.size < 0 or stored.start + stored.size > source.size:
             raise DamagedError(
-                f"{one.key!r} has {one.size} bytes here, but the file ends at {source.size}",
+                f"{stored.key!r} has {stored.size} bytes here, but the file ends at {source.size}",
                 path=source.path,
-                offset=one.start,
+                offset=stored.start,
             )
-        return one.size
+        return stored.size
 
-    def _bytes(self, one: Stored) -> U8:
-        source = self._shard(one.shard)
-        data = source.view(one.start, one.size)
-        if self._checksums and masked(_native.crc32c(data.data)) != one.crc:
-            raise DamagedError("the checksum is wrong", path=source.path, offset=one.start)
+    def _bytes(self, stored: Stored) -> U8:
+        source = self._shard(stored.shard)
+        data = source.view(stored.start, stored.size)
+        if self._checksums and masked(_native.crc32c(data.data)) != stored.crc:
+            raise DamagedError("the checksum is wrong", path=source.path, offset=stored.start)
         return data
 
-    def _load(self, one: Stored) -> U8:
-        data = self._bytes(one)
-        return _pack(DTYPES[one.code], data) if len(data) == self._stored_size(one) else data
+    def _load(self, stored: Stored) -> U8:
+        data = self._bytes(stored)
+        return _pack(DTYPES[stored.code], data) if len(data) == self._stored_size(stored) else data
 
-    def _join(self, whole: Stored) -> U8:
+    def _join(self, stored: Stored) -> U8:
         """A tensor that was saved in parts."""
         assert self._bundle is not None
-        parts = list(self._bundle.parts_of(whole))
-        dtype = DTYPES[whole.code]
+        parts = list(self._bundle.parts_of(stored))
+        dtype = DTYPES[stored.code]
         width = max(8, BITS[dtype]) // 8
-        out = np.empty((*whole.shape, width), dtype=np.uint8)
-        filled = np.zeros(whole.shape, dtype=np.bool_)
+        out = np.empty((*stored.shape, width), dtype=np.uint8)
+        filled = np.zeros(stored.shape, dtype=np.bool_)
         for place, part in parts:
             where = tuple(slice(start, start + length) for start, length in place)
             out[where] = self._bytes(part).reshape(*part.shape, width)
             filled[where] = True
         if not filled.all():
-            raise DamagedError(f"the parts of {whole.key!r} overlap, and are not all of it")
+            raise DamagedError(f"the parts of {stored.key!r} overlap, and are not all of it")
         return _pack(dtype, as_bytes(out))
 
     def facts(self) -> dict[str, Any]:
-        found = super().facts()
+        facts = super().facts()
         left = [one for one in self._all() if one.code not in DTYPES]
         if left:
-            found["no numbers"] = {
+            facts["no numbers"] = {
                 one.key: f"{OTHER_DTYPES.get(one.code, f'type {one.code}')} {list(one.shape)}" for one in left
             }
         if self._bundle is not None:
-            found["data files"] = self._bundle.shards
+            facts["data files"] = self._bundle.shards
         if self._folder is not None:
             source = open_source(join(self._folder, GRAPH))
             try:
-                found |= read_graphs(source.view(0, source.size).data)
+                facts |= read_graphs(source.view(0, source.size).data)
             except BatchplantError as error:
                 raise error.at(path=source.path) from None
             finally:
                 source.close()
-        return found
+        return facts
 
     def own_checks(self) -> tuple[str, ...]:
         return ("CRC of every tensor",) if self._bundle is not None else ()
@@ -191,15 +191,15 @@ class SavedModelReader(TensorReader):
                 for part in parts:
                     if self._sum(part) != part.crc:
                         path = self._shard(part.shard).path
-                        said = f"the checksum of {one.key!r} is wrong"
-                        yield Problem(said, path, number, None if number is None else "data", part.start)
+                        message = f"the checksum of {one.key!r} is wrong"
+                        yield Problem(message, path, number, None if number is None else "data", part.start)
             except BatchplantError as error:
                 yield Problem.of(error.at(path=self.path, sample=number))
 
-    def _sum(self, one: Stored) -> int:
-        self._bounds(one)
-        data = self._shard(one.shard).view(one.start, one.size).data
-        return masked(_text_sum(data, one.shape) if one.code == STRING else _native.crc32c(data))
+    def _sum(self, stored: Stored) -> int:
+        self._bounds(stored)
+        data = self._shard(stored.shard).view(stored.start, stored.size).data
+        return masked(_text_sum(data, stored.shape) if stored.code == STRING else _native.crc32c(data))
 
 
 def _names_of(found: list[Stored]) -> list[str]:
@@ -227,12 +227,12 @@ def _text_sum(data: memoryview, shape: tuple[int, ...]) -> int:
         count *= size
     if count > len(data):
         raise DamagedError(f"{len(data)} bytes are not {count} texts")
-    at, lengths = 0, []
+    offset, lengths = 0, []
     for _ in range(count):
-        size, at = read_varint(data, at, len(data))
+        size, offset = read_varint(data, offset, len(data))
         lengths.append(size.to_bytes(4 if size < 1 << 32 else 8, "little"))
     crc = _native.crc32c(b"".join(lengths))
-    return int(_native.crc32c(data[at:], crc))
+    return int(_native.crc32c(data[offset:], crc))
 
 
 def sniff(probe: Probe) -> bool:

@@ -71,78 +71,82 @@ class Bundle:
 
     def _stored(self, key: bytes, value: bytes) -> Stored:
         try:
-            made = Stored(key.decode())
+            stored = Stored(key.decode())
             view = memoryview(value)
             for part in protobuf.parts(view, 0, len(view)):
-                self._take(made, view, part)
+                self._take(stored, view, part)
         except (DamagedError, UnicodeDecodeError) as error:
             # The offset is one inside of the entry.
             raise DamagedError(f"the entry of {key[:200]!r} is damaged: {error}") from None
-        if not 0 <= made.shard < self.shards:
-            raise DamagedError(f"{made.key!r} lies in file {made.shard} of {self.shards}")
-        return made
+        if not 0 <= stored.shard < self.shards:
+            raise DamagedError(f"{stored.key!r} lies in file {stored.shard} of {self.shards}")
+        return stored
 
-    def _take(self, made: Stored, view: memoryview, part: protobuf.Part) -> None:
+    def _take(self, stored: Stored, view: memoryview, part: protobuf.Part) -> None:
         match part.number, part.kind:
             case 1, protobuf.VARINT:
-                made.code = part.value
+                stored.code = part.value
             case 2, protobuf.BYTES:
-                made.shape = shape_of(view, part.start, part.end)
+                stored.shape = shape_of(view, part.start, part.end)
             case 3, protobuf.VARINT:
-                made.shard = protobuf.signed(part.value)
+                stored.shard = protobuf.signed(part.value)
             case 4, protobuf.VARINT:
-                made.start = protobuf.signed(part.value)
+                stored.start = protobuf.signed(part.value)
             case 5, protobuf.VARINT:
-                made.size = protobuf.signed(part.value)
+                stored.size = protobuf.signed(part.value)
             case 6, protobuf.FIXED32:
-                made.crc = int.from_bytes(view[part.start : part.end], "little")
+                stored.crc = int.from_bytes(view[part.start : part.end], "little")
             case 7, protobuf.BYTES:
-                made.slices += (_slice_of(view, part.start, part.end),)
+                stored.slices += (_slice_of(view, part.start, part.end),)
 
-    def parts_of(self, whole: Stored) -> Iterator[tuple[Slice, Stored]]:
+    def parts_of(self, stored: Stored) -> Iterator[tuple[Slice, Stored]]:
         """The parts of a tensor that was saved in parts, each with its place; together they are all of it."""
         room = 1
-        for size in whole.shape:
+        for size in stored.shape:
             room *= size
-        for place in whole.slices:
-            key = part_key(whole.key, place)
-            if len(place) != len(whole.shape) or key not in self._parts:
-                raise DamagedError(f"a part of {whole.key!r} is missing")
-            found = self._stored_part(key, whole)
+        for place in stored.slices:
+            key = part_key(stored.key, place)
+            if len(place) != len(stored.shape) or key not in self._parts:
+                raise DamagedError(f"a part of {stored.key!r} is missing")
+            stored_part = self._stored_part(key, stored)
             place = tuple(
                 (0, size) if length < 0 else (start, length)
-                for (start, length), size in zip(place, whole.shape, strict=True)
+                for (start, length), size in zip(place, stored.shape, strict=True)
             )
             inside = all(
                 start >= 0 and start + length <= size
-                for (start, length), size in zip(place, whole.shape, strict=True)
+                for (start, length), size in zip(place, stored.shape, strict=True)
             )
-            if not inside or found.shape != tuple(length for _, length in place) or found.code != whole.code:
-                raise DamagedError(f"a part of {whole.key!r} does not fit into it")
+            if (
+                not inside
+                or stored_part.shape != tuple(length for _, length in place)
+                or stored_part.code != stored.code
+            ):
+                raise DamagedError(f"a part of {stored.key!r} does not fit into it")
             count = 1
-            for size in found.shape:
+            for size in stored_part.shape:
                 count *= size
             room -= count
-            yield place, found
+            yield place, stored_part
         if room:
-            raise DamagedError(f"the parts of {whole.key!r} are not all of it")
+            raise DamagedError(f"the parts of {stored.key!r} are not all of it")
 
     def _stored_part(self, key: bytes, whole: Stored) -> Stored:
         view = memoryview(self._parts[key])
-        made = Stored(whole.key)
+        stored = Stored(whole.key)
         for part in protobuf.parts(view, 0, len(view)):
-            self._take(made, view, part)
-        if not 0 <= made.shard < self.shards:
-            raise DamagedError(f"a part of {whole.key!r} lies in file {made.shard} of {self.shards}")
-        return made
+            self._take(stored, view, part)
+        if not 0 <= stored.shard < self.shards:
+            raise DamagedError(f"a part of {whole.key!r} lies in file {stored.shard} of {self.shards}")
+        return stored
 
 
 def shape_of(view: memoryview, start: int, end: int) -> tuple[int, ...]:
     """A TensorShapeProto whose sizes are all known."""
-    found = open_shape(view, start, end)
-    if found is None or None in found:
+    shape = open_shape(view, start, end)
+    if shape is None or None in shape:
         raise DamagedError("a stored tensor has a shape that is not known", offset=start)
-    return tuple(size for size in found if size is not None)
+    return tuple(size for size in shape if size is not None)
 
 
 def open_shape(view: memoryview, start: int, end: int) -> tuple[int | None, ...] | None:
@@ -167,13 +171,13 @@ def _slice_of(view: memoryview, start: int, end: int) -> Slice:
     """A TensorSliceProto: (start, length) for each axis."""
     found = []
     for first, last in protobuf.messages(view, start, end, 1):
-        at, length = 0, -1
+        offset, length = 0, -1
         for part in protobuf.parts(view, first, last):
             if part[:2] == (1, protobuf.VARINT):
-                at = protobuf.signed(part.value)
+                offset = protobuf.signed(part.value)
             elif part[:2] == (2, protobuf.VARINT):
                 length = protobuf.signed(part.value)
-        found.append((at, length))
+        found.append((offset, length))
     return tuple(found)
 
 

@@ -14,23 +14,23 @@ INTERNAL = "__saved_model"
 
 
 def read_graphs(data: memoryview) -> dict[str, Any]:
-    """What info shows of a saved_model.pb."""
-    found: dict[str, Any] = {"tags": [], "signatures": {}}
+    """Facts about a saved_model.pb for info."""
+    result: dict[str, Any] = {"tags": [], "signatures": {}}
     operators: Counter[str] = Counter()
     functions: list[str] = []
     graphs = 0
     for part in parts(data, 0, len(data)):
         if part[:2] == (1, VARINT):
-            found["schema version"] = part.value
+            result["schema version"] = part.value
         elif part[:2] == (2, BYTES):
             graphs += 1
-            _meta_graph(data, part.start, part.end, found, operators, functions)
+            _meta_graph(data, part.start, part.end, result, operators, functions)
     if not graphs:
         raise DamagedError("there is no graph in saved_model.pb")
-    found["graphs"] = graphs
-    found["operators"] = dict(operators.most_common())
-    found["functions"] = len(functions)
-    return found
+    result["graphs"] = graphs
+    result["operators"] = dict(operators.most_common())
+    result["functions"] = len(functions)
+    return result
 
 
 def _meta_graph(
@@ -79,17 +79,17 @@ def _operator(data: memoryview, start: int, end: int) -> str:
 
 def _first(data: memoryview, start: int, end: int, number: int) -> str:
     """The text in the first field of this number."""
-    return next((text(data, one) for one in parts(data, start, end) if one[:2] == (number, BYTES)), "")
+    return next((text(data, part) for part in parts(data, start, end) if part[:2] == (number, BYTES)), "")
 
 
 def _pair(data: memoryview, start: int, end: int) -> tuple[str, tuple[int, int] | None]:
     """An entry of a map: its key, and where its value lies."""
     key, value = "", None
-    for one in parts(data, start, end):
-        if one[:2] == (1, BYTES):
-            key = text(data, one)
-        elif one[:2] == (2, BYTES):
-            value = one.start, one.end
+    for part in parts(data, start, end):
+        if part[:2] == (1, BYTES):
+            key = text(data, part)
+        elif part[:2] == (2, BYTES):
+            value = part.start, part.end
     return key, value
 
 

@@ -33,14 +33,14 @@ def read_table(data: memoryview) -> dict[bytes, bytes]:
     """All entries of a table, in the order of their keys."""
     if len(data) < FOOTER or data[-len(MAGIC) :] != MAGIC:
         raise DamagedError("the table has no footer", offset=max(0, len(data) - FOOTER))
-    at, handles = len(data) - FOOTER, []
+    offset, handles = len(data) - FOOTER, []
     # Of a block that is empty here, and of the one that lists the others.
     for _part in range(4):
-        number, at = read_varint(data, at, len(data) - len(MAGIC))
+        number, offset = read_varint(data, offset, len(data) - len(MAGIC))
         handles.append(number)
     _block(data, *handles[:2])
     start, size = handles[2:]
-    found: dict[bytes, bytes] = {}
+    table: dict[bytes, bytes] = {}
     room = KEYS_ALWAYS + KEYS_PER_BYTE * len(data)
     end = 0
     last: bytes | None = None
@@ -58,9 +58,9 @@ def read_table(data: memoryview) -> dict[bytes, bytes]:
             room -= len(key)
             if room < 0:
                 raise DamagedError("the keys of the table are larger than the file explains", offset=first)
-            found[key] = value
+            table[key] = value
             last = key
-    return found
+    return table
 
 
 def _block(data: memoryview, start: int, size: int) -> memoryview:
@@ -86,20 +86,20 @@ def _entries(block: memoryview, start: int) -> Iterator[tuple[bytes, bytes]]:
     end = len(block) - 4 - 4 * int.from_bytes(block[-4:], "little")
     if end < 0:
         raise DamagedError("a block of the table is too short for what it lists", offset=start)
-    key, at = b"", 0
-    while at < end:
+    key, offset = b"", 0
+    while offset < end:
         try:
-            shared, at = read_varint(block, at, end)
-            own, at = read_varint(block, at, end)
-            size, at = read_varint(block, at, end)
+            shared, offset = read_varint(block, offset, end)
+            own, offset = read_varint(block, offset, end)
+            size, offset = read_varint(block, offset, end)
         except DamagedError as error:
             error.offset = start
             raise
-        if shared > len(key) or at + own + size > end or shared + own > LONGEST_KEY:
+        if shared > len(key) or offset + own + size > end or shared + own > LONGEST_KEY:
             raise DamagedError("an entry of the table reaches beyond its block", offset=start)
-        key = key[:shared] + bytes(block[at : at + own])
-        yield key, bytes(block[at + own : at + own + size])
-        at += own + size
+        key = key[:shared] + bytes(block[offset : offset + own])
+        yield key, bytes(block[offset + own : offset + own + size])
+        offset += own + size
 
 
 def unsnap(data: memoryview, offset: int) -> bytearray:

@@ -94,7 +94,7 @@ class TfRecordReader(RecordReader):
     def _choose(
         self, records: str, features: Mapping[str, Any] | None, schema: GivenSchema | str | None
     ) -> None:
-        """What the records are, and which fields that makes."""
+        """Kind of the records, and the fields that follow from it."""
         seen, noted = self._found_out.seen, None
         if features is not None and schema is not None:
             raise OptionError("give features or schema, not both")
@@ -132,7 +132,7 @@ class TfRecordReader(RecordReader):
             raise SchemaError(
                 "no features of Examples are found; name them with features={…}, or read records='raw'"
             )
-        self.schema = Schema({name: one.field for name, one in self.features.items()})
+        self.schema = Schema({name: feature.field for name, feature in self.features.items()})
         self.raw = False
         if not self.schema:
             raise SchemaError("there are no features to read")
@@ -228,8 +228,8 @@ class TfRecordReader(RecordReader):
 
     def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
         """The frames around the records too."""
-        found = super()._ranges(fields, indices)
-        return found and Spans(found.files, found.start - HEAD, found.size + HEAD + TAIL)
+        ranges = super()._ranges(fields, indices)
+        return ranges and Spans(ranges.files, ranges.start - HEAD, ranges.size + HEAD + TAIL)
 
     def _spans(self, field: str, indices: I64) -> Spans | None:
         if not isinstance(self.source, MappedSource):

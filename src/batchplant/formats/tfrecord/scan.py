@@ -46,7 +46,7 @@ def is_head(head: bytes) -> bool:
 
 
 def compression_of(source: Source) -> str:
-    """What a file is packed with: gzip, zlib, or none."""
+    """Return the compression of a file: gzip, zlib, or none."""
     head = source.view(0, min(HEAD, source.size)).tobytes()
     if is_head(head):
         return "none"
@@ -55,7 +55,7 @@ def compression_of(source: Source) -> str:
 
 
 class Scan:
-    """What is known of the records so far."""
+    """Statistics of the records so far."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -148,22 +148,22 @@ def build(source: Source, compression: str, report: Report) -> tuple[dict[str, A
 
 
 def build_rest(
-    source: Source, report: Report, known: Index, at: int
+    source: Source, report: Report, index: Index, offset: int
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The same for a file that goes on at ``at``."""
-    before = Findings(known)
+    before = Findings(index)
     if before.compression != "none" or not isinstance(source, MappedSource):
         return build(source, compression_of(source), report)
     scan = Scan(source.path)
     scan.count = len(before.starts)
-    size = scan_mapped(scan, source.view(0, source.size), report, at)
+    size = scan_mapped(scan, source.view(0, source.size), report, offset)
     arrays, facts = scan.result()
     after = [_seen(*one) for one in facts["features"]] if facts["features"] is not None else None
     if before.seen is not None and after is not None and _differ(before.seen, after):
         return build(source, "none", report)
     both = None if before.seen is None or after is None else joined(before.seen, after)
-    images = {name: one.to_json() for name, one in before.images.items()}
-    return {name: np.concatenate([known.arrays[name], one]) for name, one in arrays.items()}, {
+    images = {name: image.to_json() for name, image in before.images.items()}
+    return {name: np.concatenate([index.arrays[name], array]) for name, array in arrays.items()}, {
         "features": None if both is None else [dataclasses.astuple(one) for one in both],
         "images": images if len(before.starts) else facts["images"],
         "examples": before.examples + facts["examples"] - len(before.starts),
@@ -173,7 +173,7 @@ def build_rest(
 
 
 def joined(before: list[Seen], after: list[Seen]) -> list[Seen]:
-    """What is known of the features of all records, from what is known of the first and of the rest."""
+    """Merge the statistics of features in the first record with those of the others."""
     found = {(one.key, one.sequence): one for one in before}
     for one in after:
         old = found.get((one.key, one.sequence))
@@ -193,14 +193,14 @@ def _differ(before: list[Seen], after: list[Seen]) -> bool:
     return changed or any(one.kinds & (one.kinds - 1) for one in (*before, *after))
 
 
-def scan_mapped(scan: Scan, data: U8, report: Report, at: int = 0) -> int:
-    while at < len(data):
-        starts, sizes, at, fault = _native.tfrecord_scan(data, at, at + CHUNK)
+def scan_mapped(scan: Scan, data: U8, report: Report, offset: int = 0) -> int:
+    while offset < len(data):
+        starts, sizes, offset, fault = _native.tfrecord_scan(data, offset, offset + CHUNK)
         scan.add(data, starts, sizes)
         if fault:
-            raise scan.fail(fault, at)
-        report(at)
-    return at
+            raise scan.fail(fault, offset)
+        report(offset)
+    return offset
 
 
 def scan_stream(scan: Scan, pieces: Iterable[U8], stored: int | None = None) -> int:
@@ -237,13 +237,13 @@ def scan_stream(scan: Scan, pieces: Iterable[U8], stored: int | None = None) -> 
 
 
 def _ranges(source: Source, report: Report) -> Iterator[U8]:
-    for at in range(0, source.size, RANGE_MOST):
-        yield source.view(at, min(RANGE_MOST, source.size - at))
-        report(at)
+    for offset in range(0, source.size, RANGE_MOST):
+        yield source.view(offset, min(RANGE_MOST, source.size - offset))
+        report(offset)
 
 
 class Findings:
-    """What an index says, checked: it may come from a side-car, which is no better than any file."""
+    """Parse and check an index: a side-car is no more trustworthy than any file."""
 
     def __init__(self, index: Index) -> None:
         arrays, facts = index.arrays, index.facts

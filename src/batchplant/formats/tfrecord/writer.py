@@ -74,8 +74,8 @@ class TfRecordWriter(RecordWriter):
             return []
         found = [
             name
-            for name, one in self._features.items()
-            if isinstance(one.field, Float | Tensor) and one.kind == BYTES
+            for name, feature in self._features.items()
+            if isinstance(feature.field, Float | Tensor) and feature.kind == BYTES
         ]
         said = "TFRecord has no type for these values, so they are stored as their bytes (tf.io.decode_raw)"
         return [f"{', '.join(found)}: {said}"] if found else []
@@ -124,8 +124,8 @@ class TfRecordWriter(RecordWriter):
         # Packed at the end, and not as it comes, so that a resumed writer need not pick up inside of it.
         pack = zlib.compressobj(6, zlib.DEFLATED, WBITS[self._compression])
         with open(self.partial.folder / "packed", "wb") as out:
-            for at in range(0, self._file.size, PIECE):
-                out.write(pack.compress(self._file.read_at(PIECE, at)))
+            for offset in range(0, self._file.size, PIECE):
+                out.write(pack.compress(self._file.read_at(PIECE, offset)))
             out.write(pack.flush())
         return "packed"
 

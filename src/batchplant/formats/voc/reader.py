@@ -216,14 +216,14 @@ class VocReader(DetectionReader):
         self._sizes = np.array([_size(one) for one in found], dtype=np.int64).reshape(-1, 2)
         self.schema = self._chosen(fields)
 
-    def _extra(self, one: Annotation, row: int) -> dict[str, Any]:
-        """What an annotation says besides what a writer knows by itself."""
+    def _extra(self, annotation: Annotation, row: int) -> dict[str, Any]:
+        """Attributes of an annotation that a writer cannot derive."""
         images = self._images
         masks = (images[field].names[row] for field in MASKS if field in images)
         segmented = "1" if any(name is not None for name in masks) else "0"
         file = os.path.basename(str(images["image"].names[row]))
         usual = {"filename": file, "segmented": segmented}
-        extra = {key: value for key, value in one.extra.items() if usual.get(key, ...) != value}
+        extra = {key: value for key, value in annotation.extra.items() if usual.get(key, ...) != value}
         size = extra.pop("size", None)
         if isinstance(size, dict):
             rest = {key: side for key, side in size.items() if key not in ("width", "height")}
@@ -266,10 +266,10 @@ def _stem(name: str) -> str:
     return os.path.splitext(name.partition("/")[2])[0]
 
 
-def _size(one: Annotation) -> tuple[int, int]:
+def _size(annotation: Annotation) -> tuple[int, int]:
     """Width and height; 0 where the file does not tell."""
     try:
-        sides = [float(one.told.get(side, 0)) for side in ("width", "height")]
+        sides = [float(annotation.told.get(side, 0)) for side in ("width", "height")]
     except ValueError:
         return 0, 0
     width, height = (int(side) if 0 <= side <= LONGEST_SIDE_PIXELS else 0 for side in sides)

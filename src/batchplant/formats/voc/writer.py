@@ -42,26 +42,26 @@ class VocWriter(DetectionWriter):
         (self._folder / ANNOTATIONS).mkdir(exist_ok=True)
 
     def _unfit(self, columns: Columns) -> dict[int, BatchplantError]:
-        found = super()._unfit(columns)
+        problems = super()._unfit(columns)
         for row, cell in enumerate(columns.get("sets", ())):
             for name in json.loads(bytes(cell)):
                 parts = name.split("/") if isinstance(name, str) else []
                 if len(parts) != 2 or not all(map(is_plain, parts)):
                     message = f"a set is the folder and name of a list, as Main/train, not {shown(str(name))}"
-                    found.setdefault(row, EncodeError(message, field="sets"))
-        return found
+                    problems.setdefault(row, EncodeError(message, field="sets"))
+        return problems
 
     def _put(self, entries: list[Entry]) -> None:
-        for one in entries:
-            values = one.values
+        for entry in entries:
+            values = entry.values
             segmented = any(values.get(name) for name in MASKS)
             things = [self._thing(values, row) for row in range(len(values.get("labels", ())))]
             extra = {"segmented": str(int(segmented)), **values.get("image_extra", {})}
-            file = extra.get("filename", os.path.basename(one.file))
-            text = write(str(file), (one.width, one.height), extra, things)
-            stem = os.path.splitext(one.file)[0]
+            file = extra.get("filename", os.path.basename(entry.file))
+            text = write(str(file), (entry.width, entry.height), extra, things)
+            stem = os.path.splitext(entry.file)[0]
             self._resumes, before = True, self._resumes
-            self._save(f"{ANNOTATIONS}/{stem}.xml", text.encode(), one.number)
+            self._save(f"{ANNOTATIONS}/{stem}.xml", text.encode(), entry.number)
             self._resumes = before
             split = self._splits[values["split"]] if self._splits else ""
             sets = [f"Main/{split}"] if split else values.get("sets", [])

@@ -22,7 +22,7 @@ def header_of(samples: int) -> str:
 
 
 def read(path: str, source: Source) -> tuple[Arrays, Facts]:
-    """What a scan of the archive would give, from DALI's index of it."""
+    """Convert DALI's index of an archive to the result of a scan."""
     lines = read_text(path).splitlines()
     try:
         return _parse(lines, source)
@@ -44,13 +44,13 @@ def _parse(lines: list[str], source: Source) -> tuple[Arrays, Facts]:
         words = line.split(" ")
         if len(words) % width or not all(words):
             raise ValueError(f"line {row + 2} has {len(words)} words")
-        for at in range(0, len(words), width):
-            rows, starts, sizes = found.setdefault(words[at].lower(), ([], [], []))
+        for offset in range(0, len(words), width):
+            rows, starts, sizes = found.setdefault(words[offset].lower(), ([], [], []))
             if rows and rows[-1] == row:
-                raise ValueError(f"line {row + 2} has {words[at]} twice")
+                raise ValueError(f"line {row + 2} has {words[offset]} twice")
             rows.append(row)
-            starts.append(int(words[at + 1]))
-            sizes.append(int(words[at + 2]))
+            starts.append(int(words[offset + 1]))
+            sizes.append(int(words[offset + 2]))
         # Version 1.1 has no names: a number stands for the key.
         key = words[3].removesuffix("." + words[0]) if width == 4 else f"{row:08d}"
         keys.append(key.encode())
@@ -58,7 +58,7 @@ def _parse(lines: list[str], source: Source) -> tuple[Arrays, Facts]:
     counts = [len(rows) for rows, _, _ in found.values()]
 
     def joined(part: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        return np.array([one for columns in found.values() for one in columns[part]], dtype=np.int64)
+        return np.array([column for columns in found.values() for column in columns[part]], dtype=np.int64)
 
     arrays: Arrays = {
         "keys": np.frombuffer(b"".join(keys), np.uint8),

@@ -65,7 +65,7 @@ def kind_of(extension: str) -> type[Field]:
 
 def extensions_of(schema: Mapping[str, Field]) -> dict[str, list[str]]:
     """Field name → the extensions that its members may have; an image's depends on its bytes."""
-    found: dict[str, list[str]] = {}
+    extensions: dict[str, list[str]] = {}
     taken = {NOTHING}
     bare = _bare(schema)
     for name, field in schema.items():
@@ -75,10 +75,10 @@ def extensions_of(schema: Mapping[str, Field]) -> dict[str, list[str]]:
         # Names that differ only in case, or in what no extension can hold.
         while taken & set(made):
             number += 1
-            made = [f"{stem}-{number}{one[len(stem) :]}" for one in endings]
+            made = [f"{stem}-{number}{ending[len(stem) :]}" for ending in endings]
         taken |= set(made)
-        found[name] = made
-    return found
+        extensions[name] = made
+    return extensions
 
 
 def _bare(schema: Mapping[str, Field]) -> dict[str, list[str]]:
@@ -130,7 +130,7 @@ def _endings(stem: str, field: Field) -> list[str]:
 
 @dataclasses.dataclass(frozen=True)
 class Note:
-    """What our own archives say about themselves. ``key``: the field that the members' keys are, if any."""
+    """Metadata of our own archives. ``key``: the field that the members' keys are, if any."""
 
     schema: Schema
     extensions: dict[str, list[str]]
@@ -148,7 +148,7 @@ class Note:
             "key": self.key,
             **numbers,
         }
-        room = _ROOM - sum(len(str(one)) for one in numbers.values())
+        room = _ROOM - sum(len(str(number)) for number in numbers.values())
         return _native.tar_comment(json.dumps(said).encode() + b" " * room)
 
     @classmethod
@@ -160,8 +160,8 @@ class Note:
             said = parse_object(comment)
             schema, extensions, key = Schema.from_json(said["schema"]), said["extensions"], said["key"]
             lists = isinstance(extensions, dict) and all(
-                isinstance(found, list) and all(isinstance(one, str) for one in found)
-                for found in extensions.values()
+                isinstance(extension, list) and all(isinstance(one, str) for one in extension)
+                for extension in extensions.values()
             )
             if not lists or set(extensions) != set(schema) - {key} or (key is not None and key not in schema):
                 raise ValueError("it does not say where every field is")

@@ -67,11 +67,11 @@ def _npy_files(values: npt.NDArray[Any], dtype: np.dtype[Any], shape: tuple[int,
     return Ragged(made.reshape(-1), np.arange(len(values) + 1, dtype=np.int64) * made.shape[1])
 
 
-def _spread(made: Ragged, valid: npt.NDArray[np.bool_]) -> Ragged:
+def _spread(cells: Ragged, valid: npt.NDArray[np.bool_]) -> Ragged:
     """Cells to the rows where they are; the others are missing."""
     sizes = np.zeros(len(valid), dtype=np.int64)
-    sizes[valid] = made.sizes
-    return Ragged(made.data, starts_of(sizes), valid=None if valid.all() else valid)
+    sizes[valid] = cells.sizes
+    return Ragged(cells.data, starts_of(sizes), valid=None if valid.all() else valid)
 
 
 def _packed_arrays(field: Tensor, column: Ragged) -> Ragged:
@@ -125,9 +125,9 @@ def _parsed(field: Field, cells: Ragged, dtype: np.dtype[Any], shape: tuple[int,
         return _from_text(field, cells, np.dtype(np.float64)).astype(dtype)
     # Bool, too: 0 or 1.
     limits = np.iinfo(dtype) if isinstance(field, Int) else None
-    least, most = (limits.min, limits.max) if limits is not None else (0, 1)
+    least, limit = (limits.min, limits.max) if limits is not None else (0, 1)
     whole = _from_text(field, cells, np.dtype(np.uint64 if dtype == np.uint64 else np.int64))
-    bad = (whole < least) | (whole > most)
+    bad = (whole < least) | (whole > limit)
     if bad.any():
         row = int(np.argmax(bad))
         raise DecodeError(f"{whole[row]} is out of range for {field}", sample=row)

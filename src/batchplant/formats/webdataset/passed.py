@@ -1,4 +1,4 @@
-"""What a scan of an archive on a server keeps of the bytes that pass: the beginnings of small members.
+"""Beginnings of small members, which the scan of a remote archive keeps from the bytes that pass.
 
 The fields are told by them afterwards, and to fetch them then would be to fetch all that lies between.
 """
@@ -26,10 +26,10 @@ class Passed(Source):
         self._found: list[tuple[I64, I64, U8]] = []
         self._known: tuple[I64, I64, I64, U8] | None = None
 
-    def add(self, piece: U8, at: int) -> None:
+    def add(self, piece: U8, offset: int) -> None:
         """Look at bytes that begin with a header, at this place of the archive."""
         scanner = _native.TarScanner()
-        if scanner.scan(piece, self.size - at) is not None:
+        if scanner.scan(piece, self.size - offset) is not None:
             return
         found = scanner.finish()
         if found["failure"] is not None:
@@ -44,7 +44,7 @@ class Passed(Source):
         to = starts_of(sizes)
         data = np.empty(int(to[-1]), dtype=np.uint8)
         _native.copy_runs(piece, starts, sizes, data, to[:-1])
-        self._found.append((starts + at, sizes, data))
+        self._found.append((starts + offset, sizes, data))
 
     def _view(self, start: int, size: int) -> U8:
         return self._source.view(start, size)

@@ -29,7 +29,7 @@ GZIP = b"\x1f\x8b"
 
 
 class Table(NamedTuple):
-    """Where the members of a field lie. ``rows``: the samples that have one; None where all do."""
+    """Locations of a field's members. ``rows``: the samples that have one; None: all."""
 
     rows: I64 | None
     starts: I64
@@ -86,11 +86,11 @@ class WebDatasetReader(Reader):
         points = self._source.points() if isinstance(self._source, GzipSource) else np.empty(0, np.uint8)
         return {**arrays, "points": points}, {**facts, "size": self._source.size}
 
-    def _set_schema(self, given: Schema | None) -> None:
+    def _set_schema(self, schema: Schema | None) -> None:
         self.note = note = None if self._facts["note"] is None else Note.from_json(self._facts["note"])
         self._extensions = {} if note is None else note.extensions
         self._key = KEY if note is None or note.key is None else note.key
-        self.schema = given if given is not None else self._found_schema() if note is None else note.schema
+        self.schema = schema if schema is not None else self._found_schema() if note is None else note.schema
         if not self.schema:
             raise SchemaError("the schema has no field")
 
@@ -109,22 +109,22 @@ class WebDatasetReader(Reader):
         return self._file.view(0, min(len(data), self._file.size)).tobytes() == data
 
     def end_of_members(self) -> int:
-        """Where the archive's end begins: behind the last member, whether it belongs to a sample or not."""
-        at = int(np.max(self._arrays["starts"] + self._arrays["sizes"], initial=0))
-        at = -(-at // BLOCK) * BLOCK
-        while at + BLOCK <= self._file.size:
-            header = self._file.view(at, BLOCK).tobytes()
+        """Return the end of the last member, even if it belongs to no sample."""
+        offset = int(np.max(self._arrays["starts"] + self._arrays["sizes"], initial=0))
+        offset = -(-offset // BLOCK) * BLOCK
+        while offset + BLOCK <= self._file.size:
+            header = self._file.view(offset, BLOCK).tobytes()
             if not any(header):
                 break
             try:
                 member = tarfile.TarInfo.frombuf(header, "utf-8", "surrogateescape")
             except tarfile.HeaderError as error:
-                raise DamagedError(f"here is no member: {error}", path=self.path, offset=at) from None
+                raise DamagedError(f"here is no member: {error}", path=self.path, offset=offset) from None
             # Links and folders have no bytes, whatever the header says.
             known = member.type in tarfile.SUPPORTED_TYPES and member.type not in tarfile.REGULAR_TYPES
             empty = known and member.type not in (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
-            at += BLOCK if empty else BLOCK + -(-member.size // BLOCK) * BLOCK
-        return at
+            offset += BLOCK if empty else BLOCK + -(-member.size // BLOCK) * BLOCK
+        return offset
 
     def _found_schema(self) -> Schema:
         """The key, then the extensions in order of name, so that all shards have the same order."""
@@ -168,7 +168,7 @@ class WebDatasetReader(Reader):
 
     def _merged(self, extensions: list[str]) -> Table:
         """The members of a field whose cells have several extensions, in order of sample."""
-        parts = [self._own(one) for one in extensions]
+        parts = [self._own(extension) for extension in extensions]
         rows, starts, sizes = (np.concatenate(one) for one in zip(*parts, strict=True))
         order = np.argsort(rows, kind="stable")
         rows, starts, sizes = rows[order], starts[order], sizes[order]
@@ -183,7 +183,7 @@ class WebDatasetReader(Reader):
         return Table(rows, starts, sizes)
 
     def _runs(self, name: str, indices: I64) -> tuple[I64, I64]:
-        """Where the members of a field lie, bounds checked; a missing one has size -1."""
+        """Locate the members of a field, bounds checked; a missing one has size -1."""
         rows, starts, sizes = self._table(name)
         if rows is None:
             starts, sizes = starts[indices], sizes[indices]
@@ -261,8 +261,8 @@ class WebDatasetReader(Reader):
         return Spans([self.path], starts, sizes)
 
     def blocks(self) -> I64:
-        found: I64 = self._arrays["firsts"] // BLOCK_BYTES
-        return found
+        blocks: I64 = self._arrays["firsts"] // BLOCK_BYTES
+        return blocks
 
     def facts(self) -> dict[str, Any]:
         return {

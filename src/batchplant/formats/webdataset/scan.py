@@ -51,8 +51,8 @@ def scan(source: Source, report: Callable[[int], None]) -> tuple[Arrays, Facts]:
         if passed is not None:
             passed.add(data, at)
         # Large members are not fetched for their headers; what is between small ones is.
-        most = RANGE_MOST if remote and scanner.next > at else PIECE
-        piece = FIRST if remote and scanner.next - end >= JUMP else min(2 * piece, most)
+        limit = RANGE_MOST if remote and scanner.next > at else PIECE
+        piece = FIRST if remote and scanner.next - end >= JUMP else min(2 * piece, limit)
         report(scanner.next)
     found: dict[str, Any] = {"failure": failure} if failure is not None else scanner.finish()
     if found["failure"] is not None:
@@ -64,7 +64,7 @@ def scan(source: Source, report: Callable[[int], None]) -> tuple[Arrays, Facts]:
 
 
 def describe(source: Source, arrays: Arrays, extensions: list[bytes], skipped: int, comment: bytes) -> Facts:
-    """What the index says besides its arrays."""
+    """Facts in the index besides its arrays."""
     note = Note.from_comment(comment)
     if note is not None:
         _check_note(note, source.size, len(arrays["firsts"]))
@@ -97,7 +97,7 @@ def _check_note(note: Note, size: int, samples: int) -> None:
 
 def _names(extensions: list[bytes]) -> list[str]:
     """Extensions as text, in small letters as WebDataset has them, unless two would be one."""
-    plain = [one.decode(errors="backslashreplace") for one in extensions]
+    plain = [extension.decode(errors="backslashreplace") for extension in extensions]
     small = [one.lower() for one in plain]
     for names in (small, plain):
         if len(set(names)) == len(names):
@@ -123,11 +123,11 @@ def _infer_image(source: Source, name: str, starts: I64, sizes: I64) -> Field:
     starts, sizes = starts[::step][:PROBED_SAMPLES], np.minimum(sizes[::step][:PROBED_SAMPLES], 1 << 16)
     cells = source.gather(starts, sizes)
     headers = [image.header(cell) for cell in cells if cell is not None]
-    encodings = {one.encoding for one in headers}
+    encodings = {header.encoding for header in headers}
     by_name = IMAGES[name.rpartition(".")[2]] or None
     encoding = (encodings.pop() or by_name) if len(encodings) == 1 else None
     # Palettes and one-bit images are looked up; grayscale among colour decodes to RGB.
-    modes = {{"P": "RGB", "1": "L"}.get(one.mode, one.mode) for one in headers} - {""}
+    modes = {{"P": "RGB", "1": "L"}.get(header.mode, header.mode) for header in headers} - {""}
     return Image(encoding, modes.pop() if len(modes) == 1 else "RGB" if modes <= {"L", "RGB"} else None)
 
 

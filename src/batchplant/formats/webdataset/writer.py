@@ -96,13 +96,13 @@ class WebDatasetWriter(Writer):
             return {}
         column = columns[self._key]
         assert isinstance(column, Ragged)
-        found: dict[int, BatchplantError] = {}
+        problems: dict[int, BatchplantError] = {}
         for row, cell in enumerate(column):
             assert cell is not None
             reason = self._unfit_key(cell.tobytes())
             if reason is not None:
-                found[row] = EncodeError(f"the key {cell.tobytes()[:200]!r} {reason}", field=self._key)
-        return found
+                problems[row] = EncodeError(f"the key {cell.tobytes()[:200]!r} {reason}", field=self._key)
+        return problems
 
     def _unfit_key(self, key: bytes) -> str | None:
         """Why a key cannot be a member's name, where it cannot."""
@@ -173,7 +173,7 @@ class WebDatasetWriter(Writer):
             self._index(rows, ending[rows, fields], starts + self.end + first, sizes, names)
 
     def _ending(self, number: int, column: Ragged) -> I64 | int:
-        """Which extension each cell has: by what it is for images, else the field's only one."""
+        """Return each cell's extension: by encoding for images, else that of the field."""
         first, last = int(self._first[number]), int(self._first[number + 1])
         if last - first == 1:
             return first
@@ -182,7 +182,7 @@ class WebDatasetWriter(Writer):
 
     def _names(self, keys: Ragged, rows: I64, endings: I64) -> Ragged:
         """The members' names: key, dot, extension."""
-        ends = Ragged.from_cells([b"." + one.encode() for one in self._endings])
+        ends = Ragged.from_cells([b"." + ending.encode() for ending in self._endings])
         key_sizes, end_sizes = keys.sizes[rows], ends.sizes[endings]
         offsets = starts_of(key_sizes + end_sizes)
         data = np.empty(offsets[-1], dtype=np.uint8)

@@ -57,7 +57,7 @@ def parse(cells: Ragged) -> Lines:
 
 
 class Objects(NamedTuple):
-    """What lines mean. ``rings``: where the outline of each begins and ends among ``values``."""
+    """Parsed lines. ``rings``: start and end of each outline among ``values``."""
 
     labels: I64
     boxes: npt.NDArray[np.float32]
@@ -109,8 +109,8 @@ def joined(rings: list[list[float]]) -> list[float]:
     for ring in rings[1:]:
         other = np.asarray(ring, dtype=np.float64).reshape(-1, 2)
         apart = np.square(whole[:, None] - other[None]).sum(axis=2)
-        at, to = (int(one) for one in np.unravel_index(int(np.argmin(apart)), apart.shape))
+        offset, to = (int(one) for one in np.unravel_index(int(np.argmin(apart)), apart.shape))
         turned = np.roll(other, -to, axis=0)
-        whole = np.concatenate([whole[: at + 1], turned, turned[:1], whole[at:]])
-    found: list[float] = whole.reshape(-1).tolist()
-    return found
+        whole = np.concatenate([whole[: offset + 1], turned, turned[:1], whole[offset:]])
+    result: list[float] = whole.reshape(-1).tolist()
+    return result

@@ -1,4 +1,4 @@
-"""Which images a YOLO folder has, and where their labels lie; what its YAML says."""
+"""Images of a YOLO folder, the paths of their labels, and its YAML file."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def find(root: str, below: Files, told: dict[str, Any]) -> Layout:
         names = [one for one in SPLITS if one in tops]
         return Layout(
             {one: [name for name in inside if name.startswith(f"images/{one}/")] for one in names},
-            {one: f"images/{one}" for one in names},
+            {name: f"images/{name}" for name in names},
             labels,
         )
     return Layout({"": inside}, {"": "images"}, labels)
@@ -95,7 +95,7 @@ def _above(names: list[str], split: str) -> str:
 
 
 def _resolved(root: str, base: str, name: str) -> str:
-    """Where a path of the YAML leads, below the root."""
+    """Resolve a path of the YAML file below the root."""
     plain = name.replace("\\", "/").rstrip("/")
     # Some write ../train/images for what lies beside the YAML.
     tried = [posixpath.join(base, plain), plain, re.sub(r"^(\.\./)+", "", plain)]
@@ -120,7 +120,7 @@ def _listed(path: str, name: str) -> list[str]:
 
 
 def label_of(image: str) -> str:
-    """Where the labels of an image lie: in labels/ where it lies in images/, else beside it."""
+    """Return the path of an image's labels: in labels/ if it lies in images/, else beside it."""
     parts = image.split("/")
     for place in range(len(parts) - 2, -1, -1):
         if parts[place] == "images":

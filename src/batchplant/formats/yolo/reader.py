@@ -57,23 +57,23 @@ class YoloReader(DetectionReader):
             raise DamagedError(f"{error.filename}: {error.strerror}", path=path) from None
 
     def _split(self, asked: str | None, splits: dict[str, Any]) -> list[str]:
-        there = list(splits)
+        result = list(splits)
         if asked is None:
-            if len(there) > 1:
-                counts = [(one, len(splits[one])) for one in there]
+            if len(result) > 1:
+                counts = [(one, len(splits[one])) for one in result]
                 shown = ", ".join(f"{one} ({many:,} image{'s' * (many != 1)})" for one, many in counts)
                 raise OptionError(
-                    f"it has {shown}: choose with split={there[0]!r} (--option split={there[0]}); "
+                    f"it has {shown}: choose with split={result[0]!r} (--option split={result[0]}); "
                     f"split={ALL!r} takes all, and adds the field split"
                 )
-            return there
+            return result
         if asked == ALL:
-            return there
+            return result
         same = {"valid": "val", "val": "valid"}.get(asked)
         for one in (asked, same):
-            if one in there:
+            if one in result:
                 return [str(one)]
-        raise OptionError(f"there is no split {asked!r}; it has {', '.join(filter(None, there)) or 'none'}")
+        raise OptionError(f"there is no split {asked!r}; it has {', '.join(filter(None, result)) or 'none'}")
 
     def _lonely(self, there: set[str], splits: dict[str, list[str]]) -> list[str]:
         """Labels without an image."""

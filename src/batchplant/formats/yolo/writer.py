@@ -72,7 +72,7 @@ class YoloWriter(DetectionWriter):
         done = super()._converted(columns)
         if "polygons" in done:
             outlines = [self._joined_rings(cell) for cell in done["polygons"]]
-            done["polygons"] = Ragged.from_cells([json_text(one) for one in outlines])
+            done["polygons"] = Ragged.from_cells([json_text(outline) for outline in outlines])
             if "boxes" in done:
                 done["boxes"] = _around(done["boxes"], outlines)
         return done
@@ -87,14 +87,14 @@ class YoloWriter(DetectionWriter):
         return self._splits[values["split"]] if "split" in values else self._split
 
     def _put(self, entries: list[Entry]) -> None:
-        for one in entries:
-            lines = [self._line(one.values, row) for row in range(len(one.values.get("labels", ())))]
-            name = os.path.join("labels", os.path.splitext(one.file)[0] + ".txt")
+        for entry in entries:
+            lines = [self._line(entry.values, row) for row in range(len(entry.values.get("labels", ())))]
+            name = os.path.join("labels", os.path.splitext(entry.file)[0] + ".txt")
             self._resumes, before = True, self._resumes
-            self._save(name, "".join(f"{line}\n" for line in lines).encode(), one.number)
+            self._save(name, "".join(f"{line}\n" for line in lines).encode(), entry.number)
             self._resumes = before
             if self._list is not None:
-                self._list.write(f"./images/{one.file}\n".encode())
+                self._list.write(f"./images/{entry.file}\n".encode())
 
     def _line(self, values: Mapping[str, Any], row: int) -> str:
         label = int(values["labels"][row])
@@ -111,10 +111,13 @@ class YoloWriter(DetectionWriter):
     def _finish(self) -> str:
         names = self._names_of_classes or [str(number) for number in range(self._most + 1)]
         lists = self._lists()
-        lines = ["path: .", *(f"{one}: {f'{one}.txt' if lists else f'images/{one}'}" for one in self._splits)]
-        for one in self._splits:
+        lines = [
+            "path: .",
+            *(f"{split}: {f'{split}.txt' if lists else f'images/{split}'}" for split in self._splits),
+        ]
+        for split in self._splits:
             for top in ("images", "labels"):
-                (self._folder / top / one).mkdir(parents=True, exist_ok=True)
+                (self._folder / top / split).mkdir(parents=True, exist_ok=True)
         points = self.schema.get("keypoints") if "keypoints" in self.schema else None
         if isinstance(points, Keypoints):
             lines.append(f"kpt_shape: [{points.shape[1]}, {points.shape[2]}]")
@@ -125,7 +128,7 @@ class YoloWriter(DetectionWriter):
                 lines.append(f"flip_idx: {flips}")
             if points.names:
                 lines.append(
-                    f"kpt_names: [{', '.join(json.dumps(one, ensure_ascii=False) for one in points.names)}]"
+                    f"kpt_names: [{', '.join(json.dumps(name, ensure_ascii=False) for name in points.names)}]"
                 )
         if names:
             lines += ["names:", *(f'  {number}: "{name}"' for number, name in enumerate(names))]
@@ -137,9 +140,9 @@ class YoloWriter(DetectionWriter):
         if self._list is None:
             return False
         every = self._list.read_at(self._list.size, 0).decode().splitlines(keepends=True)
-        for one in self._splits:
-            mine = [line for line in every if line.startswith(f"./images/{one}/")]
-            (self._folder / f"{one}.txt").write_text("".join(mine), encoding="utf-8")
+        for split in self._splits:
+            mine = [line for line in every if line.startswith(f"./images/{split}/")]
+            (self._folder / f"{split}.txt").write_text("".join(mine), encoding="utf-8")
         return True
 
 

@@ -20,7 +20,7 @@ AXES, MISSING = "_ARRAY_DIMENSIONS", "_FillValue"
 
 
 def attributes_v2(found: Mapping[str, Any], array: Mapping[str, Any]) -> dict[str, Any]:
-    """What is said about an array of Zarr 2; ``array``: how it lies."""
+    """Attributes of an array of Zarr 2; ``array``: its metadata."""
     fill = array.get("fill_value")
     if AXES not in found or MISSING in found or fill is None or isinstance(fill, bool):
         return dict(found)
@@ -29,14 +29,14 @@ def attributes_v2(found: Mapping[str, Any], array: Mapping[str, Any]) -> dict[st
 
 
 def attributes_v3(document: Mapping[str, Any]) -> dict[str, Any]:
-    """What is said about an array of Zarr 3."""
+    """Attributes of an array of Zarr 3."""
     said, names = document.get("attributes"), document.get("dimension_names")
-    found = dict(said) if isinstance(said, dict) else {}
-    if isinstance(names, list) and any(names) and all(isinstance(one, str | None) for one in names):
-        found.setdefault(AXES, [one or "" for one in names])
-    if isinstance(found.get(MISSING), str) and (value := from_text(found[MISSING])) is not None:
-        found[MISSING] = value
-    return found
+    result = dict(said) if isinstance(said, dict) else {}
+    if isinstance(names, list) and any(names) and all(isinstance(name, str | None) for name in names):
+        result.setdefault(AXES, [name or "" for name in names])
+    if isinstance(result.get(MISSING), str) and (value := from_text(result[MISSING])) is not None:
+        result[MISSING] = value
+    return result
 
 
 def axes_of(part: Part) -> list[str] | None:
@@ -67,7 +67,7 @@ def written_v3(part: Part) -> tuple[dict[str, Any], dict[str, Any]]:
         if part.dtype.kind == "f" and isinstance(value, int | float):
             said[MISSING] = base64.b64encode(struct.pack("<d", value)).decode()
     # A name that is empty is none.
-    beside = {} if names is None else {"dimension_names": [one or None for one in names]}
+    beside = {} if names is None else {"dimension_names": [name or None for name in names]}
     return said, {"fill_value": _usual(part.dtype), **beside}
 
 

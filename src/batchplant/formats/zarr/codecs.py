@@ -1,4 +1,4 @@
-"""How the bytes of a chunk become an array: the codecs of Zarr 2 and 3, and shards.
+"""Decoding of chunks to arrays: the codecs of Zarr 2 and 3, and shards.
 
 Only codecs on our list are used: one of numcodecs is a pickle, which runs code.
 """
@@ -48,12 +48,12 @@ class Chain(NamedTuple):
     said: str
 
 
-def _step(kind: str, config: dict[str, Any], most: int) -> Step:
+def _step(kind: str, config: dict[str, Any], limit: int) -> Step:
     """The codec of this name, backwards."""
     if kind in COMPRESSIONS:
         if kind == "lzma" and config.get("format", 1) not in (0, 1):
             raise SchemaError("lzma without its container cannot be read")
-        return functools.partial(_unpack, COMPRESSIONS[kind], most)
+        return functools.partial(_unpack, COMPRESSIONS[kind], limit)
     if kind in ("pickle", "msgpack2", "json2") or kind not in FILTERS:
         wrong = UnsafeError if kind == "pickle" else SchemaError
         raise wrong(f"the codec {kind!r} is not read" + (": a pickle can run any code" * (kind == "pickle")))
@@ -64,8 +64,8 @@ def _step(kind: str, config: dict[str, Any], most: int) -> Step:
     return decode
 
 
-def _unpack(kind: str, most: int, data: Any) -> Any:
-    return unpack(kind, data, most)
+def _unpack(kind: str, limit: int, data: Any) -> Any:
+    return unpack(kind, data, limit)
 
 
 def _without_crc(data: Any) -> Any:
@@ -120,10 +120,10 @@ def chain_v2(document: dict[str, Any], dtype: np.dtype[Any], chunks: tuple[int, 
     if bool(texts) != dtype.hasobject or (texts and filters[0] is not texts[0]):
         raise SchemaError("an array of objects without a codec for text or bytes is not read")
     rest = filters[1:] if texts else filters
-    most = _most(dtype, chunks, bool(rest))
+    limit = _most(dtype, chunks, bool(rest))
     last_packed = [] if compressor is None else [compressor]
     packed = last_packed + rest[::-1]
-    steps = [_step(one["id"], {k: v for k, v in one.items() if k != "id"}, most) for one in packed]
+    steps = [_step(one["id"], {k: v for k, v in one.items() if k != "id"}, limit) for one in packed]
     last = functools.partial(_array, dtype, chunks, order, range(len(chunks)))
     if texts:
         last = functools.partial(_texts, texts[0]["id"], math.prod(chunks))
@@ -134,22 +134,22 @@ def chain_v2(document: dict[str, Any], dtype: np.dtype[Any], chunks: tuple[int, 
 
 def chain_v3(codecs: Sequence[Any], dtype: np.dtype[Any], chunks: tuple[int, ...]) -> Chain:
     """Codecs of arrays, one to bytes, codecs of bytes: backwards here."""
-    named = [_named(one) for one in codecs]
+    named = [_named(codec) for codec in codecs]
     kinds = [kind for kind, _ in named]
-    at = next((n for n, kind in enumerate(kinds) if kind == "bytes" or kind in STRINGS), None)
-    if at is None or (kinds[at] == "bytes") == dtype.hasobject:
+    offset = next((n for n, kind in enumerate(kinds) if kind == "bytes" or kind in STRINGS), None)
+    if offset is None or (kinds[offset] == "bytes") == dtype.hasobject:
         raise SchemaError(f"the codecs {', '.join(kinds)} of {dtype} cannot be read")
-    most = _most(dtype, chunks, any(kind.startswith("numcodecs.") for kind in kinds))
-    most += 4 * kinds.count("crc32c") if most else 0
+    limit = _most(dtype, chunks, any(kind.startswith("numcodecs.") for kind in kinds))
+    limit += 4 * kinds.count("crc32c") if limit else 0
     steps: list[Step] = []
-    for kind, config in named[:at:-1]:
+    for kind, config in named[:offset:-1]:
         bare = kind.removeprefix("numcodecs.")
-        steps.append(_without_crc if kind == "crc32c" else _step(bare, config, most))
+        steps.append(_without_crc if kind == "crc32c" else _step(bare, config, limit))
     turned = list(range(len(chunks)))
     filters: list[Step] = []
     # What the values are behind each filter, and how many of them there are.
     packed, count = dtype, math.prod(chunks)
-    for kind, config in named[:at]:
+    for kind, config in named[:offset]:
         if kind == "transpose" and not filters:
             order = list(config["order"])
             if sorted(order) != list(range(len(chunks))):
@@ -161,20 +161,20 @@ def chain_v3(codecs: Sequence[Any], dtype: np.dtype[Any], chunks: tuple[int, ...
                 mine, theirs = RETYPED[bare]
                 config = {**config, mine: config.get(mine) or packed.str}
                 packed = np.dtype(config.get(theirs) or packed)
-            filters.insert(0, _step(bare, config, most))
+            filters.insert(0, _step(bare, config, limit))
             if bare == "packbits":
                 packed, count = np.dtype(np.uint8), 1 + -(-count // 8)
         else:
             raise SchemaError(f"the codec {kind!r} is not read")
-    if kinds[at] == "bytes":
-        stored = packed.newbyteorder(">" if named[at][1].get("endian") == "big" else "<")
+    if kinds[offset] == "bytes":
+        stored = packed.newbyteorder(">" if named[offset][1].get("endian") == "big" else "<")
         last = functools.partial(_array, dtype if filters else stored, chunks, "C", turned)
         if filters:
             steps += [functools.partial(_array, stored, (count,), "C", (0,)), *filters]
         steps.append(last)
     else:
         stored = dtype
-        steps.append(functools.partial(_texts, kinds[at], math.prod(chunks)))
+        steps.append(functools.partial(_texts, kinds[offset], math.prod(chunks)))
     plain = len(steps) == 1 and turned == sorted(turned) and stored.isnative and not dtype.hasobject
     said = " + ".join(kind for kind in kinds if kind != "bytes") or "none"
     return Chain(functools.partial(_run, steps), plain, said)
@@ -187,7 +187,7 @@ def _named(found: Any) -> tuple[str, dict[str, Any]]:
 
 
 class Shards:
-    """Where the chunks of an array lie in its shards: a table at the end, or the start, of each."""
+    """Locations of an array's chunks in its shards: a table at the end, or the start, of each."""
 
     def __init__(
         self, store: Store, config: dict[str, Any], shape: tuple[int, ...], key: Callable[[Index], str]
@@ -221,7 +221,7 @@ class Shards:
         return data.view(self._order).reshape(*self._per, 2)
 
     def locate(self, index: Index) -> Place | None:
-        shard = tuple(at // per for at, per in zip(index, self._per, strict=True))
+        shard = tuple(offset // per for offset, per in zip(index, self._per, strict=True))
         table = self._table(shard)
         if table is None:
             return None
@@ -237,10 +237,10 @@ class Shards:
 def pack_shard(chunks: Sequence[Any], room: int) -> bytes:
     """A shard of these chunks, the table behind them."""
     table: Any = np.full((room, 2), ABSENT, dtype="<u8")
-    at = 0
+    offset = 0
     for number, chunk in enumerate(chunks):
         size = len(memoryview(chunk).cast("B"))
-        table[number] = at, size
-        at += size
+        table[number] = offset, size
+        offset += size
     tail: bytes = table.tobytes()
     return b"".join([*map(bytes, chunks), tail, _native.crc32c(tail).to_bytes(4, "little")])

@@ -32,7 +32,7 @@ Document = dict[str, Any]
 
 
 class Found(NamedTuple):
-    """What a store holds. ``together``: the documents that the top repeats, by the name of each."""
+    """Contents of a store. ``together``: documents that the root repeats (consolidated metadata), by name."""
 
     version: int
     grids: Grids
@@ -62,7 +62,7 @@ def _find_v3(store: Store, top: Document) -> Found:
     _check_names(nodes)
     grids = each_grid(
         functools.partial(_grid_v3, store),
-        {name: one[V3] for name, one in nodes.items() if one[V3].get("node_type") == "array"},
+        {name: node[V3] for name, node in nodes.items() if node[V3].get("node_type") == "array"},
     )
     together = {} if inside is None else {f"{name}/{V3}": one for name, one in inside.items()}
     return Found(3, grids, attributes, together)
@@ -83,7 +83,8 @@ def _find_v2(store: Store, array: Document | None) -> Found:
         attributes = nodes.pop("", {}).get(ATTRIBUTES) or {}
     _check_names(nodes)
     grids = each_grid(
-        functools.partial(_grid_v2, store), {name: one[ARRAY] for name, one in nodes.items() if ARRAY in one}
+        functools.partial(_grid_v2, store),
+        {name: node[ARRAY] for name, node in nodes.items() if ARRAY in node},
     )
     return Found(2, grids, attributes, together or {})
 
@@ -94,10 +95,10 @@ def _together(found: Any) -> dict[str, Document] | None:
     return None if inside is None else {name: _document(one) for name, one in _document(inside).items()}
 
 
-def _document(found: Any) -> Document:
-    if not isinstance(found, dict):
-        raise DamagedError(f"the metadata is damaged: {str(found)[:40]!r} is not a JSON object")
-    return found
+def _document(document: Any) -> Document:
+    if not isinstance(document, dict):
+        raise DamagedError(f"the metadata is damaged: {str(document)[:40]!r} is not a JSON object")
+    return document
 
 
 def _check_names(names: Any) -> None:

@@ -1,4 +1,4 @@
-"""How a Zarr store is written: the documents of its arrays, and the bytes of its chunks."""
+"""Writing of Zarr stores: the documents of arrays, and the bytes of chunks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _json(document: Any) -> bytes:
 
 
 class ZarrStyle(Style):
-    """How arrays are written; the note is in the attributes of the top."""
+    """Writes arrays; our metadata are in the attributes of the root."""
 
     packings = ("none", "zstd", "gzip", "blosc")
 
@@ -85,7 +85,7 @@ class ZarrStyle(Style):
                 "consolidated_metadata": together,
             }  # fmt: skip
             documents = {V3: top, **{f"{name}/{V3}": one for name, one in inner.items()}}
-        return {name: _json(one) for name, one in documents.items()}
+        return {name: _json(document) for name, document in documents.items()}
 
     def _array_v2(self, part: Part) -> Document:
         compressor: Any = {"id": part.packing, "level": part.level}
@@ -139,7 +139,7 @@ class ZarrStyle(Style):
 
 
 def _chunk_shape(part: Part, times: int) -> list[int]:
-    """Of a chunk, or of a file of several: so many along the first axis, and all beside each other."""
+    """Shape of a chunk, or of a file of several along the first axis with all others beside them."""
     if times == 1:
         return [part.chunk, *part.cell]
     return [part.chunk * times, *(size * many for size, many in zip(part.cell, part.across, strict=True))]

@@ -176,7 +176,7 @@ class Grid:
         return np.broadcast_to(np.asarray(value, dtype=self.dtype), self.chunks)
 
     def blob(self, cache: ChunkCache, index: Index) -> Blob | None:
-        """Where a chunk of plain values lies; None where it is missing."""
+        """Locate a chunk of plain values; None if it is missing."""
         return cache.get((self.name, "place", index), functools.partial(self._place, index), _blob_size)
 
     def _place(self, index: Index) -> Blob | None:
@@ -369,7 +369,7 @@ class Grid:
         return self.chunk_bytes * math.prod(counts)
 
     def chunks_of(self, starts: I64, counts: I64, cache: ChunkCache | None = None) -> list[Place]:
-        """Where the chunks of runs of rows lie, but for those that are in a cache."""
+        """Locate the chunks of runs of rows that are not in a cache."""
         first, last = starts // self.chunks[0], (starts + counts - 1) // self.chunks[0]
         runs = zip(first[counts > 0].tolist(), last[counts > 0].tolist(), strict=True)
         numbers = sorted({number for begin, end in runs for number in range(begin, end + 1)})
@@ -377,7 +377,7 @@ class Grid:
         return self.located(chunk for chunk in chunks if cache is None or not self._is_held(cache, chunk))
 
     def runs_of(self, starts: I64, counts: I64, cache: ChunkCache | None = None) -> list[Place]:
-        """Where reading runs of rows reads: these rows, or the chunks that they are in and no cache has."""
+        """Byte ranges that reading runs of rows takes: the rows, or their chunks that no cache has."""
         if not self.by_range:
             return self.chunks_of(starts, counts, cache)
         size, runs = self.chunks[0], []
@@ -396,7 +396,7 @@ class Grid:
         return runs
 
     def located(self, chunks: Iterable[Index]) -> list[Place]:
-        """Where these chunks lie, as far as there are any."""
+        """Locate these chunks; missing ones are left out."""
         return [location for location in map(self.locate, chunks) if location is not None]
 
     def _ragged_rows(self, cache: ChunkCache, indices: I64) -> Ragged:

@@ -1,4 +1,4 @@
-"""How a dataset lies in arrays: which arrays a field has, and the note that says so.
+"""Layout of a dataset in arrays: the arrays of each field, and the note in the attributes that says so.
 
 A field is one of
 
@@ -70,7 +70,7 @@ def paths_of(schema: Schema) -> dict[str, str]:
 
 
 class Note(NamedTuple):
-    """What we write into the attributes of a dataset."""
+    """Metadata that we write into the attributes of a dataset."""
 
     schema: Schema
     paths: dict[str, str]

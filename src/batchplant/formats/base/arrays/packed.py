@@ -32,7 +32,7 @@ EXACT = 2**53
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """What stored numbers stand for: ``stored * scale + offset``, or nothing where they are in ``fills``."""
+    """Meaning of stored numbers: ``stored * scale + offset``, or nothing where they are in ``fills``."""
 
     stored: np.dtype[Any]
     dtype: np.dtype[Any]
@@ -64,7 +64,7 @@ class Rule:
 
 
 def rule_of(field: Field, attributes: Mapping[str, Any]) -> Rule | None:
-    """What the attributes of a field say about its numbers; None where they say nothing."""
+    """Return the rule in the attributes of a field; None if there is none."""
     if not isinstance(field, Int | Float | Tensor) or not any(name in attributes for name in NAMES):
         return None
     stored = np.dtype(field.dtype)

@@ -118,7 +118,7 @@ class Part:
 
 
 class Style:
-    """How a format writes a part."""
+    """Writes the parts of a format."""
 
     packings: tuple[str, ...] = ()
     # What a user installs for the compressions that need a library.
@@ -138,7 +138,7 @@ class Style:
         raise NotImplementedError
 
     def full_size(self, part: Part) -> int | None:
-        """How long a file of plain values has to be, where the rest of it is zeros; None: as it is."""
+        """Length to which a file of plain values is extended with zeros; None: not extended."""
         return None
 
     def describe(self, parts: Sequence[Part], note: Note) -> dict[str, bytes]:

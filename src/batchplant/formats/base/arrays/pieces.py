@@ -55,7 +55,7 @@ def unit(parts: Mapping[Key, Part], samples: int) -> int:
 
 
 class Entry(NamedTuple):
-    """What comes next of an array: so many rows of the rest, or so many files."""
+    """Log entry of an array: its next rows in the spool, or its next files."""
 
     part: int
     rows: int
@@ -63,7 +63,7 @@ class Entry(NamedTuple):
 
 
 class Piece:
-    """What a range leaves besides files of chunks."""
+    """Rows of a range that do not fill files of chunks."""
 
     def __init__(self, writer: GridWriter, options: WriteOptions, log: Sequence[Sequence[int]]) -> None:
         self._parts = list(writer.parts.values())

@@ -109,7 +109,7 @@ class GridReader(PackedReader):
         raise NotImplementedError
 
     def _attributes_of(self, path: str) -> dict[str, Any]:
-        """What is said about an array, besides how it lies."""
+        """Return the user's attributes of an array."""
         return {}
 
     @property
@@ -264,7 +264,7 @@ class GridReader(PackedReader):
         return None if grid is None else grid.rows(self._cache, indices)
 
     def _runs(self, name: str, indices: I64) -> tuple[I64, I64]:
-        """Where cells begin in ``values``, and how many rows of it they have."""
+        """Return the first row of each cell in ``values``, and its number of rows."""
         starts, ends = self._rows(name, OFFSETS, indices), self._rows(name, OFFSETS, indices + 1)
         bad = (starts < 0) | (ends < starts) | (ends > self.parts[name, VALUES].shape[0])
         if bad.any():

@@ -1,4 +1,4 @@
-"""Where arrays in chunks live: names and the bytes behind them, in a folder, a ZIP file or below a URL."""
+"""Stores of chunked arrays: names and their bytes, in a folder, a ZIP file or below a URL."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ MISSING = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
 
 class Place(NamedTuple):
-    """Where the bytes of a chunk are: a name in the store, and a part of what lies there."""
+    """Location of a chunk: a name in the store, and a byte range of it."""
 
     name: str
     start: int = 0
@@ -133,11 +133,11 @@ class Store:
         return None
 
     def full(self, name: str) -> str:
-        """What an error calls it."""
+        """Path of a name, for messages."""
         return f"{self.path.rstrip('/')}/{name}" if name else self.path
 
     def problems(self) -> Iterator[Problem]:
-        """What does not have the checksum that the store itself keeps."""
+        """Yield the members that contradict the store's own checksums."""
         return iter(())
 
     def close(self) -> None:
@@ -373,7 +373,7 @@ class UrlStore(Store):
 
     @property
     def _known(self) -> dict[str, Entry]:
-        """What was listed, if it was."""
+        """Entries that were listed, if they were."""
         return self.__dict__.get("_listed") or {}
 
     def runs(self, places: Sequence[Place]) -> list[tuple[str, int, int]] | None:

@@ -178,7 +178,7 @@ class GridWriter(Writer):
                 own.waiting_bytes = len(own.waiting[0])
 
     def _style_of(self, base: GridReader) -> Style:
-        """How the arrays of a dataset are written."""
+        """Style in which the arrays of a dataset are written."""
         return self.style
 
     def _write(self, columns: Columns) -> None:

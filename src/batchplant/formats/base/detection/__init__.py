@@ -1,4 +1,4 @@
-"""What formats of detection share: images in files, and beside them what lies in each.
+"""Base classes of detection formats: image files with annotations beside them.
 
 A sample is an image with its objects. Fields that have a row for each object stand in one order:
 

@@ -32,24 +32,24 @@ def narrowed(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """
     with np.errstate(all="ignore"):
         small = values.astype(np.float32)
-        rest = np.unique(values[~_survives(values)])
-        lost = any(float(str(np.float32(one))) != one for one in rest.tolist())
+        fractional = np.unique(values[~_survives(values)])
+        lost = any(float(str(np.float32(value))) != value for value in fractional.tolist())
     return values if lost else small
 
 
 def _survives(values: F64) -> npt.NDArray[np.bool_]:
-    """Which values have up to seven digits, and no neighbour of as many digits that is the same float32."""
+    """Flag values with up to seven digits that no neighbour of as many digits shares as float32."""
     exponent = np.floor(np.log10(np.abs(values)))
     up, down = 10.0 ** np.maximum(6 - exponent, 0), 10.0 ** np.maximum(exponent - 6, 0)
     seven_digits = np.rint(values * up / down) / up * down == values
     apart = np.abs(np.spacing(values.astype(np.float32))) < down / up
     usual = (np.abs(values) > 1e-15) & (np.abs(values) < 1e15)
-    found: npt.NDArray[np.bool_] = (seven_digits & apart & usual) | (values == 0) | np.isnan(values)
-    return found
+    flags: npt.NDArray[np.bool_] = (seven_digits & apart & usual) | (values == 0) | np.isnan(values)
+    return flags
 
 
 def outside(boxes: npt.NDArray[Any], kind: Boxes, sizes: npt.NDArray[Any], slack: float = 1.0) -> Any:
-    """Which boxes are none in their image: not finite, without size, or more than ``slack`` pixels out."""
+    """Flag invalid boxes: not finite, without size, or more than ``slack`` pixels outside of the image."""
     corners = _corners(np.asarray(boxes, dtype=np.float64).reshape(-1, 4), kind.format)
     sizes = np.asarray(sizes, dtype=np.float64).reshape(-1, 2)
     if kind.normalized:

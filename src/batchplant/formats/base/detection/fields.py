@@ -47,7 +47,7 @@ def boxes_field(
     return Boxes(format, normalized=normalized, labels=beside, dtype=dtype)
 
 
-def left_out(held: Iterable[str]) -> tuple[str, ...]:
+def left_out(names: Iterable[str]) -> tuple[str, ...]:
     """The fields of other formats of detection that one with these has no place for."""
-    kept = set(held)
-    return tuple(name for name in FIELDS if name not in kept)
+    supported = set(names)
+    return tuple(name for name in FIELDS if name not in supported)

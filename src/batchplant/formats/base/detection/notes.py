@@ -1,4 +1,4 @@
-"""What our writers leave beside the images: which fields they were given. Files do not always tell."""
+"""Metadata file of our writers: the fields of the dataset, which annotations do not always tell."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def write_note(folder: Path, fields: list[str], classes: list[str], float64: lis
 
 def read_note(folder: str) -> list[str] | None:
     """The names of the fields; None where others made the folder, or the note says nothing."""
-    found = _names(folder, FIELDS)
-    return found if found and "image" in found else None
+    content = _names(folder, FIELDS)
+    return content if content and "image" in content else None
 
 
 def read_float64(folder: str) -> list[str]:
@@ -34,7 +34,7 @@ def read_classes(folder: str) -> list[str] | None:
 
 def _names(folder: str, key: str) -> list[str] | None:
     try:
-        found = parse_object(read_beside(join(folder, NAME)) or b"{}").get(key)
+        names = parse_object(read_beside(join(folder, NAME)) or b"{}").get(key)
     except (*NOTE_ERRORS, BatchplantError):
         return None
-    return found if isinstance(found, list) and all(isinstance(name, str) for name in found) else None
+    return names if isinstance(names, list) and all(isinstance(name, str) for name in names) else None

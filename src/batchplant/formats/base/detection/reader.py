@@ -38,7 +38,7 @@ def ragged(values: npt.NDArray[Any], counts: I64) -> Ragged:
 
 def spread(column: Any, dtype: str, shape: tuple[int | None, ...]) -> tuple[npt.NDArray[Any], I64]:
     """The opposite: all rows, and how many of them each sample has."""
-    inner = tuple(int(one or 1) for one in shape[1:])
+    inner = tuple(int(axis or 1) for axis in shape[1:])
     width = np.dtype(dtype).itemsize * int(np.prod(inner, dtype=np.int64))
     data = np.ascontiguousarray(column.data[column.offsets[0] : column.offsets[-1]])
     return data.view(dtype).reshape(-1, *inner), column.sizes // width
@@ -62,8 +62,8 @@ class Images:
 
     def chosen(self, indices: list[int]) -> tuple[list[int], list[str]]:
         """Those of these samples that have a file, by their place among them, and the files."""
-        found = [(row, name) for row, index in enumerate(indices) if (name := self.names[index]) is not None]
-        return [row for row, _ in found], [name for _, name in found]
+        images = [(row, name) for row, index in enumerate(indices) if (name := self.names[index]) is not None]
+        return [row for row, _ in images], [name for _, name in images]
 
 
 class DetectionReader(Reader):
@@ -124,14 +124,14 @@ class DetectionReader(Reader):
         return type(self)(*args, **{**options, "float64": tuple(wide)})
 
     def _look(self, field: str = "image", *, mask: bool = False) -> Image:
-        """What the images of a field are, from some of them."""
+        """Infer the images of a field from some of them."""
         images = self._images[field]
         names = [name for name in images.names if name is not None]
         optional = len(names) < len(images.names)
-        most = PROBED_REMOTE if is_remote(images.below.root) else PROBED_SAMPLES
-        heads = Ragged.from_cells([one[:HEAD] for one in images.below.some(names, most)])
-        found = (infer_image(heads) if len(heads) else None) or Image()
-        return dataclasses.replace(infer_mask(found, heads) if mask else found, optional=optional)
+        limit = PROBED_REMOTE if is_remote(images.below.root) else PROBED_SAMPLES
+        heads = Ragged.from_cells([data[:HEAD] for data in images.below.some(names, limit)])
+        image = (infer_image(heads) if len(heads) else None) or Image()
+        return dataclasses.replace(infer_mask(image, heads) if mask else image, optional=optional)
 
     # -- reading ---------------------------------------------------------------------------------------
 
@@ -144,14 +144,14 @@ class DetectionReader(Reader):
         images, numbers = self._images[name], indices.tolist()
         rows, names = images.chosen(numbers)
         with placed(self.path, name, [numbers[row] for row in rows]):
-            found = images.below.read(names)
+            column = images.below.read(names)
         if not self.schema[name].optional:
-            return found
+            return column
         sizes = np.zeros(len(numbers), dtype=np.int64)
-        sizes[rows] = found.sizes
+        sizes[rows] = column.sizes
         valid = np.zeros(len(numbers), dtype=np.bool_)
         valid[rows] = True
-        return Ragged(found.data, starts_of(sizes), valid=valid)
+        return Ragged(column.data, starts_of(sizes), valid=valid)
 
     def _spans(self, field: str, indices: I64) -> Spans | None:
         if field not in self._images:
@@ -159,31 +159,31 @@ class DetectionReader(Reader):
         images, numbers = self._images[field], indices.tolist()
         rows, names = images.chosen(numbers)
         with placed(self.path, field, [numbers[row] for row in rows]):
-            found = images.below.spans(names)
-        if found is None or len(rows) == len(numbers):
-            return found
+            spans = images.below.spans(names)
+        if spans is None or len(rows) == len(numbers):
+            return spans
         start, size = np.zeros(len(numbers), dtype=np.int64), np.full(len(numbers), -1, dtype=np.int64)
         file = np.zeros(len(numbers), dtype=np.int32)
-        start[rows], size[rows], file[rows] = found.start, found.size, found.file
-        return Spans(found.files or [self.path], start, size, file)
+        start[rows], size[rows], file[rows] = spans.start, spans.size, spans.file
+        return Spans(spans.files or [self.path], start, size, file)
 
     def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
         """Whole files; other fields are in memory."""
-        found = []
-        for name in (one for one in fields if one in self._images):
+        parts = []
+        for name in (field for field in fields if field in self._images):
             rows, names = self._images[name].chosen(indices.tolist())
             with placed(self.path, name, [int(indices[row]) for row in rows]):
-                found.append(self._images[name].below.ahead(names))
-        return None if None in found else concat_spans([one for one in found if one is not None])
+                parts.append(self._images[name].below.ahead(names))
+        return None if None in parts else concat_spans([part for part in parts if part is not None])
 
     def _key_kind(self) -> Field | None:
         return Text()
 
     def _keys(self, indices: I64, short: bool = False) -> Ragged | None:
         """The paths of the images; the short ones are without the suffix."""
-        found = Columns({"file_name": self._columns["file_name"]}).take(indices)["file_name"]
-        assert isinstance(found, Ragged)
-        names = [os.fsdecode(b"" if name is None else name.tobytes()) for name in found]
+        keys = Columns({"file_name": self._columns["file_name"]}).take(indices)["file_name"]
+        assert isinstance(keys, Ragged)
+        names = [os.fsdecode(b"" if name is None else name.tobytes()) for name in keys]
         if short:
             names = [os.path.splitext(name)[0] for name in names]
         return Ragged.from_cells([os.fsencode(name.replace(os.sep, "/")) for name in names])
@@ -214,17 +214,17 @@ class DetectionReader(Reader):
 
     def _bad_sizes(self) -> Iterator[Problem]:
         """Images of another size than the annotations say: boxes were drawn in another one."""
-        images, told = self._images["image"], self._sizes
-        for start in range(0, len(self) if told is not None else 0, ROWS):
-            assert told is not None
+        images, stated_rows = self._images["image"], self._sizes
+        for start in range(0, len(self) if stated_rows is not None else 0, ROWS):
+            assert stated_rows is not None
             heads = images.below.heads([str(name) for name in images.names[start : start + ROWS]], HEAD)
             if heads is None:
                 return
             sizes = image.probe(heads)[:, 1:3]
-            said = told[start : start + ROWS]
-            for row in np.flatnonzero(((sizes > 0) & (said > 0) & (sizes != said)).any(axis=1)).tolist():
-                have, other = ("×".join(map(str, one[row].tolist())) for one in (sizes, said))
-                message = f"the image has {have} pixels, and its annotation says {other}"
+            stated = stated_rows[start : start + ROWS]
+            for row in np.flatnonzero(((sizes > 0) & (stated > 0) & (sizes != stated)).any(axis=1)).tolist():
+                have, expected = ("×".join(map(str, pair[row].tolist())) for pair in (sizes, stated))
+                message = f"the image has {have} pixels, and its annotation says {expected}"
                 yield Problem(message, self.where(start + row), start + row, "image")
 
     def _bad_labels(self, name: str, field: Labels, column: Ragged) -> Iterator[Problem]:
@@ -233,7 +233,7 @@ class DetectionReader(Reader):
         yield from self._problems(name, counts, bad, lambda row: self._no_class(row, int(labels[row])))
 
     def _no_class(self, row: int, label: int) -> str:
-        """What is wrong with a class: that of the object in this row."""
+        """Describe the problem with the class of the object in this row."""
         return f"there is no class {label}"
 
     def _bad_boxes(self, name: str, field: Boxes, column: Ragged) -> Iterator[Problem]:

@@ -78,7 +78,7 @@ class DetectionWriter(Writer):
             raise SchemaError(f"{self.format} cannot leave {name} out of some samples", field=name)
 
     def _boxes_of(self, name: str, field: Field) -> Boxes:
-        """How the boxes that come are meant."""
+        """Return the convention of incoming boxes."""
         if isinstance(field, Boxes):
             return field
         format, _, unit = (self._given or "").partition(" ")
@@ -113,17 +113,19 @@ class DetectionWriter(Writer):
     # -- in a worker -----------------------------------------------------------------------------------
 
     def _unfit(self, columns: Columns) -> dict[int, BatchplantError]:
-        found: dict[int, BatchplantError] = {}
+        problems: dict[int, BatchplantError] = {}
         cells = columns["image"]
         assert isinstance(cells, Ragged)
         for row, encoding in enumerate(IMAGE_FILES.encodings(cells)):
             if not encoding:
-                found[row] = EncodeError("these bytes are not an image that batchplant knows", field="image")
+                problems[row] = EncodeError(
+                    "these bytes are not an image that batchplant knows", field="image"
+                )
         if "file_name" in columns:
             for row, name in enumerate(columns["file_name"]):
                 text = bytes(name).decode("utf-8", "replace")
                 if not is_below(text) or os.path.normpath(text) != text:
-                    found[row] = EncodeError(f"{text!r} is not a path below a folder", field="file_name")
+                    problems[row] = EncodeError(f"{text!r} is not a path below a folder", field="file_name")
         counts = {name: self._counts(name, columns[name]) for name in columns if name in self.schema}
         known = {name: one for name, one in counts.items() if one is not None}
         first = next(iter(known), None)
@@ -133,32 +135,32 @@ class DetectionWriter(Writer):
                 message = (
                     f"{one[row]} rows, and {first} has {known[first][row]}: each object needs one in both"
                 )
-                found.setdefault(row, EncodeError(message, field=name))
+                problems.setdefault(row, EncodeError(message, field=name))
         for row, error in self._bad_extras(columns, None if first is None else known[first]):
-            found.setdefault(row, error)
+            problems.setdefault(row, error)
         if "labels" in columns and self.classes is not None:
             field = self.schema["labels"]
             assert isinstance(field, Tensor)
             labels, each = spread(columns["labels"], field.dtype, field.shape)
             bad = np.repeat(np.arange(len(each)), each)[(labels < 0) | (labels >= len(self.classes))]
             for row in np.unique(bad).tolist():
-                found.setdefault(row, EncodeError("a label is none of the classes", field="labels"))
-        return found
+                problems.setdefault(row, EncodeError("a label is none of the classes", field="labels"))
+        return problems
 
     @staticmethod
     def _bad_extras(columns: Columns, counts: Any) -> Iterator[tuple[int, EncodeError]]:
         """Samples whose image_extra is no JSON object, or whose object_extra has not one for each object."""
         for name in ("image_extra", "object_extra"):
             for row, cell in enumerate(columns.get(name, ())):
-                found = json.loads(bytes(cell))
+                value = json.loads(bytes(cell))
                 if name == "image_extra":
-                    fits = isinstance(found, dict)
+                    fits = isinstance(value, dict)
                 else:
-                    fits = isinstance(found, list) and all(isinstance(one, dict) for one in found)
-                    fits = fits and (counts is None or len(found) == counts[row])
+                    fits = isinstance(value, list) and all(isinstance(element, dict) for element in value)
+                    fits = fits and (counts is None or len(value) == counts[row])
                 if not fits:
                     what = "a JSON object" if name == "image_extra" else "a list with a JSON object for each"
-                    yield row, EncodeError(f"{name} is {what}, not {shown(str(found)[:60])}", field=name)
+                    yield row, EncodeError(f"{name} is {what}, not {shown(str(value)[:60])}", field=name)
 
     def _counts(self, name: str, column: Any) -> Any:
         """Number of rows a field has in each sample, where it has one for each object."""
@@ -168,14 +170,14 @@ class DetectionWriter(Writer):
         return spread(column, field.dtype, field.shape)[1]
 
     def _encode(self, first: int, columns: Columns, rows: Any = None) -> Any:
-        made = super()._encode(first, columns, rows)
-        if not made.columns.rows:
-            return made
-        made.columns = self._converted(made.columns)
-        if made.sums is not None:
+        encoded = super()._encode(first, columns, rows)
+        if not encoded.columns.rows:
+            return encoded
+        encoded.columns = self._converted(encoded.columns)
+        if encoded.sums is not None:
             stored = Schema({name: self._stored(field, name) for name, field in self.schema.items()})
-            made.sums = checksums.of_columns(stored, made.columns)
-        return made
+            encoded.sums = checksums.of_columns(stored, encoded.columns)
+        return encoded
 
     def _converted(self, columns: Columns) -> Columns:
         """Boxes as they are stored, and names that tell what the files are."""
@@ -296,5 +298,5 @@ def _scaled(column: Any, sizes: Any, *, shrinks: bool) -> Ragged:
 
 
 def _moved(ring: list[float], scale: Any) -> list[float]:
-    found: list[float] = (np.array(ring, dtype=np.float64).reshape(-1, 2) * scale).reshape(-1).tolist()
-    return found
+    shifted: list[float] = (np.array(ring, dtype=np.float64).reshape(-1, 2) * scale).reshape(-1).tolist()
+    return shifted

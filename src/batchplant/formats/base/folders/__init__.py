@@ -1,4 +1,4 @@
-"""What folders of images, sounds and videos share: class per subfolder, flat, or with a metadata file.
+"""Base classes of folders of images, sounds and videos: class per subfolder, flat, or with metadata.
 
 - ``root/cat/001.jpg``: the image and ``label``, the classes being the subfolders in order of name;
 - ``root/001.jpg``: only the image;

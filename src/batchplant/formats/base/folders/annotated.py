@@ -1,4 +1,4 @@
-"""What lies beside images and says what is on them: how the formats of detection are recognised."""
+"""Annotation files beside images, by which detection formats are recognised."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def is_coco(head: bytes) -> bool:
 
 
 def annotated(probe: Probe) -> str | None:
-    """Which of the formats a folder of images is; ``probe.ask(annotated)`` looks once for all that ask."""
+    """Return the detection format of a folder; ``probe.ask(annotated)`` looks once for all callers."""
     if not probe.folder:
         return None
     names = set(probe.names)
@@ -49,11 +49,11 @@ def annotated(probe: Probe) -> str | None:
 
 def coco_files(path: str, names: list[str]) -> Iterator[str]:
     """The files of a folder, by their paths below it, that hold annotations as COCO has them."""
-    found = [name for name in names if name.endswith(".json")][:FILES]
+    files = [name for name in names if name.endswith(".json")][:FILES]
     if "annotations/" in names:
         below = tree.some_names(join(path, "annotations"), 1000)
-        found += [f"annotations/{name}" for name in sorted(below) if name.endswith(".json")]
-    for name in found:
+        files += [f"annotations/{name}" for name in sorted(below) if name.endswith(".json")]
+    for name in files:
         if not os.path.basename(name).startswith(".") and is_coco(_head(join(path, name))):
             yield name
 
@@ -96,8 +96,8 @@ def is_labels(text: bytes) -> bool:
 
 
 def _folders(path: str) -> list[str]:
-    found = tree.some_names(path, NAMES)
-    return [join(path, name.rstrip("/")) for name in sorted(found) if tree.is_folder(join(path, name))][:4]
+    folders = tree.some_names(path, NAMES)
+    return [join(path, name.rstrip("/")) for name in sorted(folders) if tree.is_folder(join(path, name))][:4]
 
 
 def _head(path: str) -> bytes:

@@ -42,18 +42,18 @@ class Files:
         raise NotImplementedError
 
     def sizes(self, names: Sequence[str]) -> I64 | None:
-        """How large files are; None where a server would have to be asked for each."""
+        """Sizes of files; None if each would take a request."""
         raise NotImplementedError
 
     def read(self, names: Sequence[str]) -> Ragged:
         """All bytes of files."""
         raise NotImplementedError
 
-    def some(self, names: Sequence[str], most: int) -> Iterator[U8]:
+    def some(self, names: Sequence[str], limit: int) -> Iterator[U8]:
         """Some files from all over these; what cannot be had is left out, for whoever reads it is told."""
         raise NotImplementedError
 
-    def heads(self, names: Sequence[str], most: int) -> Ragged | None:
+    def heads(self, names: Sequence[str], limit: int) -> Ragged | None:
         """The first bytes of files, none of what cannot be had; None where a server would be asked."""
         return None
 
@@ -83,7 +83,7 @@ def _wrong(row: int, name: str, reason: str | None) -> DamagedError:
 
 @contextlib.contextmanager
 def placed(path: str, field: str, samples: Sequence[int]) -> Iterator[None]:
-    """What is wrong with a file within it is wrong with its sample; ``samples``: those of the files."""
+    """Turn problems of files into problems of their samples; ``samples``: those of the files."""
     try:
         yield
     except BatchplantError as error:
@@ -101,8 +101,8 @@ class LocalFiles(Files):
         while waiting:
             below, above = waiting.pop()
             folder = os.path.join(self.root, below)
-            found = os.stat(folder)
-            here = (found.st_dev, found.st_ino)
+            names = os.stat(folder)
+            here = (names.st_dev, names.st_ino)
             visits[here] += 1
             if here in above:
                 continue
@@ -147,15 +147,15 @@ class LocalFiles(Files):
         offsets = starts_of(sizes)
         data = np.empty(offsets[-1], dtype=np.uint8)
         # One byte more than was promised tells that a file has grown.
-        left, beyond = data.data, bytearray(1)
+        remaining, beyond = data.data, bytearray(1)
         for row, (name, size) in enumerate(zip(names, sizes.tolist(), strict=True)):
             try:
                 file = open_regular(os.path.join(self.root, name))
                 try:
-                    count = read = os.readv(file, [left[:size], beyond])
+                    count = read = os.readv(file, [remaining[:size], beyond])
                     # Linux reads no more than 2 GiB at once.
                     while count and read < size:
-                        count = os.readv(file, [left[read:size]])
+                        count = os.readv(file, [remaining[read:size]])
                         read += count
                 finally:
                     os.close(file)
@@ -163,24 +163,24 @@ class LocalFiles(Files):
                 raise _wrong(row, name, error.strerror) from None
             if read != size:
                 raise _wrong(row, name, "its size changed while it was read")
-            left = left[size:]
+            remaining = remaining[size:]
         return Ragged(data, offsets)
 
-    def heads(self, names: Sequence[str], most: int) -> Ragged | None:
-        found = []
+    def heads(self, names: Sequence[str], limit: int) -> Ragged | None:
+        heads = []
         for name in names:
             head = b""
             with contextlib.suppress(OSError):
                 file = open_regular(os.path.join(self.root, name))
                 try:
-                    head = os.read(file, most)
+                    head = os.read(file, limit)
                 finally:
                     os.close(file)
-            found.append(head)
-        return Ragged.from_cells(found)
+            heads.append(head)
+        return Ragged.from_cells(heads)
 
-    def some(self, names: Sequence[str], most: int) -> Iterator[U8]:
-        for name in names[:: max(1, len(names) // most)][:most]:
+    def some(self, names: Sequence[str], limit: int) -> Iterator[U8]:
+        for name in names[:: max(1, len(names) // limit)][:limit]:
             path = os.path.join(self.root, name)
             with contextlib.suppress(BatchplantError, OSError):
                 if os.path.isfile(path):
@@ -212,28 +212,28 @@ class RemoteFiles(Files):
         self.skipped += sum(name.rpartition("/")[2] != own for name in hidden)
 
     def sizes(self, names: Sequence[str]) -> I64 | None:
-        found = self._entries(names)
-        return None if found is None else np.array([one.size for one in found], dtype=np.int64)
+        entries = self._entries(names)
+        return None if entries is None else np.array([entry.size for entry in entries], dtype=np.int64)
 
     def _entries(self, names: Sequence[str]) -> list[Entry] | None:
         known = self._listed
-        found = []
+        entries = []
         for row, name in enumerate(names):
             if known is None:
                 return None
             if name not in known:
                 raise _wrong(row, name, os.strerror(errno.ENOENT))
-            found.append(known[name])
-        return found
+            entries.append(known[name])
+        return entries
 
     @functools.cached_property
     def _listed(self) -> dict[str, Entry] | None:
-        """What lies below the root; None where nobody tells, or it is too much else."""
+        """Return the entries below the root; None if they cannot be listed, or are too many."""
         if self._known is None:
             with contextlib.suppress(BatchplantError):
-                most = self.named + OTHERS
-                found = dict(tree.entries_below(self.root, most))
-                self._known = found if len(found) < most else None
+                limit = self.named + OTHERS
+                listed = dict(tree.entries_below(self.root, limit))
+                self._known = listed if len(listed) < limit else None
         return self._known
 
     def read(self, names: Sequence[str]) -> Ragged:
@@ -248,15 +248,15 @@ class RemoteFiles(Files):
             raise error.at(sample=len(cells)) from None
         return Ragged.from_cells(cells)
 
-    def some(self, names: Sequence[str], most: int) -> Iterator[U8]:
-        """Where sizes are not known, a few; large ones only as far as they are no burden together."""
-        chosen, known = names[:: max(1, len(names) // most)][:most], self._known or {}
+    def some(self, names: Sequence[str], limit: int) -> Iterator[U8]:
+        """Read some files: a few if sizes are unknown; large ones only up to a total size."""
+        chosen, known = names[:: max(1, len(names) // limit)][:limit], self._known or {}
         entries = [known.get(name) for name in chosen]
-        sizes = np.cumsum([0 if one is None else one.size for one in entries], dtype=np.int64)
+        sizes = np.cumsum([0 if entry is None else entry.size for entry in entries], dtype=np.int64)
         count = max(1, int(np.searchsorted(sizes, LOOKED_AT, "right")))
         count = min(count, len(chosen) if known else FEW)
-        found = fetch_many(list(map(self.path, chosen[:count])), entries[:count])
-        return (data for data in found if data is not None)
+        contents = fetch_many(list(map(self.path, chosen[:count])), entries[:count])
+        return (data for data in contents if data is not None)
 
     def ahead(self, names: Sequence[str]) -> Spans | None:
         known = self._listed

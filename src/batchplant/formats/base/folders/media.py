@@ -1,4 +1,4 @@
-"""Which media there are folders of, and which of them a folder holds."""
+"""Media that folders hold, and their detection."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FOLDERS, NAMES = 8, 100
 
 @dataclasses.dataclass(frozen=True)
 class Media:
-    """What the kinds of folders differ in. ``encodings``: of many cells, "" where one is none of these."""
+    """Description of a medium. ``encodings``: returns the encoding of each cell, "" if unknown."""
 
     kind: type[Field]
     one: str
@@ -34,7 +34,7 @@ class Media:
 
     @property
     def name(self) -> str:
-        """What the field is called, and how the note calls it."""
+        """Name of the field, and of its metadata key."""
         return self.kind.kind
 
     @property
@@ -49,10 +49,10 @@ class Media:
         return f".{suffix.lower()}" in self.suffixes
 
     def suffix(self, encoding: str) -> str:
-        """How the name of a file of this encoding ends."""
+        """Return the file suffix of an encoding."""
         usual = {"jpeg": ".jpg"}.get(encoding, f".{encoding}")
-        found = [suffix for suffix, one in self.suffixes.items() if one == encoding]
-        return found[0] if found and usual not in found else usual
+        suffixes = [suffix for suffix, known_encoding in self.suffixes.items() if known_encoding == encoding]
+        return suffixes[0] if suffixes and usual not in suffixes else usual
 
 
 def _each(encoding_of: Callable[[U8], str | None]) -> Callable[[Ragged], list[str]]:
@@ -81,37 +81,40 @@ def media_in(probe: Probe) -> list[Media]:
         return []
     path, names = probe.path, probe.names
     metadata = metadata_of(path)
-    found = _noted(path)
-    if not found and metadata is not None:
-        found = _media_of(first_names(join(path, metadata)))
-    found = found or _media_of(names)
+    media = _noted(path)
+    if not media and metadata is not None:
+        media = _media_of(first_names(join(path, metadata)))
+    media = media or _media_of(names)
     folders = [name for name in names if name.endswith("/")]
-    if not found and len(folders) >= len(names) / 2:
-        found = _media_of(_names_below(path, folders[:FOLDERS]))
-    for images in (name for name in folders if name.rstrip("/").lower() in IMAGES and not found):
+    if not media and len(folders) >= len(names) / 2:
+        media = _media_of(_names_below(path, folders[:FOLDERS]))
+    for images in (name for name in folders if name.rstrip("/").lower() in IMAGES and not media):
         # Beside masks or labels they may lie in folders of splits.
         with contextlib.suppress(NotFoundError, AccessError):
             inner = [join(images, name) for name in tree.some_names(join(path, images), FOLDERS)]
-            found = _media_of(_names_below(path, inner))
+            media = _media_of(_names_below(path, inner))
     # Whoever opens it is told what is wrong with it.
     told = metadata is not None or tree.exists(join(path, NOTE))
-    return found or ([IMAGE_FILES] if told else [])
+    return media or ([IMAGE_FILES] if told else [])
 
 
 def mixed(probe: Probe) -> str | None:
     """Why a folder is not taken for one of media: it holds several kinds of them."""
     media = probe.ask(media_in)
     if not media:
-        found = [name for name in probe.names if name.endswith("/") and _has_images(join(probe.path, name))]
-        if not found:
+        folders = [name for name in probe.names if name.endswith("/") and _has_images(join(probe.path, name))]
+        if not folders:
             return None
-        parts = " and ".join(name.rstrip("/") for name in found[:4]) + ", …" * (len(found) > 4)
-        return f"{parts} look like datasets of their own: open {join(probe.path, found[0]).rstrip('/')}, say"
+        parts = " and ".join(name.rstrip("/") for name in folders[:4]) + ", …" * (len(folders) > 4)
+        return (
+            f"{parts} look like datasets of their own: open {join(probe.path, folders[0]).rstrip('/')}, say"
+        )
     if len(media) < 2:
         return None
     return (
-        f"the folder holds {' and '.join(one.many for one in media)}; say which with format (--format): "
-        f"{' or '.join(one.format for one in media)}; or name the files in a metadata.csv"
+        f"the folder holds {' and '.join(medium.many for medium in media)}; say which with "
+        f"format (--format): {' or '.join(medium.format for medium in media)}; or name the files in a "
+        "metadata.csv"
     )
 
 
@@ -127,12 +130,12 @@ def _noted(path: str) -> list[Media]:
     # Whoever opens it is told.
     except (ValueError, BatchplantError):
         return []
-    return [one for one in MEDIA if one.name in noted]
+    return [medium for medium in MEDIA if medium.name in noted]
 
 
 def _media_of(names: Iterable[str]) -> list[Media]:
     suffixes = {os.path.splitext(name)[1].lower() for name in names}
-    return [one for one in MEDIA if not suffixes.isdisjoint(one.suffixes)]
+    return [medium for medium in MEDIA if not suffixes.isdisjoint(medium.suffixes)]
 
 
 def _names_below(path: str, folders: Iterable[str]) -> Iterator[str]:

@@ -27,18 +27,18 @@ def metadata_of(path: str) -> str | None:
 
 def first_names(path: str) -> list[str]:
     """The first files that a metadata file names; fewer, or none, where it is damaged."""
-    found: list[str] = []
+    names: list[str] = []
     try:
         with open_source(path).file() as file:
             # The last line may be cut, and the rest of it is not needed.
             lines = file.read(HEAD).decode("utf-8", "replace").splitlines()
         if path.endswith(".jsonl"):
-            found += (str(json.loads(line).get(FILE_NAME)) for line in lines if line.strip())
+            names += (str(json.loads(line).get(FILE_NAME)) for line in lines if line.strip())
         else:
-            found += (str(row.get(FILE_NAME)) for row in csv.DictReader(lines))
+            names += (str(row.get(FILE_NAME)) for row in csv.DictReader(lines))
     except (OSError, ValueError, AttributeError, csv.Error, RecursionError):
         pass
-    return found
+    return names
 
 
 def rows_of(path: str) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -47,23 +47,23 @@ def pairs_of(
         stems[field] = _without_ends(stems[field], first)
     others = list(stems.values())[1:]
     if not any(first.keys() & other.keys() for other in others) and first and all(others):
-        shown = " and ".join(next(iter(one.values())) for one in stems.values())
+        shown = " and ".join(next(iter(stem.values())) for stem in stems.values())
         raise SchemaError(
             f"{' and '.join(fields.values())} hold no files of one name ({shown}), so nobody can tell which "
             "belong together; pairs=False takes the folders for classes",
             path=path,
         )
-    for field, found in stems.items():
+    for field, pairs in stems.items():
         for other in stems.values():
-            lost = next((stem for stem in found if stem not in other), None)
+            lost = next((stem for stem in pairs if stem not in other), None)
             if lost is not None:
-                where = next(fields[name] for name, one in stems.items() if one is other)
+                where = next(fields[name] for name, stem in stems.items() if stem is other)
                 raise SchemaError(
-                    f"{found[lost]} has no partner in {where}; pairs=False takes {fields[field]} and {where} "
+                    f"{pairs[lost]} has no partner in {where}; pairs=False takes {fields[field]} and {where} "
                     "for classes",
                     path=path,
                 )
-    return {field: [found[stem] for stem in sorted(first)] for field, found in stems.items()}
+    return {field: [pairs[stem] for stem in sorted(first)] for field, pairs in stems.items()}
 
 
 def _told(files: Sequence[str], tops: Collection[str], path: str) -> dict[str, str] | None:
@@ -72,7 +72,7 @@ def _told(files: Sequence[str], tops: Collection[str], path: str) -> dict[str, s
     images = [name for name in tops if name.lower() in IMAGES]
     masks = [name for name in tops if name.lower() in MASKS]
     if len(tops) == 1 and images:
-        beside = [one.name for one in tree.entries(path) if one.folder and one.name.lower() in MASKS]
+        beside = [entry.name for entry in tree.entries(path) if entry.folder and entry.name.lower() in MASKS]
         if beside:
             raise SchemaError(
                 f"{beside[0]} beside {images[0]} holds neither masks (images) nor labels of YOLO, COCO or "
@@ -100,7 +100,7 @@ def _check_below(files: Sequence[str], tops: Collection[str], path: str) -> None
         steps = name.split(os.sep)
         if len(steps) > 2:
             inside[steps[0]].add(steps[1].lower())
-    if inside and all(found & IMAGES and found & MASKS for found in inside.values()):
+    if inside and all(kinds & IMAGES and kinds & MASKS for kinds in inside.values()):
         one = min(inside)
         raise SchemaError(
             f"{' and '.join(sorted(inside))} each have images and masks: open one of them, as "
@@ -109,14 +109,14 @@ def _check_below(files: Sequence[str], tops: Collection[str], path: str) -> None
         )
 
 
-def _without_ends(found: dict[str, str], first: dict[str, str]) -> dict[str, str]:
+def _without_ends(stems: dict[str, str], first: dict[str, str]) -> dict[str, str]:
     """Names without what masks have behind those of their images, where all of them have it."""
     for end in BEHIND:
-        if found and all(stem.endswith(end) for stem in found):
-            short = {stem[: len(stem) - len(end)]: name for stem, name in found.items()}
+        if stems and all(stem.endswith(end) for stem in stems):
+            short = {stem[: len(stem) - len(end)]: name for stem, name in stems.items()}
             if short.keys() & first.keys():
                 return short
-    return found
+    return stems
 
 
 def _asked(asked: bool | str | Sequence[str] | Mapping[str, str], path: str) -> dict[str, str] | None:
@@ -125,29 +125,29 @@ def _asked(asked: bool | str | Sequence[str] | Mapping[str, str], path: str) -> 
     if isinstance(asked, str):
         asked = [part.strip() for part in asked.split(",")]
     if isinstance(asked, Mapping):
-        found = {str(field): str(folder) for field, folder in asked.items()}
+        patterns = {str(field): str(folder) for field, folder in asked.items()}
     elif isinstance(asked, Sequence):
-        names = ["image" if n == 0 else "mask" if n == 1 else str(one) for n, one in enumerate(asked)]
-        found = dict(zip(names, map(str, asked), strict=True))
+        names = ["image" if n == 0 else "mask" if n == 1 else str(key) for n, key in enumerate(asked)]
+        patterns = dict(zip(names, map(str, asked), strict=True))
     else:
-        found = {}
-    if len(found) < 2:
+        patterns = {}
+    if len(patterns) < 2:
         raise OptionError(
             f'pairs is {{"image": "images", "mask": "masks"}}, "images,masks", or False; not {asked!r}',
             path=path,
         )
-    return found
+    return patterns
 
 
 def _stems(files: Sequence[str], folder: str, path: str) -> dict[str, str]:
     """Path below the folder, without the suffix → file."""
-    found: dict[str, str] = {}
+    stems: dict[str, str] = {}
     for name in files:
         if name.startswith(folder + os.sep):
             stem = os.path.splitext(name[len(folder) + 1 :])[0]
-            if stem in found:
+            if stem in stems:
                 raise DamagedError(
-                    f"{found[stem]} and {name} have one name, and each needs a partner", path=path
+                    f"{stems[stem]} and {name} have one name, and each needs a partner", path=path
                 )
-            found[stem] = name
-    return found
+            stems[stem] = name
+    return stems

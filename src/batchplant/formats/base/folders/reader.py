@@ -32,7 +32,7 @@ Note = tuple[str, Schema]
 
 
 def shared(values: Iterable[T]) -> T | None:
-    """What all of them are; None where they differ, or where there is none."""
+    """Return the common value; None if they differ, or there is none."""
     found = set(values)
     return found.pop() if len(found) == 1 else None
 
@@ -85,7 +85,7 @@ class FolderReader(Reader):
                 raise DamagedError(f"{NOTE} names other fields than the folder has", path=path)
         if file_names:
             named = Schema({FILE_NAME: Text()})
-            self._columns.update(encode_samples(named, [{FILE_NAME: one} for one in self._files]))
+            self._columns.update(encode_samples(named, [{FILE_NAME: file} for file in self._files]))
             self.schema = Schema({**self.schema, FILE_NAME: Text()})
         self.length = len(self._files)
 
@@ -101,7 +101,7 @@ class FolderReader(Reader):
         raise NotImplementedError
 
     def _seen(self, files: Sequence[str]) -> tuple[Image, Ragged]:
-        """What images seem to be, and some of them."""
+        """Infer the kind of images, and return some of them."""
         field = self._look(files)
         assert isinstance(field, Image)
         return field, Ragged.from_cells(list(itertools.islice(self._some(files), PROBED_SAMPLES // 4)))
@@ -118,10 +118,10 @@ class FolderReader(Reader):
             data = read_beside(join(self.path, NOTE))
             if data is None:
                 return None
-            found = parse_object(data)
-            other = next((one for one in MEDIA if one.name in found and own not in found), None)
+            note = parse_object(data)
+            other = next((medium for medium in MEDIA if medium.name in note and own not in note), None)
             if other is None:
-                return str(found[own]), Schema.from_json(found["schema"])
+                return str(note[own]), Schema.from_json(note["schema"])
         except (*NOTE_ERRORS, SchemaError) as error:
             raise DamagedError(f"{NOTE} is damaged: {error}", path=self.path) from None
         message = f"this is a folder of {other.many}; open it with format={other.format!r}"
@@ -131,7 +131,7 @@ class FolderReader(Reader):
         """The label field; its numbers are the places of the folders' names among the classes."""
         label, field = LABEL, Int(names=tuple(classes))
         if note is not None:
-            named = [(key, one) for key, one in note[1].items() if isinstance(one, Int) and one.names]
+            named = [(key, field) for key, field in note[1].items() if isinstance(field, Int) and field.names]
             if not named and not self._files:
                 return {}
             label, field = named[0] if named else (LABEL, field)
@@ -174,13 +174,13 @@ class FolderReader(Reader):
     # -- reading ---------------------------------------------------------------------------------------
 
     def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
-        found = Columns()
+        columns = Columns()
         for name in fields:
             if name == self._field or name in self._partners:
-                found[name] = self._read_files(name, indices.tolist())
+                columns[name] = self._read_files(name, indices.tolist())
             else:
-                found[name] = Columns({name: self._columns[name]}).take(indices)[name]
-        return found
+                columns[name] = Columns({name: self._columns[name]}).take(indices)[name]
+        return columns
 
     def _read_files(self, field: str, indices: list[int]) -> Ragged:
         with placed(self.path, field, indices):
@@ -198,11 +198,11 @@ class FolderReader(Reader):
 
     def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
         """Whole files; all other fields are in memory."""
-        found = []
-        for name in (one for one in fields if one == self._field or one in self._partners):
+        parts = []
+        for name in (field for field in fields if field == self._field or field in self._partners):
             with placed(self.path, name, indices.tolist()):
-                found.append(self._below.ahead(self._named(name, indices.tolist())))
-        return None if None in found else concat_spans([one for one in found if one is not None])
+                parts.append(self._below.ahead(self._named(name, indices.tolist())))
+        return None if None in parts else concat_spans([part for part in parts if part is not None])
 
     def _key_kind(self) -> Field | None:
         return Text()

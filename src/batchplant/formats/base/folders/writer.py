@@ -82,7 +82,7 @@ class FolderWriter(Writer):
     def _next_number(self, base: FolderReader) -> int:
         """New files are behind those that are there, in order of name."""
         numbers = [os.path.splitext(os.path.basename(name))[0] for name in base.files]
-        if not base.is_ours or not all(one.isdecimal() for one in numbers):
+        if not base.is_ours or not all(number.isdecimal() for number in numbers):
             raise self.cannot_append(
                 "its files have names of their own, and new ones among them would shift the numbers of the "
                 "samples; convert it to a folder first"
@@ -90,18 +90,18 @@ class FolderWriter(Writer):
         return max(map(int, numbers), default=-1) + 1
 
     def _unfit(self, columns: Columns) -> dict[int, BatchplantError]:
-        found: dict[int, BatchplantError] = {}
+        problems: dict[int, BatchplantError] = {}
         for row, encoding in enumerate(self._encodings(columns)):
             if not encoding:
                 message = f"these bytes are not a {self.media.one} that batchplant knows"
-                found[row] = EncodeError(message, field=self._field)
+                problems[row] = EncodeError(message, field=self._field)
         if self._classes is not None:
             [label] = self._others
             column = columns[label]
             assert not isinstance(column, Ragged)
             for row in np.flatnonzero((column < 0) | (column >= len(self._classes))).tolist():
-                found[row] = EncodeError(f"there is no class {column[row]}", field=label)
-        return found
+                problems[row] = EncodeError(f"there is no class {column[row]}", field=label)
+        return problems
 
     def _encodings(self, columns: Columns) -> list[str]:
         cells = columns[self._field]
@@ -146,4 +146,4 @@ class FolderWriter(Writer):
         if self._lines is not None:
             size = os.path.getsize(os.path.join(self.path, METADATA))
             patches.append(Patch("metadata", f"{target}/{METADATA}", size))
-        return patches, [(f"{name}/{one}", f"{target}/{one}") for one in files_below(self._folder)]
+        return patches, [(f"{name}/{file}", f"{target}/{file}") for file in files_below(self._folder)]

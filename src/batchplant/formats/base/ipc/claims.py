@@ -21,7 +21,7 @@ PREFIX, AS_IT_IS = 8, -1
 
 
 class Needs:
-    """What a schema needs of a record batch: whose length each buffer follows, with how many bits."""
+    """Buffers that a schema needs of a record batch: the node of each, and its bits per value."""
 
     def __init__(self, schema: Any, views: I64) -> None:
         self._views = iter(views.tolist())

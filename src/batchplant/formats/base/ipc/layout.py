@@ -1,4 +1,4 @@
-"""Where things stand in an Arrow IPC file or stream.
+"""Layout of Arrow IPC files and streams.
 
 A stream is a row of messages: ``FF FF FF FF``, the size of the metadata, the metadata (a FlatBuffer), and the
 body. The first message is the schema, then come dictionaries and record batches; a size of 0 ends the stream.
@@ -113,7 +113,7 @@ def read_message(source: Source, offset: int) -> Message | None:
 
 
 def _prefix(source: Source, offset: int) -> tuple[int, int]:
-    """How long the metadata are and where they begin. Before version 0.15 there was no mark."""
+    """Return length and start of the metadata. Before version 0.15 there was no marker."""
     if offset + 4 > source.size:
         return 0, offset
     [size] = struct.unpack("<I", source.view(offset, 4).tobytes())
@@ -160,7 +160,7 @@ def read_batch(message: Message) -> Batch:
 
 
 class Footer(NamedTuple):
-    """What the end of a file says: its schema, and where its dictionaries and record batches begin."""
+    """Footer of a file: its schema, and the starts of its dictionaries and record batches."""
 
     schema: bytes
     dictionaries: list[int]

@@ -1,4 +1,4 @@
-"""What Delta Lake and Iceberg share: tables of Parquet files, and a log that says which of them count."""
+"""Base classes of Delta Lake and Iceberg: Parquet files, and a log that says which of them are live."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ class LakeReader(ParquetRows):
         return names
 
     def _column_in(self, file: Any, part: Part, name: str) -> str | None:
-        """What a field is called in a file of this Arrow schema; None where the file lacks it."""
+        """Return a field's column in a file of this Arrow schema; None if the file lacks it."""
         column = part.names.get(name, name)
         return column if column in file.names else None
 
@@ -303,7 +303,7 @@ def wrapped(path: str) -> Iterator[None]:
 
 
 def first_line(error: BaseException) -> str:
-    """What a library says, without the trace that it adds."""
+    """Return a library's message without its stack trace."""
     text = str(error).strip().splitlines()
     return text[0] if text else type(error).__name__
 

@@ -1,4 +1,4 @@
-"""Which files of a table can hold rows that a condition is true of, by what the table says of each."""
+"""Skipping of files that cannot match a condition, by the statistics in the table's log."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def matching_parts(parts: Sequence[Part], condition: Condition, schema: Schema) 
 
 
 def _known(part: Part, name: str, field: Field) -> Bounds:
-    """What the table says of a field of a file; nothing where it does not, or says nonsense."""
+    """Return the bounds of a field in a file; empty if the table has none, or nonsense."""
     # Whatever a library says about a value that it cannot convert.
     with contextlib.suppress(Exception):
         if name in part.constants:

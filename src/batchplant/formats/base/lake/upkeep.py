@@ -53,7 +53,7 @@ class Compacted:
 
 
 class Upkeep:
-    """What can be done to a table besides reading and writing its rows."""
+    """Maintenance of a table: history, compaction, clean-up."""
 
     # What a state is called.
     state: ClassVar[str] = "version"

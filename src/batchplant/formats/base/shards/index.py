@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 def index_head(probe: Probe) -> bytes:
-    """How the index of a folder begins; nothing where there is none."""
+    """Return the first bytes of a folder's index; empty if there is none."""
     # Behind a URL, a listing tells what a request would.
     if not probe.folder or (is_remote(probe.path) and INDEX not in probe.names):
         return b""
@@ -30,7 +30,7 @@ def index_head(probe: Probe) -> bytes:
 
 
 def read_index(folder: str, title: str, parse: Callable[[dict[str, Any]], T]) -> T:
-    """What the index of a folder says, as ``parse`` understands it; ``title``: what the format is called."""
+    """Parse the index of a folder; ``title``: name of the format in messages."""
     path = join(folder, INDEX)
     data = read_beside(path)
     if data is None:

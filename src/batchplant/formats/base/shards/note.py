@@ -1,4 +1,4 @@
-"""What an index says in a note of ours: the schema, and which column says what is missing."""
+"""Metadata of ours in an index: the schema, and the column that flags missing cells."""
 
 from __future__ import annotations
 
@@ -29,11 +29,14 @@ class Note(NamedTuple):
     @classmethod
     def parse(cls, said: Any, columns: Collection[str]) -> Note:
         """DamagedError where it names other fields than there are columns; any error where it is no note."""
-        found = cls(Schema.from_json(said["schema"]), said["missing"], said)
-        flagged = isinstance(found.missing, str) and found.missing in columns
-        if set(columns) - {found.missing} != set(found.schema) or (found.missing is not None) != flagged:
+        content = cls(Schema.from_json(said["schema"]), said["missing"], said)
+        flagged = isinstance(content.missing, str) and content.missing in columns
+        if (
+            set(columns) - {content.missing} != set(content.schema)
+            or (content.missing is not None) != flagged
+        ):
             raise DamagedError(OTHERS)
-        return found
+        return content
 
 
 OTHERS = "its note names other fields than its columns are"
@@ -44,7 +47,7 @@ def optional_fields(schema: Schema) -> list[str]:
 
 
 def missing_name(schema: Schema) -> str | None:
-    """What the column of the flags is called; None where nothing can be missing."""
+    """Name of the column of flags; None if no cell can be missing."""
     if not optional_fields(schema):
         return None
     name = MISSING

@@ -16,7 +16,7 @@ MODES = {count: mode for mode, count in CHANNELS.items()}
 
 
 def inner(data: U8, starts: I64, sizes: I64) -> Inner:
-    """Where the pixels lie in the cells, and their shapes."""
+    """Locate the pixels in the cells; return their shapes, too."""
     wrong(sizes < 12, "it is too short for an image of Pillow")
     width, height, length = numbers_at(data, starts, 3, "<u4").astype(np.int64).T
     wrong(length > np.minimum(sizes - 12, 16), "it is too short for an image of Pillow")
@@ -27,24 +27,26 @@ def inner(data: U8, starts: I64, sizes: I64) -> Inner:
             raise DecodeError(f"pixels of Pillow's mode {mode!r} are not read here", sample=row)
         channels[row] = CHANNELS[mode]
     head = 12 + length
-    left = sizes - head
+    remaining = sizes - head
     # Two numbers of 32 bits; with the channels, the product stays below 2**63 only as a real.
-    wrong(width.astype(np.float64) * height * channels != left, "its pixels are more or fewer than it says")
+    wrong(
+        width.astype(np.float64) * height * channels != remaining, "its pixels are more or fewer than it says"
+    )
     shape = np.stack([height, width, channels], axis=1)
     wrong(np.maximum(height, width) > 0x7FFFFFFF, "it is too large for an image")
-    return Inner(starts + head, left, shape.astype(np.int32))
+    return Inner(starts + head, remaining, shape.astype(np.int32))
 
 
 def packed(column: Ragged) -> Ragged:
     """The cells of pixels."""
-    made = []
+    cells = []
     for row, cell in enumerate(column):
         assert cell is not None
         assert column.shape is not None
         height, width, channels = column.shape[row].tolist()
         mode = MODES[channels].encode()
-        made.append(np.array([width, height, len(mode)], "<u4").tobytes() + mode + cell.tobytes())
-    return Ragged.from_cells(made)
+        cells.append(np.array([width, height, len(mode)], "<u4").tobytes() + mode + cell.tobytes())
+    return Ragged.from_cells(cells)
 
 
 def field_of(cells: Ragged) -> Field:

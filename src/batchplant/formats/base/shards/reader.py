@@ -24,7 +24,7 @@ PROBED = 4
 
 @dataclasses.dataclass(frozen=True)
 class Inner:
-    """Where the cells of a field lie inside of those of its column, and the shapes of raw pixels."""
+    """Locate a field's cells inside of those of its column; return the shapes of raw pixels, too."""
 
     starts: I64
     sizes: I64
@@ -71,21 +71,21 @@ class ShardsReader(Reader):
 
     # -- fields ----------------------------------------------------------------------------------------
 
-    def _set_schema(self, found: Schema, given: GivenSchema | str | None) -> None:
+    def _set_schema(self, inferred: Schema, given: GivenSchema | str | None) -> None:
         """The fields that the index or the first cells tell, and what a caller knows better."""
-        if not found:
+        if not inferred:
             raise SchemaError("it has no shards, and nothing says which fields it has", path=self.path)
         better = Schema() if given is None else given_schema(given)
         for name, field in better.items():
-            if name not in found:
-                raise SchemaError(no_such("field", name, found), path=self.path, field=name)
-            said = self._holds(name, field)
-            if field.optional != found[name].optional or said is not None:
+            if name not in inferred:
+                raise SchemaError(no_such("field", name, inferred), path=self.path, field=name)
+            message = self._holds(name, field)
+            if field.optional != inferred[name].optional or message is not None:
                 raise SchemaError(
-                    f"its cells are {said or found[name]}, which cannot be {field}",
+                    f"its cells are {message or inferred[name]}, which cannot be {field}",
                     path=self.path, field=name,
                 )  # fmt: skip
-        self.schema = Schema({**found, **better})
+        self.schema = Schema({**inferred, **better})
         self._optional = optional_fields(self.schema)
 
     def _first_cells(self, columns: Sequence[str]) -> dict[str, Ragged]:
@@ -108,7 +108,7 @@ class ShardsReader(Reader):
         return [] if self.missing is None or not set(fields) & set(self._optional) else [self.missing]
 
     def _valid(self, name: str, located: Located) -> Flags | None:
-        """Which samples have a cell of this field; None where all have."""
+        """Flag the samples that have a cell of this field; None if all have."""
         if name not in self._optional:
             return None
         if self.missing is not None:
@@ -117,27 +117,27 @@ class ShardsReader(Reader):
                 f"{self.missing} has not a byte for each of the {len(self._optional)} optional fields",
             )
             flags = self.shards.gather(located, *located.cells[self.missing])
-            place = self._optional.index(name)
-            return np.asarray(flags.data.reshape(-1, len(self._optional))[:, place] == 0)
-        found = np.ones(sum(len(one.rows) for one in located.records), dtype=np.bool_)
-        for one in located.records:
-            absent = (one.shard.absent or {}).get(name)
+            number = self._optional.index(name)
+            return np.asarray(flags.data.reshape(-1, len(self._optional))[:, number] == 0)
+        valid = np.ones(sum(len(record.rows) for record in located.records), dtype=np.bool_)
+        for record in located.records:
+            absent = (record.shard.absent or {}).get(name)
             if absent is not None:
-                found[one.rows] = ~absent[one.local]
-        return found
+                valid[record.rows] = ~absent[record.local]
+        return valid
 
     def _column(self, name: str, indices: I64, located: Located) -> Column:
         try:
             valid = self._valid(name, located)
-            found = self._looked_up(name, located)
-            if found is not None:
-                made = self.shards.gather(located, found.starts, found.sizes)
-                made.shape = found.shape
+            spans = self._looked_up(name, located)
+            if spans is not None:
+                cells = self.shards.gather(located, spans.starts, spans.sizes)
+                cells.shape = spans.shape
             else:
-                made = self._make(name, self.shards.gather(located, *located.cells[name]))
+                cells = self._make(name, self.shards.gather(located, *located.cells[name]))
         except DecodeError as error:
             raise self._placed(error, indices, name) from None
-        return dense(self.schema[name], made, valid)
+        return dense(self.schema[name], cells, valid)
 
     def _placed(self, error: BatchplantError, indices: I64, field: str) -> BatchplantError:
         """An error in a row as one in a sample."""
@@ -145,35 +145,37 @@ class ShardsReader(Reader):
         return error.at(path=self.path, field=field)
 
     def _looked_up(self, name: str, located: Located) -> Inner | None:
-        """Where a field's own cells lie; None where they have to be made."""
+        """Locate a field's cells; None if they have to be decoded."""
         starts, sizes = located.cells[name]
         if not self._look(name):
             return self._inner(name, None, starts, sizes)
         found_starts, found_sizes = starts.copy(), sizes.copy()
         shape: npt.NDArray[np.int32] | None = None
-        for one in located.records:
-            found = self._looked_into(one, name, starts[one.rows], sizes[one.rows])
-            if found is None:
+        for record in located.records:
+            spans = self._looked_into(record, name, starts[record.rows], sizes[record.rows])
+            if spans is None:
                 return None
-            found_starts[one.rows], found_sizes[one.rows] = found.starts, found.sizes
-            if found.shape is not None:
+            found_starts[record.rows], found_sizes[record.rows] = spans.starts, spans.sizes
+            if spans.shape is not None:
                 shape = np.zeros((len(starts), 3), np.int32) if shape is None else shape
-                shape[one.rows] = found.shape
+                shape[record.rows] = spans.shape
         return Inner(found_starts, found_sizes, shape)
 
     def _looked_into(self, one: Records, name: str, starts: I64, sizes: I64) -> Inner | None:
         """The same in one shard; the cells themselves have to be read."""
-        data, at = one.data, starts
+        data, position = one.data, starts
         if data is None:
             fetched = one.shard.source.gather(starts, sizes)
-            data, at = fetched.data, fetched.starts
+            data, position = fetched.data, fetched.starts
         try:
-            found = self._inner(name, data, at, sizes)
+            inside = self._inner(name, data, position, sizes)
         except DecodeError as error:
             if error.sample is not None:
                 error.sample = int(one.rows[error.sample])
             raise
-        return None if found is None else Inner(found.starts - at + starts, found.sizes, found.shape)
+        return (
+            None if inside is None else Inner(inside.starts - position + starts, inside.sizes, inside.shape)
+        )
 
     def _spans(self, field: str, indices: I64) -> Spans | None:
         # What is on a server, or packed, would have to be fetched to be looked into.
@@ -189,8 +191,8 @@ class ShardsReader(Reader):
             return None
         sizes = found.sizes if valid is None else np.where(valid, found.sizes, -1)
         files = np.zeros(len(indices), np.int32)
-        for place, one in enumerate(located.records):
-            files[one.rows] = place
+        for number, one in enumerate(located.records):
+            files[one.rows] = number
         paths = [one.shard.source.path for one in located.records]
         return Spans(paths, found.starts, sizes, files, found.shape)
 
@@ -216,8 +218,8 @@ class ShardsReader(Reader):
                 file = shard.source
             files[rows] = place
             paths.append(file.path)
-        found = Spans(paths, starts, sizes, files)
-        return found if chosen.all() else found.take(chosen)
+        spans = Spans(paths, starts, sizes, files)
+        return spans if chosen.all() else spans.take(chosen)
 
     def _bytes_of(self, fields: Sequence[str]) -> int | None:
         """The bytes of all shards: reading a sample fetches all of its columns."""
@@ -245,5 +247,5 @@ def dense(field: Field, cells: Ragged, valid: Flags | None) -> Column:
     dtype, shape_ = field.cell
     if isinstance(field, Bool):
         return np.asarray(cells.data != 0)
-    found: npt.NDArray[Any] = cells.data.view(dtype)
-    return found.reshape(len(cells), *shape_)
+    array: npt.NDArray[Any] = cells.data.view(dtype)
+    return array.reshape(len(cells), *shape_)

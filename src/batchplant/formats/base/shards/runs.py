@@ -53,7 +53,7 @@ class Records(NamedTuple):
 
 
 class Located(NamedTuple):
-    """Where cells lie: starts and sizes for each column, in the data of their records."""
+    """Locations of cells: starts and sizes for each column, in the data of their records."""
 
     records: list[Records]
     cells: dict[str, tuple[I64, I64]]
@@ -81,9 +81,9 @@ class Shards:
     ) -> None:
         # The first sample of each, and behind the last.
         self.firsts = starts_of(np.array(counts, dtype=np.int64))
-        self._places = {name: place for place, (name, _) in enumerate(columns)}
+        self._places = {name: number for number, (name, _) in enumerate(columns)}
         self._fixed = np.array([size or 0 for _, size in columns], dtype=np.int64)
-        self._varying = [place for place, (_, size) in enumerate(columns) if size is None]
+        self._varying = [number for number, (_, size) in enumerate(columns) if size is None]
         self._file, self._load, self._packed, self._bare = file, load, packed, bare
         self.remote = remote
         self._open = ChunkCache(OPEN_MOST * OPEN_LEAST_BYTES)
@@ -114,7 +114,7 @@ class Shards:
         ]
         if len(waiting) > 1:
             with ThreadPoolExecutor(min(OPEN_THREADS, len(waiting)), "batchplant-shards") as threads:
-                for done in [threads.submit(one) for one in waiting]:
+                for done in [threads.submit(task) for task in waiting]:
                     done.result()
 
     def is_packed(self, number: int) -> bool:
@@ -147,7 +147,7 @@ class Shards:
                 yield int(numbers[rows[0]]), rows
 
     def runs(self, number: int, indices: I64) -> tuple[Opened, I64, I64]:
-        """Where samples of a shard lie in it, bounds checked."""
+        """Locate samples of a shard, bounds checked."""
         shard = self.open(number)
         local = indices - self.firsts[number]
         starts = shard.table[local].astype(np.int64)
@@ -170,46 +170,47 @@ class Shards:
             return Records(rows, shard, local, starts, sizes, source.view(0, source.size), starts)
         if not whole:
             return Records(rows, shard, local, starts, sizes, None, starts)
-        found = source.gather(starts, sizes)
-        return Records(rows, shard, local, starts, sizes, found.data, found.starts)
+        records = source.gather(starts, sizes)
+        return Records(rows, shard, local, starts, sizes, records.data, records.starts)
 
     def _sizes(self, records: Records, indices: I64) -> I64:
         """The sizes of the cells of all columns: (samples, columns); checked against that of the sample."""
         if self._bare:
             return records.sizes[:, None]
         count = len(self._varying)
-        found = np.tile(self._fixed, (len(records.rows), 1))
-        left = records.sizes - 4 * count - self._fixed.sum()
-        if count and (left >= 0).all():
+        sizes = np.tile(self._fixed, (len(records.rows), 1))
+        remaining = records.sizes - 4 * count - self._fixed.sum()
+        if count and (remaining >= 0).all():
             if records.data is None:
                 heads = records.shard.source.gather(records.starts, np.full(len(records.rows), 4 * count))
-                told = heads.data.view("<u4").reshape(-1, count)
+                stated = heads.data.view("<u4").reshape(-1, count)
             else:
-                told = numbers_at(records.data, records.at, count, "<u4")
-            found[:, self._varying] = told
-            left = left - told.sum(axis=1, dtype=np.int64)
-        bad = left != 0
+                stated = numbers_at(records.data, records.at, count, "<u4")
+            sizes[:, self._varying] = stated
+            remaining = remaining - stated.sum(axis=1, dtype=np.int64)
+        bad = remaining != 0
         if bad.any():
             row = int(np.argmax(bad))
             raise DamagedError(
-                f"its cells take {records.sizes[row] - left[row]} bytes, and it has {records.sizes[row]}",
+                f"its cells take {records.sizes[row] - remaining[row]} bytes, and it has "
+                f"{records.sizes[row]}",
                 path=records.shard.source.path, sample=int(indices[records.rows[row]]),
                 offset=int(records.starts[row]),
             )  # fmt: skip
-        return found
+        return sizes
 
     def locate(self, indices: I64, fields: Sequence[str], *, whole: bool = False) -> Located:
-        """Where the cells of these columns lie. ``whole``: all of each sample will be read."""
+        """Locate the cells of these columns. ``whole``: all of each sample will be read."""
         cells = {name: (np.zeros_like(indices), np.zeros_like(indices)) for name in fields}
         records = []
         if self.remote:
             self.open_together(np.unique(self.numbers(indices)).tolist())
         head = 0 if self._bare else 4 * len(self._varying)
         for number, rows in self.groups(indices):
-            found = self._records(number, rows, indices, whole=whole)
-            records.append(found)
-            sizes = self._sizes(found, indices)
-            ends = np.cumsum(sizes, axis=1) + (found.at + head)[:, None]
+            located = self._records(number, rows, indices, whole=whole)
+            records.append(located)
+            sizes = self._sizes(located, indices)
+            ends = np.cumsum(sizes, axis=1) + (located.at + head)[:, None]
             for name in fields:
                 starts, counts = cells[name]
                 counts[rows] = sizes[:, self._places[name]]
@@ -220,12 +221,12 @@ class Shards:
         """A copy of these runs, one for each row."""
         offsets = starts_of(sizes)
         data = np.empty(offsets[-1], dtype=np.uint8)
-        for one in located.records:
-            own = np.ascontiguousarray(starts[one.rows]), np.ascontiguousarray(sizes[one.rows])
-            if one.data is not None and not isinstance(one.shard.source, MappedSource):
-                _native.copy_runs(one.data, *own, data, offsets[one.rows])
+        for record in located.records:
+            own = np.ascontiguousarray(starts[record.rows]), np.ascontiguousarray(sizes[record.rows])
+            if record.data is not None and not isinstance(record.shard.source, MappedSource):
+                _native.copy_runs(record.data, *own, data, offsets[record.rows])
             else:
-                one.shard.source.gather_into(*own, data, offsets[one.rows])
+                record.shard.source.gather_into(*own, data, offsets[record.rows])
         return Ragged(data, offsets)
 
     def close(self) -> None:
@@ -257,8 +258,8 @@ def table_of(source: Source, samples: int, path: str) -> npt.NDArray[np.uint32]:
 
 def numbers_at(data: U8, starts: I64, count: int, dtype: str) -> npt.NDArray[Any]:
     """``count`` numbers of this dtype at each start: (starts, count)."""
-    found = data[starts[:, None] + np.arange(count * np.dtype(dtype).itemsize)]
-    return np.ascontiguousarray(found).view(dtype)
+    numbers = data[starts[:, None] + np.arange(count * np.dtype(dtype).itemsize)]
+    return np.ascontiguousarray(numbers).view(dtype)
 
 
 def wrong(bad: npt.NDArray[np.bool_], message: str) -> None:
@@ -267,18 +268,18 @@ def wrong(bad: npt.NDArray[np.bool_], message: str) -> None:
         raise DecodeError(message, sample=int(np.argmax(bad)))
 
 
-def records_of(cells: Sequence[Ragged], told: Sequence[bool]) -> Ragged:
+def records_of(cells: Sequence[Ragged], stated: Sequence[bool]) -> Ragged:
     """The samples of these columns: the sizes of those that are told, and then the cells."""
     rows = len(cells[0])
-    varying = [one for one, tells in zip(cells, told, strict=True) if tells]
+    varying = [one for one, tells in zip(cells, stated, strict=True) if tells]
     heads = np.empty((rows, len(varying)), "<u4")
-    for place, one in enumerate(varying):
-        heads[:, place] = one.sizes
+    for number, one in enumerate(varying):
+        heads[:, number] = one.sizes
     parts = [Ragged(as_bytes(heads), np.arange(rows + 1) * 4 * len(varying)), *cells]
     sizes = [part.sizes for part in parts]
     offsets = starts_of(np.sum(sizes, axis=0))
-    data, at = np.empty(offsets[-1], dtype=np.uint8), offsets[:-1].copy()
+    data, offset = np.empty(offsets[-1], dtype=np.uint8), offsets[:-1].copy()
     for part, size in zip(parts, sizes, strict=True):
-        _native.copy_runs(part.data, np.ascontiguousarray(part.starts), size, data, at)
-        at += size
+        _native.copy_runs(part.data, np.ascontiguousarray(part.starts), size, data, offset)
+        offset += size
     return Ragged(data, offsets)

@@ -48,9 +48,9 @@ class ShardsWriter(Writer):
             (column.sizes for column in columns.values() if isinstance(column, Ragged)),
             np.full(columns.rows, self._fixed, np.int64),
         )
-        said = f"{self._title} holds samples up to 4 GiB, and this has"
+        message = f"{self._title} holds samples up to 4 GiB, and this has"
         large = np.flatnonzero(sizes > MOST - ROOM)
-        return {int(row): EncodeError(f"{said} {sizes[row]:,} bytes") for row in large}
+        return {int(row): EncodeError(f"{message} {sizes[row]:,} bytes") for row in large}
 
     # -- what a format implements ----------------------------------------------------------------------
 
@@ -71,7 +71,7 @@ class ShardsWriter(Writer):
         raise NotImplementedError
 
     def _between(self) -> bytes:
-        """What stands between the table of a shard and its samples."""
+        """Bytes between the table of a shard and its samples."""
         return b""
 
     def _index(self, lines: list[str]) -> str:
@@ -126,8 +126,10 @@ class ShardsWriter(Writer):
     def _cells(self, columns: Columns, packed: Callable[[Any, Field, Column], Ragged]) -> list[Ragged]:
         """The cells of every column of a shard."""
         return [
-            self._missing(columns) if name == self._flags else packed(one, self.schema[name], columns[name])
-            for name, one in self._columns
+            self._missing(columns)
+            if name == self._flags
+            else packed(column, self.schema[name], columns[name])
+            for name, column in self._columns
         ]
 
     def _missing(self, columns: Columns) -> Ragged:
@@ -148,11 +150,11 @@ class ShardsWriter(Writer):
         between = as_bytes(self._between())
         table = (4 + 4 * (len(sizes) + 1) + len(between) + starts_of(sizes)).astype("<u4")
         count = np.array([len(sizes)], "<u4")
-        data, said = self._shard(self._made, [as_bytes(count), as_bytes(table), between], sizes)
+        data, message = self._shard(self._made, [as_bytes(count), as_bytes(table), between], sizes)
         path = self._folder / self._file_name(self._made)
         put_file(path, data)
         sync(path)
-        self._lines.write(json.dumps(said, sort_keys=True).encode() + b"\n")
+        self._lines.write(json.dumps(message, sort_keys=True).encode() + b"\n")
         self._made += 1
         self._records, self._sizes, self._held = [], [], 0
 
@@ -187,4 +189,4 @@ class ShardsWriter(Writer):
     def _changes(self, name: str) -> tuple[list[Patch], list[tuple[str, str]]]:
         # The index comes last: before, nobody sees the new shards.
         files = sorted(os.listdir(self._folder), key=lambda one: (one == INDEX, one))
-        return [], [(f"{name}/{one}", f"{self.partial.name}/{one}") for one in files]
+        return [], [(f"{name}/{file}", f"{self.partial.name}/{file}") for file in files]

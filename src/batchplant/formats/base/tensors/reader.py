@@ -95,22 +95,22 @@ class TensorReader(Reader):
         return list(dict.fromkeys([self.path, *self._sources]))
 
     def where(self, sample: int) -> str:
-        place = self._entries[sample].where
-        return place[0] if isinstance(place, tuple) else self.path
+        location = self._entries[sample].where
+        return location[0] if isinstance(location, tuple) else self.path
 
     def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
         chosen = [self._entries[row] for row in indices.tolist()]
-        found = Columns()
+        columns = Columns()
         for field in fields:
             if field == "name":
-                found[field] = Ragged.from_cells([entry.name.encode() for entry in chosen])
+                columns[field] = Ragged.from_cells([entry.name.encode() for entry in chosen])
             elif field == "dtype":
-                found[field] = Ragged.from_cells([entry.dtype.encode() for entry in chosen])
+                columns[field] = Ragged.from_cells([entry.dtype.encode() for entry in chosen])
             elif field == "shape":
-                found[field] = Ragged.from_cells([np.array(entry.shape, np.int64) for entry in chosen])
+                columns[field] = Ragged.from_cells([np.array(entry.shape, np.int64) for entry in chosen])
             else:
-                found[field] = self._data(indices, chosen)
-        return found
+                columns[field] = self._data(indices, chosen)
+        return columns
 
     def _data(self, indices: I64, chosen: list[Entry]) -> Ragged:
         offsets = starts_of(self._sizes[indices])
@@ -137,10 +137,10 @@ class TensorReader(Reader):
 
     def _array(self, field: str) -> Array | None:
         """The tensor of this name. One that lies as it is in a file is read there, any other whole."""
-        known = self._by_name
-        if field not in known:
-            raise FieldNameError(no_such("tensor", field, known), path=self.path)
-        entry = known[field]
+        names = self._by_name
+        if field not in names:
+            raise FieldNameError(no_such("tensor", field, names), path=self.path)
+        entry = names[field]
         try:
             if isinstance(entry.where, tuple) and BITS[entry.dtype] >= 8:
                 file, start, _ = entry.where
@@ -159,14 +159,17 @@ class TensorReader(Reader):
         if field != "data":
             return None
         files: dict[str, int] = {}
-        place = np.zeros((len(indices), 2), dtype=np.int64)
+        location = np.zeros((len(indices), 2), dtype=np.int64)
         for row, number in enumerate(indices.tolist()):
             where = self._entries[number].where
             if not isinstance(where, tuple):
                 return None
-            place[row] = files.setdefault(where[0], len(files)), where[1]
+            location[row] = files.setdefault(where[0], len(files)), where[1]
         return Spans(
-            list(files) or [self.path], place[:, 1].copy(), self._sizes[indices], place[:, 0].astype(np.int32)
+            list(files) or [self.path],
+            location[:, 1].copy(),
+            self._sizes[indices],
+            location[:, 0].astype(np.int32),
         )
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
@@ -183,18 +186,18 @@ class TensorReader(Reader):
 
 def read_index(path: str) -> dict[str, list[str]]:
     """File → names, of a ``…index.json`` that says which tensor of a model lies in which file beside it."""
-    found: dict[str, list[str]] = {}
+    document: dict[str, list[str]] = {}
     try:
         for name, file in parse_object(read_whole(path))["weight_map"].items():
             if not is_plain(file):
                 raise DamagedError(f"{str(file)[:80]!r} is no file beside the index", path=path)
-            found.setdefault(file, []).append(name)
+            document.setdefault(file, []).append(name)
     except BatchplantError as error:
         raise error.at(path=path) from None
     except NOTE_ERRORS as error:
         raise DamagedError(f"not an index of tensors: {type(error).__name__}: {error}", path=path) from None
     folder = parent(path)
-    return {join(folder, file): names for file, names in found.items()}
+    return {join(folder, file): names for file, names in document.items()}
 
 
 def indexed(suffix: str) -> Callable[[str], list[str]]:
