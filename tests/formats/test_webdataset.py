@@ -552,7 +552,7 @@ def test_images_are_named_by_what_they_are(tmp_path):
     with bp.open(path) as reader:
         assert cells(reader)["image"][:2] == values[:2]
         spans = reader.spans("image", [3, 0])
-        assert spans.size.tolist() == [10, len(jpeg())]
+        assert spans.size.tolist() == [8, len(jpeg())]
 
 
 def test_names_that_differ_only_in_case(tmp_path):
