@@ -172,7 +172,7 @@ def build_staging(path: Path) -> None:
     for name in shards:
         shutil.copy(path.parent / name, staging / name)
     steps = [["mark", []], ["remove", []], ["copy", shards], ["copy", []], ["remove", ["old.tar"]]]
-    (staging / commits.NAME).write_bytes(json.dumps({"steps": steps}).encode())
+    (staging / commits.NOTE_NAME).write_bytes(json.dumps({"steps": steps}).encode())
 
 
 def meet_staging(path: Path) -> None:

@@ -149,11 +149,11 @@ def _no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     # A permanent failure shall not take a minute; a request is tried three times in any case.
     monkeypatch.setenv("BATCHPLANT_RETRY_SECONDS", "0.1")
-    from batchplant.storage.remote import cells, fetch
+    from batchplant.storage.remote import blocks, fetch
 
     # On a busy machine everything stalls, and would be fetched twice; tests of that set it themselves.
-    monkeypatch.setattr(fetch, "STALLED_LEAST", 600.0)
-    monkeypatch.setattr(cells, "STALLED_LEAST", 600.0)
+    monkeypatch.setattr(fetch, "MIN_STALL_SECONDS", 600.0)
+    monkeypatch.setattr(blocks, "MIN_STALL_SECONDS", 600.0)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import pytest
 import batchplant
 from batchplant.cli import main
 from batchplant.storage.remote import opened
-from batchplant.storage.remote.cells import PART
+from batchplant.storage.remote.blocks import CHUNK_BYTES
 from batchplant.storage.remote.disk import DiskCache
 from batchplant.storage.work import partial_folder, write_note
 from proxy import Proxy
@@ -160,8 +160,8 @@ SAMPLES, EACH = 25, 20_000
 def parts(monkeypatch: pytest.MonkeyPatch) -> int:
     """Small blocks, so that small datasets have many."""
     for name, module in list(sys.modules.items()):
-        if name.startswith("batchplant.") and getattr(module, "PART", None) == PART:
-            monkeypatch.setattr(module, "PART", 100_000)
+        if name.startswith("batchplant.") and getattr(module, "CHUNK_BYTES", None) == CHUNK_BYTES:
+            monkeypatch.setattr(module, "CHUNK_BYTES", 100_000)
     return 100_000
 
 

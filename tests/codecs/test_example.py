@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 import batchplant as bp
 from batchplant import _native
 from batchplant.codecs import example
-from batchplant.codecs.example import BYTES, FLOAT, INT64, Feature, RecordError
-from batchplant.codecs.example_schema import VarLen, infer, seen_by
-from batchplant.codecs.example_schema import given as given_features
+from batchplant.codecs.example import BYTES, FLOAT, INT64, Feature, RecordError, VarLen, infer, statistics_of
+from batchplant.codecs.example import parse_features as given_features
 
 # --- protobuf by hand ---------------------------------------------------------------------------------
 
@@ -88,11 +87,11 @@ def test_unknown_fields_are_passed_over_everywhere(unknown):
     assert survey.add(*runs_of([record])) == -1
     assert survey.unknown > 0
     assert survey.foreign == 0
-    assert [(one.key, one.kinds, one.most) for one in seen_by(survey)] == [("a", 1 << INT64, 2)]
+    assert [(one.key, one.kinds, one.most) for one in statistics_of(survey)] == [("a", 1 << INT64, 2)]
     # A record of nothing that is known belongs to somebody else.
     assert survey.add(*runs_of([unknown])) == -1
     assert survey.foreign == 1
-    assert seen_by(survey) is None
+    assert statistics_of(survey) is None
 
 
 @pytest.mark.parametrize(
@@ -225,7 +224,7 @@ def read_inferred(records):
     data, starts, sizes = runs_of(records)
     survey = _native.ExampleSurvey()
     assert survey.add(data, starts, sizes) == -1
-    features = infer(seen_by(survey), len(records), {})
+    features = infer(statistics_of(survey), len(records), {})
     schema = bp.Schema({name: one.field for name, one in features.items()})
     columns = example.read(features, data, starts, sizes)
     columns.check(schema)

@@ -19,7 +19,7 @@ import repository
 from batchplant.cli import main
 from batchplant.data.tensors import TENSORS
 from batchplant.formats.registry import all_formats
-from batchplant.storage import checksums, commit, index, patches
+from batchplant.storage import checksums, commit, file_patches, index
 from batchplant.storage.index import container
 from batchplant.storage.partial import Spool
 from batchplant.testing.cases import EXAMPLE_FIELDS, check_samples, jpeg, pixels
@@ -396,7 +396,7 @@ def test_who_opens_it_while_it_is_written_waits(tmp_path, monkeypatch):
     path = tmp_path / "a.jsonl"
     write(path, {"n": bp.Int()}, [{"n": 0}])
     half, go = threading.Event(), threading.Event()
-    copy = patches._copy
+    copy = file_patches._copy
 
     def slowly(source, target, size, at):
         os.pwrite(target, b'{"n":', at)
@@ -404,7 +404,7 @@ def test_who_opens_it_while_it_is_written_waits(tmp_path, monkeypatch):
         assert go.wait(PATIENCE)
         copy(source, target, size, at)
 
-    monkeypatch.setattr(patches, "_copy", slowly)
+    monkeypatch.setattr(file_patches, "_copy", slowly)
     waits = threading.Event()
     monkeypatch.setattr(commit.time, "sleep", lambda seconds: waits.set())
     writer = threading.Thread(target=write, args=(path, None, [{"n": 1}]), kwargs={"mode": "append"})
@@ -427,8 +427,8 @@ def test_a_full_disk_is_told_before_anything_changes(tmp_path, monkeypatch):
     path = tmp_path / "a.jsonl"
     write(path, {"n": bp.Int()}, [{"n": 0}])
     before = path.read_bytes()
-    monkeypatch.setattr(patches, "_fallocate", lambda: lambda *args: -1)
-    monkeypatch.setattr(patches.ctypes, "get_errno", lambda: 28)
+    monkeypatch.setattr(file_patches, "_fallocate", lambda: lambda *args: -1)
+    monkeypatch.setattr(file_patches.ctypes, "get_errno", lambda: 28)
     with pytest.raises(OSError, match="No space left"):
         write(path, None, [{"n": 1}], mode="append")
     assert path.read_bytes() == before
@@ -583,7 +583,7 @@ def test_an_index_grows_with_its_file(tmp_path, monkeypatch, suffix, ours):
     if not ours:
         os.unlink(tmp_path / f"a{suffix}.schema.json")
     bp.open(path, index="write")
-    longer, grew = index._longer, []
+    longer, grew = index._scan_appended, []
 
     def growing(car, build, grow, source, report):
         def no(source, report):
@@ -592,7 +592,7 @@ def test_an_index_grows_with_its_file(tmp_path, monkeypatch, suffix, ours):
         grew.append(place.exists())
         return longer(car, no if place.exists() else build, grow, source, report)
 
-    monkeypatch.setattr(index, "_longer", growing)
+    monkeypatch.setattr(index, "_scan_appended", growing)
     if ours:
         write(path, None, map(record, range(40, 50)), mode="append")
     else:

@@ -213,7 +213,7 @@ def test_a_file_that_was_replaced_while_it_was_open(tmp_path: Path, scans: list[
 def test_small_ones_are_not_remembered(
     tmp_path: Path, scans: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(index, "SMALL", 8 << 20)
+    monkeypatch.setattr(index, "MIN_INDEXED_BYTES", 8 << 20)
     path = make("zarr", tmp_path, rows(0))
     for _ in range(2):
         assert look(path, "n047")[0] == 47

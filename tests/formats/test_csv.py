@@ -500,7 +500,7 @@ def test_an_encoding_is_told_by_who_knows_it(tmp_path):
 def test_a_large_file_in_another_encoding(tmp_path, monkeypatch):
     """In pieces that cut characters, and into a temporary file."""
     monkeypatch.setattr(textscan, "PIECE", 1001)
-    monkeypatch.setattr("batchplant.storage.compressed.IN_MEMORY", 5000)
+    monkeypatch.setattr("batchplant.storage.compressed.MAX_MEMORY_BYTES", 5000)
     rows = [(number, "ä€\U0001f600"[number % 3] * (number % 50)) for number in range(1000)]
     body = "id,text\n" + "".join(f'{number},"{text}"\n' for number, text in rows)
     with opened(tmp_path, body.encode("utf-16-le"), encoding="utf-16-le") as reader:

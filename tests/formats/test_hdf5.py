@@ -351,7 +351,7 @@ def test_a_shuffled_epoch_unpacks_each_chunk_once_in_a_window(compression, tmp_p
         for start in range(0, 600, 16):
             wanted = order[start : start + 16]
             assert np.array_equal(reader.read(wanted, ["x"])["x"], values[wanted])
-        assert reader._cache.made == 30
+        assert reader._cache.misses == 30
         assert "x: chunks of 20×50 (4000 bytes)" in reader.facts()["layout"]
         assert compression in reader.facts()["layout"]
         assert reader.facts()["chunk size"] == "20 samples in a chunk, as asked for"

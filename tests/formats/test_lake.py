@@ -400,11 +400,11 @@ def test_row_groups_and_files(path):
         order = np.random.default_rng(0).permutation(200)
         assert reader.read(order)["n"].tolist() == order.tolist()
         # Every row group was unpacked once.
-        assert reader._cache.made == blocks.max() + 1
+        assert reader._cache.misses == blocks.max() + 1
         assert reader.where(0) != reader.where(199)
     with bp.open(path) as reader:
         assert reader.read([0, 199], ["n"])["n"].tolist() == [0, 199]
-        assert reader._cache.made == 2
+        assert reader._cache.misses == 2
 
 
 def test_a_pickled_reader_sees_the_same_rows(path):

@@ -389,9 +389,9 @@ def test_opening_a_pair_opens_few_files(tmp_path: Path, monkeypatch: pytest.Monk
 
     def counted(path: str) -> Any:
         opened.append(Path(path).name)
-        return files.open_known(path)
+        return files.open_with_status(path)
 
-    monkeypatch.setattr(local, "open_known", counted)
+    monkeypatch.setattr(local, "open_with_status", counted)
     bp.open(path)
     assert sorted(opened) == ["a.bin", "a.idx", "a.idx"]
 

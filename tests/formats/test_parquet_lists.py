@@ -289,7 +289,7 @@ def arrays(tmp_path_factory):
 
 def opened(path, cache=1 << 20):
     data = bp.open(path)
-    data._cache.most = cache
+    data._cache.max_bytes = cache
     return data
 
 

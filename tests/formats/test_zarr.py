@@ -330,7 +330,7 @@ def test_an_epoch_unpacks_each_chunk_once(tmp_path):
         assert sorted(found.tolist()) == list(range(1000))
         assert not np.array_equal(found, np.sort(found))
         # 20 of x, 21 of the offsets, 1 of the text.
-        assert reader._cache.made <= 42
+        assert reader._cache.misses <= 42
 
 
 @pytest.mark.parametrize("options", [{}, {"chunks_per_shard": 2}, {"compression": "none"}], ids=str)

@@ -20,7 +20,7 @@ from batchplant.cli import main
 from batchplant.formats.base import records
 from batchplant.loading import locate
 from batchplant.storage.remote import opened
-from batchplant.storage.remote.cells import PART
+from batchplant.storage.remote.blocks import CHUNK_BYTES
 from processes import PATIENCE
 from proxy import answers, reset, truncated
 
@@ -60,8 +60,8 @@ def at(bucket, made, monkeypatch):
     place(bucket, made)
     monkeypatch.setattr(records, "BLOCK_BYTES", CELL)
     for name, module in list(sys.modules.items()):
-        if name.startswith("batchplant.") and getattr(module, "PART", None) == PART:
-            monkeypatch.setattr(module, "PART", CELL)
+        if name.startswith("batchplant.") and getattr(module, "CHUNK_BYTES", None) == CHUNK_BYTES:
+            monkeypatch.setattr(module, "CHUNK_BYTES", CELL)
 
     def opens(endpoint=bucket.endpoint, **options):
         return bp.open(f"{bucket.url}/train.ffr", endpoint=endpoint, **options)

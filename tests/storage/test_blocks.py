@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from batchplant.storage.remote.blocks import Pool, RemoteObject
-from batchplant.storage.remote.cells import PART
+from batchplant.storage.remote.blocks import CHUNK_BYTES, Pool, RemoteObject
 from batchplant.storage.remote.client import Got
 from processes import PATIENCE
 
-SIZE = 4 * PART
+SIZE = 4 * CHUNK_BYTES
 
 
 def test_bytes_go_with_their_block() -> None:
@@ -25,14 +24,14 @@ def test_bytes_go_with_their_block() -> None:
     client: Any = SimpleNamespace(
         get=lambda name, start, end: Got(np.zeros(end - start, dtype=np.uint8), SIZE, "")
     )
-    pool, object = Pool(2 * PART), RemoteObject(client, "x", "s3://bucket/x", SIZE, "", None, "")
+    pool, object = Pool(2 * CHUNK_BYTES), RemoteObject(client, "x", "s3://bucket/x", SIZE, "", None, "")
     gc.disable()
     try:
-        for start in range(0, SIZE, PART):
-            assert len(pool.read(object, start, start + PART)) == PART
+        for start in range(0, SIZE, CHUNK_BYTES):
+            assert len(pool.read(object, start, start + CHUNK_BYTES)) == CHUNK_BYTES
             if start == 0:
                 first = weakref.ref(object.blocks[0])
-        assert list(object.blocks) == [2 * PART, 3 * PART]
+        assert list(object.blocks) == [2 * CHUNK_BYTES, 3 * CHUNK_BYTES]
         end = time.monotonic() + PATIENCE
         # The thread that fetched it may hold it for a moment.
         while first() is not None and time.monotonic() < end:

@@ -55,10 +55,10 @@ def test_what_is_too_large_for_the_need_is_left():
 
 
 def test_few_wait_for_their_next_use():
-    held = [buffers.take(SIZE) for _ in range(3 * buffers.KEPT)]
+    held = [buffers.take(SIZE) for _ in range(3 * buffers.MAX_FREE_BUFFERS)]
     del held
-    assert len(buffers._FREE) == buffers.KEPT
-    huge = buffers.take(buffers.LARGEST + 1)
+    assert len(buffers._FREE) == buffers.MAX_FREE_BUFFERS
+    huge = buffers.take(buffers.MAX_FREE_BYTES + 1)
     buffers._FREE.clear()
     del huge
     assert not buffers._FREE

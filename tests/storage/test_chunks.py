@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import batchplant as bp
-from batchplant.storage.cache import MOST_BYTES, ChunkCache
+from batchplant.storage.cache import DEFAULT_MAX_BYTES, ChunkCache
 from processes import PATIENCE, in_fork
 
 
@@ -20,7 +20,7 @@ def test_a_value_is_made_once():
 
     assert [get(1), get(2), get(1)] == ["value 1", "value 2", "value 1"]
     assert made == [1, 2]
-    assert (cache.found, cache.made, cache.bytes, len(cache)) == (1, 2, 14, 2)
+    assert (cache.hits, cache.misses, cache.bytes, len(cache)) == (1, 2, 14, 2)
 
 
 def test_what_was_not_asked_for_longest_goes_first():
@@ -28,12 +28,12 @@ def test_what_was_not_asked_for_longest_goes_first():
     for key in "abcad":
         cache.get(key, lambda: bytes(10), len)
     # There was room for three: b went when d came, because a had been asked for again.
-    before = cache.made
+    before = cache.misses
     for key in "acd":
         cache.get(key, lambda: bytes(10), len)
-    assert cache.made == before
+    assert cache.misses == before
     cache.get("b", lambda: bytes(10), len)
-    assert cache.made == before + 1
+    assert cache.misses == before + 1
     assert (cache.bytes, len(cache)) == (30, 3)
 
 
@@ -149,10 +149,10 @@ def test_a_forked_process_begins_anew_even_while_the_lock_is_held():
 
 
 def test_the_size_by_variable(monkeypatch):
-    assert ChunkCache().most == MOST_BYTES
+    assert ChunkCache().max_bytes == DEFAULT_MAX_BYTES
     monkeypatch.setenv("BATCHPLANT_CHUNK_CACHE", "12345")
-    assert ChunkCache().most == 12345
-    assert ChunkCache(5).most == 5
+    assert ChunkCache().max_bytes == 12345
+    assert ChunkCache(5).max_bytes == 5
     monkeypatch.setenv("BATCHPLANT_CHUNK_CACHE", "much")
     with pytest.raises(bp.OptionError, match="BATCHPLANT_CHUNK_CACHE is a number of bytes, not 'much'"):
         ChunkCache()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import batchplant as bp
-from batchplant.storage import Partial, commit, partial_folder, patches, recover
+from batchplant.storage import Partial, commit, file_patches, partial_folder, recover
 
 CALLS = (
     "open", "write", "fsync", "ftruncate", "replace", "rename", "unlink", "rmdir", "link",
@@ -117,7 +117,7 @@ def test_every_call_fails_in_turn(tmp_path, monkeypatch, make, kind, exchange):
         new = tree(complete(tmp_path / f"complete-{number}", make))
         assert found in (old, new), (number, found)
         assert found == new or raised is not None
-        assert not (root / commit.NAME).exists()
+        assert not (root / commit.NOTE_NAME).exists()
         assert found["bystander"] == "not yours"
         number += 1
     assert found == new
@@ -145,7 +145,7 @@ def test_a_change_that_was_copied_elsewhere_is_not_carried_out(tmp_path):
         "removes": ["t"],
     }
     plan["moves"] = [[inside, name, os.lstat(root / ".t.partial" / inside).st_ino] for inside, name in moves]
-    (root / commit.NAME).write_text(json.dumps(plan) + "\n")
+    (root / commit.NOTE_NAME).write_text(json.dumps(plan) + "\n")
     shutil.copytree(root, tmp_path / "b")
     before = tree(tmp_path / "b")
     with pytest.raises(bp.DamagedError, match="write it anew and remove this file"):
@@ -156,7 +156,7 @@ def test_a_change_that_was_copied_elsewhere_is_not_carried_out(tmp_path):
     assert tree(root)["t.crc"] == "new t.crc"
 
 
-@pytest.mark.parametrize("name", ["../t", "a/../../t", "", "..", "a/", commit.NAME])
+@pytest.mark.parametrize("name", ["../t", "a/../../t", "", "..", "a/", commit.NOTE_NAME])
 def test_a_change_reaches_no_other_folder(tmp_path, name):
     root = tmp_path / "a"
     root.mkdir()
@@ -170,7 +170,7 @@ def test_a_change_reaches_no_other_folder(tmp_path, name):
         {"hidden": ".t.partial", "moves": [], "removes": []},
         {"hidden": ".t.partial", "inode": inode, "moves": [[f"../{name}", "t", made]], "removes": []},
     ):
-        (root / commit.NAME).write_text(json.dumps(plan) + "\n")
+        (root / commit.NOTE_NAME).write_text(json.dumps(plan) + "\n")
         with pytest.raises(bp.DamagedError):
             recover(root)
     assert (tmp_path / "t").read_text() == "mine"
@@ -193,14 +193,14 @@ def test_bytes_go_behind_those_of_a_file_however_often(tmp_path):
     hidden = tmp_path / ".t.partial"
     hidden.mkdir()
     (hidden / "tail").write_bytes(b" and new")
-    [patch] = patches.planned(hidden, [patches.Patch("tail", "t", 3)])
+    [patch] = file_patches.planned(hidden, [file_patches.Patch("tail", "t", 3)])
     for _ in range(2):
-        patches.carry_out(tmp_path, hidden, patch)
+        file_patches.carry_out(tmp_path, hidden, patch)
         assert (tmp_path / "t").read_bytes() == b"old and new"
     # What has taken its place is somebody else's.
     (tmp_path / "u").write_bytes(b"mine")
     os.replace(tmp_path / "u", tmp_path / "t")
-    patches.carry_out(tmp_path, hidden, patch)
+    file_patches.carry_out(tmp_path, hidden, patch)
     assert (tmp_path / "t").read_bytes() == b"mine"
 
 
@@ -209,31 +209,31 @@ def test_bytes_go_behind_those_of_a_file_however_often(tmp_path):
 )
 def test_odd_notes_of_a_change(tmp_path, text):
     (tmp_path / "t").write_text("mine")
-    (tmp_path / commit.NAME).write_text(text)
+    (tmp_path / commit.NOTE_NAME).write_text(text)
     with contextlib.suppress(bp.DamagedError):
         recover(tmp_path)
     assert (tmp_path / "t").read_text() == "mine"
 
 
 def test_a_pipe_or_a_link_instead_of_a_note(tmp_path):
-    os.mkfifo(tmp_path / commit.NAME)
+    os.mkfifo(tmp_path / commit.NOTE_NAME)
     with pytest.raises(bp.DamagedError, match="no file of ours"):
         recover(tmp_path)
-    os.unlink(tmp_path / commit.NAME)
-    os.symlink("elsewhere", tmp_path / commit.NAME)
+    os.unlink(tmp_path / commit.NOTE_NAME)
+    os.symlink("elsewhere", tmp_path / commit.NOTE_NAME)
     recover(tmp_path)
 
 
 def test_a_reader_waits_for_the_one_who_is_at_it_but_not_for_ever(tmp_path, monkeypatch):
     import fcntl
 
-    monkeypatch.setattr(commit, "WAIT", 0.05)
-    with open(tmp_path / commit.NAME, "w") as held:
+    monkeypatch.setattr(commit, "WAIT_SECONDS", 0.05)
+    with open(tmp_path / commit.NOTE_NAME, "w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         with pytest.raises(bp.BusyError, match="about to finish"):
             recover(tmp_path)
     recover(tmp_path)
-    assert not (tmp_path / commit.NAME).exists()
+    assert not (tmp_path / commit.NOTE_NAME).exists()
 
 
 def test_a_folder_is_no_file_and_a_file_no_folder(tmp_path):
@@ -363,7 +363,7 @@ def test_ctrl_c_while_the_writer_closes_keeps_the_state(tmp_path, monkeypatch, s
 
     with monkeypatch.context() as patched:
         patched.setattr(commit, "commit", stop)
-        patched.setattr("batchplant.storage.target.commit", stop)
+        patched.setattr("batchplant.storage.targets.commit", stop)
         with pytest.raises(KeyboardInterrupt):
             bp.convert(data, target, **how)
     assert partial_folder(str(target), sharded=sharded).is_dir()

@@ -24,7 +24,7 @@ import pytest
 
 import processes
 from batchplant.errors import AccessError, BusyError, OptionError
-from batchplant.storage.remote import disk, room, total
+from batchplant.storage.remote import cache_folder, disk, shared_total
 from batchplant.storage.remote.disk import DiskCache, open_cache
 from batchplant.testing.damage import EXHAUSTIVE
 
@@ -59,7 +59,7 @@ def drafts_in(folder: Path) -> list[Path]:
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """As another process would hold the lock."""
-    with open(folder / total.NAME, "rb+") as file:
+    with open(folder / shared_total.FILE_NAME, "rb+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
@@ -81,11 +81,11 @@ def taken(folder: Path) -> int:
 def check_total(folder: Path) -> None:
     """The total is not lower than what it counts."""
     with locked(folder):
-        cache = room.Room.__new__(room.Room)
-        cache.folder, cache._unit = str(folder), room.UNIT
+        cache = cache_folder.CacheFolder.__new__(cache_folder.CacheFolder)
+        cache.folder, cache._unit = str(folder), cache_folder.MIN_FILE_BYTES
         counted = cache.count()[0]
-        data = (folder / total.NAME).read_bytes()
-    said = total.RECORD.unpack(data[: total.RECORD.size])[1]
+        data = (folder / shared_total.FILE_NAME).read_bytes()
+    said = shared_total.RECORD.unpack(data[: shared_total.RECORD.size])[1]
     assert said >= counted
 
 
@@ -127,7 +127,7 @@ def test_one_cache_for_a_process_and_folder(tmp_path: Path) -> None:
 def test_a_block_is_checked_once(tmp_path: Path) -> None:
     writer, reader = DiskCache(tmp_path, 1 << 20), DiskCache(tmp_path, 1 << 20)
     writer.put(KEY, 0, bytes_of("a", 0, 100))
-    with mock.patch.object(disk, "_is_whole", wraps=disk._is_whole) as check:
+    with mock.patch.object(disk, "_is_intact", wraps=disk._is_intact) as check:
         for _ in range(3):
             assert reader.get(KEY, 0, 100) is not None
             # Who wrote it knows.
@@ -186,7 +186,7 @@ def test_a_block_larger_than_the_limit_is_not_kept(tmp_path: Path) -> None:
     cache.put(KEY, 5, bytes_of("a", 5, 100_000))
     assert cache.get(KEY, 5, 100_000) is None
     assert cache.get(KEY, 0, 1000) is not None
-    assert (cache.refused, cache.room.evicted) == (1, 0)
+    assert (cache.refused, cache.space.evicted) == (1, 0)
     nothing = DiskCache(tmp_path / "none", 0)
     nothing.put(KEY, 0, bytes_of("a", 0, 10))
     assert not blocks_in(tmp_path / "none")
@@ -232,7 +232,7 @@ def clock() -> Iterator[Clock]:
 @contextlib.contextmanager
 def clocked() -> Iterator[Clock]:
     made = Clock()
-    with mock.patch.object(disk, "time", made), mock.patch.object(room, "time", made):
+    with mock.patch.object(disk, "time", made), mock.patch.object(cache_folder, "time", made):
         yield made
 
 
@@ -384,7 +384,7 @@ def test_eviction_is_what_a_simple_model_says(
                 if number in there:
                     planned[number] = when
                 continue
-            before = cache.room._total.read()
+            before = cache.space._total.read()
             cache.put(KEY, number, bytes_of("a", number, size), when)
             if when is not None:
                 planned[number] = when
@@ -401,11 +401,11 @@ def test_eviction_is_what_a_simple_model_says(
             if gone:
                 assert max(map(need, left), default=0) <= min(map(need, gone)) + 0.01
                 # Neither without need nor more than a share of the limit.
-                cost = cache.room.cost(size)
+                cost = cache.space.cost(size)
                 assert before[0] + cost > most - 10_000
                 last = min(gone, key=need)
-                now = cache.room.count()[0]
-                assert now + cache.room.cost(sizes[last]) > most - most // room.SHARE - 1000
+                now = cache.space.count()[0]
+                assert now + cache.space.cost(sizes[last]) > most - most // cache_folder.EVICTED_SHARE - 1000
             assert taken(folder) <= most
     shutil.rmtree(folder)
 
@@ -444,7 +444,7 @@ def test_never_over_the_limit_at_any_moment(tmp_path: Path) -> None:
     stop.set()
     watcher.join()
     assert not wrong
-    assert sum(cache.room.evicted for cache in caches) > 10
+    assert sum(cache.space.evicted for cache in caches) > 10
     assert max(seen) <= most
     # It is used, too.
     assert max(seen) > most * 0.7
@@ -465,10 +465,10 @@ def test_each_keeps_to_its_own_limit(tmp_path: Path) -> None:
 def test_a_total_that_is_too_high_is_corrected(tmp_path: Path) -> None:
     cache = DiskCache(tmp_path, 200_000)
     cache.put(KEY, 0, bytes_of("a", 0, 40_000))
-    with cache.room._total.locked(0):
-        cache.room._total.write(199_999)
+    with cache.space._total.locked(0):
+        cache.space._total.write(199_999)
     cache.put(KEY, 1, bytes_of("a", 1, 40_000))
-    assert cache.room.evicted == 0
+    assert cache.space.evicted == 0
     assert kept(cache) == [0, 1]
 
 
@@ -476,7 +476,7 @@ def test_a_total_that_is_too_high_is_corrected(tmp_path: Path) -> None:
 def test_a_total_that_is_damaged_is_counted_anew(tmp_path: Path, data: bytes) -> None:
     cache = DiskCache(tmp_path, 200_000)
     cache.put(KEY, 0, bytes_of("a", 0, 150_000))
-    (tmp_path / total.NAME).write_bytes(data)
+    (tmp_path / shared_total.FILE_NAME).write_bytes(data)
     cache.put(KEY, 1, bytes_of("a", 1, 150_000))
     assert kept(cache) == [1]
     assert taken(tmp_path) <= 200_000
@@ -485,8 +485,11 @@ def test_a_total_that_is_damaged_is_counted_anew(tmp_path: Path, data: bytes) ->
 def test_a_total_from_before_a_power_cut_is_counted_anew(tmp_path: Path) -> None:
     cache = DiskCache(tmp_path, 200_000)
     cache.put(KEY, 0, bytes_of("a", 0, 150_000))
-    with cache.room._total.locked(0), mock.patch.object(total, "boot", return_value=bytes(15) + b"x"):
-        cache.room._total.write(10)
+    with (
+        cache.space._total.locked(0),
+        mock.patch.object(shared_total, "current_boot_id", return_value=bytes(15) + b"x"),
+    ):
+        cache.space._total.write(10)
     cache.put(KEY, 1, bytes_of("a", 1, 150_000))
     assert kept(cache) == [1]
 
@@ -504,12 +507,12 @@ def test_a_disk_that_fills_up_takes_blocks_from_the_cache(tmp_path: Path) -> Non
 
     def nearly_full(path: object) -> SimpleNamespace:
         """Another program has taken all but a little of what shall stay free."""
-        free = room.SPARE + 30_000 + before - in_files()
+        free = cache_folder.MIN_FREE_BYTES + 30_000 + before - in_files()
         return SimpleNamespace(f_bavail=free // 4096, f_blocks=whole.f_blocks, f_frsize=4096)
 
     with mock.patch.object(os, "statvfs", nearly_full):
         cache.put(KEY, 0, bytes_of("a", 0, 60_000))
-    assert cache.room.evicted >= 1
+    assert cache.space.evicted >= 1
     assert cache.get(KEY, 0, 60_000) is not None
 
 
@@ -545,7 +548,7 @@ def test_a_folder_that_cannot_be_used(tmp_path: Path) -> None:
         with pytest.raises(OptionError, match="has to be a folder"):
             DiskCache(path, 1000)
     (tmp_path / "linked").mkdir()
-    (tmp_path / "linked" / total.NAME).symlink_to(tmp_path / "file")
+    (tmp_path / "linked" / shared_total.FILE_NAME).symlink_to(tmp_path / "file")
     with pytest.raises(AccessError, match="cannot be used"):
         DiskCache(tmp_path / "linked", 1000)
     assert (tmp_path / "file").read_bytes() == b"mine"
@@ -582,7 +585,7 @@ def test_links_and_odd_names_in_the_folder_are_nobodys(tmp_path: Path) -> None:
     for number in range(20):
         name = key_of(number)
         cache.put(name, 0, bytes_of(number, 0, 30_000))
-    assert cache.room.evicted > 0
+    assert cache.space.evicted > 0
     assert cache.info().blocks == len(
         [one for one in blocks_in(folder).values() if one.stat().st_size > 20_000]
     )
@@ -667,7 +670,7 @@ def test_a_note_that_is_damaged_or_too_long_is_none(tmp_path: Path) -> None:
     assert cache.info().objects == (disk.CachedObject(KEY, None, None, None, 10, 1),)
     (path,) = blocks_in(tmp_path).values()
     for bad in (b'{"url": 5, "tag": [], "size": "x"}', b"[]", b"{", b"\xff" * 10):
-        path.write_bytes(bytes(10) + bad + bytes(disk.FOOT.size))
+        path.write_bytes(bytes(10) + bad + bytes(disk.FOOTER.size))
         assert cache.info().objects == (disk.CachedObject(KEY, None, None, None, 10, 1),)
 
 
@@ -792,7 +795,7 @@ def test_a_draft_of_a_killed_writer_goes(tmp_path: Path) -> None:
     cache = DiskCache(tmp_path, 200_000)
 
     def die() -> None:
-        draft = cache.room.reserve(KEY, 100_000, 1.0)
+        draft = cache.space.reserve(KEY, 100_000, 1.0)
         os.write(draft.fd, bytes(50_000))
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -805,13 +808,13 @@ def test_a_draft_of_a_killed_writer_goes(tmp_path: Path) -> None:
 
 def test_a_draft_that_is_being_written_stays_and_counts_whole(tmp_path: Path) -> None:
     cache = DiskCache(tmp_path, 200_000)
-    draft = cache.room.reserve(KEY, 100_000, 1.0)
+    draft = cache.space.reserve(KEY, 100_000, 1.0)
     os.write(draft.fd, bytes(10))
     other = DiskCache(tmp_path, 200_000)
     other.put(KEY, 0, bytes_of("a", 0, 150_000))
     assert other.refused == 1
     assert len(drafts_in(tmp_path)) == 1
-    cache.room.drop(draft)
+    cache.space.drop(draft)
     os.close(draft.fd)
     other.put(KEY, 0, bytes_of("a", 0, 150_000))
     assert other.get(KEY, 0, 150_000) is not None
@@ -819,11 +822,11 @@ def test_a_draft_that_is_being_written_stays_and_counts_whole(tmp_path: Path) ->
 
 def test_no_file_appears_while_somebody_counts(tmp_path: Path) -> None:
     cache = DiskCache(tmp_path, 200_000)
-    draft = cache.room.reserve(KEY, 10_000, 1.0)
+    draft = cache.space.reserve(KEY, 10_000, 1.0)
     with locked(tmp_path), pytest.raises(BusyError):
-        cache.room.keep(draft, "name", 0)
+        cache.space.keep(draft, "name", 0)
     assert not blocks_in(tmp_path)
-    cache.room.keep(draft, "name", processes.PATIENCE)
+    cache.space.keep(draft, "name", processes.PATIENCE)
     os.close(draft.fd)
     assert list(blocks_in(tmp_path)) == ["name"]
 
@@ -833,7 +836,7 @@ def test_a_stopped_process_stops_nobody(tmp_path: Path) -> None:
     cache.put(KEY, 0, bytes_of("a", 0, 1000))
 
     def stop() -> None:
-        with cache.room._total.locked(processes.PATIENCE):
+        with cache.space._total.locked(processes.PATIENCE):
             os.kill(os.getpid(), signal.SIGSTOP)
         os._exit(0)
 
@@ -859,7 +862,7 @@ def test_a_stopped_process_stops_nobody(tmp_path: Path) -> None:
         assert cache.get(KEY, 1, 1000) is not None
 
 
-@pytest.mark.parametrize(("touches", "waited"), [(0, 10), (3, 40), (1000, 10 * total.LONGEST)])
+@pytest.mark.parametrize(("touches", "waited"), [(0, 10), (3, 40), (1000, 10 * shared_total.MAX_WAIT_FACTOR)])
 def test_who_holds_the_lock_for_long_shows_that_it_lives(tmp_path: Path, touches: int, waited: int) -> None:
     cache = DiskCache(tmp_path, 1 << 20)
     clock = Clock()
@@ -871,11 +874,11 @@ def test_who_holds_the_lock_for_long_shows_that_it_lives(tmp_path: Path, touches
         pauses += 1
         # The holder gives a sign every ten seconds.
         if pauses % 2 == 0 and pauses <= 2 * touches:
-            os.utime(tmp_path / total.NAME, (pauses, pauses))
+            os.utime(tmp_path / shared_total.FILE_NAME, (pauses, pauses))
 
     clock.sleep = sleep
-    waiting = cache.room._total.locked(10)
-    with locked(tmp_path), mock.patch.object(total, "time", clock), pytest.raises(BusyError), waiting:
+    waiting = cache.space._total.locked(10)
+    with locked(tmp_path), mock.patch.object(shared_total, "time", clock), pytest.raises(BusyError), waiting:
         pass
     assert clock.now - begin == waited
 
@@ -884,14 +887,14 @@ def test_counting_shows_that_it_lives(tmp_path: Path) -> None:
     cache = DiskCache(tmp_path, 300_000)
     for number in range(8):
         cache.put(key_of(number), 0, bytes_of(number, 0, 30_000))
-    with mock.patch.object(cache.room._total, "touch") as touched:
+    with mock.patch.object(cache.space._total, "touch") as touched:
         cache.put(KEY, 0, bytes_of("a", 0, 90_000))
-    assert cache.room.evicted
+    assert cache.space.evicted
     assert touched.call_count >= 8
-    before = os.stat(tmp_path / total.NAME).st_mtime_ns
-    os.utime(tmp_path / total.NAME, (1, 1))
-    cache.room._total.touch()
-    assert os.stat(tmp_path / total.NAME).st_mtime_ns >= before
+    before = os.stat(tmp_path / shared_total.FILE_NAME).st_mtime_ns
+    os.utime(tmp_path / shared_total.FILE_NAME, (1, 1))
+    cache.space._total.touch()
+    assert os.stat(tmp_path / shared_total.FILE_NAME).st_mtime_ns >= before
 
 
 def test_a_fork_goes_on_with_the_cache(tmp_path: Path) -> None:
@@ -910,7 +913,7 @@ def test_a_fork_goes_on_with_the_cache(tmp_path: Path) -> None:
     holding, let_go = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with cache.room._total.locked(processes.PATIENCE):
+        with cache.space._total.locked(processes.PATIENCE):
             holding.set()
             let_go.wait()
 
@@ -939,7 +942,7 @@ def test_a_fork_does_not_keep_the_lock_of_a_killed_parent(tmp_path: Path) -> Non
 
     def parent() -> None:
         cache = open_cache(tmp_path, 1 << 20)
-        with cache.room._total.locked(processes.PATIENCE):
+        with cache.space._total.locked(processes.PATIENCE):
             grandchild = os.fork()
             if grandchild == 0:
                 signal.pause()

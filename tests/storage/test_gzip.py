@@ -173,7 +173,7 @@ def test_a_bomb_takes_no_memory(kind, tmp_path):
 
 
 def test_large_zlib_files_go_to_a_temporary_file(plain, tmp_path, monkeypatch):
-    monkeypatch.setattr(compressed, "IN_MEMORY", 2 << 20)
+    monkeypatch.setattr(compressed, "MAX_MEMORY_BYTES", 2 << 20)
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     monkeypatch.setattr("tempfile.tempdir", None)
     (tmp_path / "tmp").mkdir()

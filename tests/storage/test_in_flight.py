@@ -8,30 +8,30 @@ from collections.abc import Callable
 import pytest
 
 from batchplant.storage.remote.fetch import (
-    FIRST,
-    LEAST,
-    MOST,
-    STALLED,
-    STALLED_LEAST,
-    WINDOW,
-    Pace,
+    INITIAL_IN_FLIGHT,
+    MAX_IN_FLIGHT,
+    MIN_IN_FLIGHT,
+    MIN_STALL_SECONDS,
+    STALL_FACTOR,
+    WINDOW_SECONDS,
+    ConcurrencyController,
     patience,
 )
 
 
 def numbers(looks: int, rate: Callable[[int], float], *, full: bool = True) -> list[int]:
     """The numbers in flight that are found, one after another, where so many bring so many bytes a second."""
-    pace, found = Pace(0.0), []
+    controller, found = ConcurrencyController(0.0), []
     for number in range(1, looks + 1):
-        pace.full, pace.moved = full, int(rate(pace.number) * WINDOW)
-        pace.look(number * WINDOW, True)
-        found.append(pace.number)
+        controller.full, controller.moved = full, int(rate(controller.limit) * WINDOW_SECONDS)
+        controller.adapt(number * WINDOW_SECONDS, True)
+        found.append(controller.limit)
     return found
 
 
 def test_where_each_brings_more_there_are_many() -> None:
     """A store that gives every connection 50 MB/s."""
-    assert MOST in numbers(8, lambda number: number * 50e6)
+    assert MAX_IN_FLIGHT in numbers(8, lambda number: number * 50e6)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -39,9 +39,9 @@ def test_where_more_bring_nothing_there_are_few(seed: int) -> None:
     """A link that is full, and wavers by a tenth."""
     draw = random.Random(seed)
     found = numbers(400, lambda number: 1e9 * draw.uniform(0.9, 1.1))
-    assert sorted(found)[len(found) // 2] <= FIRST
-    assert sorted(found)[-len(found) // 20] <= 3 * FIRST
-    assert min(found) >= LEAST
+    assert sorted(found)[len(found) // 2] <= INITIAL_IN_FLIGHT
+    assert sorted(found)[-len(found) // 20] <= 3 * INITIAL_IN_FLIGHT
+    assert min(found) >= MIN_IN_FLIGHT
 
 
 def test_latency_is_hidden() -> None:
@@ -54,17 +54,17 @@ def test_it_follows_the_network() -> None:
     room = iter([1e9] * 100 + [10e9] * 300)
     found = numbers(400, lambda number: min(next(room), number * 100e6))
     assert max(found[:100]) <= 27
-    assert max(found[100:]) == MOST
+    assert max(found[100:]) == MAX_IN_FLIGHT
 
 
 def test_nothing_is_learnt_where_there_is_little_to_do() -> None:
-    assert set(numbers(100, lambda number: number * 50e6, full=False)) == {FIRST}
+    assert set(numbers(100, lambda number: number * 50e6, full=False)) == {INITIAL_IN_FLIGHT}
 
 
 def test_a_request_stalls_by_what_others_of_its_size_took() -> None:
     """Small ones that were quick are no reason to ask for large ones twice."""
     quick = [(1000, 0.01)] * 60
-    assert patience(1000, quick) == STALLED_LEAST
-    assert patience(8 << 20, quick) == STALLED * STALLED_LEAST
-    assert patience(8 << 20, [*quick, (8 << 20, 2.0), (5 << 20, 3.0)]) == STALLED * 2.5
-    assert patience(1000, []) == STALLED * STALLED_LEAST
+    assert patience(1000, quick) == MIN_STALL_SECONDS
+    assert patience(8 << 20, quick) == STALL_FACTOR * MIN_STALL_SECONDS
+    assert patience(8 << 20, [*quick, (8 << 20, 2.0), (5 << 20, 3.0)]) == STALL_FACTOR * 2.5
+    assert patience(1000, []) == STALL_FACTOR * MIN_STALL_SECONDS

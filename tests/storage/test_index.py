@@ -132,10 +132,10 @@ def test_small_files_are_scanned_every_time(data: Path, monkeypatch: pytest.Monk
     toy = Toy()
     assert load(data, toy, "auto").place is None
     assert names(data.parent) == {"a.toy"}
-    monkeypatch.setattr(index, "SMALL", data.stat().st_size)
+    monkeypatch.setattr(index, "MIN_INDEXED_BYTES", data.stat().st_size)
     assert load(data, toy, "auto").place == str(beside(data))
     # One that is there is used, however small the file.
-    monkeypatch.setattr(index, "SMALL", 1 << 30)
+    monkeypatch.setattr(index, "MIN_INDEXED_BYTES", 1 << 30)
     assert not load(data, toy, "auto").built
     assert toy.runs == 2
 
@@ -178,7 +178,7 @@ def test_stale_by_content_of_the_same_size_and_time(data: Path, where: str) -> N
     status = data.stat()
     content = bytearray(data.read_bytes())
     # The middle one of the sampled pieces.
-    middle = 16 * (len(content) - sidecar.PIECE) // (sidecar.PIECES - 1)
+    middle = 16 * (len(content) - sidecar.SAMPLE_BYTES) // (sidecar.SAMPLE_PIECES - 1)
     content[{"first": 8, "middle": middle, "last": len(content) - 1}[where]] ^= 1
     data.write_bytes(content)
     os.utime(data, ns=(status.st_atime_ns, status.st_mtime_ns))
@@ -680,7 +680,7 @@ def test_threads_at_once_make_one(data: Path) -> None:
 
 
 def test_who_waits_too_long_builds_in_memory(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sidecar, "WAIT", 0.05)
+    monkeypatch.setattr(sidecar, "WAIT_SECONDS", 0.05)
     with sidecar.Draft(beside(data)):
         found = load(data, Toy())
         assert found.place is None
@@ -894,7 +894,7 @@ sys.path[:0] = sys.argv[1].split(os.pathsep)
 import test_index
 from batchplant.storage.index import progress
 
-progress.LARGE = 1
+progress.MIN_BAR_BYTES = 1
 
 def build(source, report):
     for done in range(0, source.size + 1, max(1, source.size // 20)):

@@ -219,7 +219,7 @@ def test_one_of_many_ranges_fails(url, served):
 def test_a_request_that_stalls_is_made_twice(url, served, monkeypatch):
     with contextlib.closing(open_source(url)) as source:
         # Not before: on a busy machine the request that opened it would be made twice, and be counted here.
-        monkeypatch.setattr(fetch, "STALLED_LEAST", 0.05)
+        monkeypatch.setattr(fetch, "MIN_STALL_SECONDS", 0.05)
         served.reset()
         served.fail(stalled(500))
         before = fetch.fetcher().counts.hedges
@@ -232,8 +232,8 @@ def test_a_request_that_stalls_is_made_twice(url, served, monkeypatch):
 
 def test_requests_are_watched_after_a_while_without_any(url, served, monkeypatch):
     """The thread that watches ends before those that fetch."""
-    monkeypatch.setattr(fetch, "STALLED_LEAST", 0.05)
-    monkeypatch.setattr(fetch, "WINDOW", 0.01)
+    monkeypatch.setattr(fetch, "MIN_STALL_SECONDS", 0.05)
+    monkeypatch.setattr(fetch, "WINDOW_SECONDS", 0.01)
     monkeypatch.setattr(fetch, "_FETCHER", None)
     with contextlib.closing(open_source(url)) as source:
         while any(thread.name == "batchplant-watch" for thread in threading.enumerate()):
@@ -245,11 +245,11 @@ def test_requests_are_watched_after_a_while_without_any(url, served, monkeypatch
 
 def busy_fetcher(monkeypatch):
     """A Fetcher whose one thread runs until the event is set."""
-    monkeypatch.setattr(fetch, "WINDOW", 0.01)
-    monkeypatch.setattr(fetch, "STALLED_LEAST", processes.PATIENCE)
+    monkeypatch.setattr(fetch, "WINDOW_SECONDS", 0.01)
+    monkeypatch.setattr(fetch, "MIN_STALL_SECONDS", processes.PATIENCE)
     made, going = fetch.Fetcher(), threading.Event()
-    made._pace.number = 1
-    made.submit(lambda: going.wait(processes.PATIENCE), fetch.LARGE)
+    made._controller.limit = 1
+    made.submit(lambda: going.wait(processes.PATIENCE), fetch.FULL_WEIGHT_BYTES)
     return made, going
 
 
@@ -263,13 +263,13 @@ def test_a_request_that_is_hurried_and_cancelled_stops_no_thread(monkeypatch):
     going.set()
     assert wanted.future.result(processes.PATIENCE) == "it"
     # Nor is anybody taken for idle who is not there.
-    monkeypatch.setattr(fetch, "PATIENCE", 0.0)
+    monkeypatch.setattr(fetch, "IDLE_THREAD_SECONDS", 0.0)
     assert made.submit(lambda: "more", 1).future.result(processes.PATIENCE) == "more"
 
 
 @pytest.mark.parametrize("begun", [False, True])
 def test_ctrl_c_as_a_thread_starts(begun, monkeypatch):
-    monkeypatch.setattr(fetch, "WINDOW", 0.01)
+    monkeypatch.setattr(fetch, "WINDOW_SECONDS", 0.01)
     made, start = fetch.Fetcher(), threading.Thread.start
 
     def interrupted(self):
@@ -366,8 +366,8 @@ def test_tries_are_counted_and_what_no_retry_helps_is_tried_once(url, served):
 
 
 def test_a_server_that_stalls_for_good(url, served, monkeypatch):
-    monkeypatch.setattr(client, "SILENCE", 0.5)
-    monkeypatch.setattr(fetch, "STALLED_LEAST", processes.PATIENCE)
+    monkeypatch.setattr(client, "MAX_SILENT_SECONDS", 0.5)
+    monkeypatch.setattr(fetch, "MIN_STALL_SECONDS", processes.PATIENCE)
     with contextlib.closing(open_source(at(str(url), served, retry_seconds=0))) as source:
         for after in (500, -1):
             served.reset()
@@ -646,10 +646,10 @@ def test_many_threads_at_once(bucket, served):
 
 
 def test_requests_in_flight_stay_within_their_bound(bucket, served, monkeypatch):
-    monkeypatch.setattr(fetch, "MOST", 6)
-    monkeypatch.setattr(fetch, "FIRST", 6)
+    monkeypatch.setattr(fetch, "MAX_IN_FLIGHT", 6)
+    monkeypatch.setattr(fetch, "INITIAL_IN_FLIGHT", 6)
     monkeypatch.setattr(fetch, "_FETCHER", None)
-    monkeypatch.setattr(fetch, "STALLED_LEAST", processes.PATIENCE)
+    monkeypatch.setattr(fetch, "MIN_STALL_SECONDS", processes.PATIENCE)
     sources = [open_source(at(bucket.put(f"{number}.bin", DATA), served)) for number in range(24)]
     served.reset()
     # All that is in flight at once waits until no more comes.
@@ -717,4 +717,4 @@ def test_no_wait_is_endless(monkeypatch):
     monkeypatch.setattr(Future, "result", lambda self, timeout=None: waits.append(timeout))
     assert isinstance(fetch.Task(lambda: None, 0, 0.0).future, fetch.Answer)
     fetch.Answer().result()
-    assert waits == [fetch.WINDOW]
+    assert waits == [fetch.WINDOW_SECONDS]

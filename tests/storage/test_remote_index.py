@@ -173,7 +173,7 @@ def test_an_indexed_object_opens_in_two_round_trips_and_gives_a_sample_in_the_th
     shutil.rmtree(home)
     proxy.reset()
     # Neither the listing nor the first bytes are given before both were asked for; and nobody asks twice.
-    monkeypatch.setattr(fetch, "STALLED_LEAST", 1e9)
+    monkeypatch.setattr(fetch, "MIN_STALL_SECONDS", 1e9)
     proxy.fail(stalled(), method="LIST")
     proxy.fail(stalled(), method="GET")
     opened = ThreadPoolExecutor(1).submit(batchplant.open, url, **options)

@@ -350,7 +350,7 @@ def test_ranks_of_a_bucket_do_not_spill(
 KILLED = """
 import importlib, json, os, sys, threading
 import batchplant as bp
-from batchplant.storage.remote.obstores import ObstoreClient
+from batchplant.storage.remote.obstore_client import ObstoreClient
 importlib.import_module("batchplant.jobs.conversion.task").CHECKPOINT_SECONDS = 0
 importlib.import_module("batchplant.jobs.conversion.task").BATCH_BYTES = 100
 target, point, after, given = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "after", json.loads(sys.argv[4])
@@ -534,7 +534,7 @@ def test_ctrl_c_breaks_an_upload_off(behind: tuple[Shelf, Proxy], tmp_path: Path
         # Whoever runs the tests in the background has it ignored, and children inherit that.
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         # Before the last bytes are given away: from then on the upload may end well at any time.
-        "uploads.Held.complete = lambda self: signal.raise_signal(signal.SIGINT)\n"
+        "uploads.HeldUpload.complete = lambda self: signal.raise_signal(signal.SIGINT)\n"
         "try:\n"
         "    bp.convert({'data': [os.urandom(1 << 20) for _ in range(40)]}, sys.argv[1],\n"
         "               target_options={'endpoint': sys.argv[2]})\n"
@@ -728,20 +728,20 @@ def test_an_error_inside_leaves_nothing(shelf: Shelf) -> None:
 
 def test_the_work_folder_is_bounded(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BATCHPLANT_WORK_BYTES", "300 kB")
-    monkeypatch.setattr(work, "LOOK", 1)
-    monkeypatch.setattr(work, "RARELY", 0)
+    monkeypatch.setattr(work, "CHECK_INTERVAL_BYTES", 1)
+    monkeypatch.setattr(work, "MIN_CHECK_INTERVAL_FACTOR", 0)
     data = {"data": [os.urandom(20_000) for _ in range(40)]}
     with pytest.raises(bp.AccessError, match="shard_size") as caught:
         shelf.write("a.tfrecord", data)
     assert "BATCHPLANT_WORK_BYTES" in str(caught.value)
     assert shelf.hidden() == []
     monkeypatch.delenv("BATCHPLANT_WORK_BYTES")
-    monkeypatch.setattr(work, "FREE", 1.1)
+    monkeypatch.setattr(work, "MIN_FREE_SHARE", 1.1)
     shelf.write("small.tfrecord", data)
-    monkeypatch.setattr(work, "UNCHECKED", 300_000)
+    monkeypatch.setattr(work, "UNCHECKED_BYTES", 300_000)
     with pytest.raises(bp.AccessError, match="of its disk are free"):
         shelf.write("a.tfrecord", data)
-    monkeypatch.setattr(work, "FREE", 0.0)
+    monkeypatch.setattr(work, "MIN_FREE_SHARE", 0.0)
     monkeypatch.setenv("BATCHPLANT_WORK_BYTES", "300 kB")
     shelf.write("a.tfrecord", data, shard_size=100_000)
     with shelf.open("a-*.tfrecord") as made:

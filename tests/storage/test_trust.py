@@ -69,8 +69,8 @@ def forge(folder: Path, hidden: str = ".x.partial", mode: int = 0o755, note_mode
         "removes": ["mydata"],
         "patches": [],
     }
-    (folder / commit.NAME).write_text(json.dumps(plan) + "\n")
-    os.chmod(folder / commit.NAME, note_mode)
+    (folder / commit.NOTE_NAME).write_text(json.dumps(plan) + "\n")
+    os.chmod(folder / commit.NOTE_NAME, note_mode)
     os.chmod(made, mode)
 
 
@@ -110,7 +110,7 @@ def test_a_note_that_others_can_write_to_is_ignored(tmp_path, mode, note_mode):
 def test_a_note_that_has_a_second_name_is_ignored(tmp_path):
     treasures(tmp_path)
     forge(tmp_path)
-    os.link(tmp_path / commit.NAME, tmp_path / "second")
+    os.link(tmp_path / commit.NOTE_NAME, tmp_path / "second")
     opens_with_one_warning(tmp_path)
     assert is_untouched(tmp_path)
 
@@ -119,9 +119,9 @@ def test_a_note_that_has_a_second_name_is_ignored(tmp_path):
 def test_a_note_with_a_name_that_no_file_can_have(tmp_path, name):
     treasures(tmp_path)
     forge(tmp_path)
-    plan = json.loads((tmp_path / commit.NAME).read_text())
+    plan = json.loads((tmp_path / commit.NOTE_NAME).read_text())
     plan["moves"][0][0] = name
-    (tmp_path / commit.NAME).write_text(json.dumps(plan) + "\n")
+    (tmp_path / commit.NOTE_NAME).write_text(json.dumps(plan) + "\n")
     with pytest.raises(bp.DamagedError, match="happened elsewhere"):
         bp.open(tmp_path / "v.npy")
     assert is_untouched(tmp_path)
@@ -134,7 +134,7 @@ def test_a_note_of_another_folder_is_not_carried_out(tmp_path):
         folder.mkdir()
         (folder / "t").write_text("old")
     kill_amid_commit(first)
-    os.rename(first / commit.NAME, second / commit.NAME)
+    os.rename(first / commit.NOTE_NAME, second / commit.NOTE_NAME)
     os.rename(first / ".t.partial", second / ".t.partial")
     with pytest.raises(bp.DamagedError, match="happened elsewhere"):
         recover(second)
@@ -153,7 +153,7 @@ def kill_amid_commit(folder: Path) -> None:
         return False
 
     assert processes.in_fork(write)
-    assert (folder / commit.NAME).exists()
+    assert (folder / commit.NOTE_NAME).exists()
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o002, 0o077])
@@ -177,18 +177,18 @@ def test_what_has_taken_the_place_of_the_old_stays(tmp_path):
     os.replace(tmp_path / "other", tmp_path / "t")
     recover(tmp_path)
     assert (tmp_path / "t").read_text() == "copied here since"
-    assert not (tmp_path / commit.NAME).exists()
+    assert not (tmp_path / commit.NOTE_NAME).exists()
 
 
 def test_a_link_or_a_pipe_in_place_of_a_note_is_told_to_the_writer(tmp_path):
     for make in (lambda path: path.symlink_to("elsewhere"), lambda path: path.mkdir()):
-        make(tmp_path / commit.NAME)
+        make(tmp_path / commit.NOTE_NAME)
         with (
             pytest.raises(bp.ExistsError, match="stands in the way"),
             bp.create(tmp_path / "t.npy", {"x": bp.Int()}, checksums=True) as out,
         ):
             out.append({"x": 1})
-        assert os.listdir(tmp_path) == [commit.NAME]
+        assert os.listdir(tmp_path) == [commit.NOTE_NAME]
         shutil.rmtree(tmp_path)
         tmp_path.mkdir()
 
@@ -246,7 +246,7 @@ def test_a_note_of_another_user_that_names_a_hidden_folder_of_ours(shared):
         made = shared / ".x.partial"
         moves = [["new", "thesis.txt", os.lstat(made / "new").st_ino]]
         plan = {"hidden": made.name, "inode": os.lstat(made).st_ino, "moves": moves, "removes": ["mydata"]}
-        (shared / commit.NAME).write_text(json.dumps(plan) + "\n")
+        (shared / commit.NOTE_NAME).write_text(json.dumps(plan) + "\n")
 
     as_user(ATTACKER, attack)
     as_user(VICTIM, lambda: opens_with_one_warning(shared))
@@ -268,14 +268,14 @@ def test_a_pipe_or_a_held_lock_of_another_user_stops_nobody(shared):
     as_user(VICTIM, lambda: treasures(shared))
 
     def pipe() -> None:
-        os.mkfifo(shared / commit.NAME)
-        os.chmod(shared / commit.NAME, 0o666)
+        os.mkfifo(shared / commit.NOTE_NAME)
+        os.chmod(shared / commit.NOTE_NAME, 0o666)
 
     as_user(ATTACKER, pipe)
     as_user(VICTIM, lambda: opens_with_one_warning(shared))
-    os.unlink(shared / commit.NAME)
+    os.unlink(shared / commit.NOTE_NAME)
     as_user(ATTACKER, lambda: forge(shared))
-    with open(shared / commit.NAME) as held:
+    with open(shared / commit.NOTE_NAME) as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         as_user(VICTIM, lambda: opens_with_one_warning(shared))
     assert is_untouched(shared)
@@ -294,7 +294,7 @@ def test_a_writer_is_told_of_a_note_of_another_user(shared):
             out.append({"x": 1})
 
     as_user(VICTIM, write)
-    assert sorted(os.listdir(shared)) == [commit.NAME, ".x.partial"]
+    assert sorted(os.listdir(shared)) == [commit.NOTE_NAME, ".x.partial"]
 
 
 @users
@@ -304,10 +304,10 @@ def test_an_unfinished_note_in_a_folder_that_cannot_be_written_to(shared):
     folder.mkdir()
     write_npy(folder / "v.npy")
     os.chmod(folder, 0o555)
-    (folder / commit.NAME).write_text('{"hidden": ')
-    os.chown(folder / commit.NAME, VICTIM, VICTIM)
+    (folder / commit.NOTE_NAME).write_text('{"hidden": ')
+    os.chown(folder / commit.NOTE_NAME, VICTIM, VICTIM)
     as_user(VICTIM, lambda: len(bp.open(folder / "v.npy")))
-    assert (folder / commit.NAME).exists()
+    assert (folder / commit.NOTE_NAME).exists()
 
 
 @users

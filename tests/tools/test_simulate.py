@@ -21,7 +21,7 @@ from batchplant.data.config import parse_yaml
 from batchplant.errors import BatchplantError
 from batchplant.loading.prefetch import Use
 from batchplant.storage.remote import fetch
-from batchplant.storage.remote.cells import PART
+from batchplant.storage.remote.blocks import CHUNK_BYTES
 from batchplant.tools.simulation import Plan, example, read_plan, simulate
 from batchplant.tools.simulation.cache import hit_rates
 from batchplant.tools.simulation.data import Dataset, Orders
@@ -283,8 +283,8 @@ def virtual(reader: bp.Reader, path: Path, order: str, fetch_bytes: int, world_s
 def small_cells(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a small file has many."""
     for name, module in list(sys.modules.items()):
-        if name.startswith("batchplant.") and getattr(module, "PART", None) == PART:
-            monkeypatch.setattr(module, "PART", CELL)
+        if name.startswith("batchplant.") and getattr(module, "CHUNK_BYTES", None) == CHUNK_BYTES:
+            monkeypatch.setattr(module, "CHUNK_BYTES", CELL)
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -293,7 +293,7 @@ def test_a_real_loader_makes_the_same_requests(
 ) -> None:
     pytest.importorskip("obstore")
     # On a busy machine, no request shall be taken for one that stalls.
-    monkeypatch.setattr(fetch, "STALLED_LEAST", PATIENCE)
+    monkeypatch.setattr(fetch, "MIN_STALL_SECONDS", PATIENCE)
     url = web.put("blobs.beton", made.read_bytes())
     with bp.open(made) as local:
         spans = local.ranges(None, np.arange(500))

@@ -18,7 +18,7 @@ from ..errors import BatchplantError, DamagedError, DecodeError, EncodeError, Sc
 from ..schema import Field, Schema
 from ..schema.columns import U8, Column, Columns, Ragged, as_bytes
 from ..storage import open_local
-from . import nested, polygons, scalars, times
+from . import nested, scalars, times
 from .arrays import pack_tensor, unpack_tensor
 from .media import audio, image, video
 from .nested import json_text
@@ -27,7 +27,7 @@ Shape = tuple[int, ...] | None
 
 
 def own_value(value: Any) -> Any:
-    """The value, copied where the caller could change it later."""
+    """Return the value, copied if the caller could change it later."""
     if isinstance(value, np.ndarray):
         return value.copy()
     if isinstance(value, bytearray | memoryview):
@@ -37,13 +37,13 @@ def own_value(value: Any) -> Any:
             return copy.deepcopy(value)
         # Tensors of other libraries.
         return np.array(value) if hasattr(value, "__array__") and not isinstance(value, np.generic) else value
-    # The worker that encodes it will meet the same error, and say which sample it was.
+    # The worker that encodes it will get the same error, and say which sample it was.
     except Exception:
         return value
 
 
 def encode_samples(schema: Schema, samples: Sequence[Mapping[str, Any]]) -> Columns:
-    """Columns of these samples; a value that does not fit raises with its row as ``sample``."""
+    """Return columns of these samples; a value that does not fit raises with its row as ``sample``."""
     encoded: dict[str, list[Any]] = {name: [] for name in schema}
     shapes: dict[str, list[Shape]] = {name: [] for name in schema}
     for row, sample in enumerate(samples):
@@ -54,7 +54,7 @@ def encode_samples(schema: Schema, samples: Sequence[Mapping[str, Any]]) -> Colu
                 cell, shape = encode_value(field, sample[name])
             except BatchplantError as error:
                 raise error.at(sample=row, field=name) from None
-            # Values may be objects of any library, and those raise what they like.
+            # Values may be objects of any library, which raise any exception.
             except Exception as error:
                 reason = f"{type(error).__name__}: {error}"
                 raise EncodeError(reason, sample=row, field=name) from error
@@ -66,11 +66,11 @@ def encode_samples(schema: Schema, samples: Sequence[Mapping[str, Any]]) -> Colu
 def _wrong_names(schema: Schema, sample: Mapping[str, Any]) -> SchemaError:
     missing = [name for name in schema if name not in sample]
     unknown = [str(name) for name in sample if name not in schema]
-    said = f"it lacks {', '.join(missing)}" if missing else ""
+    problem = f"it lacks {', '.join(missing)}" if missing else ""
     if unknown:
         hint = near(unknown[0], missing) if len(unknown) == 1 else ""
-        said += f"{' and' if said else 'it'} has {', '.join(unknown)} besides{hint}"
-    return SchemaError(f"a sample needs exactly the fields {', '.join(schema)}; {said}")
+        problem += f"{' and' if problem else 'it'} has {', '.join(unknown)} besides{hint}"
+    return SchemaError(f"a sample needs exactly the fields {', '.join(schema)}; {problem}")
 
 
 def _column(field: Field, cells: list[Any], shapes: list[Shape]) -> Column:
@@ -81,7 +81,7 @@ def _column(field: Field, cells: list[Any], shapes: list[Shape]) -> Column:
 
 
 def encode_value(field: Field, value: Any) -> tuple[Any, Shape]:
-    """The cell of one value, and its shape where it is raw pixels. Arrays are copied."""
+    """Return the cell of a value, and its shape if it is raw pixels. Arrays are copied."""
     if value is None:
         if not field.optional:
             raise SchemaError("the value is None, and the field is not optional")
@@ -154,7 +154,7 @@ def _encode_time(field: Field, value: Any) -> tuple[Any, Shape]:
     assert isinstance(field, kinds.Time | kinds.Duration)
     count = times.count_of(field, value)
     if count is None:
-        # NaT is what NumPy and pandas call a time that is missing.
+        # NaT is NumPy's and pandas' missing time.
         return encode_value(field, None)
     return np.array(count, dtype=np.int64), None
 
@@ -173,11 +173,37 @@ def _encode_nested(field: Field, value: Any) -> tuple[Any, Shape]:
 
 
 def _encode_polygons(field: Field, value: Any) -> tuple[Any, Shape]:
-    return json_text(polygons.checked(value)), None
+    return json_text(_checked_polygons(value)), None
+
+
+def _checked_polygons(value: Any) -> list[list[list[float]]]:
+    """Return objects, each a list of rings ``[x, y, x, y, …]``; rings may be given as pairs, too."""
+    if not isinstance(value, list | tuple):
+        raise SchemaError(f"Polygons need a list of objects, not {type(value).__name__}")
+    return [[_ring(ring) for ring in _rings(instance)] for instance in value]
+
+
+def _rings(instance: Any) -> Any:
+    if not isinstance(instance, list | tuple):
+        raise SchemaError(f"an object of Polygons needs a list of rings, not {type(instance).__name__}")
+    return instance
+
+
+def _ring(ring: Any) -> list[float]:
+    try:
+        points = np.asarray(ring, dtype=np.float64)
+    except (TypeError, ValueError):
+        points = np.empty(0)
+    if points.ndim == 2 and points.shape[1] == 2:
+        points = points.reshape(-1)
+    if points.ndim != 1 or points.size < 6 or points.size % 2 or not np.isfinite(points).all():
+        raise SchemaError("a ring is x and y of three points or more, [x, y, x, y, x, y, …]")
+    flat: list[float] = points.tolist()
+    return flat
 
 
 def _encode_media(field: Field, value: Any) -> tuple[Any, Shape]:
-    """Bytes are an encoded file, text is the path of one."""
+    """Return the bytes of an encoded file, given as bytes or by its path."""
     if isinstance(value, str | os.PathLike):
         try:
             with open_local(value) as file:
@@ -188,7 +214,7 @@ def _encode_media(field: Field, value: Any) -> tuple[Any, Shape]:
 
 
 def _encode_audio(field: Field, value: Any) -> tuple[Any, Shape]:
-    """Besides a file, a pair (samples, rate): encoded as the field says, else as WAV, which is exact."""
+    """Accept a file, or a pair (samples, rate): encoded as the field says, else as WAV, which is exact."""
     assert isinstance(field, kinds.Audio)
     if not isinstance(value, tuple):
         return _encode_media(field, value)
@@ -202,7 +228,7 @@ def _encode_audio(field: Field, value: Any) -> tuple[Any, Shape]:
 
 
 def _encode_video(field: Field, value: Any) -> tuple[Any, Shape]:
-    """Besides files a pair (frames, fps); it is encoded as the field says, else as MP4."""
+    """Accept besides files a pair (frames, fps); it is encoded as the field says, else as MP4."""
     assert isinstance(field, kinds.Video)
     if not isinstance(value, tuple):
         return _encode_media(field, value)
@@ -219,9 +245,9 @@ def _encode_video(field: Field, value: Any) -> tuple[Any, Shape]:
 
 
 def _encode_image(field: Field, value: Any) -> tuple[Any, Shape]:
-    """Arrays and PIL images become raw pixels, or PNG or TIFF where they have more than 8 bits or 4 channels.
+    """Store arrays and PIL images as raw pixels, or PNG or TIFF if they have more than 8 bits or 4 channels.
 
-    How they are stored in the end is the writer's choice.
+    The writer chooses how they are stored in the end.
     """
     assert isinstance(field, kinds.Image)
     if isinstance(value, str | os.PathLike | bytes | bytearray | memoryview):
@@ -270,7 +296,7 @@ _ENCODERS = {
 
 
 def decode_cell(field: Field, column: Column, row: int) -> Any:
-    """The value of one cell: Python numbers, NumPy arrays, text, bytes, JSON values; None where missing."""
+    """Return the value of a cell: Python numbers, NumPy arrays, text, bytes, JSON values; None if missing."""
     if not isinstance(column, Ragged):
         cell = column[row]
         return cell if isinstance(field, kinds.Tensor) else _number(field, cell.item())
@@ -282,8 +308,8 @@ def decode_cell(field: Field, column: Column, row: int) -> Any:
     return decode_bytes(field, data)
 
 
-def _number(field: Field, found: Any) -> Any:
-    return times.value_of(field, found) if isinstance(field, kinds.Time | kinds.Duration) else found
+def _number(field: Field, number: Any) -> Any:
+    return times.value_of(field, number) if isinstance(field, kinds.Time | kinds.Duration) else number
 
 
 def _raw_pixels(data: U8, shape: tuple[int, ...]) -> Any:
@@ -293,7 +319,7 @@ def _raw_pixels(data: U8, shape: tuple[int, ...]) -> Any:
 
 
 def decode_bytes(field: Field, data: U8) -> Any:
-    """The value of one ragged cell's bytes."""
+    """Return the value of a ragged cell's bytes."""
     try:
         if isinstance(field, kinds.Image):
             return image.decode(data, field.mode, mask=field.mask)
@@ -304,11 +330,11 @@ def decode_bytes(field: Field, data: U8) -> Any:
         if isinstance(field, kinds.Text):
             return _text_value(field, data.tobytes().decode())
         if isinstance(field, kinds.Json):
-            found = json.loads(data.tobytes())
+            document = json.loads(data.tobytes())
             if isinstance(field, kinds.Polygons):
-                return polygons.checked(found)
+                return _checked_polygons(document)
             inner = isinstance(field, kinds.List | kinds.Struct)
-            return nested.value_of(field, found, decode_bytes) if inner else found
+            return nested.value_of(field, document, decode_bytes) if inner else document
         if isinstance(field, kinds.Tensor):
             return unpack_tensor(field, data)
         if isinstance(field, kinds.Int | kinds.Float | kinds.Bool):
@@ -328,7 +354,7 @@ def _text_value(field: Field, text: str) -> Any:
 
 
 def decode_sample(schema: Schema, columns: Columns, row: int) -> dict[str, Any]:
-    """One sample as a dict; a cell that cannot be decoded raises with its field."""
+    """Return a sample as a dict; a cell that cannot be decoded raises with its field."""
     sample = {}
     for name, field in schema.items():
         try:
@@ -339,7 +365,7 @@ def decode_sample(schema: Schema, columns: Columns, row: int) -> dict[str, Any]:
 
 
 def cell_bytes(column: Column, row: int) -> bytes | None:
-    """The bytes of one cell, whatever column it is in."""
+    """Return the bytes of a cell, in any kind of column."""
     if isinstance(column, Ragged):
         data = column[row]
         return None if data is None else data.tobytes()

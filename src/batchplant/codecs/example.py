@@ -1,7 +1,19 @@
 """tf.train.Example and SequenceExample: features to cells and back, many records at a time.
 
-A :class:`Feature` says how a field lies in Examples: the name and kind of the feature, and what becomes of
-its values. :func:`features_of` plans how a schema is written; example_schema.py finds out what a file holds.
+A :class:`Feature` says how a field is stored in Examples: name and kind of the feature, and what becomes of
+its values. :func:`features_of` plans how a schema is written. :func:`infer` finds the fields of a file:
+
+===================================== ======================================================================
+feature                               field
+===================================== ======================================================================
+one bytes value                       Bytes; Image where the first of them are images
+one int64, one float                  Int("int64"), Float("float32")
+k int64s or floats                    Tensor(dtype, (k,)); (None,) where their number varies
+several bytes values                  Json, a list: text, or {"base64": …} for what is not UTF-8
+feature list, k numbers in each step  Tensor(dtype, (None, k)); (None,) where k is 1
+any other feature list                Json, a list of the steps
+missing in some records               the same, optional
+===================================== ======================================================================
 """
 
 from __future__ import annotations
@@ -11,17 +23,18 @@ import dataclasses
 import itertools
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from .. import _native
-from ..errors import DecodeError, SchemaError
-from ..schema import Bool, Field, Schema, Tensor
+from ..errors import DecodeError, OptionError, SchemaError
+from ..schema import Bool, Bytes, Field, Float, Image, Int, Json, Schema, Tensor
 from ..schema.columns import I64, U8, Column, Columns, Ragged, as_bytes, column_runs, starts_of
 from .arrays import check_bytes
+from .infer import infer_image
 
 BYTES, FLOAT, INT64 = 1, 2, 3
 KIND_NAMES = ("nothing", "bytes", "float", "int64", "mixed")
@@ -30,7 +43,7 @@ WIRE_DTYPES: dict[int, np.dtype[Any]] = {FLOAT: np.dtype(np.float32), INT64: np.
 
 @dataclasses.dataclass(frozen=True)
 class Feature:
-    """How a field lies in an Example.
+    """Storage of a field in an Example.
 
     key: the feature's name. kind: BYTES, FLOAT or INT64. sequence: it is one of the feature lists.
     listed: the cell is JSON of a list. default: the value of a record that lacks the feature.
@@ -64,7 +77,7 @@ class Values:
 
 
 class RecordError(Exception):
-    """A record that is no Example: its row, and where in the data it is wrong."""
+    """A record that is no Example: its row, and the offset in the data where it is wrong."""
 
     def __init__(self, row: int, offset: int) -> None:
         super().__init__("the record is no tf.train.Example")
@@ -72,7 +85,7 @@ class RecordError(Exception):
 
 
 def values_of(data: U8, starts: I64, sizes: I64, requests: Sequence[tuple[bytes, bool, int]]) -> list[Values]:
-    """The values of features, each (name, whether it is a feature list, kind)."""
+    """Return the values of features, each (name, whether it is a feature list, kind)."""
     columns, row, offset = _native.example_read(data, starts, sizes, list(requests))
     if row >= 0:
         raise RecordError(row, offset)
@@ -86,13 +99,13 @@ def values_of(data: U8, starts: I64, sizes: I64, requests: Sequence[tuple[bytes,
 
 
 def read(features: Mapping[str, Feature], data: U8, starts: I64, sizes: I64) -> Columns:
-    """The cells of these fields in the records ``data[start : start + size]``.
+    """Return the cells of these fields in the records ``data[start : start + size]``.
 
-    A record that does not fit raises DecodeError with its row as ``sample``; RecordError where it is none.
+    A record that does not fit raises DecodeError with its row as ``sample``; RecordError if it is no Example.
     """
-    found = values_of(data, starts, sizes, [one.request for one in features.values()])
+    values_by_feature = values_of(data, starts, sizes, [feature.request for feature in features.values()])
     columns = Columns()
-    for (name, feature), values in zip(features.items(), found, strict=True):
+    for (name, feature), values in zip(features.items(), values_by_feature, strict=True):
         try:
             columns[name] = _column(feature, values, data)
         except DecodeError as error:
@@ -101,23 +114,23 @@ def read(features: Mapping[str, Feature], data: U8, starts: I64, sizes: I64) -> 
 
 
 def runs(feature: Feature, data: U8, starts: I64, sizes: I64) -> tuple[I64, I64]:
-    """Where the cells of a field of one bytes value lie in the data; size -1 for a missing one."""
+    """Return starts and sizes of the cells of a field of one bytes value; size -1 for a missing one."""
     [values] = values_of(data, starts, sizes, [feature.request])
     try:
         present = _counted(feature, values, 1)
     except DecodeError as error:
         raise error.at(field=feature.key) from None
-    where, length = np.zeros(len(starts), np.int64), np.full(len(starts), -1, np.int64)
-    where[present], length[present] = values.values[:, 0], values.values[:, 1]
+    starts_found, length = np.zeros(len(starts), np.int64), np.full(len(starts), -1, np.int64)
+    starts_found[present], length[present] = values.values[:, 0], values.values[:, 1]
     try:
-        check_bytes(feature.field, where, length)
+        check_bytes(feature.field, starts_found, length)
     except DecodeError as error:
         raise error.at(field=feature.key) from None
-    return where, length
+    return starts_found, length
 
 
 def in_place(feature: Feature) -> bool:
-    """Whether the cells of a field are runs of bytes inside of the records."""
+    """Return whether the cells of a field are runs of bytes inside of the records."""
     return feature.kind == BYTES and not feature.listed and not feature.sequence and feature.default is None
 
 
@@ -126,29 +139,29 @@ def _wrong(row: Any, message: str) -> DecodeError:
 
 
 def _present(feature: Feature, values: Values) -> npt.NDArray[np.bool_]:
-    """Which records have the feature; one of another kind is an error."""
+    """Return which records have the feature; raise if one has another kind."""
     if (values.kinds == feature.kind).all():
         return np.ones(len(values.kinds), dtype=np.bool_)
-    there = values.counts >= 0
-    # A list without steps is of no kind.
-    other = there & (values.kinds != feature.kind) & (values.kinds != 0)
-    if other.any():
-        row = np.argmax(other)
-        have = KIND_NAMES[values.kinds[row]]
-        raise _wrong(row, f"the feature is {have}, and {KIND_NAMES[feature.kind]} is asked for")
-    if not there.all() and not feature.field.optional and feature.default is None:
-        raise _wrong(np.argmin(there), f"there is no feature {feature.key!r}")
-    return there
+    present = values.counts >= 0
+    # An empty list has no kind.
+    other_kind = present & (values.kinds != feature.kind) & (values.kinds != 0)
+    if other_kind.any():
+        row = np.argmax(other_kind)
+        kind_name = KIND_NAMES[values.kinds[row]]
+        raise _wrong(row, f"the feature is {kind_name}, and {KIND_NAMES[feature.kind]} is asked for")
+    if not present.all() and not feature.field.optional and feature.default is None:
+        raise _wrong(np.argmin(present), f"there is no feature {feature.key!r}")
+    return present
 
 
 def _counted(feature: Feature, values: Values, count: int) -> npt.NDArray[np.bool_]:
-    """Which records have the feature; each of those has to have so many values."""
-    there = _present(feature, values)
-    wrong = there & (values.counts != count)
+    """Return which records have the feature; each of those has to have ``count`` values."""
+    present = _present(feature, values)
+    wrong = present & (values.counts != count)
     if wrong.any():
         row = np.argmax(wrong)
         raise _wrong(row, f"the feature has {values.counts[row]} values, and {count} is asked for")
-    return there
+    return present
 
 
 def _column(feature: Feature, values: Values, data: U8) -> Column:
@@ -160,10 +173,10 @@ def _column(feature: Feature, values: Values, data: U8) -> Column:
 
 
 def bytes_column(feature: Feature, values: Values, data: U8) -> Column:
-    there = _counted(feature, values, 1)
-    starts, sizes = np.zeros(len(there), dtype=np.int64), np.zeros(len(there), dtype=np.int64)
-    starts[there], sizes[there] = values.values[:, 0], values.values[:, 1]
-    check_bytes(feature.field, starts, np.where(there, sizes, -1))
+    present = _counted(feature, values, 1)
+    starts, sizes = np.zeros(len(present), dtype=np.int64), np.zeros(len(present), dtype=np.int64)
+    starts[present], sizes[present] = values.values[:, 0], values.values[:, 1]
+    check_bytes(feature.field, starts, np.where(present, sizes, -1))
     offsets = starts_of(sizes)
     out = np.empty(offsets[-1], dtype=np.uint8)
     _native.copy_runs(
@@ -171,12 +184,14 @@ def bytes_column(feature: Feature, values: Values, data: U8) -> Column:
         np.ascontiguousarray(values.values[:, 0]),
         np.ascontiguousarray(values.values[:, 1]),
         out,
-        np.ascontiguousarray(offsets[:-1][there]),
+        np.ascontiguousarray(offsets[:-1][present]),
     )
-    cells = Ragged(out, offsets, valid=None if there.all() else there)
+    cells = Ragged(out, offsets, valid=None if present.all() else present)
     if feature.default is not None and cells.valid is not None:
         default = bytes(feature.default)
-        cells = Ragged.from_cells([default if one is None else one for one in cells])
+        cells = Ragged.from_cells(
+            [default if cell_or_none is None else cell_or_none for cell_or_none in cells]
+        )
         check_bytes(feature.field, cells.starts, cells.sizes)
     cell = feature.field.cell
     return cells if cell is None else cells.data.view(cell[0]).reshape(len(cells), *cell[1])
@@ -186,9 +201,9 @@ def _number_column(feature: Feature, values: Values) -> Column:
     field = feature.field
     shape = field.shape if isinstance(field, Tensor) else ()
     varies = None in shape
-    each = math.prod(size for size in shape if size is not None)
-    there = _present(feature, values)
-    counts = np.where(there, values.counts, 0)
+    values_per_record = math.prod(size for size in shape if size is not None)
+    present = _present(feature, values)
+    counts = np.where(present, values.counts, 0)
     if feature.sequence:
         inner = math.prod(size for size in shape[1:] if size is not None)
         wrong = values.steps != inner
@@ -196,28 +211,30 @@ def _number_column(feature: Feature, values: Values) -> Column:
             row = np.searchsorted(np.cumsum(counts), np.argmax(wrong), side="right")
             raise _wrong(row, f"a step has {values.steps[np.argmax(wrong)]} values, and {inner} is asked for")
         counts = counts * inner
-    wrong = there & (counts % each != 0 if varies and each else counts != each)
+    wrong = present & (
+        counts % values_per_record != 0 if varies and values_per_record else counts != values_per_record
+    )
     if wrong.any():
         row = np.argmax(wrong)
         raise _wrong(row, f"the feature has {counts[row]} values, which do not fit {field}")
     numbers = _cast(field, values.values, counts)
     if varies and feature.default is not None:
-        # A record without the feature has none of its values.
-        there = np.ones_like(there)
-    elif not there.all() and feature.default is not None:
-        default = np.broadcast_to(np.asarray(feature.default, dtype=numbers.dtype), (each,))
-        full = np.empty((len(there), each), dtype=numbers.dtype)
-        full[there], full[~there] = numbers.reshape(-1, each), default
-        numbers, there = full.reshape(-1), np.ones_like(there)
-        counts = np.full(len(there), each, dtype=np.int64)
+        # A record without the feature has no values.
+        present = np.ones_like(present)
+    elif not present.all() and feature.default is not None:
+        default = np.broadcast_to(np.asarray(feature.default, dtype=numbers.dtype), (values_per_record,))
+        full = np.empty((len(present), values_per_record), dtype=numbers.dtype)
+        full[present], full[~present] = numbers.reshape(-1, values_per_record), default
+        numbers, present = full.reshape(-1), np.ones_like(present)
+        counts = np.full(len(present), values_per_record, dtype=np.int64)
     if field.cell is not None:
-        return numbers.reshape(len(there), *field.cell[1])
-    valid = None if there.all() else there
+        return numbers.reshape(len(present), *field.cell[1])
+    valid = None if present.all() else present
     return Ragged(as_bytes(numbers), starts_of(counts * numbers.dtype.itemsize), valid=valid)
 
 
 def _cast(field: Field, values: npt.NDArray[Any], counts: I64) -> npt.NDArray[Any]:
-    """The values in the field's own dtype, which has to hold each of them exactly."""
+    """Return the values in the field's own dtype, which has to hold each of them exactly."""
     dtype = np.dtype(getattr(field, "dtype", "bool"))
     if dtype == np.uint64:
         # Stored as the int64 of the same bits.
@@ -237,25 +254,25 @@ def _cast(field: Field, values: npt.NDArray[Any], counts: I64) -> npt.NDArray[An
 
 
 def _listed(feature: Feature, values: Values, data: U8) -> Ragged:
-    """Cells of JSON: the one case that goes value by value."""
-    there = _present(feature, values)
+    """Return cells of JSON, value by value."""
+    present = _present(feature, values)
     if feature.kind == BYTES:
         flat = [_text(data[start : start + size].tobytes()) for start, size in values.values.tolist()]
     else:
         flat = values.values.tolist()
     counts, steps = values.counts.tolist(), values.steps.tolist()
     cells: list[bytes | None] = []
-    at = step = 0
-    for row, present in enumerate(there.tolist()):
-        if not present:
+    position = step = 0
+    for row, is_present in enumerate(present.tolist()):
+        if not is_present:
             cells.append(None if feature.default is None else b"[]")
             continue
         if feature.sequence:
-            ends = np.cumsum([at, *steps[step : step + counts[row]]]).tolist()
-            cell: list[Any] = [flat[one:two] for one, two in itertools.pairwise(ends)]
-            step, at = step + counts[row], ends[-1]
+            ends = np.cumsum([position, *steps[step : step + counts[row]]]).tolist()
+            cell: list[Any] = [flat[one:end] for one, end in itertools.pairwise(ends)]
+            step, position = step + counts[row], ends[-1]
         else:
-            cell, at = flat[at : at + counts[row]], at + counts[row]
+            cell, position = flat[position : position + counts[row]], position + counts[row]
         cells.append(json.dumps(cell, ensure_ascii=False).encode())
     return Ragged.from_cells(cells)
 
@@ -271,7 +288,7 @@ def _text(value: bytes) -> Any:
 
 
 def feature_of(name: str, field: Field) -> Feature:
-    """How a field is stored: whole numbers as int64, float16 and float32 as float, all else as bytes."""
+    """Plan how a field is stored: whole numbers as int64, float16 and float32 as float, others as bytes."""
     dtype = np.dtype(getattr(field, "dtype", "bool" if isinstance(field, Bool) else "V"))
     kind = BYTES
     if dtype.kind in "biu":
@@ -279,7 +296,7 @@ def feature_of(name: str, field: Field) -> Feature:
     elif dtype in (np.float16, np.float32):
         kind = FLOAT
     if isinstance(field, Tensor) and not field.flat and field.cell is None:
-        # An NPY file, which knows its shape.
+        # An NPY file, which has its shape.
         kind = BYTES
     return Feature(field, name, kind)
 
@@ -289,7 +306,7 @@ def features_of(schema: Schema) -> dict[str, Feature]:
 
 
 def write(features: Mapping[str, Feature], columns: Columns) -> Ragged:
-    """One serialized Example for each sample, features in order of their names."""
+    """Serialize one Example per sample, features sorted by name."""
     sources: list[tuple[bytes, int, U8, I64, I64, I64 | None]] = []
     for name, feature in features.items():
         data, starts, sizes = column_runs(columns[name])
@@ -311,3 +328,153 @@ def write(features: Mapping[str, Feature], columns: Columns) -> Ragged:
         return Ragged(*_native.example_write(columns.rows, sources))
     except IndexError:
         raise SchemaError("the cells of a field are not whole values") from None
+
+
+# -- which fields a file has
+# -----------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class FeatureStatistics:
+    """Statistics of one feature, from :class:`batchplant._native.ExampleSurvey`; kinds: a bit for each."""
+
+    key: str
+    sequence: bool
+    kinds: int
+    present: int
+    fewest: int
+    most: int
+    step_fewest: int
+    step_most: int
+    other: int
+
+    @property
+    def kind(self) -> int:
+        return next((kind for kind in (BYTES, FLOAT, INT64) if self.kinds >> kind & 1), BYTES)
+
+
+def statistics_of(survey: _native.ExampleSurvey) -> list[FeatureStatistics] | None:
+    """Return the features; None if the records are hardly Examples: only unknown parts, or odd names."""
+    try:
+        statistics = [FeatureStatistics(row[0].decode(), *row[1:]) for row in survey.features()]
+    except UnicodeDecodeError:
+        return None
+    good = all(feature.key and "\0" not in feature.key for feature in statistics) and not survey.foreign
+    return statistics if good else None
+
+
+def images(statistics: Iterable[FeatureStatistics], data: U8, starts: I64, sizes: I64) -> dict[str, Image]:
+    """Return the features that hold an image in each of these records, by name."""
+    images_by_name = {}
+    for entry in statistics:
+        if entry.kinds == 1 << BYTES and not entry.sequence and entry.fewest == entry.most == 1:
+            feature = Feature(Bytes(optional=True), entry.key, BYTES)
+            cells = bytes_column(feature, values_of(data, starts, sizes, [feature.request])[0], data)
+            assert isinstance(cells, Ragged)
+            image = infer_image(cells if cells.valid is None else cells.take(cells.valid))
+            if image is not None:
+                images_by_name[entry.key] = image
+    return images_by_name
+
+
+def infer(
+    statistics: Sequence[FeatureStatistics], records: int, images: Mapping[str, Image]
+) -> dict[str, Feature]:
+    """Return the fields of a file with these features in ``records`` records; ``images``: known images."""
+    keys = {entry.key for entry in statistics if not entry.sequence}
+    features = {}
+    for entry in statistics:
+        name = f"{entry.key}[]" if entry.sequence and entry.key in keys else entry.key
+        if entry.other >= 0:
+            raise SchemaError(
+                f"the feature is {KIND_NAMES[entry.kind]} in some records and not in others; "
+                "name the features to read with features={…}",
+                sample=entry.other,
+                field=name,
+            )
+        field, listed = _field_of(entry)
+        if isinstance(field, Bytes):
+            field = images.get(entry.key, field)
+        field = dataclasses.replace(field, optional=entry.present < records)
+        features[name] = Feature(field, entry.key, entry.kind, entry.sequence, listed)
+    return features
+
+
+def _field_of(entry: FeatureStatistics) -> tuple[Field, bool]:
+    varies = entry.fewest != entry.most
+    if entry.kind == BYTES or (entry.sequence and entry.step_fewest != entry.step_most):
+        if entry.sequence or varies or entry.most != 1:
+            return Json(), True
+        return Bytes(), False
+    dtype = str(WIRE_DTYPES[entry.kind])
+    first = None if varies else entry.most
+    if entry.sequence:
+        # The number of steps belongs to the record, even if all records have the same.
+        return Tensor(dtype, (None,) if entry.step_most == 1 else (None, max(entry.step_most, 0))), False
+    if varies or entry.most != 1:
+        return Tensor(dtype, (first,)), False
+    return (Int() if entry.kind == INT64 else Float("float32")), False
+
+
+@dataclasses.dataclass(frozen=True)
+class FixedLen:
+    """A feature of a fixed shape: ``FixedLen(bytes)``, ``FixedLen("int64", (2, 3))``.
+
+    dtype: bytes, int64, float32, or a name of theirs. A record that lacks it is an error, unless there is a
+    ``default``, or ``optional``: then the value is None.
+    """
+
+    dtype: Any
+    shape: tuple[int, ...] = ()
+    default: Any = None
+    optional: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class VarLen:
+    """A feature of any number of values; a record that lacks it has none of them."""
+
+    dtype: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class FixedLenSequence:
+    """A feature list of a SequenceExample, each step of a fixed shape."""
+
+    dtype: Any
+    shape: tuple[int, ...] = ()
+
+
+def parse_features(features: Mapping[str, Any]) -> dict[str, Feature]:
+    """Return the fields that a user named: FixedLen, VarLen, FixedLenSequence, or a field kind."""
+    parsed = {}
+    for name, spec in features.items():
+        if isinstance(spec, Field):
+            parsed[name] = feature_of(name, spec)
+            continue
+        if not isinstance(spec, FixedLen | VarLen | FixedLenSequence):
+            raise OptionError(f"a feature is FixedLen, VarLen or a field kind, not {spec!r}", field=name)
+        kind, field = _kind_of(spec.dtype, name)
+        sequence, fixed = isinstance(spec, FixedLenSequence), isinstance(spec, FixedLen)
+        default = spec.default if isinstance(spec, FixedLen) else []
+        shape: tuple[int | None, ...] = tuple(getattr(spec, "shape", ()))
+        shape = shape if fixed else (None, *shape)
+        if shape:
+            field = Json() if kind == BYTES else Tensor(str(WIRE_DTYPES[kind]), shape)
+        field = dataclasses.replace(field, optional=isinstance(spec, FixedLen) and spec.optional)
+        parsed[name] = Feature(field, name, kind, sequence, kind == BYTES and bool(shape), default)
+    return parsed
+
+
+def _kind_of(dtype: Any, name: str) -> tuple[int, Field]:
+    # tf.string and np.int64 alike have a name.
+    type_name = (
+        dtype if isinstance(dtype, str) else getattr(dtype, "name", None) or getattr(dtype, "__name__", "")
+    )
+    if type_name in ("bytes", "string", "str"):
+        return BYTES, Bytes()
+    if type_name in ("int64", "int"):
+        return INT64, Int()
+    if type_name in ("float32", "float"):
+        return FLOAT, Float("float32")
+    raise OptionError(f"the values of a feature are bytes, int64 or float32, not {dtype!r}", field=name)

@@ -1,4 +1,4 @@
-"""The field kind that plain Python values have, for formats that declare none."""
+"""Field kinds of plain Python values, for formats that declare none."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from .media import image
 
 
 def infer_field(values: Iterable[Any]) -> Field:
-    """The narrowest kind that holds all of them; a None makes it optional."""
-    found = list(values)
-    present = [value for value in found if value is not None]
-    field = _kind(present)
-    return dataclasses.replace(field, optional=True) if len(present) < len(found) else field
+    """Return the narrowest kind that holds all of them; a None makes it optional."""
+    all_values = list(values)
+    non_null = [value for value in all_values if value is not None]
+    field = _kind(non_null)
+    return dataclasses.replace(field, optional=True) if len(non_null) < len(all_values) else field
 
 
 def infer_image(cells: Ragged) -> Image | None:
-    """The field of these encoded images; None where one of the cells is none."""
+    """Return the field of these encoded images; None if one of the cells is not an image."""
     headers = image.probe(cells)
     encodings = {image.ENCODINGS[code] for code in headers[:, 0]}
     if not encodings or "" in encodings:
@@ -38,10 +38,10 @@ def infer_image(cells: Ragged) -> Image | None:
 
 
 def infer_mask(field: Image, cells: Ragged) -> Image:
-    """The field as one of masks, in the mode that these cells have."""
+    """Return the field as one of masks, in the mode that these cells have."""
     modes = set(image.modes(cells)) - {""}
     mode = modes.pop() if len(modes) == 1 else "P" if modes <= {"P", "L", "1"} else None
-    # What a mask of colours has is their own affair.
+    # The mode of a mask of colours is not fixed.
     return dataclasses.replace(field, mask=True, mode={"1": "L", "RGB": None}.get(mode or "", mode))
 
 
@@ -77,7 +77,7 @@ def _kind(values: Sequence[Any]) -> Field:
 
 
 def _time_kind(values: Sequence[Any]) -> Field | None:
-    """The kind of points in time, dates, times of day or spans of it."""
+    """Return the kind of points in time, dates, times of day or durations."""
     kinds = set(map(type, values))
     if kinds == {datetime.date}:
         return Time("D")
@@ -99,8 +99,8 @@ def _decimal_kind(values: Sequence[decimal.Decimal]) -> Field:
         raise SchemaError("a decimal that is no number has no field kind")
     parts = [value.as_tuple() for value in values]
     scale = max(0, *(-int(part.exponent) for part in parts))
-    whole = max(len(part.digits) + int(part.exponent) for part in parts)
-    return Decimal(max(whole, 1) + scale, scale)
+    integer_digits = max(len(part.digits) + int(part.exponent) for part in parts)
+    return Decimal(max(integer_digits, 1) + scale, scale)
 
 
 def _array_kind(arrays: Sequence[Any]) -> Field:

@@ -1,8 +1,8 @@
 """Lists and structs: values to JSON that holds them exactly, and back.
 
-Their cell is JSON text. In it stand numbers, truth values, text and JSON as they are; times, durations,
-decimals and UUIDs as the text that they have everywhere; bytes and encoded files as base64; arrays as nested
-lists; null where a value is missing. The field says which is which.
+Their cell is JSON text. Numbers, booleans, text and JSON are stored as they are; times, durations, decimals
+and UUIDs as their usual text; bytes and encoded files as base64; arrays as nested lists; a missing value as
+null. The field says which is which.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from .media import image
 Shape = tuple[int, ...] | None
 
 
-# As json.dumps, which makes one anew for every value.
+# Like json.dumps, which creates an encoder for every value.
 _dumps = json.JSONEncoder(ensure_ascii=False).encode
 
 
 def json_text(value: Any) -> bytes:
-    """A value as JSON, in UTF-8. Half of a surrogate pair, which is no character, stays an escape."""
+    """Return a value as JSON, in UTF-8. Half of a surrogate pair, which is no character, stays an escape."""
     try:
         return _dumps(value).encode()
     except UnicodeEncodeError:
@@ -56,7 +56,7 @@ def json_text(value: Any) -> bytes:
 
 
 def plain_of(field: Field, value: Any, encode: Callable[[Field, Any], tuple[Any, Shape]]) -> Any:
-    """The JSON of a value. ``encode`` makes the cell of one that holds no others."""
+    """Return the JSON of a value. ``encode`` makes the cell of a value that is not nested."""
     if value is None:
         if not field.optional:
             raise SchemaError(f"a value inside is None, and {field} is not optional")
@@ -64,26 +64,26 @@ def plain_of(field: Field, value: Any, encode: Callable[[Field, Any], tuple[Any,
     if isinstance(field, List):
         if isinstance(value, str | bytes | Mapping):
             raise SchemaError(f"a List needs a list, not {type(value).__name__}")
-        return [plain_of(field.of, one, encode) for one in value]
+        return [plain_of(field.of, element, encode) for element in value]
     if isinstance(field, Struct):
         names = [name for name, _ in field.fields]
         if not isinstance(value, Mapping) or set(value) != set(names):
-            have = ", ".join(map(str, value)) if isinstance(value, Mapping) else type(value).__name__
-            raise SchemaError(f"a Struct needs exactly the values {', '.join(names)}, not {have}")
-        return {name: plain_of(one, value[name], encode) for name, one in field.fields}
+            names_given = ", ".join(map(str, value)) if isinstance(value, Mapping) else type(value).__name__
+            raise SchemaError(f"a Struct needs exactly the values {', '.join(names)}, not {names_given}")
+        return {name: plain_of(inner, value[name], encode) for name, inner in field.fields}
     cell, shape = encode(field, value)
     return None if cell is None else _plain(field, cell, shape)
 
 
 def value_of(field: Field, plain: Any, decode: Callable[[Field, Any], Any]) -> Any:
-    """The value of its JSON. ``decode`` makes the value of a cell that holds no others."""
+    """Return the value of its JSON. ``decode`` makes the value of a cell that is not nested."""
     if plain is None and field.optional:
         return None
     if isinstance(field, List):
-        return [value_of(field.of, one, decode) for one in _list(field, plain)]
+        return [value_of(field.of, element, decode) for element in _list(field, plain)]
     if isinstance(field, Struct):
-        found = _object(field, plain)
-        return {name: value_of(one, found.get(name), decode) for name, one in field.fields}
+        members = _object(field, plain)
+        return {name: value_of(inner, members.get(name), decode) for name, inner in field.fields}
     cell = cell_of(field, plain)
     if isinstance(field, Tensor):
         return arrays.array_of(field, plain)
@@ -106,28 +106,28 @@ def _object(field: Struct, plain: Any) -> dict[str, Any]:
 
 
 def plains(field: Field, column: Column) -> list[Any]:
-    """The JSON of all cells of a column; None where one is missing."""
+    """Return the JSON of all cells of a column; None if one is missing."""
     if isinstance(column, Ragged):
         return _ragged_plains(field, column)
     if isinstance(field, Time | Duration):
         return [text.decode() for text in times.texts_of(field, column).tolist()]
-    return [arrays.lists_of(one) for one in column] if isinstance(field, Tensor) else column.tolist()
+    return [arrays.lists_of(array) for array in column] if isinstance(field, Tensor) else column.tolist()
 
 
 def _ragged_plains(field: Field, column: Ragged) -> list[Any]:
-    there = np.ones(len(column), dtype=np.bool_) if column.valid is None else column.valid
+    present = np.ones(len(column), dtype=np.bool_) if column.valid is None else column.valid
     dense = dense_of(field)
     if dense is not None and not isinstance(field, Tensor):
         numbers = plains(dataclasses.replace(field, optional=False), Masked(column, *dense).values)
-        return [one if valid else None for one, valid in zip(numbers, there.tolist(), strict=True)]
+        return [number if valid else None for number, valid in zip(numbers, present.tolist(), strict=True)]
     if isinstance(field, Text | Json):
-        # All letters are taken at once, and cells out of them.
+        # One copy of all letters, from which cells are sliced.
         letters, ends = column.data.tobytes(), itertools.pairwise(column.offsets.tolist())
         value = json.loads if isinstance(field, Json) else bytes.decode
         try:
             return [
                 value(letters[start:end]) if valid else None
-                for (start, end), valid in zip(ends, there.tolist(), strict=True)
+                for (start, end), valid in zip(ends, present.tolist(), strict=True)
             ]
         except (ValueError, RecursionError) as error:
             raise DecodeError(f"not {field}: {error}") from None
@@ -138,10 +138,10 @@ def _ragged_plains(field: Field, column: Ragged) -> list[Any]:
     ]
 
 
-def column_of(field: Field, found: Sequence[Any]) -> Column:
-    """The cells of values as they stand in JSON."""
+def column_of(field: Field, documents: Sequence[Any]) -> Column:
+    """Return the cells of values given as JSON."""
     cells = []
-    for row, plain in enumerate(found):
+    for row, plain in enumerate(documents):
         try:
             if plain is None and not field.optional and not isinstance(field, Json):
                 raise DecodeError("the value is missing, and the field is not optional")
@@ -176,12 +176,12 @@ def _plain(field: Field, cell: Any, shape: Shape) -> Any:
 
 
 def cell_of(field: Field, plain: Any) -> bytes:
-    """The bytes of a cell, from its JSON."""
+    """Return the bytes of a cell, from its JSON."""
     try:
         return _cell(field, plain)
     except BatchplantError as error:
         raise DecodeError(error.message) from None
-    # Whatever Python and NumPy say about a value that is none of the kind.
+    # Exceptions of Python and NumPy for a value of another kind.
     except (ValueError, TypeError, OverflowError, KeyError, RecursionError):
         raise DecodeError(f"{json.dumps(plain)[:40]} is not {field}") from None
 
@@ -193,8 +193,8 @@ def _cell(field: Field, plain: Any) -> bytes:
     if isinstance(field, Time | Duration):
         return np.int64(times.counts_of(field, np.array([str(plain)], np.bytes_))[0]).tobytes()
     if isinstance(field, Int | Float | Bool):
-        wanted = bool if isinstance(field, Bool) else int if isinstance(field, Int) else int | float
-        if not isinstance(plain, wanted) or isinstance(plain, bool) != isinstance(field, Bool):
+        expected = bool if isinstance(field, Bool) else int if isinstance(field, Int) else int | float
+        if not isinstance(plain, expected) or isinstance(plain, bool) != isinstance(field, Bool):
             raise ValueError
         return np.array(plain, dtype=getattr(field, "dtype", "bool")).tobytes()
     if isinstance(field, Json):

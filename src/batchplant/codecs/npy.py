@@ -19,19 +19,19 @@ from ..schema.columns import I64, U8, Column, Ragged, as_bytes
 from ..storage import Source
 
 MAGIC = b"\x93NUMPY"
-# NumPy itself reads no longer header from files it does not trust.
-HEADER_MOST = 10_000
-EMPTY_ROWS_MOST = 1_000_000
+# The longest header that NumPy itself reads from files it does not trust.
+MAX_HEADER_BYTES = 10_000
+MAX_EMPTY_ROWS = 1_000_000
 # Version → bytes of the header's length, encoding of its text.
 _VERSIONS = {1: (2, "latin1"), 2: (4, "latin1"), 3: (4, "utf8")}
-# What NumPy writes for an array that is not structured.
+# The header that NumPy writes for an array that is not structured.
 _PLAIN = re.compile(
     r"\{'descr': '([<>|=]?[a-zA-Z]\d*(?:\[\w+\])?)', 'fortran_order': (True|False), "
     r"'shape': \(((?:\d+, ?)*\d*)\), \} *\n?"
 )
 
-# Bytes from which on a row is copied by native code.
-NATIVE_ROW = 512
+# Rows of at least this many bytes are copied by native code.
+MIN_NATIVE_ROW_BYTES = 512
 
 
 class Header(NamedTuple):
@@ -42,22 +42,22 @@ class Header(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of the values; a lying header may say more than memory holds."""
+        """Bytes of the values; a false header may say more than memory holds."""
         return self.dtype.itemsize * int(np.prod(self.shape, dtype=object))
 
 
-# Structures inside of structures; no honest array has as many.
-DEEPEST = 16
+# Maximum nesting of structures; no real array has as many.
+MAX_DEPTH = 16
 
 
 def parse_header(head: bytes) -> Header:
-    """The header at the start of these bytes; DamagedError where there is none."""
+    """Parse the header at the start of these bytes; DamagedError if there is none."""
     try:
         if head[:6] != MAGIC or len(head) < 12 or head[6] not in _VERSIONS:
             raise ValueError(f"it begins with {head[:8]!r}")
         width, encoding = _VERSIONS[head[6]]
         start = 8 + width + int.from_bytes(head[8 : 8 + width], "little")
-        if not 8 + width < start <= min(len(head), HEADER_MOST + 12):
+        if not 8 + width < start <= min(len(head), MAX_HEADER_BYTES + 12):
             raise ValueError(f"{start} bytes of header")
         text = head[8 + width : start].decode(encoding)
         plain = _PLAIN.fullmatch(text)
@@ -66,11 +66,11 @@ def parse_header(head: bytes) -> Header:
             shape: Any = tuple(int(size) for size in plain[3].split(",") if size.strip())
             fortran: Any = plain[2] == "True"
         else:
-            # A damaged header may hold an odd literal that Python warns about while it reads it.
+            # A damaged header may hold an odd literal that Python warns about.
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                found = ast.literal_eval(text.strip())
-            descr, fortran, shape = found["descr"], found["fortran_order"], found["shape"]
+                literal = ast.literal_eval(text.strip())
+            descr, fortran, shape = literal["descr"], literal["fortran_order"], literal["shape"]
         dtype = np.lib.format.descr_to_dtype(descr)
         sizes = isinstance(shape, tuple) and all(type(size) is int and size >= 0 for size in shape)
         if not sizes or not isinstance(fortran, bool):
@@ -92,27 +92,27 @@ def parse_header(head: bytes) -> Header:
 
 
 def read(data: U8) -> npt.NDArray[Any]:
-    """The array of a whole NPY file in memory: a view."""
-    header = parse_header(data[: HEADER_MOST + 12].tobytes())
+    """Return the array of a load_all NPY file in memory: a view."""
+    header = parse_header(data[: MAX_HEADER_BYTES + 12].tobytes())
     return view(header, data[header.start :])
 
 
 def view(header: Header, values: U8) -> npt.NDArray[Any]:
-    """The array over its values; their number has to be what the header says."""
+    """Return the array over its values; their number has to be what the header says."""
     if header.dtype.hasobject:
         raise DamagedError("object arrays hold pickles, which are not read here")
     if header.size != values.size:
         raise DamagedError(f"{values.size} bytes of values, and the header promises {header.size}")
     if header.size == 0:
         # Rows without a byte cost nothing, so a header could promise any number of them.
-        if header.shape and header.shape[0] > EMPTY_ROWS_MOST:
+        if header.shape and header.shape[0] > MAX_EMPTY_ROWS:
             raise DamagedError(f"it promises {header.shape[0]} rows of no bytes")
         return np.empty(header.shape, header.dtype)
     return values.view(header.dtype).reshape(header.shape, order="F" if header.fortran else "C")
 
 
 def header_bytes(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
-    """The header as NumPy writes it, with room for the number of rows to grow."""
+    """Return the header as NumPy writes it, with room for the number of rows to grow."""
     described = np.lib.format.dtype_to_descr(dtype)
     text = f"{{'descr': {described!r}, 'fortran_order': False, 'shape': {shape!r}, }}"
     text += " " * (21 - len(repr(shape[0]))) if shape else ""
@@ -128,47 +128,52 @@ def write(array: npt.NDArray[Any]) -> bytes:
 
 
 def columns_of(array: npt.NDArray[Any], name: str = "", deep: int = 0) -> dict[str, npt.NDArray[Any]]:
-    """The columns of an array by their dotted names: one, or a view of each field of a structured one."""
-    if not array.dtype.names or deep > DEEPEST:
+    """Return the columns of an array by dotted name: one, or a view of each field of a structured one."""
+    if not array.dtype.names or deep > MAX_DEPTH:
         return {name: array}
-    found: dict[str, npt.NDArray[Any]] = {}
-    for one in array.dtype.names:
-        inner = columns_of(array[one], f"{name}.{one}" if name else one, deep + 1)
-        if found.keys() & inner.keys():
-            raise SchemaError(f"two fields are called {next(iter(found.keys() & inner.keys()))!r}")
-        found |= inner
-    return found
+    columns: dict[str, npt.NDArray[Any]] = {}
+    for field in array.dtype.names:
+        inner = columns_of(array[field], f"{name}.{field}" if name else field, deep + 1)
+        if columns.keys() & inner.keys():
+            raise SchemaError(f"two fields are called {next(iter(columns.keys() & inner.keys()))!r}")
+        columns |= inner
+    return columns
 
 
 def choose(
     names: Sequence[str],
-    wanted: Sequence[str] | None,
+    requested: Sequence[str] | None,
     header: Callable[[str], Header],
     array: Callable[[str], npt.NDArray[Any]],
 ) -> dict[str, npt.NDArray[Any]]:
-    """The columns of several arrays: these, the fields of structured ones, single values if nothing else.
+    """Return the columns of several arrays: these, fields of structured ones, single values if nothing else.
 
-    A field of a structured array is called by both names, or by its own where there is no other array.
+    A field of a structured array is named by both, or by its own name if there is no other array.
     """
     alone = names[0] if len(names) == 1 and header(names[0]).dtype.names else None
-    chosen = names if wanted is None else wanted
-    if wanted is None:
+    chosen = names if requested is None else requested
+    if requested is None:
         chosen = [name for name in names if header(name).shape] or names
-    found: dict[str, npt.NDArray[Any]] = {}
+    columns_by_name: dict[str, npt.NDArray[Any]] = {}
     for name in chosen:
-        above = next((one for one in names if name.startswith(f"{one}.")), name)
-        of = name if name in names else alone or above
-        whole = array(of)
-        columns = columns_of(whole if whole.ndim else whole.reshape(1))
-        called = {label if label and alone else f"{of}.{label}" if label else of: label for label in columns}
-        if name != of and name not in called:
+        above = next((candidate for candidate in names if name.startswith(f"{candidate}.")), name)
+        array_name = name if name in names else alone or above
+        values = array(array_name)
+        columns = columns_of(values if values.ndim else values.reshape(1))
+        called = {
+            label if label and alone else f"{array_name}.{label}" if label else array_name: label
+            for label in columns
+        }
+        if name != array_name and name not in called:
             raise FieldNameError(no_such("field", name, called))
-        found |= {full: columns[label] for full, label in called.items() if name in (of, full)}
-    return found
+        columns_by_name |= {
+            full: columns[label] for full, label in called.items() if name in (array_name, full)
+        }
+    return columns_by_name
 
 
 def field_of(dtype: np.dtype[Any], shape: Sequence[int]) -> Field:
-    """The field that an array's rows are; ``shape`` is that of one row."""
+    """Return the field of an array's rows; ``shape`` is that of one row."""
     if dtype.subdtype is not None:
         dtype, inner = dtype.subdtype
         shape = (*shape, *inner)
@@ -185,17 +190,17 @@ def field_of(dtype: np.dtype[Any], shape: Sequence[int]) -> Field:
 
 
 def _take(array: npt.NDArray[Any], indices: I64) -> npt.NDArray[Any]:
-    """``array[indices]``, copied natively where rows are long enough for that to be quicker."""
+    """Return ``array[indices]``, copied natively if rows are long enough for that to be faster."""
     width = array.itemsize * math.prod(array.shape[1:])
-    if width < NATIVE_ROW or not array.flags.c_contiguous or array.dtype.hasobject:
+    if width < MIN_NATIVE_ROW_BYTES or not array.flags.c_contiguous or array.dtype.hasobject:
         return np.asarray(array[indices])
-    taken = _native.gather_strided(as_bytes(array), 0, width, width, np.ascontiguousarray(indices))
-    assert taken is not None
-    return taken.view(array.dtype).reshape(len(indices), *array.shape[1:])
+    rows = _native.gather_strided(as_bytes(array), 0, width, width, np.ascontiguousarray(indices))
+    assert rows is not None
+    return rows.view(array.dtype).reshape(len(indices), *array.shape[1:])
 
 
 class StoredRows:
-    """The rows of an array in a file that is not in memory, read when they are asked for."""
+    """The rows of an array in a file that is not in memory, read on demand."""
 
     def __init__(self, source: Source, header: Header, start: int) -> None:
         self.dtype, self.shape, self.ndim = header.dtype, header.shape, len(header.shape)
@@ -207,7 +212,7 @@ class StoredRows:
         return self.shape[0]
 
     def runs(self, starts: I64, sizes: I64) -> Ragged:
-        """Runs of bytes."""
+        """Return runs of bytes."""
         return self._source.gather(self._start + starts, sizes)
 
     def take(self, indices: I64) -> npt.NDArray[Any]:
@@ -216,7 +221,7 @@ class StoredRows:
 
 
 def stored(source: Source, header: Header, start: int, size: int) -> npt.NDArray[Any] | StoredRows:
-    """The array whose values are these bytes of a file; read now where its rows do not lie one by one."""
+    """Return the array whose values are these bytes of a file; read now if its rows are not contiguous."""
     if header.size != size:
         raise DamagedError(f"{size} bytes of values, and the header promises {header.size}")
     source.check_bounds(start, size)
@@ -224,29 +229,29 @@ def stored(source: Source, header: Header, start: int, size: int) -> npt.NDArray
     return StoredRows(source, header, start) if rows else view(header, source.view(start, size))
 
 
-def whole(array: npt.NDArray[Any] | StoredRows) -> npt.NDArray[Any]:
+def load_all(array: npt.NDArray[Any] | StoredRows) -> npt.NDArray[Any]:
     return array.take(np.arange(len(array))) if isinstance(array, StoredRows) else array
 
 
 class StoredCells(Ragged):
-    """Cells that are fetched when they are taken; ``data`` says where they lie."""
+    """Cells that are fetched when they are taken; ``data`` locates them."""
 
     def take(self, rows: Any) -> Ragged:
         rows = np.arange(len(self))[rows]
         data: Any = self.data
-        found: Ragged = data.runs(self.starts[rows], self.sizes[rows])
-        found.shape = None if self.shape is None else self.shape[rows]
-        found.valid = None if self.valid is None else self.valid[rows]
-        return found
+        cells: Ragged = data.runs(self.starts[rows], self.sizes[rows])
+        cells.shape = None if self.shape is None else self.shape[rows]
+        cells.valid = None if self.valid is None else self.valid[rows]
+        return cells
 
 
 def cells_of(parts: Mapping[str, Any], length: int) -> Ragged:
-    """The cells that arrays called data, offsets, shape and valid describe, as in Ragged."""
+    """Return the cells that arrays called data, offsets, shape and valid describe, as in Ragged."""
     data, offsets = parts.get("data"), parts.get("offsets")
     if data is None or offsets is None:
         raise DamagedError("its data or its offsets are missing")
-    offsets = whole(offsets)
-    shape, valid = (whole(parts[name]) if name in parts else None for name in ("shape", "valid"))
+    offsets = load_all(offsets)
+    shape, valid = (load_all(parts[name]) if name in parts else None for name in ("shape", "valid"))
     good = data.dtype == np.uint8 and data.ndim == 1 and offsets.dtype == np.int64 and offsets.ndim == 1
     good = good and len(offsets) == length + 1 and offsets[0] == 0 and offsets[-1] == len(data)
     good = good and bool((np.diff(offsets) >= 0).all())
@@ -259,13 +264,13 @@ def cells_of(parts: Mapping[str, Any], length: int) -> Ragged:
 
 
 def rows(array: npt.NDArray[Any] | StoredRows, indices: I64, field: Field) -> Column:
-    """The cells of these rows: numbers in native order, text and bytes ragged."""
-    taken = array.take(indices) if isinstance(array, StoredRows) else _take(array, indices)
+    """Return the cells of these rows: numbers in native order, text and bytes ragged."""
+    values = array.take(indices) if isinstance(array, StoredRows) else _take(array, indices)
     if isinstance(field, Text):
         try:
-            return Ragged.from_cells([str(one).encode() for one in taken])
+            return Ragged.from_cells([str(text).encode() for text in values])
         except UnicodeEncodeError as error:
             raise DamagedError(f"not text: {error}") from None
     if isinstance(field, Bytes):
-        return Ragged.from_cells([bytes(one) for one in taken])
-    return np.ascontiguousarray(taken.astype(taken.dtype.newbyteorder("="), copy=False))
+        return Ragged.from_cells([bytes(value) for value in values])
+    return np.ascontiguousarray(values.astype(values.dtype.newbyteorder("="), copy=False))

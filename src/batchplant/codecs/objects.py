@@ -1,4 +1,4 @@
-"""Which Python objects are datasets, and what their columns are."""
+"""Python objects that are datasets: their columns."""
 
 from __future__ import annotations
 
@@ -16,30 +16,34 @@ Values = npt.NDArray[Any] | list[Any]
 
 
 def as_columns(objects: Sequence[Any]) -> tuple[str, dict[str, Values], list[str]]:
-    """(what it is, its columns, the names of what stands beside them and is no column)."""
+    """Return (a description, the columns, the names of values beside them that are no columns)."""
     if len(objects) != 1:
-        listed = bool(objects) and all(isinstance(one, list) for one in objects)
-        rows = [row for one in objects for row in one] if listed else list(objects)
+        listed = bool(objects) and all(isinstance(element, list) for element in objects)
+        rows = [row for rows_of_object in objects for row in rows_of_object] if listed else list(objects)
         return _of_rows(f"{len(objects)} pickles", rows)
-    [found] = objects
-    if hasattr(found, "iloc") and hasattr(found, "columns"):
-        names = [str(name) for name in found.columns]
-        return "a DataFrame", _named(names, [_series(found.iloc[:, at]) for at in range(len(names))]), []
-    if isinstance(found, Mapping):
-        names = [name.decode("latin1") if isinstance(name, bytes) else str(name) for name in found]
-        columns = _named(names, [_values(one) for one in found.values()])
-        held = {name: values for name, values in columns.items() if values is not None}
-        if held:
-            return "a dict of columns", held, [name for name in columns if name not in held]
-        return _of_rows("one sample", [found])
-    values = _values(found)
+    [obj] = objects
+    if hasattr(obj, "iloc") and hasattr(obj, "columns"):
+        names = [str(name) for name in obj.columns]
+        return (
+            "a DataFrame",
+            _named(names, [_series(obj.iloc[:, position]) for position in range(len(names))]),
+            [],
+        )
+    if isinstance(obj, Mapping):
+        names = [name.decode("latin1") if isinstance(name, bytes) else str(name) for name in obj]
+        columns = _named(names, [_values(value) for value in obj.values()])
+        usable = {name: values for name, values in columns.items() if values is not None}
+        if usable:
+            return "a dict of columns", usable, [name for name in columns if name not in usable]
+        return _of_rows("one sample", [obj])
+    values = _values(obj)
     if isinstance(values, np.ndarray) and values.dtype.names:
         return "a structured array", {name: values[name] for name in values.dtype.names}, []
     if isinstance(values, np.ndarray):
         return "an array", {PLAIN: values}, []
     if values is None:
         raise SchemaError(
-            f"an object of type {type(found).__name__} is not a dataset; pass a dict of columns, a list of "
+            f"an object of type {type(obj).__name__} is not a dataset; pass a dict of columns, a list of "
             "dicts, a DataFrame or an array"
         )
     return _of_rows("a list", values)
@@ -51,30 +55,30 @@ def _named(names: list[str], columns: list[Any]) -> dict[str, Any]:
     return dict(zip(names, columns, strict=True))
 
 
-def _values(found: Any) -> Values | None:
-    """A column; None for what is a single value."""
-    if isinstance(found, list | tuple | range):
-        return list(found)
-    if hasattr(found, "to_numpy") and hasattr(found, "isna"):
-        return _series(found)
-    if hasattr(found, "__array__") and not isinstance(found, np.generic):
+def _values(obj: Any) -> Values | None:
+    """Return a column; None for a single value."""
+    if isinstance(obj, list | tuple | range):
+        return list(obj)
+    if hasattr(obj, "to_numpy") and hasattr(obj, "isna"):
+        return _series(obj)
+    if hasattr(obj, "__array__") and not isinstance(obj, np.generic):
         # A mapped array stays one.
-        array = found if isinstance(found, np.ndarray) else np.asarray(found)
+        array = obj if isinstance(obj, np.ndarray) else np.asarray(obj)
         if array.ndim:
             return list(array) if array.dtype.hasobject and not array.dtype.names else array
     return None
 
 
-def _series(found: Any) -> Values:
-    """A column of pandas: NaN and NaT are numbers where the column is one of numbers, else None."""
-    if getattr(found.dtype, "tz", None) is not None:
-        found = found.dt.tz_convert("UTC").dt.tz_localize(None)
-    if isinstance(found.dtype, np.dtype) and not found.dtype.hasobject:
-        return np.asarray(found.to_numpy())
-    missing = found.isna().to_numpy()
+def _series(series: Any) -> Values:
+    """Return a column of pandas: NaN and NaT stay in a column of numbers, else they become None."""
+    if getattr(series.dtype, "tz", None) is not None:
+        series = series.dt.tz_convert("UTC").dt.tz_localize(None)
+    if isinstance(series.dtype, np.dtype) and not series.dtype.hasobject:
+        return np.asarray(series.to_numpy())
+    missing = series.isna().to_numpy()
     # Columns of pandas' own kinds (text, nullable numbers, categories) as the values they stand for.
-    values = found.to_numpy(dtype=object)
-    return [None if gone else value for gone, value in zip(missing, values, strict=True)]
+    values = series.to_numpy(dtype=object)
+    return [None if is_missing else value for is_missing, value in zip(missing, values, strict=True)]
 
 
 def _of_rows(kind: str, rows: list[Any]) -> tuple[str, dict[str, Values], list[str]]:

@@ -19,7 +19,7 @@ An array is an extension of type 0x42 (``B``): one byte with the length of the d
 NumPy writes it (``<f4``), one byte with the number of axes, 8 little-endian bytes for the size of each axis,
 and then the values, little-endian, in C order.
 
-What reading takes besides is said in :mod:`.msgpack`. Keys that are not asked for are skipped.
+See :mod:`.msgpack` for what reading accepts besides. Keys that are not needed are skipped.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from ..schema.columns import I64, U8, Column, Columns, Ragged, as_bytes, column_
 from . import msgpack, npy
 from .msgpack import PIXELS, Runs, Values
 
-# A value's length has 32 bits, and an array's head is a part of it.
-MOST_BYTES = 2**32 - 4096
+# A value's length has 32 bits, and includes an array's header.
+MAX_VALUE_BYTES = 2**32 - 4096
 
 
 def key_of(name: str) -> bytes:
@@ -51,7 +51,7 @@ def key_of(name: str) -> bytes:
 
 
 def pack(schema: Schema, columns: Columns, *, numpy: bool = False) -> Ragged:
-    """One map for each sample. ``numpy``: arrays as msgpack-numpy writes them."""
+    """Return one map for each sample. ``numpy``: arrays as msgpack-numpy writes them."""
     names = list(schema)
     parts = [_part(name, schema[name], columns[name], numpy) for name in names]
     data, offsets, failure = _native.msgpack_pack(columns.rows, parts)
@@ -62,16 +62,16 @@ def pack(schema: Schema, columns: Columns, *, numpy: bool = False) -> Ragged:
 
 
 def unfit(columns: Columns) -> dict[int, BatchplantError]:
-    """Row → an error, for cells that are too large."""
-    found: dict[int, BatchplantError] = {}
+    """Return row → error for cells that are too large."""
+    errors: dict[int, BatchplantError] = {}
     for name, column in columns.items():
-        for row in np.flatnonzero(column_runs(column)[2] > MOST_BYTES):
-            found[int(row)] = EncodeError("MessagePack holds no value of 4 GiB or more", field=name)
-    return found
+        for row in np.flatnonzero(column_runs(column)[2] > MAX_VALUE_BYTES):
+            errors[int(row)] = EncodeError("MessagePack holds no value of 4 GiB or more", field=name)
+    return errors
 
 
 def _part(name: str, field: Field, column: Column, numpy: bool) -> tuple[Any, ...]:
-    """A column as the native packer takes it."""
+    """Return a column as the native packer takes it."""
     data, starts, sizes = column_runs(column)
     key = key_of(name)
     headed: U8 | None = None
@@ -100,43 +100,43 @@ def _part(name: str, field: Field, column: Column, numpy: bool) -> tuple[Any, ..
 
 
 def _widened(data: U8, starts: I64, sizes: I64) -> tuple[U8, I64]:
-    """Numbers of 2 bytes as such of 4."""
+    """Widen numbers of 2 bytes to 4."""
     present = np.flatnonzero(sizes >= 0)
     if (wrong := sizes[present] != 2).any():
         raise EncodeError("the size of the cell does not match its dtype", sample=present[np.argmax(wrong)])
     values = msgpack.gathered(data, starts[present], sizes[present]).data.view(np.float16).astype(np.float32)
-    found = np.zeros(len(starts), dtype=np.int64)
-    found[present] = np.arange(len(present)) * 4
-    return as_bytes(values), found
+    new_starts = np.zeros(len(starts), dtype=np.int64)
+    new_starts[present] = np.arange(len(present)) * 4
+    return as_bytes(values), new_starts
 
 
 def _shaped(field: Tensor | Float, data: U8, starts: I64, sizes: I64) -> tuple[I64, I64, U8 | None, I64]:
-    """Where the values of arrays lie, which have a head at all, and their shapes."""
+    """Return starts and sizes of the values of arrays, which have a header, and their shapes."""
     shape = field.shape if isinstance(field, Tensor) else ()
     if isinstance(field, Tensor) and field.cell is None and not field.flat:
         return _shaped_npy(field, data, starts, sizes)
     shapes = np.empty((len(starts), len(shape)), dtype=np.int64)
-    rest = np.dtype(field.dtype).itemsize
+    stride = np.dtype(field.dtype).itemsize
     for axis in range(len(shape) - 1, -1, -1):
         size = shape[axis]
-        shapes[:, axis] = np.maximum(sizes, 0) // rest if size is None else size
-        rest *= 1 if size is None else size
-    whole = shapes.prod(axis=1) * np.dtype(field.dtype).itemsize
-    if (wrong := (whole != sizes) & (sizes >= 0)).any():
+        shapes[:, axis] = np.maximum(sizes, 0) // stride if size is None else size
+        stride *= 1 if size is None else size
+    expected = shapes.prod(axis=1) * np.dtype(field.dtype).itemsize
+    if (wrong := (expected != sizes) & (sizes >= 0)).any():
         row = int(np.argmax(wrong))
         raise EncodeError(f"{sizes[row]} bytes are not {field}", sample=row)
     return starts, sizes, None, shapes
 
 
 def _shaped_npy(field: Tensor, data: U8, starts: I64, sizes: I64) -> tuple[I64, I64, U8, I64]:
-    """The same for cells that are NPY files. One that we would not write just so stays whole: no head."""
+    """Return the same for NPY cells; a cell that we would write otherwise stays whole, without a header."""
     starts, sizes = starts.copy(), sizes.copy()
     shapes = np.zeros((len(starts), len(field.shape)), dtype=np.int64)
     headed = np.zeros(len(starts), dtype=np.uint8)
     for row in np.flatnonzero(sizes >= 0):
         cell = data[starts[row] : starts[row] + sizes[row]]
         try:
-            header = npy.parse_header(cell[: npy.HEADER_MOST + 12].tobytes())
+            header = npy.parse_header(cell[: npy.MAX_HEADER_BYTES + 12].tobytes())
         except DamagedError as error:
             raise EncodeError(error.message, sample=int(row)) from None
         plain = npy.header_bytes(np.dtype(field.dtype), header.shape)
@@ -150,7 +150,7 @@ def _shaped_npy(field: Tensor, data: U8, starts: I64, sizes: I64) -> tuple[I64, 
 
 
 def _heads(dtype: np.dtype[Any], shapes: I64, numpy: bool) -> U8:
-    """What stands before the values of each array; equally long for all."""
+    """Return the headers of the arrays; equally long for all."""
     rows, rank = shapes.shape
     text = dtype.newbyteorder("<").str.encode()
     if numpy:
@@ -182,18 +182,18 @@ def unpack(
     bare: bool = False,
     foreign: bool = False,
 ) -> Columns:
-    """The cells of these fields out of the records ``data[start:start + size]``.
+    """Return the cells of these fields in the records ``data[start:start + size]``.
 
     An error's ``sample`` is the row, its ``offset`` one in ``data``. ``bare``: a record is no map but the
     value of the only field. ``foreign``: text in a Json field is a value, not the JSON text that we write.
     """
-    found = Columns()
+    columns = Columns()
     for name, values in _find(fields, data, starts, sizes, bare):
         try:
-            found[name] = msgpack.column(schema[name], values, foreign)
+            columns[name] = msgpack.column(schema[name], values, foreign)
         except BatchplantError as error:
             raise error.at(field=name) from None
-    return found
+    return columns
 
 
 def find(
@@ -206,7 +206,7 @@ def find(
     bare: bool = False,
     foreign: bool = False,
 ) -> Runs | None:
-    """Where the cells of a field lie inside ``data``; None when they are no plain runs. Else as unpack."""
+    """Return the runs of a field's cells in ``data``; None if they are no plain runs. Otherwise as unpack."""
     kind = schema[field]
     if isinstance(kind, Int | Float | Bool):
         return None

@@ -1,4 +1,4 @@
-"""Decimals and UUIDs: values to their text, which is their cell, and back."""
+"""Decimals and UUIDs: their values to text, which is their cell, and back."""
 
 from __future__ import annotations
 
@@ -10,35 +10,35 @@ from typing import Any
 from ..errors import SchemaError
 from ..schema import Decimal
 
-# Every decimal that a field can name fits, and nothing is rounded without an error.
+# Wide enough for every decimal that a field can name; rounding raises an error.
 _EXACT = decimal.Context(
     prec=200, Emin=-999, Emax=999, traps=[decimal.Inexact, decimal.InvalidOperation, decimal.Overflow]
 )
 
 
 def decimal_text(field: Decimal, value: Any) -> str:
-    """All digits of a number, without an exponent: ``-12.50`` for a scale of 2."""
+    """Return all digits of a number, without an exponent: ``-12.50`` for a scale of 2."""
     if isinstance(value, float):
         raise SchemaError(f"{value!r} is no exact decimal; give a Decimal, a whole number or text")
     try:
-        given = decimal.Decimal(value if isinstance(value, decimal.Decimal | str) else operator.index(value))
-        exact = given.quantize(decimal.Decimal(1).scaleb(-field.scale, _EXACT), context=_EXACT)
+        number = decimal.Decimal(value if isinstance(value, decimal.Decimal | str) else operator.index(value))
+        exact = number.quantize(decimal.Decimal(1).scaleb(-field.scale, _EXACT), context=_EXACT)
     except decimal.DecimalException:
         raise SchemaError(f"{value!r} does not fit {field} exactly") from None
     if not exact.is_finite() or len(exact.as_tuple().digits) > field.precision:
         raise SchemaError(f"{value!r} does not fit {field}")
-    # There is no other zero: tables know no -0.
+    # Tables have no -0.
     return format(exact if exact else abs(exact), "f")
 
 
 def decimal_value(field: Decimal, text: str) -> decimal.Decimal:
     # Checked, and 1000 becomes 1E+3 where the scale is -3.
-    found = decimal.Decimal(decimal_text(field, text))
-    return found.quantize(decimal.Decimal(1).scaleb(-field.scale, _EXACT), context=_EXACT)
+    number = decimal.Decimal(decimal_text(field, text))
+    return number.quantize(decimal.Decimal(1).scaleb(-field.scale, _EXACT), context=_EXACT)
 
 
 def uuid_text(value: Any) -> str:
-    """The text of a UUID, of its text in any of its forms, or of its 16 bytes."""
+    """Return the text of a UUID, given as such, as text in any of its forms, or as its 16 bytes."""
     if isinstance(value, uuid.UUID):
         return str(value)
     return str(uuid.UUID(value) if isinstance(value, str) else uuid.UUID(bytes=bytes(memoryview(value))))

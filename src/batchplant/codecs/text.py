@@ -34,13 +34,13 @@ from . import nested, times
 from .arrays import array_of, lists_of, pack_tensor
 from .cells import decode_bytes
 
-# What native/text/text.hpp says that text could be.
+# Classes of text, as in native/text/text.hpp.
 WHOLE, NATURAL, LARGE, NEGATIVE, REAL, WORD, BOOLEAN, OTHER, MISSING, ARRAY, OBJECT, QUOTED = (
     1 << bit for bit in range(12)
 )
 NUMBER, TEXT, JSON, BASE64, NESTED = range(5)
-LONGEST_TIME = 64
-# Digits of a number of which a message says that it is too large.
+MAX_TIME_LENGTH = 64
+# Digits of a number in a message that it is too large.
 MAX_DIGITS = 100
 
 
@@ -56,16 +56,16 @@ class Texts(NamedTuple):
 
 
 def field_of(classes: int) -> Field | None:
-    """The kind of cells of these classes; None where it is neither numbers nor truth values."""
-    found = classes & ~MISSING
-    if found == BOOLEAN:
+    """Return the kind of cells of these classes; None if they are neither numbers nor booleans."""
+    present = classes & ~MISSING
+    if present == BOOLEAN:
         return Bool()
-    if found & (OTHER | BOOLEAN | ARRAY | OBJECT | QUOTED) or not found & (WHOLE | NATURAL | REAL):
+    if present & (OTHER | BOOLEAN | ARRAY | OBJECT | QUOTED) or not present & (WHOLE | NATURAL | REAL):
         return None
-    if found & (REAL | WORD):
-        return None if found & LARGE else Float()
-    if found & NATURAL:
-        return None if found & NEGATIVE else Int("uint64")
+    if present & (REAL | WORD):
+        return None if present & LARGE else Float()
+    if present & NATURAL:
+        return None if present & NEGATIVE else Int("uint64")
     return Int()
 
 
@@ -73,7 +73,7 @@ def field_of(classes: int) -> Field | None:
 
 
 def column(field: Field, cells: Texts) -> Column:
-    """The cells of a field out of their text; an error's ``sample`` is the row."""
+    """Parse the cells of a field from their text; an error's ``sample`` is the row."""
     data, starts, sizes = cells
     starts, sizes = np.ascontiguousarray(starts), np.ascontiguousarray(sizes)
     present = sizes >= 0
@@ -91,14 +91,14 @@ def column(field: Field, cells: Texts) -> Column:
         out = np.empty(offsets[-1], dtype=np.uint8)
         _native.copy_runs(data, starts, sizes.clip(0), out, offsets[:-1])
         return Ragged(out, offsets, valid=valid)
-    found, offsets, failure = _native.text_base64(data, starts, sizes)
+    decoded, offsets, failure = _native.text_base64(data, starts, sizes)
     _raise(failure, cells, "base64, as which bytes are written, nor the path of a file with a suffix")
-    return Ragged(found, offsets, valid=valid)
+    return Ragged(decoded, offsets, valid=valid)
 
 
-def _raise(failure: tuple[int, int, str] | None, cells: Texts, wanted: object) -> None:
+def _raise(failure: tuple[int, int, str] | None, cells: Texts, expected: object) -> None:
     if failure is not None:
-        raise DecodeError(f"{shown(cells, failure[0])} is not {wanted}", sample=failure[0])
+        raise DecodeError(f"{shown(cells, failure[0])} is not {expected}", sample=failure[0])
 
 
 def shown(cells: Texts, row: int) -> str:
@@ -108,30 +108,30 @@ def shown(cells: Texts, row: int) -> str:
 
 
 def equal_to(cells: Texts, words: Sequence[str]) -> Flags:
-    """Which cells are one of these words."""
-    found = np.zeros(len(cells.starts), dtype=np.bool_)
+    """Return which cells are one of these words."""
+    matches = np.zeros(len(cells.starts), dtype=np.bool_)
     by_size: dict[int, list[bytes]] = {}
     for word in map(str.encode, words):
         by_size.setdefault(len(word), []).append(word)
     rows = np.flatnonzero((cells.sizes > 0) & (cells.sizes <= max(by_size, default=0)))
-    # Numbers begin otherwise, but for a minus: most cells are looked at only once.
+    # Most cells are numbers, which begin otherwise: they are rejected by their first letter.
     begins = np.zeros(256, dtype=np.bool_)
-    begins[[word[0] for some in by_size.values() for word in some]] = True
+    begins[[word[0] for words_of_size in by_size.values() for word in words_of_size]] = True
     rows = rows[begins[cells.data[cells.starts[rows]]]]
     if not len(rows):
-        return found
-    for size, some in by_size.items():
+        return matches
+    for size, words_of_size in by_size.items():
         alike = rows[cells.sizes[rows] == size]
         letters = np.ascontiguousarray(cells.data[cells.starts[alike][:, None] + np.arange(size)])
-        found[alike] = np.isin(letters.view(f"S{size}").reshape(-1), np.array(some))
-    return found
+        matches[alike] = np.isin(letters.view(f"S{size}").reshape(-1), np.array(words_of_size))
+    return matches
 
 
 def _ragged(values: Any, valid: Any) -> Ragged:
-    """Numbers of one size as the cells of an optional field."""
-    kept = values if valid is None else values[valid]
+    """Return numbers of one size as the cells of an optional field."""
+    present = values if valid is None else values[valid]
     width = np.full(len(values), values.dtype.itemsize, dtype=np.int64)
-    return Ragged(as_bytes(kept), starts_of(width if valid is None else width * valid), valid=valid)
+    return Ragged(as_bytes(present), starts_of(width if valid is None else width * valid), valid=valid)
 
 
 def _numbers(field: Field, data: U8, starts: I64, sizes: I64, valid: Any) -> Column:
@@ -146,7 +146,7 @@ def _numbers(field: Field, data: U8, starts: I64, sizes: I64, valid: Any) -> Col
 
 
 def _raise_beyond(row: int, cells: Texts, field: Int) -> None:
-    """Raise where the cell is a whole number, only too large."""
+    """Raise if the cell is a whole number, only too large."""
     start, size = int(cells.starts[row]), int(cells.sizes[row])
     digits = cells.data[start : start + min(size, MAX_DIGITS)].tobytes().strip()
     if size <= MAX_DIGITS and digits.removeprefix(b"-").isdigit():
@@ -158,8 +158,8 @@ def _times(field: Time | Duration, cells: Texts, valid: Any) -> Column:
     counts = np.zeros(len(cells.starts), dtype=np.int64)
     rows = np.arange(len(counts)) if valid is None else np.flatnonzero(valid)
     sizes = cells.sizes[rows]
-    # The longest that means anything, with many needless zeros.
-    for row in rows[sizes > LONGEST_TIME][:1].tolist():
+    # The longest text that can be valid, with many needless zeros.
+    for row in rows[sizes > MAX_TIME_LENGTH][:1].tolist():
         raise DecodeError(f"{shown(cells, row)} is not {field}", sample=row)
     width = max(1, int(sizes.max(initial=0)))
     letters = np.zeros((len(rows), width), dtype=np.uint8)
@@ -179,11 +179,11 @@ def _tensors(field: Tensor, data: U8, starts: I64, sizes: I64, valid: Any) -> Co
     if field.cell is None and not field.flat:
         return _free_tensors(field, Texts(data, starts, sizes))
     dims = [-1 if size is None else size for size in field.shape]
-    found, offsets, failure = _native.json_arrays(data, starts, sizes, dtype.kind, dtype.itemsize, dims)
+    decoded, offsets, failure = _native.json_arrays(data, starts, sizes, dtype.kind, dtype.itemsize, dims)
     _raise(failure, Texts(data, starts, sizes), field)
     if field.cell is not None:
-        return found.view(dtype).reshape(len(starts), *field.cell[1])
-    return Ragged(found, offsets, valid=valid)
+        return decoded.view(dtype).reshape(len(starts), *field.cell[1])
+    return Ragged(decoded, offsets, valid=valid)
 
 
 def _free_tensors(field: Tensor, texts: Texts) -> Ragged:
@@ -194,7 +194,7 @@ def _free_tensors(field: Tensor, texts: Texts) -> Ragged:
             continue
         try:
             array = array_of(field, json.loads(texts.data[start : start + size].tobytes()))
-        # Whatever NumPy says about lists that are no array.
+        # Exceptions of NumPy for lists that are no array.
         except (ValueError, TypeError, OverflowError, KeyError, RecursionError):
             raise DecodeError(f"{shown(texts, row)} is not {field}", sample=row) from None
         cells.append(pack_tensor(field, array))
@@ -202,17 +202,17 @@ def _free_tensors(field: Tensor, texts: Texts) -> Ragged:
 
 
 def numbers_of(field: List, cells: Ragged) -> Ragged:
-    """The values of lists of numbers, as those of a Tensor whose only size varies."""
-    of = field.of
-    if isinstance(of, Time | Duration):
-        found: list[bytes] = []
+    """Return the values of lists of numbers, as those of a one-dimensional Tensor of variable size."""
+    element = field.of
+    if isinstance(element, Time | Duration):
+        cells_of_counts: list[bytes] = []
         for row, value in enumerate(map(_loads, cells)):
             try:
-                found.append(np.asarray(nested.column_of(of, value), np.int64).tobytes())
+                cells_of_counts.append(np.asarray(nested.column_of(element, value), np.int64).tobytes())
             except BatchplantError as error:
                 raise DecodeError(error.message, sample=row) from None
-        return Ragged.from_cells(found)
-    same = Tensor(getattr(of, "dtype", "bool"), (None,))
+        return Ragged.from_cells(cells_of_counts)
+    same = Tensor(getattr(element, "dtype", "bool"), (None,))
     values = column(same, Texts(cells.data, cells.starts, cells.sizes))
     assert isinstance(values, Ragged)
     return values
@@ -220,18 +220,18 @@ def numbers_of(field: List, cells: Ragged) -> Ragged:
 
 def _loads(cell: U8 | None) -> list[Any]:
     try:
-        found = json.loads(b"" if cell is None else cell.tobytes())
+        value = json.loads(b"" if cell is None else cell.tobytes())
     except (ValueError, RecursionError):
-        found = None
-    # Whoever takes it apart says what is wrong.
-    return found if isinstance(found, list) else [found]
+        value = None
+    # The caller checks its elements.
+    return value if isinstance(value, list) else [value]
 
 
 # -- writing -----------------------------------------------------------------------------------------------
 
 
 def refuses(field: Field, name: str) -> str | None:
-    """Why text cannot hold a field exactly."""
+    """Return why text cannot hold a field exactly."""
     dtype = np.dtype(getattr(field, "dtype", "int8"))
     if dtype.kind not in "biuf":
         return f"{name} has no text for {dtype} values; write npz, msgpack or parquet instead"
@@ -239,46 +239,46 @@ def refuses(field: Field, name: str) -> str | None:
 
 
 def unfit(schema: Schema, columns: Columns) -> dict[int, BatchplantError]:
-    """Row → an error, for text that is none, and rows that would be too long."""
-    found: dict[int, BatchplantError] = {}
+    """Return row → error for invalid text, and rows that would be too long."""
+    errors: dict[int, BatchplantError] = {}
     total = np.zeros(columns.rows, dtype=np.int64)
     for name, field in schema.items():
         data, starts, sizes = column_runs(columns[name])
         total += sizes.clip(0)
         for far in times.unfit_rows(field, columns[name]):
-            found.setdefault(far, EncodeError(f"the count is out of range for {field}", field=name))
+            errors.setdefault(far, EncodeError(f"the count is out of range for {field}", field=name))
         if not isinstance(field, Text | Json):
             continue
         check = _native.json_check if isinstance(field, Json) else _native.utf8_check
         for row in np.flatnonzero(check(data, starts, np.ascontiguousarray(sizes))):
-            what = "JSON" if isinstance(field, Json) else "UTF-8"
-            found.setdefault(int(row), EncodeError(f"the cell is no {what}", field=name))
+            encoding = "JSON" if isinstance(field, Json) else "UTF-8"
+            errors.setdefault(int(row), EncodeError(f"the cell is no {encoding}", field=name))
     # Text may become longer than its value, by base64 and escapes.
     for row in np.flatnonzero(total > limits.max_bytes() // 4):
-        found.setdefault(int(row), EncodeError("the sample is too long for a row of text"))
-    return found
+        errors.setdefault(int(row), EncodeError("the sample is too long for a row of text"))
+    return errors
 
 
 def with_usual_nans(schema: Schema, columns: Columns) -> Columns:
-    """Text has one NaN: those of other bits (a sign, a payload) become it, before checksums are taken."""
-    done = Columns(columns)
+    """Replace NaNs of other bits (a sign, a payload), which text cannot hold, before checksums are taken."""
+    changed = Columns(columns)
     for name, field in schema.items():
         cells = columns[name]
         dtype = np.dtype(getattr(field, "dtype", "bool"))
         if dtype.kind != "f":
             continue
         if not isinstance(cells, Ragged):
-            done[name] = (
+            changed[name] = (
                 np.where(np.isnan(cells), dtype.type(np.nan), cells) if np.isnan(cells).any() else cells
             )
         elif isinstance(field, Float) or (isinstance(field, Tensor) and field.flat):
             part = cells.data[cells.offsets[0] : cells.offsets[-1]]
             if not part.size % dtype.itemsize and np.isnan(values := part.view(dtype)).any():
                 usual = as_bytes(np.where(np.isnan(values), dtype.type(np.nan), values))
-                done[name] = Ragged(usual, cells.offsets - cells.offsets[0], valid=cells.valid)
+                changed[name] = Ragged(usual, cells.offsets - cells.offsets[0], valid=cells.valid)
         elif isinstance(field, Tensor):
-            done[name] = Ragged.from_cells([_usual_npy(field, cell) for cell in cells])
-    return done
+            changed[name] = Ragged.from_cells([_usual_npy(field, cell) for cell in cells])
+    return changed
 
 
 def _usual_npy(field: Tensor, cell: U8 | None) -> Any:
@@ -286,7 +286,7 @@ def _usual_npy(field: Tensor, cell: U8 | None) -> Any:
         return None
     try:
         array: Any = decode_bytes(field, cell)
-    # Whoever writes it will say so.
+    # Writing it gives the error.
     except BatchplantError:
         return cell
     nans = np.isnan(array)
@@ -296,7 +296,7 @@ def _usual_npy(field: Tensor, cell: U8 | None) -> Any:
 def pack(
     schema: Schema, columns: Columns, *, delimiter: str | None, before: bytes = b"", after: bytes = b"\n"
 ) -> U8:
-    """Rows of CSV, or of JSON where there is no delimiter."""
+    """Return rows of CSV, or of JSON if there is no delimiter."""
     parts = [_part(name, field, columns[name], delimiter is None) for name, field in schema.items()]
     return _native.text_pack(columns.rows, parts, delimiter is None, delimiter or "", before, after)[0]
 
@@ -318,14 +318,14 @@ def _part(name: str, field: Field, cells: Column, as_json: bool) -> tuple[Any, .
             mode, inner = NESTED, [int(size or 0) for size in field.shape[1:]]
     data, starts, sizes = column_runs(cells)
     dtype = np.dtype(getattr(field, "dtype", "bool"))
-    # Only a Json field tells a null from a value that is missing.
+    # Only a Json field distinguishes null from a missing value.
     omit = as_json and isinstance(field, Json)
     return key, mode, dtype.kind, dtype.itemsize, data, starts, np.ascontiguousarray(sizes), inner, omit
 
 
 def _time_texts(name: str, field: Time | Duration, cells: Column) -> Ragged:
-    """The ISO text of times."""
-    there = cells.valid if isinstance(cells, Ragged) else None
+    """Return the ISO text of times."""
+    valid = cells.valid if isinstance(cells, Ragged) else None
     counts = cells.data[cells.offsets[0] : cells.offsets[-1]] if isinstance(cells, Ragged) else cells
     try:
         texts = times.texts_of(field, counts.view(np.int64))
@@ -333,16 +333,16 @@ def _time_texts(name: str, field: Time | Duration, cells: Column) -> Ragged:
         raise EncodeError(error.message, sample=error.sample, field=name) from None
     sizes = np.char.str_len(texts).astype(np.int64)
     letters = texts.view(np.uint8).reshape(len(texts), texts.dtype.itemsize)
-    kept = letters[np.arange(texts.dtype.itemsize) < sizes[:, None]]
-    if there is not None:
-        whole = np.zeros(len(there), dtype=np.int64)
-        whole[there] = sizes
-        sizes = whole
-    return Ragged(kept, starts_of(sizes), valid=there)
+    used = letters[np.arange(texts.dtype.itemsize) < sizes[:, None]]
+    if valid is not None:
+        all_sizes = np.zeros(len(valid), dtype=np.int64)
+        all_sizes[valid] = sizes
+        sizes = all_sizes
+    return Ragged(used, starts_of(sizes), valid=valid)
 
 
 def _listed(name: str, field: Tensor, cells: Ragged) -> Ragged:
-    """The JSON of arrays of any shape."""
+    """Return the JSON of arrays of any shape."""
     texts: list[bytes | None] = []
     for row, cell in enumerate(cells):
         if cell is None:
@@ -357,12 +357,12 @@ def _listed(name: str, field: Tensor, cells: Ragged) -> Ragged:
 
 
 def remarks(schema: Schema, name: str) -> list[str]:
-    """What a user may not expect about how these fields are written."""
+    """Return remarks on how these fields are written that a user may not expect."""
     coded = [key for key, field in schema.items() if hasattr(field, "encoding") or isinstance(field, Bytes)]
-    found = []
+    notes = []
     if coded:
-        found.append(
+        notes.append(
             f"{name} has no bytes: {', '.join(coded)} are base64 text, a third longer;"
             f" NAME.schema.json beside the file remembers what they are"
         )
-    return found
+    return notes

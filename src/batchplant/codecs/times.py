@@ -1,7 +1,7 @@
 """Counts of units of time to values and back, and to ISO 8601 text, many at once.
 
-A value is one of Python's ``datetime``, ``date``, ``time`` or ``timedelta`` where these hold it exactly; one
-of nanoseconds, or beyond their years, is a ``numpy.datetime64`` or ``timedelta64``.
+A value is one of Python's ``datetime``, ``date``, ``time`` or ``timedelta`` if these hold it exactly; one of
+nanoseconds, or beyond their years, is a ``numpy.datetime64`` or ``timedelta64``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NAT = -(2**63)
 
 
 def dtype_of(field: Counted) -> np.dtype[Any]:
-    """NumPy's type of the same counts."""
+    """Return NumPy's type of the same counts."""
     spans = isinstance(field, Duration) or field.clock
     return np.dtype(f"{'timedelta64' if spans else 'datetime64'}[{field.unit}]")
 
@@ -35,7 +35,7 @@ def dtype_of(field: Counted) -> np.dtype[Any]:
 
 
 def count_of(field: Counted, value: Any) -> int | None:
-    """How many units a value is: of Python, NumPy or pandas, ISO text, or the number itself; None: NaT."""
+    """Return a value in units: a value of Python, NumPy or pandas, ISO text, or a number; None for NaT."""
     if isinstance(value, str):
         count: int | None = field.parse(value)
     elif isinstance(value, datetime.timedelta):
@@ -54,13 +54,13 @@ def count_of(field: Counted, value: Any) -> int | None:
 
 
 def beyond(field: Counted, counts: I64) -> I64:
-    """The rows whose counts there are not: of a time of day that is no such, of a day too far."""
+    """Return the rows whose counts are out of range, such as a time of day of 25 hours."""
     wrong = (counts < field.counts[0]) | (counts > field.counts[-1])
     return np.flatnonzero(wrong)
 
 
 def unfit_rows(field: Field, column: Column, years: tuple[int, int] | None = None) -> list[int]:
-    """The rows of a column whose counts there are not, or that are of none of these years."""
+    """Return the rows of a column whose counts are out of range, or not in these years."""
     if not isinstance(field, Counted):
         return []
     if isinstance(column, Ragged):
@@ -71,7 +71,7 @@ def unfit_rows(field: Field, column: Column, years: tuple[int, int] | None = Non
     else:
         rows, counts = np.arange(len(column)), column
     wrong = beyond(field, counts)
-    # Nanoseconds do not reach as far as anybody's years.
+    # Nanoseconds do not reach beyond any of the years.
     if years is not None and isinstance(field, Time) and field.unit != "ns" and not field.clock:
         clock = "T00:00:00Z" if field.tz is not None else ""
         first, last = (field.parse(f"{year:04d}-01-01{clock}") for year in years)
@@ -80,7 +80,7 @@ def unfit_rows(field: Field, column: Column, years: tuple[int, int] | None = Non
 
 
 def _moment(field: Counted, value: datetime.date | datetime.time) -> int | None:
-    # pandas' NaT is a datetime, and differs from itself.
+    # pandas' NaT is a datetime that differs from itself.
     if value != value:
         return None
     clock = isinstance(value, datetime.time)
@@ -88,7 +88,7 @@ def _moment(field: Counted, value: datetime.date | datetime.time) -> int | None:
         raise SchemaError(f"{type(value).__name__} does not fit {field}")
     if isinstance(value, datetime.datetime) and value.tzinfo is not None and field.tz is not None:
         value = value.astimezone(datetime.UTC)
-    # pandas' moments are finer than Python's, and say so in their text only.
+    # pandas' timestamps are finer than Python's, which only their text shows.
     return field.parse(value.isoformat())
 
 
@@ -97,8 +97,8 @@ def _span(field: Counted, value: datetime.timedelta) -> int | None:
         return None
     if isinstance(field, Time):
         raise SchemaError(f"{type(value).__name__} does not fit {field}")
-    whole = (value.days * 86_400 + value.seconds) * 10**9 + value.microseconds * 1000
-    return _exact(field, value, whole + int(getattr(value, "nanoseconds", 0)))
+    nanoseconds = (value.days * 86_400 + value.seconds) * 10**9 + value.microseconds * 1000
+    return _exact(field, value, nanoseconds + int(getattr(value, "nanoseconds", 0)))
 
 
 def _exact(field: Counted, value: object, nanoseconds: int) -> int:
@@ -109,20 +109,20 @@ def _exact(field: Counted, value: object, nanoseconds: int) -> int:
 
 
 def _numpy(field: Counted, value: Any) -> int | None:
-    wanted = dtype_of(field)
+    dtype = dtype_of(field)
     if np.isnat(value):
         return None
-    if value.dtype.kind != wanted.kind:
+    if value.dtype.kind != dtype.kind:
         raise SchemaError(f"{value.dtype} does not fit {field}")
-    found = value.astype(wanted)
+    converted = value.astype(dtype)
     # Both ways, so that neither a finer unit nor a number too large gets lost.
-    if np.isnat(found) or found.astype(value.dtype) != value:
+    if np.isnat(converted) or converted.astype(value.dtype) != value:
         raise SchemaError(f"{value!r} does not fit {field} exactly")
-    return int(found.astype(np.int64))
+    return int(converted.astype(np.int64))
 
 
 def value_of(field: Counted, count: int) -> Any:
-    """The value of so many units."""
+    """Return the value of so many units."""
     try:
         if isinstance(field, Time) and field.unit == "D":
             return datetime.date.fromordinal(count + _EPOCH.toordinal())
@@ -151,7 +151,7 @@ def _python_value(field: Counted, span: datetime.timedelta) -> Any:
 
 
 def texts_of(field: Counted, counts: I64) -> npt.NDArray[np.bytes_]:
-    """The ISO text of each; points in time of a zone are those of UTC, with a Z."""
+    """Return the ISO text of each; times with a zone are in UTC, with a Z."""
     if not len(counts):
         return np.zeros(0, dtype="S1")
     if isinstance(field, Duration):
@@ -161,35 +161,35 @@ def texts_of(field: Counted, counts: I64) -> npt.NDArray[np.bytes_]:
     if field.clock:
         dated = np.datetime_as_string(counts.view(f"M8[{field.unit}]")).astype(np.bytes_)
         return _cut(dated, len("1970-01-01T"))
-    found = np.datetime_as_string(counts.view(dtype_of(field))).astype(np.bytes_)
-    return found if field.tz is None else np.char.add(found, b"Z")
+    texts = np.datetime_as_string(counts.view(dtype_of(field))).astype(np.bytes_)
+    return texts if field.tz is None else np.char.add(texts, b"Z")
 
 
 def _cut(texts: npt.NDArray[np.bytes_], start: int) -> npt.NDArray[np.bytes_]:
-    """Texts of one length without their first letters."""
+    """Return texts of one length without their first letters."""
     letters = np.ascontiguousarray(texts).view("S1").reshape(len(texts), texts.dtype.itemsize)
     return np.ascontiguousarray(letters[:, start:]).view(f"S{letters.shape[1] - start}").reshape(-1)
 
 
 def _span_text(field: Duration, count: int) -> str:
     per = _PER_DAY[field.unit] // 86_400
-    whole, part = divmod(abs(count), per)
+    seconds, part = divmod(abs(count), per)
     digits = f".{part:0{len(str(per)) - 1}d}".rstrip("0") if part else ""
-    return f"{'-' if count < 0 else ''}PT{whole}{digits}S"
+    return f"{'-' if count < 0 else ''}PT{seconds}{digits}S"
 
 
 def counts_of(field: Counted, texts: npt.NDArray[np.bytes_]) -> I64:
-    """The counts of texts; an error's ``sample`` is the row."""
+    """Return the counts of texts; an error's ``sample`` is the row."""
     if isinstance(field, Time) and not field.clock and len(texts):
-        # NumPy reads what it would write itself, exactly that and quickly.
+        # NumPy parses exactly what it would write itself, and quickly.
         bare = texts if field.tz is None else np.char.rstrip(texts, b"Z")
         zoned = field.tz is None or bool(np.char.endswith(texts, b"Z").all())
         try:
-            found = bare.astype(dtype_of(field)) if zoned else None
+            parsed = bare.astype(dtype_of(field)) if zoned else None
         except ValueError:
-            found = None
-        if found is not None and bool((np.datetime_as_string(found).astype(np.bytes_) == bare).all()):
-            return found.view(np.int64)
+            parsed = None
+        if parsed is not None and bool((np.datetime_as_string(parsed).astype(np.bytes_) == bare).all()):
+            return parsed.view(np.int64)
     counts = np.empty(len(texts), dtype=np.int64)
     for row, text in enumerate(texts.tolist()):
         try:

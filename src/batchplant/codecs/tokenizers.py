@@ -1,4 +1,4 @@
-"""Tokenizers of users, whoever made them: files and objects of libraries, functions."""
+"""Tokenizers of users: files and objects of libraries, functions."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ..order import default_threads
 from ..storage import join, read_whole, tree
 
 FILE = "tokenizer.json"
-# What the token at the end of a document is called, where nothing else tells.
-ENDS = ("</s>", "<|endoftext|>", "<|end_of_text|>", "<eos>", "<|eos|>", "[EOS]")
+# Usual names of the token at the end of a document.
+END_TOKENS = ("</s>", "<|endoftext|>", "<|end_of_text|>", "<eos>", "<|eos|>", "[EOS]")
 
 
 class Library(Protocol):
-    """What is asked of a tokenizer, whoever made it."""
+    """The interface of a tokenizer of any library."""
 
     def batch(self, texts: list[str]) -> list[Any]: ...
     def id_of(self, token: str) -> int | None: ...
@@ -28,12 +28,12 @@ class Library(Protocol):
 
 
 def file_of(path: str) -> str:
-    """The file of a tokenizer; of a folder, the one in it."""
+    """Return the file of a tokenizer; for a folder, the one in it."""
     return join(path, FILE) if tree.is_folder(path) else path
 
 
 def load(path: str | os.PathLike[str]) -> Any:
-    """A ``tokenizer.json`` as the library's own object."""
+    """Load a ``tokenizer.json`` as the library's own object."""
     try:
         import tokenizers
     except ImportError:
@@ -50,70 +50,76 @@ def load(path: str | os.PathLike[str]) -> Any:
 
 
 class HuggingFace:
-    """The library tokenizers: its threads work without Python's lock."""
+    """The library tokenizers: its threads work without the GIL."""
 
     def __init__(
-        self, own: Any, path: str | None, *, max_length: int | None, truncate: str, add_special_tokens: bool
+        self,
+        tokenizer: Any,
+        path: str | None,
+        *,
+        max_length: int | None,
+        truncate: str,
+        add_special_tokens: bool,
     ) -> None:
-        self._own, self._special = own, add_special_tokens
-        # Else ids would depend on what else is in a batch.
-        own.no_padding()
+        self._tokenizer, self._special = tokenizer, add_special_tokens
+        # Padding would make ids depend on the rest of the batch.
+        tokenizer.no_padding()
         if max_length is not None:
-            added = own.num_special_tokens_to_add(False) if self._special else 0
+            added = tokenizer.num_special_tokens_to_add(False) if self._special else 0
             if max_length <= added:
                 raise OptionError(
                     f"max_length is at least {added + 1}: the tokenizer adds {added} tokens", path=path
                 )
-            own.enable_truncation(max_length, direction=truncate)
-        self._encode = getattr(own, "encode_batch_fast", own.encode_batch)
-        self._said: str | None = None
+            tokenizer.enable_truncation(max_length, direction=truncate)
+        self._encode = getattr(tokenizer, "encode_batch_fast", tokenizer.encode_batch)
+        self._digest_text: str | None = None
 
     def batch(self, texts: list[str]) -> list[Any]:
         _bounded(self._encode)
         return list(self._encode(texts, add_special_tokens=self._special))
 
     def id_of(self, token: str) -> int | None:
-        return self._own.token_to_id(token)  # type: ignore[no-any-return]
+        return self._tokenizer.token_to_id(token)  # type: ignore[no-any-return]
 
     def end(self) -> int | None:
-        return next((found for name in ENDS if (found := self.id_of(name)) is not None), None)
+        return next((token_id for name in END_TOKENS if (token_id := self.id_of(name)) is not None), None)
 
     def vocabulary(self) -> int | None:
-        """One more than the largest id; None where that is not known."""
-        return max(self._own.get_vocab().values(), default=-1) + 1
+        """Return one more than the largest id; None if that is not known."""
+        return max(self._tokenizer.get_vocab().values(), default=-1) + 1
 
     def digest(self) -> str:
-        if self._said is None:
-            self._said = _digest(self._own.to_str().encode())
-        return self._said
+        if self._digest_text is None:
+            self._digest_text = _digest(self._tokenizer.to_str().encode())
+        return self._digest_text
 
 
 class Tiktoken:
     """Tiktoken's Encoding. What looks like a special token in a text is text."""
 
-    def __init__(self, own: Any) -> None:
-        self._own = own
+    def __init__(self, encoding: Any) -> None:
+        self._tokenizer = encoding
 
     def batch(self, texts: list[str]) -> list[Any]:
-        return list(self._own.encode_ordinary_batch(texts, num_threads=_threads()))
+        return list(self._tokenizer.encode_ordinary_batch(texts, num_threads=_threads()))
 
     def id_of(self, token: str) -> int | None:
         try:
-            return int(self._own.encode_single_token(token))
+            return int(self._tokenizer.encode_single_token(token))
         except KeyError:
             return None
 
     def end(self) -> int | None:
         try:
-            return int(self._own.eot_token)
+            return int(self._tokenizer.eot_token)
         except (AttributeError, KeyError):
             return None
 
     def vocabulary(self) -> int | None:
-        return int(self._own.n_vocab)
+        return int(self._tokenizer.n_vocab)
 
     def digest(self) -> str:
-        return _digest(f"{self._own.name} {self._own.n_vocab}".encode())
+        return _digest(f"{self._tokenizer.name} {self._tokenizer.n_vocab}".encode())
 
 
 class Function:
@@ -145,8 +151,8 @@ class Batches(Function):
     """Anything else with ``encode_batch``."""
 
     def batch(self, texts: list[str]) -> list[Any]:
-        found: Iterable[Any] = self._function.encode_batch(texts)  # type: ignore[attr-defined]
-        return list(found)
+        encodings: Iterable[Any] = self._function.encode_batch(texts)  # type: ignore[attr-defined]
+        return list(encodings)
 
 
 def _digest(data: bytes) -> str:
@@ -155,24 +161,24 @@ def _digest(data: bytes) -> str:
 
 # -- threads ------------------------------------------------------------------------------------------------
 
-_asked: int | None = None
+_thread_limit: int | None = None
 # The processes whose threads were started.
 _started: set[int] = set()
 _starting = threading.Lock()
 
 
 def limit_threads(count: int) -> None:
-    """How many threads tokenizers may have in this process, where others share its cores."""
-    global _asked
-    _asked = count
+    """Limit the threads of tokenizers in this process, because others share its cores."""
+    global _thread_limit
+    _thread_limit = count
 
 
 def _threads() -> int:
-    return _asked or default_threads()
+    return _thread_limit or default_threads()
 
 
 def _bounded(encode: Callable[..., Any]) -> None:
-    """Have the library start as many threads as this process may have; by itself it takes all cores."""
+    """Make the library start as many threads as this process may have; by default it takes all cores."""
     if os.getpid() in _started:
         return
     with _starting:

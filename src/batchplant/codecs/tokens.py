@@ -1,6 +1,6 @@
-"""Text to token ids, by the tokenizer that a user brings: a file or an object of a library, or a function.
+"""Text to token ids, by a tokenizer that the user provides: a file or an object of a library, or a function.
 
-A tokenizer's file is data: it is parsed by the library ``tokenizers``, and nothing in it is run.
+A tokenizer's file is data: the library ``tokenizers`` parses it, and nothing in it is executed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SIDES = ("right", "left")
 
 
 class Tokens(NamedTuple):
-    """The ids of some texts, one after another, and by row what is wrong with a text."""
+    """The ids of some texts, one after another, and errors by row."""
 
     values: npt.NDArray[Any]
     offsets: I64
@@ -32,7 +32,7 @@ class Tokens(NamedTuple):
 
 
 class Tokenizer:
-    """A tokenizer and how it is used; what the arguments are says :class:`batchplant.ops.Tokenize`."""
+    """A tokenizer and how it is used; see :class:`batchplant.ops.Tokenize` for the arguments."""
 
     def __init__(
         self,
@@ -53,77 +53,80 @@ class Tokenizer:
         self.dtype = np.dtype(dtype)
         if self.dtype.kind not in "iu":
             raise OptionError(f"ids are whole numbers: dtype is int32, int64, uint16 …, not {self.dtype}")
-        self._library = self._found()
+        self._library = self._make_library()
         self._begin, self._end = self._special("bos", bos), self._special("eos", eos)
         self._check_fit()
         added = (self._begin is not None) + (self._end is not None)
         if max_length is not None and max_length <= added:
             raise OptionError(f"max_length is at least {added + 1}, not {max_length}")
 
-    # -- which one -------------------------------------------------------------------------------------
+    # -- the library -----------------------------------------------------------------------------------
 
-    def _found(self) -> Library:
-        given = self.tokenizer
-        how = {name: getattr(self, name) for name in ("max_length", "truncate", "add_special_tokens")}
-        if isinstance(given, str):
-            return HuggingFace(load(given), file_of(given), **how)
-        # Transformers' own hold one of the library.
-        given = getattr(given, "backend_tokenizer", given)
-        if hasattr(given, "encode_ordinary_batch"):
-            return Tiktoken(given)
-        if hasattr(given, "encode_batch"):
-            own = hasattr(given, "to_str") and hasattr(type(given), "from_str")
-            if own:
-                # A copy: it must neither cut nor pad as somebody else asks it to.
-                given = type(given).from_str(given.to_str())
-            return HuggingFace(given, None, **how) if own else Batches(given)
-        if callable(given):
-            return Function(given)
+    def _make_library(self) -> Library:
+        tokenizer = self.tokenizer
+        options = {name: getattr(self, name) for name in ("max_length", "truncate", "add_special_tokens")}
+        if isinstance(tokenizer, str):
+            return HuggingFace(load(tokenizer), file_of(tokenizer), **options)
+        # Transformers' tokenizers hold one of the library.
+        tokenizer = getattr(tokenizer, "backend_tokenizer", tokenizer)
+        if hasattr(tokenizer, "encode_ordinary_batch"):
+            return Tiktoken(tokenizer)
+        if hasattr(tokenizer, "encode_batch"):
+            is_tokenizers = hasattr(tokenizer, "to_str") and hasattr(type(tokenizer), "from_str")
+            if is_tokenizers:
+                # A copy: other users may set truncation or padding on theirs.
+                tokenizer = type(tokenizer).from_str(tokenizer.to_str())
+            return HuggingFace(tokenizer, None, **options) if is_tokenizers else Batches(tokenizer)
+        if callable(tokenizer):
+            return Function(tokenizer)
         raise OptionError(
             "a tokenizer is the path of a tokenizer.json, an object with encode_batch (tokenizers, tiktoken) "
-            f"or a function from text to ids, not {given!r}"
+            f"or a function from text to ids, not {tokenizer!r}"
         )
 
     def _check_fit(self) -> None:
-        """OptionError where the dtype does not hold all ids of the vocabulary."""
-        most = int(np.iinfo(self.dtype).max)
-        # Of the usual dtypes nothing has to be asked.
-        size = self._library.vocabulary() if most < np.iinfo(np.int32).max else None
+        """Raise an OptionError if the dtype does not hold all ids of the vocabulary."""
+        max_id = int(np.iinfo(self.dtype).max)
+        # The usual dtypes need no check.
+        size = self._library.vocabulary() if max_id < np.iinfo(np.int32).max else None
         largest = max((size or 0) - 1, self._begin or 0, self._end or 0)
-        if largest > most:
+        if largest > max_id:
             raise OptionError(
                 f"the vocabulary does not fit into {self.dtype.name}: it has ids up to {largest:,}, and "
-                f"{self.dtype.name} holds up to {most:,}; use int32",
+                f"{self.dtype.name} holds up to {max_id:,}; use int32",
                 path=self.path,
             )
 
-    def _special(self, name: str, asked: int | str | bool | None) -> int | None:
-        """The id of the token that is put at an end, None for none."""
-        if asked is None or asked is False:
+    def _special(self, name: str, token: int | str | bool | None) -> int | None:
+        """Return the id of the token that is put at an end, None for none."""
+        if token is None or token is False:
             return None
-        if asked is True:
-            found = self._own_end() if name == "eos" else None
+        if token is True:
+            token_id = self._own_end() if name == "eos" else None
             why = f"it does not say which token is its {name}: give the token or its id, {name}=…"
-        elif isinstance(asked, str):
-            found, why = self._library.id_of(asked), f"it has no token {asked!r}, which is to be its {name}"
+        elif isinstance(token, str):
+            token_id, why = (
+                self._library.id_of(token),
+                f"it has no token {token!r}, which is to be its {name}",
+            )
         else:
-            found, why = int(asked), ""
-        if found is None or found < 0:
-            raise OptionError(why or f"{name} is an id from 0 on, not {found}", path=self.path)
-        return found
+            token_id, why = int(token), ""
+        if token_id is None or token_id < 0:
+            raise OptionError(why or f"{name} is an id from 0 on, not {token_id}", path=self.path)
+        return token_id
 
     def _own_end(self) -> int | None:
-        """The end of a document, as the tokenizer, the file beside it or its usual name says."""
+        """Return the id of the end of a document, by the tokenizer, the file beside it or its usual name."""
         named = getattr(self.tokenizer, "eos_token_id", None)
         if isinstance(named, int):
             return named
         if self.path is not None:
             with contextlib.suppress(BatchplantError, *NOTE_ERRORS):
-                said = parse_object(read_whole(beside(file_of(self.path), CONFIG))).get("eos_token")
-                token = said.get("content") if isinstance(said, Mapping) else said
-                found = self._library.id_of(token) if isinstance(token, str) else None
-                if found is not None:
-                    return found
+                entry = parse_object(read_whole(beside(file_of(self.path), CONFIG))).get("eos_token")
+                token = entry.get("content") if isinstance(entry, Mapping) else entry
+                token_id = self._library.id_of(token) if isinstance(token, str) else None
+                if token_id is not None:
+                    return token_id
         return self._library.end()
 
     @property
@@ -132,7 +135,7 @@ class Tokenizer:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What ids depend on, as JSON; of a function only its name is known."""
+        """Everything that ids depend on, as JSON; of a function only its name is known."""
         return {
             "tokenizer": self._library.digest(), "max_length": self.max_length, "truncate": self.truncate,
             "add_special_tokens": self.add_special_tokens, "bos": self._begin, "eos": self._end,
@@ -144,61 +147,61 @@ class Tokenizer:
         return {name: getattr(self, name) for name in names}
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        """By its arguments: a file is opened anew, from wherever, and has to be the same."""
-        given = self.tokenizer if self.path is None else absolute(self.path)
-        return _remake, (type(self), given, self._options(), self._library.digest())
+        """Pickle by arguments: a file is opened anew, and has to be the same."""
+        tokenizer = self.tokenizer if self.path is None else absolute(self.path)
+        return _remake, (type(self), tokenizer, self._options(), self._library.digest())
 
     # -- text to ids -----------------------------------------------------------------------------------
 
     def encode(self, texts: Sequence[str | None]) -> Tokens:
-        """The ids of each text; of one that is missing, none."""
+        """Return the ids of each text; none for a missing one."""
         failures: dict[int, Exception] = {}
         rows = [row for row, text in enumerate(texts) if text is not None]
-        wanted: list[str] = []
+        valid_texts: list[str] = []
         for row in rows.copy():
             text = texts[row]
             if isinstance(text, str):
-                wanted.append(text)
+                valid_texts.append(text)
             else:
                 failures[row] = DecodeError(f"a tokenizer takes text, not {type(text).__name__}")
                 rows.remove(row)
         try:
-            found = self._library.batch(wanted) if wanted else []
+            encodings = self._library.batch(valid_texts) if valid_texts else []
         except (KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError):
             raise
-        # What is written in Rust panics with exceptions that are no Exception.
+        # Rust code panics with exceptions that are no Exception.
         except BaseException:
-            found = self._one_by_one(wanted, rows, failures)
+            encodings = self._one_by_one(valid_texts, rows, failures)
         ids: list[Sequence[int]] = [()] * len(texts)
-        for row, one in zip(rows, found, strict=True):
+        for row, encoding in zip(rows, encodings, strict=True):
             try:
-                ids[row] = self._whole(_ids_in(one)) if row not in failures else ()
+                ids[row] = self._completed(_ids_in(encoding)) if row not in failures else ()
             except DecodeError as error:
                 failures[row] = error
         return Tokens(*self._joined(ids, failures), failures)
 
     def _one_by_one(self, texts: list[str], rows: list[int], failures: dict[int, Exception]) -> list[Any]:
         """Find the texts that cannot be encoded."""
-        found: list[Any] = []
+        encodings: list[Any] = []
         for row, text in zip(rows, texts, strict=True):
             try:
-                found += self._library.batch([text])
+                encodings += self._library.batch([text])
             except (KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError):
                 raise
             except BaseException as error:
                 failures[row] = DecodeError(f"the tokenizer fails: {error}")
                 if isinstance(error, Exception) and isinstance(self._library, Function):
                     failures[row] = error
-                found.append(())
-        return found
+                encodings.append(())
+        return encodings
 
-    def _whole(self, ids: Sequence[int]) -> Sequence[int]:
-        """With the tokens at its ends, and no longer than it may be."""
+    def _completed(self, ids: Sequence[int]) -> Sequence[int]:
+        """Return ids with the tokens at the ends, truncated to max_length."""
         first = [self._begin] if self._begin is not None and (not ids or ids[0] != self._begin) else []
         last = [self._end] if self._end is not None and (not ids or ids[-1] != self._end) else []
         if self.max_length is not None and len(ids) + len(first) + len(last) > self.max_length:
             room = self.max_length - len(first) - len(last)
-            # It may have begun or ended with one of them: then there still has to be one.
+            # The ids may have begun or ended with one of them: then there still has to be one.
             if self.truncate == "right" and not last and self._end is not None and len(ids) > room:
                 room, last = room - 1, [self._end]
             if self.truncate == "left" and not first and self._begin is not None and len(ids) > room:
@@ -211,14 +214,14 @@ class Tokenizer:
         values = np.fromiter(itertools.chain.from_iterable(ids), dtype=np.int64, count=int(offsets[-1]))
         low, high = np.iinfo(self.dtype).min, np.iinfo(self.dtype).max
         if len(values) and (values.min() < low or values.max() > high):
-            for at in np.flatnonzero((values < low) | (values > high)).tolist():
-                row = int(np.searchsorted(offsets, at, side="right")) - 1
-                failures.setdefault(row, DecodeError(f"the id {values[at]} is no {self.dtype.name}"))
+            for position in np.flatnonzero((values < low) | (values > high)).tolist():
+                row = int(np.searchsorted(offsets, position, side="right")) - 1
+                failures.setdefault(row, DecodeError(f"the id {values[position]} is no {self.dtype.name}"))
         return values.astype(self.dtype), offsets
 
 
 def texts_of(cells: Ragged) -> tuple[list[str | None], dict[int, Exception]]:
-    """The cells of a field as text, and by row what is no text."""
+    """Return the cells of a field as text, and by row the errors of cells that are no text."""
     packed = cells.take(slice(None))
     data, offsets = packed.data.tobytes(), packed.offsets.tolist()
     texts: list[str | None] = []
@@ -235,23 +238,23 @@ def texts_of(cells: Ragged) -> tuple[list[str | None], dict[int, Exception]]:
     return texts, failures
 
 
-def _ids_in(found: Any) -> Sequence[int]:
-    """The ids in what a tokenizer gave for one text."""
-    if hasattr(found, "ids"):
-        return found.ids  # type: ignore[no-any-return]
-    if isinstance(found, Mapping) and "input_ids" in found:
-        found = found["input_ids"]
+def _ids_in(encoding: Any) -> Sequence[int]:
+    """Return the ids in a tokenizer's result for one text."""
+    if hasattr(encoding, "ids"):
+        return encoding.ids  # type: ignore[no-any-return]
+    if isinstance(encoding, Mapping) and "input_ids" in encoding:
+        encoding = encoding["input_ids"]
     try:
-        array = np.asarray(found)
+        array = np.asarray(encoding)
     except ValueError:
         array = np.empty((0, 0))
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-        raise DecodeError(f"a tokenizer gives a row of ids, not {type(found).__name__} of {array.dtype}")
+        raise DecodeError(f"a tokenizer gives a row of ids, not {type(encoding).__name__} of {array.dtype}")
     return array.tolist()  # type: ignore[no-any-return]
 
 
-def _remake(kind: type[Tokenizer], given: Any, options: dict[str, Any], digest: str) -> Tokenizer:
-    made = kind(given, **options)
-    if made._library.digest() != digest:
-        raise OptionError("the tokenizer is not the one that it was when work began", path=made.path)
-    return made
+def _remake(kind: type[Tokenizer], tokenizer: Any, options: dict[str, Any], digest: str) -> Tokenizer:
+    remade = kind(tokenizer, **options)
+    if remade._library.digest() != digest:
+        raise OptionError("the tokenizer is not the one that it was when work began", path=remade.path)
+    return remade

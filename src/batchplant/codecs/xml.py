@@ -12,7 +12,7 @@ from ..errors import BatchplantError, DamagedError, UnsafeError
 class Parser:
     """Calls ``start(tag, attributes)``, ``end(tag)`` and ``text(letters)`` as it goes through a file.
 
-    Tags are "namespace name" where they have a namespace. ``what`` is what the file is of, for messages.
+    Tags are "namespace name" if they have a namespace. ``format_name`` is for messages.
     """
 
     def __init__(
@@ -20,9 +20,9 @@ class Parser:
         start: Callable[[str, dict[str, str]], Any],
         end: Callable[[str], Any],
         text: Callable[[str], Any],
-        what: str,
+        format_name: str,
     ) -> None:
-        self._what = what
+        self._format_name = format_name
         self._parser = parser = expat.ParserCreate(namespace_separator=" ")
         parser.StartElementHandler = start
         parser.EndElementHandler = end
@@ -49,6 +49,6 @@ class Parser:
     def _refuse(self, *_: Any) -> int:
         raise UnsafeError(
             "it declares a document type or entities, which can grow without bound or name other files; "
-            f"{self._what} has no need of them",
+            f"{self._format_name} has no need of them",
             offset=self.offset,
         )

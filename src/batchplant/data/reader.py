@@ -513,7 +513,7 @@ class Reader:
             return None
 
         def build_and_report(_: Source, report: index.Report) -> tuple[index.Arrays, index.Facts]:
-            reader = source.fresh() if isinstance(source, index.Whole) and source.fresh else self
+            reader = source.fresh() if isinstance(source, index.FileGroup) and source.fresh else self
             try:
                 content = build(reader)
             finally:
@@ -523,7 +523,7 @@ class Reader:
             return content
 
         # The same file can be opened with other options and as other kinds.
-        given = source.options if isinstance(source, index.Whole) else self._init_args[1]
+        given = source.options if isinstance(source, index.FileGroup) else self._init_args[1]
         options = sorted(((name, value) for name, value in given.items() if name != "index"), key=str)
         kinds = [(name, str(self.schema[name])) for name in fields]
         with contextlib.closing(source):

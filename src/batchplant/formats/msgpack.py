@@ -20,8 +20,7 @@ from typing import Any
 import numpy as np
 
 from .. import _native
-from ..codecs.msgpack import BOOLEAN, extension_of
-from ..codecs.msgpack_schema import field_of, infer, is_sample
+from ..codecs.msgpack import BOOLEAN, extension_of, field_of, infer, is_sample
 from ..codecs.sample import key_of, pack
 from ..data.writer import WriteOptions
 from ..errors import BatchplantError, DamagedError, DecodeError, OptionError, Problem, SchemaError

@@ -157,7 +157,7 @@ class NpyWriter(Writer):
         self._dtype, self._shape = self._rows, ()
         if list(cells) == [PLAIN]:
             self._dtype, self._shape = self._rows[PLAIN].base, self._rows[PLAIN].shape
-        if len(self._header(0)) > npy.HEADER_MOST:
+        if len(self._header(0)) > npy.MAX_HEADER_BYTES:
             raise SchemaError("the names take a longer header than NumPy reads; write npz", path=self.path)
         self._file = self.partial.spool("array")
         if self.base is not None:

@@ -133,7 +133,7 @@ class NpzReader(TensorReader):
         return as_bytes(array.astype(array.dtype.newbyteorder("<"), order="C", copy=False))
 
     def _header(self, name: str) -> npy.Header:
-        return npy.parse_header(self._members.head(f"{name}.npy", npy.HEADER_MOST + 12).tobytes())
+        return npy.parse_header(self._members.head(f"{name}.npy", npy.MAX_HEADER_BYTES + 12).tobytes())
 
     def _open_plain(self, wanted: Sequence[str] | None) -> None:
         columns = npy.choose(self._array_names(), wanted, self._header, self._loaded)

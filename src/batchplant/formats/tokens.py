@@ -98,7 +98,7 @@ class TokensReader(Reader):
 
     def _open_header(self, dtype: str | None) -> int:
         """The dtype; returns where tokens begin."""
-        head = self._source.view(0, min(self._source.size, npy.HEADER_MOST + 12)).tobytes()
+        head = self._source.view(0, min(self._source.size, npy.MAX_HEADER_BYTES + 12)).tobytes()
         if not head.startswith(npy.MAGIC):
             dtype = dtype or _note_beside(self.path).get("dtype")
             if dtype is None:

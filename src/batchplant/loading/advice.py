@@ -10,9 +10,9 @@ from typing import Any
 from .. import order as orders
 from ..data.reader import Reader
 from ..storage import is_remote
-from ..storage.cache import MOST_BYTES
+from ..storage.cache import DEFAULT_MAX_BYTES
 from ..storage.remote import RANGE_GAP, fetcher, opened, totals
-from ..storage.remote.cells import PART
+from ..storage.remote.blocks import CHUNK_BYTES
 from .plan import Plan
 from .prefetch import distinct_runs
 
@@ -88,10 +88,10 @@ class Traffic:
         samples = len(self._reader)
         if runs < SHARED * samples:
             # Readers keep chunks that several samples share, unpacked.
-            room += MOST_BYTES
+            room += DEFAULT_MAX_BYTES
         if size <= room:
             return
-        blocks = -(-size // PART)
+        blocks = -(-size // CHUNK_BYTES)
         pieces = PIECES * blocks
         missed = min(ALONE, MISSED * (1 - room / size) + MISSED_LEAST)
         requests = round(_requests(samples, size, batch_size, missed))
@@ -108,7 +108,7 @@ class Traffic:
         if source is None:
             return 0
         pool, object = source.blocks
-        return max(pool.most, 0 if object.disk is None else object.disk.most)
+        return max(pool.max_bytes, 0 if object.disk is None else object.disk.limit)
 
 
 def _requests(samples: int, size: int, batch_size: int, missed: float) -> float:
@@ -116,7 +116,7 @@ def _requests(samples: int, size: int, batch_size: int, missed: float) -> float:
 
     missed: the share of samples that memory does not have. A request that several share is saved less often.
     """
-    cells = max(1.0, size / PART)
+    cells = max(1.0, size / CHUNK_BYTES)
     touched = cells * (1 - math.exp(-batch_size / cells))
     alone = math.exp(-RANGE_GAP * batch_size / max(1, size))
     each = alone * missed * batch_size + (1 - alone) * (1 + missed) / 2 * touched

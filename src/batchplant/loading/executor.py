@@ -28,7 +28,7 @@ from ..ops.joint import Map
 from ..ops.values import Pad, ragged_values
 from ..schema import Field, List
 from ..schema.columns import I32, I64, U8, Column, Masked, Ragged, Spans, concat_spans
-from ..storage.remote.cells import PART
+from ..storage.remote.blocks import CHUNK_BYTES
 from .annotations import AnnotationTransforms, GeometricTransforms, geometric_transforms
 from .decoded import DecodedCache
 from .images import Backend, Device, Failures, Request, Result, make_request
@@ -121,7 +121,7 @@ class Executor:
         for sample in ids:
             spans = self.reader.ranges(self.plan.fields, [sample])
             if spans is not None:
-                near = (spans.start < error.offset + PART) & (spans.start + spans.size > error.offset)
+                near = (spans.start < error.offset + CHUNK_BYTES) & (spans.start + spans.size > error.offset)
                 if any(spans.files[file] == error.path for file in spans.file[near]):
                     return int(sample)
         return None

@@ -23,7 +23,7 @@ from ..errors import BatchplantError, DataError
 from ..schema.columns import I64, Spans
 from ..storage import RemoteSource, is_remote, plan_ranges
 from ..storage.remote import NEVER, Pool, fetcher, opened
-from ..storage.remote.cells import PART
+from ..storage.remote.blocks import CHUNK_BYTES
 from ..storage.remote.fetch import Fetcher
 
 # A cell of which this share is needed is fetched whole.
@@ -63,7 +63,7 @@ def uses_of(batch: int, spans: Spans) -> list[tuple[int, int, Use]]:
     if not len(order):
         return []
     start, size, file = spans.start[order], spans.size[order], spans.file[order]
-    places = start // PART
+    places = start // CHUNK_BYTES
     edges = np.flatnonzero((np.diff(places) != 0) | (np.diff(file) != 0)) + 1
     first = np.append(0, edges)
     high, total = np.maximum.reduceat(start + size, first), np.add.reduceat(size, first)
@@ -91,7 +91,7 @@ class Cell:
     @property
     def bounds(self) -> tuple[int, int]:
         """From where to where it goes in the object."""
-        return self.source.blocks[1].cell(self.number)
+        return self.source.blocks[1].chunk(self.number)
 
     def ranges(self, batch: int, *, whole: bool) -> tuple[list[tuple[int, int]], bool]:
         """What to ask for a batch now, and whether it is cut as in all processes; ``whole``: all of it."""
@@ -208,7 +208,7 @@ class Prefetch:
 
     def _due(self, source: RemoteSource, number: int, start: int, end: int) -> float:
         """The batch after this one that needs a block; never where little of it is needed, and late."""
-        cell = self._cells.get((source, start // PART))
+        cell = self._cells.get((source, start // CHUNK_BYTES))
         first, needed = NEVER, 0
         for one in () if cell is None else cell.uses:
             size = one.within(start, end)
@@ -302,7 +302,7 @@ class Prefetch:
     def _has_enough(self) -> bool:
         if self._asked <= self._wanted + AHEAD_BATCHES:
             return False
-        return sum(self._unused.values()) >= max(AHEAD, 2 * self._fetcher().in_flight * PART)
+        return sum(self._unused.values()) >= max(AHEAD, 2 * self._fetcher().in_flight * CHUNK_BYTES)
 
     def _look_beyond(self) -> None:
         """Find out when the next epoch needs each cell, where a cache on disk has no room for all."""
@@ -317,7 +317,7 @@ class Prefetch:
             spans = self._spans(shard.batch(number))
             if self._stopped or spans is None:
                 return
-            for file, cell in {*zip(spans.file.tolist(), (spans.start // PART).tolist(), strict=True)}:
+            for file, cell in {*zip(spans.file.tolist(), (spans.start // CHUNK_BYTES).tolist(), strict=True)}:
                 self._needs.setdefault((str(spans.files[file]), cell), number)
 
     def _looks_further(self) -> bool:
@@ -325,7 +325,7 @@ class Prefetch:
         with self._changed:
             if self._seen <= self._asked:
                 return True
-            room = max((cell.source.blocks[0].most for cell in self._any_cell()), default=0)
+            room = max((cell.source.blocks[0].max_bytes for cell in self._any_cell()), default=0)
             return self._seen - self._asked < FORESEEN and self._foreseen < room
 
     def _any_cell(self) -> list[Cell]:
@@ -441,7 +441,7 @@ class Prefetch:
         """Whether the cache on disk has room for all that the epoch needs."""
         if source not in self._whole:
             disk = source.blocks[1].disk
-            self._whole[source] = disk is not None and epoch_bytes(self._reader, self._fields) <= disk.most
+            self._whole[source] = disk is not None and epoch_bytes(self._reader, self._fields) <= disk.limit
         return self._whole[source]
 
 

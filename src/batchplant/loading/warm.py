@@ -14,7 +14,7 @@ from ..data.reader import Reader
 from ..errors import OptionError
 from ..storage import RemoteSource, is_remote, open_source
 from ..storage.remote import fetcher, opened
-from ..storage.remote.cells import PART, Loaded
+from ..storage.remote.blocks import CHUNK_BYTES, Loaded
 
 # Samples whose places are asked for at a time, and blocks that are waited for.
 STEP = 1 << 16
@@ -52,7 +52,7 @@ def warm(reader: Reader, report: Callable[[int, int], None] = lambda done, total
 
     for number, (source, cell) in enumerate(cells):
         object = source.blocks[1]
-        start, end = object.cell(cell)
+        start, end = object.chunk(cell)
         future = None
         if object.disk is None or object.disk.get(object.key, start, end - start) is None:
             load = functools.partial(object.load, start, end)
@@ -78,7 +78,10 @@ def _cells(reader: Reader) -> dict[str, set[int]]:
                 path=reader.path,
             )
         some = spans.size > 0
-        first, last = spans.start[some] // PART, (spans.start[some] + spans.size[some] - 1) // PART
+        first, last = (
+            spans.start[some] // CHUNK_BYTES,
+            (spans.start[some] + spans.size[some] - 1) // CHUNK_BYTES,
+        )
         runs = np.unique(np.stack([spans.file[some].astype(np.int64), first, last]), axis=1)
         for file, low, high in runs.T.tolist():
             if is_remote(spans.files[file]):
@@ -103,10 +106,10 @@ def _check_room(cells: list[tuple[RemoteSource, int]]) -> None:
     """What does not fit would push itself out again."""
     disk = cells[0][0].blocks[1].disk
     assert disk is not None
-    need = sum(disk.room.cost(min(PART, source.size - cell * PART)) for source, cell in cells)
-    if need > disk.most:
+    need = sum(disk.space.cost(min(CHUNK_BYTES, source.size - cell * CHUNK_BYTES)) for source, cell in cells)
+    if need > disk.limit:
         raise OptionError(
-            f"the dataset needs {need:,} bytes of the cache, which may hold {disk.most:,}; raise its limit "
+            f"the dataset needs {need:,} bytes of the cache, which may hold {disk.limit:,}; raise its limit "
             "(cache_bytes)",
             path=disk.folder,
         )

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from . import tree
 from .commit import put_file, recover, sync
+from .file_patches import Patch
 from .files import check_regular, files_below, is_below, is_plain, open_local, open_regular, tag_of
 from .local import MappedSource, mapped, mapped_source
 from .notes import NOTE_ERRORS, parse, parse_object
 from .opening import handing, noting, open_source, read_beside, read_text, read_whole
 from .partial import Partial, Spool, side_car, write_errors
-from .patches import Patch
 from .remote import RANGE_GAP, RANGE_MOST, Entry, Objects, RemoteSource, fetch_many, fetch_whole, plan_ranges
 from .settings import StorageOptions, split_options
 from .source import Source

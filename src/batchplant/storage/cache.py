@@ -1,4 +1,4 @@
-"""ChunkCache: unpacked chunks, row groups and the like, kept while there is room for them."""
+"""ChunkCache: an LRU cache of decoded chunks, row groups and the like, within a byte budget."""
 
 from __future__ import annotations
 
@@ -14,120 +14,119 @@ from ..errors import DataError, OptionError
 
 T = TypeVar("T")
 
-# For each reader; a quasi-random epoch wants as many chunks as its window has.
-MOST_BYTES = 256 << 20
-VARIABLE = "BATCHPLANT_CHUNK_CACHE"
-# Chunks whose damage is remembered.
-MOST_DAMAGED = 10_000
+# Per reader; a quasi-random epoch needs as many chunks as its window has.
+DEFAULT_MAX_BYTES = 256 << 20
+MAX_BYTES_VARIABLE = "BATCHPLANT_CHUNK_CACHE"
+# Number of chunks whose damage is remembered.
+MAX_DAMAGED_CHUNKS = 10_000
 
 
 class ChunkCache:
-    """Values by key, at most ``most`` bytes of them; those that were not asked for longest go first.
+    """Values by key, at most ``max_bytes`` of them; the least recently used are evicted first.
 
-    Safe from many threads, and empty again after a fork. Several threads that ask for one key at a time make
-    it once: the first makes it, the others wait. Who waits gets the exception too. That the bytes are damaged
-    is remembered, so that many samples of one chunk do not unpack it once each to hear the same; after any
-    other exception the next try is anew.
-    ``most`` None: what the variable BATCHPLANT_CHUNK_CACHE says, else 256 MiB.
+    Thread-safe, and empty again after a fork. If several threads ask for a key at a time, the first makes
+    the value and the others wait; they get its exception, too. A DataError is remembered, so that the samples
+    of a damaged chunk do not unpack it once each; after any other exception the next call tries again.
+    ``max_bytes`` None: the environment variable BATCHPLANT_CHUNK_CACHE, else 256 MiB.
     """
 
-    def __init__(self, most: int | None = None) -> None:
-        self.most = _default() if most is None else most
+    def __init__(self, max_bytes: int | None = None) -> None:
+        self.max_bytes = _default() if max_bytes is None else max_bytes
         self._reset()
 
     def _reset(self) -> None:
         self._process = os.getpid()
         self._lock = threading.Lock()
         self._values: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
-        self._under_way: dict[Hashable, Future[Any]] = {}
+        self._in_flight: dict[Hashable, Future[Any]] = {}
         self._damaged: dict[Hashable, DataError] = {}
         self.bytes = 0
-        # How often a value was there, and how often it had to be made.
-        self.found = self.made = 0
+        # Numbers of hits and misses.
+        self.hits = self.misses = 0
 
     def all_of(self, keys: Collection[Hashable]) -> list[Any] | None:
-        """The values of these keys where all are there, else None."""
+        """Return the values of these keys if all are cached, else None."""
         if self._process != os.getpid():
             self._reset()
         with self._lock:
             values = self._values
             try:
-                found = [values[key][0] for key in keys]
+                cached = [values[key][0] for key in keys]
             except KeyError:
                 return None
             for key in keys:
                 values.move_to_end(key)
-            self.found += len(found)
-            return found
+            self.hits += len(cached)
+            return cached
 
     def get(self, key: Hashable, make: Callable[[], T], size: Callable[[T], int]) -> T:
-        """The value of this key; ``make`` makes it where it is not there, ``size`` says its bytes."""
+        """Return the value of a key; if it is not cached, make it. ``size`` returns the bytes of a value."""
         # Another thread may have held the lock when the process was forked.
         if self._process != os.getpid():
             self._reset()
         with self._lock:
             if key in self._values:
                 self._values.move_to_end(key)
-                self.found += 1
+                self.hits += 1
                 return cast(T, self._values[key][0])
             if key in self._damaged:
-                # Whoever catches it may write a place into it.
+                # A copy, because the catcher may add a location to it.
                 raise copy.copy(self._damaged[key]).with_traceback(None)
-            waited = self._under_way.get(key)
-            if waited is None:
-                mine: Future[T] = Future()
-                self._under_way[key] = mine
-        if waited is not None:
-            return cast(T, waited.result())
+            other_call = self._in_flight.get(key)
+            if other_call is None:
+                call: Future[T] = Future()
+                self._in_flight[key] = call
+        if other_call is not None:
+            return cast(T, other_call.result())
         try:
             value = make()
-            taken = int(size(value))
+            size_bytes = int(size(value))
         except BaseException as error:
             with self._lock:
-                same = self._is_awaited(key, mine)
-                if same and isinstance(error, DataError) and len(self._damaged) < MOST_DAMAGED:
+                same = self._finish_call(key, call)
+                if same and isinstance(error, DataError) and len(self._damaged) < MAX_DAMAGED_CHUNKS:
                     self._damaged[key] = copy.copy(error).with_traceback(None)
-            mine.set_exception(error)
-            # Else the exception would hold itself, and through its frames whatever make needed.
-            del mine
+            call.set_exception(error)
+            # Otherwise the exception would reference itself, and through its frames whatever make needed.
+            del call
             raise
         with self._lock:
-            self.made += 1
-            if self._is_awaited(key, mine):
-                self._keep(key, value, taken)
-        mine.set_result(value)
+            self.misses += 1
+            if self._finish_call(key, call):
+                self._keep(key, value, size_bytes)
+        call.set_result(value)
         return value
 
-    def _is_awaited(self, key: Hashable, mine: Future[Any]) -> bool:
-        """Whether this is still what is made for the key: the cache may have been cleared meanwhile."""
-        same = self._under_way.get(key) is mine
+    def _finish_call(self, key: Hashable, call: Future[Any]) -> bool:
+        """Remove a call that makes a value; return False if the cache was cleared in the meantime."""
+        same = self._in_flight.get(key) is call
         if same:
-            del self._under_way[key]
+            del self._in_flight[key]
         return same
 
-    def _keep(self, key: Hashable, value: Any, taken: int) -> None:
-        # One that fills the cache alone would only push out all others.
-        if taken > self.most:
+    def _keep(self, key: Hashable, value: Any, size_bytes: int) -> None:
+        # A value that fills the cache alone would only evict all others.
+        if size_bytes > self.max_bytes:
             return
-        self._values[key] = value, taken
-        self.bytes += taken
-        while self.bytes > self.most:
+        self._values[key] = value, size_bytes
+        self.bytes += size_bytes
+        while self.bytes > self.max_bytes:
             self.bytes -= self._values.popitem(last=False)[1][1]
 
     def values(self) -> list[Any]:
-        """Those that are there."""
+        """Return all cached values."""
         if self._process != os.getpid():
             self._reset()
         with self._lock:
             return [value for value, _ in self._values.values()]
 
     def clear(self) -> None:
-        """Let go of everything."""
+        """Drop all values."""
         if self._process != os.getpid():
             self._reset()
         with self._lock:
             self._values.clear()
-            self._under_way.clear()
+            self._in_flight.clear()
             self._damaged.clear()
             self.bytes = 0
 
@@ -136,13 +135,13 @@ class ChunkCache:
 
 
 def _default() -> int:
-    given = os.environ.get(VARIABLE)
-    if not given:
-        return MOST_BYTES
+    setting = os.environ.get(MAX_BYTES_VARIABLE)
+    if not setting:
+        return DEFAULT_MAX_BYTES
     try:
-        most = int(given)
+        limit = int(setting)
     except ValueError:
-        most = -1
-    if most < 0:
-        raise OptionError(f"{VARIABLE} is a number of bytes, not {given!r}")
-    return most
+        limit = -1
+    if limit < 0:
+        raise OptionError(f"{MAX_BYTES_VARIABLE} is a number of bytes, not {setting!r}")
+    return limit

@@ -41,7 +41,7 @@ Sums = npt.NDArray[np.uint32]
 
 
 class Checksums(NamedTuple):
-    """What a side-car says. ``schema``: that of the dataset, where it is kept. ``version``: 1 or 2."""
+    """Content of a side-car. ``schema``: that of the dataset, if it is stored. ``version``: 1 or 2."""
 
     fields: list[str]
     sums: Sums
@@ -50,7 +50,7 @@ class Checksums(NamedTuple):
 
 
 class Growing(Protocol):
-    """A file that is written."""
+    """A file that is being written."""
 
     size: int
 
@@ -59,71 +59,71 @@ class Growing(Protocol):
 
 
 def of_columns(fields: Iterable[str], columns: Columns, version: int = 2) -> Sums:
-    """The checksum of every cell: one row per sample, one column per field."""
+    """Return the checksum of every cell: one row per sample, one column per field."""
     sums = []
     for name in fields:
         column = columns[name]
         data, starts, sizes = column_runs(column)
-        found = _native.crc32c_runs(data, starts, np.maximum(sizes, 0))
+        crcs = _native.crc32c_runs(data, starts, np.maximum(sizes, 0))
         if version > 1:
             if isinstance(column, Ragged) and column.shape is not None:
                 shapes = np.ascontiguousarray(column.shape, dtype="<i4")
                 for row in np.flatnonzero(column.raw).tolist():
-                    found[row] = _native.crc32c(shapes[row].tobytes(), int(found[row]))
-            found[sizes < 0] = MISSING
-        sums.append(found)
+                    crcs[row] = _native.crc32c(shapes[row].tobytes(), int(crcs[row]))
+            crcs[sizes < 0] = MISSING
+        sums.append(crcs)
     return np.ascontiguousarray(np.stack(sums, axis=1)) if sums else np.empty((columns.rows, 0), np.uint32)
 
 
 def header(fields: Sequence[str], schema: Schema | None = None) -> bytes:
-    """What the file begins with."""
-    said = {"fields": list(fields)} | ({} if schema is None else {"schema": schema.to_json()})
-    text = json.dumps(said).encode()
+    """Return the first bytes of the file: magic and JSON header."""
+    content = {"fields": list(fields)} | ({} if schema is None else {"schema": schema.to_json()})
+    text = json.dumps(content).encode()
     return MAGIC + len(text).to_bytes(4, "little") + text
 
 
 def finish(file: Growing, samples: int) -> None:
-    """Write the end of the file: how many samples there are, and the checksum of all that stands before."""
+    """Write the end of the file: the number of samples, and the checksum of all bytes before it."""
     file.write(samples.to_bytes(8, "little"))
     crc = 0
-    for at in range(0, file.size, PIECE):
-        crc = _native.crc32c(file.read_at(min(PIECE, file.size - at), at), crc)
+    for offset in range(0, file.size, PIECE):
+        crc = _native.crc32c(file.read_at(min(PIECE, file.size - offset), offset), crc)
     file.write(int(crc).to_bytes(4, "little"))
 
 
-def grow(place: Path, file: Growing, added: int) -> int:
-    """Complete the rows of ``added`` samples, which go behind those of a side-car; where in it they go.
+def grow(path: Path, file: Growing, added: int) -> int:
+    """Complete the rows of ``added`` samples that go behind those of a side-car; return their offset in it.
 
-    What the side-car holds is not read again: its checksum without its last bytes follows from them.
+    The old rows are not read again: their checksum follows from that of the file and its last bytes.
     """
-    with open(place, "rb") as old:
+    with open(path, "rb") as old:
         if old.read(8) != MAGIC:
             raise ValueError("they have another layout; write them anew")
-        at = old.seek(-END, os.SEEK_END)
+        insert_offset = old.seek(-END, os.SEEK_END)
         end = old.read(END)
     samples = int.from_bytes(end[:8], "little") + added
     crc = _shortened(int.from_bytes(end[8:], "little"), end[:8])
     file.write(samples.to_bytes(8, "little"))
-    for done in range(0, file.size, PIECE):
-        crc = _native.crc32c(file.read_at(min(PIECE, file.size - done), done), crc)
+    for offset in range(0, file.size, PIECE):
+        crc = _native.crc32c(file.read_at(min(PIECE, file.size - offset), offset), crc)
     file.write(int(crc).to_bytes(4, "little"))
-    return at
+    return insert_offset
 
 
 def _shortened(crc: int, last: bytes) -> int:
-    """The CRC-32C of some bytes, from that of the same with ``last`` behind them."""
-    # Each byte of the table's highest bits occurs once, so every step can be undone.
+    """Return the CRC-32C of bytes, given that of the same bytes followed by ``last``."""
+    # Each value of the table's high byte occurs once, so every step can be undone.
     table = [_native.crc32c(bytes([n]), 0xFFFFFFFF) ^ 0xFFFFFFFF for n in range(256)]
-    back = {one >> 24: n for n, one in enumerate(table)}
+    index_of_high_byte = {entry >> 24: n for n, entry in enumerate(table)}
     state = crc ^ 0xFFFFFFFF
     for byte in reversed(last):
-        number = back[state >> 24]
-        state = ((state ^ table[number]) << 8 & 0xFFFFFFFF) | (number ^ byte)
+        index = index_of_high_byte[state >> 24]
+        state = ((state ^ table[index]) << 8 & 0xFFFFFFFF) | (index ^ byte)
     return state ^ 0xFFFFFFFF
 
 
 def load(path: str) -> Checksums | None:
-    """The checksums beside a dataset; None where there is no side-car."""
+    """Return the checksums beside a dataset; None if there is no side-car."""
     name = like(path, path.rstrip("/") + SUFFIX)
     if not tree.exists(name):
         return None
@@ -141,9 +141,9 @@ def _parse(data: memoryview) -> Checksums:
     start = 12 + int.from_bytes(data[8:12], "little")
     if version > 1 and (start > end or _native.crc32c(data[:-4]) != int.from_bytes(data[-4:], "little")):
         raise ValueError("it is cut short, or changed since it was written")
-    said = parse_object(data[12:start])
-    fields = [str(one) for one in said["fields"]]
-    schema = Schema.from_json(said["schema"]) if "schema" in said else None
+    content = parse_object(data[12:start])
+    fields = [str(name) for name in content["fields"]]
+    schema = Schema.from_json(content["schema"]) if "schema" in content else None
     sums = np.frombuffer(data[:end], dtype="<u4", offset=start).reshape(-1, max(1, len(fields)))
     if version > 1 and int.from_bytes(data[end:-4], "little") != len(sums):
         raise ValueError(f"it has {len(sums)} rows, and not as many as it says")

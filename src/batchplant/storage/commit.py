@@ -1,14 +1,14 @@
 """Several renames as one: a dataset with its side-cars, or all of its shards, appears at once or not at all.
 
-What is to move out of a hidden folder, and what has to go, is written into the file ``.batchplant.commit`` of
-the target's folder. When it is complete on the disk, the change is decided: whoever is killed after that
-leaves the rest of it to the next process of the same user that opens or writes anything in the folder
+The renames out of a staging directory, and the removals, are written into the file ``.batchplant.commit`` of
+the target's folder. Once that note is complete on the disk, the change is decided: if the process is killed
+after that, the next process of the same user that opens or writes anything in the folder completes the change
 (:func:`recover`). Before that, nothing has changed.
 
 A note is an order to replace and remove files, so only the user who wrote it carries it out: the note, the
-hidden folder and all files in it that it names belong to the effective user, and nobody else may write to
-them. Any other note is ignored, with one warning. The note also has the inode of everything that it names:
-what has taken the place of one of these files since stays untouched.
+staging directory and all files in it that the note names must belong to the effective user, and no other user
+may write to them. Any other note is ignored, with one warning. The note also has the inode of everything that
+it names: a file that has taken the place of one of these since stays untouched.
 """
 
 from __future__ import annotations
@@ -30,90 +30,91 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import BatchplantError, BusyError, DamagedError, ExistsError
-from . import patches as patching
-from .patches import Patch
+from . import file_patches
+from .file_patches import Patch
 
-NAME = ".batchplant.commit"
-MOST_BYTES = 256 << 20
-# Seconds to wait for a process that is at it; it only renames.
-WAIT = 60.0
+NOTE_NAME = ".batchplant.commit"
+MAX_NOTE_BYTES = 256 << 20
+# Seconds to wait for a process that carries out its note; it only renames.
+WAIT_SECONDS = 60.0
 # Seconds to wait for a process of another user, which may hold its note for ever on purpose.
-FOREIGN_WAIT = 1.0
-POLL = 0.01
+FOREIGN_WAIT_SECONDS = 1.0
+POLL_SECONDS = 0.01
 WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
-# More than so many files are synced together with all others.
-MANY = 16
+# More files than this are synced by one sync of everything.
+MAX_SINGLE_SYNCS = 16
 
 RENAME_EXCHANGE = 2
 AT_FDCWD = -100
 
 
 def commit(
-    hidden: Path,
+    staging: Path,
     moves: Iterable[tuple[str, str]],
     removes: Iterable[str] = (),
     patches: Iterable[Patch] = (),
 ) -> None:
-    """Move what lies in the hidden folder beside it, ``moves`` (path inside, name), and remove ``removes``.
+    """Move files out of the staging directory, ``moves`` (path inside, name), and remove ``removes``.
 
-    A file or folder of the same name is replaced. Before anything moves, ``patches`` are written into files
-    that are there. A name may be a path below the folder. All of it happens, or nothing, whoever is killed
-    when. What has been replaced or removed and is a folder lies in the hidden folder afterwards.
+    They move to the parent folder. A file or folder of the same name is replaced. Before anything moves,
+    ``patches`` are written into existing files. A name may be a path below the folder. All of it happens, or
+    nothing, even if the process is killed. Folders that were replaced or removed lie in the staging directory
+    afterwards.
     """
-    folder = hidden.parent
+    folder = staging.parent
     moves = list(moves)
-    gone = [name for name in removes if os.path.lexists(folder / name)]
-    grown = patching.planned(hidden, patches)
+    removed = [name for name in removes if os.path.lexists(folder / name)]
+    planned_patches = file_patches.planned(staging, patches)
     for inside, name in moves:
-        _check(hidden / inside, folder / name)
-    alone = len(moves) == 1 and not gone and not grown and "/" not in moves[0][1]
-    if alone and not _both_folders(hidden / moves[0][0], folder / moves[0][1]):
-        # One rename is a change of its own.
-        os.replace(hidden / moves[0][0], folder / moves[0][1])
+        _check(staging / inside, folder / name)
+    alone = len(moves) == 1 and not removed and not planned_patches and "/" not in moves[0][1]
+    if alone and not _both_folders(staging / moves[0][0], folder / moves[0][1]):
+        # A single rename is atomic by itself.
+        os.replace(staging / moves[0][0], folder / moves[0][1])
         sync(folder)
         return
     plan = {
-        "hidden": hidden.name,
-        "inode": os.lstat(hidden).st_ino,
+        "hidden": staging.name,
+        "inode": os.lstat(staging).st_ino,
         "folder": os.stat(folder).st_ino,
-        "moves": [[inside, name, os.lstat(hidden / inside).st_ino] for inside, name in moves],
-        "removes": gone,
-        "patches": grown,
-        "old": {name: _inode(folder / name) for name in [*(name for _, name in moves), *gone]},
+        "moves": [[inside, name, os.lstat(staging / inside).st_ino] for inside, name in moves],
+        "removes": removed,
+        "patches": planned_patches,
+        "old": {name: _inode(folder / name) for name in [*(name for _, name in moves), *removed]},
     }
     fd = _begin(folder)
     try:
         try:
-            with patching.reserving(folder, grown):
+            with file_patches.reserving(folder, planned_patches):
                 _write(fd, json.dumps(plan).encode() + b"\n")
                 sync(folder)
         except BaseException:
-            # Not decided: the old stays.
+            # Not decided: the old state stays.
             try:
                 os.ftruncate(fd, 0)
             finally:
-                (folder / NAME).unlink(missing_ok=True)
+                (folder / NOTE_NAME).unlink(missing_ok=True)
             raise
         try:
-            _carry_out(folder, plan, hidden)
+            _carry_out(folder, plan, staging)
         except BaseException as error:
-            # It is decided. Once more, and if that fails too, the next one who comes by will do it.
-            _carry_out(folder, plan, hidden)
+            # The change is decided. Try once more; if that fails too, the next process completes it.
+            _carry_out(folder, plan, staging)
             if not isinstance(error, OSError):
                 raise
     finally:
         os.close(fd)
 
 
-def is_decided(hidden: Path) -> bool:
-    """Whether a change that takes from this hidden folder is to be finished by whoever comes by."""
-    fd = _open(os.fspath(hidden.parent / NAME))
+def is_decided(staging: Path) -> bool:
+    """Return whether a decided change that takes files from this staging directory is unfinished."""
+    fd = _open(os.fspath(staging.parent / NOTE_NAME))
     if fd is None:
         return False
     try:
-        # Whoever owns it: what is kept in vain does no harm.
+        # The owner does not matter: keeping a staging directory needlessly does no harm.
         data = _read(fd)
-        return data.endswith(b"\n") and bool(json.loads(data)["hidden"] == hidden.name)
+        return data.endswith(b"\n") and bool(json.loads(data)["hidden"] == staging.name)
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return False
     finally:
@@ -121,16 +122,16 @@ def is_decided(hidden: Path) -> bool:
 
 
 def recover(folder: str | Path) -> None:
-    """Finish what a process of this user that is no more has decided to do in this folder.
+    """Finish a change that a process of this user, which has ended, decided to make in this folder.
 
-    Mostly there is nothing to do. A note that another user wrote, or could have written, is ignored.
+    Usually there is nothing to do. A note that another user wrote, or could have written, is ignored.
     """
     _recover(folder)
 
 
 def _recover(folder: str | Path) -> str | None:
-    """Why the note of this folder is ignored; None where none is there any more."""
-    path = os.path.join(os.fspath(folder) or ".", NAME)
+    """Recover, and return why the note of this folder is ignored; None if there is no note any more."""
+    path = os.path.join(os.fspath(folder) or ".", NOTE_NAME)
     give_up = None
     while True:
         fd = _open(path)
@@ -142,10 +143,10 @@ def _recover(folder: str | Path) -> str | None:
             if reason is not None:
                 return _ignore(fd, path, facts, reason)
             if _locked(fd, path):
-                with _pinned(folder) as here:
-                    return _finish(here, fd, path)
+                with _pinned(folder) as pinned:
+                    return _finish(pinned, fd, path)
             if give_up is None:
-                give_up = time.monotonic() + WAIT + _patience(fd)
+                give_up = time.monotonic() + WAIT_SECONDS + _patience(fd)
         except OSError as error:
             raise BatchplantError(
                 "a write into this folder was interrupted, and cannot be finished now: "
@@ -156,42 +157,42 @@ def _recover(folder: str | Path) -> str | None:
             os.close(fd)
         if time.monotonic() > give_up:
             raise BusyError("another process is about to finish a write into this folder", path=folder)
-        time.sleep(POLL)
+        time.sleep(POLL_SECONDS)
 
 
-def _distrust(facts: os.stat_result, what: str = "it") -> str | None:
-    """Why another user may have made a note, or a hidden folder; None where only this user can have."""
+def _distrust(facts: os.stat_result, subject: str = "it") -> str | None:
+    """Return why a note or staging directory may be another user's; None if it is certainly ours."""
     if facts.st_uid != os.geteuid():
-        return f"{what} belongs to the user {facts.st_uid}"
+        return f"{subject} belongs to the user {facts.st_uid}"
     if facts.st_mode & WRITABLE_BY_OTHERS:
-        return f"other users may write to {what}"
-    # A name that another user gave to a file of ours.
+        return f"other users may write to {subject}"
+    # Another user can give a file of ours a second name.
     if stat.S_ISREG(facts.st_mode) and facts.st_nlink != 1:
-        return f"{what} is a hard link"
+        return f"{subject} is a hard link"
     return None
 
 
-# Notes that a warning was given about: path, inode, and time of the last change.
+# Notes that were warned about: path, inode, and time of the last change.
 _IGNORED: set[tuple[str, int, int]] = set()
 
 
 def _ignore(fd: int, path: str, facts: os.stat_result, reason: str) -> str | None:
-    """Pass over a note that is not this user's: warn once, and give its writer a moment to finish."""
-    known = os.path.abspath(path), facts.st_ino, facts.st_mtime_ns
-    if known in _IGNORED:
+    """Skip a note that is not this user's: warn once, and give its writer a moment to finish."""
+    note_id = os.path.abspath(path), facts.st_ino, facts.st_mtime_ns
+    if note_id in _IGNORED:
         return reason
-    give_up = time.monotonic() + FOREIGN_WAIT
+    give_up = time.monotonic() + FOREIGN_WAIT_SECONDS
     while time.monotonic() < give_up:
         try:
             fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
             break
         except BlockingIOError:
-            time.sleep(POLL)
+            time.sleep(POLL_SECONDS)
         except OSError:
             break
     if not os.path.lexists(path):
         return None
-    _IGNORED.add(known)
+    _IGNORED.add(note_id)
     ours = facts.st_uid == os.geteuid()
     advice = (
         "write them anew and remove it" if ours else "its owner finishes that write by opening one of them"
@@ -207,25 +208,25 @@ def _ignore(fd: int, path: str, facts: os.stat_result, reason: str) -> str | Non
 
 @contextlib.contextmanager
 def _pinned(folder: str | Path) -> Iterator[Path]:
-    """A path that leads to this very folder until the end, even if another is given its name meanwhile."""
+    """Give a path to this very folder until the end, even if another folder gets its name meanwhile."""
     fd = os.open(os.fspath(folder) or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        way = Path(f"/proc/self/fd/{fd}")
-        yield way if way.exists() else Path(folder)
+        path = Path(f"/proc/self/fd/{fd}")
+        yield path if path.exists() else Path(folder)
     finally:
         os.close(fd)
 
 
 def _patience(fd: int) -> float:
-    """Seconds that what the note says may take beyond some renames."""
+    """Return the seconds that the note's change may take beyond some renames."""
     try:
-        return patching.patience(json.loads(_read(fd))["patches"])
+        return file_patches.patience(json.loads(_read(fd))["patches"])
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return 0
 
 
 def _read(fd: int) -> bytes:
-    return os.pread(fd, min(os.fstat(fd).st_size, MOST_BYTES), 0)
+    return os.pread(fd, min(os.fstat(fd).st_size, MAX_NOTE_BYTES), 0)
 
 
 def _open(path: str) -> int | None:
@@ -237,13 +238,13 @@ def _open(path: str) -> int | None:
             return None
         except OSError as error:
             if error.errno not in (errno.EACCES, errno.EROFS, errno.EPERM) or mode == os.O_RDONLY:
-                # Neither a folder that may not be looked into nor a link is a change of ours.
+                # Neither an unreadable folder nor a link is a note of ours.
                 return None
     return None
 
 
 def _locked(fd: int, path: str) -> bool:
-    """Whether nobody else is at it, and it is still there."""
+    """Lock the note; return False if another process has the lock, or the note is gone."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return os.path.samestat(os.fstat(fd), os.lstat(path))
@@ -252,18 +253,18 @@ def _locked(fd: int, path: str) -> bool:
 
 
 def _begin(folder: Path) -> int:
-    """The file of the folder's change, empty, and locked by us."""
-    path = folder / NAME
+    """Create the folder's note, empty, and locked by us; return its descriptor."""
+    path = folder / NOTE_NAME
     while True:
-        reason = _recover(folder)
+        obstacle = _recover(folder)
         try:
-            # Only its owner may write to it, whatever the umask says.
+            # Only its owner may write to it, regardless of the umask.
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         except FileExistsError:
-            reason = reason or _obstacle(path)
-            if reason is not None:
+            obstacle = obstacle or _obstacle(path)
+            if obstacle is not None:
                 message = (
-                    f"it stands in the way of this write, for {reason}; remove it, or have its owner do so"
+                    f"it stands in the way of this write, for {obstacle}; remove it, or have its owner do so"
                 )
                 raise ExistsError(message, path=path) from None
             continue
@@ -273,7 +274,7 @@ def _begin(folder: Path) -> int:
 
 
 def _obstacle(path: Path) -> str | None:
-    """Why something of a note's name is none; None where another process of ours is about to commit."""
+    """Return why a file with the note's name is no note; None if another process of ours begins to commit."""
     with contextlib.suppress(FileNotFoundError):
         facts = os.lstat(path)
         if not stat.S_ISREG(facts.st_mode):
@@ -290,9 +291,9 @@ def _write(fd: int, data: bytes) -> None:
 
 
 def _finish(folder: Path, fd: int, path: str) -> str | None:
-    """Do what the note says, or give the reason to ignore it; one that was not complete says nothing."""
+    """Carry out a note, or return the reason to ignore it; an incomplete note decides nothing."""
     facts = os.fstat(fd)
-    if not stat.S_ISREG(facts.st_mode) or facts.st_size > MOST_BYTES:
+    if not stat.S_ISREG(facts.st_mode) or facts.st_size > MAX_NOTE_BYTES:
         raise DamagedError("it is no file of ours; remove it", path=path)
     data = _read(fd)
     try:
@@ -300,9 +301,9 @@ def _finish(folder: Path, fd: int, path: str) -> str | None:
     except (ValueError, RecursionError):
         plan = None
     if plan is None:
-        # Nothing was decided, so that it may as well stay where it cannot be removed.
+        # Nothing was decided, so the note may stay if it cannot be removed.
         with contextlib.suppress(OSError):
-            (folder / NAME).unlink(missing_ok=True)
+            (folder / NOTE_NAME).unlink(missing_ok=True)
         return None
     if not _is_ours(folder, plan):
         raise DamagedError(
@@ -310,72 +311,77 @@ def _finish(folder: Path, fd: int, path: str) -> str | None:
             "write it anew and remove this file",
             path=path,
         )
-    with _pinned(folder / plan["hidden"]) as hidden:
-        reason = _distrust_any(hidden, plan)
+    with _pinned(folder / plan["hidden"]) as staging:
+        reason = _distrust_any(staging, plan)
         if reason is not None:
             return _ignore(fd, path, facts, reason)
         try:
-            complete = _carry_out(folder, plan, hidden, only_old=True)
+            complete = _carry_out(folder, plan, staging, only_old=True)
         except BatchplantError as error:
             error.path = path
             raise
         with contextlib.suppress(OSError):
-            for name in os.listdir(hidden) if complete else ():
-                _remove_all(hidden / name)
+            for name in os.listdir(staging) if complete else ():
+                _remove_all(staging / name)
             os.rmdir(folder / plan["hidden"])
     return None
 
 
 def _is_ours(folder: Path, plan: Any) -> bool:
-    """Whether this machine wrote it, here: an archive cannot know the number that a folder will get."""
+    """Return whether this machine wrote the note, here: an archive cannot know a folder's future inode."""
     try:
         patches = plan.get("patches", [])
-        ways = [way for path, name, _ in plan["moves"] for way in (path, name)]
-        ways += [one[key] for one in patches for key in ("inside", "name")]
+        paths = [
+            path_or_name for inside_path, name, _ in plan["moves"] for path_or_name in (inside_path, name)
+        ]
+        paths += [patch[key] for patch in patches for key in ("inside", "name")]
         names = [plan["hidden"], *plan["removes"]]
-        inside = [part for way in ways for part in way.split("/")]
+        components = [component for path in paths for component in path.split("/")]
         plain = all(
-            isinstance(one, str) and one not in ("", ".", "..", NAME) and "/" not in one and "\0" not in one
-            for one in [*names, *inside]
+            isinstance(part, str)
+            and part not in ("", ".", "..", NOTE_NAME)
+            and "/" not in part
+            and "\0" not in part
+            for part in [*names, *components]
         )
-        for name in [*names, *inside]:
+        for name in [*names, *components]:
             # Raises ValueError for a name that no file can have.
             os.fsencode(name)
         if not plain or not all(isinstance(number, int) for _, _, number in plan["moves"]):
             return False
-        if not patching.are_sound(patches) or not isinstance(plan.get("old", {}), dict):
+        if not file_patches.are_sound(patches) or not isinstance(plan.get("old", {}), dict):
             return False
         if plan.get("folder") not in (None, os.stat(folder).st_ino):
             return False
-        hidden = os.lstat(folder / plan["hidden"])
-        return stat.S_ISDIR(hidden.st_mode) and bool(hidden.st_ino == plan["inode"])
+        staging = os.lstat(folder / plan["hidden"])
+        return stat.S_ISDIR(staging.st_mode) and bool(staging.st_ino == plan["inode"])
     except (LookupError, TypeError, ValueError, AttributeError, OSError):
         return False
 
 
-def _distrust_any(hidden: Path, plan: dict[str, Any]) -> str | None:
-    """Why another user may have made the hidden folder, or something in it that the note names."""
-    reason = _distrust(os.stat(hidden), plan["hidden"])
+def _distrust_any(staging: Path, plan: dict[str, Any]) -> str | None:
+    """Return why another user may have made the staging directory, or a file in it that the note names."""
+    reason = _distrust(os.stat(staging), plan["hidden"])
     named: list[tuple[str, int | None]] = [(inside, inode) for inside, _, inode in plan["moves"]]
-    named += [(one["inside"], None) for one in plan.get("patches", ())]
+    named += [(patch["inside"], None) for patch in plan.get("patches", ())]
     for inside, inode in named if reason is None else ():
-        for way in [*reversed(Path(inside).parents[:-1]), Path(inside)]:
+        for path in [*reversed(Path(inside).parents[:-1]), Path(inside)]:
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-                facts = os.lstat(hidden / way)
-                # After it was moved, what it has replaced may have its place.
-                if way == Path(inside) and inode not in (None, facts.st_ino):
+                facts = os.lstat(staging / path)
+                # After the move, the file that it replaced may have its place.
+                if path == Path(inside) and inode not in (None, facts.st_ino):
                     continue
                 if stat.S_ISLNK(facts.st_mode) or facts.st_uid != os.geteuid():
-                    return f"{plan['hidden']}/{way} is a link, or belongs to another user"
+                    return f"{plan['hidden']}/{path} is a link, or belongs to another user"
     return reason
 
 
-def _carry_out(folder: Path, plan: dict[str, Any], hidden: Path, *, only_old: bool = False) -> bool:
-    """All that is still to do, however much was done before.
+def _carry_out(folder: Path, plan: dict[str, Any], staging: Path, *, only_old: bool = False) -> bool:
+    """Do all that is still to do, however much was done before.
 
-    ``only_old``: what has taken the place of an old file since stays. Whether nothing had.
+    ``only_old``: a file that has taken the place of an old one since stays. Return whether there was none.
     """
-    # Older versions noted no inodes of what they replaced.
+    # Older versions wrote no inodes of the files to replace.
     old, complete = plan.get("old"), True
 
     def replaces(name: str) -> bool:
@@ -384,32 +390,32 @@ def _carry_out(folder: Path, plan: dict[str, Any], hidden: Path, *, only_old: bo
         complete = complete and fits
         return fits
 
-    for one in plan.get("patches", ()):
-        patching.carry_out(folder, hidden, one)
+    for patch in plan.get("patches", ()):
+        file_patches.carry_out(folder, staging, patch)
     for number, (inside, name, inode) in enumerate(plan["moves"]):
-        made = hidden / inside
+        staged = staging / inside
         with contextlib.suppress(FileNotFoundError):
-            if os.lstat(made).st_ino == inode and replaces(name):
-                patching.check_way(folder, name)
-                _replace(made, folder / name, hidden / f"replaced-{number}")
+            if os.lstat(staged).st_ino == inode and replaces(name):
+                file_patches.make_parents(folder, name)
+                _replace(staged, folder / name, staging / f"replaced-{number}")
     below = {(folder / name).parent for _, name, _ in plan["moves"] if "/" in name}
     sync_all(below)
     for number, name in enumerate(plan["removes"]):
-        there = folder / name
+        target = folder / name
         with contextlib.suppress(FileNotFoundError):
             if not replaces(name):
                 continue
-            if stat.S_ISDIR(os.lstat(there).st_mode):
-                os.rename(there, hidden / f"removed-{number}")
+            if stat.S_ISDIR(os.lstat(target).st_mode):
+                os.rename(target, staging / f"removed-{number}")
             else:
-                os.unlink(there)
+                os.unlink(target)
     sync(folder)
-    (folder / NAME).unlink(missing_ok=True)
+    (folder / NOTE_NAME).unlink(missing_ok=True)
     return complete
 
 
 def _inode(path: Path) -> int | None:
-    """The inode of what has this name, be it a link; None where nothing has."""
+    """Return the inode of a name, be it a link; None if there is none."""
     try:
         return os.lstat(path).st_ino
     except (FileNotFoundError, NotADirectoryError):
@@ -424,26 +430,26 @@ def _remove_all(path: Path) -> None:
         os.unlink(path)
 
 
-def _replace(made: Path, there: Path, aside: Path) -> None:
-    if not _both_folders(made, there):
-        os.replace(made, there)
-    elif not _exchange(made, there):
-        os.rename(there, aside)
-        os.rename(made, there)
+def _replace(staged: Path, target: Path, aside: Path) -> None:
+    if not _both_folders(staged, target):
+        os.replace(staged, target)
+    elif not _exchange(staged, target):
+        os.rename(target, aside)
+        os.rename(staged, target)
 
 
-def _both_folders(made: Path, there: Path) -> bool:
-    return made.is_dir() and there.is_dir() and not there.is_symlink()
+def _both_folders(staged: Path, target: Path) -> bool:
+    return staged.is_dir() and target.is_dir() and not target.is_symlink()
 
 
-def _check(made: Path, there: Path) -> None:
-    """A file replaces a file, and a folder a folder."""
-    if not os.path.lexists(there):
+def _check(staged: Path, target: Path) -> None:
+    """Check that a file replaces a file, and a folder a folder."""
+    if not os.path.lexists(target):
         return
-    if made.is_dir() and not _both_folders(made, there):
-        raise ExistsError("it is no folder; remove it first", path=there)
-    if not made.is_dir() and there.is_dir() and not there.is_symlink():
-        raise ExistsError("it is a folder; remove it first", path=there)
+    if staged.is_dir() and not _both_folders(staged, target):
+        raise ExistsError("it is no folder; remove it first", path=target)
+    if not staged.is_dir() and target.is_dir() and not target.is_symlink():
+        raise ExistsError("it is a folder; remove it first", path=target)
 
 
 @functools.cache
@@ -451,25 +457,25 @@ def _renameat2() -> Callable[..., int] | None:
     return getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
 
 
-def _exchange(one: Path, other: Path) -> bool:
-    """Swap two folders in one step; False where the system cannot."""
+def _exchange(first: Path, second: Path) -> bool:
+    """Swap two folders atomically; return False if the system cannot."""
     rename = _renameat2()
     if rename is None:
         return False
-    paths = os.fsencode(one), os.fsencode(other)
+    paths = os.fsencode(first), os.fsencode(second)
     if rename(AT_FDCWD, paths[0], AT_FDCWD, paths[1], RENAME_EXCHANGE) == 0:
         return True
     code = ctypes.get_errno()
     if code in (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP):
         return False
-    raise OSError(code, os.strerror(code), str(other))
+    raise OSError(code, os.strerror(code), str(second))
 
 
 def put_file(path: str | Path, data: Any, size: int | None = None) -> None:
-    """Write a file: the old one is there or the new one, never a part. ``size``: zeros follow up to it."""
+    """Write a file atomically. ``size``: zeros follow up to it."""
     path = Path(path)
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    # Whoever may write to the folder could have put a link there, but does not know this name.
+    # Another user who may write to the folder could put a link there, but cannot guess this name.
     fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
         try:
@@ -488,8 +494,8 @@ def put_file(path: str | Path, data: Any, size: int | None = None) -> None:
 
 
 def sync_all(paths: Collection[Path]) -> None:
-    """:func:`sync` of each, or of everything where they are many."""
-    if len(paths) > MANY:
+    """:func:`sync` each path, or everything if there are many."""
+    if len(paths) > MAX_SINGLE_SYNCS:
         os.sync()
         return
     for path in paths:
@@ -497,7 +503,7 @@ def sync_all(paths: Collection[Path]) -> None:
 
 
 def sync(path: Path) -> None:
-    """Make a file, or the renames in a folder, last through a power cut."""
+    """Make a file, or the renames in a folder, durable."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)

@@ -1,11 +1,11 @@
 """Random access into GZIP, ZLIB and Zstandard files.
 
-A GZIP file is read from seek points, which indexed_gzip finds: each remembers 32 KiB of what was unpacked
-before it, so that unpacking can begin there. There is one every MiB; a read costs half of that on average.
-The points can be kept (:meth:`GzipSource.points`), and a reader that has them opens at once.
+A GZIP file is read from seek points, which indexed_gzip finds: each has the 32 KiB of unpacked data before
+it, so that decompression can begin there. There is one every MiB; a read costs half of that on average. The
+points can be saved (:meth:`GzipSource.points`), and a reader that has them opens at once.
 
-For ZLIB and Zstandard files there is no library that could do this. They are unpacked once when they are
-opened: into memory, or, from 64 MiB on, into a temporary file without a name.
+No library does this for ZLIB and Zstandard files. They are unpacked once when they are opened: into memory,
+or, from 64 MiB on, into an unnamed temporary file.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from ..schema.columns import I64, U8, Ragged, as_bytes
 from . import Source, limits, open_source, plan_ranges
 from .cache import ChunkCache
 
-# How zlib is told what it is to expect.
+# The wbits argument of zlib.
 WBITS = {"gzip": 31, "zlib": 15}
-# What `verify` calls what :func:`check_gzip` does.
+# Name of the check of :func:`check_gzip` in a report of `verify`.
 CHECKED = "CRC of gzip"
-PIECE = 1 << 20
-# A file of very many tiny members is copied that often, so little is handed over at a time.
-FEED = 16 << 10
-SPACING = 1 << 20
-# Runs that lie closer are unpacked in one go.
-GAP, MOST = 128 << 10, 8 << 20
-IN_MEMORY = 64 << 20
+PIECE_BYTES = 1 << 20
+# Small, because in a file of very many tiny members the rest of the input is copied per member.
+INPUT_BYTES = 16 << 10
+SEEK_POINT_BYTES = 1 << 20
+# Runs that lie closer are unpacked together.
+MAX_GAP_BYTES, MAX_RUN_BYTES = 128 << 10, 8 << 20
+MAX_MEMORY_BYTES = 64 << 20
 
 
 def kind_of(head: bytes) -> str | None:
-    """What a file that begins like this is packed with: gzip, zlib, or None."""
+    """Return the compression of a file that begins like this: gzip, zlib, or None."""
     if head[:3] == b"\x1f\x8b\x08":
         return "gzip"
     # Deflate with a window of at most 32 KiB, and a check of the two bytes; no preset dictionary.
@@ -49,16 +49,16 @@ def kind_of(head: bytes) -> str | None:
 
 
 def is_zstd(head: bytes) -> bool:
-    """Whether a file that begins like this is packed with Zstandard."""
+    """Return whether a file that begins like this is compressed with Zstandard."""
     return head[:4] == b"\x28\xb5\x2f\xfd"
 
 
 def unzstd(source: Source) -> Iterator[U8]:
-    """Everything that is packed in it, in pieces of at most 1 MiB; damage is a DamagedError."""
+    """Yield the unpacked data in pieces of at most 1 MiB; damage is a DamagedError."""
     pyarrow = _pyarrow()
     try:
         stream = pyarrow.CompressedInputStream(pyarrow.PythonFile(source.file(), mode="r"), "zstd")
-        while piece := stream.read(PIECE):
+        while piece := stream.read(PIECE_BYTES):
             yield np.frombuffer(piece, dtype=np.uint8)
     except BatchplantError:
         raise
@@ -67,7 +67,7 @@ def unzstd(source: Source) -> Iterator[U8]:
 
 
 def zstd_compress(level: int | None = None) -> Callable[[U8], bytes]:
-    """Packs bytes as a frame of its own."""
+    """Return a function that compresses bytes to a Zstandard frame."""
     pyarrow = _pyarrow()
     if not 1 <= (3 if level is None else level) <= 22:
         raise OptionError(f"level is 1 to 22 for zstd, not {level}")
@@ -81,27 +81,27 @@ def zstd_compress(level: int | None = None) -> Callable[[U8], bytes]:
 
 
 def inflate(source: Source, kind: str = "gzip", report: Callable[[int], None] | None = None) -> Iterator[U8]:
-    """Everything that is packed in it, in pieces of at most 1 MiB; damage is a DamagedError.
+    """Yield the unpacked data in pieces of at most 1 MiB; damage is a DamagedError.
 
-    ``report`` is told how many of the packed bytes are done. Zeros behind the end are taken for padding.
+    ``report`` is called with the number of compressed bytes done. Zeros behind the end count as padding.
     """
     if kind not in WBITS:
         raise OptionError(f"the compression is gzip or zlib, not {kind!r}", path=source.path)
     unpack: Any = None
     members = 0
-    for at in range(0, source.size, FEED):
-        data: Any = source.view(at, min(FEED, source.size - at)).data
-        end = at + len(data)
+    for offset in range(0, source.size, INPUT_BYTES):
+        data: Any = source.view(offset, min(INPUT_BYTES, source.size - offset)).data
+        end = offset + len(data)
         while len(data):
             if unpack is None:
                 if members and not any(data):
                     break
                 unpack = zlib.decompressobj(WBITS[kind])
             try:
-                out = unpack.decompress(data, PIECE)
+                out = unpack.decompress(data, PIECE_BYTES)
             except zlib.error as error:
-                said = f"not sound {kind}: {error}"
-                raise DamagedError(said, path=source.path, offset=end - len(data)) from None
+                message = f"not sound {kind}: {error}"
+                raise DamagedError(message, path=source.path, offset=end - len(data)) from None
             if out:
                 yield np.frombuffer(out, dtype=np.uint8)
             data = memoryview(unpack.unused_data if unpack.eof else unpack.unconsumed_tail)
@@ -115,19 +115,19 @@ def inflate(source: Source, kind: str = "gzip", report: Callable[[int], None] | 
 
 
 class GzipSource(Source):
-    """What is packed in a GZIP file, as if it were a file of its own; ``size`` is that of the unpacked bytes.
+    """The unpacked content of a GZIP file; ``size`` is the number of unpacked bytes.
 
-    ``points``: what :meth:`points` gave for the very same file.
+    ``points``: the result of :meth:`points` for the very same file.
     """
 
     def __init__(self, packed: Source, size: int, points: U8 | None = None) -> None:
         super().__init__(packed.path, size)
         self.packed = packed
         self._lock = threading.Lock()
-        # Its own exceptions are kinds of these. Reads have their size; a buffer would unpack beyond it.
+        # Its own exceptions derive from these. Reads have their size; a buffer would unpack beyond it.
         self._errors = (OSError, ValueError)
         self._file = _indexed_gzip().IndexedGzipFile(
-            fileobj=packed.file(), spacing=SPACING, buffer_size=1, readbuf_size=FEED
+            fileobj=packed.file(), spacing=SEEK_POINT_BYTES, buffer_size=1, readbuf_size=INPUT_BYTES
         )
         if points is not None:
             try:
@@ -136,7 +136,7 @@ class GzipSource(Source):
                 raise DamagedError(f"the seek points are damaged: {error}", path=self.path) from None
 
     def points(self) -> U8:
-        """The seek points, for whoever opens the file next; takes a pass over it."""
+        """Return the seek points, for a later open of the file; takes a pass over it."""
         out = io.BytesIO()
         with self._lock:
             try:
@@ -147,7 +147,7 @@ class GzipSource(Source):
         return np.frombuffer(out.getvalue(), dtype=np.uint8)
 
     def _unsound(self, error: Exception) -> BatchplantError:
-        """What was wrong: the server that did not give the bytes, or the bytes."""
+        """Return the error: the server did not deliver the bytes, or the bytes are damaged."""
         return self.packed.failure() or DamagedError(f"not sound gzip: {error}", path=self.path)
 
     def _view(self, start: int, size: int) -> U8:
@@ -167,17 +167,19 @@ class GzipSource(Source):
         return super().gather(starts, sizes)
 
     def check(self, starts: I64, sizes: I64) -> None:
-        """DamagedError where a run is longer than so few packed bytes may make it."""
-        most = int(sizes.max(initial=0))
-        if most > limits.allowed(self.packed.size):
+        """Raise a DamagedError if a run is longer than so few compressed bytes may unpack to."""
+        largest = int(sizes.max(initial=0))
+        if largest > limits.allowed(self.packed.size):
             offset = int(starts[int(np.argmax(sizes))])
-            raise DamagedError(limits.too_large("it", most, self.packed.size), path=self.path, offset=offset)
+            raise DamagedError(
+                limits.too_large("it", largest, self.packed.size), path=self.path, offset=offset
+            )
 
     def _gather(self, starts: I64, sizes: I64, out: U8, out_starts: I64) -> None:
-        some = np.flatnonzero(sizes)
-        ranges, where = plan_ranges(starts[some], sizes[some], gap=GAP, most=MOST)
+        nonempty = np.flatnonzero(sizes)
+        ranges, where = plan_ranges(starts[nonempty], sizes[nonempty], gap=MAX_GAP_BYTES, most=MAX_RUN_BYTES)
         for number, (first, end) in enumerate(ranges):
-            rows = some[where == number]
+            rows = nonempty[where == number]
             data = self._view(first, end - first)
             _native.copy_runs(data, starts[rows] - first, sizes[rows], out, out_starts[rows])
 
@@ -189,7 +191,7 @@ class GzipSource(Source):
 
 
 class CachedSource(Source):
-    """The same with pieces that are kept for a while, because getting them costs more than keeping them."""
+    """A GzipSource with a cache of pieces, because unpacking them again costs more than caching them."""
 
     def __init__(self, source: GzipSource) -> None:
         super().__init__(source.path, source.size)
@@ -201,26 +203,26 @@ class CachedSource(Source):
         return super().gather(starts, sizes)
 
     def _piece(self, number: int) -> U8:
-        start = number * PIECE
+        start = number * PIECE_BYTES
         return self._pieces.get(
             number,
-            lambda: self._source.view(start, min(PIECE, self.size - start)),
+            lambda: self._source.view(start, min(PIECE_BYTES, self.size - start)),
             lambda piece: piece.nbytes,
         )
 
     def _view(self, start: int, size: int) -> U8:
-        first, last = start // PIECE, max(start, start + size - 1) // PIECE
-        if first * PIECE >= self.size:
+        first, last = start // PIECE_BYTES, max(start, start + size - 1) // PIECE_BYTES
+        if first * PIECE_BYTES >= self.size:
             return np.empty(0, dtype=np.uint8)
         pieces = [self._piece(number) for number in range(first, last + 1)]
-        whole = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
-        return whole[start - first * PIECE :][:size]
+        data = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+        return data[start - first * PIECE_BYTES :][:size]
 
     def _gather(self, starts: I64, sizes: I64, out: U8, out_starts: I64) -> None:
-        some = np.flatnonzero(sizes)
-        ranges, where = plan_ranges(starts[some], sizes[some], gap=0, most=MOST)
+        nonempty = np.flatnonzero(sizes)
+        ranges, where = plan_ranges(starts[nonempty], sizes[nonempty], gap=0, most=MAX_RUN_BYTES)
         for number, (first, end) in enumerate(ranges):
-            rows = some[where == number]
+            rows = nonempty[where == number]
             data = self._view(first, end - first)
             _native.copy_runs(data, starts[rows] - first, sizes[rows], out, out_starts[rows])
 
@@ -231,7 +233,7 @@ class CachedSource(Source):
 
 
 def check_gzip(path: str) -> None:
-    """A pass over a GZIP file that compares its checksums, which reading parts of it does not."""
+    """Check the checksums of a GZIP file by a pass over it; reading parts of it does not."""
     source = open_source(path)
     try:
         for _ in inflate(source):
@@ -241,7 +243,7 @@ def check_gzip(path: str) -> None:
 
 
 class UnpackedSource(Source):
-    """What was packed, unpacked."""
+    """Unpacked data, in memory or mapped."""
 
     def __init__(self, path: str, data: U8) -> None:
         super().__init__(path, len(data))
@@ -259,7 +261,7 @@ class UnpackedSource(Source):
 
 
 def limited(pieces: Iterator[U8], path: str, stored: int) -> Iterator[U8]:
-    """The pieces, up to as many bytes as a file of ``stored`` bytes may unpack to; then a DamagedError."""
+    """Yield the pieces, up to the size that a file of ``stored`` bytes may unpack to; then a DamagedError."""
     size = 0
     for piece in pieces:
         size += len(piece)
@@ -269,24 +271,24 @@ def limited(pieces: Iterator[U8], path: str, stored: int) -> Iterator[U8]:
 
 
 def unpack(packed: Source, kind: str) -> UnpackedSource:
-    """All of it, in memory or in a temporary file."""
+    """Unpack a source into memory or into a temporary file."""
     pieces = unzstd(packed) if kind == "zstd" else inflate(packed, kind)
-    return kept(packed.path, pieces, packed.size)
+    return collect(packed.path, pieces, packed.size)
 
 
-def kept(path: str, pieces: Iterator[U8], stored: int) -> UnpackedSource:
-    """All of these pieces of a file of ``stored`` bytes, in memory or in a temporary file."""
+def collect(path: str, pieces: Iterator[U8], stored: int) -> UnpackedSource:
+    """Collect the pieces of a file of ``stored`` bytes in memory or in a temporary file."""
     pieces = limited(pieces, path, stored)
     memory: list[U8] = []
     size = 0
     for piece in pieces:
         memory.append(piece)
         size += len(piece)
-        if size >= IN_MEMORY:
+        if size >= MAX_MEMORY_BYTES:
             break
     else:
         return UnpackedSource(path, np.concatenate(memory) if memory else np.empty(0, np.uint8))
-    # It has no name, and is gone with the last view of it, however this process ends.
+    # Unnamed: it is gone with the last view of it, however this process ends.
     with tempfile.TemporaryFile(prefix="batchplant-") as file:
         while memory:
             file.write(memory.pop(0).data)
@@ -299,9 +301,9 @@ def kept(path: str, pieces: Iterator[U8], stored: int) -> UnpackedSource:
 def open_gzip(
     path: str | Source, kind: str = "gzip", *, size: int | None = None, points: U8 | None = None
 ) -> Source:
-    """Random access into what is packed in a file. A pass over the file checks it, and finds its size.
+    """Open a compressed file for random access. A pass over the file checks it, and finds its size.
 
-    With the ``size`` (and the ``points``) that an earlier reader found, GZIP files are opened without one.
+    With the ``size`` (and the ``points``) of an earlier reader, GZIP files are opened without one.
     """
     packed = path if isinstance(path, Source) else open_source(path)
     if kind != "gzip":

@@ -1,8 +1,8 @@
-"""How much one small file may make of itself: the most that a cell, chunk, line or image may unpack to.
+"""Limits on unpacked sizes: the most that a cell, chunk, line or image may unpack to.
 
-What is stored as it is needs no limit: a file cannot hold more than its own size. What is packed, or is only
-a claim in a header, is refused before memory is taken for it. :func:`max_bytes` sets the limit, and so does
-the environment variable BATCHPLANT_MAX_BYTES for all processes.
+Data that is stored uncompressed needs no limit: a file cannot hold more than its own size. Data that is
+compressed, or that is only a claim in a header, is refused before memory is allocated for it.
+:func:`max_bytes` sets the limit, and so does the environment variable BATCHPLANT_MAX_BYTES for all processes.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from ..errors import DamagedError, OptionError
 
 VARIABLE = "BATCHPLANT_MAX_BYTES"
 DEFAULT = 512 << 20
-# Of an image, of all pages of a TIFF and of all images of an animation together.
+# For an image, all pages of a TIFF and all frames of an animation together.
 PIXELS_VARIABLE = "BATCHPLANT_MAX_PIXELS"
 DEFAULT_PIXELS = 1 << 28
-# Real data that is larger than the limit shrinks by less than this when it is packed.
+# Highest plausible compression ratio of real data that is larger than the limit.
 PLAUSIBLE = 16
 
 _most: int | None = None
@@ -24,9 +24,9 @@ _most_pixels: int | None = None
 
 
 def max_bytes(size: int | None = None) -> int:
-    """What a cell, chunk, line or image may always unpack to; a number sets it, for this process.
+    """Return the size a cell, chunk, line or image may always unpack to; a number sets it, for this process.
 
-    At first it is the number in the environment variable BATCHPLANT_MAX_BYTES, or 512 MiB. What is stored in
+    The default is the environment variable BATCHPLANT_MAX_BYTES, or 512 MiB. Data that is stored in
     more than a sixteenth of that may unpack to sixteen times its stored size.
     """
     global _most
@@ -36,10 +36,10 @@ def max_bytes(size: int | None = None) -> int:
 
 
 def max_pixels(pixels: int | None = None) -> int:
-    """The most pixels that an image may have; a number sets it, for this process and from now on.
+    """Return the largest number of pixels of an image; a number sets it, for this process and from now on.
 
-    At first it is the number in the environment variable BATCHPLANT_MAX_PIXELS, or 2**28. What its pixels
-    take in memory is held to :func:`max_bytes` besides.
+    The default is the environment variable BATCHPLANT_MAX_PIXELS, or 2**28. The memory of the pixels is
+    subject to :func:`max_bytes` besides.
     """
     global _most_pixels
     if pixels is not None or _most_pixels is None:
@@ -47,27 +47,27 @@ def max_pixels(pixels: int | None = None) -> int:
     return _most_pixels
 
 
-def _stated(number: int | None, variable: str, usual: int, unit: str) -> int:
-    """The number, else that in the environment, else the usual one."""
+def _stated(number: int | None, variable: str, default: int, unit: str) -> int:
+    """Return the number, else that of the environment variable, else the default."""
     if number is None:
-        given = os.environ.get(variable, "")
-        if given and not given.isdecimal():
-            raise OptionError(f"{variable} is a number of {unit}, not {given!r}")
-        number = int(given or usual)
+        setting = os.environ.get(variable, "")
+        if setting and not setting.isdecimal():
+            raise OptionError(f"{variable} is a number of {unit}, not {setting!r}")
+        number = int(setting or default)
     if isinstance(number, bool) or not isinstance(number, int) or number < 1:
         raise OptionError(f"the limit is a number of {unit} from 1 on, not {number!r}")
     return number
 
 
 def allowed(stored: int = 0) -> int:
-    """The most bytes that ``stored`` bytes may unpack to; without a number, what nothing at all may claim."""
+    """Return the bytes that ``stored`` bytes may unpack to; without a number, the limit for a bare claim."""
     return max(max_bytes(), PLAUSIBLE * stored)
 
 
-def check(what: str, size: int, stored: int = 0) -> None:
-    """Raise a DamagedError where ``stored`` bytes claim to unpack to more than they may."""
+def check(subject: str, size: int, stored: int = 0) -> None:
+    """Raise a DamagedError if ``stored`` bytes claim to unpack to more than they may."""
     if size > allowed(stored):
-        raise DamagedError(too_large(what, size, stored))
+        raise DamagedError(too_large(subject, size, stored))
 
 
 def check_rows(rows: int, stored: int = 0) -> None:
@@ -75,12 +75,12 @@ def check_rows(rows: int, stored: int = 0) -> None:
     check(f"the list of {rows:,} rows", 8 * rows, stored)
 
 
-def too_large(what: str, size: int | None, stored: int = 0) -> str:
-    """The message for it: ``a line unpacks to 4,294,967,296 bytes from 4,203, and the limit is …``."""
-    found = f"{size:,} bytes" if size is not None else "too many bytes"
+def too_large(subject: str, size: int | None, stored: int = 0) -> str:
+    """Return the message: ``a line unpacks to 4,294,967,296 bytes from 4,203, and the limit is …``."""
+    claimed = f"{size:,} bytes" if size is not None else "too many bytes"
     source = f" from {stored:,}" if stored else ""
     return (
-        f"{what} unpacks to {found}{source}, and the limit is {allowed(stored):,}; "
+        f"{subject} unpacks to {claimed}{source}, and the limit is {allowed(stored):,}; "
         f"raise it with {VARIABLE} or batchplant.max_bytes"
     )
 

@@ -1,6 +1,6 @@
-"""What servers told about folders and files while datasets are opened: :func:`keeping`.
+"""Cache of listings while datasets are opened: :func:`keeping`.
 
-A thousand shards and their side-cars cost one listing then, and not a request each.
+A thousand shards and their side-cars then cost one listing instead of a request each.
 """
 
 from __future__ import annotations
@@ -19,208 +19,211 @@ from .remote.blocks import NOW
 from .remote.client import TransientError
 from .urls import is_remote, like, parent, place_of
 
-# Files whose names begin alike; where there are more, side-cars are asked for one by one.
-MOST_AROUND = 100
-# From so many files of one folder on, it is listed; below, each is with its side-cars.
-MANY = 8
+# Entries whose names begin with a file's name; if there are more, side-cars are requested one by one.
+MAX_ENTRIES_AROUND = 100
+# From this many files of one folder on, the folder is listed; below, each file with its side-cars.
+MIN_FILES_TO_LIST_FOLDER = 8
 
 T = TypeVar("T")
 
 
 class Listings:
-    """What servers told while datasets are opened."""
+    """Answers of servers while datasets are opened."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.users = 0
         self.process = os.getpid()
-        # By the URL of a folder: its objects by name, and its folders.
+        # By the URL of a folder: its objects by name, and its subfolders.
         self.levels: dict[str, tuple[dict[str, Entry], list[str]]] = {}
-        # By the URL of a file: the objects whose names begin with its name, by name; None where there are
-        # too many, or none may be listed.
+        # By the URL of a file: the objects whose names begin with its name, by name; None if there are too
+        # many, or if listing is not allowed.
         self.around: dict[str, Future[dict[str, Entry] | None]] = {}
-        # By the URL of a folder: all that lies below it.
+        # By the URL of a folder: all objects below it.
         self.trees: dict[str, list[Entry]] = {}
-        # By the URL of a file: its first bytes. The one who looks at them is mostly not the one who reads it.
+        # By the URL of a file: its first bytes, read to detect its format; the reader needs them again.
         self.heads: dict[str, Got] = {}
-        # By URL: small files that came along with others.
+        # By URL: contents of small files that an index contained.
         self.contents: dict[str, bytes] = {}
-        self.made: dict[Hashable, Future[Any]] = {}
+        self.results: dict[Hashable, Future[Any]] = {}
 
 
-_KEPT = Listings()
+_CACHE = Listings()
 
 
-def kept() -> Listings:
-    """Those of this process."""
-    global _KEPT
-    if _KEPT.process != os.getpid():
-        _KEPT = Listings()
-    return _KEPT
+def cache() -> Listings:
+    """Return the cache of this process."""
+    global _CACHE
+    if _CACHE.process != os.getpid():
+        _CACHE = Listings()
+    return _CACHE
 
 
 @contextlib.contextmanager
 def keeping() -> Iterator[None]:
-    """Within it, a folder is listed once, and what is listed needs no further question."""
-    told = kept()
-    with told.lock:
-        told.users += 1
+    """Within it, a folder is listed once, and listed objects need no further request."""
+    listings = cache()
+    with listings.lock:
+        listings.users += 1
     try:
         yield
     finally:
-        with told.lock:
-            told.users -= 1
-            if not told.users:
-                told.levels.clear()
-                told.around.clear()
-                told.trees.clear()
-                told.heads.clear()
-                told.contents.clear()
-                told.made.clear()
+        with listings.lock:
+            listings.users -= 1
+            if not listings.users:
+                listings.levels.clear()
+                listings.around.clear()
+                listings.trees.clear()
+                listings.heads.clear()
+                listings.contents.clear()
+                listings.results.clear()
 
 
 def level_of(url: str) -> tuple[dict[str, Entry], list[str]]:
-    """The objects right in a remote folder, by name, and the names of its folders."""
+    """Return the objects directly in a remote folder, by name, and the names of its subfolders."""
     folder = url.rstrip("/")
-    with kept().lock:
-        found = kept().levels.get(folder)
-    if found is not None:
-        return found
+    with cache().lock:
+        cached = cache().levels.get(folder)
+    if cached is not None:
+        return cached
     client, name = client_of(like(url, folder + "/"))
     try:
         entries, folders = trying(lambda: client.level(name))
     except NotFoundError:
         entries, folders = [], []
     cut = len(name) + 1 if name else 0
-    # A folder may be an object of its own, of no bytes.
-    level = {one.name[cut:]: one for one in entries if len(one.name) > cut}, [one[cut:] for one in folders]
-    with kept().lock:
-        if kept().users:
-            kept().levels[folder] = level
+    # A folder may be an empty object of its own.
+    level = (
+        {entry.name[cut:]: entry for entry in entries if len(entry.name) > cut},
+        [name[cut:] for name in folders],
+    )
+    with cache().lock:
+        if cache().users:
+            cache().levels[folder] = level
     return level
 
 
 def once(key: Hashable, make: Callable[[], T]) -> T:
-    """What a function gives; while datasets are opened it is called once, whoever asks."""
-    with kept().lock:
-        found = kept().made.get(key)
-        ours = found is None
-        if found is None:
-            found = Future()
-            if kept().users:
-                kept().made[key] = found
+    """Return ``make()``; while datasets are opened it is called once per key, and its result is shared."""
+    with cache().lock:
+        result = cache().results.get(key)
+        ours = result is None
+        if result is None:
+            result = Future()
+            if cache().users:
+                cache().results[key] = result
     if ours:
         try:
-            found.set_result(make())
+            result.set_result(make())
         except BaseException as error:
-            found.set_exception(error)
-    return cast(T, found.result())
+            result.set_exception(error)
+    return cast(T, result.result())
 
 
 def look_around(paths: Iterable[str]) -> None:
-    """Ask what lies beside files that are to be opened: one listing for each, or for the folder of many.
+    """Request what lies beside files that are to be opened: one listing for each, or for the folder of many.
 
-    Nothing is waited for but the folders; the answers are known while datasets are opened.
+    This waits for the folders only; the answers are available while datasets are opened.
     """
     folders: dict[str, list[str]] = {}
     for path in paths:
         if is_remote(path) and not path.endswith("/") and place_of(path).scheme not in ("http", "https"):
             folders.setdefault(parent(path), []).append(path)
     for folder, files in folders.items():
-        if len(files) >= MANY:
-            # One that may not be listed may still be read.
+        if len(files) >= MIN_FILES_TO_LIST_FOLDER:
+            # A folder that may not be listed may still be readable.
             with contextlib.suppress(BatchplantError):
                 level_of(like(files[0], folder))
             continue
-        with kept().lock:
+        with cache().lock:
             for file in files:
-                if kept().users and str(folder) not in kept().levels and str(file) not in kept().around:
+                if cache().users and str(folder) not in cache().levels and str(file) not in cache().around:
                     ask = functools.partial(_around, file)
-                    kept().around[str(file)] = fetcher().submit(ask, 0, NOW).future
+                    cache().around[str(file)] = fetcher().submit(ask, 0, NOW).future
 
 
 def _around(url: str) -> dict[str, Entry] | None:
-    """The objects whose names begin with that of a file, in one request; None where nobody tells."""
+    """Return the objects whose names begin with that of a file, in one request; None if that fails."""
     client, name = client_of(url)
     if not name:
         return None
-    # The last name that comes before the file's own, as good as any.
+    # A name that sorts directly before the file's own, or nearly so.
     before = name[:-1] + (chr(ord(name[-1]) - 1) + "\U0010fffd" if ord(name[-1]) > 33 else "")
-    found: dict[str, Entry] = {}
+    entries: dict[str, Entry] = {}
     try:
-        for one in client.walk(name.rpartition("/")[0], after=before):
-            if not one.name.startswith(name):
-                if one.name > name:
+        for entry in client.walk(name.rpartition("/")[0], after=before):
+            if not entry.name.startswith(name):
+                if entry.name > name:
                     break
                 continue
-            found[one.name] = one
-            if len(found) > MOST_AROUND:
+            entries[entry.name] = entry
+            if len(entries) > MAX_ENTRIES_AROUND:
                 return None
     except TransientError:
         raise
     except BatchplantError:
         return None
-    return found
+    return entries
 
 
-def told(url: str) -> tuple[bool, Entry | None]:
-    """Whether a listing covers an object, and what it told about it; waits for one that is under way."""
+def lookup(url: str) -> tuple[bool, Entry | None]:
+    """Return whether a listing covers an object, and its entry; waits for a listing that is in flight."""
     folder, _, name = str(url).rpartition("/")
-    with kept().lock:
-        level = kept().levels.get(folder)
+    with cache().lock:
+        level = cache().levels.get(folder)
         if level is not None:
             return True, level[0].get(name)
-        asked = [future for file, future in kept().around.items() if str(url).startswith(file)]
-    for future in asked:
-        found = None
-        # One that may not be listed may still be read.
+        futures = [future for file, future in cache().around.items() if str(url).startswith(file)]
+    for future in futures:
+        entries = None
+        # A folder that may not be listed may still be readable.
         with contextlib.suppress(BatchplantError):
-            found = future.result()
-        if found is not None:
-            return True, found.get(place_of(url).name)
+            entries = future.result()
+        if entries is not None:
+            return True, entries.get(place_of(url).name)
     return False, None
 
 
 def heads() -> dict[str, Got] | None:
-    """The first bytes of files that were read while datasets are opened; None while none are."""
-    with kept().lock:
-        return kept().heads if kept().users else None
+    """Return the first bytes of files that were read while datasets are opened; None while none are."""
+    with cache().lock:
+        return cache().heads if cache().users else None
 
 
 def keep_head(url: str, head: Got) -> None:
-    """The first bytes of a file, and what it is like, are known from elsewhere."""
-    with kept().lock:
-        if kept().users:
-            kept().heads.setdefault(str(url), head)
+    """Store the first bytes of a file, with its size and tag, that an index contained."""
+    with cache().lock:
+        if cache().users:
+            cache().heads.setdefault(str(url), head)
 
 
 def keep_content(url: str, data: bytes) -> None:
-    """All bytes of a small file are known from elsewhere."""
-    with kept().lock:
-        if kept().users:
-            kept().contents[str(url)] = data
+    """Store all bytes of a small file that an index contained."""
+    with cache().lock:
+        if cache().users:
+            cache().contents[str(url)] = data
 
 
 def content(url: str) -> bytes | None:
-    """All bytes of a small file, where they are known."""
-    with kept().lock:
-        return kept().contents.get(str(url))
+    """Return all bytes of a small file, if they are known_entry."""
+    with cache().lock:
+        return cache().contents.get(str(url))
 
 
 def listed(folder: str) -> dict[str, Entry] | None:
-    """The objects of a remote folder by name, where it was listed while datasets are opened."""
-    with kept().lock:
-        found = kept().levels.get(str(folder).rstrip("/"))
-    return None if found is None else found[0]
+    """Return the objects of a remote folder by name, if it was listed while datasets are opened."""
+    with cache().lock:
+        level = cache().levels.get(str(folder).rstrip("/"))
+    return None if level is None else level[0]
 
 
-def known(url: str) -> Entry | None:
-    """What the listing of its folder told about an object, while datasets are opened."""
+def known_entry(url: str) -> Entry | None:
+    """Return the entry of an object in the listing of its folder, while datasets are opened."""
     folder, _, name = str(url).rpartition("/")
     return (listed(folder) or {}).get(name)
 
 
 def is_absent(url: str) -> bool:
-    """Whether a listing told that there is no such object."""
-    covered, found = told(url)
-    return covered and found is None
+    """Return whether a listing shows that there is no such object."""
+    covered, entry = lookup(url)
+    return covered and entry is None

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from .. import _native
 from ..errors import AccessError, DamagedError
 from ..schema.columns import I64, U8, Ragged
-from .files import open_known, tag_of
+from .files import open_with_status, tag_of
 from .source import Source
 from .staged import Shelf
 
@@ -58,7 +58,7 @@ class MappedSource(Source):
     """
 
     def __init__(self, path: str, first: int = 0) -> None:
-        fd, facts = open_known(path)
+        fd, facts = open_with_status(path)
         try:
             super().__init__(path, facts.st_size)
             self.data: U8 = _native.map_file(fd)
@@ -196,7 +196,7 @@ class MappedSource(Source):
     def _reopen(self) -> int | None:
         """A descriptor of the file; None where the path leads to another one by now, or to none."""
         try:
-            fd, facts = open_known(self.path)
+            fd, facts = open_with_status(self.path)
         except OSError:
             return None
         if (facts.st_dev, facts.st_ino) == self.identity:

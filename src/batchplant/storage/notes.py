@@ -1,4 +1,4 @@
-"""JSON out of files: our own notes and side-cars, and what other formats say about themselves."""
+"""JSON in files: our own side-cars, and the metadata of other formats."""
 
 from __future__ import annotations
 
@@ -13,49 +13,53 @@ from typing import Any
 from ..schema import is_text
 from . import limits
 
-# What comes of following a document that is not what it should be.
+# Exceptions that come of using a document that does not have the expected structure.
 NOTE_ERRORS = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
-# Parsed, a document can take some thirty times its size.
-SHARE = 8
+# Parsed, a document can take some thirty times its size in memory.
+MEMORY_FACTOR = 8
 
-_HALVES = re.compile(r"\\u[dD][89a-fA-F]")
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 @contextlib.contextmanager
-def all_stay() -> Iterator[None]:
-    """Within it, many objects are made that all stay: to look for garbage among them takes as long again."""
-    was = gc.isenabled()
+def without_gc() -> Iterator[None]:
+    """Within it, the garbage collector is off: many objects are created, and all of them stay."""
+    was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if was:
+        if was_enabled:
             gc.enable()
 
 
 def parse(data: bytes | str | memoryview, *, finite: bool = True) -> Any:
-    """What a document says; ValueError where it is no JSON, or holds halves of letters.
+    """Parse a JSON document; ValueError if it is no JSON, or holds lone surrogates.
 
-    ``finite``: nor may it hold NaN or Infinity, which are no JSON, but which some write into attributes.
+    ``finite``: nor may it hold NaN or Infinity, which are no JSON, but which some programs write.
     """
-    limits.check("a JSON document", SHARE * len(data))
+    limits.check("a JSON document", MEMORY_FACTOR * len(data))
     text = data if isinstance(data, str) else bytes(data).decode("utf-8-sig")
     try:
         strict: dict[str, Any] = {"parse_constant": _refuse, "parse_float": _finite} if finite else {}
-        found = json.loads(text, **strict)
-        if "\\u" in text and _HALVES.search(text) and not is_text(json.dumps(found, ensure_ascii=False)):
+        document = json.loads(text, **strict)
+        if (
+            "\\u" in text
+            and _SURROGATE.search(text)
+            and not is_text(json.dumps(document, ensure_ascii=False))
+        ):
             raise ValueError("it holds half a surrogate")
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-    return found
+    return document
 
 
 def parse_object(data: bytes | str | memoryview, *, finite: bool = True) -> dict[str, Any]:
-    """The same of what has to be an object."""
-    found = parse(data, finite=finite)
-    if not isinstance(found, dict):
+    """Parse a JSON document that has to be an object."""
+    document = parse(data, finite=finite)
+    if not isinstance(document, dict):
         raise ValueError("it is no JSON object")
-    return found
+    return document
 
 
 def _refuse(name: str) -> float:

@@ -18,9 +18,9 @@ _LOCAL = threading.local()
 
 
 def open_source(path: str, first: int = 0) -> Source:
-    """The bytes of a local file or a URL; ``first``: so many of a local file are read at once."""
+    """Open a local file or a URL; ``first``: number of bytes of a local file that are read at once."""
     if is_remote(path):
-        return RemoteSource(path, tree.known(path), tree.heads())
+        return RemoteSource(path, tree.known_entry(path), tree.heads())
     handed: MappedSource | None = getattr(_LOCAL, "handed", None)
     if handed is not None and handed.path == path:
         _LOCAL.handed = None
@@ -37,7 +37,7 @@ def open_source(path: str, first: int = 0) -> Source:
 
 @contextlib.contextmanager
 def handing(source: Source | None) -> Iterator[None]:
-    """Within it, the first in this thread to open this file gets this source: it was opened to look at it."""
+    """Within it, the first open of this file in this thread gets this source: it is open already."""
     if not isinstance(source, MappedSource) or source.closed:
         yield
         return
@@ -51,7 +51,7 @@ def handing(source: Source | None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def noting() -> Iterator[dict[str, bytes]]:
-    """Collects, by path, what this thread reads within it by :func:`read_beside`."""
+    """Within it, collect by path what this thread reads by :func:`read_beside`."""
     _LOCAL.notes = notes = dict[str, bytes]()
     try:
         yield notes
@@ -60,23 +60,23 @@ def noting() -> Iterator[dict[str, bytes]]:
 
 
 def read_beside(path: str) -> bytes | None:
-    """All bytes of a small file that may or may not be there: None where it is not."""
-    found = _read_beside(path)
+    """Return all bytes of a small file that may be missing: then None."""
+    content = _read_beside(path)
     notes: dict[str, bytes] | None = getattr(_LOCAL, "notes", None)
-    if notes is not None and found is not None:
-        notes[path] = found
-    return found
+    if notes is not None and content is not None:
+        notes[path] = content
+    return content
 
 
 def _read_beside(path: str) -> bytes | None:
     if is_remote(path):
-        kept = tree.content(path)
-        if kept is not None or tree.is_absent(path):
-            return kept
+        content = tree.content(path)
+        if content is not None or tree.is_absent(path):
+            return content
     try:
         return read_whole(path)
     except NotFoundError:
-        # A folder of that name is not nothing.
+        # A folder of that name is an error.
         if not is_remote(path) and os.path.isdir(path):
             raise
         return None
@@ -86,7 +86,7 @@ def _read_beside(path: str) -> bytes | None:
 
 
 def read_text(path: str) -> str:
-    """All of a list in a file of its own, however long it is."""
+    """Return all text of a list in a file of its own, however long it is."""
     source = open_source(path)
     try:
         return source.view(0, source.size).tobytes().decode()
@@ -97,7 +97,7 @@ def read_text(path: str) -> str:
 
 
 def read_whole(path: str) -> bytes:
-    """All bytes of a small file: a note, an index, a list."""
+    """Return all bytes of a small file: metadata, an index, a list."""
     source = open_source(path)
     try:
         limits.check("it", source.size)

@@ -1,9 +1,9 @@
-"""Writing: :class:`Partial` is a hidden folder in which a writer works, beside the target or, where that is a
+"""Writing: :class:`Partial` is the staging directory in which a writer works, beside the target or, for a
 URL, in the work folder (:mod:`.work`).
 
-The target appears with all that belongs to it when it is complete, see :mod:`.commit` and :mod:`.targets`; a
-writer that is killed leaves only the hidden folder, which a resumed writer continues from its last checkpoint
-and any other writer clears away.
+The target appears with all that belongs to it when it is complete, see :mod:`.commit` and :mod:`.targets`. A
+writer that is killed leaves only the staging directory, which a resumed writer continues from its last
+checkpoint and any other writer clears.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from .. import _native
 from ..errors import BatchplantError, BusyError, ExistsError, WriteError
 from ..schema.columns import as_bytes
 from .commit import WRITABLE_BY_OTHERS, put_file
-from .patches import Patch
+from .file_patches import Patch
 from .targets import LocalTarget, target_of
 from .work import LOCK, STATE, drop, empty
 
-# However short a file is, a read may take so much memory.
+# A read may allocate this much memory, however short the file is.
 MIN_READ_BYTES = 16 << 20
-# That append to one target at a time.
-MOST_WRITERS = 256
+# Number of writers that may append to one target at a time.
+MAX_WRITERS = 256
 
 
-# What the system says where a disk does not take what is written, and what to do about it.
+# Error codes of a disk that does not take what is written, and what to do about them.
 FAILURES = {
     errno.ENOSPC: "the disk is full; make room",
     errno.EDQUOT: "the quota is used up; make room",
@@ -47,10 +47,10 @@ FAILURES = {
 
 @contextlib.contextmanager
 def write_errors(path: str, partial: Partial | None = None) -> Iterator[None]:
-    """Within it, what a disk does not take is a WriteError that says what became of the target.
+    """Within it, an OSError of the disk becomes a WriteError that says what became of the target.
 
     This is where an OSError of a writer, or of a library that it writes with, becomes one of our own. It may
-    be nested: the innermost speaks.
+    be nested: the innermost one gives the message.
     """
     try:
         yield
@@ -61,14 +61,14 @@ def write_errors(path: str, partial: Partial | None = None) -> Iterator[None]:
         if reason is None:
             raise
         where = error.filename if isinstance(error.filename, str) and error.filename != path else None
-        said = [f"{reason} ({error.strerror or error}{f': {where}' if where else ''})"]
+        sentences = [f"{reason} ({error.strerror or error}{f': {where}' if where else ''})"]
         if partial is not None and partial.is_decided():
-            said.append("the new dataset is complete, and gets its name when the folder is next opened")
+            sentences.append("the new dataset is complete, and gets its name when the folder is next opened")
         elif partial is not None and partial.exists():
-            said.append("the old dataset is untouched")
+            sentences.append("the old dataset is untouched")
         if partial is not None and partial.saved and not partial.is_decided():
-            said.append("what was done is kept: resume=True (--resume) goes on from there")
-        raise WriteError("; ".join(said), errno=error.errno, path=path) from error
+            sentences.append("what was done is kept: resume=True (--resume) goes on from there")
+        raise WriteError("; ".join(sentences), errno=error.errno, path=path) from error
 
 
 class Spool:
@@ -91,7 +91,7 @@ class Spool:
             self.size = max(self.size, offset)
 
     def read_at(self, size: int, offset: int) -> bytes:
-        """Return up to ``size`` bytes; a size that is not true takes no more memory than the file has."""
+        """Return up to ``size`` bytes; a false size allocates no more memory than the file has bytes."""
         if offset < 0:
             raise ValueError(f"{self.path.name} has no byte {offset}")
         return os.pread(self._fd, min(size, max(self.size - offset, MIN_READ_BYTES)), offset)
@@ -110,18 +110,18 @@ class Spool:
 
 
 def side_car(path: str | Path, template: str) -> Path:
-    """The file beside another: the template ``{name}.crc`` or ``{stem}.idx`` filled in."""
+    """Return the path of a side-car: the template ``{name}.crc`` or ``{stem}.idx`` filled in."""
     path = Path(path)
     return path.with_name(template.format(name=path.name, stem=path.stem))
 
 
 class Partial:
-    """The hidden folder in which ``target`` is made, locked against a second writer.
+    """The staging directory in which ``target`` is written, locked against a second writer.
 
     ``shared``: several processes may work at a time, each in a folder of its own; the target itself says
     whose work counts, and ``commit`` is not used. ``crew``: several processes work in this one folder, on
     files that they do not share, until one of them takes the :meth:`lead` and commits. ``check``: raises an
-    error where the target must not be written (default: where it exists, unless ``overwrite``).
+    error if the target must not be written (default: if it exists, unless ``overwrite``).
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class Partial:
         self._resume = resume
         self._check = check or self.check_target
         self.state: dict[str, Any] | None = None
-        # Whether there is a checkpoint to go on from.
+        # Whether there is a checkpoint to resume from.
         self.saved = False
         self._spools: dict[str, Spool] = {}
         self._lock = -1
@@ -160,9 +160,9 @@ class Partial:
                 empty(self.folder)
                 self._target.discard()
         except BaseException:
-            # What a resumed writer could go on from stays, and what is to be finished.
-            kept = (self.folder / STATE).is_file() or self._target.is_decided(self.folder)
-            self.suspend() if kept else self.discard()
+            # Keep a folder that can be resumed from, or whose commit is to be finished.
+            resumable = (self.folder / STATE).is_file() or self._target.is_decided(self.folder)
+            self.suspend() if resumable else self.discard()
             raise
 
     def check_target(self) -> None:
@@ -173,26 +173,26 @@ class Partial:
             )
 
     def exists(self) -> bool:
-        """Whether the target is there, as far as that can be found out."""
+        """Return whether the target exists, as far as that can be found out."""
         with contextlib.suppress(OSError, BatchplantError):
             return self._target.exists()
         return False
 
     def is_decided(self) -> bool:
-        """Whether a commit was begun that the next process finishes."""
+        """Return whether a commit was begun that the next process finishes."""
         return self._target.is_decided(self.folder)
 
     def lead(self) -> bool:
-        """Whether all others of the crew are gone: then nobody but this process works in the folder."""
+        """Return whether all other processes of the crew are gone: this one works alone in the folder."""
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
-        # Another may have led, and finished, before.
+        # Another process may have led, and finished, before.
         lock = self.folder / LOCK
         return lock.exists() and os.path.samestat(os.fstat(self._lock), lock.stat())
 
-    def _take_lock(self, how: int = fcntl.LOCK_EX) -> None:
+    def _take_lock(self, operation: int = fcntl.LOCK_EX) -> None:
         lock = self.folder / LOCK
         self.folder.parent.mkdir(parents=True, exist_ok=True)
         while self._lock < 0:
@@ -203,7 +203,7 @@ class Partial:
             except FileNotFoundError:
                 continue
             try:
-                fcntl.flock(fd, how | fcntl.LOCK_NB)
+                fcntl.flock(fd, operation | fcntl.LOCK_NB)
                 # Or between open and flock.
                 if lock.exists() and os.path.samestat(os.fstat(fd), lock.stat()):
                     self._lock = fd
@@ -214,24 +214,24 @@ class Partial:
                     os.close(fd)
 
     def _make_folder(self) -> None:
-        """The folder, made by us; one that is there may have come along in an archive."""
+        """Create the folder; an existing one may have come from an archive."""
         try:
-            # Whatever the umask allows: a commit is finished only from a folder that others cannot write to.
+            # Regardless of the umask: a commit is finished only from a folder that others cannot write to.
             os.mkdir(self.folder, 0o755)
         except FileExistsError:
-            found = os.lstat(self.folder)
+            status = os.lstat(self.folder)
             owners = {os.geteuid()}
             if isinstance(self._target, LocalTarget):
-                # Whoever owns the folder around it can replace all that is in it anyway.
+                # The owner of the parent folder can replace all that is in it anyway.
                 owners.add(os.stat(self.folder.parent).st_uid)
-            if not stat.S_ISDIR(found.st_mode) or found.st_uid not in owners:
+            if not stat.S_ISDIR(status.st_mode) or status.st_uid not in owners:
                 where = "beside it" if isinstance(self._target, LocalTarget) else f"in {self.folder.parent}"
                 raise ExistsError(
                     f"{self.folder.name} {where} is no folder of yours; remove it first", path=self.path
                 ) from None
-            if found.st_uid == os.geteuid() and found.st_mode & WRITABLE_BY_OTHERS:
+            if status.st_uid == os.geteuid() and status.st_mode & WRITABLE_BY_OTHERS:
                 with contextlib.suppress(OSError):
-                    os.chmod(self.folder, stat.S_IMODE(found.st_mode) & ~WRITABLE_BY_OTHERS)
+                    os.chmod(self.folder, stat.S_IMODE(status.st_mode) & ~WRITABLE_BY_OTHERS)
 
     def _refuse_foreign(self, crew: bool) -> None:
         """Clear a folder that holds links or files of another user: nothing in it is trusted."""
@@ -243,11 +243,11 @@ class Partial:
         empty(self.folder)
 
     def _take_any(self, resume: bool) -> None:
-        """Lock the first folder that nobody works in; to resume, one that has a checkpoint goes first."""
+        """Lock the first folder that no process works in; to resume, one with a checkpoint goes first."""
         first = self.folder
         folders = [
             first,
-            *(first.with_name(f"{first.name}-{number}") for number in range(2, MOST_WRITERS + 1)),
+            *(first.with_name(f"{first.name}-{number}") for number in range(2, MAX_WRITERS + 1)),
         ]
         if resume:
             folders.sort(key=lambda folder: not (folder / STATE).exists())
@@ -261,15 +261,15 @@ class Partial:
     def _load(self) -> dict[str, Any] | None:
         saved = self.folder / STATE
         try:
-            # Another machine may have begun what goes to a URL.
+            # Another machine may have begun to write to a URL.
             text = saved.read_bytes() if saved.exists() else self._target.load()
             state = _unsealed(text or b"")
-            whole = all(
+            complete = all(
                 0 <= size <= (self.folder / name).stat().st_size for name, size in state["spools"].items()
             )
         except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
             return None
-        return state if whole else None
+        return state if complete else None
 
     def spool(self, name: str) -> Spool:
         """Open a file in the folder; on a resume it is as long as at the last checkpoint."""
@@ -279,45 +279,45 @@ class Partial:
         return self._spools[name]
 
     def checkpoint(self, state: dict[str, Any], *, publish: bool = False) -> None:
-        """Remember that everything up to here is written. ``publish``: other machines shall know it now."""
+        """Save that everything up to here is written. ``publish``: make it visible to other machines now."""
         state = {**state, "spools": {name: spool.size for name, spool in self._spools.items()}}
         put_file(self.folder / STATE, _sealed(state))
         self.saved = True
         self._target.save(self.folder / STATE, publish=publish)
 
     def check_room(self, grown: int) -> None:
-        """Called after the folder grew by about so many bytes; AccessError where it must not grow further."""
+        """Check, after the folder grew by about so many bytes, that it may grow further; else AccessError."""
         self._target.check_room(grown)
 
     def stage(self, names: Sequence[str]) -> None:
-        """These files and folders in the folder are complete: what goes to a URL may go there already."""
+        """Declare these files and folders complete: for a URL they may be uploaded already."""
         self._target.stage(self.folder, names)
 
     def has(self, name: str) -> bool:
-        """Whether there is such a file or folder, staged or not."""
+        """Return whether there is such a file or folder, staged or not."""
         return (self.folder / name).exists() or self._target.staged(name)
 
     def read(self, name: str) -> bytes | None:
-        """A small file of the folder, staged or not; None where there is none."""
+        """Return a small file of the folder, staged or not; None if there is none."""
         with contextlib.suppress(OSError):
             return (self.folder / name).read_bytes()
         return self._target.read(name) if self._target.staged(name) else None
 
     @property
     def staging(self) -> str | None:
-        """Where other machines can put what belongs to it, if that is not the folder."""
+        """URL where other machines can put files that belong to it, if that is not the folder."""
         return self._target.staging
 
     def refresh(self) -> None:
-        """See what others have staged."""
+        """Update what other machines have staged."""
         self._target.refresh()
 
     def settled(self) -> None:
-        """Wait until all that was staged is there."""
+        """Wait until all uploads are complete."""
         self._target.settled()
 
     def put(self, name: str, where: Path) -> None:
-        """Give a spool a second name inside of the folder; a checkpoint goes on knowing the first."""
+        """Give a spool a second name inside of the folder; a checkpoint still refers to the first."""
         self._spools[name].sync()
         where.unlink(missing_ok=True)
         try:
@@ -326,7 +326,7 @@ class Partial:
             shutil.copyfile(self.folder / name, where)
 
     def adopt(self, files: Iterable[tuple[str, str, int]]) -> None:
-        """Take files that others made for the same target: (path or URL, path inside, size of a URL's).
+        """Take files that others wrote for the same target: (path or URL, path inside, size of a URL's).
 
         They stay where they are: until the commit, nothing is lost.
         """
@@ -337,41 +337,41 @@ class Partial:
     ) -> None:
         """Move the finished ``name`` to the target, and ``beside`` (name, template) next to it.
 
-        ``side_cars``: templates of what belonged to an older target, and goes with it; see :func:`side_car`.
+        ``side_cars``: templates of side-cars of an older target, which are removed; see :func:`side_car`.
         """
         self.check_target()
         beside = [(spooled, self._beside(template)) for spooled, template in beside]
-        new = {there for _, there in beside}
-        gone = self._target.files({self._beside(template) for template in side_cars} - new)
-        self.commit_all([*beside, (name, self._target.name)], gone, new)
+        names = {target_name for _, target_name in beside}
+        old_side_cars = self._target.files({self._beside(template) for template in side_cars} - names)
+        self.commit_all([*beside, (name, self._target.name)], old_side_cars, names)
 
     @property
     def name(self) -> str:
-        """That of the target in its folder."""
+        """Name of the target in its folder."""
         return self._target.name
 
     def _beside(self, template: str) -> str:
         return template.format(name=self._target.name, stem=Path(self._target.name).stem)
 
     def extend(
-        self, patches: Iterable[Patch], moves: Iterable[tuple[str, str]], removes: Iterable[str] = ()
+        self, file_patches: Iterable[Patch], moves: Iterable[tuple[str, str]], removes: Iterable[str] = ()
     ) -> None:
-        """Write into files of a target that is there, move others (path inside, name) into it, remove some.
+        """Write into files of an existing target, move others (path inside, name) into it, remove some.
 
-        Names are those beside the target; what lies in it is below its own.
+        Names are relative to the folder of the target; files of a target folder are below its name.
         """
         self._close_spools()
         assert isinstance(self._target, LocalTarget)
         with self._leaving():
-            self._target.extend(self.folder, list(patches), list(moves), list(removes))
+            self._target.extend(self.folder, list(file_patches), list(moves), list(removes))
         self.discard()
 
     def commit_all(
         self, moves: Iterable[tuple[str, str]], removes: Iterable[str], side_cars: Iterable[str] = ()
     ) -> None:
-        """Move files and folders, (path inside, name), next to the target, and remove others, at once.
+        """Move files and folders, (path inside, name), next to the target, and remove others, atomically.
 
-        ``side_cars``: the names that say something about others.
+        ``side_cars``: the names that are side-cars of others.
         """
         self._close_spools()
         with self._leaving():
@@ -385,7 +385,7 @@ class Partial:
 
     @contextlib.contextmanager
     def _leaving(self) -> Iterator[None]:
-        """A change that is decided and fails is not ours any more: it belongs to whoever finishes it."""
+        """Keep the folder if a decided change fails: the process that finishes it needs it."""
         try:
             yield
         except BaseException:
@@ -394,7 +394,7 @@ class Partial:
             raise
 
     def settle(self, side_cars: Iterable[str] = ()) -> None:
-        """The target is in place already: remove what belonged to its older state, and the folder."""
+        """Clean up if the target is in place already: remove side-cars of its older state, and the folder."""
         self._target.remove([self._beside(template) for template in side_cars])
         self.discard()
 
@@ -413,7 +413,7 @@ class Partial:
             try:
                 self._target.discard()
             except BatchplantError:
-                # What is left on the server stays known by the folder.
+                # The folder keeps the note of what is left on the server.
                 with contextlib.suppress(OSError):
                     empty(self.folder)
             else:
@@ -437,9 +437,9 @@ def _unsealed(data: bytes) -> dict[str, Any]:
 
 
 def _is_foreign(folder: Path, owner: int) -> bool:
-    """Whether anything below is a symbolic link, or belongs to anybody but the owner.
+    """Return whether anything below is a symbolic link, or does not belong to the owner.
 
-    We make no links, and what one leads to is not ours to write; nor is a hard link to a file of others.
+    We create no links, and the target of a link is not ours to write; nor is a hard link to a file of others.
     """
     try:
         with os.scandir(folder) as entries:
@@ -449,6 +449,6 @@ def _is_foreign(folder: Path, owner: int) -> bool:
                 or (entry.is_dir() and _is_foreign(Path(entry.path), owner))
                 for entry in entries
             )
-    # Others of a crew rename what they have finished.
+    # Other processes of a crew rename what they have finished.
     except FileNotFoundError:
         return False

@@ -1,4 +1,4 @@
-"""Names of many files in one: braces, and the order in which numbered files stand."""
+"""Patterns of file names: braces, and the natural order of numbered files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NUMBERED = re.compile(r"(.*-)((?<=part-)\d{1,18}|\d{5,18})((?:\.[^/]*)?)", re.D
 
 
 def braces(path: str) -> Iterator[str]:
-    """``{a,b}`` and ``{000..123}`` to paths."""
+    """Expand ``{a,b}`` and ``{000..123}`` to paths."""
     match = re.search(r"\{([^{}]*)\}", path)
     if match is None:
         yield path
@@ -41,7 +41,7 @@ def braces(path: str) -> Iterator[str]:
 
 
 def natural(name: str) -> list[Any]:
-    """Sort key: part-2 before part-10."""
+    """Return a sort key: part-2 before part-10."""
     return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
 
 
@@ -49,17 +49,17 @@ _DIGITS = str.maketrans("123456789", "0" * 9)
 
 
 def naturally(names: Iterable[str]) -> list[str]:
-    """These names, part-2 before part-10."""
-    found = sorted(names)
-    # With as many digits at the same places, as the files of one writer have, text stands as numbers do.
-    text = "\n".join(found)
+    """Sort names, part-2 before part-10."""
+    ordered = sorted(names)
+    # If all have the same number of digits at the same positions, text order is number order.
+    text = "\n".join(ordered)
     if text.isascii() and len(set(text.translate(_DIGITS).split("\n"))) == 1:
-        return found
-    return sorted(found, key=natural)
+        return ordered
+    return sorted(ordered, key=natural)
 
 
 def independent(paths: Sequence[str], starts: I64) -> I64:
-    """The starts of those files that are not the next shard of the dataset that the file before is of."""
+    """Return the starts of files that are not the next shard of the dataset of the file before."""
     new = [
         not before or not _follows(_SHARD, before, path)
         for before, path in zip(("", *paths), paths, strict=False)
@@ -67,13 +67,13 @@ def independent(paths: Sequence[str], starts: I64) -> I64:
     return starts[np.array(new, dtype=np.bool_)]
 
 
-def may_be_shards(path: str, other: str) -> bool:
-    """Whether a file may be the shard behind another one, going by names that episodes may have, too."""
-    return _follows(_NUMBERED, path, other)
+def may_be_shards(path: str, next_path: str) -> bool:
+    """Return whether a file may be the shard after another one, by names that episodes may have, too."""
+    return _follows(_NUMBERED, path, next_path)
 
 
-def _follows(pattern: re.Pattern[str], path: str, other: str) -> bool:
-    first, second = pattern.fullmatch(path), pattern.fullmatch(other)
+def _follows(pattern: re.Pattern[str], path: str, next_path: str) -> bool:
+    first, second = pattern.fullmatch(path), pattern.fullmatch(next_path)
     if first is None or second is None:
         return False
     return first[1] == second[1] and first[3] == second[3] and int(second[2]) == int(first[2]) + 1

@@ -1,4 +1,4 @@
-"""What has to happen to objects, in which order, until what was staged is in place; see targets.py."""
+"""The steps by which staged objects replace others, in a safe order; see targets.py."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from .commit import NAME
+from .commit import NOTE_NAME
 from .files import is_below
 
-# In folders of these names, tables keep what says which of their files count.
-DESCRIBING = ("_delta_log/", "metadata/")
+# Folders in which tables keep the metadata that says which of their files count.
+METADATA_FOLDERS = ("_delta_log/", "metadata/")
 
 # (mark, copy or remove, names beside the target)
 Steps = Sequence[tuple[str, list[str]]]
 
 
 def steps(new: set[str], names: set[str], side_cars: Collection[str], old: set[str]) -> Steps:
-    """How new files, which are staged, become the files and folders ``names``, in place of the old."""
+    """Return the steps that make new, staged files the files and folders ``names``, in place of the old."""
     folders = names - new
     describing = {key for key in new | old if key in side_cars or _describes(key, folders)}
     data, notes = sorted(new - describing), sorted(new & describing)
     if not old and not folders:
-        # Where nothing is to be replaced, what lies beside a file comes before it.
+        # If nothing is replaced, side-cars come before their file.
         data, notes = notes, data
-    # For readers, who list the folder itself; those of shards see the staging.
-    marks = [f"{name}/{NAME}" for name in folders] if len(names) == 1 else []
+    # For readers that list the folder itself; readers of shards see the staging folder.
+    marks = [f"{name}/{NOTE_NAME}" for name in folders] if len(names) == 1 else []
     return [
         ("mark", marks),
         ("remove", sorted(describing & old)),
@@ -38,43 +38,43 @@ def steps(new: set[str], names: set[str], side_cars: Collection[str], old: set[s
 
 
 def copied(plan: Steps) -> set[str]:
-    """What is copied out of the staging."""
-    return {key for what, keys in plan if what == "copy" for key in keys}
+    """Return the names that are copied out of the staging folder."""
+    return {key for operation, keys in plan if operation == "copy" for key in keys}
 
 
-def files_of(made: Path, name: str) -> Iterator[tuple[str, Path]]:
-    """The file, or all files below a folder, by what they are to be called."""
-    if not made.is_dir():
-        yield name, made
+def files_of(staged: Path, name: str) -> Iterator[tuple[str, Path]]:
+    """Yield the file, or all files below a folder, by their future names."""
+    if not staged.is_dir():
+        yield name, staged
         return
-    for top, _, files in os.walk(made):
+    for top, _, files in os.walk(staged):
         for file in files:
             path = Path(top, file)
-            yield f"{name}/{path.relative_to(made).as_posix()}", path
+            yield f"{name}/{path.relative_to(staged).as_posix()}", path
 
 
 def top(key: str) -> str:
-    """The file or folder that something is, or lies in."""
+    """Return the file or folder at the top of a key."""
     return key.partition("/")[0]
 
 
 def _describes(key: str, folders: Collection[str]) -> bool:
-    """Whether a file of a folder says what the others are."""
+    """Return whether a file of a folder is metadata of the others."""
     name, _, inside = key.partition("/")
-    return name in folders and ("/" not in inside or inside.startswith(DESCRIBING))
+    return name in folders and ("/" not in inside or inside.startswith(METADATA_FOLDERS))
 
 
 def stem_of(target: str) -> str:
-    """How the names of a target, of its shards (``NAME.shards``) and of its side-cars begin."""
+    """Return the common prefix of the names of a target, of its shards (``NAME.shards``) and side-cars."""
     # A suffix may have several dots, and a hidden name begins with one.
     return target[:1] + target[1:].partition(".")[0].partition("%")[0] if target[:1] != "%" else ""
 
 
 def parse(data: bytes | None, target: str) -> Any:
-    """A plan of ours; None where there is none, or it was not complete.
+    """Parse a plan of ours; None if there is none, or it is incomplete.
 
-    It is about names that begin as those of the target do, so that whoever can put a plan into the staging
-    reaches nothing but what belongs to this target.
+    It may only have names that begin like those of the target, so that an uploader who can put a plan into
+    the staging folder reaches nothing but files of this target.
     """
     stem = stem_of(target)
     try:

@@ -43,9 +43,9 @@ UNITS = {
     "gi": 2**30,
     "ti": 2**40,
 }
-# Of a cache on disk whose limit nobody gave.
+# Limit of a disk cache if none is given.
 DEFAULT_CACHE_BYTES = 100 * 10**9
-# Of blocks in memory, in flight or waiting for their batches: two windows of quasi_random, and a little more.
+# Blocks in memory, in flight or waiting for their batches: two windows of quasi_random, and a little more.
 DEFAULT_FETCH_BYTES = 576 << 20
 DEFAULT_RETRY_SECONDS = 60.0
 MAX_RETRY_SECONDS = 86_400.0
@@ -72,16 +72,16 @@ class StorageOptions:
 
     def __post_init__(self) -> None:
         for name in ("cache_bytes", "fetch_bytes"):
-            given = getattr(self, name)
-            if given is not None and given < 0:
-                raise OptionError(f"{name} is a number of bytes, not {given}")
+            limit = getattr(self, name)
+            if limit is not None and limit < 0:
+                raise OptionError(f"{name} is a number of bytes, not {limit}")
         if self.retry_seconds is not None:
             seconds_of("retry_seconds", self.retry_seconds)
 
     def over(self, below: StorageOptions) -> StorageOptions:
-        """These, and the others' where one is not given."""
-        own = {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
-        return dataclasses.replace(below, **own)
+        """Return these options, completed by those of ``below``."""
+        set_options = {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
+        return dataclasses.replace(below, **set_options)
 
 
 NAMES = tuple(one.name for one in dataclasses.fields(StorageOptions))
@@ -89,22 +89,24 @@ PLAIN = StorageOptions()
 
 
 def split_options(options: Mapping[str, Any]) -> tuple[StorageOptions, dict[str, Any]]:
-    """The options of storage, and all others."""
+    """Return the options of storage, and all others."""
     if not options:
         return PLAIN, {}
-    own = {name: value for name, value in options.items() if _is_ours(name, value)}
-    return options_of(own), {name: value for name, value in options.items() if name not in own}
+    storage_options = {name: value for name, value in options.items() if _is_ours(name, value)}
+    return options_of(storage_options), {
+        name: value for name, value in options.items() if name not in storage_options
+    }
 
 
 def _is_ours(name: str, value: Any) -> bool:
-    """A ``cache`` that is a number is the format's: bytes of unpacked chunks to keep."""
+    """Return whether an option is ours; a ``cache`` that is a number is the format's: bytes of chunks."""
     return name in NAMES and not (name == "cache" and (isinstance(value, int) or str(value).isdigit()))
 
 
-def options_of(given: Mapping[str, Any], where: str | None = None) -> StorageOptions:
-    """Options by name, each of its type; ``where``: the file they stand in."""
-    found: dict[str, Any] = {}
-    for name, value in given.items():
+def options_of(values: Mapping[str, Any], where: str | None = None) -> StorageOptions:
+    """Return options by name, each of its type; ``where``: the file that has them."""
+    options: dict[str, Any] = {}
+    for name, value in values.items():
         if name not in NAMES:
             message = f"storage has no option {name!r}{near(name, NAMES)}; its options are: {listed(NAMES)}"
             raise OptionError(message, path=where)
@@ -132,63 +134,63 @@ def options_of(given: Mapping[str, Any], where: str | None = None) -> StorageOpt
             raise OptionError(f"{name} is text, not {value!r}", path=where)
         else:
             value = str(os.fspath(value))
-        found[name] = value
-    return StorageOptions(**found)
+        options[name] = value
+    return StorageOptions(**options)
 
 
-def bytes_of(name: str, given: Any, where: str | None = None) -> int:
-    """A number of bytes: 1000000, "200GB", "64 MiB"."""
-    if isinstance(given, int) and not isinstance(given, bool) and given >= 0:
-        return given
-    return int(size_of(name, given, where))
+def bytes_of(name: str, value: Any, where: str | None = None) -> int:
+    """Return a number of bytes: 1000000, "200GB", "64 MiB"."""
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    return int(size_of(name, value, where))
 
 
-def size_of(name: str, given: Any, where: str | None = None) -> float:
-    """A number of bytes, perhaps a fraction, from text with or without a unit: "200GB", "0.5"."""
-    found = re.fullmatch(r"\s*([0-9]{1,20}(?:\.[0-9]{1,20})?)\s*([kmgt]?i?)b?\s*", str(given)[:100].lower())
-    if found is None or found[2] not in UNITS:
-        shown = repr(given)[:60]
+def size_of(name: str, value: Any, where: str | None = None) -> float:
+    """Return a number of bytes, perhaps a fraction, from text with or without a unit: "200GB", "0.5"."""
+    match = re.fullmatch(r"\s*([0-9]{1,20}(?:\.[0-9]{1,20})?)\s*([kmgt]?i?)b?\s*", str(value)[:100].lower())
+    if match is None or match[2] not in UNITS:
+        shown = repr(value)[:60]
         raise OptionError(f"{name} is a number of bytes, such as 200GB, not {shown}", path=where)
-    return float(found[1]) * UNITS[found[2]]
+    return float(match[1]) * UNITS[match[2]]
 
 
-def seconds_of(name: str, given: Any, where: str | None = None) -> float:
-    """A number of seconds: 60, "2.5", "90s"."""
+def seconds_of(name: str, value: Any, where: str | None = None) -> float:
+    """Return a number of seconds: 60, "2.5", "90s"."""
     try:
-        found = float(str(given).strip().lower().removesuffix("s"))
+        seconds = float(str(value).strip().lower().removesuffix("s"))
     except ValueError:
-        found = -1.0
-    if isinstance(given, bool) or not 0 <= found <= MAX_RETRY_SECONDS:
+        seconds = -1.0
+    if isinstance(value, bool) or not 0 <= seconds <= MAX_RETRY_SECONDS:
         limit = f"from 0 to {MAX_RETRY_SECONDS:,.0f}"
-        raise OptionError(f"{name} is a number of seconds {limit}, not {repr(given)[:60]}", path=where)
-    return found
+        raise OptionError(f"{name} is a number of seconds {limit}, not {repr(value)[:60]}", path=where)
+    return seconds
 
 
 def config_path() -> str:
-    """Where the configuration file is, or would be."""
-    given = os.environ.get(CONFIG)
+    """Return the path of the configuration file, whether it exists or not."""
+    path = os.environ.get(CONFIG)
     home = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
-    return given or os.path.join(home, "batchplant", "config.toml")
+    return path or os.path.join(home, "batchplant", "config.toml")
 
 
-def settings_for(url: str, given: StorageOptions) -> StorageOptions:
-    """All that is known about how to reach a URL."""
+def settings_for(url: str, options: StorageOptions) -> StorageOptions:
+    """Return the options for a URL from arguments, environment variables and the configuration file."""
     variables = {
         "cache": os.environ.get(CACHE), "cache_bytes": os.environ.get(CACHE_BYTES),
         "fetch_bytes": os.environ.get(FETCH_BYTES), "retry_seconds": os.environ.get(RETRY_SECONDS),
     }  # fmt: skip
-    found = given.over(
+    merged = options.over(
         options_of({name: value for name, value in variables.items() if value}, "the environment")
     )
     path = config_path()
     try:
         stamp = os.stat(path).st_mtime_ns
     except OSError:
-        return found
+        return merged
     for prefix, table in _tables(path, stamp):
         if url.startswith(prefix):
-            found = found.over(table)
-    return found
+            merged = merged.over(table)
+    return merged
 
 
 @functools.lru_cache(maxsize=4)
@@ -199,12 +201,12 @@ def _tables(path: str, stamp: int) -> list[tuple[str, StorageOptions]]:
 
     try:
         with open(path, "rb") as file:
-            found = tomllib.load(file).get("storage", {})
+            storage = tomllib.load(file).get("storage", {})
     except (OSError, ValueError) as error:
         raise OptionError(f"the configuration cannot be read: {error}", path=path) from None
-    if not isinstance(found, dict):
+    if not isinstance(storage, dict):
         raise OptionError("[storage] is a table", path=path)
-    special = {name: value for name, value in found.items() if isinstance(value, dict)}
-    general = {name: value for name, value in found.items() if name not in special}
+    special = {name: value for name, value in storage.items() if isinstance(value, dict)}
+    general = {name: value for name, value in storage.items() if name not in special}
     tables = {"": general, **special}
     return [(name, options_of(tables[name], path)) for name in sorted(tables, key=len, reverse=True)]

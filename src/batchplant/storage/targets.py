@@ -1,41 +1,191 @@
-"""Where a writer's work goes when it goes to a URL: :class:`RemoteTarget`.
+"""Targets of writers: :class:`LocalTarget`, a path on a disk, and :class:`RemoteTarget`, a URL.
 
 A server renames nothing, and changes one object at a time. So:
 
-- One file is sent in parts, and the server makes an object of them when the side-cars are settled. Those of
-  an older file go before, those of the new one come after it, or before it where there was none: nobody sees
-  a file with the side-cars of another.
-- Folders and shards are sent to a hidden folder of the bucket, the staging, ``.NAME.partial/``. When all of
-  it is there, a plan is put beside it (``.batchplant.commit``), and the change is decided. The server then
-  copies everything to its name, what describes the rest last, and removes what is old and the staging.
+- One file is uploaded in parts, and the server makes an object of them when the side-cars are settled. Those
+  of an older file are removed before, those of the new one come after it, or before it if there was none: no
+  reader sees a file with the side-cars of another.
+- Folders and shards are uploaded to a hidden folder of the bucket, the staging folder ``.NAME.partial/``.
+When
+  it is complete, a plan is put beside it (``.batchplant.commit``), and the change is decided. The server then
+  copies everything to its name, metadata last, and removes what is old and the staging folder.
 
-Whoever is killed before has changed nothing; what he decided, the next writer of the same target finishes.
+A writer that is killed before has changed nothing; a change that it decided is finished by the next writer of
+the same target.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
 import secrets
 import shutil
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 
 from ..errors import AccessError, BatchplantError, BusyError, ExistsError, NotFoundError, OptionError
 from . import plans, uploads
-from .commit import NAME, put_file
+from .commit import NOTE_NAME, commit, is_decided, put_file, recover, sync_all
+from .file_patches import Patch
 from .remote import Entry, RefusedError
-from .target import LocalTarget, Moves, Target
 from .urls import Url, is_remote, join, like, parent, place_of
-from .work import STATE, Leftover, Room, drop, empty, leftovers, locked, write_note
+from .work import (
+    STATE,
+    Leftover,
+    WorkSpace,
+    drop,
+    empty,
+    leftovers,
+    locked,
+    partial_folder,
+    write_note,
+)
 
 __all__ = ["Leftover", "LocalTarget", "RemoteTarget", "Target", "clear", "leftovers", "target_of"]
 
-# In the hidden folder: how a file and its side-cars are sent. Files that are made in there have commits, too.
+# In the staging directory: how a file and its side-cars are sent. Files that are made in there have commits,
+# too.
 SENDING = ".batchplant.send"
-# In the staging: the side-cars of a file that is being replaced.
+# In the staging folder: the side-cars of a file that is being replaced.
 REPLACED = "replaced"
+
+# (path in the staging directory, name beside the target)
+Moves = Sequence[tuple[str, str]]
+
+
+class Target(ABC):
+    """The target of a staging directory."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.name = Path(path).name
+        if not self.name:
+            raise OptionError("the target needs a name", path=path)
+        # The staging directory.
+        self.folder = partial_folder(path)
+
+    @abstractmethod
+    def begin(self, check: Callable[[], None]) -> None:
+        """Check, before anything is done, whether the target can be written."""
+
+    @abstractmethod
+    def exists(self) -> bool: ...
+
+    @abstractmethod
+    def files(self, names: Collection[str]) -> list[str]:
+        """Return those of the names beside it that are files."""
+
+    @abstractmethod
+    def commit(
+        self, folder: Path, moves: Moves, removes: Collection[str], side_cars: Collection[str]
+    ) -> None:
+        """Give files of the staging directory their names, ``moves`` (path inside, name), and remove others.
+
+        ``side_cars``: the names that are side-cars of others.
+        """
+
+    @abstractmethod
+    def remove(self, names: Collection[str]) -> None:
+        """Remove files beside it."""
+
+    @abstractmethod
+    def is_decided(self, folder: Path) -> bool:
+        """Return whether a commit from this folder is for others to finish."""
+
+    def taken(self, folder: Path) -> None:  # noqa: B027 -- nothing is to be done beside a file
+        """Finish what a killed writer had decided: the staging directory is locked by us now."""
+
+    def load(self) -> bytes | None:
+        """Return the state that another machine saved."""
+        return None
+
+    def save(self, state: Path, *, publish: bool = False) -> None:  # noqa: B027
+        """Save a checkpoint that was written, for other machines."""
+
+    def stage(self, folder: Path, names: Sequence[str]) -> None:  # noqa: B027
+        """Upload files that are complete, and need not stay in the staging directory."""
+
+    def staged(self, name: str) -> bool:
+        """Return whether a file was staged."""
+        return False
+
+    @property
+    def staging(self) -> str | None:
+        return None
+
+    def adopt(self, folder: Path, files: Iterable[tuple[str, str, int]]) -> None:
+        """Add files that others wrote, (path, path in the staging directory, size), to the folder."""
+        for path, inside, _ in files:
+            copy = folder / inside
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                os.link(path, copy, follow_symlinks=False)
+            except FileNotFoundError:
+                raise NotFoundError("it was there, and is gone", path=path) from None
+            except OSError:
+                shutil.copyfile(path, copy, follow_symlinks=False)
+
+    def settled(self) -> None:  # noqa: B027
+        """Wait until all uploads are complete."""
+
+    def refresh(self) -> None:  # noqa: B027
+        """Update what other machines have staged."""
+
+    def read(self, name: str) -> bytes | None:
+        """Return a small file that was staged."""
+        return None
+
+    def check_room(self, grown: int) -> None:  # noqa: B027
+        """Check that the staging directory may grow further."""
+
+    def discard(self) -> None:  # noqa: B027
+        """Remove what was staged, if anything was."""
+
+    def stop(self) -> None:  # noqa: B027
+        """Stop uploads that are in flight."""
+
+
+class LocalTarget(Target):
+    """A path on a disk."""
+
+    def begin(self, check: Callable[[], None]) -> None:
+        recover(self.folder.parent)
+        check()
+
+    def exists(self) -> bool:
+        return os.path.lexists(self.path)
+
+    def files(self, names: Collection[str]) -> list[str]:
+        # A folder is never a side-car.
+        paths = {name: self.folder.with_name(name) for name in names}
+        return [
+            name for name, path in paths.items() if path.is_symlink() or (path.exists() and not path.is_dir())
+        ]
+
+    def commit(
+        self, folder: Path, moves: Moves, removes: Collection[str], side_cars: Collection[str]
+    ) -> None:
+        self._sync(folder, moves)
+        commit(folder, moves, removes)
+
+    def extend(self, folder: Path, patches: Sequence[Patch], moves: Moves, removes: Collection[str]) -> None:
+        """Write into existing files, and give new ones their names; all of it or nothing."""
+        self._sync(folder, [*moves, *((patch.inside, patch.name) for patch in patches)])
+        commit(folder, moves, removes, patches)
+
+    def _sync(self, folder: Path, moves: Moves) -> None:
+        staged = [folder / inside for inside, _ in moves]
+        os.sync() if any(path.is_dir() for path in staged) else sync_all(staged)
+
+    def remove(self, names: Collection[str]) -> None:
+        for name in names:
+            self.folder.with_name(name).unlink(missing_ok=True)
+
+    def is_decided(self, folder: Path) -> bool:
+        return is_decided(folder)
 
 
 def target_of(path: str) -> Target:
@@ -43,7 +193,7 @@ def target_of(path: str) -> Target:
 
 
 class RemoteTarget(Target):
-    """A URL."""
+    """A URL as the target of a writer."""
 
     def __init__(self, path: str) -> None:
         super().__init__(like(path, path.rstrip("/")) if isinstance(path, Url) else Url(path.rstrip("/")))
@@ -55,16 +205,16 @@ class RemoteTarget(Target):
             raise OptionError("the target needs a name in the bucket", path=path)
         self._above = parent(self.path)
         self._staging = join(self._above, f".{self.name}.partial")
-        # What is in the staging: how large, and the names at its top.
+        # Contents of the staging folder: sizes, and the names at its top.
         self._sizes: dict[str, int] = {}
         self._names: set[str] = set()
         self._job: uploads.Background | None = None
-        self._room = Room(self.folder)
-        # The last checkpoint, until it is staged too, and what was when one was.
+        self._room = WorkSpace(self.folder)
+        # The last checkpoint until it is staged, and the staged names when one was.
         self._state: bytes | None = None
         self._saved: frozenset[str] = frozenset()
         self._saving = threading.Lock()
-        # Objects of others that are files of the hidden folder: path in there → URL and size.
+        # Objects of other writers that count as files of the staging directory: path in there → URL and size.
         self._adopted: dict[str, tuple[str, int]] = {}
         self._decided = False
 
@@ -78,14 +228,14 @@ class RemoteTarget(Target):
         return join(self._above, name)
 
     def files(self, names: Collection[str]) -> list[str]:
-        found: list[str] = []
+        existing: list[str] = []
 
         def look(name: str) -> None:
             if uploads.is_file(self._beside(name)):
-                found.append(name)
+                existing.append(name)
 
-        uploads.side_by_side(look, names)
-        return sorted(found)
+        uploads.in_parallel(look, names)
+        return sorted(existing)
 
     def remove(self, names: Collection[str]) -> None:
         uploads.remove_all(map(self._beside, names))
@@ -93,7 +243,7 @@ class RemoteTarget(Target):
     def check_room(self, grown: int) -> None:
         self._room.check(grown, self.path)
 
-    # -- what killed writers left ----------------------------------------------------------------------
+    # -- leftovers of killed writers --------------------------------------------------------------------
 
     def taken(self, folder: Path) -> None:
         write_note(folder, self.path)
@@ -101,7 +251,7 @@ class RemoteTarget(Target):
         self._finish(folder)
 
     def _probe(self) -> None:
-        """A bucket that cannot be written to is told before any work is done."""
+        """Fail before any work is done if the bucket cannot be written to."""
         probe = join(self._staging, f"probe-{secrets.token_hex(4)}")
         try:
             uploads.put_bytes(probe, b"")
@@ -113,7 +263,7 @@ class RemoteTarget(Target):
             raise
 
     def _finish(self, folder: Path) -> None:
-        """Do what a killed writer had decided, and see what else he left."""
+        """Carry out what a killed writer had decided, and find what else it left."""
         sending = (folder / SENDING).read_bytes() if (folder / SENDING).is_file() else None
         plan = plans.parse(sending, self.name)
         if plan is not None:
@@ -123,19 +273,21 @@ class RemoteTarget(Target):
             (folder / STATE).unlink(missing_ok=True)
             (folder / SENDING).unlink(missing_ok=True)
         with contextlib.suppress(RefusedError):
-            found = uploads.below(self._staging)
-            staged = uploads.get_bytes(join(self._staging, NAME)) if NAME in found else None
-            plan = plans.parse(staged, self.name)
-            # Without what it is about, somebody was clearing it away.
-            if plan is not None and plans.copied(plan["steps"]) <= found.keys():
+            staged_entries = uploads.below(self._staging)
+            plan_bytes = (
+                uploads.get_bytes(join(self._staging, NOTE_NAME)) if NOTE_NAME in staged_entries else None
+            )
+            plan = plans.parse(plan_bytes, self.name)
+            # If files of the plan are missing, another process was clearing it.
+            if plan is not None and plans.copied(plan["steps"]) <= staged_entries.keys():
                 self._carry_out(plan["steps"])
                 (folder / STATE).unlink(missing_ok=True)
-                found = {}
-            self._take(found)
+                staged_entries = {}
+            self._take(staged_entries)
 
-    def _take(self, found: dict[str, Entry]) -> None:
-        self._sizes = {name: one.size for name, one in found.items()}
-        self._names = set(map(plans.top, found))
+    def _take(self, entries: dict[str, Entry]) -> None:
+        self._sizes = {name: entry.size for name, entry in entries.items()}
+        self._names = set(map(plans.top, entries))
 
     def load(self) -> bytes | None:
         return uploads.get_bytes(join(self._staging, STATE))
@@ -149,7 +301,7 @@ class RemoteTarget(Target):
             self._save()
 
     def _save(self) -> None:
-        """For whoever goes on from it on another machine; there, what is under way would be missed."""
+        """Publish the checkpoint for other machines, once the files that it refers to are uploaded."""
         with self._saving:
             staged = frozenset(self._sizes)
             if staged and staged != self._saved and self._state is not None:
@@ -159,11 +311,11 @@ class RemoteTarget(Target):
     def clear(self) -> None:
         self.stop()
         with contextlib.suppress(RefusedError):
-            found = uploads.below(self._staging)
-            # First what others would go on from.
-            leading = {NAME, STATE}.intersection(found)
+            entries = uploads.below(self._staging)
+            # First the files that others would resume from.
+            leading = {NOTE_NAME, STATE}.intersection(entries)
             uploads.remove_all(join(self._staging, name) for name in leading)
-            uploads.remove_all(join(self._staging, name) for name in found if name not in leading)
+            uploads.remove_all(join(self._staging, name) for name in entries if name not in leading)
         self._sizes, self._names = {}, set()
 
     def discard(self) -> None:
@@ -192,16 +344,16 @@ class RemoteTarget(Target):
             self._commit_files(folder, moves, removes, side_cars)
 
     def _check_kinds(self, moves: Moves, folders: Collection[str], side_cars: Collection[str]) -> None:
-        """A file replaces a file, and a folder a folder; a server would keep both."""
+        """Check that a file replaces a file, and a folder a folder; a server would keep both."""
         if len(moves) - len(side_cars) > 1:
             return
         (name,) = (name for _, name in moves if name not in side_cars)
-        there = self._beside(name)
+        url = self._beside(name)
         if name in folders or any(key.startswith(f"{name}/") for key in self._sizes):
-            if uploads.is_file(there):
-                raise ExistsError("it is no folder; remove it first", path=there)
-        elif uploads.is_folder(there):
-            raise ExistsError("it is a folder; remove it first", path=there)
+            if uploads.is_file(url):
+                raise ExistsError("it is no folder; remove it first", path=url)
+        elif uploads.is_folder(url):
+            raise ExistsError("it is a folder; remove it first", path=url)
 
     def _commit_files(
         self,
@@ -212,10 +364,14 @@ class RemoteTarget(Target):
         *,
         again: bool = False,
     ) -> None:
-        """A file and its side-cars; ``again``: others have begun with it."""
-        ((inside, name),) = (one for one in moves if one[1] not in side_cars)
-        beside = [(folder / one, there) for one, there in moves if there in side_cars]
-        sending = uploads.Held(self._beside(name), folder / inside)
+        """Commit a file and its side-cars; ``again``: another writer has begun with it."""
+        ((inside, name),) = (move for move in moves if move[1] not in side_cars)
+        beside = [
+            (folder / inside_path, target_name)
+            for inside_path, target_name in moves
+            if target_name in side_cars
+        ]
+        sending = uploads.HeldUpload(self._beside(name), folder / inside)
         try:
             sending.start()
             old = self.files({*removes, *side_cars})
@@ -223,8 +379,8 @@ class RemoteTarget(Target):
                 sending.complete()
                 return
             before = uploads.look(self._beside(name))
-            kept = [(self._beside(one), join(self._staging, REPLACED, one)) for one in old]
-            uploads.copy_all(kept)
+            backups = [(self._beside(side_car), join(self._staging, REPLACED, side_car)) for side_car in old]
+            uploads.copy_all(backups)
             plan = {"moves": list(moves), "removes": sorted(removes), "side_cars": sorted(side_cars)}
             put_file(folder / SENDING, json.dumps(plan).encode())
             try:
@@ -234,11 +390,11 @@ class RemoteTarget(Target):
                 sending.complete()
             except BaseException:
                 sending.stop()
-                # As it was. Where the server does not let us, the next writer finishes what is decided.
+                # Roll back. If the server does not let us, the next writer finishes what is decided.
                 with contextlib.suppress(BatchplantError):
                     if uploads.look(self._beside(name)) == before and not again:
-                        self.remove([there for _, there in beside] if before is None else [])
-                        uploads.copy_all((there, here) for here, there in kept)
+                        self.remove([target_name for _, target_name in beside] if before is None else [])
+                        uploads.copy_all((backup, original) for original, backup in backups)
                         (folder / SENDING).unlink(missing_ok=True)
                         self.clear()
                 raise
@@ -248,7 +404,7 @@ class RemoteTarget(Target):
             sending.stop()
             raise
         (folder / SENDING).unlink(missing_ok=True)
-        if kept:
+        if backups:
             self.clear()
 
     def _send_beside(self, files: Sequence[tuple[Path, str]]) -> None:
@@ -263,10 +419,10 @@ class RemoteTarget(Target):
         self.settled()
 
         def work(stopped: threading.Event) -> None:
-            self._send(folder, [(one, one) for one in names], stopped)
-            for one in names:
-                made = folder / one
-                shutil.rmtree(made) if made.is_dir() else made.unlink()
+            self._send(folder, [(name, name) for name in names], stopped)
+            for name in names:
+                staged = folder / name
+                shutil.rmtree(staged) if staged.is_dir() else staged.unlink()
             self._save()
 
         self._job = uploads.Background(work)
@@ -283,7 +439,7 @@ class RemoteTarget(Target):
         self._take(uploads.below(self._staging))
 
     def adopt(self, folder: Path, files: Iterable[tuple[str, str, int]]) -> None:
-        """The server copies them when the folder is sent."""
+        """Note objects that the server copies when the folder is sent."""
         self._adopted |= {inside: (url, size) for url, inside, size in files}
 
     def read(self, name: str) -> bytes | None:
@@ -295,24 +451,24 @@ class RemoteTarget(Target):
         self._job = None
 
     def _send(self, folder: Path, moves: Moves, stopped: threading.Event | None = None) -> None:
-        """Send files and folders to the staging."""
+        """Upload files and folders to the staging folder."""
         for inside, name in moves:
             files = dict(plans.files_of(folder / inside, name))
             uploads.send_all(((path, join(self._staging, key)) for key, path in files.items()), stopped)
             sizes = {key: path.stat().st_size for key, path in files.items()}
             begin = f"{inside}/"
             adopted = {
-                f"{name}/{path.removeprefix(begin)}": one
-                for path, one in self._adopted.items()
+                f"{name}/{path.removeprefix(begin)}": source
+                for path, source in self._adopted.items()
                 if path.startswith(begin)
             }
             uploads.copy_all((url, join(self._staging, key)) for key, (url, _) in adopted.items())
             sizes |= {key: size for key, (_, size) in adopted.items()}
-            # What a writer that was killed had sent under the same name is not part of it.
-            known = self._sizes if name in self._names else {}
-            other = [key for key in known if plans.top(key) == name and key not in sizes]
-            uploads.remove_all(join(self._staging, key) for key in other)
-            for key in other:
+            # Files that a killed writer had sent under the same name do not belong to it.
+            earlier = self._sizes if name in self._names else {}
+            stale = [key for key in earlier if plans.top(key) == name and key not in sizes]
+            uploads.remove_all(join(self._staging, key) for key in stale)
+            for key in stale:
                 del self._sizes[key]
             self._sizes |= sizes
             self._names.add(name)
@@ -320,8 +476,8 @@ class RemoteTarget(Target):
     def _commit_staged(
         self, folder: Path, moves: Moves, removes: Collection[str], side_cars: Collection[str]
     ) -> None:
-        here = [one for one in moves if (folder / one[0]).exists()]
-        self._job = uploads.Background(lambda stopped: self._send(folder, here, stopped))
+        present = [move for move in moves if (folder / move[0]).exists()]
+        self._job = uploads.Background(lambda stopped: self._send(folder, present, stopped))
         self._job.start()
         self.settled()
         names = {name for _, name in moves}
@@ -330,13 +486,13 @@ class RemoteTarget(Target):
         if any(key not in sent or sent[key].size != self._sizes[key] for key in new):
             message = "another machine writes it too, and has cleared away what this one had sent; try again"
             raise BusyError(message, path=self.path)
-        there, folders = uploads.level(self._above)
+        files, folders = uploads.level(self._above)
         replaced = folders.intersection(names.union(removes))
         old = {f"{name}/{key}" for name in replaced for key in uploads.below(self._beside(name))}
-        steps = plans.steps(new, names, side_cars, old | there.intersection(names.union(removes)))
-        uploads.put_bytes(join(self._staging, NAME), json.dumps({"steps": steps}).encode())
+        steps = plans.steps(new, names, side_cars, old | files.intersection(names.union(removes)))
+        uploads.put_bytes(join(self._staging, NOTE_NAME), json.dumps({"steps": steps}).encode())
         self._decided = True
-        # Once more where it fails, and if that fails too, the next writer will do it.
+        # Try once more if it fails; if that fails too, the next writer does it.
         try:
             self._carry_out(steps)
         except AccessError:
@@ -344,36 +500,36 @@ class RemoteTarget(Target):
         self._decided = False
 
     def _carry_out(self, steps: plans.Steps) -> None:
-        for what, keys in steps:
-            if what == "copy":
+        for operation, keys in steps:
+            if operation == "copy":
                 uploads.copy_all((join(self._staging, key), self._beside(key)) for key in keys)
-            elif what == "mark":
+            elif operation == "mark":
                 for key in keys:
                     uploads.put_bytes(self._beside(key), b"")
             else:
                 self.remove(keys)
-        uploads.remove_all([join(self._staging, NAME)])
+        uploads.remove_all([join(self._staging, NOTE_NAME)])
         self.clear()
 
 
 def clear() -> list[Leftover]:
-    """Remove what killed writers left, here and in their buckets; what they had decided is finished first.
+    """Remove leftovers of killed writers, here and in their buckets; finish first what they had decided.
 
-    Returns what was removed. Of one whose bucket cannot be reached the note stays that says so.
+    Returns what was removed. If a bucket cannot be reached, its note stays.
     """
-    gone = []
-    for one in leftovers():
-        with locked(one.folder) as ours:
+    removed = []
+    for leftover in leftovers():
+        with locked(leftover.folder) as ours:
             if not ours:
                 continue
-            if one.target is not None:
-                made = RemoteTarget(one.target)
+            if leftover.target is not None:
+                target = RemoteTarget(leftover.target)
                 try:
-                    made._finish(one.folder)
-                    made.clear()
+                    target._finish(leftover.folder)
+                    target.clear()
                 except BatchplantError:
-                    empty(one.folder)
+                    empty(leftover.folder)
                     continue
-            drop(one.folder)
-            gone.append(one)
-    return gone
+            drop(leftover.folder)
+            removed.append(leftover)
+    return removed

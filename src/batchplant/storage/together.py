@@ -12,7 +12,7 @@ import numpy as np
 
 from .. import _native
 from ..schema.columns import I64, U8, Spans
-from .files import open_known
+from .files import open_with_status
 from .local import is_still
 from .staged import Staged
 
@@ -103,7 +103,7 @@ def _read(spans: Spans, runs: _Runs, part: slice, memory: U8, direct: bool) -> b
         sizes = np.zeros(len(numbers), dtype=np.int64)
         for row, number in enumerate(numbers.tolist()):
             path = spans.files[number]
-            fd, facts = open_known(path, os.O_DIRECT if direct else 0)
+            fd, facts = open_with_status(path, os.O_DIRECT if direct else 0)
             fds.append(fd)
             sizes[row] = facts.st_size
             if not is_still(path, facts):

@@ -1,6 +1,6 @@
-"""Folders, local or remote: what lies in them, by the same questions.
+"""Folders, local or remote, with the same functions.
 
-While a dataset is opened (:func:`keeping`), what a server told about a folder is remembered; see listings.py.
+While a dataset is opened (:func:`keeping`), answers of servers about folders are cached; see listings.py.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from ..errors import AccessError, BatchplantError, BusyError, NotFoundError
-from .commit import NAME as COMMIT
+from .commit import NOTE_NAME as COMMIT
 from .listings import (
+    cache,
     content,
     heads,
     is_absent,
     keep_content,
     keep_head,
     keeping,
-    kept,
-    known,
+    known_entry,
     level_of,
     listed,
     look_around,
+    lookup,
     once,
-    told,
 )
 from .plans import stem_of
 from .remote import Entry, client_of, trying
 from .urls import is_remote, join, like, parent, place_of
 
 __all__ = [
-    "Found", "check_settled", "content", "entries", "exists", "foresee", "glob", "has_magic", "heads",
-    "is_absent", "is_file", "is_folder", "keep_content", "keep_head", "keeping", "known", "listed",
+    "FolderEntry", "check_settled", "content", "entries", "exists", "foresee", "glob", "has_magic", "heads",
+    "is_absent", "is_file", "is_folder", "keep_content", "keep_head", "keeping", "known_entry", "listed",
     "look_around", "names", "once", "size_below", "walk",
 ]  # fmt: skip
 
@@ -46,7 +46,7 @@ UNSETTLED = (
 )
 
 
-class Found(NamedTuple):
+class FolderEntry(NamedTuple):
     """A name in a folder."""
 
     name: str
@@ -54,30 +54,30 @@ class Found(NamedTuple):
     size: int
 
 
-def entries(path: str) -> list[Found]:
-    """What lies in a folder, sorted by name, hidden names too; NotFoundError where there is no folder."""
+def entries(path: str) -> list[FolderEntry]:
+    """Return the entries of a folder, sorted, hidden names too; NotFoundError if there is no folder."""
     if is_remote(path):
         objects, folders = level_of(path)
         if not objects and not folders:
             raise NotFoundError("no such folder", path=path)
-        found = [Found(name, False, one.size) for name, one in objects.items()]
-        return sorted([*found, *(Found(name, True, 0) for name in folders)])
+        files = [FolderEntry(name, False, entry.size) for name, entry in objects.items()]
+        return sorted([*files, *(FolderEntry(name, True, 0) for name in folders)])
     try:
         with os.scandir(path) as listed:
-            return sorted(Found(one.name, one.is_dir(), 0) for one in listed)
+            return sorted(FolderEntry(entry.name, entry.is_dir(), 0) for entry in listed)
     except (FileNotFoundError, NotADirectoryError):
         raise NotFoundError("no such folder", path=path) from None
     except OSError as error:
         raise AccessError(str(error.strerror or error), path=path) from None
 
 
-def some_names(path: str, most: int) -> list[str]:
-    """Any names in a folder, as many; NotFoundError where there is no folder."""
+def some_names(path: str, count: int) -> list[str]:
+    """Return any ``count`` names in a folder; NotFoundError if there is no folder."""
     if is_remote(path):
-        return [one.name for one in entries(path)[:most]]
+        return [entry.name for entry in entries(path)[:count]]
     try:
         with os.scandir(path) as listing:
-            return [one.name for one in itertools.islice(listing, most)]
+            return [entry.name for entry in itertools.islice(listing, count)]
     except (FileNotFoundError, NotADirectoryError):
         raise NotFoundError("no such folder", path=path) from None
     except OSError as error:
@@ -85,26 +85,26 @@ def some_names(path: str, most: int) -> list[str]:
 
 
 def names(path: str) -> list[str]:
-    """The names in a folder, hidden ones too; empty where there is no such folder."""
+    """Return the names in a folder, hidden ones too; empty if there is no such folder."""
     try:
-        return [one.name for one in entries(path)]
+        return [entry.name for entry in entries(path)]
     except NotFoundError:
         return []
 
 
 def is_folder(path: str) -> bool:
-    """Whether there is a folder; on a server, whether anything lies below it."""
+    """Return whether there is a folder; on a server, whether anything lies below it."""
     if not is_remote(path):
         return os.path.isdir(path)
     if place_of(path).scheme in ("http", "https"):
-        # Nothing tells, and listing is not what web servers do.
+        # Web servers have no listings.
         return False
-    # An object of that name comes first, as for whoever looks at a path first.
-    if known(path) is not None or str(path) in (heads() or ()):
+    # An object of that name takes precedence.
+    if known_entry(path) is not None or str(path) in (heads() or ()):
         return False
     above, _, last = path.rstrip("/").rpartition("/")
-    with kept().lock:
-        level = kept().levels.get(above)
+    with cache().lock:
+        level = cache().levels.get(above)
     if level is not None and last not in level[1]:
         return False
     try:
@@ -115,12 +115,12 @@ def is_folder(path: str) -> bool:
 
 
 def is_file(path: str) -> bool:
-    """Whether there is a file."""
+    """Return whether there is a file."""
     if not is_remote(path):
         return os.path.isfile(path)
-    covered, found = told(path)
+    covered, entry = lookup(path)
     if covered:
-        return found is not None
+        return entry is not None
     client, name = client_of(path)
     try:
         trying(lambda: client.head(name))
@@ -133,12 +133,12 @@ def is_file(path: str) -> bool:
 
 
 def exists(path: str) -> bool:
-    """Whether there is a file or a folder."""
+    """Return whether there is a file or a folder."""
     return os.path.exists(path) if not is_remote(path) else is_file(path) or is_folder(path)
 
 
 def walk(path: str) -> Iterator[tuple[str, int]]:
-    """All files below a folder: (path inside of it, size), sorted."""
+    """Yield all files below a folder: (path inside of it, size), sorted."""
     if not is_remote(path):
         for top, folders, files in os.walk(path):
             folders.sort()
@@ -146,52 +146,52 @@ def walk(path: str) -> Iterator[tuple[str, int]]:
             for name in sorted(files):
                 yield os.path.join(inside, name), _size(os.path.join(top, name))
         return
-    for inside, one in entries_below(path):
-        yield inside, one.size
+    for inside, entry in entries_below(path):
+        yield inside, entry.size
 
 
 def _size(file: str) -> int:
-    """The bytes of a local file; none of what is no file, or a link that leads nowhere."""
+    """Return the bytes of a local file; 0 for what is no file, or a dangling link."""
     try:
-        found = os.stat(file)
+        status = os.stat(file)
     except OSError:
         return 0
-    return found.st_size if stat.S_ISREG(found.st_mode) else 0
+    return status.st_size if stat.S_ISREG(status.st_mode) else 0
 
 
 def foresee(path: str) -> None:
-    """All folders below a remote one will be asked for: list them once, while datasets are opened."""
-    with kept().lock:
-        known = any(path.startswith(f"{one}/") for one in kept().trees)
-    if is_remote(path) and not known and is_folder(path):
+    """List all folders below a remote one at once, because they will be needed while datasets are opened."""
+    with cache().lock:
+        covered = any(path.startswith(f"{tree}/") for tree in cache().trees)
+    if is_remote(path) and not covered and is_folder(path):
         for _ in entries_below(path):
             pass
 
 
-def entries_below(path: str, most: int | None = None) -> Iterator[tuple[str, Entry]]:
-    """All objects below a remote folder: (path inside of it, what was told about it).
+def entries_below(path: str, limit: int | None = None) -> Iterator[tuple[str, Entry]]:
+    """Yield all objects below a remote folder: (path inside of it, entry).
 
-    ``most``: only the first of them, where there are more.
+    ``limit``: at most so many.
     """
     root = path.rstrip("/")
     client, name = client_of(like(path, root + "/"))
-    with kept().lock:
-        found = kept().trees.get(root)
-    if found is None:
-        found = trying(lambda: list(itertools.islice(client.walk(name), most)))
-        with kept().lock:
-            if kept().users and len(found) != most:
-                kept().trees[root] = found
-                kept().levels.update(_levels(root, name, found))
+    with cache().lock:
+        listing = cache().trees.get(root)
+    if listing is None:
+        listing = trying(lambda: list(itertools.islice(client.walk(name), limit)))
+        with cache().lock:
+            if cache().users and len(listing) != limit:
+                cache().trees[root] = listing
+                cache().levels.update(_levels(root, name, listing))
     cut = len(name) + 1 if name else 0
-    for one in found:
+    for entry in listing:
         # Folders may be objects of their own.
-        if not one.name.endswith("/"):
-            yield one.name[cut:], one
+        if not entry.name.endswith("/"):
+            yield entry.name[cut:], entry
 
 
-def _levels(root: str, name: str, found: list[Entry]) -> dict[str, tuple[dict[str, Entry], list[str]]]:
-    """A tree folder by folder, as listing each of them would tell."""
+def _levels(root: str, name: str, listing: list[Entry]) -> dict[str, tuple[dict[str, Entry], list[str]]]:
+    """Return the levels of a tree, as listing each folder would."""
     levels: dict[str, tuple[dict[str, Entry], list[str]]] = {root: ({}, [])}
 
     def level(folder: str) -> tuple[dict[str, Entry], list[str]]:
@@ -202,18 +202,18 @@ def _levels(root: str, name: str, found: list[Entry]) -> dict[str, tuple[dict[st
         return levels[folder]
 
     cut = len(name) + 1 if name else 0
-    for one in found:
-        inside, _, last = one.name[cut:].rpartition("/")
-        here = level(f"{root}/{inside}" if inside else root)
+    for entry in listing:
+        inside, _, last = entry.name[cut:].rpartition("/")
+        folder_level = level(f"{root}/{inside}" if inside else root)
         if last:
-            here[0][last] = one
+            folder_level[0][last] = entry
     return levels
 
 
 def size_below(path: str) -> int:
-    """The bytes of a file, or of all files below a folder."""
+    """Return the bytes of a file, or of all files below a folder."""
     if is_remote(path):
-        entry = told(path)[1]
+        entry = lookup(path)[1]
         if entry is not None:
             return entry.size
         client, name = client_of(path)
@@ -225,76 +225,78 @@ def size_below(path: str) -> int:
 
 
 def glob(pattern: str) -> list[str]:
-    """The paths that match a pattern of ``*``, ``?``, ``[…]`` and ``**``, unsorted."""
+    """Return the paths that match a pattern of ``*``, ``?``, ``[…]`` and ``**``, unsorted."""
     if not is_remote(pattern):
         return local_glob.glob(pattern, recursive=True)
-    place = place_of(pattern)
-    parts = place.name.split("/")
-    return [join(like(pattern, place.root), one) for one in _matches(like(pattern, place.root), parts, [])]
+    url = place_of(pattern)
+    parts = url.name.split("/")
+    return [join(like(pattern, url.root), name) for name in _matches(like(pattern, url.root), parts, [])]
 
 
 def has_magic(pattern: str) -> bool:
-    """Whether a path is a pattern. A ``?`` in a web address begins its query."""
+    """Return whether a path is a pattern. A ``?`` in a web address begins its query."""
     if is_remote(pattern) and place_of(pattern).scheme in ("http", "https"):
         return False
     return local_glob.has_magic(pattern)
 
 
 def check_settled(paths: Iterable[str]) -> None:
-    """BusyError where files are being replaced, or a writer was killed while it did: old and new are mixed.
+    """Raise a BusyError if files are being replaced, or a writer was killed meanwhile: old and new are mixed.
 
-    Only what was listed anyway is looked at; see targets.py.
+    Only cached listings are used; see targets.py.
     """
     around: dict[str, list[str]] = {}
     for path in filter(is_remote, paths):
         around.setdefault(str(parent(path)), []).append(path)
-        level = kept().levels.get(path.rstrip("/"))
+        level = cache().levels.get(path.rstrip("/"))
         if level is not None and COMMIT in level[0]:
             raise BusyError(UNSETTLED, path=path)
     for folder, files in around.items():
-        level = kept().levels.get(folder)
+        level = cache().levels.get(folder)
         for name in () if level is None else level[1]:
             if not (name.startswith(".") and name.endswith(".shards.partial")):
                 continue
             stem = stem_of(name[1:].removesuffix(".partial"))
-            ours = next((one for one in files if os.path.basename(one).startswith(stem)), None)
+            ours = next((file for file in files if os.path.basename(file).startswith(stem)), None)
             if ours is not None and is_file(join(parent(ours), name, COMMIT)):
                 raise BusyError(UNSETTLED, path=ours)
 
 
 def _matches(root: str, parts: list[str], above: list[str]) -> Iterator[str]:
-    """Names below the root that match the parts of a pattern, folder by folder."""
+    """Yield the names below the root that match the components of a pattern, folder by folder."""
     if not parts:
         return
-    part, rest = parts[0], parts[1:]
-    here = join(root, *above) if above else root
+    part, remaining = parts[0], parts[1:]
+    folder = join(root, *above) if above else root
     if part == "**":
-        foresee(here)
-        if not rest:
-            yield from ("/".join([*above, inside]) for inside, _ in entries_below(here))
+        foresee(folder)
+        if not remaining:
+            yield from ("/".join([*above, inside]) for inside, _ in entries_below(folder))
             return
-        yield from _matches(root, rest, above)
-        for name in _folders(here):
+        yield from _matches(root, remaining, above)
+        for name in _folders(folder):
             yield from _matches(root, parts, [*above, name])
         return
-    if rest and not local_glob.has_magic(part):
-        yield from _matches(root, rest, [*above, part])
+    if remaining and not local_glob.has_magic(part):
+        yield from _matches(root, remaining, [*above, part])
         return
     try:
-        listed = entries(here)
+        listed = entries(folder)
     except NotFoundError:
         return
-    for one in listed:
-        if not fnmatch.fnmatchcase(one.name, part) or (one.name.startswith(".") and not part.startswith(".")):
+    for entry in listed:
+        if not fnmatch.fnmatchcase(entry.name, part) or (
+            entry.name.startswith(".") and not part.startswith(".")
+        ):
             continue
-        if not rest:
-            yield "/".join([*above, one.name])
-        elif one.folder:
-            yield from _matches(root, rest, [*above, one.name])
+        if not remaining:
+            yield "/".join([*above, entry.name])
+        elif entry.folder:
+            yield from _matches(root, remaining, [*above, entry.name])
 
 
 def _folders(path: str) -> list[str]:
     try:
-        return [one.name for one in entries(path) if one.folder and not one.name.startswith(".")]
+        return [entry.name for entry in entries(path) if entry.folder and not entry.name.startswith(".")]
     except NotFoundError:
         return []

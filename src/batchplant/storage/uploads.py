@@ -1,7 +1,7 @@
-"""Sending to servers: parts side by side, objects that appear whole or not at all, work that can be stopped.
+"""Uploads: parts in parallel, objects that appear complete or not at all, work that can be stopped.
 
-What takes long runs on threads, so that Ctrl-C reaches the one who waits: the upload is broken off then, and
-the server forgets the parts that it has.
+Long work runs on threads, so that Ctrl-C reaches the waiting thread: the upload is aborted then, and the
+server discards the parts that it has.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ from ..errors import AccessError, NotFoundError
 from .remote import Entry, RefusedError, client_of
 from .remote import trying as try_again
 
-PIECE = 4 << 20
-# Up to here a file goes in one request.
-SMALL = 16 << 20
-# Small files, copies and removals under way at a time.
-SIDE_BY_SIDE = 16
-REMOVED_AT_ONCE = 500
-POLL = 0.05
+READ_BYTES = 4 << 20
+# Larger files are sent in parts.
+MAX_SINGLE_REQUEST_BYTES = 16 << 20
+# Small files, copies and removals in flight at a time.
+MAX_PARALLEL = 16
+MAX_DELETES_PER_REQUEST = 500
+POLL_SECONDS = 0.05
 # Seconds after which a thread that does not run was not started.
-NEVER_STARTED = 1.0
-# Seconds that work has to break off. A request that waits for a server takes longer, and is left alone then.
+START_SECONDS = 1.0
+# Seconds that work has to stop. A request that waits for a server takes longer, and is left alone then.
 MAX_STOP_SECONDS = 5.0
 
 T = TypeVar("T")
-# Of a thread that does work side by side with others: the event that tells all of them to stop.
+# Per thread of parallel work: the event that tells all of them to stop.
 _THREAD = threading.local()
-# Told how far large files are: URL, bytes, and of how many.
+# Called with the progress of large files: URL, bytes done, and size.
 Watcher = Callable[[str, int, int], None]
 _WATCHERS: list[Watcher] = []
 
 
 @contextlib.contextmanager
 def watching(report: Watcher) -> Iterator[None]:
-    """Within it, somebody is told how far large files are."""
+    """Within it, ``report`` is called with the progress of large files."""
     _WATCHERS.append(report)
     try:
         yield
@@ -50,12 +50,12 @@ def watching(report: Watcher) -> Iterator[None]:
 
 
 class Stopped(BaseException):
-    """Somebody does not want it any more."""
+    """Raised to stop work that is no longer needed."""
 
 
 def trying(run: Callable[[], T], stop: threading.Event | None = None, **options: Any) -> T:
-    """As in storage.remote; ends when ``stop`` is set, or the work that this thread is part of is stopped."""
-    events = [one for one in (stop, getattr(_THREAD, "stopped", None)) if one is not None]
+    """Retry as storage.remote does; ends when ``stop`` is set, or the parallel work of this thread stops."""
+    events = [event for event in (stop, getattr(_THREAD, "stopped", None)) if event is not None]
     return try_again(run, stop=lambda: any(one.is_set() for one in events), **options)
 
 
@@ -69,7 +69,7 @@ class Background:
         self._thread = threading.Thread(target=self._run, name="batchplant-upload", daemon=True)
 
     def start(self) -> None:
-        """Whoever is interrupted here does not know whether it runs, and has to stop it."""
+        """Start the thread. A caller that is interrupted here has to stop it: it may or may not run."""
         self._thread.start()
 
     def _run(self) -> None:
@@ -81,7 +81,7 @@ class Background:
             self.ended.set()
 
     def wait(self) -> None:
-        """Until it is done; its error is raised here. Whoever is interrupted meanwhile stops it."""
+        """Wait until it is done, and raise its error. An interrupt meanwhile stops it."""
         try:
             self.ended.wait()
         except BaseException:
@@ -93,14 +93,14 @@ class Background:
     def stop(self) -> None:
         self.stopped.set()
         began = time.monotonic()
-        while not self.ended.wait(POLL):
+        while not self.ended.wait(POLL_SECONDS):
             waited = time.monotonic() - began
-            if waited > (MAX_STOP_SECONDS if self._thread.is_alive() else NEVER_STARTED):
+            if waited > (MAX_STOP_SECONDS if self._thread.is_alive() else START_SECONDS):
                 return
 
 
-class Held:
-    """A file on its way to a server, where it appears when :meth:`complete` is called and not before."""
+class HeldUpload:
+    """A file that is being uploaded, and appears on the server only when :meth:`complete` is called."""
 
     def __init__(self, url: str, path: Path) -> None:
         self._sent, self._go = threading.Event(), threading.Event()
@@ -111,9 +111,9 @@ class Held:
         self._go.wait()
 
     def start(self) -> None:
-        """Begin, and wait until the server has all of it that it can have before; errors come here."""
+        """Begin, and wait until the server has all of it that it can have before; raises upload errors."""
         self._job.start()
-        while not self._sent.wait(POLL):
+        while not self._sent.wait(POLL_SECONDS):
             if self._job.ended.is_set():
                 self._job.wait()
 
@@ -145,81 +145,83 @@ def send(
 
     def pieces() -> Iterator[bytes]:
         with open(path, "rb", buffering=0) as file:
-            while piece := file.read(PIECE):
+            while piece := file.read(READ_BYTES):
                 go_on()
                 yield piece
-                for report in _WATCHERS if size > SMALL else ():
+                for report in _WATCHERS if size > MAX_SINGLE_REQUEST_BYTES else ():
                     report(url, file.tell(), size)
         if hold is not None:
             hold()
         go_on()
 
     def put() -> str:
-        if size > SMALL:
+        if size > MAX_SINGLE_REQUEST_BYTES:
             return client.put(name, pieces(), size)
-        # Pieces take three requests.
+        # Sending parts takes three requests.
         return client.put(name, b"".join(pieces()), size)
 
-    # The parts of a large file are tried again one by one.
-    tag = trying(put, stopped, **({"least": 1} if size > SMALL else {}))
+    # The parts of a large file are retried one by one.
+    tag = trying(put, stopped, **({"min_tries": 1} if size > MAX_SINGLE_REQUEST_BYTES else {}))
     if not check:
         return
     try:
-        found = trying(lambda: client.head(name))
-    # Who may write need not be allowed to read.
+        entry = trying(lambda: client.head(name))
+    # Permission to write need not include permission to read.
     except RefusedError:
         return
-    # The tag of an upload in parts is the servers' own affair.
-    other = tag and found.tag and "-" not in tag + found.tag and tag != found.tag
-    if found.size != size or other:
+    # The tag of an upload in parts is defined by the server.
+    tags_differ = tag and entry.tag and "-" not in tag + entry.tag and tag != entry.tag
+    if entry.size != size or tags_differ:
         message = (
-            f"{found.size} bytes lie there, and not the {size} that were sent: somebody else writes it too"
+            f"{entry.size} bytes lie there, and not the {size} that were sent: somebody else writes it too"
         )
         raise AccessError(message, path=url)
 
 
 def send_all(files: Iterable[tuple[Path, str]], stopped: threading.Event | None = None) -> None:
-    """Files to their URLs: small ones side by side; of large ones the parts are."""
+    """Upload files to their URLs: small ones in parallel; large ones by parallel parts."""
     stopped = stopped or threading.Event()
     large: list[tuple[Path, str]] = []
 
     def small() -> Iterator[tuple[Path, str]]:
-        for one in files:
-            if one[0].stat().st_size > SMALL:
-                large.append(one)
+        for file in files:
+            if file[0].stat().st_size > MAX_SINGLE_REQUEST_BYTES:
+                large.append(file)
             else:
-                yield one
+                yield file
 
-    side_by_side(lambda one: send(one[1], one[0], stopped, check=False), small(), stopped)
+    in_parallel(lambda one: send(one[1], one[0], stopped, check=False), small(), stopped)
     for path, url in large:
         send(url, path, stopped)
 
 
-def side_by_side(
-    work: Callable[[T], Any], given: Iterable[T], stopped: threading.Event | None = None
+def in_parallel(
+    work: Callable[[T], Any], arguments: Iterable[T], stopped: threading.Event | None = None
 ) -> None:
-    """Call it with everything that is given, on threads; the first error stops the rest."""
-    rest = iter(given)
+    """Call ``work`` with all arguments, on threads; the first error stops the rest."""
+    remaining = iter(arguments)
     waiting: set[Future[Any]] = set()
-    pool = ThreadPoolExecutor(SIDE_BY_SIDE, "batchplant-upload")
-    over = threading.Event()
+    pool = ThreadPoolExecutor(MAX_PARALLEL, "batchplant-upload")
+    ended = threading.Event()
 
-    def run(one: T) -> None:
-        _THREAD.stopped = over
-        work(one)
+    def run(argument: T) -> None:
+        _THREAD.stopped = ended
+        work(argument)
 
     try:
         while True:
             if stopped is not None and stopped.is_set():
                 raise Stopped
-            waiting |= {pool.submit(run, one) for one in islice(rest, SIDE_BY_SIDE - len(waiting))}
+            waiting |= {
+                pool.submit(run, argument) for argument in islice(remaining, MAX_PARALLEL - len(waiting))
+            }
             if not waiting:
                 return
             done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-            for one in done:
-                one.result()
+            for future in done:
+                future.result()
     finally:
-        over.set()
+        ended.set()
         pool.shutdown(wait=True, cancel_futures=True)
 
 
@@ -229,7 +231,7 @@ def put_bytes(url: str, data: bytes) -> None:
 
 
 def get_bytes(url: str) -> bytes | None:
-    """All bytes of a small object; None where there is none."""
+    """Return all bytes of a small object; None if there is none."""
     client, name = client_of(url)
     try:
         return trying(lambda: client.get_whole(name)).data.tobytes()
@@ -244,43 +246,43 @@ def copy_all(pairs: Iterable[tuple[str, str]]) -> None:
         (client, name), to = client_of(pair[0]), client_of(pair[1])[1]
         trying(lambda: client.copy(name, to))
 
-    side_by_side(copy, pairs)
+    in_parallel(copy, pairs)
 
 
 def remove_all(urls: Iterable[str]) -> None:
-    """Remove objects; those that are not there are none."""
+    """Delete objects; missing ones are ignored."""
 
-    def remove(some: list[str]) -> None:
-        client, names = client_of(some[0])[0], [client_of(one)[1] for one in some]
+    def remove(batch: list[str]) -> None:
+        client, names = client_of(batch[0])[0], [client_of(url)[1] for url in batch]
         trying(lambda: client.delete(names))
 
-    rest = iter(urls)
-    side_by_side(remove, iter(lambda: list(islice(rest, REMOVED_AT_ONCE)), []))
+    remaining = iter(urls)
+    in_parallel(remove, iter(lambda: list(islice(remaining, MAX_DELETES_PER_REQUEST)), []))
 
 
 def below(url: str) -> dict[str, Entry]:
-    """All objects below a folder, by their names in it."""
+    """Return all objects below a folder, by their names in it."""
     client, name = client_of(url)
     try:
-        found = trying(lambda: list(client.walk(name)))
+        entries = trying(lambda: list(client.walk(name)))
     except NotFoundError:
         return {}
-    return {one.name[len(name) + 1 :]: one for one in found if one.name.startswith(f"{name}/")}
+    return {entry.name[len(name) + 1 :]: entry for entry in entries if entry.name.startswith(f"{name}/")}
 
 
 def level(url: str) -> tuple[set[str], set[str]]:
-    """The names of the objects and of the folders right in a folder."""
+    """Return the names of the objects and of the folders directly in a folder."""
     client, name = client_of(url)
     cut = len(name) + 1 if name else 0
     try:
         objects, folders = trying(lambda: client.level(name))
     except NotFoundError:
         return set(), set()
-    return {one.name[cut:] for one in objects}, {one[cut:] for one in folders}
+    return {entry.name[cut:] for entry in objects}, {entry[cut:] for entry in folders}
 
 
 def look(url: str) -> Entry | None:
-    """What a file is like; None where there is none."""
+    """Return the entry of a file; None if there is none."""
     client, name = client_of(url)
     try:
         return trying(lambda: client.head(name))

@@ -1,4 +1,4 @@
-"""URLs: text that knows its storage options, and the names below it."""
+"""URLs: text that carries its storage options, and the names below it."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ class Url(str):
 
 
 def reached(path: str, options: StorageOptions) -> str:
-    """A URL with the options that say how to reach it; a local path has none."""
+    """Return a URL with the options that say how to reach it; a local path has none."""
     if is_remote(path):
         return path if isinstance(path, Url) and options == PLAIN else Url(path, options)
     if options is PLAIN or options == PLAIN:
         return path
-    given = [name for name, value in dataclasses.asdict(options).items() if value is not None]
-    if given:
-        raise OptionError(f"{', '.join(given)}: options for URLs, and this is a local path", path=path)
+    names = [name for name, value in dataclasses.asdict(options).items() if value is not None]
+    if names:
+        raise OptionError(f"{', '.join(names)}: options for URLs, and this is a local path", path=path)
     return path
 
 
 class Place(NamedTuple):
-    """The parts of a URL. ``root``: scheme and bucket or host. ``name``: the object, no slash before."""
+    """The components of a URL. ``root``: scheme and bucket or host. ``name``: the object, no slash before."""
 
     scheme: str
     root: str
@@ -56,44 +56,44 @@ def is_remote(path: str) -> bool:
 
 
 def options_at(path: str) -> StorageOptions:
-    """The options that a path carries."""
+    """Return the options that a path carries."""
     return path.options if isinstance(path, Url) else PLAIN
 
 
 def like(path: str, text: str) -> str:
-    """A path as text, with the options of another."""
+    """Return text as a path with the options of another path."""
     return Url(text, path.options) if isinstance(path, Url) and is_remote(text) else text
 
 
 def join(path: str, *names: str) -> str:
-    """A path below a folder, local or remote."""
+    """Return a path below a folder, local or remote."""
     if not is_remote(path):
         return os.path.join(path, *names)
     return like(path, "/".join([path.rstrip("/"), *(name for name in names if name)]))
 
 
 def parent(path: str) -> str:
-    """The folder that a file lies in."""
+    """Return the folder of a file."""
     if not is_remote(path):
         return os.path.dirname(path)
     return like(path, path.rstrip("/").rpartition("/")[0])
 
 
 def beside(path: str, template: str) -> str:
-    """The file beside another: the template ``{name}.crc`` or ``{stem}.idx`` filled in."""
+    """Return the path of a side-car: the template ``{name}.crc`` or ``{stem}.idx`` filled in."""
     folder, slash, name = path.rstrip("/").rpartition("/")
     stem = os.path.splitext(name)[0]
     return like(path, folder + slash + template.format(name=name, stem=stem))
 
 
 def absolute(path: str) -> str:
-    """The path from the root; a URL as it is."""
+    """Return the absolute path; a URL as it is."""
     return path if is_remote(path) else os.path.abspath(path)
 
 
 def place_of(url: str) -> Place:
-    """The parts of a URL; the names of objects are as stored, those of HTTP are decoded."""
-    scheme, _, rest = str(url).partition("://")
+    """Return the components of a URL; names of objects are as stored, those of HTTP are decoded."""
+    scheme, _, path = str(url).partition("://")
     scheme = scheme.lower()
     if scheme in ("http", "https"):
         try:
@@ -104,5 +104,5 @@ def place_of(url: str) -> Place:
         if not host:
             raise OptionError("this URL has no host", path=url)
         return Place(scheme, f"{scheme}://{host}", unquote(parts.path).lstrip("/"), parts.query)
-    bucket, _, name = rest.partition("/")
+    bucket, _, name = path.partition("/")
     return Place(scheme, f"{scheme}://{bucket}", posixpath.normpath(name) if name.strip("/.") else "", "")

@@ -1,4 +1,4 @@
-"""The work folder: where what is written to URLs lies until it is there, and what killed writers left in it.
+"""The work folder: staging directories of writes to URLs, and what killed writers left in it.
 
 ``BATCHPLANT_WORK`` names it, else it is ``~/.cache/batchplant/writes``. ``BATCHPLANT_WORK_BYTES`` bounds it;
 without, a tenth of the disk stays free.
@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import fcntl
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -28,31 +29,31 @@ from .urls import Url, is_remote, like, options_at
 
 WORK = "BATCHPLANT_WORK"
 WORK_BYTES = "BATCHPLANT_WORK_BYTES"
-# In a hidden folder: what it is for.
+# In a staging directory: a note on its target.
 NOTE = "target.json"
 STATE = "state.json"
 LOCK = "lock"
-HIDDEN = re.compile(r"\..+\.partial", re.DOTALL)
-FREE = 0.1
-# However full the disk is, a writer may take so much.
-UNCHECKED = 256 << 20
-# The disk is looked at after so many bytes, and no more often than costs a twentieth of the time.
-LOOK = 16 << 20
-RARELY = 20
-# How to reach a bucket; the other options are about caches. None of them is a secret.
-WAYS = ("endpoint", "region", "anonymous", "profile")
+STAGING_NAME = re.compile(r"\..+\.partial", re.DOTALL)
+MIN_FREE_SHARE = 0.1
+# A writer may take this much, however full the disk is.
+UNCHECKED_BYTES = 256 << 20
+# The disk is checked after so many bytes, and no more often than costs a twentieth of the time.
+CHECK_INTERVAL_BYTES = 16 << 20
+MIN_CHECK_INTERVAL_FACTOR = 20
+# Options to reach a bucket; the other options are about caches. None of them is a secret.
+REACH_OPTIONS = ("endpoint", "region", "anonymous", "profile")
 
 
 def work_root() -> Path:
-    given = os.environ.get(WORK)
-    if given:
-        return Path(given)
+    path = os.environ.get(WORK)
+    if path:
+        return Path(path)
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return Path(cache, "batchplant", "writes")
 
 
 def partial_folder(target: str, *, sharded: bool = False) -> Path:
-    """Where a target is made until it is complete: beside it, or that of a URL in the work folder."""
+    """Return the staging directory of a target: beside it, or for a URL in the work folder."""
     named = f"{target.rstrip('/') if is_remote(target) else target}{'.shards' if sharded else ''}"
     target = like(target, named)
     if not is_remote(target):
@@ -68,56 +69,60 @@ def _folder_for(url: Url) -> Path:
 
 
 def write_note(folder: Path, url: str) -> None:
-    """Say in a hidden folder what it is for. A URL with a password, or an endpoint, is not kept whole."""
-    ways = dataclasses.asdict(settings_for(str(url), options_at(url)))
-    kept = {name: value for name, value in ways.items() if name in WAYS and value is not None}
-    whole = shown(url) == url and "@" not in str(kept.get("endpoint", ""))
+    """Write the target into a staging directory. A URL or endpoint with a password is not written."""
+    settings = dataclasses.asdict(settings_for(str(url), options_at(url)))
+    reach_options = {
+        name: value for name, value in settings.items() if name in REACH_OPTIONS and value is not None
+    }
+    complete = shown(url) == url and "@" not in str(reach_options.get("endpoint", ""))
     put_file(
         folder / NOTE,
-        json.dumps({"url": shown(url), "whole": whole, "options": kept if whole else {}}).encode(),
+        json.dumps(
+            {"url": shown(url), "whole": complete, "options": reach_options if complete else {}}
+        ).encode(),
     )
 
 
-class Room:
-    """The disk that a work folder may take."""
+class WorkSpace:
+    """The disk space that a work folder may take."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._grown, self._next = LOOK, 0.0
+        self._grown, self._next = CHECK_INTERVAL_BYTES, 0.0
         self._total = 0
 
     def check(self, grown: int, url: str) -> None:
-        """Called after ``grown`` bytes more; AccessError where there is no room for others."""
+        """Check, after ``grown`` more bytes, that there is space for others; else AccessError."""
         self._grown += grown
         self._total += grown
         began = time.monotonic()
-        if self._grown < LOOK or began < self._next:
+        if self._grown < CHECK_INTERVAL_BYTES or began < self._next:
             return
         self._grown = 0
-        given = os.environ.get(WORK_BYTES)
-        if given:
-            most, used = bytes_of(WORK_BYTES, given), _size(self._folder)
-            full = f"{used:,} of {most:,} bytes ({WORK_BYTES}) are used" if used > most else None
+        setting = os.environ.get(WORK_BYTES)
+        if setting:
+            limit, used = bytes_of(WORK_BYTES, setting), _size(self._folder)
+            full = f"{used:,} of {limit:,} bytes ({WORK_BYTES}) are used" if used > limit else None
         else:
             disk = os.statvfs(self._folder)
             free = disk.f_bavail / max(disk.f_blocks, 1)
-            low = free < FREE and self._total > UNCHECKED
-            full = f"{free:.0%} of its disk are free, and {FREE:.0%} stay so" if low else None
+            low = free < MIN_FREE_SHARE and self._total > UNCHECKED_BYTES
+            full = f"{free:.0%} of its disk are free, and {MIN_FREE_SHARE:.0%} stay so" if low else None
         if full:
             raise AccessError(
                 f"{self._folder.parent}, where it lies until it is sent, has no room: {full}; write shards "
                 f"(shard_size, --shard-size), which are sent one by one, or name another folder ({WORK})",
                 path=url,
             )
-        self._next = time.monotonic() + RARELY * (time.monotonic() - began)
+        self._next = time.monotonic() + MIN_CHECK_INTERVAL_FACTOR * (time.monotonic() - began)
 
 
 def _size(folder: Path) -> int:
-    """The bytes of all files below."""
+    """Return the bytes of all files below."""
     total = 0
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
-            # Others may be at it.
+            # Another process may remove files meanwhile.
             with contextlib.suppress(OSError):
                 inside = entry.is_dir(follow_symlinks=False)
                 total += _size(Path(entry.path)) if inside else entry.stat(follow_symlinks=False).st_size
@@ -126,7 +131,7 @@ def _size(folder: Path) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Leftover:
-    """What a writer to a URL that is no more left behind; or one that runs (``busy``)."""
+    """A staging directory of a writer to a URL that has ended, or that runs (``busy``)."""
 
     url: str
     folder: Path
@@ -137,18 +142,18 @@ class Leftover:
 
     @property
     def target(self) -> str | None:
-        """The URL as it can be reached; None where that takes a password, which nobody noted down."""
+        """The URL as it can be reached; None if that takes a password, which is not stored."""
         return None if self.options is None else Url(self.url, self.options)
 
 
 def leftovers() -> list[Leftover]:
-    """What lies in the work folder."""
-    return list(_found())
+    """Return the staging directories in the work folder."""
+    return list(_iter_leftovers())
 
 
-def _found() -> Iterator[Leftover]:
+def _iter_leftovers() -> Iterator[Leftover]:
     try:
-        folders = sorted(one for one in work_root().iterdir() if ".partial" in one.name)
+        folders = sorted(entry for entry in work_root().iterdir() if ".partial" in entry.name)
     except OSError:
         return
     for folder in folders:
@@ -158,17 +163,17 @@ def _found() -> Iterator[Leftover]:
             continue
         if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.geteuid():
             continue
-        said: dict[str, Any] = {}
+        note: dict[str, Any] = {}
         with contextlib.suppress(OSError, ValueError, RecursionError):
-            found = json.loads((folder / NOTE).read_bytes())
-            said = found if isinstance(found, dict) else {}
+            content = json.loads((folder / NOTE).read_bytes())
+            note = content if isinstance(content, dict) else {}
         options = None
-        # What another user may have put there is cleared away, and nothing of it is sent anywhere.
+        # A folder that another user may have written to is cleared, and nothing of it is sent anywhere.
         trusted = not facts.st_mode & WRITABLE_BY_OTHERS
-        if trusted and said.get("whole") is True and isinstance(said.get("options"), dict):
+        if trusted and note.get("whole") is True and isinstance(note.get("options"), dict):
             with contextlib.suppress(BatchplantError):
-                options = options_of(said["options"])
-        url = said.get("url")
+                options = options_of(note["options"])
+        url = note.get("url")
         yield Leftover(
             str(url) if isinstance(url, str) else "?",
             folder,
@@ -180,14 +185,14 @@ def _found() -> Iterator[Leftover]:
 
 
 def is_busy(folder: Path) -> bool:
-    """Whether a process works in a hidden folder."""
+    """Return whether a process works in a staging directory."""
     with locked(folder) as ours:
         return not ours
 
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[bool]:
-    """Whether nobody works in a hidden folder; nobody does within it then."""
+    """Give whether no process works in a staging directory; none does within it then."""
     try:
         fd = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
     except OSError:
@@ -205,25 +210,29 @@ def locked(folder: Path) -> Iterator[bool]:
 
 
 def left_beside(paths: Iterable[str]) -> list[Path]:
-    """Hidden folders of writers of these local files, or of their shards, in which nobody works any more."""
+    """Return abandoned staging directories of writers of these local files, or of their shards."""
     files: dict[Path, list[str]] = {}
-    for path in filter(lambda one: not is_remote(one), paths):
+    for path in itertools.filterfalse(is_remote, paths):
         files.setdefault(Path(path).absolute().parent, []).append(Path(path).name)
-    found: list[Path] = []
+    abandoned: list[Path] = []
     for folder, names in files.items():
         with contextlib.suppress(OSError), os.scandir(folder) as entries:
-            hidden = [one.name for one in entries if HIDDEN.fullmatch(one.name) and one.is_dir()]
-            exact = {f".{name}.partial" for name in names} if hidden else set()
-            for one in sorted(hidden):
-                stem = stem_of(one[1:].removesuffix(".partial"))
-                shards = one.endswith(".shards.partial") and any(name.startswith(stem) for name in names)
-                if (one in exact or shards) and not _is_locked(folder / one):
-                    found.append(folder / one)
-    return found
+            staging_names = [
+                entry.name for entry in entries if STAGING_NAME.fullmatch(entry.name) and entry.is_dir()
+            ]
+            exact = {f".{name}.partial" for name in names} if staging_names else set()
+            for name in sorted(staging_names):
+                stem = stem_of(name[1:].removesuffix(".partial"))
+                shards = name.endswith(".shards.partial") and any(
+                    file_name.startswith(stem) for file_name in names
+                )
+                if (name in exact or shards) and not _is_locked(folder / name):
+                    abandoned.append(folder / name)
+    return abandoned
 
 
 def _is_locked(folder: Path) -> bool:
-    """Whether a process works in a hidden folder; looks only."""
+    """Return whether a process works in a staging directory, without changing anything."""
     try:
         fd = os.open(folder / LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -238,16 +247,16 @@ def _is_locked(folder: Path) -> bool:
 
 
 def drop(folder: Path) -> None:
-    """Remove a hidden folder and all that is in it."""
+    """Remove a staging directory and all that is in it."""
     with contextlib.suppress(OSError):
-        # A folder of which some is gone must not be gone on from.
+        # A partly removed folder must not be resumed from.
         (folder / STATE).unlink(missing_ok=True)
         shutil.rmtree(folder)
 
 
 def empty(folder: Path) -> None:
-    """Remove all that is in a hidden folder, but for the lock and the note that says what it is for."""
-    # Without it nobody goes on from what is left, however little of it this leaves.
+    """Remove the content of a staging directory, but for the lock and the note of its target."""
+    # Without the state no writer resumes from the rest, however little of it this leaves.
     (folder / STATE).unlink(missing_ok=True)
     for entry in folder.iterdir():
         if entry.name not in (LOCK, NOTE):

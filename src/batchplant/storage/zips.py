@@ -19,8 +19,8 @@ from ..errors import BatchplantError, DamagedError, Problem
 from ..schema.columns import U8
 from . import MappedSource, Source, Spool, limits
 
-# What may stand before the bytes of a member, its name among it.
-HEADER_MOST = 512
+# Bytes that may stand before the content of a member, its name among them.
+MAX_HEADER_BYTES = 512
 
 ZIP_ERRORS = (
     zipfile.BadZipFile, NotImplementedError, struct.error, zlib.error, ValueError, EOFError, OverflowError,
@@ -31,7 +31,7 @@ DOS_DATE = 0x21
 # Sizes and offsets from here on need the 64-bit fields.
 LARGE = 0xFFFFFFFF
 UTF8 = 0x800
-# What `verify` calls the checksums of an archive.
+# Name of the check in a report of `verify`.
 CHECKED = "CRC of every ZIP member"
 
 
@@ -42,15 +42,15 @@ class ZipMembers:
         self._source = source
         try:
             with zipfile.ZipFile(source.file()) as archive:
-                every = archive.infolist()
-                self.infos = {one.filename: one for one in every}
+                infos = archive.infolist()
+                self.infos = {info.filename: info for info in infos}
                 self.comment = archive.comment
         except BatchplantError:
             raise
         except ZIP_ERRORS as error:
             raise DamagedError(f"not a ZIP file: {error}", path=source.path) from None
-        self._repeated = [one for one in every if one is not self.infos[one.filename]]
-        # zipfile takes what is there of a comment.
+        self._repeated = [info for info in infos if info is not self.infos[info.filename]]
+        # zipfile accepts a truncated comment.
         end = source.size - 22 - len(self.comment)
         tail = source.view(end, 22).tobytes() if end >= 0 else b""
         if tail[:4] == b"PK\5\6" and int.from_bytes(tail[20:], "little") != len(self.comment):
@@ -71,18 +71,18 @@ class ZipMembers:
         return self.infos[name]
 
     def stored(self, name: str) -> bool:
-        """Whether the bytes of a member stand in the file as they are."""
+        """Return whether the bytes of a member are stored uncompressed."""
         return self.info(name).compress_type == zipfile.ZIP_STORED
 
     def will_need(self, names: Iterable[str]) -> None:
-        """The headers of these members will be read one by one."""
+        """Prefetch the headers of these members, which will be read one by one."""
         if not isinstance(self._source, MappedSource):
             starts = np.array([self.infos[name].header_offset for name in names], np.int64)
             starts = starts[starts < self._source.size]
-            self._source.will_need(starts, np.minimum(HEADER_MOST, self._source.size - starts))
+            self._source.will_need(starts, np.minimum(MAX_HEADER_BYTES, self._source.size - starts))
 
     def start(self, name: str) -> int:
-        """Where the bytes of a member begin, behind its local header."""
+        """Return the offset of a member's bytes, after its local header."""
         member = self.info(name)
         head = self._source.view(member.header_offset, 30).tobytes()
         if head[:4] != b"PK\3\4" or member.flag_bits & 1:
@@ -90,25 +90,25 @@ class ZipMembers:
         return int(member.header_offset + 30 + sum(struct.unpack("<HH", head[26:30])))
 
     def size(self, name: str) -> int:
-        """Bytes of a member: what lies there, or what it promises to unpack to."""
+        """Return the bytes of a member: stored, or claimed to unpack to."""
         member = self.info(name)
         return member.compress_size if self.stored(name) else member.file_size
 
-    def head(self, name: str, most: int) -> U8:
-        """The first bytes of a member."""
+    def head(self, name: str, size: int) -> U8:
+        """Return the first bytes of a member."""
         if self.stored(name):
-            return self._source.view(self.start(name), min(most, self.size(name)))
+            return self._source.view(self.start(name), min(size, self.size(name)))
         member, start = self.info(name), self.start(name)
         if member.compress_type != zipfile.ZIP_DEFLATED:
-            return self.view(name)[:most]
+            return self.view(name)[:size]
         packed = self._source.view(start, member.compress_size)
         try:
-            return np.frombuffer(zlib.decompressobj(-15).decompress(packed.data, most), dtype=np.uint8)
+            return np.frombuffer(zlib.decompressobj(-15).decompress(packed.data, size), dtype=np.uint8)
         except zlib.error as error:
             raise DamagedError(f"member {name}: {error}", offset=start) from None
 
     def view(self, name: str) -> U8:
-        """The bytes of a member, mapped where it is stored."""
+        """Return the bytes of a member, mapped if it is stored uncompressed."""
         member, start = self.info(name), self.start(name)
         data = self._source.view(start, member.compress_size)
         if member.compress_type == zipfile.ZIP_STORED:
@@ -120,7 +120,7 @@ class ZipMembers:
         except DamagedError as error:
             raise error.at(offset=start) from None
         try:
-            # A bound of 0 would be none.
+            # A bound of 0 would mean none.
             unpacked = zlib.decompressobj(-15).decompress(data.data, max(1, member.file_size))
         except zlib.error as error:
             raise DamagedError(f"member {name}: {error}", offset=start) from None
@@ -129,9 +129,9 @@ class ZipMembers:
         return np.frombuffer(unpacked, dtype=np.uint8)
 
     def problems(self, path: str) -> Iterator[Problem]:
-        """ZIP keeps a CRC-32 of every member; those that are wrong, and names that stand there twice."""
-        for one in self._repeated:
-            yield Problem(f"two members are called {one.filename}", path, offset=one.header_offset)
+        """Yield members with a wrong CRC-32, and names that occur twice."""
+        for info in self._repeated:
+            yield Problem(f"two members are called {info.filename}", path, offset=info.header_offset)
         for name, member in self.infos.items():
             try:
                 if zlib.crc32(self.view(name).data) != member.CRC:
@@ -150,7 +150,7 @@ class ZipSpool:
         self._file, self._directory = file, directory
 
     def add(self, name: str, *parts: Any, align: int = 1, compress: bool = False) -> int:
-        """Write these bytes as a member that begins at a multiple of ``align``; where that is."""
+        """Write these bytes as a member that begins at a multiple of ``align``; return its offset."""
         views = [memoryview(part) for part in parts]
         size, crc = sum(view.nbytes for view in views), 0
         for view in views:
@@ -165,7 +165,7 @@ class ZipSpool:
         extra = struct.pack("<HHQQ", 1, 16, size, packed) if large else b""
         gap = -(offset + 30 + len(label) + len(extra)) % align
         if gap:
-            # A field of its own has four bytes of header; PyTorch pads in the same way.
+            # An extra field has four bytes of header; PyTorch pads in the same way.
             gap += align * -(-max(0, 4 - gap) // align)
             extra += struct.pack("<HH", 0x4246, gap - 4) + b"Z" * (gap - 4)
         sizes = (LARGE, LARGE) if large else (packed, size)
@@ -183,14 +183,14 @@ class ZipSpool:
         return start
 
     def finish(self, comment: bytes = b"") -> None:
-        """Write the directory."""
+        """Write the central directory."""
         start, parts = self._file.size, []
         for line in self._directory.read_at(self._directory.size, 0).splitlines():
-            name, kind, crc, *places = json.loads(line)
-            packed, size, offset = places
-            wide = [one for one in (size, packed, offset) if one >= LARGE]
+            name, kind, crc, *numbers = json.loads(line)
+            packed, size, offset = numbers
+            wide = [number for number in (size, packed, offset) if number >= LARGE]
             extra = struct.pack(f"<HH{len(wide)}Q", 1, 8 * len(wide), *wide) if wide else b""
-            packed, size, offset = (min(one, LARGE) for one in places)
+            packed, size, offset = (min(number, LARGE) for number in numbers)
             head = struct.pack(
                 "<4s6H3I5H2I", b"PK\1\2", 45, 45 if wide else 20, UTF8, kind, 0, DOS_DATE, crc, packed, size,
                 len(name.encode()), len(extra), 0, 0, 0, 0, offset,

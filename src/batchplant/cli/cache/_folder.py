@@ -7,7 +7,7 @@ import os
 
 from ...errors import OptionError
 from ...storage.remote.disk import DiskCache, open_cache
-from ...storage.remote.total import NAME
+from ...storage.remote.shared_total import FILE_NAME
 from ...storage.settings import DEFAULT_CACHE_BYTES, StorageOptions, settings_for
 
 
@@ -41,7 +41,7 @@ def is_configured(url: str, folder: str) -> bool:
 def existing(args: argparse.Namespace) -> tuple[str, DiskCache | None]:
     """The folder, and its cache where there is one: looking makes none."""
     folder, max_bytes = settings(args)
-    return folder, open_cache(folder, max_bytes) if os.path.lexists(os.path.join(folder, NAME)) else None
+    return folder, open_cache(folder, max_bytes) if os.path.lexists(os.path.join(folder, FILE_NAME)) else None
 
 
 def _default() -> str:

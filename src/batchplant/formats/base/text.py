@@ -33,7 +33,7 @@ from ...errors import (
 from ...schema import Audio, Field, Image, Schema, Text, Video
 from ...schema.columns import I64, U8, Columns, Ragged, Spans, concat_spans
 from ...storage import MappedSource, RemoteSource, Source, compressed, index, open_source
-from ...storage.compressed import CachedSource, GzipSource, is_zstd, kept, kind_of, unpack, zstd_compress
+from ...storage.compressed import CachedSource, GzipSource, collect, is_zstd, kind_of, unpack, zstd_compress
 from .manifest import Manifest
 from .records import SCHEMA_SIDE_CAR, GivenSchema, Note, given_schema, note_of
 from .textscan import PIECE, Content
@@ -111,7 +111,7 @@ class TextReader(Reader):
             stored = Content(packed if gzipped else self.source, gzipped, lambda done: None)
             self.encoding = given or encodings.marked(stored.head(4).tobytes())
             if self.encoding is not None:
-                self.source = kept(path, encodings.to_utf8(stored.pieces(), self.encoding), packed.size)
+                self.source = collect(path, encodings.to_utf8(stored.pieces(), self.encoding), packed.size)
                 gzipped = False
 
             def build(source: Source, report: index.Report) -> tuple[index.Arrays, index.Facts]:

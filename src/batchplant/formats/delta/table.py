@@ -8,7 +8,7 @@ from typing import Any
 
 from ...errors import DamagedError, MissingLibraryError, NotFoundError, OptionError
 from ...storage import check_regular, is_remote, join, tree
-from ...storage.remote.libraries import options_for
+from ...storage.remote.store_options import options_for
 from ..base.lake import first_line, wrapped
 
 LOG = "_delta_log"

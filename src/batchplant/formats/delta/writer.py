@@ -12,7 +12,7 @@ from typing import Any
 from ...codecs import arrow
 from ...schema import Schema
 from ...storage import is_remote, join, tree
-from ...storage.remote.libraries import options_for
+from ...storage.remote.store_options import options_for
 from ..base.lake import LakeWriter, check_same_fields, conflict, stored_schema, wrapped
 from .stats import stats_of
 from .table import LOG, library, open_table

@@ -211,7 +211,7 @@ class Chunks(Stored):
 
     def _block(self, block: int, inside: I64) -> tuple[U8, I64]:
         """The samples of a block, or those that are asked for where it is too large; where they are in it."""
-        if self.unpacked <= self.cache.most:
+        if self.unpacked <= self.cache.max_bytes:
             return self.cache.get((self.key, block), lambda: self.load(block), _bytes_of), inside
         return self.load(block, inside), np.arange(len(inside))
 

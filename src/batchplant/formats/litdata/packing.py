@@ -17,7 +17,7 @@ import numpy as np
 from ...errors import BatchplantError, DamagedError, OptionError
 from ...schema.columns import I64, U8, as_bytes, starts_of
 from ...storage import Source
-from ...storage.compressed import UnpackedSource, kept, limited, unzstd, zstd_compress
+from ...storage.compressed import UnpackedSource, collect, limited, unzstd, zstd_compress
 
 MAGIC = b"LDFZ01\0\0"
 HEAD = 24
@@ -63,13 +63,13 @@ def packed_chunk(level: str, compress: Callable[[U8], bytes], head: list[U8], re
 def unpack(source: Source, level: str, samples: int, limit: int) -> UnpackedSource:
     """The chunk that is packed in a file, with its usual table; ``most``: of a whole one, its bytes."""
     if level == "chunk":
-        return kept(source.path, _up_to(unzstd(source), limit, source.path), source.size)
+        return collect(source.path, _up_to(unzstd(source), limit, source.path), source.size)
     head = source.view(0, min(8, source.size)).tobytes()
     if level == "batch":
         if head != MAGIC:
             raise DamagedError("it does not begin as a chunk that is packed in batches", offset=0)
-        return kept(source.path, _batches(source, samples), source.size)
-    return kept(source.path, _samples(source, samples), source.size)
+        return collect(source.path, _batches(source, samples), source.size)
+    return collect(source.path, _samples(source, samples), source.size)
 
 
 def _up_to(pieces: Iterator[U8], limit: int, path: str, offset: int | None = None) -> Iterator[U8]:

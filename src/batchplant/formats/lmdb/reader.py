@@ -12,7 +12,7 @@ from ...errors import BatchplantError, BusyError, DamagedError, Problem
 from ...schema import Bytes, Schema, Text
 from ...schema.columns import I64, Columns, Ragged, Spans
 from ...storage import Entry, MappedSource
-from ...storage.index import Whole
+from ...storage.index import FileGroup
 from ..base.records import GivenSchema, Note, RecordReader, given_schema
 from . import pages
 from .codec import Codec
@@ -68,13 +68,13 @@ class LmdbReader(RecordReader):
         # A field of that name in the values themselves wins.
         self.schema = Schema({KEY: self._key_kind(), **self._codec.fields})
 
-    def _fingerprint_source(self, fields: Sequence[str]) -> Whole | None:
+    def _fingerprint_source(self, fields: Sequence[str]) -> FileGroup | None:
         """The transaction: the cells of one stay what they are."""
         if not self.source.tag:
             return None
         file = Entry(self.source.path, self.source.size, self.source.tag)
         state = {"transaction": self._facts["transaction"]}
-        return Whole(self.path, [file], state=state, options=self._init_args[1])
+        return FileGroup(self.path, [file], state=state, options=self._init_args[1])
 
     def _note(self) -> Note | None:
         """Metadata that our writer stored after the samples."""

@@ -14,7 +14,7 @@ import numpy as np
 from ...errors import BatchplantError, DamagedError, MissingLibraryError, OptionError
 from ...schema.columns import U8
 from ...storage import Source
-from ...storage.compressed import UnpackedSource, inflate, kept
+from ...storage.compressed import UnpackedSource, collect, inflate
 
 # Name → the levels that there are, and the usual one.
 ALGORITHMS: dict[str, tuple[range, int | None]] = {
@@ -54,7 +54,7 @@ def pack(compression: str) -> Callable[[bytes], bytes]:
 
 def unpack(source: Source, compression: str, size: int) -> UnpackedSource:
     """Decompress a file, which has ``size`` bytes according to the index."""
-    result = kept(source.path, _pieces(source, compression, size), source.size)
+    result = collect(source.path, _pieces(source, compression, size), source.size)
     if result.size != size:
         raise DamagedError(
             f"{result.size} bytes are packed in it, and the index says {size}", path=source.path

@@ -139,7 +139,7 @@ def files_of(
     for path, detected in zip(paths, _labelled(paths), strict=True):
         detected = named or detected
         # The listing of a remote folder tells files from folders.
-        is_file = tree.known(path) is not None if is_remote(path) else not os.path.isdir(path)
+        is_file = tree.known_entry(path) is not None if is_remote(path) else not os.path.isdir(path)
         if detected is not None or is_file:
             results.append(Candidate(path, detected))
             continue

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import zlib
 
-from ...codecs.example_schema import FixedLen, FixedLenSequence, VarLen
+from ...codecs.example import FixedLen, FixedLenSequence, VarLen
 from ...schema import EVERY_KIND
 from ...storage.compressed import WBITS, kind_of
 from ..base.capabilities import Capabilities

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ... import _native
-from ...codecs import example, example_schema, sample
+from ...codecs import example, sample
 from ...codecs.example import BYTES, Feature, RecordError
 from ...codecs.msgpack import gathered
 from ...data.reader import Reader
@@ -118,16 +118,16 @@ class TfRecordReader(RecordReader):
             self._set_schema(self.path, given=schema)
             return
         if features is not None:
-            self.features = example_schema.given(features)
+            self.features = example.parse_features(features)
         elif schema is not None:
             self.features = {
-                name: self._adapt(one) for name, one in example_schema.given(given_schema(schema)).items()
+                name: self._adapt(one) for name, one in example.parse_features(given_schema(schema)).items()
             }
         elif noted is not None:
             self.features = example.features_of(noted)
         elif seen:
             self._inferred = True
-            self.features = example_schema.infer(seen, self._found_out.examples, self._found_out.images)
+            self.features = example.infer(seen, self._found_out.examples, self._found_out.images)
         else:
             raise SchemaError(
                 "no features of Examples are found; name them with features={…}, or read records='raw'"

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 
 from ... import _native
-from ...codecs import example_schema
-from ...codecs.example import RecordError
-from ...codecs.example_schema import Seen
+from ...codecs import example
+from ...codecs.example import FeatureStatistics, RecordError
 from ...errors import DamagedError
 from ...schema import Field, Image, field_from_json
 from ...schema.columns import I64, U8
@@ -87,7 +86,7 @@ class Scan:
             else:
                 self.pass_over()
             done += bad + 1
-        seen = None if self.survey is None else example_schema.seen_by(self.survey)
+        seen = None if self.survey is None else example.statistics_of(self.survey)
         if seen is None:
             self.survey = None
         elif self.images is None:
@@ -95,7 +94,7 @@ class Scan:
                 row for row in range(min(PROBED_RECORDS, len(starts))) if _is_whole(data, starts, sizes, row)
             ]
             try:
-                self.images = example_schema.images(seen, data, starts[complete], sizes[complete])
+                self.images = example.images(seen, data, starts[complete], sizes[complete])
             except RecordError:
                 self.images = {}
 
@@ -116,7 +115,7 @@ class Scan:
 
     def result(self) -> tuple[dict[str, Any], dict[str, Any]]:
         none = np.empty(0, dtype=np.int64)
-        seen = None if self.survey is None else example_schema.seen_by(self.survey)
+        seen = None if self.survey is None else example.statistics_of(self.survey)
         facts = {
             "features": None if seen is None else [dataclasses.astuple(one) for one in seen],
             "images": {name: image.to_json() for name, image in (self.images or {}).items()},
@@ -172,7 +171,7 @@ def build_rest(
     }
 
 
-def joined(before: list[Seen], after: list[Seen]) -> list[Seen]:
+def joined(before: list[FeatureStatistics], after: list[FeatureStatistics]) -> list[FeatureStatistics]:
     """Merge the statistics of features in the first record with those of the others."""
     found = {(one.key, one.sequence): one for one in before}
     for one in after:
@@ -186,7 +185,7 @@ def joined(before: list[Seen], after: list[Seen]) -> list[Seen]:
     return list(found.values())
 
 
-def _differ(before: list[Seen], after: list[Seen]) -> bool:
+def _differ(before: list[FeatureStatistics], after: list[FeatureStatistics]) -> bool:
     """True if a feature has values of several kinds, or is a list in some records only: a rare thing."""
     kinds = {one.key: (one.kinds, one.sequence) for one in before}
     changed = any(kinds.get(one.key, (one.kinds, one.sequence)) != (one.kinds, one.sequence) for one in after)
@@ -263,8 +262,8 @@ class Findings:
             raise ValueError("the arrays do not fit together")
 
 
-def _seen(key: str, sequence: bool, *numbers: int) -> Seen:
-    return Seen(str(key), bool(sequence), *(int(number) for number in numbers))
+def _seen(key: str, sequence: bool, *numbers: int) -> FeatureStatistics:
+    return FeatureStatistics(str(key), bool(sequence), *(int(number) for number in numbers))
 
 
 def makes_sense(index: Index, compression: str) -> bool:

@@ -190,7 +190,7 @@ def _check_bare(field: Tensor, cells: Ragged, first: int = 0) -> None:
 
 def _header(data: Any, row: int) -> npy.Header:
     try:
-        return npy.parse_header(data[: npy.HEADER_MOST + 12].tobytes())
+        return npy.parse_header(data[: npy.MAX_HEADER_BYTES + 12].tobytes())
     except DamagedError as error:
         raise DecodeError(error.message, sample=row) from None
 

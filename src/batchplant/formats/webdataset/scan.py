@@ -171,13 +171,13 @@ def _infer_tensor(source: Source, starts: I64, sizes: I64) -> Field:
 def _heads(gather: Callable[[I64, I64], Ragged], starts: I64, sizes: I64) -> list[bytes]:
     """The NPY headers of these members."""
     prefixes = gather(starts, np.minimum(sizes, 10))
-    lengths = np.full(len(starts), npy.HEADER_MOST + 12, dtype=np.int64)
+    lengths = np.full(len(starts), npy.MAX_HEADER_BYTES + 12, dtype=np.int64)
     whole = prefixes.sizes == 10
     table = prefixes.take(whole).data.reshape(-1, 10)
     # Version 1 has a length of two bytes; of the others, which are rare, more is taken than needed.
     stated = 10 + table[:, 8] + 256 * table[:, 9].astype(np.int64)
     lengths[whole] = np.where(table[:, 6] == 1, stated, lengths[whole])
-    cells = gather(starts, np.minimum(sizes, np.minimum(lengths, npy.HEADER_MOST + 12)))
+    cells = gather(starts, np.minimum(sizes, np.minimum(lengths, npy.MAX_HEADER_BYTES + 12)))
     data, ends = cells.data.tobytes(), cells.offsets.tolist()
     return [data[a:b] for a, b in itertools.pairwise(ends)]
 

@@ -1,4 +1,4 @@
-"""What stands in a ``.bpindex`` file.
+"""Layout of a ``.bpindex`` file.
 
 Layout, little-endian: ``BPIDX1\\n\\0`` (8 bytes), u32 length of the JSON that follows, u32 CRC32C of it,
 the JSON, zeros up to a multiple of 64, then the arrays, each from a multiple of 64 on. The JSON::
@@ -28,13 +28,13 @@ from ... import _native
 from ...schema import MOST_BYTES
 from ...schema.columns import U8, as_bytes
 from .. import parse_object
-from ..files import open_known
+from ..files import open_with_status
 
 MAGIC = b"BPIDX1\n\0"
 ALIGN = 64
-# Nothing that could hold a Python object.
+# No dtype that could hold a Python object.
 DTYPES = ("|i1", "|u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8", "<f4", "<f8")
-MOST_HEADER = 16 << 20
+MAX_HEADER_BYTES = 16 << 20
 
 Arrays = dict[str, npt.NDArray[Any]]
 Facts = dict[str, Any]
@@ -42,11 +42,11 @@ Parts = list[tuple[int, U8]]
 
 
 class Index:
-    """What a scanner found: ``arrays`` by name, read-only, and ``facts`` as JSON.
+    """Result of a scan: ``arrays`` by name, read-only, and ``facts`` as JSON.
 
-    ``place``: the file in which it lies, None where it is only in memory; ``stored``: the bytes that it takes
-    there. ``built``: whether the file was scanned for it just now; ``sent``: whether it was put there just
-    now. ``remark``: why it lies where it does.
+    ``place``: the file that contains it, None if it is only in memory; ``stored``: its bytes there.
+    ``built``: whether the file was scanned for it just now; ``sent``: whether it was written just now.
+    ``remark``: why it is where it is.
     """
 
     def __init__(self, arrays: Arrays, facts: Facts, place: str | None = None, stored: int = 0) -> None:
@@ -56,20 +56,20 @@ class Index:
         self.stored = stored
         self.built = False
         self.sent = False
-        # Whether it was made for a local copy of an object, which only a look at the bytes could tell.
+        # Whether it was made for a local copy of an object, which only the bytes can tell.
         self.copied = False
         self.remark: str | None = None
 
     @property
     def size(self) -> int:
-        """The fact ``size``, how many bytes were scanned; ValueError where it is no such number."""
+        """The fact ``size``, the number of scanned bytes; ValueError if it is invalid."""
         size = self.facts["size"]
         if type(size) is not int or not 0 <= size < MOST_BYTES:
             raise ValueError(f"a size of {size!r}")
         return size
 
     def has(self, **dtypes: str) -> bool:
-        """Whether it has these arrays, with one axis and of these dtypes; KeyError where one is missing."""
+        """Return whether it has these one-dimensional arrays of these dtypes; KeyError if one is missing."""
         return all(
             self.arrays[name].ndim == 1 and self.arrays[name].dtype.str[1:] == dtype
             for name, dtype in dtypes.items()
@@ -84,7 +84,7 @@ class Content(NamedTuple):
     data: U8
 
     def array(self, entry: Facts) -> npt.NDArray[Any]:
-        """One array, in place."""
+        """Return an array, in place."""
         if entry["dtype"] not in DTYPES:
             raise ValueError("it has an array of another dtype")
         dtype, size = np.dtype(entry["dtype"]), 1
@@ -95,21 +95,21 @@ class Content(NamedTuple):
         start, size = self.first + entry["start"], size * dtype.itemsize
         if start % ALIGN or not self.first <= start <= start + size <= len(self.data):
             raise ValueError("it has an array that is not in the file")
-        found = self.data[start : start + size]
-        if _native.crc32c(found.data) != entry["crc"]:
+        data = self.data[start : start + size]
+        if _native.crc32c(data.data) != entry["crc"]:
             raise ValueError("it has a damaged array")
-        array: npt.NDArray[Any] = found.view(dtype).reshape(entry["shape"])
+        array: npt.NDArray[Any] = data.view(dtype).reshape(entry["shape"])
         return array
 
     def arrays(self, entries: Facts) -> Arrays:
-        return {str(name): self.array(one) for name, one in entries.items()}
+        return {str(name): self.array(entry) for name, entry in entries.items()}
 
 
 def parse(data: U8) -> Content:
-    """A file of this layout; ValueError and the like where it is none."""
+    """Parse a file of this layout; ValueError and the like if it is not one."""
     head = data[:16].tobytes()
     size, crc = int.from_bytes(head[8:12], "little"), int.from_bytes(head[12:16], "little")
-    if head[:8] != MAGIC or size > min(len(data) - 16, MOST_HEADER):
+    if head[:8] != MAGIC or size > min(len(data) - 16, MAX_HEADER_BYTES):
         raise ValueError("it is no index")
     text = data[16 : 16 + size].tobytes()
     if _native.crc32c(text) != crc:
@@ -117,24 +117,24 @@ def parse(data: U8) -> Content:
     return Content(parse_object(text), -(-(16 + size) // ALIGN) * ALIGN, data)
 
 
-def read(place: Path) -> Content:
-    """The same of a local file, mapped; OSError where another user may have put it there.
+def read(path: Path) -> Content:
+    """Map and parse a local file; OSError if another user may have put it there.
 
-    Its owner could change offsets after they were checked, for it is mapped. Where everybody may write to
-    the folder, only the folder's owner, root and this user count.
+    It is mapped, so its owner could change offsets after they were checked. In a folder that everybody may
+    write to, only files of the folder's owner, root and this user are accepted.
     """
-    fd, facts = open_known(place)
+    fd, facts = open_with_status(path)
     try:
-        around = os.stat(place.parent)
-        if around.st_mode & stat.S_IWOTH and facts.st_uid not in (os.geteuid(), 0, around.st_uid):
-            raise PermissionError(errno.EPERM, "it belongs to another user", place)
+        folder = os.stat(path.parent)
+        if folder.st_mode & stat.S_IWOTH and facts.st_uid not in (os.geteuid(), 0, folder.st_uid):
+            raise PermissionError(errno.EPERM, "it belongs to another user", path)
         return parse(np.frombuffer(mmap.mmap(fd, 0, access=mmap.ACCESS_READ), dtype=np.uint8))
     finally:
         os.close(fd)
 
 
 def lay_out(arrays: Arrays, end: int = 0) -> tuple[Facts, Parts, int]:
-    """What the JSON says of arrays that lie from ``end`` on, their starts and bytes, and the new end."""
+    """Return the JSON entries of arrays that begin at ``end``, their starts and bytes, and the new end."""
     entries, parts = {}, []
     for name, array in arrays.items():
         data = as_bytes(array)
@@ -147,9 +147,9 @@ def lay_out(arrays: Arrays, end: int = 0) -> tuple[Facts, Parts, int]:
 
 
 def packed(header: Facts, parts: Parts) -> Parts:
-    """All of a file: its bytes, and where they go."""
+    """Return all parts of a file: their starts and bytes."""
     text = json.dumps(header).encode()
-    if len(text) > MOST_HEADER:
+    if len(text) > MAX_HEADER_BYTES:
         raise ValueError(f"the facts of the index {header['kind']} are too many; keep them in arrays")
     head = MAGIC + len(text).to_bytes(4, "little") + _native.crc32c(text).to_bytes(4, "little") + text
     first = -(-len(head) // ALIGN) * ALIGN
@@ -161,7 +161,7 @@ def size_of(parts: Parts) -> int:
 
 
 def joined(parts: Parts) -> U8:
-    """The bytes of a whole file, in memory."""
+    """Return the bytes of a whole file, in memory."""
     out = np.zeros(size_of(parts), dtype=np.uint8)
     for start, data in parts:
         out[start : start + len(data)] = data

@@ -13,17 +13,17 @@ from typing import Any, TypeVar
 from .. import Source, is_remote
 
 Report = Callable[[int], None]
-# From here on scanning takes long enough to show a bar.
-LARGE = 512 << 20
-# The same of one that has to be fetched for it.
-LARGE_REMOTE = 32 << 20
+# Bytes of a file that takes long enough to scan to show a bar.
+MIN_BAR_BYTES = 512 << 20
+# The same for a remote file.
+MIN_REMOTE_BAR_BYTES = 32 << 20
 
 S = TypeVar("S")
 T = TypeVar("T")
 
 
 class Stopped(BaseException):
-    """The thread that builds an index was told to stop."""
+    """Raised in a thread that builds an index and was told to stop."""
 
 
 _LOCAL = threading.local()
@@ -39,23 +39,23 @@ def stopping(event: threading.Event) -> Iterator[None]:
         _LOCAL.stop = None
 
 
-def in_parallel(function: Callable[[S], T], given: Sequence[S], *, threads: int = 4) -> list[T]:
-    """What the function makes of everything given, in order; on threads, for scanning a file may take long.
+def in_parallel(function: Callable[[S], T], arguments: Sequence[S], *, threads: int = 4) -> list[T]:
+    """Return the function's results for all arguments, in order; on threads, because scans may take long.
 
-    The error of the first that has one is raised. It, and Ctrl-C, stop the others. ``threads``: so many, or
-    as many as there are cores.
+    The error of the first that has one is raised. It, and Ctrl-C, stop the others. ``threads``: at least this
+    many, or the number of cores.
     """
-    if len(given) < 2:
-        return [function(one) for one in given]
+    if len(arguments) < 2:
+        return [function(argument) for argument in arguments]
     stop = threading.Event()
 
-    def work(one: S) -> T:
+    def work(argument: S) -> T:
         with stopping(stop):
-            return function(one)
+            return function(argument)
 
-    pool = ThreadPoolExecutor(min(len(given), max(threads, os.cpu_count() or 1)), "batchplant-open")
+    pool = ThreadPoolExecutor(min(len(arguments), max(threads, os.cpu_count() or 1)), "batchplant-open")
     try:
-        return list(pool.map(work, given))
+        return list(pool.map(work, arguments))
     finally:
         stop.set()
         pool.shutdown(cancel_futures=True)
@@ -69,11 +69,14 @@ def check_stop() -> None:
 
 @contextlib.contextmanager
 def reporting(source: Source) -> Iterator[Report]:
-    """What a scanner reports to: a bar on a terminal where the file is large, and the wish to stop."""
-    if source.size < (LARGE_REMOTE if is_remote(source.path) else LARGE) or not sys.stderr.isatty():
+    """Give a scanner its report function: it moves a bar for a large file on a terminal, and may stop it."""
+    if (
+        source.size < (MIN_REMOTE_BAR_BYTES if is_remote(source.path) else MIN_BAR_BYTES)
+        or not sys.stderr.isatty()
+    ):
         yield lambda done: check_stop()
         return
-    with _BAR.one(source.size) as move:
+    with _BAR.add(source.size) as move:
 
         def report(done: int) -> None:
             check_stop()
@@ -83,7 +86,7 @@ def reporting(source: Source) -> Iterator[Report]:
 
 
 class _Bar:
-    """One bar for all the files that are scanned at a time."""
+    """A bar for all files that are scanned at a time."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -92,15 +95,15 @@ class _Bar:
         self._total = self._done = self._users = 0
 
     @contextlib.contextmanager
-    def one(self, size: int) -> Iterator[Report]:
+    def add(self, size: int) -> Iterator[Report]:
         """Add a file of this size to the bar."""
-        at = 0
+        reported = 0
 
         def move(done: int) -> None:
-            nonlocal at
+            nonlocal reported
             with self._lock:
-                self._done += max(0, min(done, size) - at)
-                at = max(at, min(done, size))
+                self._done += max(0, min(done, size) - reported)
+                reported = max(reported, min(done, size))
                 self._bar.update(self._task, completed=self._done)
 
         with self._lock:
@@ -114,7 +117,7 @@ class _Bar:
         finally:
             with self._lock:
                 self._users -= 1
-                self._done += size - at
+                self._done += size - reported
                 if not self._users:
                     self._bar.stop()
 

@@ -1,17 +1,18 @@
 """One index for many files of a folder: ``_index.bpindex``, so that a thousand shards are opened by one GET.
 
-It is a file as container.py says, of the kind ``set``. Its own arrays are ``names`` (of the files, with
-slashes between them), ``entries`` and ``entry_offsets``: a JSON text for every file, which says what the
-header of the file's own side-car would say, with its stamp. The arrays of all files lie one after another,
-and each text says where. So a file that changed makes its own entry stale, and no other.
+It has the layout of container.py, with the kind ``set``. Its own arrays are ``names`` (of the files,
+separated by slashes), ``entries`` and ``entry_offsets``: a JSON text for every file, with the content of the
+header of the file's own side-car, including its stamp. The arrays of all files follow one another, and each
+text has their offsets. So a file that changed makes its own entry stale, and no other.
 
-A text has three things besides: ``label``, what the one who made it calls the format of the file; ``head``,
-the file's first bytes; and ``notes``, what stood in the small files beside it, each with its size and ETag.
-With these a reader need not ask for them.
+A text has three things besides: ``label``, the writer's name of the file's format; ``head``, the file's first
+bytes; and ``notes``, the contents of the small files beside it, each with its size and ETag. With these a
+reader need not request them.
 
-More arrays have a number for every file, so that a hundred thousand need not be looked at to be opened:
-``sizes`` and ``mtimes`` (as in its stamp), ``samples``, and ``kinds``, which of the ``kinds`` among the facts
-it is: a label and a schema. What is not known is -1. Who opens a file later compares; see registry/merged.py.
+More arrays have a number for every file, so that a hundred thousand files can be opened without looking at
+each: ``sizes`` and ``mtimes`` (as in its stamp), ``samples``, and ``kinds``, its number among the ``kinds``
+of the facts: a label and a schema. Unknown numbers are -1. A reader compares when it opens a file later; see
+registry/merged.py.
 """
 
 from __future__ import annotations
@@ -38,18 +39,18 @@ from .sidecar import Draft, SideCar
 
 NAME = "_index.bpindex"
 KIND, VERSION = "set", 1
-HEAD = 64
-# A larger file beside another is no note.
-MOST_NOTE = 64 << 10
-# Where files differ more than that, those that do are looked at when they are opened.
-MOST_KINDS = 64
-# What comes of whatever stands in such a file.
+HEAD_BYTES = 64
+# A larger file beside another is not stored.
+MAX_NOTE_BYTES = 64 << 10
+# If files have more kinds, the others are looked at when they are opened.
+MAX_KINDS = 64
+# Exceptions that reading such a file may raise, whatever its content.
 ERRORS = (OSError, BatchplantError, *NOTE_ERRORS)
 
 
 @dataclasses.dataclass(frozen=True)
 class Seen:
-    """An index that was loaded, of which file, and the first bytes of that file.
+    """An index that was loaded, its file, and the first bytes of that file.
 
     ``lasts``: the file did not change while it was scanned.
     """
@@ -61,7 +62,7 @@ class Seen:
 
 
 class Member(NamedTuple):
-    """A file of a set that is to be written: its index, and what its text says besides.
+    """A file of a set that is to be written: its index, and the rest of its text.
 
     ``samples`` and ``schema`` are those that it has when it is opened without options.
     """
@@ -74,14 +75,14 @@ class Member(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """What files have in common: what the one who made the index calls their format, and their fields."""
+    """What files have in common: the writer's name of their format, and their fields."""
 
     label: str
     schema: Schema
 
 
 class Listed(NamedTuple):
-    """What is known of files without a look at them: one number for each, -1 where it is not known."""
+    """What is known of files without opening them: one number for each, -1 if it is not known."""
 
     sizes: I64
     mtimes: I64
@@ -91,49 +92,53 @@ class Listed(NamedTuple):
 
 
 class IndexSet:
-    """What stands in such a file."""
+    """The content of a set's index file."""
 
     def __init__(self, place: str, content: Content) -> None:
         header = content.header
         if (header["kind"], header["version"]) != (KIND, VERSION):
             raise ValueError("it is no index of a set")
-        own = content.arrays(header["arrays"])
+        arrays = content.arrays(header["arrays"])
         self.place, self.content = place, content
-        self._texts, self._offsets = own["entries"], own["entry_offsets"]
-        names = own["names"].tobytes().decode("utf-8", "surrogateescape").split("/")
+        self._texts, self._offsets = arrays["entries"], arrays["entry_offsets"]
+        names = arrays["names"].tobytes().decode("utf-8", "surrogateescape").split("/")
         self._numbers = {name: number for number, name in enumerate(names)}
         ends = self._offsets
         fits = ends.dtype == np.int64 and self._texts.dtype == np.uint8 and ends.shape == (len(names) + 1,)
         if not fits or ends[0] != 0 or ends[-1] != len(self._texts) or (np.diff(ends) < 0).any():
             raise ValueError("its parts do not fit together")
-        self._own = own
+        self._arrays = arrays
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._numbers)
 
     @property
     def numbers(self) -> dict[str, int]:
-        """By the name of a file, where it stands."""
+        """Number of a file by its name."""
         return self._numbers
 
     @functools.cached_property
     def listed(self) -> Listed | None:
-        """What is known of all files; None where that is not written down, or makes no sense."""
+        """What is known of all files; None if that is missing, or inconsistent."""
         with contextlib.suppress(*ERRORS):
-            known = [
+            kinds = [
                 Kind(str(label), Schema.from_json(schema))
                 for label, schema in self.content.header["facts"]["kinds"]
             ]
-            own = self._own
-            numbers = own["sizes"], own["mtimes"], own["samples"], own["kinds"]
-            found, count = Listed(*numbers, known), (len(self._numbers),)
-            fit = all(one.shape == count and one.dtype == np.int64 for one in numbers)
-            if fit and min(found.samples.min(), found.kinds.min()) >= -1 and found.kinds.max() < len(known):
-                return found
+            arrays = self._arrays
+            numbers = arrays["sizes"], arrays["mtimes"], arrays["samples"], arrays["kinds"]
+            listing, count = Listed(*numbers, kinds), (len(self._numbers),)
+            fit = all(array.shape == count and array.dtype == np.int64 for array in numbers)
+            if (
+                fit
+                and min(listing.samples.min(), listing.kinds.min()) >= -1
+                and listing.kinds.max() < len(kinds)
+            ):
+                return listing
         return None
 
     def entry(self, name: str) -> Facts | None:
-        """What it says of a file; None where it says nothing that could be read."""
+        """Return the entry of a file; None if there is none that can be read."""
         if name in self._numbers:
             with contextlib.suppress(*ERRORS):
                 return parse_object(self._text(name).tobytes())
@@ -141,90 +146,96 @@ class IndexSet:
 
     def _text(self, name: str) -> U8:
         number = self._numbers[name]
-        found: U8 = self._texts[int(self._offsets[number]) : int(self._offsets[number + 1])]
-        return found
+        text: U8 = self._texts[int(self._offsets[number]) : int(self._offsets[number + 1])]
+        return text
 
     def find(self, car: SideCar) -> Index | None:
-        """The index of a file; None unless it is here, whole, of this kind, and fresh."""
+        """Return the index of a file; None unless it is here, intact, of this kind, and fresh."""
         name = os.path.basename(car.source.path)
         with contextlib.suppress(*ERRORS):
             entry = self.entry(name)
             if entry is not None:
-                found = car.accept(self.content, entry, self.place, len(self._text(name)))
-                if found is not None:
-                    found.stored += sum(array.nbytes for array in found.arrays.values())
-                return found
+                index = car.accept(self.content, entry, self.place, len(self._text(name)))
+                if index is not None:
+                    index.stored += sum(array.nbytes for array in index.arrays.values())
+                return index
         return None
 
     def stored(self, name: str) -> int:
-        """The bytes that a file takes in it."""
+        """Return the bytes that a file takes in it."""
         size = len(self._text(name))
         with contextlib.suppress(*ERRORS):
-            size += sum(self.content.array(one).nbytes for one in (self.entry(name) or {})["arrays"].values())
+            size += sum(
+                self.content.array(array_entry).nbytes
+                for array_entry in (self.entry(name) or {})["arrays"].values()
+            )
         return size
 
 
 def place_for(path: str) -> str:
-    """Where the set lies that a file belongs to."""
+    """Return the path of the set that a file belongs to."""
     return join(parent(absolute(path)), NAME)
 
 
 def of(path: str, *, ask: bool = False) -> IndexSet | None:
-    """The set that a file belongs to; on a server where a listing shows it, or ``ask`` says to try."""
+    """Return the set of a file; on a server only if a listing shows it, or ``ask`` says to request it."""
     place = place_for(path)
-    if is_remote(path) and not ask and tree.known(place) is None:
+    if is_remote(path) and not ask and tree.known_entry(place) is None:
         return None
     return tree.once(("set", str(place)), lambda: _read(place))
 
 
 def _read(place: str) -> IndexSet | None:
-    # Whatever the bytes are, they are no reason to fail.
+    # Damaged content is no reason to fail.
     with contextlib.suppress(*ERRORS):
         if not is_remote(place):
-            there = os.stat(place)
-            return _read_local(place, there.st_ino, there.st_size, there.st_mtime_ns)
+            status = os.stat(place)
+            return _read_local(place, status.st_ino, status.st_size, status.st_mtime_ns)
         listed = tree.listed(parent(place)) or {}
-        data = sidecar.fetched(place, sum(one.size for one in listed.values()))
+        data = sidecar.fetched(place, sum(entry.size for entry in listed.values()))
         return None if data is None else IndexSet(place, container.parse(data))
     return None
 
 
 @functools.lru_cache(4)
 def _read_local(place: str, *state: int) -> IndexSet:
-    """The set at a local path in this state; files of one that are opened later need it again, each."""
+    """Return the set at a local path in this state; cached, because every file of it needs it."""
     return IndexSet(place, container.read(Path(place)))
 
 
 def prepare(paths: Iterable[str]) -> dict[str, str]:
-    """Have known what sets tell about files on servers that are to be opened; gives their labels.
+    """Store what sets say about files on servers that are to be opened; return their labels.
 
-    Only of files that are as they were, going by the listing of their folder.
+    Only for files that have not changed according to the listing of their folder.
     """
     labels: dict[str, str] = {}
     for path in paths:
-        known = tree.known(path) if is_remote(path) else None
-        found = None if known is None or not known.tag else of(path)
-        entry = None if found is None else found.entry(os.path.basename(path))
-        if known is None or entry is None:
+        file_entry = tree.known_entry(path) if is_remote(path) else None
+        index_set = None if file_entry is None or not file_entry.tag else of(path)
+        entry = None if index_set is None else index_set.entry(os.path.basename(path))
+        if file_entry is None or entry is None:
             continue
         with contextlib.suppress(*ERRORS):
             head = np.frombuffer(bytes.fromhex(entry["head"]), dtype=np.uint8)
-            fresh = entry["stamp"] == {"size": known.size, "tag": known.tag, "sample": ""}
-            if not fresh or len(head) != min(HEAD, known.size):
+            fresh = entry["stamp"] == {"size": file_entry.size, "tag": file_entry.tag, "sample": ""}
+            if not fresh or len(head) != min(HEAD_BYTES, file_entry.size):
                 continue
             for name, note in entry["notes"].items():
                 beside = join(parent(path), name)
-                there = tree.known(beside)
-                if there is not None and [there.size, there.tag] == [note["size"], note["tag"]]:
+                note_entry = tree.known_entry(beside)
+                if note_entry is not None and [note_entry.size, note_entry.tag] == [
+                    note["size"],
+                    note["tag"],
+                ]:
                     tree.keep_content(beside, note["text"].encode())
             labels[path] = str(entry["label"])
-            tree.keep_head(path, Got(head, known.size, known.tag))
+            tree.keep_head(path, Got(head, file_entry.size, file_entry.tag))
     return labels
 
 
 def write(place: str, members: Iterable[Member]) -> int:
-    """Put files into a set, beside those that it has already and that are still the same; its size."""
-    new = {os.path.basename(one.seen.car.source.path): one for one in members}
+    """Put files into a set, beside the files that it has already and that are unchanged; return its size."""
+    new = {os.path.basename(member.seen.car.source.path): member for member in members}
     if is_remote(place):
         return sidecar.put(place, _packed(place, new))
     with Draft(Path(place)) as draft:
@@ -234,114 +245,116 @@ def write(place: str, members: Iterable[Member]) -> int:
 
 
 def drop(place: str, names: Iterable[str]) -> bool:
-    """Take files out of a set, and remove it when it is empty; whether there was one of them."""
-    old, gone = _read(place), set(names)
-    if old is None or not gone & set(old):
+    """Remove files from a set, and the set when it is empty; return whether it had one of them."""
+    old, removed = _read(place), set(names)
+    if old is None or not removed & set(old):
         return False
-    kept = _packed(place, {}, gone) if set(old) - gone else None
+    parts = _packed(place, {}, removed) if set(old) - removed else None
     if is_remote(place):
-        _drop_remote(place, kept)
-    elif kept is None:
+        _drop_remote(place, parts)
+    elif parts is None:
         Path(place).unlink(missing_ok=True)
     else:
         with Draft(Path(place)) as draft:
-            draft.write(kept)
+            draft.write(parts)
     return True
 
 
-def _drop_remote(place: str, kept: Parts | None) -> None:
-    if kept is None:
+def _drop_remote(place: str, parts: Parts | None) -> None:
+    if parts is None:
         sidecar.delete(place)
     else:
-        sidecar.put(place, kept)
+        sidecar.put(place, parts)
 
 
-def _packed(place: str, new: dict[str, Member], gone: Iterable[str] = ()) -> Parts:
+def _packed(place: str, new: dict[str, Member], removed: Iterable[str] = ()) -> Parts:
     texts: dict[str, bytes] = {}
-    told: dict[str, tuple[int, Kind | None]] = {}
+    summaries: dict[str, tuple[int, Kind | None]] = {}
     parts: Parts = []
     end = 0
     old = _read(place)
     for name in () if old is None else old:
         entry = old.entry(name) if old is not None else None
-        if old is None or entry is None or name in new or name in gone:
+        if old is None or entry is None or name in new or name in removed:
             continue
         with contextlib.suppress(*ERRORS):
             if _is_same(like(place, join(parent(place), name)), entry["stamp"]):
                 arrays: Arrays = old.content.arrays(entry["arrays"])
-                entries, more, end = container.lay_out(arrays, end)
-                parts += more
+                entries, new_parts, end = container.lay_out(arrays, end)
+                parts += new_parts
                 texts[name] = json.dumps({**entry, "arrays": entries}).encode()
-                told[name] = _told(old, name)
-    for name, one in new.items():
-        found = one.seen.index
-        entries, more, end = container.lay_out(found.arrays, end)
-        parts += more
-        texts[name] = json.dumps({**one.seen.car.header(found, entries), **_besides(one)}).encode()
-        told[name] = one.samples, None if one.schema is None else Kind(one.label, one.schema)
+                summaries[name] = _summary(old, name)
+    for name, member in new.items():
+        index = member.seen.index
+        entries, new_parts, end = container.lay_out(index.arrays, end)
+        parts += new_parts
+        texts[name] = json.dumps({**member.seen.car.header(index, entries), **_besides(member)}).encode()
+        summaries[name] = member.samples, None if member.schema is None else Kind(member.label, member.schema)
     names = sorted(texts)
-    listed = _listed([told[name] for name in names], [json.loads(texts[name])["stamp"] for name in names])
-    own: Arrays = {
+    listed = _listed(
+        [summaries[name] for name in names], [json.loads(texts[name])["stamp"] for name in names]
+    )
+    arrays_of_set: Arrays = {
         "names": as_bytes("/".join(names).encode("utf-8", "surrogateescape")),
         "entries": as_bytes(b"".join(texts[name] for name in names)),
         "entry_offsets": np.cumsum([0, *(len(texts[name]) for name in names)], dtype=np.int64),
         **dict(zip(Listed._fields[:-1], listed[:-1], strict=True)),
     }
-    entries, more, _ = container.lay_out(own, end)
+    entries, new_parts, _ = container.lay_out(arrays_of_set, end)
     header = {
         "kind": KIND,
         "version": VERSION,
         "stamp": None,
         "facts": {
             "files": len(names),
-            "kinds": [[one.label, one.schema.to_json()] for one in listed.known],
+            "kinds": [[kind.label, kind.schema.to_json()] for kind in listed.known],
         },
         "arrays": entries,
     }
-    return container.packed(header, [*parts, *more])
+    return container.packed(header, [*parts, *new_parts])
 
 
-def _told(old: IndexSet, name: str) -> tuple[int, Kind | None]:
-    """What a set that is written anew has told of a file."""
+def _summary(old: IndexSet, name: str) -> tuple[int, Kind | None]:
+    """Return the number of samples and the kind of a file, from a set that is rewritten."""
     listed, number = old.listed, old.numbers[name]
     if listed is None or listed.kinds[number] < 0:
         return -1, None
     return int(listed.samples[number]), listed.known[int(listed.kinds[number])]
 
 
-def _listed(told: list[tuple[int, Kind | None]], stamps: list[Facts]) -> Listed:
-    known: dict[Kind, int] = {}
+def _listed(summaries: list[tuple[int, Kind | None]], stamps: list[Facts]) -> Listed:
+    numbers: dict[Kind, int] = {}
     kinds = []
-    for _, kind in told:
-        if kind is not None and len(known) < MOST_KINDS:
-            known.setdefault(kind, len(known))
-        kinds.append(-1 if kind is None else known.get(kind, -1))
+    for _, kind in summaries:
+        if kind is not None and len(numbers) < MAX_KINDS:
+            numbers.setdefault(kind, len(numbers))
+        kinds.append(-1 if kind is None else numbers.get(kind, -1))
     return Listed(
-        np.array([one.get("size", -1) for one in stamps], dtype=np.int64),
-        np.array([one.get("mtime", -1) for one in stamps], dtype=np.int64),
-        np.array([samples for samples, _ in told], dtype=np.int64),
+        np.array([stamp.get("size", -1) for stamp in stamps], dtype=np.int64),
+        np.array([stamp.get("mtime", -1) for stamp in stamps], dtype=np.int64),
+        np.array([samples for samples, _ in summaries], dtype=np.int64),
         np.array(kinds, dtype=np.int64),
-        list(known),
+        list(numbers),
     )
 
 
-def _besides(one: Member) -> Facts:
-    path_of = one.seen.car.source.path
+def _besides(member: Member) -> Facts:
+    path_of = member.seen.car.source.path
     notes: dict[str, Any] = {}
-    for path, data in one.notes.items():
-        there = tree.known(path) if is_remote(path) else None
+    for path, data in member.notes.items():
+        entry = tree.known_entry(path) if is_remote(path) else None
         near = parent(path) == parent(path_of)
-        if there is not None and near and there.tag and there.size == len(data) <= MOST_NOTE:
+        if entry is not None and near and entry.tag and entry.size == len(data) <= MAX_NOTE_BYTES:
             with contextlib.suppress(UnicodeDecodeError):
                 text = data.decode()
-                notes[os.path.basename(path)] = {"size": there.size, "tag": there.tag, "text": text}
-    return {"label": one.label, "head": one.seen.head.tobytes().hex(), "notes": notes}
+                notes[os.path.basename(path)] = {"size": entry.size, "tag": entry.tag, "text": text}
+    return {"label": member.label, "head": member.seen.head.tobytes().hex(), "notes": notes}
 
 
 def _is_same(path: str, stamp: Facts) -> bool:
-    """Whether a file that is not looked into is still the one that an index was made for."""
+    """Return whether a file, without opening it, is still the one that an index was made for."""
     if is_remote(path):
-        there = tree.known(path)
-        return there is not None and [there.size, there.tag] == [stamp["size"], stamp["tag"]]
+        entry = tree.known_entry(path)
+        return entry is not None and [entry.size, entry.tag] == [stamp["size"], stamp["tag"]]
     status = os.stat(path)
     return [status.st_size, status.st_mtime_ns] == [stamp["size"], stamp["mtime"]]

@@ -1,8 +1,8 @@
-"""Objects on servers: who talks to them, how requests are made, and what is kept of them.
+"""Objects on servers: clients, requests in flight, and caches in memory and on disk.
 
-clients.py has the one request, fetch.py many of them at a time, blocks.py the bytes in memory, cells.py those
-of one object on disk, disk.py the cache there, with room.py and total.py, which keep it within its limit, and
-source.py the :class:`~batchplant.storage.source.Source` that formats read from.
+clients.py makes single requests, fetch.py runs many of them at a time, blocks.py holds bytes in memory,
+disk.py caches chunks in a folder (cache_folder.py and shared_total.py keep it within its limit), and
+source.py has the :class:`~batchplant.storage.source.Source` that formats read from.
 """
 
 from __future__ import annotations

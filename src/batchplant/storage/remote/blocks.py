@@ -1,14 +1,18 @@
-"""Blocks of remote objects in memory: a :class:`Pool` of a bounded size, shared by all sources of a process.
+"""Blocks of remote objects in memory: a :class:`Pool` of bounded size, shared by all sources of a process.
 
-A block is a range of an object that was fetched, or is on its way. Blocks of an object do not overlap. A
-reader asks for ranges; what is missing is fetched, in parts of at most 8 MiB side by side. The loader, which
-knows the future, asks ahead, and says when each block is needed next (``due``). Room is made by letting go of
-blocks that nobody is known to need, longest unused first, and then of the one that is needed latest.
+A block is a byte range of an object that was fetched or is in flight. Blocks of an object do not overlap. A
+reader asks for ranges; missing bytes are fetched in blocks of at most 8 MiB, in parallel. The loader knows
+which batches come next, so it prefetches and says when each block is needed next (``due``). To make room,
+the pool evicts blocks without a due date, least recently used first, and then the block with the latest one.
+
+:class:`RemoteObject` gets the bytes, from the disk cache or by a request. The disk cache stores whole chunks
+of 8 MiB, aligned alike in all processes, whatever range is read.
 """
 
 from __future__ import annotations
 
 import bisect
+import contextlib
 import copy
 import os
 import threading
@@ -16,35 +20,45 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ... import _native
-from ...errors import BatchplantError
+from ...errors import AccessError, BatchplantError, NotFoundError
 from ...schema.columns import I32, I64, U8, starts_of
-from .cells import PART, Cells, Loaded, Range
-from .client import Client
+from .client import BeyondError, Client, TransientError
 from .disk import DiskCache
-from .fetch import Fetcher, Task, fetcher
+from .fetch import MIN_STALL_SECONDS, Fetcher, Task, fetcher
 
-# Wanted now; what is asked ahead has the number of its batch.
+# Due date of a read that somebody waits for; a prefetched block has the number of its batch.
 NOW = -1.0
 NEVER = float("inf")
+CHUNK_BYTES = 8 << 20
+CHANGED = "it changed since it was opened; open it again"
+
+Range = tuple[int, int]
+
+
+class Loaded(NamedTuple):
+    """Bytes, and whether they are mapped from a file of the disk cache instead of held in memory."""
+
+    data: U8
+    mapped: bool
 
 
 class Block:
-    """Bytes [start, end) of an object."""
+    """Bytes [start, end) of an object, fetched or in flight."""
 
-    __slots__ = ("__weakref__", "due", "end", "future", "held", "object", "size", "start", "task")
+    __slots__ = ("__weakref__", "due", "end", "future", "object", "pins", "size", "start", "task")
 
     def __init__(self, object: RemoteObject, start: int, end: int, due: float) -> None:
         self.object, self.start, self.end, self.due = object, start, end, due
         self.task: Task
         self.future: Future[Loaded]
-        # How many are reading it just now.
-        self.held = 0
-        # What it takes of the pool; a block that lies in a file takes nothing.
+        # Number of readers that use it now; a pinned block is not evicted.
+        self.pins = 0
+        # Bytes it takes of the pool's budget; a mapped block takes none.
         self.size = end - start
 
     @property
@@ -52,77 +66,157 @@ class Block:
         try:
             return self.future.result().data
         except BatchplantError as error:
-            # Several may wait for it, and each may write a place into it.
+            # Several readers may wait for it, and each may add a location to the error.
             raise copy.copy(error).with_traceback(None) from None
 
 
-class RemoteObject(Cells):
-    """An object on a server, and its blocks."""
+class RemoteObject:
+    """An object on a server as it was when it was opened, and its blocks in memory."""
 
     def __init__(
         self, client: Client, name: str, url: str, size: int, tag: str, disk: DiskCache | None, key: str
     ) -> None:
-        super().__init__(client, name, url, size, tag, disk, key)
+        self.client, self.name, self.url, self.size, self.tag = client, name, url, size, tag
+        self.disk, self.key = disk, key
+        # Numbers of the chunks that a prefetch plan wants on disk, and the chunks that are being fetched.
+        self.planned_chunks: set[int] = set()
+        self._in_flight: dict[int, Future[Loaded]] = {}
+        self._lock = threading.Lock()
         self.starts: list[int] = []
         self.blocks: dict[int, Block] = {}
 
+    def load(self, start: int, end: int) -> Loaded:
+        """Return bytes from the disk cache or the server, checked to be of the object that was opened."""
+        pieces: list[Loaded] = []
+        for number in range(start // CHUNK_BYTES, -(-end // CHUNK_BYTES)) if self.disk is not None else ():
+            low, high = self.chunk(number)
+            wanted_on_disk = number in self.planned_chunks or start <= low < high <= end
+            chunk = self._load_chunk(number, fetch=wanted_on_disk)
+            if chunk is None:
+                break
+            piece = chunk.data[max(start - low, 0) : end - low]
+            # A view of a small piece would keep the whole chunk's memory alive.
+            shares_chunk = chunk.mapped or len(piece) == high - low
+            pieces.append(Loaded(piece if shares_chunk else piece.copy(), chunk.mapped))
+        else:
+            if len(pieces) == 1:
+                return pieces[0]
+            if pieces:
+                return Loaded(np.concatenate([piece.data for piece in pieces]), False)
+        return Loaded(self.fetch(start, end), False)
+
+    def chunk(self, number: int) -> Range:
+        """Return start and end of a chunk of the object."""
+        return number * CHUNK_BYTES, min((number + 1) * CHUNK_BYTES, self.size)
+
+    def _load_chunk(self, number: int, *, fetch: bool) -> Loaded | None:
+        """Return a chunk from disk; if it is missing, fetch and store it, or return None unless ``fetch``."""
+        assert self.disk is not None
+        low, high = self.chunk(number)
+        cached = self.disk.get(self.key, low, high - low)
+        if cached is not None or not fetch:
+            return None if cached is None else Loaded(cached, True)
+        with self._lock:
+            other_request, request = self._in_flight.get(number), Future[Loaded]()
+            if other_request is None:
+                self._in_flight[number] = request
+        if other_request is not None:
+            # Wait briefly: a second caller asks because the first request stalls.
+            with contextlib.suppress(TimeoutError):
+                return other_request.result(MIN_STALL_SECONDS)
+        try:
+            data = self.fetch(low, high)
+            self.disk.put(self.key, low, data)
+            cached = self.disk.get(self.key, low, high - low)
+            # The disk may have had no room for it.
+            request.set_result(Loaded(data, False) if cached is None else Loaded(cached, True))
+        except BaseException as error:
+            request.set_exception(error)
+        finally:
+            with self._lock:
+                if self._in_flight.get(number) is request:
+                    del self._in_flight[number]
+        return request.result()
+
+    def fetch(self, start: int, end: int) -> U8:
+        """Request a byte range from the server, once."""
+        try:
+            answer = self.client.get(self.name, start, end)
+        except NotFoundError:
+            raise AccessError("it is not there any more", path=self.url, offset=start) from None
+        except BeyondError:
+            raise AccessError(CHANGED, path=self.url, offset=start) from None
+        except AccessError as error:
+            error.message += f" (bytes {start} to {end - 1})"
+            raise
+        # fsspec drivers report neither size nor tag: the client gives -1.
+        has_size = answer.size >= 0
+        if has_size and (answer.size != self.size or (self.tag and answer.tag and answer.tag != self.tag)):
+            raise AccessError(CHANGED, path=self.url, offset=start)
+        if len(answer.data) != end - start:
+            message = f"{len(answer.data)} of {end - start} bytes came"
+            short = TransientError(message, path=self.url, offset=start)
+            short.outage = self.client.outage
+            raise short
+        return answer.data
+
     def twin(self) -> RemoteObject:
-        """The same object without any blocks yet."""
+        """Return the same object without blocks."""
         return RemoteObject(self.client, self.name, self.url, self.size, self.tag, self.disk, self.key)
 
 
 class Pool:
-    """Blocks in memory, at most ``most`` bytes of them besides those that are being read.
+    """Blocks in memory, at most ``max_bytes`` of them besides those that are being read.
 
-    ``fetcher`` gives who fetches them.
+    ``fetcher`` returns the :class:`Fetcher` that runs the requests.
     """
 
-    def __init__(self, most: int, fetcher: Callable[[], Fetcher] = fetcher) -> None:
-        self.most, self._fetcher = most, fetcher
+    def __init__(self, max_bytes: int, fetcher: Callable[[], Fetcher] = fetcher) -> None:
+        self.max_bytes, self._fetcher = max_bytes, fetcher
         self.bytes = 0
         self.peak = 0
-        # A block that arrives while it is asked for comes back into the same thread.
+        # Reentrant: a block that completes at once calls back in the thread that requested it.
         self._lock = threading.RLock()
-        # Blocks that nobody is known to need, in the order of their last use; and those that somebody does.
+        # Blocks without a due date, least recently used first; and blocks with one.
         self._idle: OrderedDict[Block, None] = OrderedDict()
         self._planned: dict[Block, None] = {}
-        # Blocks that are still on their way.
-        self._coming: dict[Block, None] = {}
+        # Blocks in flight.
+        self._in_flight: dict[Block, None] = {}
 
     # -- reading ---------------------------------------------------------------------------------------
 
     def has(self, object: RemoteObject, start: int, end: int) -> bool:
-        """Whether these bytes are here or on their way."""
+        """Return whether these bytes are here or in flight."""
         with self._lock:
             return not self._missing(object, start, end)
 
     def covering(self, object: RemoteObject, starts: I64, sizes: I64) -> tuple[list[Range], I64] | None:
-        """The blocks that runs lie in, as ranges in order, and which of them each run lies in.
+        """Return the blocks that runs lie in, as ranges in order, and for each run the number of its range.
 
-        None unless all runs are here or on their way. Of a thousand runs, none is looked at by itself.
+        None unless all runs are here or in flight. Vectorised: a batch has thousands of runs.
         """
         with self._lock:
             begins = np.array(object.starts, dtype=np.int64)
-            ends = np.array([object.blocks[one].end for one in object.starts], dtype=np.int64)
+            ends = np.array([object.blocks[start].end for start in object.starts], dtype=np.int64)
         first = np.searchsorted(begins, starts, side="right") - 1
         if not len(begins) or (first < 0).any() or (starts >= ends[first]).any():
             return None
-        # As it mostly is: each lies in one block.
+        # Usually each run lies in one block.
         if (starts + sizes <= ends[first]).all():
             used, where = np.unique(first, return_inverse=True)
             return list(zip(begins[used].tolist(), ends[used].tolist(), strict=True)), where
         last = np.searchsorted(begins, starts + sizes - 1, side="right") - 1
-        # How many times there is a gap before a block.
+        # Number of gaps before each block.
         gaps = np.cumsum(np.append(0, begins[1:] > ends[:-1]))
         if (starts + sizes > ends[last]).any() or (gaps[first] != gaps[last]).any():
             return None
         needed, across = np.zeros((2, len(begins) + 1), dtype=np.int64)
         np.add.at(needed, first, 1)
         np.add.at(across, first + 1, 1)
-        for one in (needed, across):
-            np.subtract.at(one, last + 1, 1)
+        for delta in (needed, across):
+            np.subtract.at(delta, last + 1, 1)
         used = np.flatnonzero(np.cumsum(needed[:-1]))
-        # Blocks that one run lies in are one range.
+        # Adjacent blocks that one run spans form one range.
         heads = np.cumsum(across[:-1])[used] == 0
         number = np.zeros(len(begins), dtype=np.int64)
         number[used] = np.cumsum(heads) - 1
@@ -131,134 +225,152 @@ class Pool:
         return list(ranges), number[first]
 
     def read(self, object: RemoteObject, start: int, end: int) -> U8:
-        """These bytes, in place where they lie in one block."""
-        held = self.hold(object, [(start, end)])
+        """Return these bytes, in place if they lie in one block."""
+        blocks = self.hold(object, [(start, end)])
         try:
-            first = held[0]
-            if len(held) == 1:
+            first = blocks[0]
+            if len(blocks) == 1:
                 return first.data[start - first.start : end - first.start]
-            parts = [one.data[max(start - one.start, 0) : end - one.start] for one in held]
+            parts = [block.data[max(start - block.start, 0) : end - block.start] for block in blocks]
             return np.concatenate(parts)
         finally:
-            self.release(held)
+            self.release(blocks)
 
     def gather(
         self, object: RemoteObject, ranges: list[Range], starts: I64, sizes: I64, out: U8, out_starts: I64
     ) -> None:
-        """Copy runs, all of which lie in the ranges."""
-        held = self.hold(object, ranges)
+        """Copy runs, all of which lie in the ranges, to ``out``."""
+        blocks = self.hold(object, ranges)
         try:
-            begins = np.array([one.start for one in held], dtype=np.int64)
-            ends = np.array([one.end for one in held], dtype=np.int64)
-            # Ranges are in order, and so are their blocks.
-            at = np.searchsorted(begins, starts, side="right") - 1
-            inside = starts + sizes <= ends[at]
-            for number in np.unique(at[inside]).tolist():
-                rows = np.flatnonzero(inside & (at == number))
-                block = held[number]
+            begins = np.array([block.start for block in blocks], dtype=np.int64)
+            ends = np.array([block.end for block in blocks], dtype=np.int64)
+            # Ranges are sorted, and so are their blocks.
+            block_numbers = np.searchsorted(begins, starts, side="right") - 1
+            inside = starts + sizes <= ends[block_numbers]
+            for number in np.unique(block_numbers[inside]).tolist():
+                rows = np.flatnonzero(inside & (block_numbers == number))
+                block = blocks[number]
                 _native.copy_runs(block.data, starts[rows] - block.start, sizes[rows], out, out_starts[rows])
             for row in np.flatnonzero(~inside).tolist():
-                self._copy(held, int(at[row]), int(starts[row]), int(sizes[row]), out, int(out_starts[row]))
+                self._copy(
+                    blocks,
+                    int(block_numbers[row]),
+                    int(starts[row]),
+                    int(sizes[row]),
+                    out,
+                    int(out_starts[row]),
+                )
         finally:
-            self.release(held)
+            self.release(blocks)
 
     def locate(
         self, object: RemoteObject, ranges: list[Range], starts: I64, sizes: I64
     ) -> tuple[list[U8], I32, I64]:
-        """Where runs that lie in the ranges are in memory: arrays, and for each run which, and where in it.
+        """Locate runs of the ranges in memory: return arrays, and for each run an array and an offset in it.
 
-        Only runs that lie in several blocks are copied. The arrays stay as long as somebody holds them.
+        Only runs that span several blocks are copied. The arrays stay valid while the caller references them.
         """
-        held = self.hold(object, ranges)
+        blocks = self.hold(object, ranges)
         try:
-            begins = np.array([one.start for one in held], dtype=np.int64)
-            ends = np.array([one.end for one in held], dtype=np.int64)
+            begins = np.array([block.start for block in blocks], dtype=np.int64)
+            ends = np.array([block.end for block in blocks], dtype=np.int64)
             base = (np.searchsorted(begins, starts, side="right") - 1).astype(np.int32)
             across = np.flatnonzero(starts + sizes > ends[base])
-            places, arrays = starts - begins[base], [one.data for one in held]
+            offsets, arrays = starts - begins[base], [block.data for block in blocks]
             copies = np.empty(int(sizes[across].sum()), dtype=np.uint8)
-            to = starts_of(sizes[across])
-            for row, at in zip(across.tolist(), to.tolist(), strict=False):
-                self._copy(held, int(base[row]), int(starts[row]), int(sizes[row]), copies, at)
-            base[across], places[across] = len(arrays), to[:-1]
-            return [*arrays, copies], base, places
+            copy_starts = starts_of(sizes[across])
+            for row, offset in zip(across.tolist(), copy_starts.tolist(), strict=False):
+                self._copy(blocks, int(base[row]), int(starts[row]), int(sizes[row]), copies, offset)
+            base[across], offsets[across] = len(arrays), copy_starts[:-1]
+            return [*arrays, copies], base, offsets
         finally:
-            self.release(held)
+            self.release(blocks)
 
-    def _copy(self, held: list[Block], number: int, start: int, size: int, out: U8, to: int) -> None:
-        """A run that lies in several blocks."""
+    def _copy(self, blocks: list[Block], number: int, start: int, size: int, out: U8, out_start: int) -> None:
+        """Copy a run that spans several blocks."""
         while size:
-            block = held[number]
-            part = block.data[start - block.start : start - block.start + size]
-            out[to : to + len(part)] = part
-            start, size, to, number = start + len(part), size - len(part), to + len(part), number + 1
+            block = blocks[number]
+            run = block.data[start - block.start : start - block.start + size]
+            out[out_start : out_start + len(run)] = run
+            start, size, out_start, number = (
+                start + len(run),
+                size - len(run),
+                out_start + len(run),
+                number + 1,
+            )
 
     def hold(self, object: RemoteObject, ranges: Iterable[Range]) -> list[Block]:
-        """The blocks of these ranges, which are in order; they stay until they are released."""
+        """Pin and return the blocks of these sorted ranges; they stay in memory until :meth:`release`."""
         with self._lock:
-            held: list[Block] = []
+            blocks: list[Block] = []
             for start, end in ranges:
-                for one in self._cover(object, start, end, NOW):
-                    # One block may hold the end of one range and the start of the next.
-                    if held and held[-1] is one:
-                        one.held -= 1
+                for block in self._cover(object, start, end, NOW):
+                    # A block may hold the end of one range and the start of the next.
+                    if blocks and blocks[-1] is block:
+                        block.pins -= 1
                     else:
-                        held.append(one)
-        return held
+                        blocks.append(block)
+        return blocks
 
-    def release(self, held: list[Block]) -> None:
+    def release(self, blocks: list[Block]) -> None:
         with self._lock:
-            for one in held:
-                one.held -= 1
-                if one in self._idle:
-                    self._idle.move_to_end(one)
-                    self._let_go(one)
+            for block in blocks:
+                block.pins -= 1
+                if block in self._idle:
+                    self._idle.move_to_end(block)
+                    self._drop_mapped(block)
 
-    def _let_go(self, block: Block) -> None:
-        """A block in a file of the cache is found again there; held, the file could not go from the disk."""
-        if not block.size and not block.held and block in self._idle:
+    def _drop_mapped(self, block: Block) -> None:
+        """Drop an unused block that is mapped from the cache: a mapping would keep its file on the disk."""
+        if not block.size and not block.pins and block in self._idle:
             self._drop(block)
 
-    # -- asking ahead ----------------------------------------------------------------------------------
+    # -- prefetching -----------------------------------------------------------------------------------
 
     def ask(
         self, object: RemoteObject, ranges: Iterable[Range], due: float, *, keep: bool = False
     ) -> int | None:
-        """Fetch ranges that will be needed: how many bytes are asked for; None where there is no room now.
+        """Prefetch ranges: return the number of bytes requested, or None if there is no room now.
 
-        ``keep``: the ranges are whole cells, which are worth keeping on disk.
+        ``keep``: the ranges are whole chunks, which are worth storing on disk.
         """
         ranges = list(ranges)
         with self._lock:
-            missing = sum(end - start for each in ranges for start, end in self._missing(object, *each))
-            # One that alone is too large goes when there is nothing else.
-            if missing > self.most - self.bytes and not self._make_room(missing) and self.bytes:
+            missing = sum(
+                end - start for byte_range in ranges for start, end in self._missing(object, *byte_range)
+            )
+            # A request that exceeds the budget on its own is made when the pool is empty.
+            if missing > self.max_bytes - self.bytes and not self._make_room(missing) and self.bytes:
                 return None
             for start, end in ranges:
                 if keep:
-                    object.kept.update(range(start // PART, -(-end // PART)))
-                for one in self._cover(object, start, end, due, whole=keep):
-                    one.held -= 1
-                    self._plan(one, min(due, one.due))
+                    object.planned_chunks.update(range(start // CHUNK_BYTES, -(-end // CHUNK_BYTES)))
+                for block in self._cover(object, start, end, due, undivided=keep):
+                    block.pins -= 1
+                    self._plan(block, min(due, block.due))
         return missing
 
     def is_busy(self) -> bool:
-        """Whether anything that was asked for ahead is still on its way."""
+        """Return whether any prefetched block is still in flight."""
         with self._lock:
-            return any(one in self._planned for one in self._coming)
+            return any(block in self._planned for block in self._in_flight)
 
     def settle(self, object: RemoteObject, ranges: Iterable[Range], due: Callable[[int, int], float]) -> None:
-        """When the blocks that ranges touch are needed next: ``due`` says it of each, by start and end."""
+        """Set when the blocks that ranges touch are needed next: ``due(start, end)`` of each block."""
         with self._lock:
-            for one in {block: None for each in ranges for block in self._overlapping(object, *each)}:
-                self._plan(one, due(one.start, one.end))
+            for block in {
+                overlapping: None
+                for byte_range in ranges
+                for overlapping in self._overlapping(object, *byte_range)
+            }:
+                self._plan(block, due(block.start, block.end))
 
     def _plan(self, block: Block, due: float) -> None:
         block.due = due
         if due == NEVER:
             if self._planned.pop(block, self) is None:
                 self._idle[block] = None
-            self._let_go(block)
+            self._drop_mapped(block)
         else:
             self._idle.pop(block, None)
             self._planned[block] = None
@@ -269,39 +381,39 @@ class Pool:
         starts = object.starts
         first = max(0, bisect.bisect_right(starts, start) - 1)
         last = bisect.bisect_left(starts, end)
-        found = (object.blocks[one] for one in starts[first:last])
-        return [one for one in found if one.end > start]
+        candidates = (object.blocks[block_start] for block_start in starts[first:last])
+        return [block for block in candidates if block.end > start]
 
     def _missing(self, object: RemoteObject, start: int, end: int) -> list[Range]:
-        found, at = [], start
-        for one in self._overlapping(object, start, end):
-            if one.start > at:
-                found.append((at, one.start))
-            at = max(at, one.end)
-        if at < end:
-            found.append((at, end))
-        return found
+        gaps, position = [], start
+        for block in self._overlapping(object, start, end):
+            if block.start > position:
+                gaps.append((position, block.start))
+            position = max(position, block.end)
+        if position < end:
+            gaps.append((position, end))
+        return gaps
 
     def _cover(
-        self, object: RemoteObject, start: int, end: int, due: float, *, whole: bool = False
+        self, object: RemoteObject, start: int, end: int, due: float, *, undivided: bool = False
     ) -> list[Block]:
-        """The blocks that hold a range, held; what is missing is asked for, ``whole``: in one piece."""
-        found = self._overlapping(object, start, end)
-        for one in found:
-            one.held += 1
-            if due < one.task.urgency:
-                self._fetcher().hurry(one.task, due)
+        """Pin and return the blocks of a range; request missing bytes, if ``undivided`` each gap as one."""
+        blocks = self._overlapping(object, start, end)
+        for block in blocks:
+            block.pins += 1
+            if due < block.task.urgency:
+                self._fetcher().hurry(block.task, due)
         for first, last in self._missing(object, start, end):
-            step = last - first if whole else PART
-            for at in range(first, last, step):
-                made = self._begin(object, at, min(at + step, last), due)
-                made.held += 1
-                found.append(made)
-        return sorted(found, key=_start)
+            max_bytes = last - first if undivided else CHUNK_BYTES
+            for position in range(first, last, max_bytes):
+                new = self._begin(object, position, min(position + max_bytes, last), due)
+                new.pins += 1
+                blocks.append(new)
+        return sorted(blocks, key=_start)
 
     def _begin(self, object: RemoteObject, start: int, end: int, due: float) -> Block:
         size = end - start
-        if self.bytes + size > self.most:
+        if self.bytes + size > self.max_bytes:
             self._make_room(size, force=due == NOW)
         block = Block(object, start, end, due)
         bisect.insort(object.starts, start)
@@ -313,46 +425,46 @@ class Pool:
             self._idle[block] = None
         else:
             self._planned[block] = None
-        self._coming[block] = None
+        self._in_flight[block] = None
         block.task = self._fetcher().submit(lambda: object.load(start, end), size, due)
         block.future = block.task.future
-        # A future keeps its callbacks: the block in one would be a cycle, and its bytes would stay for long.
-        held = weakref.ref(block)
-        block.future.add_done_callback(lambda future: self._arrived(held(), future))
+        # A future keeps its callbacks: a reference to the block in one would be a cycle that keeps its bytes.
+        block_ref = weakref.ref(block)
+        block.future.add_done_callback(lambda future: self._arrived(block_ref(), future))
         return block
 
     def _arrived(self, block: Block | None, future: Future[Any]) -> None:
-        # It may have been dropped before it came.
+        # It may have been dropped while it was in flight.
         if block is None:
             return
         failed = future.cancelled() or future.exception() is not None
         with self._lock:
-            self._coming.pop(block, None)
+            self._in_flight.pop(block, None)
             if failed:
-                # The next one who needs it tries anew.
+                # The next reader of it requests it again.
                 self._drop(block)
             elif future.result().mapped and block.object.blocks.get(block.start) is block:
                 self.bytes -= block.size
                 block.size = 0
 
     def _make_room(self, size: int, *, force: bool = False) -> bool:
-        """Let go of blocks; ``force``: also of those that will be needed, the latest first."""
-        over, gone = self.bytes + size - self.most, []
-        for one in self._idle:
-            if over <= 0:
+        """Evict blocks; ``force``: also those with a due date, the latest first. Return if there is room."""
+        excess, evicted = self.bytes + size - self.max_bytes, []
+        for block in self._idle:
+            if excess <= 0:
                 break
-            if not one.held and one.future.done():
-                gone.append(one)
-                over -= one.size
-        for one in gone:
-            self._drop(one)
-        if force and self.bytes + size > self.most:
-            for one in sorted(self._planned, key=lambda one: one.due, reverse=True):
-                if self.bytes + size <= self.most:
+            if not block.pins and block.future.done():
+                evicted.append(block)
+                excess -= block.size
+        for block in evicted:
+            self._drop(block)
+        if force and self.bytes + size > self.max_bytes:
+            for block in sorted(self._planned, key=lambda block: block.due, reverse=True):
+                if self.bytes + size <= self.max_bytes:
                     return True
-                if not one.held and one.future.done():
-                    self._drop(one)
-        return self.bytes + size <= self.most
+                if not block.pins and block.future.done():
+                    self._drop(block)
+        return self.bytes + size <= self.max_bytes
 
     def _drop(self, block: Block) -> None:
         object = block.object
@@ -362,15 +474,15 @@ class Pool:
         del object.starts[bisect.bisect_left(object.starts, block.start)]
         self._idle.pop(block, None)
         self._planned.pop(block, None)
-        self._coming.pop(block, None)
+        self._in_flight.pop(block, None)
         self.bytes -= block.size
 
     def forget(self, object: RemoteObject) -> None:
-        """Let go of all blocks of an object."""
+        """Drop all blocks of an object and cancel their requests."""
         with self._lock:
-            for one in list(object.blocks.values()):
-                one.future.cancel()
-                self._drop(one)
+            for block in list(object.blocks.values()):
+                block.future.cancel()
+                self._drop(block)
 
 
 def _start(block: Block) -> int:
@@ -382,11 +494,11 @@ _LOCK = threading.Lock()
 _PROCESS = 0
 
 
-def pool_of(most: int) -> Pool:
-    """The pool of this process that has this bound."""
+def pool_of(max_bytes: int) -> Pool:
+    """Return the pool of this process with this byte budget."""
     global _LOCK, _PROCESS
     if os.getpid() != _PROCESS:
         _LOCK, _PROCESS = threading.Lock(), os.getpid()
         _POOLS.clear()
     with _LOCK:
-        return _POOLS.setdefault(most, Pool(most))
+        return _POOLS.setdefault(max_bytes, Pool(max_bytes))

@@ -1,7 +1,7 @@
-"""Memory for bytes that come over the network, used again and again.
+"""Reused memory for bytes that come over the network.
 
-Pages that are new to a process cost more time than the bytes that are put into them, and what is freed in
-many threads does not go back to the system for long.
+Pages that are new to a process cost more time than filling them does, and memory that many threads free is
+not returned to the system for long.
 """
 
 from __future__ import annotations
@@ -18,32 +18,32 @@ from ...errors import AccessError
 from ...schema.columns import U8
 from .client import TransientError
 
-# Less than this is no trouble.
-LEAST = 1 << 20
-# How many wait for their next use, and how large they may be.
-KEPT, LARGEST = 4, 16 << 20
-# Bytes that are taken out of an answer at a time. Each time takes the interpreter's lock.
-CHUNK = 1 << 20
+# Smaller arrays are allocated normally.
+MIN_REUSED_BYTES = 1 << 20
+# Number of free buffers to keep, and the largest that is kept.
+MAX_FREE_BUFFERS, MAX_FREE_BYTES = 4, 16 << 20
+# Bytes taken out of an answer at a time. Each time takes the GIL.
+READ_BYTES = 1 << 20
 
 _FREE: deque[mmap.mmap] = deque()
 
 
 def take(size: int) -> U8:
-    """An array of so many bytes, as they happen to be. Its memory is used again when nobody holds it."""
-    if size < LEAST:
+    """Return an uninitialised array; its memory is reused when the array and all its views are gone."""
+    if size < MIN_REUSED_BYTES:
         return np.empty(size, dtype=np.uint8)
     try:
-        memory = _found(size) or _made(size)
+        memory = _reuse(size) or _allocate(size)
     except (OSError, OverflowError, ValueError):
         raise AccessError(f"{size:,} bytes do not fit into memory") from None
     lent: U8 = np.frombuffer(memory, dtype=np.uint8, count=size)
-    # Parts of the array hold it: this is when the last of them is gone, in any thread, and takes no lock.
+    # Views keep the array alive: this runs when the last of them is gone, in any thread, and takes no lock.
     weakref.finalize(lent, _give_back, memory).atexit = False
     return lent
 
 
 def fill(size: int, chunks: Iterable[bytes | bytearray | memoryview], path: str, offset: int) -> U8:
-    """The bytes of an answer in chunks, all ``size`` of them."""
+    """Return the bytes of an answer that comes in chunks; it must have ``size`` bytes."""
     try:
         data, done = take(size), 0
     except AccessError as error:
@@ -59,7 +59,7 @@ def fill(size: int, chunks: Iterable[bytes | bytearray | memoryview], path: str,
     return data
 
 
-def _found(size: int) -> mmap.mmap | None:
+def _reuse(size: int) -> mmap.mmap | None:
     for _ in range(len(_FREE)):
         try:
             memory = _FREE.popleft()
@@ -71,14 +71,14 @@ def _found(size: int) -> mmap.mmap | None:
     return None
 
 
-def _made(size: int) -> mmap.mmap:
+def _allocate(size: int) -> mmap.mmap:
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    # Where the system has none, small pages do.
+    # Systems without huge pages use small ones.
     with contextlib.suppress(OSError, AttributeError):
         memory.madvise(mmap.MADV_HUGEPAGE)
     return memory
 
 
 def _give_back(memory: mmap.mmap) -> None:
-    if len(memory) <= LARGEST and len(_FREE) < KEPT:
+    if len(memory) <= MAX_FREE_BYTES and len(_FREE) < MAX_FREE_BUFFERS:
         _FREE.append(memory)

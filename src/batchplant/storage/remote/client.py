@@ -1,7 +1,7 @@
-"""What a client of a server is: :class:`Client`, what it gives, and how it fails.
+"""Interface of a client of a server: :class:`Client`, its results, and its errors.
 
-A client makes one request for each call and tries it once; fetch.py tries again. What came of a request is
-noted in the client's :class:`~.outage.Outage`, by which fetch.py decides for how long.
+A client makes one request per call and tries it once; fetch.py retries. The client records the outcome of a
+request in its :class:`~.outage.Outage`, by which fetch.py decides how long to retry.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from ..files import is_below
 from ..settings import DEFAULT_RETRY_SECONDS, StorageOptions
 from .outage import Outage
 
-# Answers after which trying again is of use.
+# Status codes after which a retry may help.
 BUSY = (408, 425, 429, 500, 502, 503, 504, 509)
 GONE = (404, 410)
 REFUSED = (401, 403)
-# Seconds without a byte after which a request is given up; what stalls is asked for again long before.
-SILENCE = 30.0
+# Seconds without a byte after which a request is given up; a stalled request is hedged long before.
+MAX_SILENT_SECONDS = 30.0
 # Seconds after which a request is given up even if bytes still trickle in.
 MAX_REQUEST_SECONDS = 900.0
 # No store has larger objects. Sums of a few such sizes still fit into 64 bits.
@@ -37,16 +37,16 @@ NO_SIZE = "the server does not say how large it is, so no part can be asked for;
 
 
 class TransientError(AccessError):
-    """A request failed, and may succeed the next time; ``after``: seconds that the server asks for."""
+    """A request failed and may succeed the next time; ``after``: seconds that the server asks to wait."""
 
     after: float = 0.0
-    # Of the server that it is about, and whether that answered at all.
+    # The outage of the server, and whether the server answered at all.
     outage: Outage | None = None
     answered = False
 
 
 class RefusedError(AccessError):
-    """The server does not let us."""
+    """The server refuses the request."""
 
 
 class NoServerError(AccessError):
@@ -58,7 +58,7 @@ class BeyondError(AccessError):
 
 
 class Entry(NamedTuple):
-    """An object: its name below the root, its size, and what changes when it does (ETag, else a date)."""
+    """An object: its name below the root, its size, and a tag that changes with it (ETag, else a date)."""
 
     name: str
     size: int
@@ -66,7 +66,7 @@ class Entry(NamedTuple):
 
 
 class Got(NamedTuple):
-    """Bytes of an object, and what the server said about the whole of it."""
+    """Bytes of an object, and size and tag that the server reported for the whole object."""
 
     data: U8
     size: int
@@ -76,56 +76,56 @@ class Got(NamedTuple):
 Data = bytes | Path | Iterable[Any]
 REQUESTS = ("head", "get", "get_whole", "level", "walk", "put", "copy", "delete")
 # Characters of a name in a warning.
-MAX_NAME = 100
+MAX_NAME_LENGTH = 100
 
 
 class Client(ABC):
-    """One bucket or host. Names of objects have no leading slash."""
+    """A bucket or host. Names of objects have no leading slash."""
 
     def __init__(self, url: str, options: StorageOptions) -> None:
         self.url, self.options = url, options
         seconds = options.retry_seconds
         self.outage = Outage(url, DEFAULT_RETRY_SECONDS if seconds is None else seconds)
-        # Requests that were made, by what they were for.
+        # Numbers of requests made and of bytes received.
         self.requests = self.bytes = 0
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         for name in REQUESTS:
             if name in cls.__dict__:
-                setattr(cls, name, WRAPPERS.get(name, _noted)(cls.__dict__[name]))
+                setattr(cls, name, WRAPPERS.get(name, _recorded)(cls.__dict__[name]))
 
-    def counted(self, got: Got) -> Got:
-        """What came, counted."""
-        self.bytes += len(got.data)
-        return got
+    def count(self, answer: Got) -> Got:
+        """Count the bytes of an answer, and return it."""
+        self.bytes += len(answer.data)
+        return answer
 
     @abstractmethod
     def head(self, name: str) -> Entry:
-        """What an object is like; NotFoundError where there is none."""
+        """Return the entry of an object; NotFoundError if there is none."""
 
     @abstractmethod
     def get(self, name: str, start: int, end: int) -> Got:
-        """The bytes [start, end) of an object, fewer where it ends before."""
+        """Return the bytes [start, end) of an object, fewer if it ends before."""
 
     @abstractmethod
     def get_whole(self, name: str) -> Got:
-        """All bytes of an object."""
+        """Return all bytes of an object."""
 
     @abstractmethod
     def level(self, folder: str) -> tuple[list[Entry], list[str]]:
-        """The objects right in a folder, and the folders in it; nothing where there is no such folder."""
+        """Return the objects directly in a folder, and its subfolders; nothing if there is no such folder."""
 
     @abstractmethod
     def walk(self, folder: str, after: str | None = None) -> Iterator[Entry]:
-        """All objects below a folder, in order of their names; ``after``: only those behind this name."""
+        """Yield all objects below a folder, sorted by name; ``after``: only those after this name."""
 
     @abstractmethod
     def put(self, name: str, data: Data, size: int | None = None) -> str:
         """Write an object from bytes, from a local file (a Path), or from pieces of ``size`` bytes in all.
 
-        It appears when it is complete. Its tag is given back where the server tells. An error that comes out
-        of the pieces breaks the upload off.
+        It appears when it is complete. Returns its tag if the server reports one. An exception raised by the
+        iterator of pieces aborts the upload.
         """
 
     @abstractmethod
@@ -134,12 +134,12 @@ class Client(ABC):
 
     @abstractmethod
     def delete(self, names: list[str]) -> None:
-        """Remove objects; those that are not there are none."""
+        """Delete objects; missing ones are ignored."""
 
 
 @contextlib.contextmanager
-def _noting(client: Client) -> Iterator[None]:
-    """Note in the client's outage whether the server answered."""
+def _recording(client: Client) -> Iterator[None]:
+    """Record in the client's outage whether the server answered."""
     try:
         yield
     except TransientError as error:
@@ -155,24 +155,24 @@ def _noting(client: Client) -> Iterator[None]:
     client.outage.end()
 
 
-def _noted(request: Callable[..., Any]) -> Callable[..., Any]:
-    """The request, which also notes whether the server answered."""
+def _recorded(request: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a request so that it records whether the server answered."""
 
     @functools.wraps(request)
-    def noted(self: Client, *args: Any, **options: Any) -> Any:
-        with _noting(self):
+    def recorded(self: Client, *args: Any, **options: Any) -> Any:
+        with _recording(self):
             return request(self, *args, **options)
 
-    return noted
+    return recorded
 
 
 def _checked_walk(request: Callable[..., Iterator[Entry]]) -> Callable[..., Iterator[Entry]]:
-    """The request, noted, without the objects whose names do not lie below the folder."""
+    """Wrap a request: record it, and leave out objects whose names are not below the folder."""
 
     @functools.wraps(request)
     def checked(self: Client, folder: str, *args: Any, **options: Any) -> Iterator[Entry]:
         names = _Names(self.url, folder)
-        with _noting(self):
+        with _recording(self):
             for entry in request(self, folder, *args, **options):
                 if names.holds(entry.name):
                     yield entry
@@ -182,16 +182,16 @@ def _checked_walk(request: Callable[..., Iterator[Entry]]) -> Callable[..., Iter
 
 
 def _checked_level(request: Callable[..., Any]) -> Callable[..., tuple[list[Entry], list[str]]]:
-    """The request, noted, without the names that do not lie right in the folder."""
+    """Wrap a request: record it, and leave out names that are not directly in the folder."""
 
     @functools.wraps(request)
     def checked(self: Client, folder: str) -> tuple[list[Entry], list[str]]:
         names = _Names(self.url, folder)
-        with _noting(self):
+        with _recording(self):
             entries, folders = request(self, folder)
         level = (
-            [entry for entry in entries if names.holds(entry.name, right_in=True)],
-            [name for name in folders if names.holds(name, right_in=True)],
+            [entry for entry in entries if names.holds(entry.name, directly=True)],
+            [name for name in folders if names.holds(name, directly=True)],
         )
         names.warn()
         return level
@@ -199,7 +199,7 @@ def _checked_level(request: Callable[..., Any]) -> Callable[..., tuple[list[Entr
     return checked
 
 
-# How the requests of a client are wrapped, other than by _noted.
+# Wrappers of requests other than _recorded.
 WRAPPERS: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
     "level": _checked_level,
     "walk": _checked_walk,
@@ -207,11 +207,11 @@ WRAPPERS: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
 
 
 class _Names:
-    """The names of one listing: those that are passed over, because they lead out of the folder.
+    """The names of one listing; skips those that lead out of the folder, and warns of them.
 
-    Servers, and whoever may upload, choose names. A name with ``..`` in it, joined to a folder, would be
-    a place outside of it, to read, to copy to and to remove. One with ``.`` or an empty part would be
-    taken for another object, for URLs are normalized.
+    Servers and uploaders choose names. A name with ``..`` in it, joined to a folder, would be a path outside
+    of it, to read, to copy to and to delete. One with ``.`` or an empty component would be taken for another
+    object, because URLs are normalized.
     """
 
     def __init__(self, url: str, folder: str) -> None:
@@ -220,10 +220,10 @@ class _Names:
         self._begin = f"{self._folder}/" if self._folder else ""
         self._refused, self._example = 0, ""
 
-    def holds(self, name: str, *, right_in: bool = False) -> bool:
-        """Whether a name lies below the folder, or right in it."""
+    def holds(self, name: str, *, directly: bool = False) -> bool:
+        """Return whether a name lies below the folder, or ``directly`` in it."""
         plain = name[:-1] if name.endswith("/") else name
-        # A folder may be an object of its own, of no bytes.
+        # A folder may be an empty object of its own.
         if plain == self._folder:
             return False
         inside = plain[len(self._begin) :]
@@ -231,10 +231,10 @@ class _Names:
             plain.startswith(self._begin)
             and is_below(inside, is_listed=True)
             and posixpath.normpath(inside) == inside
-            and not (right_in and "/" in inside)
+            and not (directly and "/" in inside)
         ):
             return True
-        self._refused, self._example = self._refused + 1, self._example or name[:MAX_NAME]
+        self._refused, self._example = self._refused + 1, self._example or name[:MAX_NAME_LENGTH]
         return False
 
     def warn(self) -> None:
@@ -247,18 +247,18 @@ class _Names:
             )
 
 
-def checked_size(told: SupportsInt | str | None, path: str) -> int:
-    """The size that a server states for an object; AccessError for a size that no object has."""
+def checked_size(stated: SupportsInt | str | None, path: str) -> int:
+    """Return the size that a server states for an object; AccessError for an impossible one."""
     try:
-        size = int(told) if told is not None else -1
+        size = int(stated) if stated is not None else -1
     except (TypeError, ValueError, OverflowError):
         size = -1
     if not 0 <= size <= MAX_OBJECT_BYTES:
-        stated = str(told)[:30] if told is not None else "nothing"
-        raise AccessError(f"the server states an impossible size: {stated!r}", path=path)
+        shown = str(stated)[:30] if stated is not None else "nothing"
+        raise AccessError(f"the server states an impossible size: {shown!r}", path=path)
     return size
 
 
 def as_array(data: Any) -> U8:
-    """Bytes of any kind as an array, in place."""
+    """Return bytes of any kind as an array, in place."""
     return np.frombuffer(data, dtype=np.uint8)

@@ -1,6 +1,6 @@
-"""Who talks to a server: one client for each bucket or host, made when it is first needed.
+"""The clients of this process: one for each bucket or host, created when it is first needed.
 
-Clients belong to a process: obstore's threads do not survive a fork, so a child makes its own.
+A child process creates its own: obstore's threads do not survive a fork.
 """
 
 from __future__ import annotations
@@ -12,25 +12,25 @@ from typing import Any
 from ..settings import StorageOptions, settings_for
 from ..urls import Place, options_at, place_of
 from .client import Client
-from .obstores import ObstoreClient
-from .others import FsspecClient
+from .fsspec_client import FsspecClient
+from .obstore_client import ObstoreClient
 
-OWN = ("s3", "s3a", "gs", "gcs", "az", "azure", "abfs", "abfss", "adl", "http", "https")
+OBSTORE_SCHEMES = ("s3", "s3a", "gs", "gcs", "az", "azure", "abfs", "abfss", "adl", "http", "https")
 
-# By root, options and, where a URL has a query, all of it.
+# By root, options and, if a URL has a query, its name and query.
 _CLIENTS: dict[tuple[Any, ...], Client] = {}
 _LOCK = threading.Lock()
 _PROCESS = os.getpid()
-# What belongs to the threads of a parent.
+# Clients of a parent process.
 _ORPHANS: list[Any] = []
 
 
 def client_of(url: str) -> tuple[Client, str]:
-    """The client for a URL, and what it calls the object."""
+    """Return the client for a URL, and the client's name of the object."""
     global _PROCESS, _LOCK
     if os.getpid() != _PROCESS:
-        # Another thread may have held the lock when the process was forked. What the parent made is left
-        # alone, not even destroyed: its threads are not here.
+        # Another thread may have held the lock during the fork. The parent's clients are not even destroyed:
+        # their threads do not exist here.
         _ORPHANS.append(dict(_CLIENTS))
         _LOCK, _PROCESS = threading.Lock(), os.getpid()
         _CLIENTS.clear()
@@ -39,18 +39,18 @@ def client_of(url: str) -> tuple[Client, str]:
     key = (place.root, place.name if place.query else "", place.query, options)
     with _LOCK:
         if key not in _CLIENTS:
-            _CLIENTS[key] = _make(str(url), place, options)
-        made = _CLIENTS[key]
-    return made, "" if place.query else place.name
+            _CLIENTS[key] = _create(str(url), place, options)
+        client = _CLIENTS[key]
+    return client, "" if place.query else place.name
 
 
-def _make(url: str, place: Place, options: StorageOptions) -> Client:
-    if place.scheme in OWN:
+def _create(url: str, place: Place, options: StorageOptions) -> Client:
+    if place.scheme in OBSTORE_SCHEMES:
         return ObstoreClient(url, place, options)
     return FsspecClient(url, place, options)
 
 
 def totals() -> tuple[int, int]:
-    """How many requests this process made so far, and how many bytes came."""
-    made = list(_CLIENTS.values()) if os.getpid() == _PROCESS else []
-    return sum(one.requests for one in made), sum(one.bytes for one in made)
+    """Return the number of requests this process has made, and of bytes received."""
+    clients = list(_CLIENTS.values()) if os.getpid() == _PROCESS else []
+    return sum(client.requests for client in clients), sum(client.bytes for client in clients)

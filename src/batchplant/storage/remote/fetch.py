@@ -1,6 +1,6 @@
-"""Requests in flight: our own threads, as many as pay; failures tried again, stalled requests asked twice.
+"""Requests in flight: threads of our own with adaptive concurrency, retries and hedged requests.
 
-How many requests pay is found out by trying: the number grows as long as more of them bring more bytes a
+The concurrency limit is found by hill climbing: it grows as long as more requests bring more bytes per
 second, and shrinks when a server says that it is too much. That is Little's law found from outside: requests
 in flight = bandwidth × latency / size, whatever the three are today.
 """
@@ -25,34 +25,34 @@ from ..settings import DEFAULT_RETRY_SECONDS
 from .client import TransientError
 from .outage import MIN_TRIES, Outage
 
-# Requests in flight.
-LEAST, FIRST, MOST = 4, 8, 64
-# A request of this many bytes counts as one of them, a smaller one as less.
-LARGE, SMALLEST = 1 << 20, 1 / 8
-# A request that takes this many times as long as others of its size is made a second time.
-STALLED = 5.0
-STALLED_LEAST = 1.0
-# How often the number in flight is looked at.
-WINDOW = 0.25
-# What more requests must bring to be worth it.
-GAIN = 1.1
-# After how many looks what was found is forgotten: servers and networks change.
-FORGET = 40
+# Requests in flight: the limits, and the number to begin with.
+MIN_IN_FLIGHT, INITIAL_IN_FLIGHT, MAX_IN_FLIGHT = 4, 8, 64
+# A request of this many bytes counts as one in flight, a smaller one as a fraction of at least this size.
+FULL_WEIGHT_BYTES, MIN_WEIGHT = 1 << 20, 1 / 8
+# A request that takes this many times as long as others of its size is hedged: sent a second time.
+STALL_FACTOR = 5.0
+MIN_STALL_SECONDS = 1.0
+# Interval at which the concurrency limit is adapted.
+WINDOW_SECONDS = 0.25
+# Ratio of throughput by which more requests have to be faster to be worth it.
+MIN_GAIN = 1.1
+# Number of measurements after which they are forgotten: servers and networks change.
+MEASUREMENTS_KEPT = 40
 # Seconds without work after which a thread ends.
-PATIENCE = 5.0
-# Seconds after which a pause looks whether it is still wanted.
-POLL = 0.05
-# The urgency of a request that is made a second time.
-AGAIN = float("-inf")
+IDLE_THREAD_SECONDS = 5.0
+# Interval at which a pause checks whether it is still needed.
+POLL_SECONDS = 0.05
+# The urgency of a hedged request.
+HEDGE_URGENCY = float("-inf")
 
 T = TypeVar("T")
-# Of a thread: whether it need not wait for answers any more.
+# Per thread: a function that says whether to stop waiting for answers.
 _THREAD = threading.local()
 
 
 @contextlib.contextmanager
 def waiting_until(stopped: Callable[[], bool]) -> Iterator[None]:
-    """Within it, this thread waits for answers only until ``stopped()``; then AccessError is raised."""
+    """Within it, this thread waits for answers only until ``stopped()`` is true; then raises AccessError."""
     before = getattr(_THREAD, "stopped", None)
     _THREAD.stopped = stopped
     try:
@@ -62,96 +62,98 @@ def waiting_until(stopped: Callable[[], bool]) -> Iterator[None]:
 
 
 class Answer(Future[T]):
-    """A Future that a Ctrl-C ends the wait for: one that comes as a wait begins is seen when it ends."""
+    """A Future whose wait Ctrl-C can end: the wait returns to the interpreter at short intervals."""
 
     def result(self, timeout: float | None = None) -> T:
         stopped = getattr(_THREAD, "stopped", None)
         while timeout is None and not self.done():
             with contextlib.suppress(TimeoutError):
-                return super().result(WINDOW)
+                return super().result(WINDOW_SECONDS)
             if stopped is not None and stopped():
                 raise AccessError("nobody waits for it any more")
         return super().result(timeout)
 
 
 class Task:
-    """One piece of work for a thread: ``run`` gives ``size`` bytes or so."""
+    """A piece of work for a thread: ``run`` returns about ``size`` bytes."""
 
     def __init__(self, run: Callable[[], Any], size: int, urgency: float) -> None:
         self.run, self.size, self.urgency = run, size, urgency
         self.weight = weight_of(size)
         self.future: Future[Any] = Answer()
         self.began = 0.0
-        self.started = self.twice = self.settled = False
+        self.started = self.hedged = self.settled = False
 
 
-class Pace:
-    """How many requests are in flight: the smallest number that brings about as much as any.
+class ConcurrencyController:
+    """Adapts the number of requests in flight to the smallest one that brings about the best throughput.
 
-    It knows no clock; whoever uses it says what the time is.
+    It has no clock of its own: callers pass the time.
     """
 
     def __init__(self, now: float) -> None:
-        self.number = FIRST
-        # Bytes per second by number in flight, and how often that was looked at.
+        self.limit = INITIAL_IN_FLIGHT
+        # Measured bytes per second by concurrency limit, and the number of measurements.
         self._rates: dict[int, float] = {}
         self._looks = 0
-        # Since the last look: bytes, and whether there was always more to do than was in flight.
+        # Since the last measurement: bytes received, and whether the limit was always reached.
         self.moved, self.full = 0, False
         self._since = now
 
     def slow_down(self) -> None:
-        """It was too much for the server, or for the way there."""
-        self.number = max(LEAST, self.number * 3 // 4)
+        """Lower the limit: it was too much for the server or for the network."""
+        self.limit = max(MIN_IN_FLIGHT, self.limit * 3 // 4)
         self._rates.clear()
 
-    def look(self, now: float, waiting: bool) -> bool:
-        """Look how it goes, unless that was done just now; whether the number may be another."""
-        if now - self._since < WINDOW:
+    def adapt(self, now: float, waiting: bool) -> bool:
+        """Measure and adapt, unless that was done just now; return whether the limit may have changed."""
+        if now - self._since < WINDOW_SECONDS:
             return False
         rate, full = self.moved / (now - self._since), self.full
         self.moved, self._since, self.full = 0, now, waiting
-        # Where there was too little to do, nothing can be learnt.
+        # With too little to do, a measurement says nothing about the limit.
         if not full:
             return False
         self._looks += 1
-        if self._looks % FORGET == 0:
+        if self._looks % MEASUREMENTS_KEPT == 0:
             self._rates.clear()
-            self.number = max(LEAST, self.number * 2 // 3)
+            self.limit = max(MIN_IN_FLIGHT, self.limit * 2 // 3)
             return False
-        # Rates waver; a lucky one must not be believed for long.
-        known = self._rates.get(self.number, rate)
-        self._rates[self.number] = (known + rate) / 2
-        enough = max(self._rates.values()) / GAIN
-        self.number = min(number for number, one in self._rates.items() if one >= enough)
-        if self.number == max(self._rates):
-            self.number = min(MOST, self.number + max(1, self.number // 2))
+        # Rates fluctuate: a moving average keeps a lucky one from being believed for long.
+        previous = self._rates.get(self.limit, rate)
+        self._rates[self.limit] = (previous + rate) / 2
+        enough = max(self._rates.values()) / MIN_GAIN
+        self.limit = min(limit for limit, measured in self._rates.items() if measured >= enough)
+        if self.limit == max(self._rates):
+            self.limit = min(MAX_IN_FLIGHT, self.limit + max(1, self.limit // 2))
         return True
 
 
 def weight_of(size: int) -> float:
-    """What a request counts of those in flight."""
-    return min(1.0, max(SMALLEST, size / LARGE))
+    """Return what a request counts of the requests in flight."""
+    return min(1.0, max(MIN_WEIGHT, size / FULL_WEIGHT_BYTES))
 
 
 def patience(size: int, took: Iterable[tuple[int, float]]) -> float:
-    """Seconds after which a request stalls, by how long others took that were not much smaller.
+    """Return the seconds after which a request stalls, from how long others took that were not much smaller.
 
-    Smaller ones tell nothing: over a link that is full, the largest take longest, and twice would be worse.
+    Smaller ones do not count: over a saturated link the largest take longest; hedging would make it worse.
     """
-    seconds = [one for other, one in took if 2 * other >= size]
-    return max(STALLED_LEAST, STALLED * (float(np.median(seconds)) if seconds else STALLED_LEAST))
+    seconds = [seconds_taken for other_size, seconds_taken in took if 2 * other_size >= size]
+    return max(
+        MIN_STALL_SECONDS, STALL_FACTOR * (float(np.median(seconds)) if seconds else MIN_STALL_SECONDS)
+    )
 
 
 class Counts:
-    """What was asked for more than once."""
+    """Numbers of retried and of hedged requests."""
 
     def __init__(self) -> None:
         self.retries = self.hedges = 0
 
 
 class Fetcher:
-    """Runs tasks on threads, the most urgent first. Threads end when there is nothing to do for a while."""
+    """Runs tasks on threads, the most urgent first. Threads end after a while without work."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -159,27 +161,27 @@ class Fetcher:
         self._number = itertools.count()
         self._running: dict[int, Task] = {}
         self._idle = 0
-        # Threads that wait for an answer that somebody else got meanwhile.
+        # Threads whose answer another thread has already brought, or whose request was hedged.
         self._abandoned: set[int] = set()
         self._watched = False
         self.counts = Counts()
-        self._pace = Pace(time.monotonic())
-        self._took: deque[tuple[int, float]] = deque(maxlen=64)
+        self._controller = ConcurrencyController(time.monotonic())
+        self._durations: deque[tuple[int, float]] = deque(maxlen=64)
         self.most_in_flight = 0
 
     @property
     def in_flight(self) -> int:
-        return self._pace.number
+        return self._controller.limit
 
     def submit(self, run: Callable[[], Any], size: int, urgency: float = 0.0) -> Task:
-        """Have a thread do this; a small ``urgency`` goes first."""
+        """Queue a task; a small ``urgency`` goes first."""
         task = Task(run, size, urgency)
         with self._changed:
             self._enter(task, urgency)
         return task
 
     def hurry(self, task: Task, urgency: float) -> None:
-        """Somebody waits for it now."""
+        """Raise the urgency of a task that a thread waits for now."""
         if not task.started and urgency < task.urgency:
             with self._changed:
                 task.urgency = urgency
@@ -188,7 +190,7 @@ class Fetcher:
     def _enter(self, task: Task, urgency: float) -> None:
         heapq.heappush(self._queue, (urgency, next(self._number), task))
         self._staff()
-        # It ends sooner than threads that have nothing to do.
+        # The watcher ends sooner than idle threads do.
         if not self._watched:
             self._watched = True
             threading.Thread(target=self._watch, name="batchplant-watch", daemon=True).start()
@@ -196,11 +198,11 @@ class Fetcher:
     # -- threads ---------------------------------------------------------------------------------------
 
     def _staff(self) -> None:
-        """As many threads as there is work for; called with the lock held."""
+        """Start a thread if there is work for one more; called with the lock held."""
         self._changed.notify(1)
         if self._queue and self._idle <= 0 and self._has_room():
             thread = threading.Thread(target=self._work, name="batchplant-fetch", daemon=True)
-            # It counts from now on, so that the next task starts another one.
+            # It counts as idle from now on, so that the next task starts another one.
             self._idle += 1
             try:
                 thread.start()
@@ -209,9 +211,9 @@ class Fetcher:
                 raise
 
     def _has_room(self) -> bool:
-        """Whether one more may go out: of small ones, which wait for the way and not for bytes, many may."""
+        """Return whether one more request may go out; small ones, which wait for latency, count little."""
         active = [task.weight for thread, task in self._running.items() if thread not in self._abandoned]
-        return len(active) < MOST and sum(active) < self.in_flight
+        return len(active) < MAX_IN_FLIGHT and sum(active) < self.in_flight
 
     def _work(self) -> None:
         me = threading.get_ident()
@@ -224,7 +226,7 @@ class Fetcher:
                 self._running[me] = task
                 task.began = time.monotonic()
                 self.most_in_flight = max(self.most_in_flight, len(self._running) - len(self._abandoned))
-                # Another may have room for the next.
+                # There may be room for the next task.
                 self._staff()
             self._do(task, me)
             with self._changed:
@@ -232,106 +234,106 @@ class Fetcher:
             del task
 
     def _next(self) -> Task | None:
-        """The next task, once there is one and room for it; None after a while without."""
-        give_up = time.monotonic() + PATIENCE
+        """Return the next task, once there is one and room for it; None after a while without."""
+        give_up = time.monotonic() + IDLE_THREAD_SECONDS
         while True:
             if self._queue and self._has_room():
                 urgency, _, task = heapq.heappop(self._queue)
-                # One that was hurried stands there twice; one that stalls is to run twice.
-                if task.settled or (task.started and urgency != AGAIN):
+                # A hurried task is queued twice; a hedged task runs twice.
+                if task.settled or (task.started and urgency != HEDGE_URGENCY):
                     continue
                 if not task.started and not task.future.set_running_or_notify_cancel():
                     task.settled = True
                     continue
                 task.started = True
-                self._pace.full = self._pace.full and bool(self._queue)
+                self._controller.full = self._controller.full and bool(self._queue)
                 return task
-            left = give_up - time.monotonic()
-            if left <= 0:
+            remaining = give_up - time.monotonic()
+            if remaining <= 0:
                 return None
-            self._changed.wait(left)
+            self._changed.wait(remaining)
 
     def _do(self, task: Task, me: int) -> None:
         try:
-            value = self._tried(task)
+            value = self._run_with_retries(task)
         except BaseException as error:
             self._settle(task, me, error=error)
             return
         self._settle(task, me, value=value)
-        took = time.monotonic() - task.began
+        seconds = time.monotonic() - task.began
         with self._changed:
-            self._took.append((task.size, took))
-            self._pace.moved += task.size
-            if self._pace.look(time.monotonic(), bool(self._queue)):
+            self._durations.append((task.size, seconds))
+            self._controller.moved += task.size
+            if self._controller.adapt(time.monotonic(), bool(self._queue)):
                 self._changed.notify_all()
 
     def _settle(self, task: Task, me: int, value: Any = None, error: BaseException | None = None) -> None:
         with self._changed:
             del self._running[me]
             self._abandoned.discard(me)
-            others = [one for one, held in self._running.items() if held is task]
-            # The other of two may still bring it.
+            others = [thread for thread, running in self._running.items() if running is task]
+            # If one of two hedged requests fails, the other may still succeed.
             if task.settled or (error is not None and others):
                 return
             task.settled = True
-            # Whoever waits for the same answer is not waited for.
+            # Other threads that wait for the same answer no longer count as in flight.
             self._abandoned.update(others)
             if others:
                 self._staff()
-        # Without the lock: who is told has locks of his own, and asks for more while he holds them.
+        # Without the lock: callbacks take locks of their own, and submit tasks while they hold them.
         if error is not None:
             task.future.set_exception(error)
         else:
             task.future.set_result(value)
 
-    def _tried(self, task: Task) -> Any:
+    def _run_with_retries(self, task: Task) -> Any:
         def count(pause: float) -> None:
             with self._changed:
                 self.counts.retries += 1
-                self._pace.slow_down()
-                # What pauses does not stall.
+                self._controller.slow_down()
+                # A pausing task does not stall.
                 task.began = time.monotonic() + pause
 
         with self._changed:
             task.began = time.monotonic()
-        return trying(task.run, stop=lambda: task.settled, failed=count)
+        return trying(task.run, stop=lambda: task.settled, on_failure=count)
 
     def _watch(self) -> None:
-        """Make requests that stall a second time."""
+        """Send stalled requests a second time."""
         stuck = False
         while True:
-            time.sleep(WINDOW)
+            time.sleep(WINDOW_SECONDS)
             with self._changed:
                 if not self._running and not self._queue:
                     self._watched = False
                     return
-                # Ctrl-C may have come as a thread was to start: then nobody takes what is there.
+                # Ctrl-C may have come while a thread was to start: then no thread takes queued tasks.
                 if stuck and not self._running:
                     self._idle = 0
                     self._staff()
                 stuck = not self._running
                 now = time.monotonic()
                 for thread, task in list(self._running.items()):
-                    if task.twice or now - task.began < patience(task.size, self._took):
+                    if task.hedged or now - task.began < patience(task.size, self._durations):
                         continue
-                    task.twice = True
+                    task.hedged = True
                     self.counts.hedges += 1
-                    # It goes before all others, and the one that stalls takes no room from now on.
+                    # The hedged request goes first, and the stalled one takes no room from now on.
                     self._abandoned.add(thread)
-                    self._enter(task, AGAIN)
+                    self._enter(task, HEDGE_URGENCY)
 
 
 def trying(
     run: Callable[[], T],
     *,
     stop: Callable[[], bool] | None = None,
-    failed: Callable[[float], None] | None = None,
-    least: int = MIN_TRIES,
+    on_failure: Callable[[float], None] | None = None,
+    min_tries: int = MIN_TRIES,
 ) -> T:
-    """What ``run`` gives; what may be better the next time is tried again, with pauses that grow.
+    """Return ``run()``; after a transient failure try again, with growing pauses.
 
-    How long, the server's :class:`Outage` decides. stop: whether nobody wants it any more. failed: is told of
-    every pause. least: tries that it has even if the window of the outage is over.
+    The server's :class:`Outage` decides for how long. stop: whether the result is no longer needed.
+    on_failure: called with the length of every pause. min_tries: tries even if the outage's window is over.
     """
     began = time.monotonic()
     for attempt in itertools.count(1):
@@ -339,24 +341,24 @@ def trying(
             return run()
         except TransientError as error:
             outage = error.outage or Outage(error.path or "the server", DEFAULT_RETRY_SECONDS)
-            pause = outage.pause(attempt, began, error.message, error.after, least)
-            if pause is not None and failed is not None:
-                failed(pause)
+            pause = outage.pause(attempt, began, error.message, error.after, min_tries)
+            if pause is not None and on_failure is not None:
+                on_failure(pause)
             if pause is None or not _sleep(pause, stop):
                 tries = f"{attempt} tries in {time.monotonic() - began:.1f} s" if attempt > 1 else "1 try"
-                told = AccessError(f"{error.message} ({tries})", path=error.path, offset=error.offset)
-                raise told from None
+                failure = AccessError(f"{error.message} ({tries})", path=error.path, offset=error.offset)
+                raise failure from None
     raise AssertionError
 
 
 def _sleep(seconds: float, stop: Callable[[], bool] | None) -> bool:
-    """Sleep; False, and at once, when nobody wants it any more."""
+    """Sleep; return False at once when ``stop()`` says that the result is no longer needed."""
     until = time.monotonic() + seconds
     while stop is None or not stop():
-        left = until - time.monotonic()
-        if left <= 0:
+        remaining = until - time.monotonic()
+        if remaining <= 0:
             return True
-        time.sleep(left if stop is None else min(left, POLL))
+        time.sleep(remaining if stop is None else min(remaining, POLL_SECONDS))
     return False
 
 
@@ -366,7 +368,7 @@ _LOCK = threading.Lock()
 
 
 def fetcher() -> Fetcher:
-    """That of this process."""
+    """Return the fetcher of this process."""
     global _FETCHER, _PROCESS, _LOCK
     if os.getpid() != _PROCESS:
         _LOCK, _FETCHER, _PROCESS = threading.Lock(), None, os.getpid()

@@ -1,4 +1,4 @@
-"""Whole objects: a folder of images, the chunks of an array. Many small ones are fetched side by side."""
+"""Whole objects: files of an image folder, chunks of an array. Many small ones are fetched in parallel."""
 
 from __future__ import annotations
 
@@ -10,33 +10,32 @@ from concurrent.futures import Future
 
 from ...errors import NotFoundError
 from ...schema.columns import U8
-from .blocks import NEVER, NOW
-from .cells import PART
+from .blocks import CHUNK_BYTES, NEVER, NOW
 from .client import Entry, Got
 from .clients import client_of
 from .fetch import fetcher
 from .source import RemoteSource, opened
 
-# Objects that stay open for whoever asks for their bytes ahead; more than a batch has.
-RECENT = 4096
+# Number of objects that stay open so that a prefetch finds them by URL; more than a batch has.
+MAX_OPEN_OBJECTS = 4096
 
 
 class Objects:
-    """Objects of which a listing told size and ETag, opened without a request. Any thread may ask."""
+    """Opens objects whose size and ETag a listing has given, without a request. Thread-safe."""
 
     def __init__(self) -> None:
         self._recent: OrderedDict[str, RemoteSource] = OrderedDict()
         self._lock = threading.Lock()
 
     def open(self, url: str, known: Entry) -> RemoteSource:
-        """The object, open for a while, so that others find it by its URL."""
-        found = _open(url, known)
+        """Open an object and keep it open for a while, so that others find it by its URL."""
+        source = _open(url, known)
         with self._lock:
-            self._recent[str(url)] = found
+            self._recent[str(url)] = source
             self._recent.move_to_end(str(url))
-            while len(self._recent) > RECENT:
+            while len(self._recent) > MAX_OPEN_OBJECTS:
                 self._recent.popitem(last=False)
-        return found
+        return source
 
     def close(self) -> None:
         with self._lock:
@@ -44,33 +43,35 @@ class Objects:
 
 
 def _open(url: str, known: Entry) -> RemoteSource:
-    found = opened(url)
-    # Somebody may hold it as it was before.
-    return found if found is not None and found.tag == known.tag else RemoteSource(url, known)
+    source = opened(url)
+    # It may be open as it was before it changed.
+    return source if source is not None and source.tag == known.tag else RemoteSource(url, known)
 
 
-def fetch_many(urls: Sequence[str], known: Sequence[Entry | None] | None = None) -> Iterator[U8 | None]:
-    """All bytes of each object, in order; None where there is none. All are asked for at once.
+def fetch_many(urls: Sequence[str], entries: Sequence[Entry | None] | None = None) -> Iterator[U8 | None]:
+    """Yield all bytes of each object, in order; None for a missing one. All are requested at once.
 
-    ``known``: what a listing told. Such objects are looked for in the cache, too.
+    ``entries``: their entries in a listing. Such objects are looked up in the disk cache, too.
     """
-    asked: list[RemoteSource | Future[Got]] = []
-    for url, one in zip(urls, known or [None] * len(urls), strict=True):
-        if one is None:
+    pending: list[RemoteSource | Future[Got]] = []
+    for url, entry in zip(urls, entries or [None] * len(urls), strict=True):
+        if entry is None:
             client, name = client_of(url)
-            asked.append(fetcher().submit(functools.partial(client.get_whole, name), 0, NOW).future)
+            pending.append(fetcher().submit(functools.partial(client.get_whole, name), 0, NOW).future)
             continue
-        source = _open(url, one)
+        source = _open(url, entry)
         pool, object = source.blocks
-        ranges = [(start, min(start + PART, one.size)) for start in range(0, one.size, PART)]
+        ranges = [
+            (start, min(start + CHUNK_BYTES, entry.size)) for start in range(0, entry.size, CHUNK_BYTES)
+        ]
         pool.ask(object, ranges, NEVER, keep=True)
-        asked.append(source)
-    return _answers(asked)
+        pending.append(source)
+    return _answers(pending)
 
 
-def _answers(asked: list[RemoteSource | Future[Got]]) -> Iterator[U8 | None]:
-    for one in asked:
+def _answers(pending: list[RemoteSource | Future[Got]]) -> Iterator[U8 | None]:
+    for answer in pending:
         try:
-            yield one.result().data if isinstance(one, Future) else one.view(0, one.size)
+            yield answer.result().data if isinstance(answer, Future) else answer.view(0, answer.size)
         except NotFoundError:
             yield None

@@ -21,8 +21,7 @@ from ...schema.columns import I32, I64, U8
 from ..settings import DEFAULT_CACHE_BYTES, DEFAULT_FETCH_BYTES
 from ..source import Source
 from ..urls import place_of
-from .blocks import NEVER, NOW, Pool, RemoteObject, pool_of
-from .cells import PART, Range
+from .blocks import CHUNK_BYTES, NEVER, NOW, Pool, Range, RemoteObject, pool_of
 from .client import Client, Entry, Got, RefusedError, TransientError
 from .clients import client_of
 from .disk import open_cache
@@ -32,7 +31,7 @@ from .fetch import fetcher
 LEAST = 64 << 10
 # A gap that costs less to fetch than another request.
 RANGE_GAP = 128 << 10
-RANGE_MOST = PART
+RANGE_MOST = CHUNK_BYTES
 # How much of the pool may be asked for ahead of reads that follow one another.
 AHEAD_SHARE = 4
 
@@ -181,7 +180,7 @@ class RemoteSource(Source):
         # Not more at a time than the pool should hold.
         first = 0
         while first < len(ranges):
-            last, left = first, pool.most // 2
+            last, left = first, pool.max_bytes // 2
             while last < len(ranges) and (last == first or left > 0):
                 left -= ranges[last][1] - ranges[last][0]
                 last += 1
@@ -219,10 +218,10 @@ class RemoteSource(Source):
             if not follows:
                 self._ahead = 0
                 return
-            self._ahead = min(max(2 * self._ahead, 4 * (end - start), LEAST), pool.most // AHEAD_SHARE)
+            self._ahead = min(max(2 * self._ahead, 4 * (end - start), LEAST), pool.max_bytes // AHEAD_SHARE)
             until = min(self.size, end + self._ahead)
         # In whole parts, so that requests are large; the first ones are as small as what was read.
-        step = min(PART, max(LEAST, self._ahead))
+        step = min(CHUNK_BYTES, max(LEAST, self._ahead))
         for at in range(start - start % step, until, step):
             if pool.ask(object, [(max(at, start), min(at + step, self.size))], float("inf")) is None:
                 return

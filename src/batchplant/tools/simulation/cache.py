@@ -10,8 +10,8 @@ from ... import order as orders
 from ...loading.prefetch import MOST_BEYOND
 from ...order.keyed import key_of, uniform
 from ...schema.columns import I64
-from ...storage.remote.cells import PART
-from ...storage.remote.room import SHARE, needed
+from ...storage.remote.blocks import CHUNK_BYTES
+from ...storage.remote.cache_folder import EVICTED_SHARE, needed
 from .network import Clock
 from .plan import Plan
 
@@ -28,7 +28,7 @@ class NodeDisk:
     """
 
     def __init__(self, clock: Clock, most: int, found: float = 0.0) -> None:
-        self.most, self._clock, self._found = most, clock, found
+        self.limit, self._clock, self._found = most, clock, found
         # When each cell is needed next (later than now), or was used last.
         self._due: dict[tuple[str, int], tuple[float, int]] = {}
         self._bytes = 0
@@ -51,9 +51,9 @@ class NodeDisk:
         if (key, number) in self._due:
             return
         self.put += size
-        if self._bytes + size > self.most:
-            self._evict(self._bytes + size - self.most + self.most // SHARE)
-        if self._bytes + size <= self.most:
+        if self._bytes + size > self.limit:
+            self._evict(self._bytes + size - self.limit + self.limit // EVICTED_SHARE)
+        if self._bytes + size <= self.limit:
             self._due[key, number] = self._clock.now, size
             self._bytes += size
 
@@ -67,8 +67,8 @@ class NodeDisk:
 
     def expect(self, key: str, blocks: list[tuple[int, int, float]]) -> None:
         for start, size, due in blocks:
-            if (key, start // PART) in self._due:
-                self._due[key, start // PART] = due, size
+            if (key, start // CHUNK_BYTES) in self._due:
+                self._due[key, start // CHUNK_BYTES] = due, size
 
 
 def touched(plan: Plan) -> tuple[float, bool]:
@@ -78,7 +78,7 @@ def touched(plan: Plan) -> tuple[float, bool]:
     if by_lanes or part == 1.0:
         return part, part == 1.0
     # A cell is left alone where none of its samples falls to the node.
-    samples = max(1.0, PART / plan.data.sample_bytes)
+    samples = max(1.0, CHUNK_BYTES / plan.data.sample_bytes)
     if plan.loader.order in ("sequential", "windowed"):
         # Samples that follow each other fall to a node a batch of every rank at a time.
         run = plan.cluster.ranks_per_node * plan.loader.batch_size
@@ -110,7 +110,7 @@ def hit_rates(plan: Plan, kept: float) -> tuple[float, float]:
             hits += disk.has("", cell)
             disk.keep("", cell, 1)
             if plan.data.samples <= MOST_BEYOND and cell in then:
-                disk.expect("", [(cell * PART, 1, float((number + 1) * CELLS + then[cell]))])
+                disk.expect("", [(cell * CHUNK_BYTES, 1, float((number + 1) * CELLS + then[cell]))])
         rates.append(hits / len(cells))
     late = rates[EPOCHS // 2 :]
     return kept * rates[1], kept * sum(late) / len(late)

@@ -11,8 +11,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...storage.remote.cells import Loaded
-from ...storage.remote.fetch import AGAIN, MOST, WINDOW, Pace, Task, patience
+from ...storage.remote.blocks import Loaded
+from ...storage.remote.fetch import (
+    HEDGE_URGENCY,
+    MAX_IN_FLIGHT,
+    WINDOW_SECONDS,
+    ConcurrencyController,
+    Task,
+    patience,
+)
 from .plan import Plan
 
 Do = Callable[[], None]
@@ -143,14 +150,14 @@ class Fetching:
         # Tasks that count, by the number of their attempt.
         self._running: dict[int, Task] = {}
         self._weight = 0.0
-        self._pace = Pace(clock.now)
+        self._controller = ConcurrencyController(clock.now)
         self._took: deque[tuple[int, float]] = deque(maxlen=64)
         self._watched = False
         self.requests = self.bytes = self.from_disk = self.hedges = 0
 
     @property
     def in_flight(self) -> int:
-        return self._pace.number
+        return self._controller.limit
 
     def submit(self, run: Callable[[], Any], size: int, urgency: float = 0.0) -> Task:
         task = Task(run, size, urgency)
@@ -166,18 +173,18 @@ class Fetching:
         heapq.heappush(self._queue, (urgency, next(self._number), task))
         if not self._watched:
             self._watched = True
-            self._clock.after(WINDOW, self._watch)
+            self._clock.after(WINDOW_SECONDS, self._watch)
         self._staff()
 
     def _staff(self) -> None:
-        while self._queue and len(self._running) < MOST and self._weight < self._pace.number:
+        while self._queue and len(self._running) < MAX_IN_FLIGHT and self._weight < self._controller.limit:
             urgency, number, task = heapq.heappop(self._queue)
-            if task.settled or (task.started and urgency != AGAIN):
+            if task.settled or (task.started and urgency != HEDGE_URGENCY):
                 continue
             if not task.started and not task.future.set_running_or_notify_cancel():
                 continue
             task.started, task.began = True, self._clock.now
-            self._pace.full = self._pace.full and bool(self._queue)
+            self._controller.full = self._controller.full and bool(self._queue)
             self._running[number] = task
             self._weight += task.weight
             self._begin(number, task)
@@ -213,8 +220,8 @@ class Fetching:
             need.then()
             task.future.set_result(Loaded(EMPTY, need.mapped))
         self._took.append((task.size, self._clock.now - task.began))
-        self._pace.moved += task.size
-        self._pace.look(self._clock.now, bool(self._queue))
+        self._controller.moved += task.size
+        self._controller.adapt(self._clock.now, bool(self._queue))
         self._staff()
         self._arrived()
 
@@ -223,13 +230,13 @@ class Fetching:
             self._watched = False
             return
         for number, task in list(self._running.items()):
-            if task.twice or self._clock.now - task.began < patience(task.size, self._took):
+            if task.hedged or self._clock.now - task.began < patience(task.size, self._took):
                 continue
-            task.twice = True
+            task.hedged = True
             self.hedges += 1
             self._leave(number)
-            self._enter(task, AGAIN)
-        self._clock.after(WINDOW, self._watch)
+            self._enter(task, HEDGE_URGENCY)
+        self._clock.after(WINDOW_SECONDS, self._watch)
 
     def spent(self) -> float:
         """Seconds of a core that requests took so far."""

@@ -15,8 +15,7 @@ from ...loading.prefetch import Prefetch
 from ...schema.columns import I64, Spans
 from ...storage import plan_ranges
 from ...storage.remote import Pool
-from ...storage.remote.blocks import Block
-from ...storage.remote.cells import PART, Range
+from ...storage.remote.blocks import CHUNK_BYTES, Block, Range
 from .cache import NodeDisk
 from .network import Clock, Fetching, Need, Way
 from .plan import Plan
@@ -33,24 +32,24 @@ class Object:
         self.key, self.size, self.disk = key, size, disk
         self.starts: list[int] = []
         self.blocks: dict[int, Block] = {}
-        self.kept: set[int] = set()
+        self.planned_chunks: set[int] = set()
 
     def twin(self) -> Object:
         return Object(self.key, self.size, self.disk)
 
-    def cell(self, number: int) -> Range:
-        return number * PART, min((number + 1) * PART, self.size)
+    def chunk(self, number: int) -> Range:
+        return number * CHUNK_BYTES, min((number + 1) * CHUNK_BYTES, self.size)
 
     def load(self, start: int, end: int) -> Need:
-        """What these bytes take, by the rules of :class:`batchplant.storage.remote.cells.Cells`."""
+        """What these bytes take, by the rules of :class:`batchplant.storage.remote.blocks.RemoteObject`."""
         fetched = requests = kept = 0
         come: list[int] = []
-        numbers = range(start // PART, -(-end // PART)) if self.disk is not None else range(0)
+        numbers = range(start // CHUNK_BYTES, -(-end // CHUNK_BYTES)) if self.disk is not None else range(0)
         for number in numbers:
-            low, high = self.cell(number)
+            low, high = self.chunk(number)
             if self.disk is not None and self.disk.has(self.key, number):
                 kept += min(end, high) - max(start, low)
-            elif number in self.kept or start <= low < high <= end:
+            elif number in self.planned_chunks or start <= low < high <= end:
                 fetched, requests = fetched + high - low, requests + 1
                 come.append(number)
             else:
@@ -62,7 +61,7 @@ class Object:
 
     def _keep(self, numbers: list[int]) -> None:
         for number in numbers:
-            low, high = self.cell(number)
+            low, high = self.chunk(number)
             if self.disk is not None:
                 self.disk.keep(self.key, number, high - low)
 

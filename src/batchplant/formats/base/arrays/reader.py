@@ -26,7 +26,7 @@ from ....schema import Bytes, Field, Schema, Text
 from ....schema.columns import I64, U8, Column, Columns, Ragged, Spans, as_bytes, spans_of, starts_of
 from ....storage import Source
 from ....storage.cache import ChunkCache
-from ....storage.index import Whole
+from ....storage.index import FileGroup
 from .array import GridArray
 from .grid import Grid
 from .layout import NOTE, OFFSETS, SHAPE, VALID, VALUES, Note, fixed, parts_of
@@ -316,7 +316,7 @@ class GridReader(PackedReader):
             return super()._unread(fields, indices)
         chunks = [grid for (name, _), grid in self.parts.items() if name in fields and not grid.by_range]
         # Where the cache has no room for all chunks, one that is there now may be gone when it is needed.
-        fits = sum(grid.unpacked_bytes for grid in chunks) <= self._cache.most
+        fits = sum(grid.unpacked_bytes for grid in chunks) <= self._cache.max_bytes
         return self._runs_of(fields, indices, self._cache if fits else None)
 
     def _runs_of(self, fields: Sequence[str], indices: I64, cache: ChunkCache | None = None) -> Spans | None:
@@ -342,7 +342,7 @@ class GridReader(PackedReader):
         if files is None:
             return None
         options = self._init_args[1]
-        return Whole(
+        return FileGroup(
             self.path, files, state={"metadata": self._metadata}, options=options, fresh=self._reopened
         )
 

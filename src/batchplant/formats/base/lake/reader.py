@@ -23,7 +23,7 @@ from ....errors import BatchplantError, DamagedError, NotFoundError, OptionError
 from ....schema import Field, Schema
 from ....schema.columns import I64, Column, Columns, starts_of
 from ....storage import Entry
-from ....storage.index import Whole
+from ....storage.index import FileGroup
 from ..tables import ParquetFile, ParquetRows, TableFile, cell_bounds
 from ..tables.parquet import CHECKED
 from .part import Part
@@ -206,11 +206,11 @@ class LakeReader(ParquetRows):
     def _unit_runs(self, unit: int, fields: Sequence[str]) -> list[tuple[str, int, int]] | None:
         return self._row_runs(unit, None, fields)
 
-    def _fingerprint_source(self, fields: Sequence[str]) -> Whole:
+    def _fingerprint_source(self, fields: Sequence[str]) -> FileGroup:
         """The version; and the files, lest somebody replaced one against the rules."""
         tags = (file.tag if isinstance(file, ParquetFile) else "" for file in self._files)
         files = [Entry(part.path, part.size or 0, tag) for part, tag in zip(self._parts, tags, strict=True)]
-        return Whole(self._place_of_table(), files, state=self._state, options=self._asked)
+        return FileGroup(self._place_of_table(), files, state=self._state, options=self._asked)
 
     def _place_of_table(self) -> str:
         """The folder of the table."""

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from ....errors import BatchplantError, DamagedError, NotFoundError
 from ....storage import NOTE_ERRORS, is_remote, join, open_source, parse_object, read_beside
-from ....storage.notes import all_stay
+from ....storage.notes import without_gc
 from ..format import Probe
 
 INDEX = "index.json"
@@ -36,7 +36,7 @@ def read_index(folder: str, title: str, parse: Callable[[dict[str, Any]], T]) ->
     if data is None:
         raise NotFoundError(f"no such file; a folder of {title} has one", path=path)
     try:
-        with all_stay():
+        with without_gc():
             return parse(parse_object(data))
     except BatchplantError as error:
         raise error.at(path=path) from None

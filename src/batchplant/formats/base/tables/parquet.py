@@ -24,7 +24,7 @@ from ....errors import BatchplantError, DamagedError, SchemaError
 from ....schema import Field, Image, Schema
 from ....schema.columns import I64, Column, Columns, Ragged, Spans, starts_of
 from ....storage import Entry, Source
-from ....storage.index import Whole
+from ....storage.index import FileGroup
 from .inplace import Cells
 from .parquet_file import ParquetFile, first_line
 from .parquet_rows import WINDOW_BYTES, ParquetRows, TableFile, cell_bounds
@@ -285,7 +285,7 @@ class ParquetFilesReader(ParquetRows):
             return super()._fingerprint_source(fields)
         if not all(entry.tag for entry in files):
             return None
-        return Whole(self.path, files, state={}, options=self._init_args[1])
+        return FileGroup(self.path, files, state={}, options=self._init_args[1])
 
     def _row_runs(self, unit: int, rows: I64, fields: Sequence[str]) -> list[tuple[str, int, int]]:
         part, group = self._part_of(unit)

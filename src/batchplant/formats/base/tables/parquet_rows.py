@@ -69,7 +69,9 @@ class ParquetRows(TableReader):
     @functools.cached_property
     def _page_policy(self) -> PageReadPolicy:
         units = len(self._starts) - 1
-        return PageReadPolicy(units, self._cache.most, self._decoded_size, self._unit_runs, self._row_runs)
+        return PageReadPolicy(
+            units, self._cache.max_bytes, self._decoded_size, self._unit_runs, self._row_runs
+        )
 
     def _decoded_size(self, unit: int, fields: Sequence[str]) -> int:
         """Estimate the bytes of a decoded unit."""
@@ -219,7 +221,7 @@ class SelectedRows(TableReader):
         self._units = units[edges]
         self._inside = np.split(inside, edges[1:])
         self._set_units(
-            [len(rows_of_unit) for rows_of_unit in self._inside] if len(rows) else [], base._cache.most
+            [len(rows_of_unit) for rows_of_unit in self._inside] if len(rows) else [], base._cache.max_bytes
         )
 
     def _load(self, unit: int, fields: Sequence[str]) -> Columns:

@@ -113,7 +113,7 @@ class TableReader(Reader):
         while done < len(used):
             # All units of a batch at a time, unless they are more than the cache may hold.
             group = [self._unit(used[done], names)]
-            max_units = max(1, self._cache.most // max(1, group[0].size))
+            max_units = max(1, self._cache.max_bytes // max(1, group[0].size))
             group += [self._unit(unit, names) for unit in used[done + 1 : done + max_units]]
             window = _Window(used[done : done + len(group)], names, group)
             if len(group) == len(used):

@@ -28,7 +28,7 @@ from .client import (
 
 MISSING = (FileNotFoundError, NotADirectoryError, IsADirectoryError, KeyError)
 IN_PLACE = ("sftp", "ssh", "ftp", "smb", "hdfs", "webhdfs", "file", "local")
-# What the drivers call the things that change with a file.
+# Names that drivers use for attributes that change with a file.
 TAGS = (
     "etag", "mtime", "lastmodified", "last_modified", "last-modified", "updated", "created", "generation",
     "version_id", "versionid", "md5", "md5hash", "content_md5", "crc32c", "sha256", "checksum", "commit_hash",
@@ -37,7 +37,7 @@ TAGS = (
 
 
 class FsspecClient(Client):
-    """A file system of fsspec."""
+    """Client of any file system of fsspec."""
 
     def __init__(self, url: str, place: Place, options: StorageOptions) -> None:
         super().__init__(place.root, options)
@@ -46,14 +46,14 @@ class FsspecClient(Client):
         except ImportError:
             message = f'{place.scheme}:// needs fsspec: pip install "batchplant[remote]"'
             raise MissingLibraryError(message) from None
-        # Where a file that is written is seen while it grows.
+        # These protocols show a file while it grows.
         self._in_place = place.scheme in IN_PLACE
-        given = {"anon": True} if options.anonymous else {}
-        # In the name of an object, :: is no chain of file systems.
+        arguments = {"anon": True} if options.anonymous else {}
+        # In the name of an object, :: does not chain file systems.
         url = place.root if "::" in place.name else url
         try:
-            # Listings are kept by whoever opens a dataset, and no longer.
-            self._fs, _ = fsspec.core.url_to_fs(url, use_listings_cache=False, **given)
+            # storage.listings caches listings while a dataset is opened, and no longer.
+            self._fs, _ = fsspec.core.url_to_fs(url, use_listings_cache=False, **arguments)
         # fsspec says which package drives the protocol, or that it knows none.
         except (ImportError, ValueError) as error:
             kind = MissingLibraryError if isinstance(error, ImportError) else OptionError
@@ -75,67 +75,67 @@ class FsspecClient(Client):
     def head(self, name: str) -> Entry:
         self.requests += 1
         try:
-            found = self._fs.info(self._path(name))
+            info = self._fs.info(self._path(name))
         except Exception as error:
-            raise self._named(error, name) from None
-        if found.get("type") == "directory":
+            raise self._translate(error, name) from None
+        if info.get("type") == "directory":
             raise NotFoundError("no such file", path=self._shown(name))
-        return self._entry(found, name)
+        return self._entry(info, name)
 
     def get(self, name: str, start: int, end: int) -> Got:
-        """Drivers give only the bytes: the size and the tag are asked for beside them."""
+        """Return bytes only: drivers report no size or tag with them."""
         self.requests += 1
         try:
             data = as_array(self._fs.cat_file(self._path(name), start=start, end=end))
         except Exception as error:
-            raise self._named(error, name, start) from None
+            raise self._translate(error, name, start) from None
         if len(data) > end - start:
             message = (
                 f"{len(data)} bytes came, not {end - start}: the server gives no ranges; copy it to a disk"
             )
             raise AccessError(message, path=self._shown(name), offset=start)
-        return self.counted(Got(data, -1, ""))
+        return self.count(Got(data, -1, ""))
 
     def get_whole(self, name: str) -> Got:
         self.requests += 1
         try:
-            return self.counted(Got(as_array(self._fs.cat_file(self._path(name))), -1, ""))
+            return self.count(Got(as_array(self._fs.cat_file(self._path(name))), -1, ""))
         except Exception as error:
-            raise self._named(error, name) from None
+            raise self._translate(error, name) from None
 
     def level(self, folder: str) -> tuple[list[Entry], list[str]]:
         self.requests += 1
         try:
-            found = self._fs.ls(self._path(folder), detail=True)
+            infos = self._fs.ls(self._path(folder), detail=True)
         except MISSING:
             return [], []
         except Exception as error:
-            raise self._named(error, folder) from None
+            raise self._translate(error, folder) from None
         top = self._path("").rstrip("/")
         entries, folders = [], []
-        for one in found:
-            name = str(one["name"]).removeprefix(top).lstrip("/")
+        for info in infos:
+            name = str(info["name"]).removeprefix(top).lstrip("/")
             if name.rstrip("/") == folder.rstrip("/"):
                 continue
-            if one.get("type") == "directory":
+            if info.get("type") == "directory":
                 folders.append(name.rstrip("/"))
             else:
-                entries.append(self._entry(one, name))
+                entries.append(self._entry(info, name))
         return sorted(entries), sorted(folders)
 
     def walk(self, folder: str, after: str | None = None) -> Iterator[Entry]:
         self.requests += 1
         try:
-            found = self._fs.find(self._path(folder), detail=True)
+            infos = self._fs.find(self._path(folder), detail=True)
         except MISSING:
             return
         except Exception as error:
-            raise self._named(error, folder) from None
+            raise self._translate(error, folder) from None
         top = self._path("").rstrip("/")
-        for path, one in sorted(found.items()):
+        for path, info in sorted(infos.items()):
             name = path.removeprefix(top).lstrip("/")
             if after is None or name > after:
-                yield self._entry(one, name)
+                yield self._entry(info, name)
 
     def put(self, name: str, data: Data, size: int | None = None) -> str:
         self.requests += 1
@@ -154,7 +154,7 @@ class FsspecClient(Client):
         except NotImplementedError:
             raise AccessError("it cannot be written to", path=self._shown(name)) from None
         except Exception as error:
-            raise self._named(error, name) from None
+            raise self._translate(error, name) from None
         return ""
 
     def _write(self, path: str, pieces: Iterable[Any]) -> None:
@@ -163,7 +163,7 @@ class FsspecClient(Client):
             for piece in pieces:
                 file.write(piece)
         except BaseException:
-            # To close it would complete it.
+            # Closing it would complete it.
             with contextlib.suppress(Exception):
                 file.discard()
             with contextlib.suppress(Exception):
@@ -175,7 +175,7 @@ class FsspecClient(Client):
         try:
             self._fs.mv(draft, path)
         except Exception:
-            # Some do not rename over a file that is there.
+            # Some drivers do not rename over an existing file.
             if not self._fs.exists(path):
                 raise
             self._fs.rm_file(path)
@@ -186,7 +186,7 @@ class FsspecClient(Client):
         try:
             self._fs.cp_file(self._path(name), self._path(to))
         except Exception as error:
-            raise self._named(error, name) from None
+            raise self._translate(error, name) from None
 
     def delete(self, names: list[str]) -> None:
         for name in names:
@@ -196,9 +196,9 @@ class FsspecClient(Client):
             except MISSING:
                 continue
             except Exception as error:
-                raise self._named(error, name) from None
+                raise self._translate(error, name) from None
 
-    def _named(self, error: Exception, name: str, start: int | None = None) -> BatchplantError:
+    def _translate(self, error: Exception, name: str, start: int | None = None) -> BatchplantError:
         if isinstance(error, BatchplantError):
             return error
         cause: BaseException = error
@@ -214,15 +214,15 @@ class FsspecClient(Client):
             return (TransientError if code in BUSY else AccessError)(message, path=path, offset=start)
         if isinstance(cause, TimeoutError):
             return TransientError("the server did not answer in time", path=path, offset=start)
-        said = (str(cause).strip() or type(cause).__name__).splitlines()[0][:200]
+        first_line = (str(cause).strip() or type(cause).__name__).splitlines()[0][:200]
         kind = TransientError if isinstance(cause, OSError) else AccessError
-        return kind(f"the server does not give it: {said}", path=path, offset=start)
+        return kind(f"the server does not give it: {first_line}", path=path, offset=start)
 
 
 def _status(error: BaseException | None) -> int | None:
-    """What a server answered, where the error tells."""
+    """Return the status code that a server answered, if the error has one."""
     for name in ("status", "code"):
-        found = getattr(error, name, None)
-        if isinstance(found, int):
-            return found
+        code = getattr(error, name, None)
+        if isinstance(code, int):
+            return code
     return None

@@ -1,22 +1,32 @@
-"""S3, GCS, Azure and HTTP through obstore."""
+"""S3, GCS, Azure and HTTP through obstore.
+
+obstore's threads do not survive a fork: a child that calls it after its parent did waits for ever. They
+belong to the loaded library, not to a store. So such a child loads the library once more, from a copy of the
+file: a library that is loaded from another file is another library, with threads of its own.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import datetime
+import importlib.machinery
+import importlib.util
 import json
 import os
 import re
+import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from ...errors import AccessError, BatchplantError, NotFoundError, OptionError
+from ...errors import AccessError, BatchplantError, MissingLibraryError, NotFoundError, OptionError
 from ...schema.columns import U8
 from ..settings import StorageOptions
 from ..urls import Place
-from . import buffers, client, profiles
+from . import buffers, client, store_options
 from .client import (
     BUSY,
     GONE,
@@ -32,41 +42,47 @@ from .client import (
     TransientError,
     checked_size,
 )
-from .engine import obstore
 from .outage import FIRST_PAUSE, MAX_PAUSE, PAUSE_GROWTH
 
-# Of a request that goes on: a large part, a slow way.
-TIMEOUT = f"{client.MAX_REQUEST_SECONDS:.0f}s"
-CONNECT = "10s"
-# How an upload is cut, and how many parts are under way.
-PART = 16 << 20
-PARTS = 4
-MOST_PARTS = 9000
-MOST_COPIED = 5 << 30
+# Limits of one request: it may be a large part over a slow link.
+REQUEST_TIMEOUT = f"{client.MAX_REQUEST_SECONDS:.0f}s"
+CONNECT_TIMEOUT = "10s"
+# Bytes of a part of an upload, and the number of parts in flight.
+PART_BYTES = 16 << 20
+PARTS_IN_FLIGHT = 4
+MAX_PARTS = 9000
+MAX_COPY_BYTES = 5 << 30
 WRITE_ADVICE = "check that the credentials (environment, profile or role) may write there"
 # Tries of a part of an upload: as many as its time allows.
 MAX_PART_TRIES = 10_000
-# What obstore says where a range comes with another status than 206, or the whole does.
-NO_206 = ("non-partial response", "Range request not supported")
-# What obstore says of headers that mean nothing; asked again, the server would send them again.
-NO_MEANING = (
+# Messages of obstore if a range comes with another status than 206, or the whole object does.
+NO_PARTIAL_CONTENT = ("non-partial response", "Range request not supported")
+# Messages of obstore about headers that make no sense; the server would send them again.
+INVALID_HEADERS = (
     "CONTENT_RANGE header",
     "Content-Range header",
     "Invalid last modified",
     "Invalid content length",
     "non-ASCII data",
 )
-# What resolvers say of a name that does not exist; for want of an answer they say something else.
+# Messages of resolvers for a name that does not exist; without an answer they have another one.
 NO_SUCH_NAME = ("Name or service not known", "nodename nor servname", "No address associated with hostname")
 NO_SUCH_SERVER = "there is no server of this name"
-# How long a signed URL is good for, and when it is renewed.
-SIGNED = datetime.timedelta(hours=1)
+# Validity of a signed URL.
+SIGNED_URL_LIFETIME = datetime.timedelta(hours=1)
+
+PACKAGE, LIBRARY = "obstore", "obstore._obstore"
+
+_LOCK = threading.Lock()
+_PACKAGE: Any = None
+# Packages that parent processes loaded: not even destroyed here.
+_ORPHANS: list[Any] = []
 
 Meta = dict[str, Any]
 
 
 class ObstoreClient(Client):
-    """A bucket, a container or a host."""
+    """Client of a bucket, a container or a host through obstore."""
 
     def __init__(self, url: str, place: Place, options: StorageOptions) -> None:
         super().__init__(place.root, options)
@@ -76,17 +92,17 @@ class ObstoreClient(Client):
             self._store = _store(url, place, options)
         except BatchplantError:
             raise
-        # What obstore says names the options, and could name their values.
+        # obstore's message names options, and could contain their values.
         except Exception as error:
-            said = str(error).partition("\n")[0][:200]
-            raise OptionError(f"the store cannot be set up: {said}", path=place.root) from None
-        self._made_of = url, place, options
-        self._sends: Any = None
-        # For servers whose answers to ranges obstore refuses.
-        # HTTP and TLS in Python take long to import, and few need them.
-        from .signed import Ranges
+            message = str(error).partition("\n")[0][:200]
+            raise OptionError(f"the store cannot be set up: {message}", path=place.root) from None
+        self._init_args = url, place, options
+        self._upload_store: Any = None
+        # For servers whose answers to ranges obstore refuses. Imported here because HTTP and TLS in Python
+        # take long to import and few servers need them.
+        from .signed import RangeRequests
 
-        self._ranges = Ranges(self.url)
+        self._ranges = RangeRequests(self.url)
         self._refused = False
 
     def head(self, name: str) -> Entry:
@@ -94,18 +110,18 @@ class ObstoreClient(Client):
         try:
             return self._entry(self._store.head(name), name)
         except Exception as error:
-            found = self._named(error, name)
-        if isinstance(found, NotFoundError):
-            raise found from None
+            failure = self._translate(error, name)
+        if isinstance(failure, NotFoundError):
+            raise failure from None
         # Some servers, and URLs signed for reading only, do not answer HEAD.
         try:
             got = self.get(name, 0, 1)
         except BatchplantError:
-            raise found from None
+            raise failure from None
         return Entry(name, got.size, got.tag)
 
     def get(self, name: str, start: int, end: int) -> Got:
-        # A server would answer with a listing.
+        # For an empty name the server would answer with a listing.
         if not name and not self._http:
             raise NotFoundError("a bucket is no file", path=self.url)
         if not self._refused:
@@ -113,20 +129,20 @@ class ObstoreClient(Client):
             try:
                 return self._got(self._store.get(name, options={"range": (start, end)}), name)
             except Exception as error:
-                if not any(words in str(error) for words in NO_206):
-                    raise self._named(error, name, start) from None
+                if not any(words in str(error) for words in NO_PARTIAL_CONTENT):
+                    raise self._translate(error, name, start) from None
             self._refused = True
         self.requests += 1
-        return self.counted(self._ranges.get(self._signed(name), self._shown(name), start, end))
+        return self.count(self._ranges.get(self._signed(name), self._shown(name), start, end))
 
-    def _got(self, found: Any, name: str) -> Got:
-        size = checked_size(found.meta["size"], self._shown(name))
-        return self.counted(Got(self._data(found, name), size, tag_of(found.meta)))
+    def _got(self, answer: Any, name: str) -> Got:
+        size = checked_size(answer.meta["size"], self._shown(name))
+        return self.count(Got(self._data(answer, name), size, tag_of(answer.meta)))
 
-    def _data(self, found: Any, name: str) -> U8:
-        """The bytes of an answer, checked as they come: ``bytes()`` would collect an endless body."""
-        start, end = found.range
-        chunks = found.stream(min_chunk_size=max(1, min(buffers.CHUNK, end - start)))
+    def _data(self, answer: Any, name: str) -> U8:
+        """Return the bytes of an answer, checked as they come: ``bytes()`` would collect an endless body."""
+        start, end = answer.range
+        chunks = answer.stream(min_chunk_size=max(1, min(buffers.READ_BYTES, end - start)))
         return buffers.fill(end - start, chunks, self._shown(name), start)
 
     def get_whole(self, name: str) -> Got:
@@ -134,27 +150,27 @@ class ObstoreClient(Client):
         try:
             return self._got(self._store.get(name), name)
         except Exception as error:
-            raise self._named(error, name) from None
+            raise self._translate(error, name) from None
 
     def _signed(self, name: str) -> str:
-        """A URL that anybody may read this object by, for an hour."""
+        """Return a URL by which anybody can read this object for an hour."""
         if self._http:
             return f"{self._store.url.rstrip('/')}/{quote(name)}" if name else str(self._store.url)
         if self.options.anonymous and (endpoint := _s3_endpoint(self.options)):
             return "/".join([endpoint.rstrip("/"), self.url.partition("://")[2], quote(name)])
         try:
-            return str(self._obstore.sign(self._store, "GET", name, SIGNED))
+            return str(self._obstore.sign(self._store, "GET", name, SIGNED_URL_LIFETIME))
         except Exception as error:
-            raise self._named(error, name) from None
+            raise self._translate(error, name) from None
 
     def level(self, folder: str) -> tuple[list[Entry], list[str]]:
         self.requests += 1
         try:
-            found = self._store.list_with_delimiter(folder or None)
-            entries = [self._entry(one, one["path"]) for one in found["objects"]]
+            listing_result = self._store.list_with_delimiter(folder or None)
+            entries = [self._entry(meta, meta["path"]) for meta in listing_result["objects"]]
         except Exception as error:
-            raise self._named(error, folder, listing=True) from None
-        return entries, sorted(str(one) for one in found["common_prefixes"])
+            raise self._translate(error, folder, listing=True) from None
+        return entries, sorted(str(prefix) for prefix in listing_result["common_prefixes"])
 
     def walk(self, folder: str, after: str | None = None) -> Iterator[Entry]:
         self.requests += 1
@@ -162,57 +178,64 @@ class ObstoreClient(Client):
             # Some servers answer out of order, but not within a page.
             names: list[str] = []
             for page in self._store.list(folder or None, offset=after, chunk_size=1000):
-                before, names = names, [str(one["path"]) for one in page]
-                # A server that always has one more page, and always the same, would never come to an end.
+                before, names = names, [str(meta["path"]) for meta in page]
+                # A broken server repeats the same page for ever.
                 if names and names == before:
                     raise AccessError(
                         "the server lists the same objects over and over", path=self._shown(folder)
                     )
-                for one in page:
-                    yield self._entry(one, one["path"])
+                for meta in page:
+                    yield self._entry(meta, meta["path"])
         except Exception as error:
-            raise self._named(error, folder, listing=True) from None
+            raise self._translate(error, folder, listing=True) from None
 
     def put(self, name: str, data: Data, size: int | None = None) -> str:
         self.requests += 1
         if isinstance(data, Path):
             size = os.path.getsize(data)
-        # There may be 10,000 parts.
-        part = max(PART, -(-(size or 0) // MOST_PARTS))
-        store = self._store if isinstance(data, bytes) else self._uploads()
+        # S3 allows 10,000 parts.
+        part = max(PART_BYTES, -(-(size or 0) // MAX_PARTS))
+        store = self._store if isinstance(data, bytes) else self._retrying_store()
         try:
-            found = store.put(name, data, chunk_size=part, max_concurrency=PARTS)
+            result = store.put(name, data, chunk_size=part, max_concurrency=PARTS_IN_FLIGHT)
         except Exception as error:
-            # A local file that cannot be read is no fault of the server.
+            # A local file that cannot be read is not the server's fault.
             if isinstance(data, Path) and not os.path.exists(data):
                 raise
-            raise self._named(error, name, writing=True) from None
-        return tag_of({"e_tag": found.get("e_tag")})
+            raise self._translate(error, name, writing=True) from None
+        return tag_of({"e_tag": result.get("e_tag")})
 
-    def _uploads(self) -> Any:
-        """A store that sends a part again that did not arrive: all others would have to be sent again too."""
-        if self._sends is None:
-            self._sends = _store(*self._made_of, retry_seconds=self.outage.window)
-        return self._sends
+    def _retrying_store(self) -> Any:
+        """Return a store that retries single parts: otherwise all parts would be sent again."""
+        if self._upload_store is None:
+            self._upload_store = _store(*self._init_args, retry_seconds=self.outage.window)
+        return self._upload_store
 
     def copy(self, name: str, to: str) -> None:
         self.requests += 1
         try:
             self._store.copy(name, to)
         except Exception as error:
-            found = self._named(error, name, writing=True)
+            failure = self._translate(error, name, writing=True)
         else:
             return
-        # S3 copies up to 5 GB by itself.
-        size = 0 if isinstance(found, NotFoundError | TransientError) else self.head(name).size
-        if size <= MOST_COPIED:
-            raise found from None
-        self.put(to, (self.get(name, at, min(at + PART, size)).data for at in range(0, size, PART)), size)
+        # S3 copies objects of up to 5 GB in one request.
+        size = 0 if isinstance(failure, NotFoundError | TransientError) else self.head(name).size
+        if size <= MAX_COPY_BYTES:
+            raise failure from None
+        self.put(
+            to,
+            (
+                self.get(name, offset, min(offset + PART_BYTES, size)).data
+                for offset in range(0, size, PART_BYTES)
+            ),
+            size,
+        )
 
     def delete(self, names: list[str]) -> None:
         if len(names) > 1 and self.url.startswith(("s3://", "s3a://")):
             self.requests += -(-len(names) // 1000)
-            # Not every server knows the request for many.
+            # Not every server supports deleting many objects in one request.
             with contextlib.suppress(Exception):
                 self._store.delete(names)
                 return
@@ -223,7 +246,7 @@ class ObstoreClient(Client):
             except FileNotFoundError:
                 continue
             except Exception as error:
-                raise self._named(error, name, writing=True) from None
+                raise self._translate(error, name, writing=True) from None
 
     def _entry(self, meta: Meta, name: str) -> Entry:
         return Entry(name, checked_size(meta["size"], self._shown(name)), tag_of(meta))
@@ -231,7 +254,7 @@ class ObstoreClient(Client):
     def _shown(self, name: str) -> str:
         return f"{self.url}/{name}" if name else self.url
 
-    def _named(
+    def _translate(
         self,
         error: Exception,
         name: str,
@@ -240,7 +263,7 @@ class ObstoreClient(Client):
         listing: bool = False,
         writing: bool = False,
     ) -> BatchplantError:
-        """What obstore raised as one of ours; of its text nothing that could hold a signature or a key."""
+        """Translate an exception of obstore; use little of its text, which may hold a signature or a key."""
         if isinstance(error, BatchplantError):
             return error
         path, text = self._shown(name), str(error)
@@ -269,18 +292,20 @@ class ObstoreClient(Client):
             return busy
         if "Content-Length Header missing" in text:
             return AccessError(NO_SIZE, path=path, offset=start)
-        if isinstance(error, ValueError | OverflowError) or any(words in text for words in NO_MEANING):
+        if isinstance(error, ValueError | OverflowError) or any(words in text for words in INVALID_HEADERS):
             why = text.partition("\n")[0].partition(" error: ")[2] or text
             return AccessError(
                 f"the answer of the server makes no sense: {why[:100]}", path=path, offset=start
             )
         if kind in ("NotSupportedError", "NotImplementedError", "InvalidPathError", "PreconditionError"):
-            said = text.partition("\n")[0][:200]
-            return AccessError(said if said.isprintable() else ascii(said), path=path, offset=start)
+            first_line = text.partition("\n")[0][:200]
+            return AccessError(
+                first_line if first_line.isprintable() else ascii(first_line), path=path, offset=start
+            )
         if "imdsv2" in text.lower() or "169.254." in text or "credential" in text.lower():
             return RefusedError(f"there are no credentials: {self._advice()}", path=path, offset=start)
         why = _why(text)
-        # A name that was known a moment ago will be known again.
+        # A name that resolved a moment ago will resolve again.
         missing = why == NO_SUCH_SERVER and not self.outage.answered
         return (NoServerError if missing else TransientError)(why, path=path, offset=start)
 
@@ -293,31 +318,31 @@ class ObstoreClient(Client):
 
 
 def _why(text: str) -> str:
-    """Why there was no answer, in a few words."""
-    for told, why in (
+    """Return in a few words why there was no answer."""
+    for fragment, why in (
         *((words, NO_SUCH_SERVER) for words in NO_SUCH_NAME),
         ("kind: Connect", "the server cannot be reached"),
         ("TimedOut", "the server did not answer in time"),
         ("timed out", "the server did not answer in time"),
         ("kind: Timeout", "the server did not answer in time"),
     ):
-        if told in text:
+        if fragment in text:
             return why
     return "the connection broke before all bytes came"
 
 
 def _hint(code: int, status: re.Match[str] | None) -> str:
-    said = status[2].rstrip() if status else ""
-    return f"{said}; the bucket may lie in another region (region=…)" if code in (301, 307, 400) else said
+    reason = status[2].rstrip() if status else ""
+    return f"{reason}; the bucket may lie in another region (region=…)" if code in (301, 307, 400) else reason
 
 
 def tag_of(meta: Meta) -> str:
-    """What changes with the object."""
+    """Return a tag that changes with the object: its ETag, else the date of its last change."""
     tag = str(meta.get("e_tag") or "").removeprefix("W/").strip('"')
     if tag:
         return tag
     date = meta.get("last_modified")
-    # What obstore says where the server does not.
+    # obstore reports the epoch if the server reports no date.
     return "" if date is None or date.timestamp() <= 0 else f"{date.timestamp():.0f}"
 
 
@@ -327,13 +352,13 @@ def _s3_endpoint(options: StorageOptions) -> str | None:
 
 
 def _is_plain_http(endpoint: str) -> bool:
-    """Whether an endpoint is asked without TLS; OptionError for what is no URL, where obstore panics."""
+    """Return whether an endpoint has no TLS; OptionError for what is no URL, which makes obstore panic."""
     with contextlib.suppress(ValueError):
         parts = urlsplit(endpoint)
         if parts.scheme in ("http", "https") and parts.hostname:
             return parts.scheme == "http"
-    said = endpoint.rpartition("@")[2]
-    raise OptionError(f"the endpoint is a URL, such as http://minio.example:9000, and not {said!r}")
+    without_login = endpoint.rpartition("@")[2]
+    raise OptionError(f"the endpoint is a URL, such as http://minio.example:9000, and not {without_login!r}")
 
 
 def _store(url: str, place: Place, options: StorageOptions, retry_seconds: float = 0.0) -> Any:
@@ -341,9 +366,9 @@ def _store(url: str, place: Place, options: StorageOptions, retry_seconds: float
     endpoint = options.endpoint
     shared: dict[str, Any] = {
         "client_options": {
-            "timeout": TIMEOUT,
-            "connect_timeout": CONNECT,
-            "read_timeout": datetime.timedelta(seconds=client.SILENCE),
+            "timeout": REQUEST_TIMEOUT,
+            "connect_timeout": CONNECT_TIMEOUT,
+            "read_timeout": datetime.timedelta(seconds=client.MAX_SILENT_SECONDS),
         },
         "retry_config": {
             "max_retries": MAX_PART_TRIES if retry_seconds else 0,
@@ -362,28 +387,97 @@ def _store(url: str, place: Place, options: StorageOptions, retry_seconds: float
     if not bucket:
         raise OptionError("this URL names no bucket", path=url)
     if place.scheme in ("s3", "s3a"):
-        known = {} if options.anonymous else profiles.aws(options.profile)
-        endpoint = _s3_endpoint(options) or known.pop("endpoint", None)
+        credentials = {} if options.anonymous else store_options.aws_profile(options.profile)
+        endpoint = _s3_endpoint(options) or credentials.pop("endpoint", None)
         variable = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
-        known["region"] = options.region or variable or known.get("region") or "us-east-1"
+        credentials["region"] = options.region or variable or credentials.get("region") or "us-east-1"
         if endpoint:
-            known["endpoint"] = endpoint
+            credentials["endpoint"] = endpoint
             shared["client_options"]["allow_http"] = _is_plain_http(endpoint)
         if options.anonymous:
-            known["skip_signature"] = True
-        return store.S3Store(bucket, **known, **shared)
+            credentials["skip_signature"] = True
+        return store.S3Store(bucket, **credentials, **shared)
     if endpoint:
         shared["client_options"]["allow_http"] = _is_plain_http(endpoint)
     if place.scheme in ("gs", "gcs"):
-        known = {"skip_signature": True} if options.anonymous else {}
+        credentials = {"skip_signature": True} if options.anonymous else {}
         if endpoint:
             key = {"gcs_base_url": endpoint, "disable_oauth": True, "client_email": "", "private_key": ""}
-            known = {"service_account_key": json.dumps(key)}
-        return store.GCSStore(bucket, **known, **shared)
-    known = {"skip_signature": True} if options.anonymous else {}
+            credentials = {"service_account_key": json.dumps(key)}
+        return store.GCSStore(bucket, **credentials, **shared)
+    credentials = {"skip_signature": True} if options.anonymous else {}
     if endpoint:
-        known["endpoint"] = endpoint
+        credentials["endpoint"] = endpoint
     container, _, account = bucket.partition("@")
     if account:
-        known["account_name"] = account.partition(".")[0]
-    return store.AzureStore(container, **known, **shared)
+        credentials["account_name"] = account.partition(".")[0]
+    return store.AzureStore(container, **credentials, **shared)
+
+
+def _after_fork() -> None:
+    global _LOCK, _PACKAGE
+    _LOCK = threading.Lock()
+    if _PACKAGE is not None:
+        _ORPHANS.append(_PACKAGE)
+        _PACKAGE = None
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def obstore(scheme: str) -> Any:
+    """Return the package for this process; ``scheme``: what it is needed for, for the error message."""
+    global _PACKAGE
+    with _LOCK:
+        if _PACKAGE is None:
+            _PACKAGE = _load_copy() if _ORPHANS else _load(scheme)
+        return _PACKAGE
+
+
+def _load(scheme: str) -> Any:
+    try:
+        import obstore.store
+    except ImportError:
+        raise MissingLibraryError(f'{scheme}:// needs obstore: pip install "batchplant[remote]"') from None
+    return obstore
+
+
+def _load_copy() -> Any:
+    """Load the package with a separate copy of its library; other importers keep their modules."""
+    originals = {name: module for name, module in sys.modules.items() if _is_part(name)}
+    for name in originals:
+        del sys.modules[name]
+    try:
+        sys.modules[LIBRARY] = _library(originals[LIBRARY].__file__)
+        return _load(PACKAGE)
+    except (ImportError, OSError, MissingLibraryError) as error:
+        message = f"remote data cannot be read in a forked process here ({error}); start processes by spawn"
+        raise AccessError(message) from None
+    finally:
+        for name in list(filter(_is_part, sys.modules)):
+            del sys.modules[name]
+        sys.modules.update(originals)
+
+
+def _is_part(name: str) -> bool:
+    return name.partition(".")[0] == PACKAGE
+
+
+def _library(file: str | None) -> ModuleType:
+    assert file is not None
+    copy = os.memfd_create("obstore")
+    try:
+        with open(file, "rb") as original:
+            size, offset = os.fstat(original.fileno()).st_size, 0
+            while offset < size:
+                offset += os.sendfile(copy, original.fileno(), offset, size - offset)
+        path = f"/proc/self/fd/{copy}"
+        loader = importlib.machinery.ExtensionFileLoader(LIBRARY, path)
+        spec = importlib.util.spec_from_file_location(LIBRARY, path, loader=loader)
+        assert spec is not None
+        module = importlib.util.module_from_spec(spec)
+        loader.exec_module(module)
+        return module
+    finally:
+        # The library stays mapped.
+        os.close(copy)
