@@ -27,7 +27,7 @@ def scans(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     keys, scan = data_keys.scan_keys, filters.scan
     monkeypatch.setattr(data_keys, "scan_keys", lambda *given: (found.append("keys"), keys(*given))[1])
     monkeypatch.setattr(filters, "scan", lambda *given: (found.append("filter"), scan(*given))[1])
-    monkeypatch.setattr(index, "SMALL", 0)
+    monkeypatch.setattr(index, "MIN_INDEXED_BYTES", 0)
     monkeypatch.setattr("batchplant.data.reader.MIN_INDEXED_BYTES", 0)
     monkeypatch.setattr(index, "LEAST", 0)
     monkeypatch.setenv("BATCHPLANT_INDEX_DIR", str(tmp_path / "cache"))

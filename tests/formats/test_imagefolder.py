@@ -315,7 +315,7 @@ def test_schemas_that_make_no_folder(schema, reason, tmp_path):
     ("value", "reason"),
     [
         ({"image": jpeg(), "label": 2}, "there is no class 2"),
-        ({"image": b"text", "label": 0}, "not an image"),
+        ({"image": b"text", "label": 0}, "no image"),
     ],
 )
 def test_samples_that_make_no_file(value, reason, tmp_path):

@@ -131,7 +131,6 @@ def test_every_kind_of_field(tmp_path):
     samples = [
         {name: value(n) for name, (_, value) in EXAMPLE_FIELDS.items()} | {"perhaps": n or None}
         for n in range(10)
-        for n in range(10)
     ]
     path = write(tmp_path / "data.npz", schema, samples)
     start = 0

@@ -279,8 +279,10 @@ def test_copy_runs_copies_as_numpy_would(data):
     src = u8(data.draw(st.binary(min_size=1, max_size=60)))
     runs = data.draw(
         st.lists(
-            st.tuples(st.integers(0, len(src)), st.integers(0, 60), st.integers(0, 80)).filter(
-                lambda r: r[0] + r[1] <= len(src) and r[2] + r[1] <= 80
+            st.integers(0, len(src)).flatmap(
+                lambda start: st.integers(0, len(src) - start).flatmap(
+                    lambda size: st.tuples(st.just(start), st.just(size), st.integers(0, 80 - size))
+                )
             ),
             max_size=8,
         )

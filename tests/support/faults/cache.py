@@ -41,7 +41,7 @@ class Case:
         for start in (0, 1):
             cache.put(KEYS[0], start, data_of(KEYS[0], start))
         # What a killed writer left.
-        draft = cache.room.reserve(KEYS[1], 20_000, 1.0)
+        draft = cache.space.reserve(KEYS[1], 20_000, 1.0)
         assert draft is not None
 
     def reset(self) -> None:
@@ -92,8 +92,8 @@ class Case:
         disk_bytes = sum(path.lstat().st_blocks * 512 for path in [self.root, *self.root.rglob("*")])
         if disk_bytes > MOST:
             return f"{disk_bytes} bytes are taken"
-        with cache.room._total.locked(0):
-            total, counted = cache.room._total.read(), cache.room.count()[0]
+        with cache.space._total.locked(0):
+            total, counted = cache.space._total.read(), cache.space.count()[0]
         if total is not None and total[0] < counted:
             return f"the total says {total[0]}, it is {counted}"
         for key in KEYS:

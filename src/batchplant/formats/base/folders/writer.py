@@ -93,7 +93,7 @@ class FolderWriter(Writer):
         problems: dict[int, BatchplantError] = {}
         for row, encoding in enumerate(self._encodings(columns)):
             if not encoding:
-                message = f"these bytes are not a {self.media.one} that batchplant knows"
+                message = f"these bytes are no {self.media.one} that batchplant knows"
                 problems[row] = EncodeError(message, field=self._field)
         if self._classes is not None:
             [label] = self._others
