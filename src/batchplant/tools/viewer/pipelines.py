@@ -1,6 +1,6 @@
 """Augmentations that the page shows: a pipeline out of a file of the user's, or ops picked in the page."""
 
-from __future__ import annotations
+from __future__ import dataclasses
 
 import importlib.machinery
 import inspect
@@ -235,7 +235,7 @@ def _loader(side: Side, arguments: dict[str, Any], seed: int | None) -> Loader:
     if seed is not None:
         options["seed"] = seed
     if (images := options.get("images")) is not None:
-        options["images"] = images.but({"decode": None, "gpu_share": None}, ())
+        options["images"] = dataclasses.replace(images, decode=None, gpu_share=None)
     size = int(arguments.get("batch_size", DEFAULT_BATCH_SIZE))
     return Loader(
         side.reader,
