@@ -1,7 +1,8 @@
 """Augmentations that the page shows: a pipeline out of a file of the user's, or ops picked in the page."""
 
-from __future__ import dataclasses
+from __future__ import annotations
 
+import dataclasses
 import importlib.machinery
 import inspect
 import json
