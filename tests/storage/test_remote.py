@@ -235,8 +235,10 @@ def test_requests_are_watched_after_a_while_without_any(url, served, monkeypatch
     monkeypatch.setattr(fetch, "MIN_STALL_SECONDS", 0.05)
     monkeypatch.setattr(fetch, "WINDOW_SECONDS", 0.01)
     monkeypatch.setattr(fetch, "_FETCHER", None)
+    # Fetchers of other tests may still have requests under way.
+    earlier = {*threading.enumerate()}
     with contextlib.closing(open_source(url)) as source:
-        while any(thread.name == "batchplant-watch" for thread in threading.enumerate()):
+        while any(thread.name == "batchplant-watch" for thread in {*threading.enumerate()} - earlier):
             threading.Event().wait(0.01)
         served.fail(stalled(500))
         assert read(source) == DATA[AT : AT + 1000]
