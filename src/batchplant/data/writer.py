@@ -160,7 +160,7 @@ class Writer:
     @classmethod
     def piece_samples(cls, schema: Schema, samples: int, options: Mapping[str, Any]) -> int | None:
         """Several processes can write a dataset of so many samples, each a piece: a piece should have a
-        multiple of this many. None: they cannot. See ``WriteOptions.piece``, and families/arrays/pieces.py.
+        multiple of this many. None: they cannot. See ``WriteOptions.piece``, and formats/base/arrays/pieces.py.
         """
         return None
 

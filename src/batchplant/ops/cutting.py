@@ -21,7 +21,7 @@ from ..errors import OptionError
 from ..order import default_threads
 from ..schema.columns import I32, I64
 from .base import F64, Draws, Op, Spec, Tensors
-from .cutting_device import cut_tensor
+from .dtypes import choose, signed
 from .geometry import Motion
 
 Flags = npt.NDArray[np.bool_]
@@ -238,3 +238,91 @@ def _end() -> None:
         with contextlib.suppress(RuntimeError):
             made.close()
     _engines.clear()
+
+
+def cut_tensor(
+    batch: Any, cuts: Cuts, size: list[int], fill: Any, filter: str | None, tensors: Tensors
+) -> Any:
+    """Images (n, height, width, channels) of a tensor, cut; ``filter`` None: every pixel stays as it is."""
+    torch = tensors.torch
+    count, height, width, _ = batch.shape
+    places = cuts.places if cuts.places is not None else np.tile([0, 0, *size], (count, 1))
+    # For rows and columns: where the box begins and ends, and its place; from which end it is laid.
+    sides = [
+        (cuts.boxes[:, 1], cuts.boxes[:, 3], places[:, 0], places[:, 2], cuts.downs, size[0], height),
+        (cuts.boxes[:, 0], cuts.boxes[:, 2], places[:, 1], places[:, 3], cuts.flips, size[1], width),
+    ]
+    steps, inside = zip(*(_steps(*side[2:6]) for side in sides), strict=True)
+    if filter is None:
+        y, x = (
+            tensors.send(np.clip(side[0][:, None].astype(np.int64) + step, 0, side[6] - 1))
+            for side, step in zip(sides, steps, strict=True)
+        )
+        row = torch.arange(count, device=batch.device).view(-1, 1, 1)
+        result = signed(batch)[row, y[:, :, None], x[:, None, :]].view(batch.dtype)
+    else:
+        grows = np.zeros(count, dtype=np.bool_)
+        for low, high, _, length, _, _, _ in sides:
+            grows |= (high - low) < length
+        down, across = (
+            tensors.send(_weights(low, high, length, step, source, filter, grows))
+            for (low, high, _, length, _, _, source), step in zip(sides, steps, strict=True)
+        )
+        middle = torch.einsum("nxw,nhwc->nhxc", across, batch.float())
+        if filter != "area":
+            middle = middle.round().clamp(0, 255)
+        result = torch.einsum("nyh,nhxc->nyxc", down, middle).round().clamp(0, 255).to(batch.dtype)
+    if cuts.places is None:
+        return result
+    visible = tensors.send(inside[0][:, :, None, None] & inside[1][:, None, :, None])
+    return choose(visible, result, tensors.send(np.asarray(fill)).to(batch.dtype))
+
+
+def _steps(place: Any, length: Any, mirrored: Any, result: int) -> tuple[Any, Any]:
+    """Map each pixel of the result to a pixel of its place, and tell which pixels lie inside the place."""
+    pixel = np.arange(result)[None] - place[:, None]
+    inside = (pixel >= 0) & (pixel < length[:, None])
+    if mirrored is not None:
+        pixel = np.where(mirrored[:, None], length[:, None] - 1 - pixel, pixel)
+    return pixel, inside
+
+
+def _weights(low: Any, high: Any, length: Any, step: Any, source: int, filter: str, grows: Any) -> F64:
+    """Weights (n, result, source) of every source pixel in a result pixel, as the engine computes them."""
+    scale = ((high - low) / np.maximum(length, 1))[:, None, None]
+    begin, step = low[:, None, None], step[:, :, None].astype(np.float64)
+    pixel = np.arange(source, dtype=np.float64)[None, None]
+    middle = begin + (step + 0.5) * scale
+    if filter == "nearest":
+        # Added up, as Pillow does it: the last bit decides which of two pixels is taken.
+        positions = np.repeat(scale[:, :, 0], int(length.max(initial=1)), axis=1)
+        positions[:, 0] = low + scale[:, 0, 0] * 0.5
+        index = np.clip(step[:, :, 0].astype(np.int64), 0, positions.shape[1] - 1)
+        middle = np.take_along_axis(np.cumsum(positions, axis=1), index, axis=1)[:, :, None]
+        nearest: F64 = (np.clip(np.floor(middle), 0, source - 1) == pixel).astype(np.float64)
+        return nearest
+    if filter == "area":
+        start = begin + step * scale
+        weights = np.clip(np.minimum(start + scale, pixel + 1) - np.maximum(start, pixel), 0, None)
+        if grows.any():
+            first = np.floor(start + np.where(begin % 1, 1e-6, 0.0))
+            share = (step + 1) - (first + 1 - begin) / scale
+            share = np.where(share <= 0, 0.0, share - np.floor(share))
+            pair = (pixel == np.clip(first, 0, source - 1)) * (1 - share)
+            pair = pair + (pixel == np.clip(first + 1, 0, source - 1)) * share
+            weights = np.where(grows[:, None, None], pair, weights)
+    else:
+        distance = np.abs(pixel + 0.5 - middle) / np.maximum(scale, 1.0)
+        weights = _kernel(distance, filter)
+    sums = weights.sum(axis=2, keepdims=True)
+    normalized: F64 = weights / np.where(sums == 0, 1.0, sums)
+    return normalized
+
+
+def _kernel(distance: Any, filter: str) -> Any:
+    """Weight of a pixel at this distance from the middle of a result pixel."""
+    if filter == "bilinear":
+        return np.clip(1 - distance, 0, None)
+    near = (1.5 * distance - 2.5) * distance * distance + 1
+    far = ((distance - 5) * distance + 8) * distance * -0.5 + 2
+    return np.where(distance < 1, near, np.where(distance < 2, far, 0.0))

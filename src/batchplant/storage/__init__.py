@@ -1,8 +1,8 @@
 """Bytes of files, local or remote: read by range, and written so that nothing is ever half there.
 
-Here live the sources (mapped files, URLs, members of ZIP files, compressed files), the hidden folder and the
-commit of a target, the side-cars (checksums, ``index/``) and the cache of decoded blocks. Formats, families
-and the loader call it. It knows bytes and names; it knows no schema and no format.
+Here live the sources (mapped files, URLs, members of ZIP files, compressed files), the staging directory and
+the commit of a target, the side-cars (checksums, ``index/``) and the cache of decoded blocks. Formats, their
+base classes and the loader call it. It knows bytes and names; it knows no schema and no format.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A format says what lies where: :class:`ChunkedArray` (HDF5, Zarr, N5, TIFF: it gives the chunks), or
 :class:`RunArray` (NPY, Safetensors: the values one after another in a file). Any other field of arrays of one
-shape is a :class:`RowsArray`. Formats and families import from here, and so does ``patches``.
+shape is a :class:`RowsArray`. Formats and their base classes import from here, and so does ``patches``.
 """
 
 from __future__ import annotations
