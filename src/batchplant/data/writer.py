@@ -159,8 +159,8 @@ class Writer:
 
     @classmethod
     def piece_samples(cls, schema: Schema, samples: int, options: Mapping[str, Any]) -> int | None:
-        """Several processes can write a dataset of so many samples, each a piece: a piece should have a
-        multiple of this many. None: they cannot. See ``WriteOptions.piece``, and formats/base/arrays/pieces.py.
+        """Samples that the length of a piece should be a multiple of, where several processes write the
+        dataset, each a piece; None where they cannot. See ``WriteOptions.piece``.
         """
         return None
 
