@@ -13,7 +13,7 @@ import batchplant as bp
 from batchplant import ops
 from batchplant.errors import OptionError
 from batchplant.ops import Draws, Spec
-from batchplant.ops.clips import fitted
+from batchplant.ops.video import fitted
 from loaders import pixels
 
 torch = pytest.importorskip("torch")

@@ -10,8 +10,8 @@ import pytest
 from batchplant import ops
 from batchplant.errors import OptionError
 from batchplant.ops.base import Draws, Op, Spec
-from batchplant.ops.clips import fitted
 from batchplant.ops.joint import JointOp, Known
+from batchplant.ops.video import fitted
 from batchplant.ops.warping import Warp
 
 torch = pytest.importorskip("torch")

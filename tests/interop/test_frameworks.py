@@ -23,7 +23,7 @@ import batchplant as bp
 import processes
 from batchplant.errors import MissingLibraryError, OptionError
 from batchplant.loading.loader import Loader
-from batchplant.ops.each import Threads
+from batchplant.ops.parallel import Threads
 from batchplant.order import default_threads
 from loaders import leaves_nothing, numbers, write_jpeg
 from pages import FRAMEWORKS, load_script

@@ -23,8 +23,8 @@ from batchplant.ops import (
     RandomVerticalFlip,
     Resize,
 )
+from batchplant.ops.annotations import clipped_rings
 from batchplant.ops.geometry import Motion, mirrored, shifted, stretched
-from batchplant.ops.positions import clipped_rings
 
 POSE = bp.Keypoints(names=("nose", "left_eye", "right_eye"))
 SCHEMA = bp.Schema(

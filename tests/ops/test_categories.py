@@ -80,7 +80,7 @@ def test_missing_and_unknown_values():
 
 @pytest.mark.parametrize("rows", [2, 4096])
 def test_learnt_saved_and_used(rows, tmp_path, monkeypatch):
-    monkeypatch.setattr("batchplant.ops.categories.SCAN_ROWS", rows)
+    monkeypatch.setattr("batchplant.ops.values.SCAN_ROWS", rows)
     reader = written(tmp_path / "a.npz", bp.Text(optional=True), [*COLORS, None])
     op = ops.Categories.fit(reader, "x")
     assert op.vocabulary == sorted(set(COLORS))
@@ -145,7 +145,7 @@ def test_what_is_no_category(tmp_path, monkeypatch):
     reader = written(tmp_path / "a.npz", bp.Text(), ["x" * 5000, "y"])
     with pytest.raises(bp.OptionError, match="5,000 bytes is no category"):
         ops.Categories.fit(reader, "x")
-    monkeypatch.setattr("batchplant.ops.categories.MOST", 1)
+    monkeypatch.setattr("batchplant.ops.values.MOST", 1)
     with pytest.raises(bp.OptionError, match="more than 1 values"):
         ops.Categories.fit(reader, "n")
 

@@ -13,9 +13,8 @@ import batchplant as bp
 from batchplant import ops
 from batchplant.errors import OptionError
 from batchplant.ops import Draws, Spec
-from batchplant.ops.clips import EachFrame, fitted
 from batchplant.ops.cutting import cuts_of, resample
-from batchplant.ops.video import DecodeVideo
+from batchplant.ops.video import DecodeVideo, EachFrame, fitted
 
 CLIP = Spec(np.dtype(np.uint8), (5, 12, 16, 3))
 

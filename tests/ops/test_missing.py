@@ -132,7 +132,7 @@ def test_numbers_are_normalized_by_what_was_found(people, tmp_path):
 
 
 def test_moments_of_many_parts_are_those_of_all():
-    from batchplant.ops.fitting import Moments
+    from batchplant.ops.values import Moments
 
     values = np.random.default_rng(0).normal(1e6, 3, (1000, 2))
     values[::7, 1] = np.nan

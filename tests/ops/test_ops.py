@@ -15,8 +15,8 @@ from batchplant import ops
 from batchplant.errors import OptionError
 from batchplant.ops import Draws, Spec
 from batchplant.ops.base import check_probability
-from batchplant.ops.colour import luma
-from batchplant.ops.decode import random_boxes
+from batchplant.ops.changes import luma
+from batchplant.ops.crops import random_boxes
 from batchplant.ops.values import ragged_values
 from batchplant.schema.columns import Ragged
 from loaders import pixels

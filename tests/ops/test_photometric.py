@@ -16,7 +16,7 @@ from batchplant import ops
 from batchplant.errors import OptionError
 from batchplant.ops import Draws, Spec
 from batchplant.ops.changes import Change, Changes, change
-from batchplant.ops.levels import quantiles
+from batchplant.ops.colour import quantiles
 from loaders import pixels, smooth, write, write_raw
 
 SIZES = np.array([[12, 16]], np.int32)
@@ -484,7 +484,7 @@ def test_boxes_go_along(tmp_path):
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 @pytest.mark.parametrize("channels", [1, 3])
 def test_normalised_planes_are_those_of_the_two_steps(dtype, channels):
-    from batchplant.ops.planes import NormalizedPlanes
+    from batchplant.ops.normalize import NormalizedPlanes
 
     ids = np.arange(4)
     batch = np.stack([pixels(n, 7, 9)[..., :channels] for n in ids])

@@ -15,10 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import DataError
+from ..ops.annotations import MoveBoxes, MovePolygons, MoveRle, positions, rows_taken
 from ..ops.base import CellErrors, Draws
 from ..ops.geometry import Motion, still
-from ..ops.moving import MoveBoxes, MovePolygons, MoveRle
-from ..ops.positions import positions, rows_taken
 from ..ops.warping import Warp
 from ..schema.columns import I32, I64, Flags
 from .images import Failures, Request

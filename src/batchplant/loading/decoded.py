@@ -22,9 +22,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import AccessError, DecodeError, OptionError
+from ..ops.crops import CenterCrop, Decode, Resize, whole_boxes
 from ..ops.cutting import Cuts
-from ..ops.decode import CenterCrop, Decode, Resize, whole_boxes
-from ..ops.each import Threads
+from ..ops.parallel import Threads
 from ..order.world import local_world_size
 from ..schema.columns import I32, I64, U8, Flags
 from ..storage.settings import DEFAULT_CACHE_BYTES, bytes_of

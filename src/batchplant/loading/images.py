@@ -13,8 +13,8 @@ import numpy as np
 from ..codecs.media import image
 from ..errors import DataError, DecodeError, OptionError
 from ..ops.base import F64, Draws, Op
+from ..ops.crops import whole_boxes
 from ..ops.cutting import Cuts
-from ..ops.decode import whole_boxes
 from ..schema.columns import I32, I64, U8, Flags, as_bytes
 from ..storage import limits
 from .locate import Located

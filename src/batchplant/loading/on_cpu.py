@@ -15,7 +15,7 @@ from .. import _native
 from ..errors import DecodeError
 from ..ops.base import CellErrors
 from ..ops.cutting import Cuts
-from ..ops.each import Threads
+from ..ops.parallel import Threads
 from ..schema.columns import I32, U8
 from ..storage import limits
 from .images import Failures, Request, Result, as_raw, misfit

@@ -19,15 +19,13 @@ import numpy as np
 from ..data import hooks
 from ..data.reader import Reader
 from ..errors import OptionError, listed, near, no_such
+from ..ops.annotations import AREA, MOVERS, RLE, MoveBoxes, MoveMask, Mover, MoveRle
 from ..ops.base import CellOp, Op, Spec
-from ..ops.clips import fitted
-from ..ops.decode import Decode, ImageDecoder
-from ..ops.framing import Collate
+from ..ops.crops import Collate, Decode, ImageDecoder
 from ..ops.function import Function
 from ..ops.joint import JointOp, Known, Map
-from ..ops.moving import AREA, MOVERS, RLE, MoveBoxes, MoveMask, Mover, MoveRle
 from ..ops.values import Pad, Present
-from ..ops.video import joined
+from ..ops.video import fitted, joined
 from ..ops.volumes import CenterCrop3d
 from ..schema import Bool, Boxes, Field, Float, Image, Int, List, Schema, Tensor
 from ..schema.columns import dense_of

@@ -18,10 +18,9 @@ from ..codecs.media import image as images
 from ..data.reader import Reader
 from ..errors import DataError, DecodeError, OptionError
 from ..ops.base import Draws, Op, Spec
+from ..ops.crops import CenterCrop, Collate, ImageDecoder, RandomHorizontalFlip
 from ..ops.cutting import Cuts, Cutting, colour, cuts_of
-from ..ops.decode import CenterCrop, ChannelsFirst, ImageDecoder, Normalize, RandomHorizontalFlip
-from ..ops.framing import Collate
-from ..ops.planes import NormalizedPlanes
+from ..ops.normalize import ChannelsFirst, Normalize, NormalizedPlanes
 from ..ops.policies import Policy
 from ..ops.warping import Warp
 from ..schema import Image

@@ -1,55 +1,60 @@
-"""Steps of a pipeline: decoders, augmentation, changes to values, any function. Public.
+"""Steps of a pipeline: decoders, augmentation, changes to values, functions of users. Public.
 
-``base`` says what an op is. ``decode``, ``colour``, ``levels``, ``policies`` and ``erasing`` are for
-images (``changes`` is what some of them are made of), ``audio`` and ``video`` decode those,
-``sound`` and ``spectrogram`` are for decoded sounds, ``volumes`` for those, ``values`` and ``categories``
-for numbers and labels, ``tokens`` for text, ``function`` for those of users (in threads: ``each``, in
-``processes``). An op has its CPU form and, where it can, its device form. Pipelines name ops and
-``loading`` runs them; an op knows no file, no reader and no framework.
+``base`` defines ops. For images: ``cutting`` and ``crops`` decode, crop, resize, flip and pad; ``warping``
+rotates; ``colour`` and ``policies`` change pixels by the ``changes`` of the native core; ``mixing`` blends
+samples; ``annotations`` moves boxes, masks and keypoints along (by the ``geometry`` of each step). ``audio``,
+``spectrogram``, ``video`` and ``volumes`` are for those, ``values`` and ``normalize`` for numbers, labels and
+text, ``function`` and ``joint`` for functions of users (in the threads and processes of ``parallel``).
+An op has a CPU form and, where it can, a device form. Pipelines name ops and ``loading`` runs them; an op
+knows no file, no reader and no framework.
 """
 
 from __future__ import annotations
 
-from .audio import DecodeAudio
+from .annotations import MoveBoxes, MoveKeypoints, MoveMask, MovePolygons, MoveRle
+from .audio import AddNoise, CropOrPad, DecodeAudio, RandomGain, TimeShift
 from .base import CellErrors, CellOp, Draws, Op, Spec
-from .blending import CutMix, MixUp
-from .categories import Categories
 from .colour import (
+    AutoContrast,
     ColorJitter,
+    Equalize,
     GaussianBlur,
+    GaussianNoise,
+    Invert,
+    JpegArtifacts,
+    Posterize,
     RandomBrightness,
     RandomContrast,
+    RandomErasing,
     RandomGrayscale,
     RandomHue,
     RandomSaturation,
     RandomSolarization,
+    Sharpness,
 )
-from .decode import (
+from .crops import (
     CenterCrop,
-    ChannelsFirst,
+    Collate,
     Decode,
     HorizontalFlip,
     ImageDecoder,
-    Normalize,
+    ImagePad,
+    Letterbox,
+    RandomCrop,
     RandomHorizontalFlip,
     RandomResizedCrop,
+    RandomTranslate,
     RandomVerticalFlip,
     Resize,
     VerticalFlip,
 )
-from .erasing import RandomErasing
-from .filling import Fill
-from .framing import Collate, ImagePad, Letterbox, RandomCrop, RandomTranslate
 from .function import Function
 from .joint import JointOp, Map, Stack
-from .levels import AutoContrast, Equalize, GaussianNoise, Invert, JpegArtifacts, Posterize, Sharpness
-from .mixing import CopyPaste, Mosaic
-from .moving import MoveBoxes, MoveKeypoints, MoveMask, MovePolygons, MoveRle
+from .mixing import CopyPaste, CutMix, MixUp, Mosaic
+from .normalize import ChannelsFirst, Normalize
 from .policies import AugMix, RandAugment, TrivialAugment
-from .sound import AddNoise, CropOrPad, RandomGain, TimeShift
 from .spectrogram import MelSpectrogram, SpecAugment, Spectrogram
-from .tokens import Tokenize
-from .values import Convert, Pad, Present
+from .values import Categories, Convert, Fill, Pad, Present, Tokenize
 from .video import DecodeVideo
 from .volumes import CenterCrop3d, RandomCrop3d, RandomFlip3d, RandomIntensity, RandomRotate90
 from .warping import RandomAffine, RandomPerspective, RandomRotation

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,9 @@ from ..codecs.media.wav import Samples
 from ..errors import DecodeError, OptionError
 from ..schema import Audio, Bytes, Field
 from ..schema.columns import I64, Column, Ragged, starts_of
-from .base import CellOp, Draws, Spec
-from .each import Threads
+from .base import CellErrors, CellOp, Draws, Op, Spec, Tensors, check_probability, per_sample
+from .dtypes import signed
+from .parallel import Threads
 
 WINDOWS = ("random", "centre", "start")
 PADS = ("zero", "repeat", None)
@@ -173,3 +175,252 @@ def _cell(batch: Ragged, row: int) -> Any:
     if cell is None:
         raise DecodeError("there is no sound")
     return cell.data
+
+
+PLACES = ("random", "centre", "start")
+FILLS = ("zero", "repeat", None)
+# No sound has more channels; where only one size is known, a larger one is time.
+MOST_CHANNELS = 64
+
+
+def time_axis(shape: Sequence[int | None]) -> int:
+    """Which axis of a sound (or, of three sizes, a spectrogram) is time; ``shape`` is without the batch."""
+    if len(shape) != 2:
+        return len(shape) - 1
+    first, last = shape
+    if first is None or last is None:
+        known = first if last is None else last
+        return int((last is None) == (known is not None and known <= MOST_CHANNELS))
+    return int(last > first)
+
+
+def check_sound(spec: Spec, op: object) -> Spec:
+    """The spec of a batch of sounds; OptionError where it is none."""
+    name = type(op).__name__
+    if spec.dtype is None or spec.torch or not 1 <= len(spec.shape) <= 2:
+        raise OptionError(
+            f"{name} needs sounds (frames, channels), not {spec}: put DecodeAudio() first (without lengths)"
+        )
+    if spec.dtype.kind != "f":
+        raise OptionError(
+            f'{name} needs sounds of floating-point numbers, not {spec}: DecodeAudio(dtype="float32") gives '
+            "them, or Convert"
+        )
+    return spec
+
+
+def span_of(given: float | Sequence[float], name: str) -> tuple[float, float]:
+    """(low, high); one number stands for both."""
+    pair = [float(one) for one in np.atleast_1d(np.asarray(given, dtype=np.float64)).flat]
+    pair = pair * 2 if len(pair) == 1 else pair
+    if len(pair) != 2 or not all(map(math.isfinite, pair)) or pair[0] > pair[1]:
+        raise OptionError(f"{name} is one number or (low, high), not {given!r}")
+    return pair[0], pair[1]
+
+
+class SoundOp(Op):
+    """Done to each sound with probability ``p``, by an amount that is drawn for it."""
+
+    p: float
+
+    def infer(self, spec: Spec) -> Spec:
+        return check_sound(spec, self)
+
+    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+        chosen, amounts = draws.chance(self.p), self.amounts(draws)
+        draws.reserve(1)
+        for row in np.flatnonzero(chosen).tolist():
+            if isinstance(batch, tuple):
+                values, offsets = batch
+                sound = values[offsets[row] : offsets[row + 1]]
+            else:
+                sound = np.moveaxis(batch[row], time_axis(batch.shape[1:]), 0)
+            self.change(sound, float(amounts[row]), row, draws)
+        return batch
+
+    def amounts(self, draws: Draws) -> Any:
+        """One number for each sample of the batch."""
+        raise NotImplementedError
+
+    def change(self, sound: Any, amount: float, row: int, draws: Draws) -> None:
+        """Change one sound, time first, in place."""
+        raise NotImplementedError
+
+
+class RandomGain(SoundOp):
+    """Louder or quieter by a random number of ``decibels``, (low, high)."""
+
+    def __init__(
+        self, decibels: float | Sequence[float] = (-6.0, 6.0), p: float = 1.0, *, share: str | None = None
+    ) -> None:
+        self.decibels, self.p, self.share = span_of(decibels, "decibels"), check_probability(p, "p"), share
+
+    def amounts(self, draws: Draws) -> Any:
+        return 10 ** (draws.uniform(*self.decibels) / 20)
+
+    def change(self, sound: Any, amount: float, row: int, draws: Draws) -> None:
+        sound *= np.asarray(amount, dtype=sound.dtype)
+
+    def on_device(self, batch: Any, ids: I64, draws: Draws, tensors: Tensors) -> Any:
+        factor = np.where(draws.chance(self.p), self.amounts(draws), 1.0)
+        return batch * tensors.send(per_sample(factor, batch.ndim)).to(batch.dtype)
+
+
+class AddNoise(SoundOp):
+    """White noise, so that the signal is a random number of decibels above it: ``snr``, (low, high)."""
+
+    def __init__(
+        self, snr: float | Sequence[float] = (10.0, 30.0), p: float = 1.0, *, share: str | None = None
+    ) -> None:
+        self.snr, self.p, self.share = span_of(snr, "snr"), check_probability(p, "p"), share
+
+    def amounts(self, draws: Draws) -> Any:
+        return draws.uniform(*self.snr)
+
+    def change(self, sound: Any, amount: float, row: int, draws: Draws) -> None:
+        noise = draws.noise(row, sound.shape)
+        power = np.square(noise, dtype=np.float64).sum()
+        if power > 0:
+            signal = np.square(sound, dtype=np.float64).sum()
+            noise *= np.float32(math.sqrt(signal / (power * 10 ** (amount / 10))))
+            sound += noise.astype(sound.dtype, copy=False)
+
+    def on_device(self, batch: Any, ids: I64, draws: Draws, tensors: Tensors) -> Any:
+        chosen, amounts = draws.chance(self.p), self.amounts(draws)
+        draws.reserve(1)
+        axis = time_axis(tuple(batch.shape[1:]))
+        noise = np.zeros(tuple(batch.shape), dtype=np.float32)
+        for row in np.flatnonzero(chosen).tolist():
+            place = np.moveaxis(noise[row], axis, 0)
+            place[...] = draws.noise(row, place.shape)
+        sent = tensors.send(noise)
+        rest = tuple(range(1, batch.ndim))
+        power = (sent.double() ** 2).sum(rest, keepdim=True)
+        power = power + (power == 0)
+        signal = (batch.double() ** 2).sum(rest, keepdim=True)
+        ratio = tensors.send(per_sample(10 ** (amounts / 10), batch.ndim)).double()
+        return batch + (sent * (signal / (power * ratio)).sqrt().float()).to(batch.dtype)
+
+
+class TimeShift(SoundOp):
+    """Earlier or later by up to ``most``: a part of the length (float), or frames (int).
+
+    What leaves at one end comes in at the other; ``wrap=False``: silence comes in.
+    """
+
+    def __init__(
+        self, most: float = 0.1, p: float = 1.0, *, wrap: bool = True, share: str | None = None
+    ) -> None:
+        if most < 0 or (isinstance(most, float) and not most <= 1):
+            raise OptionError(f"most is a part of the length, from 0.0 to 1.0, or whole frames, not {most}")
+        self.most, self.p, self.wrap, self.share = most, check_probability(p, "p"), bool(wrap), share
+
+    def amounts(self, draws: Draws) -> Any:
+        return draws.uniform(-1.0, 1.0)
+
+    def _frames(self, amount: Any, length: int) -> Any:
+        most = self.most * length if isinstance(self.most, float) else min(self.most, length)
+        return np.rint(amount * most).astype(np.int64)
+
+    def change(self, sound: Any, amount: float, row: int, draws: Draws) -> None:
+        by = int(self._frames(np.float64(amount), len(sound)))
+        if by and len(sound):
+            sound[...] = np.roll(sound, by, axis=0)
+            if not self.wrap:
+                sound[slice(0, by) if by > 0 else slice(by, None)] = 0
+
+    def on_device(self, batch: Any, ids: I64, draws: Draws, tensors: Tensors) -> Any:
+        chosen, amounts = draws.chance(self.p), self.amounts(draws)
+        axis = time_axis(tuple(batch.shape[1:])) + 1
+        length, torch = batch.shape[axis], tensors.torch
+        by = np.where(chosen, self._frames(amounts, length), 0)
+        at = np.arange(length) - by[:, None]
+        shape = [len(by), *(length if one == axis else 1 for one in range(1, batch.ndim))]
+        place = tensors.send(at % length if length else at).view(shape).expand(batch.shape)
+        found = torch.gather(batch, axis, place)
+        if self.wrap:
+            return found
+        return found * tensors.send((at >= 0) & (at < length)).view(shape)
+
+
+class CropOrPad(Op):
+    """Sounds, spectrograms or other sequences of one ``length``: longer ones cut, shorter ones filled.
+
+    at: which part stays of a longer one: random, centre or start. pad: what comes behind a shorter one: zero,
+    repeat (the same again), None (an error). Time is the first axis of ragged values and the last of
+    spectrograms; of sounds, the longer one.
+    """
+
+    def __init__(
+        self, length: int, at: str = "random", *, pad: str | None = "zero", share: str | None = None
+    ) -> None:
+        at = "centre" if at == "center" else at
+        if isinstance(length, bool) or not isinstance(length, int) or length < 1:
+            raise OptionError(f"length is a whole number from 1 on, not {length!r}")
+        if at not in PLACES:
+            raise OptionError(f"at is one of {', '.join(PLACES)}, not {at!r}")
+        if pad not in FILLS:
+            raise OptionError(f"pad is zero, repeat or None, not {pad!r}")
+        self.length, self.at, self.pad, self.share = length, at, pad, share
+
+    def infer(self, spec: Spec) -> Spec:
+        if spec.dtype is None or spec.torch or not spec.shape:
+            raise OptionError(f"CropOrPad needs sequences, such as sounds, not {spec}")
+        axis = 0 if spec.ragged else time_axis(spec.shape)
+        had = spec.shape[axis]
+        if self.pad is None and had is not None and had < self.length:
+            raise OptionError(f"CropOrPad to {self.length} would have to fill {spec}, and pad is None")
+        shape = (*spec.shape[:axis], self.length, *spec.shape[axis + 1 :])
+        return spec.but(shape=shape, ragged=False)
+
+    def _start(self, chance: float, length: int) -> int:
+        free = max(0, length - self.length)
+        return {"start": 0, "centre": free // 2}.get(self.at, min(free, int(chance * (free + 1))))
+
+    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+        chances = draws.uniform()
+        if not isinstance(batch, tuple):
+            return self._dense(batch, chances)
+        values, offsets = batch
+        out = np.zeros((len(ids), self.length, *values.shape[1:]), dtype=values.dtype)
+        short = {}
+        for row, (first, last) in enumerate(zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)):
+            if last - first < self.length and self.pad is None:
+                short[row] = DecodeError(f"it is {last - first} long, and {self.length} are wanted")
+                continue
+            start = first + self._start(chances[row], last - first)
+            part = values[start : min(last, start + self.length)]
+            out[row, : len(part)] = part
+            if self.pad == "repeat" and len(part):
+                out[row] = np.resize(part, (self.length, *part.shape[1:]))
+        if short:
+            raise CellErrors(short)
+        return out
+
+    def _dense(self, batch: Any, chances: Any) -> Any:
+        axis = time_axis(batch.shape[1:]) + 1
+        had, along = batch.shape[axis], np.moveaxis(batch, axis, 1)
+        out = np.zeros((len(along), self.length, *along.shape[2:]), dtype=batch.dtype)
+        if had < self.length:
+            out[:, :had] = along
+            if self.pad == "repeat" and had:
+                out = along[:, np.arange(self.length) % had]
+        else:
+            for row, chance in enumerate(chances.tolist()):
+                start = self._start(chance, had)
+                out[row] = along[row, start : start + self.length]
+        return np.ascontiguousarray(np.moveaxis(out, 1, axis))
+
+    def on_device(self, batch: Any, ids: I64, draws: Draws, tensors: Tensors) -> Any:
+        chances = draws.uniform()
+        axis = time_axis(tuple(batch.shape[1:])) + 1
+        had = batch.shape[axis]
+        starts = np.array([self._start(chance, had) for chance in chances.tolist()], dtype=np.int64)
+        at = starts[:, None] + np.arange(self.length)
+        shape = [len(at), *(self.length if one == axis else 1 for one in range(1, batch.ndim))]
+        whole = [*batch.shape[:axis], self.length, *batch.shape[axis + 1 :]]
+        place = tensors.send(at % max(had, 1)).view(shape).expand(whole)
+        found = tensors.torch.gather(signed(batch), axis, place)
+        if self.pad != "repeat":
+            found = found * tensors.send(at < had).view(shape)
+        return found.view(batch.dtype)

@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from .. import _native
+from ..order.keyed import U64, derive
+from ..schema.columns import I64
+from .base import Tensors, per_sample
 from .cutting import colour, engine
 from .geometry import F64, I32, Motion
+from .warping import warp_tensor
 
 U8 = npt.NDArray[np.uint8]
 # For each change; all but AFFINE use the first only.
@@ -85,3 +90,332 @@ def mix_changed(images: Any, chains: list[Changes], weights: F64, fill: Any = 0,
     fill = colour(fill, images.shape[-1])
     _native.mix_changed(images, codes, amounts, weights.astype(np.float32), fill, smooth, engine())
     return images
+
+
+# Amounts (n, AMOUNTS) and the images (n, height, width, channels) that they are for.
+Form = Callable[[Any, Any, Tensors], Any]
+
+
+def change_on_device(
+    images: Any, changes: Changes, tensors: Tensors, fill: Any = 0, smooth: bool = False
+) -> Any:
+    """``changes.change`` for a tensor; the images given are left as they are."""
+    for step in range(changes.codes.shape[1]):
+        codes = changes.codes[:, step]
+        made = images
+        for code in np.unique(codes):
+            if code == Change.NONE:
+                continue
+            rows = np.flatnonzero(codes == code)
+            amounts = changes.amounts[rows, step]
+            at = tensors.send(rows)
+            some = images if len(rows) == len(images) else images[at]
+            if code == Change.AFFINE:
+                changed = _move(some, amounts, tensors, fill, smooth)
+            else:
+                changed = FORMS[Change(code)](some, amounts, tensors)
+            if some is images:
+                made = changed
+            else:
+                made = made.clone() if made is images else made
+                made[at] = changed
+        images = made
+    return images
+
+
+def _ratio(amounts: Any, tensors: Tensors) -> Any:
+    return tensors.send(per_sample(amounts[:, 0].astype(np.float32), 4))
+
+
+def _blend(start: Any, end: Any, amounts: Any, tensors: Tensors) -> Any:
+    level = start + _ratio(amounts, tensors) * (end - start)
+    return level.clamp(0, 255).to(tensors.torch.uint8)
+
+
+def _brightness(images: Any, amounts: Any, tensors: Tensors) -> Any:
+    return _blend(0, images.float(), amounts, tensors)
+
+
+def _contrast(images: Any, amounts: Any, tensors: Tensors) -> Any:
+    levels = images.float()
+    gray = luma(levels, tensors.torch) if levels.shape[-1] == 3 else levels
+    mean = gray.flatten(1).mean(1, dtype=tensors.torch.float64)
+    return _blend((mean + 0.5).floor().float().view(-1, 1, 1, 1), levels, amounts, tensors)
+
+
+def _saturation(images: Any, amounts: Any, tensors: Tensors) -> Any:
+    if images.shape[-1] != 3:
+        return images
+    levels = images.float()
+    return _blend(luma(levels, tensors.torch)[..., None], levels, amounts, tensors)
+
+
+def _sharpness(images: Any, amounts: Any, tensors: Tensors) -> Any:
+    height, width = images.shape[1:3]
+    if height < 3 or width < 3:
+        return images
+    levels = images.float()
+    middle = levels[:, 1:-1, 1:-1]
+    lines = levels[:, :-2] + levels[:, 1:-1] + levels[:, 2:]
+    around = lines[:, :, :-2] + lines[:, :, 1:-1] + lines[:, :, 2:]
+    made = images.clone()
+    made[:, 1:-1, 1:-1] = _blend(((around + 4 * middle + 6) / 13).floor(), middle, amounts, tensors)
+    return made
+
+
+def _posterize(images: Any, amounts: Any, tensors: Tensors) -> Any:
+    bits = amounts[:, 0].astype(np.int64).clip(0, 8)
+    return images & tensors.send(per_sample(((0xFF << (8 - bits)) & 0xFF).astype(np.uint8), 4))
+
+
+def _solarize(images: Any, amounts: Any, tensors: Tensors) -> Any:
+    return tensors.torch.where(images < _ratio(amounts, tensors), images, 255 - images)
+
+
+def _invert(images: Any, amounts: Any, tensors: Tensors) -> Any:
+    return 255 - images
+
+
+def _looked_up(images: Any, tables: Any) -> Any:
+    """Every level by the table of its image and channel, (n, channels, 256)."""
+    planes = images.permute(0, 3, 1, 2)
+    found = tables.gather(2, planes.flatten(2).long())
+    return found.view(planes.shape).permute(0, 2, 3, 1).contiguous()
+
+
+def _autocontrast(images: Any, amounts: Any, tensors: Tensors) -> Any:
+    torch = tensors.torch
+    low = images.amin((1, 2))[..., None].double()
+    high = images.amax((1, 2))[..., None].double()
+    levels = torch.arange(256, device=images.device, dtype=torch.float64)
+    # A number over a tensor would be its reciprocal times the number, rounded twice.
+    scale = torch.full_like(high, 255.0) / (high - low).clamp(min=1)
+    tables = (levels * scale - low * scale).clamp(0, 255)
+    return _looked_up(images, torch.where(high <= low, levels, tables).to(torch.uint8))
+
+
+def _equalize(images: Any, amounts: Any, tensors: Tensors) -> Any:
+    torch, device = tensors.torch, images.device
+    count, height, width, channels = images.shape
+    own = torch.arange(count * channels, device=device).view(count, 1, 1, channels) * 256
+    at = (images.long() + own).flatten()
+    ones = torch.ones(1, device=device, dtype=torch.int64).expand_as(at)
+    seen = torch.zeros(count * channels * 256, device=device, dtype=torch.int64).scatter_add_(0, at, ones)
+    seen = seen.view(count, channels, 256)
+    levels = torch.arange(256, device=device)
+    lightest = torch.where(seen > 0, levels, 0).amax(2, keepdim=True)
+    step = (height * width - seen.gather(2, lightest)) // 255
+    below = step // 2 + seen.cumsum(2) - seen
+    tables = torch.where(step == 0, levels, (below // step.clamp(min=1)).clamp(max=255))
+    return _looked_up(images, tables.to(torch.uint8))
+
+
+def _jpeg(images: Any, amounts: Any, tensors: Tensors) -> Any:
+    return through_jpeg(images, amounts[:, 0].astype(np.int64), tensors)
+
+
+FORMS: dict[Change, Form] = {
+    Change.BRIGHTNESS: _brightness,
+    Change.CONTRAST: _contrast,
+    Change.SATURATION: _saturation,
+    Change.SHARPNESS: _sharpness,
+    Change.POSTERIZE: _posterize,
+    Change.SOLARIZE: _solarize,
+    Change.INVERT: _invert,
+    Change.AUTOCONTRAST: _autocontrast,
+    Change.EQUALIZE: _equalize,
+    Change.JPEG: _jpeg,
+}
+
+
+def _move(images: Any, matrices: Any, tensors: Tensors, fill: Any, smooth: bool) -> Any:
+    """Every pixel from where the matrix (n, AMOUNTS) of its image says."""
+    count, height, width, channels = images.shape
+    if smooth:
+        inverse = np.broadcast_to(np.eye(3), (count, 1, 3, 3)).copy()
+        inverse[:, 0, :2] = matrices.reshape(-1, 2, 3)
+        canvases = np.broadcast_to(np.array([height, width], np.int32), (count, 1, 2))
+        return warp_tensor(images, inverse, canvases, True, fill, tensors)
+    torch, device = tensors.torch, images.device
+    # Pillow's fixed-point arithmetic, so that ties fall the same way.
+    first, right, down = (tensors.send(part) for part in _fixed(matrices))
+    row = torch.arange(height, device=device).view(1, 1, -1, 1)
+    column = torch.arange(width, device=device).view(1, 1, 1, -1)
+    x, y = ((first + right * column + down * row) >> 16).unbind(1)
+    inside = (x >= 0) & (x < width) & (y >= 0) & (y < height)
+    at = (y.clamp(0, height - 1) * width + x.clamp(0, width - 1)).view(count, -1, 1)
+    flat = images.reshape(count, height * width, channels)
+    found = flat.gather(1, at.expand(-1, -1, channels)).view(images.shape)
+    return torch.where(inside[..., None], found, tensors.send(np.asarray(fill, np.uint8)))
+
+
+def _fixed(matrices: Any) -> tuple[I64, I64, I64]:
+    """In 16.16 bits, (n, 2, 1, 1) each: where the first pixel comes from, and one step right and down."""
+    pairs = matrices.reshape(-1, 2, 3)
+    first = pairs[..., 2] + pairs[..., 0] * 0.5 + pairs[..., 1] * 0.5
+    first, right, down = (
+        np.floor(part * 65536.0 + 0.5).astype(np.int64)[..., None, None]
+        for part in (first, pairs[..., 0], pairs[..., 1])
+    )
+    return first, right, down
+
+
+# The cosine transform times 2**13, in the whole numbers that libjpeg's accurate one works with; its transpose
+# goes back.
+_EVEN = ((8192, 8192, 8192, 8192), (10703, 4433, -4433, -10703), (8192, -8192, -8192, 8192),
+         (4433, -10704, 10704, -4433))  # fmt: skip
+_ODD = ((11363, 9633, 6437, 2260), (9633, -2259, -11362, -6436), (6437, -11362, 2261, 9633),
+        (2260, -6436, 9633, -11363))  # fmt: skip
+_BITS = 13
+# More of them are kept between the two passes.
+_KEPT = 2
+
+# Annex K of the standard.
+_LUMA = (
+    (16, 11, 10, 16, 24, 40, 51, 61), (12, 12, 14, 19, 26, 58, 60, 55),
+    (14, 13, 16, 24, 40, 57, 69, 56), (14, 17, 22, 29, 51, 87, 80, 62),
+    (18, 22, 37, 56, 68, 109, 103, 77), (24, 35, 55, 64, 81, 104, 113, 92),
+    (49, 64, 78, 87, 103, 121, 120, 101), (72, 92, 95, 98, 112, 100, 103, 99),
+)  # fmt: skip
+_CHROMA = (
+    (17, 18, 24, 47, 99, 99, 99, 99), (18, 21, 26, 66, 99, 99, 99, 99),
+    (24, 26, 56, 99, 99, 99, 99, 99), (47, 66, 99, 99, 99, 99, 99, 99),
+    *((99,) * 8,) * 4,
+)  # fmt: skip
+
+
+def _matrix() -> Any:
+    rows = []
+    for even, odd in zip(_EVEN, _ODD, strict=True):
+        rows += [(*even, *even[::-1]), (*odd, *(-one for one in odd[::-1]))]
+    return np.array(rows, dtype=np.int64)
+
+
+def _steps(table: Any, qualities: I64) -> I64:
+    """The quantisation of every image, (n, 1, 8, 1, 8)."""
+    scale = np.where(qualities < 50, 5000 // qualities, 200 - 2 * qualities)[:, None, None]
+    steps: I64 = ((np.asarray(table) * scale + 50) // 100).clip(1, 255)
+    return steps[:, None, :, None, :]
+
+
+def through_jpeg(images: Any, qualities: I64, tensors: Tensors) -> Any:
+    """Images (n, height, width, 1 or 3) of bytes as a JPEG of their quality leaves them."""
+    matrix = tensors.send(_matrix()).double()
+    luma, chroma = (tensors.send(_steps(table, qualities)).double() for table in (_LUMA, _CHROMA))
+    levels = images.double()
+    if images.shape[-1] == 1:
+        return _through(levels[..., 0], matrix, luma).to(images.dtype)[..., None]
+    red, green, blue = levels.unbind(-1)
+    height, width = images.shape[1:3]
+    y = ((19595 * red + 38470 * green + 7471 * blue + 32768) / 65536).floor()
+    cb = ((-11059 * red - 21709 * green + 32768 * blue + (128 << 16) + 32767) / 65536).floor()
+    cr = ((32768 * red - 27439 * green - 5329 * blue + (128 << 16) + 32767) / 65536).floor()
+    y = _through(y, matrix, luma)
+    cb, cr = (_doubled(_through(_halved(one), matrix, chroma), height, width) - 128 for one in (cb, cr))
+    red = y + ((91881 * cr + 32768) / 65536).floor()
+    green = y + ((-22554 * cb - 46802 * cr + 32768) / 65536).floor()
+    blue = y + ((116130 * cb + 32768) / 65536).floor()
+    return tensors.torch.stack([red, green, blue], -1).clamp(0, 255).to(images.dtype)
+
+
+def _grown(plane: Any, height: int, width: int) -> Any:
+    """With the last row and column repeated."""
+    down, right = height - plane.shape[1], width - plane.shape[2]
+    if right:
+        plane = _cat(plane, plane[:, :, -1:].expand(-1, -1, right), 2)
+    return _cat(plane, plane[:, -1:].expand(-1, down, -1), 1) if down else plane
+
+
+def _cat(one: Any, other: Any, axis: int) -> Any:
+    shape = list(one.shape)
+    shape[axis] += other.shape[axis]
+    made = one.new_empty(shape)
+    made.narrow(axis, 0, one.shape[axis]).copy_(one)
+    made.narrow(axis, one.shape[axis], other.shape[axis]).copy_(other)
+    return made
+
+
+def _through(plane: Any, matrix: Any, steps: Any) -> Any:
+    """One channel (n, height, width), transformed, quantised, and back."""
+    count, height, width = plane.shape
+    plane = _grown(plane, -(-height // 8) * 8, -(-width // 8) * 8)
+    blocks = plane.reshape(count, plane.shape[1] // 8, 8, plane.shape[2] // 8, 8) - 128
+    found = _cut(_down(matrix, _cut(blocks @ matrix.T, _BITS - _KEPT)), _BITS + _KEPT)
+    # The transform gives eight times what is quantised.
+    whole = ((found.abs() + (4 * steps).floor()) / (8 * steps)).floor() * found.sign() * steps
+    back = _cut(_cut(_down(matrix.T, whole), _BITS - _KEPT) @ matrix, _BITS + _KEPT + 3) + 128
+    return back.clamp(0, 255).reshape(plane.shape)[:, :height, :width]
+
+
+def _down(matrix: Any, blocks: Any) -> Any:
+    """The matrix times the columns of every block."""
+    return (matrix @ blocks.transpose(2, 3)).transpose(2, 3)
+
+
+def _cut(values: Any, bits: int) -> Any:
+    return ((values + 2 ** (bits - 1)) / 2**bits).floor()
+
+
+def _halved(plane: Any) -> Any:
+    """Means of two by two; rounded up and down in turn."""
+    height, width = plane.shape[1:]
+    grown = _grown(plane, height + height % 2, -(-width // 16) * 16)
+    sums = grown[:, ::2, ::2] + grown[:, 1::2, ::2] + grown[:, ::2, 1::2] + grown[:, 1::2, 1::2]
+    sums[:, :, ::2] += 1
+    sums[:, :, 1::2] += 2
+    return (sums / 4).floor()
+
+
+def _doubled(plane: Any, height: int, width: int) -> Any:
+    """Twice the size: three parts of the nearer value, one of the farther, on both axes."""
+    plane = plane[:, :, : (width + 1) // 2]
+    count, rows, columns = plane.shape
+    if columns <= 2:
+        return plane.repeat_interleave(2, 1).repeat_interleave(2, 2)[:, :height, :width]
+    above = _cat(plane[:, :1], plane[:, :-1], 1)
+    below = _cat(plane[:, 1:], plane[:, -1:], 1)
+    lines = plane.new_empty((count, rows, 2, columns))
+    lines[:, :, 0], lines[:, :, 1] = 3 * plane + above, 3 * plane + below
+    lines = lines.view(count, 2 * rows, columns)
+    before = _cat(lines[:, :, :1], lines[:, :, :-1], 2)
+    after = _cat(lines[:, :, 1:], lines[:, :, -1:], 2)
+    made = lines.new_empty((count, 2 * rows, columns, 2))
+    made[..., 0] = ((3 * lines + before + 8) / 16).floor()
+    made[..., 1] = ((3 * lines + after + 7) / 16).floor()
+    return made.view(count, 2 * rows, 2 * columns)[:, :height, :width]
+
+
+# Of 12 bits, in each word of 64.
+LANES = 5
+
+
+def numbers_of(key: U64, first: int, end: int) -> I64:
+    """Numbers ``first`` to ``end`` - 1, each from 0 to 4095, of the stream of one key, (1,)."""
+    words = derive(key, np.arange(first // LANES, -(-end // LANES)))
+    lanes = (words[:, None] >> (12 * np.arange(LANES, dtype=np.uint64))) & np.uint64(4095)
+    start = first - first // LANES * LANES
+    found: I64 = lanes.reshape(-1)[start : start + end - first].astype(np.int64)
+    return found
+
+
+def numbers_on_device(keys: U64, count: int, tensors: Tensors) -> Any:
+    """The first ``count`` numbers of the stream of every key, (keys, count)."""
+    torch = tensors.torch
+    key = tensors.send(keys.view(np.int64))[:, None]
+    words = torch.arange(1, -(-count // LANES) + 1, device=key.device)
+    bits = key + words * _signed(0x9E3779B97F4A7C15)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)):
+        # Without the sign that a shift of a signed number repeats.
+        bits = (bits ^ ((bits >> shift) & ((1 << (64 - shift)) - 1))) * _signed(factor)
+    lanes = bits[..., None] >> (12 * torch.arange(LANES, device=key.device))
+    return (lanes & 4095).flatten(1)[:, :count]
+
+
+def _signed(number: int) -> int:
+    return number - (1 << 64) if number >> 63 else number
+
+
+def luma(images: Any, xp: Any = np) -> Any:
+    """The gray of every pixel, exactly as Pillow's ``convert("L")``; all its steps are exact in float32."""
+    red, green, blue = (images[..., channel] for channel in range(3))
+    return xp.floor((19595 * red + 38470 * green + 7471 * blue + 32768) / 65536)

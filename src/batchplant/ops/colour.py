@@ -1,22 +1,44 @@
-"""Augmentation of the colours of decoded images: (samples, height, width, 3), uint8.
-
-Every formula is written once, for arrays and for tensors: ``change`` gets NumPy or torch as ``xp``, and uses
-what both have.
-"""
+"""Base classes of ops on decoded images, (samples, height, width, channels)."""
 
 from __future__ import annotations
 
+import copy
+import functools
+import math
 from collections.abc import Sequence
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from .. import _native
 from ..errors import OptionError
 from ..schema.columns import I64
-from .augment import ImageOp
-from .base import Draws, Op, Spec, Tensors, check_probability, per_sample
-from .cutting import engine
+from .base import F64, Draws, Op, Spec, Tensors, check_probability, per_sample
+from .changes import Change, Changes, change, change_on_device, luma, numbers_of, numbers_on_device
+from .cutting import check_fill, engine
+from .dtypes import choose
+
+
+class ImageOp(Op):
+    """An op on uint8 images that keeps their size."""
+
+    def infer(self, spec: Spec) -> Spec:
+        spec.channels(self)
+        if spec.dtype != np.uint8:
+            raise OptionError(f"{type(self).__name__} needs uint8 images, not {spec}")
+        return spec
+
+
+class FillOp(Op):
+    """An op on images of any dtype that fills places with a colour: one number, or one per channel."""
+
+    fill: Any
+
+    def infer(self, spec: Spec) -> Spec:
+        check_fill(self.fill, spec.channels(self), spec)
+        return spec
 
 
 class ColourOp(ImageOp):
@@ -60,12 +82,6 @@ def _levels(values: Any) -> npt.NDArray[np.uint8]:
     """Cut to 0..255; fractions are dropped, as FFCV and torchvision do."""
     found: npt.NDArray[np.uint8] = np.clip(values, 0, 255).astype(np.uint8)
     return found
-
-
-def luma(images: Any, xp: Any = np) -> Any:
-    """The gray of every pixel, exactly as Pillow's ``convert("L")``; all its steps are exact in float32."""
-    red, green, blue = (images[..., channel] for channel in range(3))
-    return xp.floor((19595 * red + 38470 * green + 7471 * blue + 32768) / 65536)
 
 
 def _blend(images: Any, other: Any, ratio: Any, xp: Any) -> Any:
@@ -269,3 +285,275 @@ def _around(images: Any, half: int, axis: int, xp: Any) -> list[Any]:
         before, after = part(1, half + 1), part(size - half - 1, size - 1)
         return [xp.flip(before, (axis,)), images, xp.flip(after, (axis,))]
     return [part(0, 1)] * half + [images] + [part(size - 1, size)] * half
+
+
+def span_of(value: float | Sequence[float], name: str, low: float, high: float) -> tuple[float, float]:
+    """(least, most), of a number or of two, within these limits."""
+    pair = [float(one) for one in np.atleast_1d(np.asarray(value, dtype=np.float64)).flat]
+    pair = pair * 2 if len(pair) == 1 else pair
+    if len(pair) != 2 or not low <= pair[0] <= pair[1] <= high or math.isinf(pair[1]):
+        most = "on" if math.isinf(high) else f"to {high:g}"
+        raise OptionError(f"{name} is a number or (low, high), from {low:g} {most}, not {value!r}")
+    return pair[0], pair[1]
+
+
+class _Level(ImageOp):
+    """One change, made to each sample with probability ``p``."""
+
+    _change: Change
+
+    def __init__(self, p: float = 0.5, *, share: str | None = None) -> None:
+        self.p = check_probability(p, "p")
+        self.share = share
+
+    def _changes(self, draws: Draws) -> Changes:
+        chosen = draws.chance(self.p)
+        made = Changes.none(len(draws), 1)
+        made.codes[chosen, 0] = self._change
+        made.amounts[:, 0, 0] = self._amounts(draws)
+        return made
+
+    def _amounts(self, draws: Draws) -> Any:
+        return 0.0
+
+    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+        return change(batch, self._changes(draws))
+
+    def on_device(self, batch: Any, ids: I64, draws: Draws, tensors: Tensors) -> Any:
+        return change_on_device(batch, self._changes(draws), tensors)
+
+
+class Invert(_Level):
+    """The negative: every level becomes 255 minus itself."""
+
+    _change = Change.INVERT
+
+
+class AutoContrast(_Level):
+    """Stretch the levels of each channel, so that its darkest becomes 0 and its lightest 255."""
+
+    _change = Change.AUTOCONTRAST
+
+
+class Equalize(_Level):
+    """Equalise the histogram of each channel: all levels become as frequent as each other, about."""
+
+    _change = Change.EQUALIZE
+
+
+class Posterize(_Level):
+    """Keep the highest ``bits`` of every level: a number from 1 to 8, or drawn from (least, most)."""
+
+    _change = Change.POSTERIZE
+
+    def __init__(self, bits: int | Sequence[int] = 4, p: float = 0.5, *, share: str | None = None) -> None:
+        least, most = span_of(bits, "bits", 1, 8)
+        self.bits = (int(least), int(most)) if least < most else int(least)
+        super().__init__(p, share=share)
+
+    def _amounts(self, draws: Draws) -> Any:
+        return _whole(self.bits, draws)
+
+
+class Sharpness(_Level):
+    """Away from, or towards, the smoothed image: 0 is smoothed, 1 as it is, 2 sharpened.
+
+    ``factor``: a number, or drawn from (least, most).
+    """
+
+    _change = Change.SHARPNESS
+
+    def __init__(
+        self, factor: float | Sequence[float] = (0.0, 2.0), p: float = 0.5, *, share: str | None = None
+    ) -> None:
+        self.factor = span_of(factor, "factor", 0, 1e6)
+        super().__init__(p, share=share)
+
+    def _amounts(self, draws: Draws) -> Any:
+        return draws.uniform(*self.factor)
+
+
+class JpegArtifacts(_Level):
+    """Encode as a JPEG and decode again: what a low quality leaves of an image. One or three channels.
+
+    ``quality``: from 1 to 100, a number, or drawn from (least, most). Colours are kept at half the size.
+    """
+
+    _change = Change.JPEG
+
+    def __init__(
+        self, quality: int | Sequence[int] = (40, 90), p: float = 0.5, *, share: str | None = None
+    ) -> None:
+        least, most = span_of(quality, "quality", 1, 100)
+        self.quality = (int(least), int(most)) if least < most else int(least)
+        super().__init__(p, share=share)
+
+    def infer(self, spec: Spec) -> Spec:
+        if super().infer(spec).shape[-1] not in (1, 3):
+            raise OptionError(f"a JPEG has one or three channels, not as {spec}")
+        return spec
+
+    def _amounts(self, draws: Draws) -> Any:
+        return _whole(self.quality, draws)
+
+
+def _whole(bounds: int | tuple[int, int], draws: Draws) -> Any:
+    least, most = (bounds, bounds) if isinstance(bounds, int) else bounds
+    return least + draws.integers(most - least + 1)
+
+
+class GaussianNoise(ImageOp):
+    """Add noise of the normal distribution to every level, each channel by itself.
+
+    ``sigma``: its standard deviation in levels, a number, or drawn from (least, most).
+    """
+
+    def __init__(
+        self, sigma: float | Sequence[float] = (0.0, 20.0), p: float = 0.5, *, share: str | None = None
+    ) -> None:
+        self.sigma = span_of(sigma, "sigma", 0, 255)
+        self.p = check_probability(p, "p")
+        self.share = share
+
+    def infer(self, spec: Spec) -> Spec:
+        # Every frame of a clip has noise of its own.
+        if len(spec.shape) == 4:
+            super().infer(spec.but(shape=spec.shape[1:]))
+            return spec
+        return super().infer(spec)
+
+    def _sigmas(self, draws: Draws) -> tuple[Any, npt.NDArray[np.float32]]:
+        """The key of each sample's noise, and how much of it there is."""
+        chosen, sigma = draws.chance(self.p), draws.uniform(*self.sigma)
+        return draws.bits(1)[:, 0], np.where(chosen, sigma, 0).astype(np.float32)
+
+    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+        keys, sigmas = self._sigmas(draws)
+        batch = np.ascontiguousarray(batch)
+        # Frames of a clip as the rows of one image.
+        rows = math.prod(batch.shape[1:-2])
+        _native.add_noise(
+            batch.reshape(len(batch), rows, *batch.shape[-2:]), keys, sigmas, quantiles(), engine()
+        )
+        return batch
+
+    def on_device(self, batch: Any, ids: I64, draws: Draws, tensors: Tensors) -> Any:
+        keys, sigmas = self._sigmas(draws)
+        shape = batch.shape
+        numbers = numbers_on_device(keys, batch[0].numel() if len(batch) else 0, tensors)
+        noise = tensors.send(quantiles())[numbers].view(shape)
+        steps = (tensors.send(per_sample(sigmas, len(shape))) * noise + 0.5).floor()
+        return (batch.float() + steps).clamp(0, 255).to(batch.dtype)
+
+
+@functools.cache
+def quantiles() -> npt.NDArray[np.float32]:
+    """4096 values of the normal distribution, equally likely, of variance 1."""
+    upper = [NormalDist().inv_cdf((2048.5 + n) / 4096) for n in range(2048)]
+    found: F64 = np.array([-one for one in reversed(upper)] + upper)
+    made: npt.NDArray[np.float32] = (found / found.std()).astype(np.float32)
+    # Others are given the same one.
+    made.flags.writeable = False
+    return made
+
+
+TRIES = 10
+
+
+class RandomErasing(Op):
+    """Erase a random rectangle with probability ``p``; as torchvision's.
+
+    scale: the part of the image that it covers, from least to most; ratio: its height over its width.
+    value: what it is filled with: a number, one for each channel, or "random": for each pixel another, of the
+    normal distribution in images of floats, and any level in others. Channels may be first or last.
+    """
+
+    # Whether the channels of a batch come first.
+    _first = False
+
+    def __init__(
+        self,
+        p: float = 0.5,
+        scale: Sequence[float] = (0.02, 0.33),
+        ratio: Sequence[float] = (0.3, 3.3),
+        value: float | Sequence[float] | str = 0,
+        *,
+        share: str | None = None,
+    ) -> None:
+        self.p = check_probability(p, "p")
+        self.scale, self.ratio = (float(scale[0]), float(scale[1])), (float(ratio[0]), float(ratio[1]))
+        if not 0 <= self.scale[0] <= self.scale[1] <= 1 or not 0 < self.ratio[0] <= self.ratio[1]:
+            raise OptionError(f"scale is (low, high) from 0 to 1, and ratio above 0, not {scale} and {ratio}")
+        if isinstance(value, str) and value != "random":
+            raise OptionError(f'value is a number, one for each channel, or "random", not {value!r}')
+        self.value = value
+        self._fill = np.array(0 if isinstance(value, str) else value)
+        self.share = share
+
+    def infer(self, spec: Spec) -> Spec:
+        last = spec
+        if spec.channels_first and len(spec.shape) == 3:
+            last = spec.but(shape=(*spec.shape[1:], spec.shape[0]), channels_first=False)
+        check_fill(self._fill, last.channels(self), last)
+        return spec
+
+    def suited(self, spec: Spec) -> RandomErasing:
+        made = copy.copy(self)
+        made._first = spec.channels_first
+        return made
+
+    def _boxes(self, height: int, width: int, draws: Draws) -> tuple[I64, I64, I64, I64]:
+        """(top, bottom, left, right) of what is erased of every image; of most, nothing may be."""
+        chosen = draws.chance(self.p)
+        area = height * width * draws.uniform(*self.scale, TRIES)
+        least, most = np.log(self.ratio).tolist()
+        aspect = np.exp(draws.uniform(least, most, TRIES))
+        high, wide = np.rint(np.sqrt(area * aspect)), np.rint(np.sqrt(area / aspect))
+        fits = (high < height) & (wide < width)
+        first = fits.argmax(axis=1)[:, None]
+        high, wide = (
+            np.where(chosen & fits.any(axis=1), np.take_along_axis(side, first, axis=1)[:, 0], 0).astype(
+                np.int64
+            )
+            for side in (high, wide)
+        )
+        top, left = draws.integers(height - high + 1), draws.integers(width - wide + 1)
+        return top, top + high, left, left + wide
+
+    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+        # The same memory, as (n, height, width, channels).
+        seen = np.moveaxis(batch, 1, -1) if self._first else batch
+        height, width, channels = seen.shape[1:]
+        keys = draws.bits(1)[:, 0]
+        for row, (top, bottom, left, right) in enumerate(
+            zip(*self._boxes(height, width, draws), strict=True)
+        ):
+            if top == bottom or left == right:
+                continue
+            if self.value != "random":
+                seen[row, top:bottom, left:right] = self._fill
+                continue
+            line = width * channels
+            numbers = numbers_of(keys[row : row + 1], int(top) * line, int(bottom) * line)
+            part = numbers.reshape(-1, width, channels)[:, left:right]
+            seen[row, top:bottom, left:right] = quantiles()[part] if batch.dtype.kind == "f" else part >> 4
+        return batch
+
+    def on_device(self, batch: Any, ids: I64, draws: Draws, tensors: Tensors) -> Any:
+        torch = tensors.torch
+        seen = batch.permute(0, 2, 3, 1) if self._first else batch
+        height, width = seen.shape[1:3]
+        keys = draws.bits(1)[:, 0]
+        top, bottom, left, right = (
+            tensors.send(per_sample(side, 4)) for side in self._boxes(height, width, draws)
+        )
+        y = torch.arange(height, device=batch.device).view(1, -1, 1, 1)
+        x = torch.arange(width, device=batch.device).view(1, 1, -1, 1)
+        inside = (y >= top) & (y < bottom) & (x >= left) & (x < right)
+        if self.value == "random":
+            numbers = numbers_on_device(keys, seen[0].numel() if len(seen) else 0, tensors).view(seen.shape)
+            values = tensors.send(quantiles())[numbers] if batch.is_floating_point() else numbers >> 4
+        else:
+            values = tensors.send(self._fill)
+        made = choose(inside, values.to(batch.dtype), seen)
+        return made.permute(0, 3, 1, 2).contiguous() if self._first else made

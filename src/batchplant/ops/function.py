@@ -13,9 +13,8 @@ import numpy as np
 from ..errors import DataError, OptionError, WorkerError
 from ..order import default_threads
 from ..schema.columns import I64
-from . import processes
 from .base import CellErrors, Draws, Op, RowError, Spec
-from .each import Threads
+from .parallel import Processes, Threads, check_picklable
 
 # Parts of a batch that each worker gets, about: so that none waits long for the slowest.
 PARTS = 4
@@ -49,7 +48,7 @@ class Function(Op):
         if workers is not None and (workers < 1 or parallel is None):
             raise OptionError(f"workers is a number from 1 on, and goes with parallel; not {workers}")
         if parallel == "processes":
-            processes.check(function)
+            check_picklable(function)
         self.function = function
         self.dtype = None if dtype is None else np.dtype(dtype)
         self.shape = None if shape is None else tuple(shape)
@@ -64,10 +63,10 @@ class Function(Op):
         # Nobody knows what a function does with a batch.
         self.mixes = not self.each
         self._threads = Threads(count)
-        self._processes: processes.Processes | None = None
+        self._processes: Processes | None = None
         if self.parallel == "processes":
             alone = Function(self.function, dtype=self.dtype, shape=self.shape, each=self.each)
-            self._processes = processes.Processes(alone, count)
+            self._processes = Processes(alone, count)
 
     def own(self) -> Function:
         made = copy.copy(self)
@@ -165,7 +164,7 @@ class Function(Op):
 
     # -- elsewhere -------------------------------------------------------------------------------------
 
-    def _run_there(self, there: processes.Processes, batch: Any, ids: I64, draws: Draws) -> Any:
+    def _run_there(self, there: Processes, batch: Any, ids: I64, draws: Draws) -> Any:
         if self._rng is None:
             draws = draws.part(slice(0))
         if not self.each or not len(ids):

@@ -11,10 +11,10 @@ import numpy as np
 
 from ..errors import OptionError, listed, near
 from ..schema.columns import I64
+from .annotations import Mover
 from .base import CellOp, Draws, Op, RowError, Spec
-from .clips import fitted
 from .function import Function
-from .moving import Mover
+from .video import fitted
 
 
 class Known(NamedTuple):

@@ -17,7 +17,7 @@ from ..schema.columns import I64
 from ..storage import NOTE_ERRORS, parse_object, put_file, read_whole
 from .base import Draws, Op, Spec, Tensors
 from .cutting import engine
-from .fitting import SAMPLES, moments
+from .values import SAMPLES, moments
 
 
 class Normalize(Op):
@@ -118,3 +118,45 @@ class Normalize(Op):
     def on_device(self, batch: Any, ids: I64, draws: Draws, tensors: Tensors) -> Any:
         mean, std = tensors.send(self.mean), tensors.send(self.std)
         return ((batch.float() - mean) / std).to(getattr(tensors.torch, self.dtype.name))
+
+
+class NormalizedPlanes(Op):
+    """What the plan makes of Normalize and a ChannelsFirst behind it."""
+
+    def __init__(self, normalize: Normalize) -> None:
+        self._normalize, self._first = normalize, ChannelsFirst()
+
+    def __repr__(self) -> str:
+        return f"{self._normalize!r}, {self._first!r}"
+
+    def infer(self, spec: Spec) -> Spec:
+        return self._first.infer(self._normalize.infer(spec))
+
+    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+        if isinstance(batch, list):
+            return [self.run(one[None], ids, draws)[0] for one in batch]
+        if batch.dtype != np.uint8:
+            return self._first.run(self._normalize.run(batch, ids, draws), ids, draws)
+        count, height, width, channels = batch.shape
+        out = np.empty((count, channels, height, width), dtype=self._normalize.dtype)
+        return self._normalize.pixels(batch, out, height * width)
+
+    def on_device(self, batch: Any, ids: I64, draws: Draws, tensors: Tensors) -> Any:
+        made = self._normalize.on_device(batch, ids, draws, tensors)
+        return self._first.on_device(made, ids, draws, tensors)
+
+
+class ChannelsFirst(Op):
+    """(height, width, channels) to (channels, height, width)."""
+
+    def infer(self, spec: Spec) -> Spec:
+        channels = spec.channels(self, unequal=True)
+        return spec.but(shape=(channels, *spec.shape[:2]), channels_first=True)
+
+    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+        if isinstance(batch, list):
+            return [self.run(one[None], ids, draws)[0] for one in batch]
+        return np.ascontiguousarray(np.moveaxis(batch, -1, 1))
+
+    def on_device(self, batch: Any, ids: I64, draws: Draws, tensors: Tensors) -> Any:
+        return batch.permute(0, 3, 1, 2).contiguous()

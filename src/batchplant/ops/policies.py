@@ -15,10 +15,9 @@ import numpy as np
 from ..errors import OptionError
 from ..order.keyed import whole
 from ..schema.columns import I64
-from .augment import FillOp
 from .base import F64, Draws, Spec, Tensors
-from .changes import AMOUNTS, Change, Changes, change, mix_changed
-from .changes_device import change_on_device
+from .changes import AMOUNTS, Change, Changes, change, change_on_device, mix_changed
+from .colour import FillOp
 from .geometry import I32, Motion
 
 FILTERS = ("nearest", "bilinear")

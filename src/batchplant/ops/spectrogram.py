@@ -13,9 +13,9 @@ import numpy.typing as npt
 from .. import _native
 from ..errors import DecodeError, OptionError
 from ..schema.columns import I64, starts_of
+from .audio import check_sound, time_axis
 from .base import F64, CellErrors, Draws, Op, Spec, Tensors, check_probability
-from .each import Threads
-from .sound import check_sound, time_axis
+from .parallel import Threads
 
 LOGS = (None, "db", "natural")
 SCALES = ("htk", "slaney")

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
+import collections
+import json
+import math
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any, Self
 
 import numpy as np
+import numpy.typing as npt
 
 from .. import _native
-from ..errors import OptionError
-from ..schema import Field
-from ..schema.columns import I64, Column, Ragged, as_bytes
-from .base import CellOp, Draws, Op, Spec, Tensors
+from ..codecs.cells import decode_cell
+from ..codecs.tokens import Tokenizer, texts_of
+from ..data.reader import Reader
+from ..errors import DamagedError, DataError, DecodeError, OptionError, no_such
+from ..schema import Bytes, Field, Image, Int, Text
+from ..schema.columns import I64, Column, Masked, Ragged, as_bytes, dense_of
+from ..storage import NOTE_ERRORS, parse_object, put_file, read_whole
+from .base import CellErrors, CellOp, Draws, Op, RowError, Spec, Tensors
 from .dtypes import is_torch_dtype, numpy_dtype, torch_dtype
+from .parallel import Threads
 
 
 class Present(CellOp):
@@ -133,3 +144,442 @@ def ragged_values(cells: Ragged, dtype: Any, rest: tuple[int, ...]) -> tuple[Any
 
 
 __all__ = ["Convert", "Pad", "Present", "converted_dtype", "ragged_values"]
+
+
+WAYS = ("mean", "median", "most_frequent", "min", "max")
+
+
+class Fill(CellOp):
+    """Another value in place of missing ones, and of NaN; the first step of a field of numbers or text.
+
+    value: a number or text; or, found in the data by ``fit``: mean, median, most_frequent, min, max. The mask
+    ``NAME_mask`` beside the values still says which were there.
+    """
+
+    keeps_mask = True
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def fit(self, reader: Reader, field: str) -> Self:
+        """With the value that ``Fill("median")`` names, of this field: the whole of it is read once.
+
+        Of whole numbers, mean and median are rounded.
+        """
+        if not isinstance(self.value, str) or self.value not in WAYS:
+            raise OptionError(f"Fill({self.value!r}) has its value already; to be found: {', '.join(WAYS)}")
+        return type(self)(typical(reader, field, self.value))
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """What ``save`` wrote."""
+        where = os.fspath(path)
+        try:
+            return cls(parse_object(read_whole(where))["value"])
+        except NOTE_ERRORS as error:
+            raise DamagedError(f"no value to fill in: {error}", path=where) from None
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """As a JSON file, which appears when it is complete."""
+        if isinstance(self.value, np.ndarray | np.generic):
+            raise OptionError(f"only numbers and text can be saved, not {self.value!r}")
+        put_file(os.fspath(path), json.dumps({"batchplant": 1, "value": self.value}).encode())
+
+    def infer_field(self, field: Field) -> Spec:
+        if isinstance(field, Text):
+            if not isinstance(self.value, str):
+                raise OptionError(f"Fill of text needs text, not {self.value!r}")
+            return Spec(None)
+        dense = dense_of(field)
+        if dense is None:
+            raise OptionError(f"Fill needs numbers, arrays of one shape, or text, and this is {field}")
+        if isinstance(self.value, str) and dense[0].kind not in "mM":
+            how = f'Fill("{self.value}").fit(reader, field)'
+            raise OptionError(
+                f"its value is not found yet: {how} gives one that has it"
+                if self.value in WAYS
+                else f"Fill needs a number, or one of {', '.join(WAYS)}, not {self.value!r}"
+            )
+        self._as(*dense)
+        return Spec(*dense)
+
+    def _as(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
+        """The value, as it stands in an array of this dtype."""
+        try:
+            given = np.asarray(self.value)
+            made = given.astype(dtype)
+            fits = given.dtype.kind in "biuf" or dtype.kind in "mM"
+            # A fraction, or what is out of range, would become another number.
+            same = dtype.kind not in "iub" or np.array_equal(made, given)
+            if fits and same and np.broadcast_shapes(made.shape, shape) == shape:
+                return made
+        except (ValueError, TypeError, OverflowError):
+            pass
+        raise OptionError(f"{self.value!r} cannot stand among values of {dtype} {shape}")
+
+    def run(self, batch: Column, ids: I64, draws: Draws) -> Any:
+        if isinstance(batch, Ragged) and not isinstance(batch, Masked):
+            return [self.value if one is None else one.tobytes().decode() for one in batch]
+        values = np.array(batch.values if isinstance(batch, Masked) else batch)
+        filling = self._as(values.dtype, values.shape[1:])
+        if isinstance(batch, Masked):
+            values[~batch.mask] = filling
+        if values.dtype.kind in "fcmM":
+            gone = np.isnat(values) if values.dtype.kind in "mM" else np.isnan(values)
+            values[gone] = np.broadcast_to(filling, values.shape)[gone]
+        return values
+
+
+# So many images tell their mean.
+SAMPLES = 10_000
+# Read at a time.
+ROWS, IMAGES = 4096, 64
+# Values that a median is of, evenly spread; distinct values of which one is most frequent.
+MOST_VALUES, MOST_DISTINCT = 1 << 24, 1_000_000
+
+F64 = npt.NDArray[np.float64]
+
+
+def field_of(reader: Reader, name: str) -> Field:
+    if name not in reader.schema:
+        raise OptionError(no_such("field", name, reader.schema), path=reader.path)
+    return reader.schema[name]
+
+
+class Moments:
+    """Count, mean and sum of squared distances from it, of columns of numbers; parts can be added."""
+
+    def __init__(self) -> None:
+        self.count: Any = 0
+        self.mean: Any = 0.0
+        self.apart: Any = 0.0
+
+    def add(self, values: Any) -> None:
+        """Rows of numbers (n, columns); NaN does not count."""
+        values = values.astype(np.float64)
+        there = ~np.isnan(values)
+        count = there.sum(axis=0)
+        safe = np.maximum(count, 1)
+        mean = np.where(there, values, 0).sum(axis=0) / safe
+        apart = np.square(np.where(there, values - mean, 0)).sum(axis=0)
+        self.merge(count, mean, apart)
+
+    def merge(self, count: Any, mean: Any, apart: Any) -> None:
+        total = np.maximum(self.count + count, 1)
+        between = mean - self.mean
+        self.apart = self.apart + apart + between**2 * self.count * count / total
+        self.mean = self.mean + between * count / total
+        self.count = self.count + count
+
+    def found(self, path: str | None, field: str) -> tuple[F64, F64]:
+        if not np.all(self.count):
+            raise OptionError("there are no values to find a mean in", path=path, field=field)
+        std = np.sqrt(self.apart / self.count)
+        # What never varies stays as it is.
+        return np.atleast_1d(self.mean), np.atleast_1d(np.where(std == 0, 1.0, std))
+
+
+def moments(reader: Reader, name: str, *, each: bool = True, samples: int = SAMPLES) -> tuple[F64, F64]:
+    """Mean and standard deviation of a field: of every channel of images, of every number of the last axis
+    of arrays (one for all without ``each``), or of a number."""
+    field = field_of(reader, name)
+    made = Moments()
+    if isinstance(field, Image):
+        if samples < 1:
+            raise OptionError(f"samples is a number from 1 on, not {samples}")
+        _add_images(made, reader, name, field, samples)
+        return made.found(reader.path, name)
+    dense = dense_of(field)
+    if dense is None or dense[0].kind not in "biuf":
+        raise OptionError(f"a mean is of images, numbers, or arrays of one shape, not of {field}", field=name)
+    width = dense[1][-1] if each and dense[1] else 1
+    for values in _numbers(reader, name):
+        if len(values):
+            made.add(values.reshape(-1, width))
+    return made.found(reader.path, name)
+
+
+def _add_images(made: Moments, reader: Reader, name: str, field: Image, samples: int) -> None:
+    as_loaded = Image(mode=field.mode or "RGB")
+    total = len(reader)
+    if not total:
+        return
+    numbers = np.unique(np.linspace(0, total - 1, min(samples, total)).astype(np.int64))
+    threads = Threads()
+    try:
+        for start in range(0, len(numbers), IMAGES):
+            column = reader.read(numbers[start : start + IMAGES], [name])[name]
+            assert isinstance(column, Ragged)
+
+            def one(row: int, column: Ragged = column) -> tuple[Any, Any, Any] | None:
+                pixels = decode_cell(as_loaded, column, row)
+                if pixels is None:
+                    return None
+                levels = pixels.reshape(-1, pixels.shape[2] if pixels.ndim == 3 else 1)
+                # Exact, and without an array of floats: how often each level is there.
+                counts = np.stack([np.bincount(one, minlength=256) for one in levels.T], axis=1)
+                scale = np.arange(len(counts), dtype=np.float64)[:, None]
+                mean = (counts * scale).sum(axis=0) / len(levels)
+                return len(levels), mean, (counts * np.square(scale - mean)).sum(axis=0)
+
+            for found in threads.each(len(column), one):
+                if found is not None:
+                    made.merge(*found)
+    finally:
+        threads.close()
+
+
+def _numbers(reader: Reader, name: str) -> Iterator[npt.NDArray[Any]]:
+    """The values that are there."""
+    for columns in reader.scan(ROWS, [name]):
+        column: Column = columns[name]
+        if isinstance(column, Masked):
+            yield column.values[column.mask]
+        else:
+            yield np.asarray(column)
+
+
+def typical(reader: Reader, name: str, how: str) -> Any:
+    """The mean, median, most_frequent, min or max of a field of numbers; the most frequent text."""
+    field = field_of(reader, name)
+    dense = dense_of(field)
+    if isinstance(field, Text) and how == "most_frequent":
+        return _most_frequent(_texts(reader, name), name)
+    if dense is None or dense[1] or dense[0].kind not in "biuf":
+        raise OptionError(f"the {how} is of numbers, not of {field}", path=reader.path, field=name)
+    if how == "most_frequent":
+        return _most_frequent((values[values == values].tolist() for values in _numbers(reader, name)), name)
+    if how == "mean":
+        mean = float(moments(reader, name)[0][0])
+        return mean if dense[0].kind == "f" else round(mean)
+    stride = max(1, math.ceil(len(reader) / MOST_VALUES)) if how == "median" else 1
+    kept = [np.empty(0, dtype=dense[0])]
+    for values in _numbers(reader, name):
+        values = values[values == values][::stride]
+        kept.append(values if how == "median" or not len(values) else np.atleast_1d(getattr(values, how)()))
+    found = np.concatenate(kept)
+    if not len(found):
+        raise OptionError(f"there are no values to find a {how} in", path=reader.path, field=name)
+    if how == "median":
+        middle = float(np.median(found))
+        return middle if dense[0].kind == "f" else round(middle)
+    return getattr(found, how)().item()
+
+
+def _texts(reader: Reader, name: str) -> Iterator[list[str]]:
+    for columns in reader.scan(ROWS, [name]):
+        column = columns[name]
+        assert isinstance(column, Ragged)
+        yield [one.tobytes().decode(errors="replace") for one in column if one is not None]
+
+
+def _most_frequent(parts: Iterator[list[Any]], name: str) -> Any:
+    counts: collections.Counter[Any] = collections.Counter()
+    for part in parts:
+        counts.update(part)
+        if len(counts) > MOST_DISTINCT:
+            raise OptionError(f"there are more than {MOST_DISTINCT:,} different values", field=name)
+    if not counts:
+        raise OptionError("there are no values to find the most frequent of", field=name)
+    most = max(counts.values())
+    # Of several, the least: whatever the order of samples.
+    return min(value for value, count in counts.items() if count == most)
+
+
+# What is longer is no category, and more of them are none either.
+LONGEST = 4096
+MOST = 1_000_000
+SCAN_ROWS = 4096
+# Behind every word in a table: its length, and a byte that is not 0, which NumPy would cut off.
+TAIL = 5
+
+Words = npt.NDArray[np.bytes_]
+
+
+class Categories(CellOp):
+    """Text or whole numbers as codes (int64): the place of each value in the vocabulary.
+
+    vocabulary: the values, all text or all whole numbers, or the path of a file that ``save`` wrote.
+    unknown: the code of what is not in it, and of missing values; None: an error that names the sample.
+    """
+
+    def __init__(
+        self, vocabulary: Sequence[str] | Sequence[int] | str | os.PathLike[str], *, unknown: int | None = -1
+    ) -> None:
+        if isinstance(vocabulary, str | os.PathLike):
+            vocabulary = _load(os.fspath(vocabulary))
+        self.vocabulary: list[Any] = list(vocabulary)
+        self.unknown = unknown
+        if not self.vocabulary:
+            raise OptionError("a vocabulary needs at least one value")
+        self._text = all(isinstance(value, str) for value in self.vocabulary)
+        if not self._text and not all(type(value) is int for value in self.vocabulary):
+            raise OptionError("a vocabulary is all text or all whole numbers")
+        if len(set(self.vocabulary)) < len(self.vocabulary):
+            raise OptionError("a value is in the vocabulary twice")
+        self._width = 0
+        self._table: npt.NDArray[Any]
+        try:
+            if self._text:
+                words = Ragged.from_cells([value.encode() for value in self.vocabulary])
+                self._width = int(words.sizes.max(initial=0))
+                self._table = _words(words, self._width)
+            else:
+                wide = max(self.vocabulary) >= 2**63
+                self._table = np.array(self.vocabulary, dtype=np.uint64 if wide else np.int64)
+        except (UnicodeEncodeError, OverflowError) as error:
+            raise OptionError(f"the vocabulary cannot be used: {error}") from None
+        self._order = np.argsort(self._table, kind="stable")
+        self._table = self._table[self._order]
+
+    def __repr__(self) -> str:
+        return f"Categories({len(self.vocabulary)} values, unknown={self.unknown!r})"
+
+    def __len__(self) -> int:
+        return len(self.vocabulary)
+
+    @classmethod
+    def fit(cls, reader: Reader, field: str, *, unknown: int | None = -1) -> Self:
+        """With the values that a field has, sorted; the whole field is read once."""
+        kind = reader.schema[field]
+        _check(kind, field)
+        found: set[Any] = set()
+        for columns in reader.scan(SCAN_ROWS, [field]):
+            found.update(_distinct(columns[field], field))
+            if len(found) > MOST:
+                raise OptionError(f"it has more than {MOST:,} values; these are no categories", field=field)
+        return cls(sorted(found), unknown=unknown)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """As a JSON file, which appears when it is complete."""
+        text = json.dumps({"batchplant": 1, "vocabulary": self.vocabulary}, ensure_ascii=False)
+        put_file(os.fspath(path), text.encode())
+
+    def infer_field(self, field: Field) -> Spec:
+        _check(field, None)
+        if isinstance(field, Text) != self._text:
+            held = "text" if self._text else "numbers"
+            raise OptionError(f"the vocabulary is of {held}, and the field is {field}")
+        return Spec(np.dtype(np.int64))
+
+    def run(self, batch: Column, ids: I64, draws: Draws) -> Any:
+        keys: npt.NDArray[Any]
+        if isinstance(batch, Ragged):
+            valid = np.ones(len(batch), dtype=np.bool_) if batch.valid is None else batch.valid
+            # What is longer than every word is none of them: it is cut, but its length stays in the key.
+            keys = _words(batch, self._width)
+        else:
+            keys = batch.astype(self._table.dtype)
+            # A number that the other dtype cannot hold has changed its sign.
+            valid = (keys < 0) == (batch < 0)
+        return self._codes(keys, valid, batch, ids)
+
+    def _codes(self, keys: npt.NDArray[Any], valid: Any, batch: Column, ids: I64) -> I64:
+        codes = np.full(len(keys), -1 if self.unknown is None else self.unknown, dtype=np.int64)
+        places = np.searchsorted(self._table, keys).clip(max=len(self._table) - 1)
+        known = valid & (self._table[places] == keys)
+        codes[known] = self._order[places[known]]
+        if self.unknown is None and not known.all():
+            row = int(np.argmin(known))
+            raise DecodeError(
+                f"{_said(batch, row)} is not among the {len(self.vocabulary)} values of the vocabulary",
+                sample=int(ids[row]),
+            )
+        return codes
+
+
+def _check(field: Field, name: str | None) -> None:
+    if not isinstance(field, Text | Int) or (isinstance(field, Int) and field.optional):
+        raise OptionError(
+            f"categories are text, or whole numbers that are never missing, and this is {field}", field=name
+        )
+
+
+def _load(path: str) -> list[Any]:
+    try:
+        return list(parse_object(read_whole(path))["vocabulary"])
+    except NOTE_ERRORS as error:
+        raise DamagedError(f"not a vocabulary: {error}", path=path) from None
+
+
+def _said(batch: Column, row: int) -> str:
+    """A value in words, short."""
+    if not isinstance(batch, Ragged):
+        return str(batch[row])
+    cell = batch[row]
+    return "a missing value" if cell is None else repr(cell[:60].tobytes().decode(errors="replace"))
+
+
+def _words(cells: Ragged, width: int) -> Words:
+    """The cells as one array of equally long keys that are equal exactly where the cells are."""
+    sizes = cells.sizes
+    table = np.zeros((len(cells), width + TAIL), dtype=np.uint8)
+    starts = np.arange(len(cells), dtype=np.int64) * (width + TAIL)
+    some = np.minimum(sizes, width)
+    _native.copy_runs(cells.data, np.ascontiguousarray(cells.starts), some, table.reshape(-1), starts)
+    table[:, width:-1] = sizes.clip(max=2**32 - 1).astype(">u4").view(np.uint8).reshape(-1, 4)
+    table[:, -1] = 1
+    return table.reshape(-1).view(f"S{width + TAIL}")
+
+
+def _distinct(column: Column, name: str) -> Iterator[Any]:
+    """The values that are there, each once."""
+    if not isinstance(column, Ragged):
+        yield from np.unique(column).tolist()
+        return
+    if column.valid is not None:
+        column = column.take(column.valid)
+    width = int(column.sizes.max(initial=0))
+    if width > LONGEST:
+        raise OptionError(f"a text of {width:,} bytes is no category", field=name)
+    for word in np.unique(_words(column, width)).tolist():
+        try:
+            yield word[: int.from_bytes(word[-TAIL:-1], "big")].decode()
+        except UnicodeDecodeError as error:
+            raise DecodeError(f"not text: {error}", field=name) from None
+
+
+class Tokenize(Tokenizer, CellOp):
+    """Text as ids of varying length: ``{"text": [Tokenize("tokenizer.json"), Pad(64)]}``.
+
+    tokenizer: the path of a ``tokenizer.json``, or of a folder that has one; an object of the library
+    ``tokenizers``, of Transformers or of tiktoken, or any other with ``encode_batch``; or a function from a
+    text to its ids. Fields are Text, or Bytes that are UTF-8. A text that is missing has no ids.
+
+    max_length: at most so many ids; what is longer is cut at the side ``truncate``, ``right`` or ``left``
+    (default: as the tokenizer itself is set up). add_special_tokens: those that the tokenizer itself puts
+    around a text. bos, eos: a token, by its id or its name, put at the beginning or end unless it is there;
+    ``eos=True`` is the tokenizer's own. dtype: that of the ids.
+    """
+
+    def __repr__(self) -> str:
+        given = self.path if self.path is not None else getattr(self.tokenizer, "__name__", None)
+        said = [repr(given) if self.path else given or type(self.tokenizer).__name__]
+        usual = {"truncate": "right", "add_special_tokens": True, "dtype": np.dtype("int32")}
+        for name, value in self._options().items():
+            if value != usual.get(name):
+                said.append(f"{name}={str(value) if name == 'dtype' else value!r}")
+        return f"Tokenize({', '.join(said)})"
+
+    def infer_field(self, field: Field) -> Spec:
+        if not isinstance(field, Text | Bytes):
+            raise OptionError(f"Tokenize takes text, and this is {field}")
+        return Spec(self.dtype, (None,), ragged=True)
+
+    def infer(self, spec: Spec) -> Spec:
+        # What a function before it made: text, as far as anybody knows.
+        if spec.dtype is not None or spec.torch:
+            raise OptionError(f"Tokenize takes text, not {spec}")
+        return Spec(self.dtype, (None,), ragged=True)
+
+    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+        texts, failures = texts_of(batch) if isinstance(batch, Ragged) else (list(batch), {})
+        found = self.encode(texts)
+        failures |= found.failures
+        wrong = {row: error for row, error in failures.items() if isinstance(error, DataError)}
+        if wrong:
+            raise CellErrors(wrong)
+        # A user's function raised it.
+        for row, error in failures.items():
+            raise RowError(row, error)
+        return found.values, found.offsets

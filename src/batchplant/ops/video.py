@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -14,10 +14,11 @@ from ..codecs.media.video.frames import check_clip, each_frame, read_frames
 from ..errors import DataError, DecodeError, OptionError
 from ..order import default_threads
 from ..schema import Bytes, Field, Video
-from ..schema.columns import I64, U8, Column, Ragged
-from .base import CellErrors, CellOp, Draws, Op, Spec
+from ..schema.columns import I32, I64, U8, Column, Ragged
+from .base import CellErrors, CellOp, Draws, Op, Spec, Tensors
+from .crops import CenterCrop, pair_of
 from .cutting import Cuts, Cutting, cuts_of, part, resample
-from .decode import CenterCrop, pair_of
+from .geometry import Motion
 
 PLACES = ("random", "centre", "start")
 SHORT = ("loop", "last", "error")
@@ -218,3 +219,64 @@ def joined(ops: list[tuple[Op, str]]) -> list[tuple[Op, str]]:
             break
         ops = [(made, ops[0][1]), *ops[2:]]
     return ops
+
+
+def fitted(op: Op, spec: Spec) -> tuple[Op, Spec]:
+    """The op for this batch, and what comes out: one of images runs on each frame of clips."""
+    try:
+        return op.suited(spec), op.infer(spec)
+    except OptionError:
+        if len(spec.shape) != 4 or spec.dtype is None or spec.torch or spec.ragged or spec.unequal:
+            raise
+        framed = EachFrame(op.suited(spec.but(shape=spec.shape[1:])))
+        return framed, framed.infer(spec)
+
+
+class EachFrame(Op):
+    """An op of images on clips (frames, height, width, channels); the frames of a clip have its draws."""
+
+    def __init__(self, op: Op) -> None:
+        self.op = op
+        self.share, self.batches, self.mixes = op.share, op.batches, op.mixes
+
+    def __repr__(self) -> str:
+        return repr(self.op)
+
+    def infer(self, spec: Spec) -> Spec:
+        out = self.op.infer(spec.but(shape=spec.shape[1:]))
+        return out.but(shape=(spec.shape[0], *out.shape))
+
+    def move(self, sizes: I32, draws: Draws) -> Motion | None:
+        return self.op.move(sizes, draws)
+
+    def close(self) -> None:
+        self.op.close()
+
+    @property
+    def device_form(self) -> Callable[[Any, I64, Draws, Tensors], Any] | None:
+        return None if self.op.device_form is None else self._there
+
+    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+        if self.mixes:
+            return self._mixed(batch, lambda images: self.op.run(images, ids, draws))
+        count, frames = batch.shape[:2]
+        images = batch.reshape(count * frames, *batch.shape[2:])
+        made = self.op.run(images, np.repeat(ids, frames), draws.repeat(frames))
+        return made.reshape(count, frames, *made.shape[1:])
+
+    def _there(self, batch: Any, ids: I64, draws: Draws, tensors: Tensors) -> Any:
+        form = self.op.device_form
+        assert form is not None
+        if self.mixes:
+            return self._mixed(batch, lambda images: form(images, ids, draws, tensors))
+        count, frames = batch.shape[:2]
+        images = batch.reshape(count * frames, *batch.shape[2:])
+        made = form(images, np.repeat(ids, frames), draws.repeat(frames), tensors)
+        return made.reshape(count, frames, *made.shape[1:])
+
+    def _mixed(self, batch: Any, run: Callable[[Any], Any]) -> Any:
+        """Clips are mixed with clips: their frames lie side by side, as channels of one image."""
+        count, frames, height, width, channels = batch.shape
+        made = run(batch.swapaxes(1, 2).swapaxes(2, 3).reshape(count, height, width, frames * channels))
+        made = made.reshape(count, height, width, frames, channels).swapaxes(2, 3).swapaxes(1, 2)
+        return np.ascontiguousarray(made) if isinstance(made, np.ndarray) else made.contiguous()

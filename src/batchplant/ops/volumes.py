@@ -14,9 +14,9 @@ import numpy as np
 
 from ..errors import DecodeError, OptionError
 from ..schema.columns import I64
+from .audio import span_of
 from .base import CellErrors, Draws, Op, Spec, Tensors, check_probability, per_sample
 from .dtypes import choose, signed
-from .sound import span_of
 
 NAMES = ("depth", "height", "width")
 

@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ...errors import OptionError, listed, near
-from ...ops.augment import FillOp, ImageOp
 from ...ops.base import Draws, Op, Spec, Tensors, per_sample
-from ...ops.blending import check_alpha
+from ...ops.colour import FillOp, ImageOp
 from ...ops.dtypes import choose, is_torch_dtype, numpy_dtype, torch_dtype
+from ...ops.mixing import check_alpha
 from ...ops.values import converted_dtype
 from ...schema.columns import I64
 

@@ -12,7 +12,7 @@ from ...codecs import image
 from ...errors import BatchplantError
 from ...loading.plan import Output, Plan
 from ...loading.preview import Cut, mixes, preview
-from ...ops.moving import MoveBoxes, MovePolygons, Mover, MoveRle
+from ...ops.annotations import MoveBoxes, MovePolygons, Mover, MoveRle
 from ...schema.kinds import Labels
 from .cells import Side, cells_of
 from .media.colours import encode_png

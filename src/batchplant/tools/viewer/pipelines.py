@@ -19,7 +19,7 @@ from ...data.reader import Reader
 from ...errors import NotFoundError, OptionError, no_such
 from ...loading.loader import Loader
 from ...loading.plan import Pipe
-from ...ops.moving import RLE, MoveRle
+from ...ops.annotations import RLE, MoveRle
 from ...schema.kinds import Boxes, Keypoints, Labels, Polygons
 from .cells import Side
 

@@ -9,7 +9,7 @@ import numpy as np
 from .... import _native, ops
 from ....errors import DecodeError
 from ....ops.base import Draws, Op, Spec
-from ....ops.decode import random_boxes
+from ....ops.crops import random_boxes
 from ....schema.columns import I64
 from ..builtin import Builtin
 
