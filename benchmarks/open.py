@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from _common import arguments, ffcv_python, others, save, workplace
 
-from batchplant.formats.beton.layout import ALLOCATION, DESCRIPTOR, HEADER, INT, RGB, table_dtype
+from batchplant.formats.beton import ALLOCATION, DESCRIPTOR, HEADER, INT, RGB, table_dtype
 
 MEASURE = """
 import json, os, sys, time

@@ -45,7 +45,7 @@ from _text_peers import (
 
 import batchplant
 from batchplant import Loader, Mix, Pack, _native
-from batchplant.formats.megatron.layout import LOOKED_AT, MAGIC
+from batchplant.formats.megatron import LOOKED_AT, MAGIC
 from batchplant.loading.packing import PackedBatches
 
 BATCH, ROW, ROWS = 256, 8192, 16

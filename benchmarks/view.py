@@ -33,7 +33,7 @@ import numpy as np
 from _common import others, part_arguments, photos, save, workplace
 
 from batchplant import Loader
-from batchplant.formats.beton.layout import ALLOCATION, DESCRIPTOR, HEADER, INT, RGB, table_dtype
+from batchplant.formats.beton import ALLOCATION, DESCRIPTOR, HEADER, INT, RGB, table_dtype
 from batchplant.ops import RandomHorizontalFlip, RandomResizedCrop
 
 SAMPLES, IMAGES, SIDE = 10_000_000, 300, 500

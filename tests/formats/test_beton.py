@@ -18,8 +18,8 @@ from PIL import Image as Pillow
 import batchplant as bp
 import processes
 from batchplant.codecs.media import image
-from batchplant.formats.beton import writer as beton_writer
-from batchplant.formats.beton.layout import (
+from batchplant.formats import beton
+from batchplant.formats.beton import (
     ALLOCATION,
     BYTES,
     CUSTOM,
@@ -281,7 +281,7 @@ def check_pages(reader):
 def test_the_page_grows_for_a_large_sample(may_move, tmp_path, monkeypatch):
     """That alone moves nothing."""
     if not may_move:
-        monkeypatch.setattr(beton_writer.BetonWriter, "_move", None)
+        monkeypatch.setattr(beton.BetonWriter, "_move", None)
     sizes = [1000, 1_500_000, 1_500_000, 5 * MIB, 7, 0, 2_000_000]
     samples = [{"n": n, "blob": bytes([n + 1]) * size} for n, size in enumerate(sizes)]
     schema = {"n": bp.Int(), "blob": bp.Bytes()}

@@ -26,16 +26,12 @@ from batchplant.cli import formats as command
 from batchplant.cli import main
 from batchplant.codecs.media import image
 from batchplant.data.tensors import TENSORS
-from batchplant.formats import registry, safetensors
+from batchplant.formats import beton, megatron, onnx, recordio, registry, safetensors
 from batchplant.formats._table import OUTLINES
 from batchplant.formats.base.capabilities import CLAIMS, Capabilities, groups
 from batchplant.formats.base.format import Format
 from batchplant.formats.base.options import own_options
 from batchplant.formats.base.shards import writer as shards
-from batchplant.formats.beton import writer as beton
-from batchplant.formats.megatron import writer as megatron
-from batchplant.formats.onnx import writer as onnx
-from batchplant.formats.recordio import writer as recordio
 from batchplant.schema import Field
 from batchplant.storage.remote import source as remote
 from batchplant.testing.cases import film, sound

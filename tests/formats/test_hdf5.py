@@ -15,7 +15,7 @@ import pytest
 
 import batchplant as bp
 import processes
-from batchplant.formats.hdf5 import heap, stored
+from batchplant.formats.hdf5 import stored
 from batchplant.ops import CenterCrop
 from batchplant.order import orders
 from batchplant.storage import partial_folder
@@ -321,7 +321,7 @@ def test_what_cannot_be_written(schema, options, reason, tmp_path):
 def test_without_the_library_the_error_says_what_to_install(tmp_path, monkeypatch):
     written_by_h5py(tmp_path / "a.h5")
     monkeypatch.setitem(sys.modules, "h5py", None)
-    for name in ("layout", "types"):
+    for name in ("layout",):
         monkeypatch.delitem(sys.modules, f"batchplant.formats.hdf5.{name}", raising=False)
         monkeypatch.delattr(f"batchplant.formats.hdf5.{name}", raising=False)
     for use in (lambda: bp.open(tmp_path / "a.h5"), lambda: bp.create(tmp_path / "b.h5", {"n": bp.Int()})):
@@ -491,7 +491,7 @@ def test_descriptors_that_lie(part, value, reason, tmp_path):
     path = tmp_path / "a.h5"
     start = vlen_file(path)
     data = bytearray(path.read_bytes())
-    descriptors = np.frombuffer(data, heap.DESCRIPTOR, 3, start)
+    descriptors = np.frombuffer(data, stored.DESCRIPTOR, 3, start)
     descriptors[part][1] = value
     path.write_bytes(data)
     with memory_bounded(len(data)), bp.open(path) as reader:

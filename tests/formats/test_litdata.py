@@ -20,7 +20,8 @@ import pytest
 import batchplant as bp
 import shard_folders
 from batchplant.formats.base.shards import runs
-from batchplant.formats.litdata import nested, spec
+from batchplant.formats.litdata import cells as litdata_cells
+from batchplant.formats.litdata import layout
 from batchplant.formats.registry import get_format
 from batchplant.testing import FormatSuite
 from batchplant.testing.cases import cells, jpeg, pixels, png
@@ -448,7 +449,7 @@ def litdata_set(path: Path, values: dict[str, str], samples: list[list[bytes]], 
     (path / "chunk-0-0.bin").write_bytes(data)
     chunk = {"filename": "chunk-0-0.bin", "chunk_bytes": len(data), "chunk_size": len(made), "dim": None}
     whole = {
-        "compression": None, "data_format": list(values.values()), "data_spec": spec.dict_of(list(values)),
+        "compression": None, "data_format": list(values.values()), "data_spec": layout.spec_of(list(values)),
         "item_loader": "PyTreeLoader", **config,
     }  # fmt: skip
     (path / "index.json").write_text(json.dumps({"chunks": [chunk], "config": whole}))
@@ -605,7 +606,7 @@ def test_a_cell_that_lies(encoding: str, cell: bytes, tmp_path: Path) -> None:
 )  # fmt: skip
 def test_packed_lists_that_lie(data: bytes) -> None:
     with memory_bounded(1 << 16), pytest.raises(bp.DataError):
-        nested.text_of(data)
+        litdata_cells.text_of(data)
 
 
 @pytest.mark.parametrize("level", LEVELS)

@@ -19,7 +19,7 @@ import batchplant as bp
 import shard_folders
 from batchplant.codecs.media import image
 from batchplant.formats.base.shards import runs
-from batchplant.formats.mds import packing
+from batchplant.formats.mds import layout
 from batchplant.formats.registry import get_format
 from batchplant.testing import FormatSuite
 from batchplant.testing.cases import cells, jpeg, pixels, png
@@ -92,7 +92,7 @@ def test_every_encoding() -> None:
 
 @pytest.mark.parametrize("kind", PACKED)
 def test_compressed_by_streaming_and_by_us(kind: str, tmp_path: Path) -> None:
-    if kind in packing.ARROW:
+    if kind in layout.ARROW:
         pytest.importorskip("pyarrow")
     with bp.open(OURS / "every") as whole, bp.open(OURS / kind) as reader:
         assert cells(reader) == cells(whole.select(list(reader.schema)))
@@ -456,7 +456,7 @@ def test_a_cell_that_lies(encoding: str, cell: bytes, tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", PACKED)
 def test_a_bomb(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither what is packed in a small file nor what the index says of it is believed."""
-    if kind in packing.ARROW:
+    if kind in layout.ARROW:
         pytest.importorskip("pyarrow")
     path = written(tmp_path / "a", {"x": bp.Bytes()}, [{"x": bytes(8 << 20)}], compression=kind)
     for said in (2**32 - 1, 5000):

@@ -16,7 +16,7 @@ import pytest
 import batchplant as bp
 from batchplant.cli import main
 from batchplant.data.sizes import are_known, sizes_of
-from batchplant.formats.megatron import layout, writer
+from batchplant.formats import megatron
 from batchplant.loading.packing import Pack
 from batchplant.storage import files, local
 from batchplant.testing import FormatSuite
@@ -52,7 +52,7 @@ def sequence(length: int, dtype: str = "int32") -> Any:
 
 
 def header(sequences: int, entries: int, code: int = 8, version: int = 1) -> bytes:
-    return layout.MAGIC + struct.pack("<QBQQ", version, code, sequences, entries)
+    return megatron.MAGIC + struct.pack("<QBQQ", version, code, sequences, entries)
 
 
 def numbered(path: Path, documents: list[int], **options: Any) -> str:
@@ -146,7 +146,7 @@ def test_documents_that_are_mixed_are_refused(tmp_path: Path) -> None:
         numbered(tmp_path / "a.idx", [0, 1, 0])
     assert (told.value.sample, told.value.field) == (2, "document")
     with pytest.raises(bp.EncodeError, match="comes after"):
-        numbered(tmp_path / "a.idx", [0, writer.MOST_GAP + 1])
+        numbered(tmp_path / "a.idx", [0, megatron.MOST_GAP + 1])
     with pytest.raises(bp.EncodeError, match="-1 is no number from 0"):
         numbered(tmp_path / "a.idx", [-1])
     assert os.listdir(tmp_path) == []
@@ -302,8 +302,8 @@ def test_read_from_a_bucket_by_ranges(
         bucket.put(f"set/a{suffix}", (tmp_path / f"a{suffix}").read_bytes())
     with bp.open(path) as near:
         expected = [(one["tokens"].tolist(), one["document"], one["mode"]) for one in near]
-    for whole in (layout.WHOLE, 0):
-        monkeypatch.setattr(layout, "WHOLE", whole)
+    for whole in (megatron.WHOLE, 0):
+        monkeypatch.setattr(megatron, "WHOLE", whole)
         for name in ("a.idx", "a.bin"):
             with bp.open(f"{bucket.url}/set/{name}", endpoint=bucket.endpoint) as far:
                 assert [(one["tokens"].tolist(), one["document"], one["mode"]) for one in far] == expected
@@ -324,7 +324,7 @@ def test_read_from_a_bucket_by_ranges(
     ("content", "said"),
     [
         (b"MMIDIDX\0", "does not begin with MMIDIDX"),
-        (layout.MAGIC + bytes(10), "ends inside of its header"),
+        (megatron.MAGIC + bytes(10), "ends inside of its header"),
         (header(0, 1, version=2) + bytes(8), "version 2"),
         (header(0, 1, code=9) + bytes(8), "9 is no code"),
         (header(2**63, 1) + bytes(100), "do not take 134 bytes"),
@@ -398,14 +398,14 @@ def test_opening_a_pair_opens_few_files(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_a_billion_sequences_open_without_being_read(tmp_path: Path) -> None:
     """A sparse file: opening touches both ends of it, reading what is asked for."""
-    count, last = 10**9, 10**9 - layout.LOOKED_AT
-    documents = layout.ARRAYS + 12 * count
+    count, last = 10**9, 10**9 - megatron.LOOKED_AT
+    documents = megatron.ARRAYS + 12 * count
     try:
         with open(tmp_path / "a.idx", "wb") as file:
             file.write(header(count, count + 1))
             file.truncate(documents + 8 * (count + 1))
             file.seek(documents)
-            file.write(np.arange(layout.LOOKED_AT).astype("<i8"))
+            file.write(np.arange(megatron.LOOKED_AT).astype("<i8"))
             file.seek(documents + 8 * last)
             file.write(np.arange(last, count + 1).astype("<i8"))
     except OSError:

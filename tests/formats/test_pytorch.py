@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 import batchplant as bp
 import processes
 from batchplant.formats.base.tensors import TENSORS
-from batchplant.formats.pytorch.objects import STORAGES
-from batchplant.formats.pytorch.unpickle import Unpickler
-from batchplant.formats.pytorch.writer import PytorchWriter
+from batchplant.formats.pytorch import PytorchWriter
+from batchplant.formats.pytorch.unpickle import STORAGES, Unpickler
 from batchplant.testing import ModelSuite
 from batchplant.testing.damage import cuts, flips, memory_bounded, survive
 from batchplant.testing.models import tensor
@@ -354,7 +353,7 @@ def test_every_storage_has_its_dtype():
 
 
 def test_large_sizes_are_written_as_such():
-    from batchplant.formats.pytorch.writer import _int
+    from batchplant.formats.pytorch import _int
 
     for number in (0, 2**31 - 1, 2**31, 2**40):
         assert pickle.loads(b"\x80\x02" + _int(number) + b".") == number

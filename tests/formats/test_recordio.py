@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import batchplant as bp
 import processes
 from batchplant import _native, ops
-from batchplant.formats.recordio import layout
+from batchplant.formats import recordio
 from batchplant.testing import FormatSuite
 from batchplant.testing.cases import cells, jpeg
 from batchplant.testing.damage import cuts, flips, memory_bounded, survive
@@ -122,7 +122,7 @@ def test_a_record_is_longer_than_the_window_of_the_scan(tmp_path, monkeypatch):
     with bp.create(tmp_path / "a.rec", {"data": bp.Bytes()}) as out:
         for data in records:
             out.append({"data": data})
-    monkeypatch.setattr(layout, "STEP", 32)
+    monkeypatch.setattr(recordio, "STEP", 32)
     with bp.open(tmp_path / "a.rec") as reader:
         assert [sample["data"] for sample in reader] == records
 
@@ -260,7 +260,7 @@ def test_schemas_that_image_records_cannot_hold(tmp_path):
 
 
 def test_a_record_that_is_too_long(tmp_path, monkeypatch):
-    monkeypatch.setattr("batchplant.formats.recordio.writer.MOST_BYTES", 100)
+    monkeypatch.setattr("batchplant.formats.recordio.MOST_BYTES", 100)
     out = bp.create(tmp_path / "a.rec", {"data": bp.Bytes()})
     out.append({"data": bytes(101)})
     with pytest.raises(bp.EncodeError, match="at most 100 bytes"):

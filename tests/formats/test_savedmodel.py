@@ -19,8 +19,7 @@ import processes
 import repository
 from batchplant import _native
 from batchplant.codecs.protobuf import block, number, varint
-from batchplant.formats.savedmodel.bundle import part_key
-from batchplant.formats.savedmodel.table import MAGIC, masked, read_table, unsnap
+from batchplant.formats.savedmodel.bundle import MAGIC, masked, part_key, read_table, unsnap
 from batchplant.testing.cases import cells
 from batchplant.testing.damage import cuts, flip, flips, memory_bounded, survive
 

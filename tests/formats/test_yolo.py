@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import batchplant as bp
-from batchplant.formats.yolo import labels
+from batchplant.formats import yolo
 from batchplant.testing.cases import jpeg
 from objects import CLASSES, DetectionSuite, image
 
@@ -161,7 +161,7 @@ def test_outlines(tmp_path):
 
 def test_outlines_of_several_rings_become_one():
     square, other = [0, 0, 2, 0, 2, 2, 0, 2], [4, 0, 6, 0, 6, 2, 4, 2]
-    ring = np.array(labels.joined([square, other])).reshape(-1, 2)
+    ring = np.array(yolo.joined([square, other])).reshape(-1, 2)
     x, y = ring.T
     area = abs(float(np.dot(x, np.roll(y, -1)) - np.dot(y, np.roll(x, -1)))) / 2
     assert area == 8
@@ -238,7 +238,7 @@ def test_yaml_that_is_none(yaml, reason, tmp_path):
 
 def test_numbers_of_many_files_at_once():
     texts = [b"1 2 3 4 5", b"", b"\n\n 6 7 8 9 10 \r\n11 12 13 14 15", b"16 17 18 19 20\n"]
-    lines = labels.parse(bp.Ragged.from_cells(texts))
+    lines = yolo.parse(bp.Ragged.from_cells(texts))
     assert lines.counts.tolist() == [1, 0, 2, 1]
     assert lines.values.tolist() == list(range(1, 21))
     assert lines.sizes.tolist() == [5] * 4

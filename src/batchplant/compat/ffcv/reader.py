@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import DamagedError, OptionError
-from ...formats.beton.layout import MEMBERS
-from ...formats.beton.reader import BetonReader
+from ...formats.beton import MEMBERS, BetonReader
 from ...schema import Bytes, Int, Schema
 from ...schema import Field as Kind
 from ...schema.columns import I64, Columns

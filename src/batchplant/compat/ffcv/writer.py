@@ -13,7 +13,7 @@ import numpy as np
 from ... import schema as kinds
 from ...cli.terminal import progress_bar
 from ...errors import BatchplantError, EncodeError, MissingLibraryError, OptionError
-from ...formats.beton.layout import short_names
+from ...formats.beton import short_names
 from ...formats.registry import create
 from ...storage import Partial
 from .fields import (

@@ -26,7 +26,7 @@ from ...storage import Source, open_source, parse_object
 from ...storage.cache import ChunkCache
 from ..base.arrays.packed import PackedReader
 from ..base.records import Note
-from .cells import Cells, Numbers, Packed, Strings, Varying
+from .cells import Cells, Numbers, Packed, Strings, Varying, array_of
 from .stored import Chunks, Run, Stored
 
 if TYPE_CHECKING:
@@ -299,13 +299,11 @@ class Hdf5Reader(PackedReader):
 
     def _array(self, field: str) -> Array | None:
         """Also of a dataset that is no field, because it was not chosen or is longer than the others."""
-        from . import array
-
         cells = self._cells.get(field)
         if field in self._rules:
             return None
         if isinstance(cells, Numbers):
-            return array.array_of(self.path, field, cells.field, cells.stored, cells.part, cells.item)
+            return array_of(self.path, field, cells.field, cells.stored, cells.part, cells.item)
         tables = {} if cells is not None or self._file.note is not None else self._file.tables
         named = {
             ".".join(filter(None, (name, part.name))): (table, part)
@@ -316,7 +314,7 @@ class Hdf5Reader(PackedReader):
             return None
         table, part = named[field]
         kind = part.field(table.dims[1:])
-        return array.array_of(self.path, field, kind, self._stored(table), part, table.item)
+        return array_of(self.path, field, kind, self._stored(table), part, table.item)
 
     def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
         found = [self._cells[name].needs(indices) for name in fields]

@@ -11,31 +11,224 @@ import itertools
 import json
 import math
 import zlib
+from abc import abstractmethod
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from ...codecs.media.image_rules import ANY_ENCODED, ImageTarget
-from ...data.writer import WriteOptions
+from ...data.reader import Reader
+from ...data.writer import WriteOptions, Writer
 from ...errors import BatchplantError, EncodeError, MissingLibraryError, OptionError
-from ...schema import Field, Image, Json, Schema, Text
+from ...schema import Field, Image, Json, Schema, Tensor, Text
 from ...schema.columns import Columns, Ragged, dense_of
-from ...storage import open_source
+from ...storage import Patch, open_source
 from ..base.arrays.parts import Chunks, chunk_shapes
 from ..base.records import note_of
-from .attributes import attach_axes, write_attributes
-from .growing import RESERVED, GrowingWriter, grow, varying_kind
-from .sink import Sink
+from .sink import Overlay, Sink
+
+# -- attributes ---------------------------------------------------------------------------------------
+# Attributes as HDF5 has them: values of its types, the names of axes as labels and dimension scales.
+
+AXES = "_ARRAY_DIMENSIONS"
+# These are of the type of the values that they stand among.
+TYPED = ("_FillValue", "missing_value")
+
+
+def write_attributes(thing: Any, values: Mapping[str, Any]) -> None:
+    """Give a group or a dataset these attributes."""
+    shape, dtype = getattr(thing, "shape", None), getattr(thing, "dtype", None)
+    for key, value in values.items():
+        if key == AXES and shape is not None and _name_each(value, len(shape)):
+            for axis, name in zip(thing.dims, value, strict=True):
+                axis.label = name
+        elif key in TYPED and dtype is not None and dtype.kind in "iuf" and _fits(value, dtype):
+            thing.attrs[key] = np.asarray(value, dtype)
+        else:
+            thing.attrs[key] = attribute(value)
+
+
+def attach_axes(file: Any, names: Sequence[str]) -> None:
+    """A field that is called like an axis of others, and has a number for each place on it, is its scale."""
+    found = {name: file[name] for name in names if hasattr(file.get(name), "dims")}
+    scales = {name: one for name, one in found.items() if one.ndim == 1 and one.dims[0].label == name}
+    for name, one in scales.items():
+        if one.dtype.kind in "iuf":
+            one.make_scale(name)
+    for name, one in found.items():
+        for number, axis in enumerate(one.dims):
+            scale = scales.get(axis.label)
+            if scale is None or name == axis.label or scale.dtype.kind not in "iuf":
+                continue
+            if scale.shape[0] == one.shape[number]:
+                axis.attach_scale(scale)
+
+
+def _name_each(value: Any, axes: int) -> bool:
+    good = isinstance(value, list | tuple) and len(value) == axes
+    return good and all(isinstance(one, str) for one in value)
+
+
+def _fits(value: Any, dtype: np.dtype[Any]) -> bool:
+    one = np.asarray(value)
+    return one.dtype.kind in "iuf" and (dtype.kind == "f" or bool((one.astype(dtype) == one).all()))
+
+
+def attribute(value: Any) -> Any:
+    """Convert a value to one that HDF5 can hold: numbers, texts, arrays of one kind; else its JSON."""
+    if isinstance(value, list | tuple):
+        kinds = {type(one) for one in value}
+        if not value or kinds == {str} or kinds <= {int, float, bool}:
+            return list(value)
+    elif not isinstance(value, dict | None):
+        return value
+    return json.dumps(value, ensure_ascii=False)
+
+
+# -- growing ------------------------------------------------------------------------------------------
+# Datasets of an HDF5 file that grow: new rows behind those that are there.
+#
+# The library changes a file all over when it appends to it. It works on an :class:`~.sink.Overlay`, so that
+# what it changes is written by one change at the end, and a killed writer leaves the file as it was.
+
+RESERVED = "batchplant"
+# Rows and cells of varying length are handed to the library this many bytes at a time.
+PART_BYTES = 16 << 20
+HINT = "make it with resizable=True (--to-option resizable=true), so that more can follow"
+
+# Type and shape of the rows of a dataset.
+Rows = tuple[Any, tuple[int, ...]]
+
+
+class GrowingWriter(Writer):
+    """The half of the writer that appends."""
+
+    appends: ClassVar[bool] = True
+    _library: Any
+    _sink: Sink
+
+    @abstractmethod
+    def _array(self, spool: str, dtype: np.dtype[Any], shape: tuple[int, ...] = ()) -> npt.NDArray[Any]:
+        """A spool, mapped."""
+
+    @abstractmethod
+    def _add_varying(self, file: Any, where: str, name: str, field: Field) -> None:
+        """The cells of varying length of a field, behind those that are there."""
+
+    @abstractmethod
+    def _write_note(self, file: Any, chunks: str) -> None: ...
+
+    def _begin_append(self, base: Reader, state: dict[str, Any]) -> None:
+        super()._begin_append(base, state)
+        with self._opened(self.path, "r", locking=False) as file:
+            # Files of others have no such datasets, and nothing in them is missing.
+            self._noted = RESERVED in file.attrs
+            reason = obstacle(file, {dataset: rows for dataset, _, rows in self._datasets()})
+        if reason is not None:
+            raise self.cannot_append(reason)
+
+    @contextlib.contextmanager
+    def _opened(self, what: Any, mode: str, **how: Any) -> Iterator[Any]:
+        try:
+            with self._library.File(what, mode, **how) as file:
+                yield file
+        except OSError as error:
+            raise self.cannot_append(f"the library does not open it: {error}") from None
+
+    def _datasets(self) -> Iterator[tuple[str, str, Rows]]:
+        """Every dataset that grows, the spool of its rows, and what they are."""
+        for name, field in self.schema.items():
+            where, dense = name.replace(".", "/"), dense_of(field)
+            if dense is not None:
+                dtype = np.dtype(np.int64) if dense[0].kind in "mM" else dense[0]
+                yield where, f"{name}/data", (dtype, dense[1])
+            else:
+                yield where, "", (varying_kind(self._library, field)[0], ())
+            if field.optional and self._noted:
+                yield f"{RESERVED}/valid/{where}", f"{name}/valid", (np.dtype("?"), ())
+            if isinstance(field, Image) and self._noted:
+                yield f"{RESERVED}/shape/{where}", f"{name}/shape", (np.dtype(np.int32), (3,))
+
+    def _finish_append(self, tail: str) -> str:
+        self._sink = sink = Overlay(Path(self.path), self.partial.folder / tail)
+        with contextlib.closing(sink):
+            with self._opened(sink, "r+", libver="v110") as file:
+                for dataset, spool, (dtype, shape) in self._datasets():
+                    if spool:
+                        write_rows(file[dataset], self._array(spool, dtype, shape), sink.check)
+                for name, field in self.schema.items():
+                    if dense_of(field) is None:
+                        self._add_varying(file, name.replace(".", "/"), name, field)
+                if self._noted:
+                    self._write_note(file, str(json.loads(bytes(file.attrs[RESERVED])).get("chunks", "")))
+            sink.check()
+            self._patches = patches(sink, self.partial.folder / tail, self.partial.name)
+        return tail
+
+    def _changes(self, name: str) -> tuple[list[Patch], list[tuple[str, str]]]:
+        return self._patches, []
+
+
+def varying_kind(library: Any, field: Field) -> tuple[Any, np.dtype[Any]]:
+    """The type of cells of varying length, and that of what they are made of."""
+    dtype: np.dtype[Any] = np.dtype(np.uint8)
+    if isinstance(field, Tensor) and field.flat:
+        dtype = np.dtype(field.dtype)
+        dtype = np.dtype(np.int64) if dtype.kind in "mM" else dtype
+    text = isinstance(field, Text | Json)
+    return library.string_dtype() if text else library.vlen_dtype(dtype), dtype
+
+
+def obstacle(file: Any, rows: dict[str, Rows]) -> str | None:
+    """Why rows cannot be added to datasets; None where they can."""
+    for name, (dtype, shape) in rows.items():
+        found = file.get(name)
+        if found is None or not hasattr(found, "maxshape"):
+            return f"there is no dataset {name} that could grow; {HINT}"
+        if not found.maxshape or found.maxshape[0] is not None:
+            return f"the dataset {name} has a fixed size; {HINT}"
+        if found.dtype != dtype or found.shape[1:] != shape:
+            return f"the dataset {name} has rows of {found.dtype} {found.shape[1:]}, not of {dtype} {shape}"
+    return None
+
+
+def patches(overlay: Overlay, tail: Path, name: str) -> list[Patch]:
+    """Changes to a file: overwritten and appended bytes."""
+    result = [Patch(tail.name, name, overlay.before)]
+    for number, (offset, data) in enumerate(overlay.edits()):
+        edit = tail.with_name(f"edit-{number}")
+        edit.write_bytes(data)
+        result.append(Patch(edit.name, name, offset))
+    return result
+
+
+def grow(dataset: Any, rows: int) -> int:
+    """Make room for more rows; the number of the first of them."""
+    first = int(dataset.shape[0])
+    dataset.resize(first + rows, axis=0)
+    return first
+
+
+def write_rows(dataset: Any, array: npt.NDArray[Any], check: Callable[[], None]) -> None:
+    """Rows behind those that are there, some at a time."""
+    first = grow(dataset, len(array))
+    step = max(1, PART_BYTES // max(1, array.nbytes // max(1, len(array))))
+    for start in range(0, len(array), step):
+        part = array[start : start + step]
+        dataset[first + start : first + start + len(part)] = part
+        check()
+
+
+# -- writer -------------------------------------------------------------------------------------------
 
 FILE = "file.h5"
 # Large enough that reading and unpacking one is worth it, small enough that a window of 32 stays in memory.
 CHUNK_BYTES = 1 << 20
-# Cells of varying length are handed to the library this many bytes at a time.
-PART_BYTES = 16 << 20
 # References to such cells in a chunk.
 CELLS = 4096
 PLUGINS = {"zstd": "Zstd", "blosc": "Blosc", "blosc2": "Blosc2", "lz4": "LZ4", "bitshuffle": "Bitshuffle"}

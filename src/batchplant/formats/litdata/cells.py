@@ -2,19 +2,292 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import json
 import math
+import struct
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ...codecs import npy
 from ...codecs.arrays import check_bytes
+from ...codecs.infer import infer_image
 from ...errors import DecodeError
-from ...schema import Field, Tensor
+from ...schema import (
+    Audio,
+    Bool,
+    Bytes,
+    Decimal,
+    Field,
+    Float,
+    Image,
+    Int,
+    Json,
+    List,
+    Struct,
+    Tensor,
+    Text,
+    Uuid,
+    Video,
+)
 from ...schema.columns import I64, U8, Column, Ragged, as_bytes, dense_of
+from ...storage import NOTE_ERRORS, limits, parse
 from ..base.shards import Inner, numbers_at, pil, wrong
-from . import nested
-from .encodings import NUMBERS, Encoding, stored_dtype
+
+# -- encodings ----------------------------------------------------------------------------------------
+# Values of LitData: which encoding a field has, and which field an encoding tells.
+#
+# ====================== ======================================== ======================================
+# encoding               bytes                                    kind, where nobody says another
+# ====================== ======================================== ======================================
+# int, float, bool       int64, float64, a byte of 0 or 1         Int, Float, Bool
+# str, text              UTF-8                                    Text
+# bytes                  as they are                              Bytes
+# json                   JSON text, or packed (see below)          Json
+# jpeg, image:EXT        the file                                 Image, by what the first cells are
+# pil                    u32 width, height, length; mode; pixels  Image, raw
+# no_header_numpy:D      the values of an array with one axis     Tensor(D, (None,))
+# no_header_tensor:D     the same                                 the same
+# numpy                  u32 dtype, axes, sizes; values           Tensor(…, (None, …)), as the first has
+# tensor                 the same, the u32 big-endian             the same
+# video:EXT, audio:EXT   the file                                 Video, Audio
+# pickle                 a pickle                                 none; Bytes, if the caller says so
+# all others             their own                                Bytes
+# ====================== ======================================== ======================================
+#
+# Arrays of NumPy and tensors of torch have other numbers for their dtypes.
+
+NUMPY = (
+    "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64",
+    "complex64", "complex128", "bool",
+)  # fmt: skip
+# Torch has two names for many.
+TORCH = (
+    "float32", "float32", "float64", "float64", "complex64", "complex64", "complex128", "complex128",
+    "float16", "float16", None, "uint8", "int8", "int16", "int16", "int32", "int32", "int64", "int64", "bool",
+    "uint16",
+)  # fmt: skip
+NUMBERS = {"int": "int64", "float": "float64", "bool": "uint8"}
+IMAGE_ENCODINGS = ("jpeg", "image")
+MOST_AXES = 63
+
+
+@dataclasses.dataclass(frozen=True)
+class Encoding:
+    """An encoding, taken apart. ``form``: what two share whose cells have the same bytes.
+
+    ``dtype``: of numbers, and of arrays where all cells share it.
+    """
+
+    text: str
+    form: str
+    dtype: str | None = None
+
+    @property
+    def codes(self) -> tuple[str | None, ...]:
+        """The dtypes by their numbers."""
+        return TORCH if "tensor" in self.text else NUMPY
+
+    @property
+    def order(self) -> str:
+        """Size of the numbers before the values of an array."""
+        return ">" if self.text == "tensor" else "<"
+
+
+@functools.lru_cache(1024)
+def parse_encoding(text: str) -> Encoding:
+    """The encoding of that name. LitData's users make some of their own: what is not known is bytes."""
+    name, _, rest = text.partition(":")
+    if text in NUMBERS:
+        return Encoding(text, text, NUMBERS[text])
+    if text in ("numpy", "tensor"):
+        return Encoding(text, "array")
+    if name in ("no_header_numpy", "no_header_tensor"):
+        codes = NUMPY if name == "no_header_numpy" else TORCH
+        known = rest.isdecimal() and len(rest) < 4 and int(rest) < len(codes)
+        dtype = codes[int(rest)] if known else None
+        return Encoding(text, "plain") if dtype is None else Encoding(text, "flat", dtype)
+    return Encoding(text, text if text in ("pil", "json", "pickle") else "plain")
+
+
+def stored_dtype(dtype: np.dtype[Any]) -> str | None:
+    """Return LitData's encoding of a dtype; None if it has none."""
+    name = "int64" if dtype.kind in "mM" else dtype.name
+    return name if name in NUMPY else None
+
+
+def encoding_of(field: Field) -> Encoding:
+    """Choose the encoding of a field."""
+    return parse_encoding(_text_of(field))
+
+
+def _text_of(field: Field) -> str:
+    if isinstance(field, Tensor):
+        stored = stored_dtype(np.dtype(field.dtype))
+        if stored is None or len(field.shape) > MOST_AXES:
+            return "bytes"
+        return f"no_header_numpy:{NUMPY.index(stored)}" if len(field.shape) == 1 else "numpy"
+    dense = dense_of(field)
+    if dense is not None:
+        # LitData's int is an int64: of larger numbers we make an array with one value.
+        large = dense[0] == np.uint64
+        return "bool" if isinstance(field, Bool) else "float" if dense[0].kind == "f" else (
+            f"no_header_numpy:{NUMPY.index('uint64')}" if large else "int"
+        )  # fmt: skip
+    if isinstance(field, Image) and not field.optional:
+        # LitData opens whatever is in it by its content.
+        return "pil" if field.encoding == "raw" else "jpeg"
+    if isinstance(field, Json | List | Struct):
+        return "json"
+    return "str" if isinstance(field, Text | Uuid | Decimal) else "bytes"
+
+
+def holds(encoding: Encoding, field: Field) -> bool:
+    """True if cells of this encoding can be those of a field."""
+    if encoding.form == "pickle":
+        return type(field) is Bytes
+    usual = encoding_of(field)
+    return (usual.form, usual.dtype) == (encoding.form, encoding.dtype)
+
+
+def field_of(encoding: Encoding, cells: Ragged) -> Field:
+    """The field that a value seems to be, where only its encoding and its first cells tell."""
+    name = encoding.text.partition(":")[0]
+    if encoding.form in NUMBERS:
+        return {"int": Int(), "float": Float(), "bool": Bool()}[encoding.form]
+    if encoding.form == "flat":
+        return Tensor(str(encoding.dtype), (None,))
+    if encoding.form == "array":
+        return _array_field(encoding, cells)
+    if encoding.form == "pil":
+        return pil.field_of(cells)
+    if name in IMAGE_ENCODINGS:
+        image = infer_image(cells) if len(cells) else None
+        return Image() if image is None and not len(cells) else image or Bytes()
+    known: dict[str, Field] = {
+        "str": Text(),
+        "text": Text(),
+        "json": Json(),
+        "video": Video(),
+        "audio": Audio(),
+    }
+    return known.get(name, Bytes())
+
+
+def _array_field(encoding: Encoding, cells: Ragged) -> Field:
+    head = cells.data[: 8 if len(cells) and cells.sizes[0] >= 8 else 0].view(encoding.order + "u4").tolist()
+    if not head:
+        return Bytes()
+    code, axes = head
+    dtype = encoding.codes[code] if code < len(encoding.codes) else None
+    return Bytes() if dtype is None or axes > MOST_AXES else Tensor(dtype, (None,) * axes)
+
+
+def vague(encoding: Encoding) -> bool:
+    """True if the first cells have to tell the field."""
+    return encoding.form in ("array", "pil") or encoding.text.partition(":")[0] in IMAGE_ENCODINGS
+
+
+# -- nested -------------------------------------------------------------------------------------------
+# Lists and dicts as LitData packs them: ``json`` cells that are no JSON text, made such text.
+#
+# Little-endian. A value is a byte that says its type, and then: u32 length and JSON text (0); u32 count and
+# as many texts (1), int64 (2), float64 (3) or bytes of 0 or 1 (4); u32 count and as many keys, each a text,
+# with values (5); u32 rows, u32 keys, the keys, and for each row a tagged value for each key (6); a text (7),
+# an int64 (8), a float64 (9), a byte of 0 or 1 (10), nothing (11). A text is u32 length and UTF-8. In rows
+# the tags are 16 (nothing), 17 (text), 18 (int64), 19 (float64), 20 (bool). JSON text begins with a byte
+# above 32.
+
+# A byte up to this is a tag; JSON text begins with another.
+TAGS = 0x20
+# In memory, a value of Python takes up to this.
+OBJECT = 64
+
+_U32, _I64, _F64 = struct.Struct("<I"), struct.Struct("<q"), struct.Struct("<d")
+_IN_ROWS = {16: 11, 17: 7, 18: 8, 19: 9, 20: 10}
+
+
+def text_of(data: bytes) -> bytes:
+    """The JSON text of a packed value."""
+    reader = _Packed(data)
+    try:
+        value = reader.value()
+        if reader.at != len(data):
+            raise ValueError(f"{len(data) - reader.at} bytes are left over")
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    except (*NOTE_ERRORS, struct.error) as error:
+        raise DecodeError(f"not a list or dict as LitData packs them: {error}") from None
+
+
+class _Packed:
+    def __init__(self, data: bytes) -> None:
+        self.data, self.at = data, 0
+
+    def take(self, size: int) -> bytes:
+        result = self.data[self.at : self.at + size]
+        if len(result) != size:
+            raise ValueError(f"{size} bytes are needed at byte {self.at}")
+        self.at += size
+        return result
+
+    def count(self, width: int) -> int:
+        """A number of parts that take at least so many bytes each."""
+        count: int = _U32.unpack(self.take(4))[0]
+        if count * width > len(self.data) - self.at:
+            raise ValueError(
+                f"{count} parts at byte {self.at}, and {len(self.data) - self.at} bytes are left"
+            )
+        # One byte can become an object of Python.
+        limits.check("a list", OBJECT * count, len(self.data))
+        return count
+
+    def text(self) -> str:
+        return self.take(self.count(1)).decode()
+
+    def value(self) -> Any:
+        return self.tagged(self.take(1)[0])
+
+    def tagged(self, tag: int) -> Any:
+        if tag in (2, 3):
+            values = self.take(8 * self.count(8))
+            return np.frombuffer(values, "<i8" if tag == 2 else "<f8").tolist()
+        if tag == 4:
+            return [byte != 0 for byte in self.take(self.count(1))]
+        if tag in (8, 9):
+            return (_I64 if tag == 8 else _F64).unpack(self.take(8))[0]
+        return self.of_parts(tag)
+
+    def of_parts(self, tag: int) -> Any:
+        if tag == 0:
+            return parse(self.take(self.count(1)), finite=False)
+        if tag == 1:
+            return [self.text() for _ in range(self.count(4))]
+        if tag == 5:
+            return {self.text(): self.value() for _ in range(self.count(5))}
+        if tag == 6:
+            return self.rows()
+        if tag == 7:
+            return self.text()
+        if tag == 10:
+            return self.take(1) != b"\0"
+        if tag == 11:
+            return None
+        raise ValueError(f"there is no type {tag}, at byte {self.at}")
+
+    def rows(self) -> list[dict[str, Any]]:
+        count, names = _U32.unpack(self.take(4))[0], self.count(4)
+        keys = [self.text() for _ in range(names)]
+        if not keys or count * names > len(self.data) - self.at:
+            raise ValueError(f"{count} rows of {names} values, and {len(self.data) - self.at} bytes are left")
+        # Every row has all keys again in its text.
+        limits.check("a list of rows", count * (OBJECT * names + sum(map(len, keys))), len(self.data))
+        return [{key: self.tagged(_IN_ROWS.get(self.take(1)[0], -1)) for key in keys} for _ in range(count)]
+
+
+# -- cells --------------------------------------------------------------------------------------------
 
 
 def looks(encoding: Encoding) -> bool:
@@ -37,7 +310,7 @@ def inner(encoding: Encoding, field: Field, data: U8 | None, starts: I64, sizes:
         return pil.inner(data, starts, sizes)
     if encoding.form == "json":
         wrong(sizes == 0, "it is empty, and no JSON")
-        return Inner(starts, sizes) if (data[starts] > nested.TAGS).all() else None
+        return Inner(starts, sizes) if (data[starts] > TAGS).all() else None
     if not isinstance(field, Tensor):
         return Inner(starts, sizes)
     heads, _ = _shapes(encoding, field, data, starts, sizes)
@@ -89,7 +362,7 @@ def _document(cell: U8 | None, row: int) -> bytes:
     assert cell is not None
     data = cell.tobytes()
     try:
-        return data if data[0] > nested.TAGS else nested.text_of(data)
+        return data if data[0] > TAGS else text_of(data)
     except DecodeError as error:
         error.sample = row
         raise
@@ -138,7 +411,7 @@ def packed(encoding: Encoding, field: Field, column: Column) -> Ragged:
 def _as_text(column: Ragged) -> Ragged:
     """JSON may begin with a space, which LitData would take for a tag."""
     starts = column.starts[column.sizes > 0]
-    if (column.data[starts] > nested.TAGS).all():
+    if (column.data[starts] > TAGS).all():
         return column
     return Ragged.from_cells([b"" if cell is None else cell.tobytes().strip() for cell in column])
 

@@ -7,13 +7,175 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import BatchplantError, DamagedError, NotFoundError, OptionError, Problem, UnsafeError
-from ...schema import Field, Schema, Tensor
-from ...schema.columns import I64, U8, Columns, Ragged, Spans
-from ...storage import Source, is_remote, join, limits, open_source
+from ...codecs.arrow import column_of
+from ...errors import (
+    BatchplantError,
+    DamagedError,
+    NotFoundError,
+    OptionError,
+    Problem,
+    SchemaError,
+    UnsafeError,
+)
+from ...schema import Bool, Bytes, Field, Float, Int, Json, Schema, Tensor, Text
+from ...schema.columns import I64, U8, Columns, Flags, Ragged, Spans, as_bytes, concat_columns
+from ...storage import Source, is_remote, join, limits, open_source, tree
+from ...storage.compressed import UnpackedSource
+from ..base.ipc import Part
 from ..base.records import GivenSchema, given_schema
-from ..base.shards import Inner, Opened, Shards, ShardsReader
-from . import cells, chunks, encodings, index, tables
+from ..base.shards import Inner, Opened, Shards, ShardsReader, records_of, table_of
+from . import cells, layout
+from .cells import Encoding
+from .layout import Chunk, Index, unpack
+
+# -- tables -------------------------------------------------------------------------------------------
+# Chunks that are Arrow tables: so LitData keeps samples that are dicts of texts, numbers, bytes and lists.
+#
+# Such a chunk has the usual table, in which all samples are empty, and behind it an Arrow IPC file, its
+# size as u32, and ``LDARW01`` and a zero. It is read as if its rows were the usual samples.
+
+MAGIC = b"LDARW01\0"
+TAIL = 4 + len(MAGIC)
+
+Tables = dict[str, tuple[Encoding, bool]]
+
+
+def field_of(encoding: Encoding, *, optional: bool) -> Field:
+    """The field of a column of these tables."""
+    kinds: dict[str, type[Field]] = {
+        "int": Int, "float": Float, "bool": Bool, "str": Text, "bytes": Bytes, "json": Json,
+    }  # fmt: skip
+    return kinds[encoding.text](optional=optional)
+
+
+def has_table(source: Source) -> bool:
+    """True if a chunk ends with one."""
+    return source.size > TAIL and source.view(source.size - len(MAGIC), len(MAGIC)).tobytes() == MAGIC
+
+
+def open_table(source: Source, samples: int, tables: Tables) -> Opened:
+    """The rows of a chunk's table as samples."""
+    size = int(source.array("<u4", source.size - TAIL, 1)[0])
+    start = source.size - TAIL - size
+    if start < 0:
+        raise DamagedError(f"a table of {size} bytes does not lie in it", offset=source.size - TAIL)
+    try:
+        part = Part(UnpackedSource(source.path, source.view(start, size)))
+    except SchemaError as error:
+        raise DamagedError(f"its table is not one of LitData: {error.message}", offset=start) from None
+    if sum(part.rows) != samples:
+        raise DamagedError(f"its table has {sum(part.rows)} rows, and the index says {samples} samples")
+    columns = Columns.read(tables, lambda name: _column(part, name, tables[name], samples))
+    absent: dict[str, Flags] = {}
+    for name, column in columns.items():
+        if isinstance(column, Ragged) and column.valid is not None:
+            absent[name] = ~column.valid
+    made = [
+        cells.packed(table, field_of(table, optional=optional), columns[name])
+        for name, (table, optional) in tables.items()
+    ]
+    records = records_of(made, [True] * len(made))
+    table = (4 * (samples + 2) + records.offsets).astype("<u4")
+    head = np.array([samples], "<u4")
+    whole = np.concatenate([as_bytes(head), as_bytes(table), records.data])
+    return Opened(UnpackedSource(source.path, whole), table, absent)
+
+
+def _column(part: Part, name: str, told: tuple[Encoding, bool], samples: int) -> Ragged | np.ndarray:
+    encoding, optional = told
+    field = field_of(encoding, optional=optional)
+    if name not in part.schema.names:
+        if not optional:
+            raise DamagedError("its table has no such column")
+        # No sample of this chunk had the key.
+        return Ragged.from_cells([None] * samples)
+    found, first = [], 0
+    for number, rows in enumerate(part.rows):
+        try:
+            found.append(column_of(field, part.load(number, [name]).column(name)))
+        except BatchplantError as error:
+            error.sample = None if error.sample is None else first + error.sample
+            raise
+        # The library raises what it likes on nonsense.
+        except Exception as error:
+            message = str(error).strip().split("\n")[0]
+            raise DamagedError(f"its table cannot be read: {message}") from None
+        first += rows
+    return concat_columns(found)
+
+
+# -- chunks -------------------------------------------------------------------------------------------
+# The files of chunks: which one to read, and whether it is what the index says.
+
+
+def open_file(folder: str, index: Index, chunk: Chunk) -> Source:
+    """The file of a chunk."""
+    path, _ = file_of(folder, index, chunk)
+    try:
+        return open_source(path)
+    except NotFoundError:
+        raise DamagedError("the index lists it, but it is not there", path=path) from None
+
+
+def load(
+    folder: str, index: Index, chunk: Chunk, source: Source, *, by_table: bool, block: int | None
+) -> Opened:
+    """A chunk as the usual samples, whatever it is; ``block``: tokens of a sample, where they are cut so."""
+    path, packed = file_of(folder, index, chunk)
+    # Old versions of LitData (0.2.30) did not count the table.
+    sizes = chunk.size, chunk.size + 4 * (chunk.samples + 2)
+    try:
+        if not (packed and index.level == "chunk"):
+            _check_size(source, sizes)
+        if by_table and index.tables is not None:
+            if has_table(source):
+                return open_table(source, chunk.samples, index.tables)
+            if [(name, table) for name, (table, _) in index.tables.items()] != index.columns:
+                raise DamagedError("it holds no Arrow table, as the first chunk does")
+        if packed:
+            source = unpack(source, index.level, chunk.samples, sizes[1])
+            if index.level == "chunk":
+                _check_size(source, sizes)
+        opened = Opened(source, table_of(source, chunk.samples, path))
+        return opened if block is None else _in_blocks(index, chunk, opened, block)
+    except BatchplantError as error:
+        raise error.at(path=path) from None
+
+
+def _check_size(source: Source, sizes: tuple[int, int]) -> None:
+    if source.size not in sizes:
+        raise DamagedError(f"it has {source.size} bytes, and the index says {sizes[0]}")
+
+
+def _in_blocks(index: Index, chunk: Chunk, opened: Opened, block: int) -> Opened:
+    start, width = 4 * len(opened.table) + 4, np.dtype(str(index.columns[0][1].dtype)).itemsize
+    dim = chunk.dim or 0
+    if start + dim * width > opened.source.size:
+        raise DamagedError(f"the index says {dim} tokens, more than it has")
+    ends = start + np.arange(dim // block + 1, dtype=np.int64) * (block * width)
+    return Opened(opened.source, ends.astype(np.uint32), head=start)
+
+
+def check_counts(folder: str, index: Index) -> None:
+    """DamagedError where a file is too small for the samples that the index says."""
+    for chunk in index.chunks:
+        path, packed = file_of(folder, index, chunk)
+        size = tree.size_below(path)
+        if 4 * (chunk.samples + 2) > (limits.allowed(size) if packed else size):
+            raise DamagedError(f"{chunk.samples} samples do not fit into its {size} bytes", path=path)
+
+
+def file_of(folder: str, index: Index, chunk: Chunk) -> tuple[str, bool]:
+    """The file to read, and whether it is packed; LitData may have unpacked it already."""
+    path = join(folder, chunk.name)
+    if index.unpacked_whole:
+        raw = join(folder, chunk.name.replace(f".{index.compression}", ""))
+        if raw != path and not is_remote(raw) and tree.is_file(raw):
+            return raw, False
+    return path, index.compression is not None
+
+
+# -- reader -------------------------------------------------------------------------------------------
 
 
 class LitDataReader(ShardsReader):
@@ -28,7 +190,7 @@ class LitDataReader(ShardsReader):
         self, path: str, *, schema: GivenSchema | str | None = None, block_size: int | None = None
     ) -> None:
         self.path = path
-        self.index = found = index.read(path)
+        self.index = found = layout.read(path)
         if block_size is not None and (not found.bare or block_size < 1):
             takes = "is 1 or more" if found.bare else "is for sets of tokens, and this is none"
             raise OptionError(f"block_size {takes}", path=path)
@@ -49,7 +211,7 @@ class LitDataReader(ShardsReader):
                 for chunk in found.chunks
             ],
             [(name, None) for name, _ in self.columns],
-            lambda number: chunks.open_file(path, found, found.chunks[number]),
+            lambda number: open_file(path, found, found.chunks[number]),
             self._load,
             lambda number: self.by_table or found.compression is not None,
             remote=is_remote(path),
@@ -58,7 +220,7 @@ class LitDataReader(ShardsReader):
         self.length = int(self.shards.firsts[-1])
         # Whoever shuffles takes a number for each sample, so many have to be there.
         if 8 * self.length > limits.allowed():
-            chunks.check_counts(path, found)
+            check_counts(path, found)
         self.missing = None if found.note is None else found.note.missing
         self._set_schema(self._told(), schema)
         allowed = () if schema is None else given_schema(schema)
@@ -70,27 +232,27 @@ class LitDataReader(ShardsReader):
         if not self.index.chunks:
             return False
         try:
-            return tables.has_table(open_source(join(self.path, self.index.chunks[0].name)))
+            return has_table(open_source(join(self.path, self.index.chunks[0].name)))
         except NotFoundError:
             # Whoever reads it will meet the same, and say so.
             return False
 
     def _load(self, number: int, source: Source) -> Opened:
         chunk = self.index.chunks[number]
-        return chunks.load(self.path, self.index, chunk, source, by_table=self.by_table, block=self._block)
+        return load(self.path, self.index, chunk, source, by_table=self.by_table, block=self._block)
 
     def _told(self) -> Schema:
         if self.by_table and self.index.tables is not None:
             told = self.index.tables.items()
-            return Schema({name: tables.field_of(one, optional=may) for name, (one, may) in told})
+            return Schema({name: field_of(one, optional=may) for name, (one, may) in told})
         if self._block is not None:
             [(name, one)] = self.columns
             return Schema({name: Tensor(str(one.dtype), (self._block,))})
         if self.index.note is not None:
             return self.index.note.schema
-        first = self._first_cells([name for name, one in self.columns if encodings.vague(one)])
+        first = self._first_cells([name for name, one in self.columns if cells.vague(one)])
         none = Ragged.from_cells([])
-        return Schema({name: encodings.field_of(one, first.get(name, none)) for name, one in self.columns})
+        return Schema({name: cells.field_of(one, first.get(name, none)) for name, one in self.columns})
 
     # -- reading ---------------------------------------------------------------------------------------
 
@@ -112,7 +274,7 @@ class LitDataReader(ShardsReader):
                 )  # fmt: skip
 
     def _holds(self, name: str, field: Field) -> str | None:
-        return None if encodings.holds(self._encodings[name], field) else self._encodings[name].text
+        return None if cells.holds(self._encodings[name], field) else self._encodings[name].text
 
     def _look(self, name: str) -> bool:
         return cells.looks(self._encodings[name])
@@ -124,7 +286,7 @@ class LitDataReader(ShardsReader):
         return cells.made(self._encodings[name], self.schema[name], found)
 
     def _file_of(self, number: int) -> str:
-        return chunks.file_of(self.path, self.index, self.index.chunks[number])[0]
+        return file_of(self.path, self.index, self.index.chunks[number])[0]
 
     def _stored_bytes(self) -> int:
         return sum(chunk.size for chunk in self.index.chunks)

@@ -14,9 +14,8 @@ from ...errors import OptionError, SchemaError
 from ...schema import Schema, Tensor
 from ...schema.columns import I64, U8, Columns, Ragged
 from ..base.shards import MOST, NOTE, Note, ShardsWriter, records_of
-from . import cells, index, spec
-from .index import LEVELS, TOKENS, TREES
-from .packing import BATCH, pack, packed_chunk
+from . import cells, layout
+from .layout import BATCH, LEVELS, TOKENS, TREES, pack, packed_chunk
 from .reader import LitDataReader
 
 LIMIT = 1 << 26
@@ -57,7 +56,7 @@ class LitDataWriter(ShardsWriter):
         super().__init__(path, schema, options)
 
     def _begin(self, state: dict[str, Any] | None) -> None:
-        self._columns = index.columns_of(self.schema)
+        self._columns = layout.columns_of(self.schema)
         self._flags = Note.of(self.schema).missing
         self._first = 0
         if self._tokens:
@@ -128,14 +127,14 @@ class LitDataWriter(ShardsWriter):
             assert isinstance(self.base, LitDataReader)
             said = dict(self.base.index.said)
             said["chunks"] = [*said["chunks"], *made]
-            return index.document(said, sums)
+            return layout.document(said, sums)
         inside = self._level if self._compression is not None and self._level != "chunk" else None
         config = {
             "chunk_bytes": self._limit, "chunk_size": None, "compression": self._compression,
             "compression_level": inside, "ipc_compression": None,
             "compression_batch_size": BATCH if inside == "batch" else None,
             "data_format": [column.text for _, column in self._columns],
-            "data_spec": spec.single() if self._tokens else spec.dict_of([name for name, _ in self._columns]),
+            "data_spec": layout.spec_of(None if self._tokens else [name for name, _ in self._columns]),
             "types": None, "encryption": None, "item_loader": TOKENS if self._tokens else TREES,
         }  # fmt: skip
-        return index.document({"chunks": made, "config": config, NOTE: Note.of(self.schema).said}, sums)
+        return layout.document({"chunks": made, "config": config, NOTE: Note.of(self.schema).said}, sums)

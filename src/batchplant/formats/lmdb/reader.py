@@ -15,8 +15,7 @@ from ...storage import Entry, MappedSource
 from ...storage.index import FileGroup
 from ..base.records import GivenSchema, Note, RecordReader, given_schema
 from . import pages
-from .codec import Codec
-from .values import PROBED_SAMPLES, codec_of
+from .values import PROBED_SAMPLES, Codec, codec_of
 
 KEY = "key"
 # So many transactions leave the pages alone that were in use before them.

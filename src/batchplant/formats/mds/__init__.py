@@ -17,7 +17,7 @@ from __future__ import annotations
 from ...schema import EVERY_KIND
 from ..base.capabilities import Capabilities
 from ..base.format import Format
-from .index import sniff
+from .layout import sniff
 from .reader import MdsReader
 from .writer import MdsWriter
 

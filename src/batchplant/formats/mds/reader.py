@@ -2,22 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from ...codecs.arrays import check_bytes
-from ...errors import BatchplantError, Problem
+from ...errors import BatchplantError, DamagedError, NotFoundError, Problem
 from ...schema import Field, Schema, Text
 from ...schema.columns import I64, U8, Ragged
-from ...storage import is_remote, limits, open_source
+from ...storage import Source, is_remote, join, limits, open_source, tree
+from ...storage.files import stat_files
 from ..base.records import GivenSchema
-from ..base.shards import Inner, Shards, ShardsReader
-from . import cells, index, shards
-from .encodings import DIGITS, IMAGE_ENCODINGS, holds
-from .index import Shard
-from .packing import digest
+from ..base.shards import Inner, Opened, Shards, ShardsReader, table_of
+from . import cells, layout
+from .cells import DIGITS, IMAGE_ENCODINGS, holds
+from .layout import Shard, digest, unpack
+
+# -- shards -------------------------------------------------------------------------------------------
+# The files of shards: which one to read, and whether it is what the index says.
+
+
+def open_file(folder: str, shard: Shard) -> Source:
+    """The file of a shard, which has the size that the index says."""
+    path, packed = file_of(folder, shard)
+    try:
+        source = open_source(path)
+    except NotFoundError:
+        raise DamagedError("the index lists it, but it is not there", path=path) from None
+    told = shard.raw if packed is None else shard.packed
+    if told is None or source.size != told.size:
+        said = 0 if told is None else told.size
+        raise DamagedError(f"it has {source.size} bytes, and the index says {said}", path=path)
+    return source
+
+
+def load(folder: str, shard: Shard, source: Source) -> Opened:
+    """A shard of this file, unpacked where it is packed."""
+    path, packed = file_of(folder, shard)
+    if packed is not None:
+        source = unpack(source, packed, shard.raw.size)
+    try:
+        return Opened(source, table_of(source, shard.samples, path))
+    except BatchplantError as error:
+        raise error.at(path=path) from None
+
+
+def check_sizes(folder: str, every: Sequence[Shard]) -> None:
+    """DamagedError where a file has not the bytes that the index says."""
+    known = [-1] * len(every)
+    if not is_remote(folder):
+        known = stat_files(folder, [one.raw.name for one in every])[0].tolist()
+    for shard, at_least in zip(every, known, strict=True):
+        if shard.raw.size <= at_least and shard.packed is None:
+            continue
+        path, packed = file_of(folder, shard)
+        size = tree.size_below(path)
+        if shard.raw.size > (size if packed is None else limits.allowed(size)):
+            raise DamagedError(f"the index says {shard.raw.size} bytes, and it has {size}", path=path)
+
+
+def file_of(folder: str, shard: Shard) -> tuple[str, str | None]:
+    """The file to read, and how it is packed; Streaming may have unpacked it already."""
+    raw = join(folder, shard.raw.name)
+    if shard.packed is None or (not is_remote(raw) and tree.is_file(raw)):
+        return raw, None
+    return join(folder, shard.packed.name), shard.compression
+
+
+# -- reader -------------------------------------------------------------------------------------------
 
 
 class MdsReader(ShardsReader):
@@ -29,7 +82,7 @@ class MdsReader(ShardsReader):
 
     def __init__(self, path: str, *, schema: GivenSchema | str | None = None) -> None:
         self.path = path
-        self.index = index.read(path)
+        self.index = layout.read(path)
         self.columns = self.index.columns
         self._encodings = dict(self.columns)
         self.width = len(self.columns)
@@ -37,15 +90,15 @@ class MdsReader(ShardsReader):
         self.shards = Shards(
             [one.samples for one in every],
             [(name, column.size) for name, column in self.columns],
-            lambda number: shards.open_file(path, every[number]),
-            lambda number, source: shards.load(path, every[number], source),
+            lambda number: open_file(path, every[number]),
+            lambda number, source: load(path, every[number], source),
             lambda number: every[number].packed is not None,
             remote=is_remote(path),
         )
         self.length = int(self.shards.firsts[-1])
         # Whoever shuffles takes a number for each sample, so many have to be there.
         if 8 * self.length > limits.allowed():
-            shards.check_sizes(path, every)
+            check_sizes(path, every)
         note = self.index.note
         self.missing = None if note is None or not every else note.missing
         self._set_schema(self._told() if note is None else note.schema, schema)
@@ -53,7 +106,7 @@ class MdsReader(ShardsReader):
     def _told(self) -> Schema:
         told = ("pil", "str_int", *IMAGE_ENCODINGS)
         vague = [name for name, column in self.columns if column.varies or column.text in told]
-        return Schema(index.fields_of(self.index, self._first_cells(vague)))
+        return Schema(layout.fields_of(self.index, self._first_cells(vague)))
 
     # -- reading ---------------------------------------------------------------------------------------
 
@@ -77,7 +130,7 @@ class MdsReader(ShardsReader):
         return cells.unpacked(self._encodings[name], self.schema[name], cells_)
 
     def _file_of(self, number: int) -> str:
-        return shards.file_of(self.path, self.index.shards[number])[0]
+        return file_of(self.path, self.index.shards[number])[0]
 
     def _stored_bytes(self) -> int:
         return sum((shard.packed or shard.raw).size for shard in self.index.shards)
@@ -97,7 +150,7 @@ class MdsReader(ShardsReader):
 
     def _verify_shard(self, number: int, shard: Shard) -> Iterator[Problem]:
         found = self.shards.open(number)
-        path, packed = shards.file_of(self.path, shard)
+        path, packed = file_of(self.path, shard)
         table, size = found.table.astype(np.int64), found.source.size
         if (np.diff(table) < 0).any() or table[-1] != size or table[0] < 4 * len(table) + 4:
             yield Problem(f"its offsets do not rise from the first sample to its end, {size}", path, offset=4)

@@ -14,8 +14,8 @@ from ...errors import OptionError
 from ...schema import Schema
 from ...schema.columns import I64, U8, Columns, Ragged, as_bytes
 from ..base.shards import MOST, Note, ShardsWriter, records_of
-from . import cells, index
-from .packing import check_hashes, digest, pack
+from . import cells, layout
+from .layout import check_hashes, digest, pack
 from .reader import MdsReader
 
 LIMIT = 1 << 26
@@ -50,7 +50,7 @@ class MdsWriter(ShardsWriter):
         super().__init__(path, schema, options)
 
     def _begin(self, state: dict[str, Any] | None) -> None:
-        self._columns = index.columns_of(self.schema)
+        self._columns = layout.columns_of(self.schema)
         self._flags = Note.of(self.schema).missing
         self._first = 0
         if self.base is not None:
@@ -118,4 +118,4 @@ class MdsWriter(ShardsWriter):
             assert isinstance(self.base, MdsReader)
             note = None if self.base.index.note is None else self.base.index.note.said
             said = [json.dumps(one, sort_keys=True) for one in self.base.index.said]
-        return "".join(index.document([*said, *lines], note))
+        return "".join(layout.document([*said, *lines], note))

@@ -14,14 +14,352 @@ beside them; open that one.
 
 from __future__ import annotations
 
+import functools
+import math
+import os
+import re
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
 from ...data.tensors import TENSORS
-from ...errors import BatchplantError
-from ...storage.zips import ZipMembers
+from ...errors import BatchplantError, DamagedError, Problem, SchemaError
+from ...schema.columns import U8
+from ...storage import limits, open_source
+from ...storage.zips import CHECKED, ZipMembers, ZipSpool
 from ..base.capabilities import Capabilities
 from ..base.format import Format, Probe
-from ..base.tensors import indexed
-from .reader import INDEX, LEGACY, PytorchReader
-from .writer import PytorchWriter
+from ..base.tensors import BITS, Entry, TensorReader, TensorWriter, indexed, read_index, size_of
+from .unpickle import DTYPES, STORAGES, OtherTensor, Record, Storage, TensorView, Unpickler
+
+# -- reader -------------------------------------------------------------------------------------------
+# Reads what torch.save and torch.jit.save write: archives, and the older files without one.
+
+INDEX = ".bin.index.json"
+# The pickle of a number that files without an archive begin with, of any protocol that writes it so.
+LEGACY = re.compile(rb"\x80[\x02-\x05](?:\x95.{8})?\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19\.", re.DOTALL)
+LEGACY_MOST = 24
+# A pickle may name one container in many places, and the containers in it again; few do.
+MOST_REPEATED, MOST_DEPTH, MOST_NAME = 100_000, 200, 10_000
+# Values beside the tensors that `info` shows.
+SHOWN_VALUES, SHOWN_TEXT = 50, 200
+BARE = "tensor"
+
+
+class Checkpoint:
+    """The tensors of one file, and what else it says."""
+
+    def __init__(self, path: str) -> None:
+        self.source = open_source(path)
+        self.values: dict[str, Any] = {}
+        self.more = 0
+        self.code: list[str] = []
+        self.members: ZipMembers | None = None
+        self._path = path
+        try:
+            head = self.source.view(0, min(LEGACY_MOST, self.source.size)).tobytes()
+            legacy = LEGACY.match(head)
+            archive = self._open_archive() if legacy is None else self._open_legacy(legacy.end())
+            self.entries = list(self._entries(archive))
+        except BatchplantError as error:
+            raise error.at(path=path) from None
+
+    def _open_archive(self) -> Any:
+        self.members = ZipMembers(self.source)
+        self.members.will_need(self.members)
+        roots = [name.removesuffix("data.pkl") for name in self.members if name.endswith("/data.pkl")]
+        roots = [root for root in roots if root.count("/") == 1]
+        if not roots:
+            raise DamagedError("there is no data.pkl in it, so torch.save has not written it")
+        self._root = roots[0]
+        order = f"{self._root}byteorder"
+        if order in self.members and self.members.view(order).tobytes().strip() == b"big":
+            raise SchemaError("it was written on a big-endian machine; load and save it with PyTorch first")
+        prefix = f"{self._root}code/"
+        self.code = [name.removeprefix(prefix) for name in self.members if _is_code(name, prefix)]
+        self.kind = "TorchScript" if f"{self._root}constants.pkl" in self.members else "archive"
+        name = f"{self._root}data.pkl"
+        offset = self.members.start(name) if self.members.stored(name) else 0
+        try:
+            return Unpickler(self.members.view(name).data).load()
+        except DamagedError as error:
+            error.offset = None if error.offset is None else offset + error.offset
+            raise
+
+    def _open_legacy(self, start: int) -> Any:
+        """A number, a version, facts of the machine, the object, the keys of the storages; then these."""
+        pickles = Unpickler(self.source.view(0, self.source.size).data, start)
+        version, machine = pickles.load(), pickles.load()
+        if version != 1001 or not isinstance(machine, dict):
+            raise DamagedError(f"an unknown version {str(version)[:40]}")
+        if machine.get("little_endian") is False:
+            raise SchemaError("it was written on a big-endian machine; load and save it with PyTorch first")
+        self.kind = "file without an archive, as of PyTorch before 1.6"
+        found, keys = pickles.load(), pickles.load()
+        self._places: dict[str, tuple[int, int]] = {}
+        offset = pickles.at
+        for key in keys if isinstance(keys, list) else ():
+            storage = pickles.storages.get(str(key))
+            if storage is None:
+                raise DamagedError(f"no tensor has the storage {str(key)[:40]}", offset=offset)
+            count = int.from_bytes(self.source.view(offset, 8).tobytes(), "little")
+            size = size_of(storage.dtype or "uint8", (count,))
+            self.source.view(offset + 8, size)
+            self._places[str(key)] = offset + 8, size
+            offset += 8 + size
+        return found
+
+    def _place(self, storage: Storage) -> tuple[int | None, int]:
+        """Return the start of a storage (None if it is compressed) and its size."""
+        if self.members is None:
+            if storage.key not in self._places:
+                raise DamagedError(f"there is no storage {storage.key[:40]}")
+            return self._places[storage.key]
+        name = f"{self._root}data/{storage.key}"
+        start = self.members.start(name)
+        return start if self.members.stored(name) else None, self.members.size(name)
+
+    def _entries(self, found: Any) -> Iterator[Entry]:
+        for name, value in self._walk(found):
+            if isinstance(value, OtherTensor):
+                raise SchemaError(
+                    f"tensor {name[:200]!r} is {value.kind}, which is no plain run of values; "
+                    "make it a plain tensor before saving"
+                )
+            if isinstance(value, TensorView):
+                try:
+                    yield self._entry(name, value)
+                except BatchplantError as error:
+                    error.message = f"tensor {name[:200]!r}: {error.message}"
+                    raise
+            elif value is None or isinstance(value, bool | int | float | str):
+                if len(self.values) < SHOWN_VALUES:
+                    self.values[name] = value[:SHOWN_TEXT] if isinstance(value, str) else value
+                else:
+                    self.more += 1
+
+    def _walk(self, found: Any) -> Iterator[tuple[str, Any]]:
+        """Everything in it that is no container, by the names that lead there, joined with dots."""
+        stack = [("", iter([(BARE, found)]) if not _parts(found) else iter(_parts(found)), id(found))]
+        inside, seen, repeated = {id(found)}, {id(found)}, 0
+        while stack:
+            prefix, parts, number = stack[-1]
+            for key, value in parts:
+                name = f"{prefix}{key}"
+                if len(name) > MOST_NAME:
+                    raise DamagedError(f"a name has {len(name)} letters")
+                within = _parts(value)
+                if not within:
+                    if not isinstance(value, dict | list | tuple | Record):
+                        yield name, value
+                    continue
+                if id(value) in inside or len(stack) >= MOST_DEPTH:
+                    raise DamagedError(f"the object at {name[:200]!r} holds itself, or is nested too deep")
+                repeated += len(within) if id(value) in seen else 0
+                if repeated > MOST_REPEATED:
+                    raise DamagedError(f"it repeats more than {MOST_REPEATED} parts of itself")
+                stack.append((f"{name}.", iter(within), id(value)))
+                inside.add(id(value))
+                seen.add(id(value))
+                break
+            else:
+                stack.pop()
+                inside.discard(number)
+
+    def _entry(self, name: str, view: TensorView) -> Entry:
+        storage = view.storage
+        size = size_of(view.dtype, view.shape)
+        width = BITS[view.dtype] // 8
+        start, there = self._place(storage)
+        first = storage.offset * _width(storage) + view.offset * width
+        if len(view.stride) != len(view.shape) or view.offset < 0 or any(step < 0 for step in view.stride):
+            raise DamagedError("its strides are impossible")
+        steps = zip(view.shape, view.stride, strict=True)
+        last = sum((axis - 1) * step for axis, step in steps)
+        end = first + (last + 1) * width if size else first
+        if end > there:
+            raise DamagedError(f"it needs {end} bytes of storage {storage.key[:40]}, which has {there}")
+        # It may repeat the values of its storage.
+        limits.check("it", size, there)
+        plain = size == 0 or _contiguous(view.shape, view.stride)
+        if start is not None and plain:
+            return Entry(name, view.dtype, view.shape, (self._path, start + first, size))
+        return Entry(name, view.dtype, view.shape, functools.partial(self._load, view, first, size, plain))
+
+    def _load(self, view: TensorView, first: int, size: int, plain: bool) -> U8:
+        """The values of a tensor one after another."""
+        start, there = self._place(view.storage)
+        if start is None:
+            assert self.members is not None
+            data = self.members.view(f"{self._root}data/{view.storage.key}")
+        else:
+            data = self.source.view(start, there)
+        if plain:
+            return data[first : first + size]
+        width = BITS[view.dtype] // 8
+        strides = [step * width for step in view.stride]
+        values = np.lib.stride_tricks.as_strided(
+            data[first:], (*view.shape, width), (*strides, 1), writeable=False
+        )
+        return np.ascontiguousarray(values).reshape(-1)
+
+
+def _is_code(name: str, prefix: str) -> bool:
+    return name.startswith(prefix) and not name.endswith(".debug_pkl")
+
+
+def _width(storage: Storage) -> int:
+    return BITS[storage.dtype] // 8 if storage.dtype else 1
+
+
+def _parts(value: Any) -> list[tuple[str, Any]]:
+    """Return the members of a container, by name."""
+    if isinstance(value, Record):
+        value = value.state
+    if isinstance(value, dict):
+        return [(key if isinstance(key, str) else str(key)[:200], one) for key, one in value.items()]
+    if isinstance(value, list | tuple):
+        return [(str(number), one) for number, one in enumerate(value)]
+    return []
+
+
+def _contiguous(shape: tuple[int, ...], stride: tuple[int, ...]) -> bool:
+    expected = 1
+    for axis, step in zip(reversed(shape), reversed(stride), strict=True):
+        if axis != 1 and step != expected:
+            return False
+        expected *= axis
+    return True
+
+
+class PytorchReader(TensorReader):
+    """Reads what torch.save and torch.jit.save wrote: state dicts, nested ones too, and TorchScript.
+
+    PyTorch is not needed, and no code of the file is ever run. A name of Python in the file that tensors do
+    not need is an error that names it.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        if not path.endswith(INDEX):
+            self._files = [Checkpoint(path)]
+            self._accept(path, self._files[0].entries, [self._files[0].source])
+            return
+        self._files, chosen = [], []
+        for file, names in read_index(path).items():
+            try:
+                self._files.append(Checkpoint(file))
+            except FileNotFoundError:
+                raise DamagedError(f"{os.path.basename(file)} is missing", path=path) from None
+            found = {entry.name: entry for entry in self._files[-1].entries}
+            for name in names:
+                if name not in found:
+                    raise DamagedError(f"there is no tensor {name!r}, which the index names", path=file)
+                chosen.append(found[name])
+        self._accept(path, chosen, [file.source for file in self._files])
+
+    def facts(self) -> dict[str, Any]:
+        facts = super().facts()
+        if self._files:
+            first = self._files[0]
+            facts["kind"] = first.kind
+            if len(self._files) > 1:
+                facts["files"] = len(self._files)
+            if first.code:
+                facts["code (never run)"] = first.code[:SHOWN_VALUES]
+            if first.values:
+                facts["values"] = first.values | ({"…": f"and {first.more:,} more"} if first.more else {})
+        return facts
+
+    def own_checks(self) -> tuple[str, ...]:
+        return (CHECKED,) if any(file.members is not None for file in self._files) else ()
+
+    def _verify(self) -> Iterator[Problem]:
+        """The archives keep a CRC-32 of every member."""
+        for file in self._files:
+            if file.members is not None:
+                yield from file.members.problems(file.source.path)
+
+
+# -- writer -------------------------------------------------------------------------------------------
+# Writes a state dict as torch.save does; torch.load reads it with ``weights_only=True``.
+
+ROOT = "archive/"
+# Storages begin where PyTorch lets them begin.
+ALIGN = 64
+# Dtypes that have a storage of their own; the tensors of all others say their dtype.
+TYPED = {dtype: name for name, dtype in STORAGES.items()}
+UNTYPED = ("uint16", "uint32", "uint64", *(name for name in sorted(DTYPES) if name.startswith("float8")))
+
+
+class PytorchWriter(TensorWriter):
+    """Writes one state dict: an OrderedDict from names to tensors on the CPU. PyTorch is not needed."""
+
+    dtypes = (*TYPED, *UNTYPED)
+
+    def _begin(self, state: dict[str, Any] | None) -> None:
+        super()._begin(state)
+        self._zip = ZipSpool(self._data, self.partial.spool("directory"))
+
+    def _put(self, name: str, dtype: str, shape: tuple[int, ...], data: U8) -> int:
+        return self._zip.add(f"{ROOT}data/{len(self.entries)}", data.data, align=ALIGN)
+
+    def _finish(self) -> str:
+        parts = [b"\x80\x02", _global("collections", "OrderedDict"), b")R("]
+        for number, entry in enumerate(self.entries):
+            parts.append(_text(entry.name) + _tensor(number, entry.dtype, entry.shape, entry.size))
+        parts.append(b"u.")
+        self._zip.add(f"{ROOT}data.pkl", b"".join(parts), align=ALIGN)
+        self._zip.add(f"{ROOT}byteorder", b"little", align=ALIGN)
+        self._zip.add(f"{ROOT}version", b"3\n", align=ALIGN)
+        self._zip.finish()
+        return "data"
+
+
+def _tensor(number: int, dtype: str, shape: tuple[int, ...], size: int) -> bytes:
+    """The call that rebuilds one tensor."""
+    typed = dtype in TYPED
+    kind = _global("torch", TYPED[dtype]) if typed else _global("torch.storage", "UntypedStorage")
+    count = math.prod(shape) if typed else size
+    storage = b"(" + _text("storage") + kind + _text(str(number)) + _text("cpu") + _int(count) + b"tQ"
+    steps = [math.prod(max(1, axis) for axis in shape[offset + 1 :]) for offset in range(len(shape))]
+    return (
+        _global("torch._utils", "_rebuild_tensor_v2" if typed else "_rebuild_tensor_v3")
+        + b"("
+        + storage
+        + _int(0)
+        + _ints(shape)
+        + _ints(steps)
+        + b"\x89"
+        + _global("collections", "OrderedDict")
+        + b")R"
+        + (b"" if typed else _global("torch", dtype))
+        + b"tR"
+    )
+
+
+def _global(module: str, name: str) -> bytes:
+    return f"c{module}\n{name}\n".encode()
+
+
+def _text(text: str) -> bytes:
+    data = text.encode()
+    return b"X" + struct.pack("<I", len(data)) + data
+
+
+def _int(number: int) -> bytes:
+    if number < 1 << 31:
+        return b"J" + struct.pack("<i", number)
+    return b"\x8a\x08" + struct.pack("<q", number)
+
+
+def _ints(numbers: Any) -> bytes:
+    return b"(" + b"".join(map(_int, numbers)) + b"t"
+
+
+# -- format -------------------------------------------------------------------------------------------
 
 __all__ = ["FORMAT"]
 

@@ -21,7 +21,7 @@ from ...storage.compressed import CHECKED, GzipSource, check_gzip, open_gzip
 from ...storage.index import Report
 from ..base.format import Probe
 from ..base.records import given_schema
-from . import dali, members, scan
+from . import members, scan
 from .layout import BLOCK, KEY, Note
 
 BLOCK_BYTES = 8 << 20
@@ -66,7 +66,7 @@ class WebDatasetReader(Reader):
         if dali_index is not None:
             if self.packed:
                 raise OptionError("DALI reads no compressed archives, and has no index of them")
-            self._arrays, self._facts = dali.read(like(self.path, dali_index), self._source)
+            self._arrays, self._facts = scan.read_dali(like(self.path, dali_index), self._source)
         else:
             check = functools.partial(_makes_sense, packed=self.packed)
             found = index.load(self._file, "webdataset", self._scan, mode=mode, check=check)

@@ -14,11 +14,69 @@ from ...codecs import npy
 from ...codecs.media import image
 from ...errors import BatchplantError, DamagedError
 from ...schema import Audio, Bytes, Field, Image, Int, Tensor, Text, Video
-from ...schema.columns import I64, Ragged
-from ...storage import RANGE_MOST, RemoteSource, Source
+from ...schema.columns import I64, U8, Ragged, starts_of
+from ...storage import RANGE_MOST, MappedSource, RemoteSource, Source, read_text
 from . import members
 from .layout import IMAGES, KEY, Note, kind_of
-from .passed import Passed
+
+# -- passed -------------------------------------------------------------------------------------------
+# Beginnings of small members, which the scan of a remote archive keeps from the bytes that pass.
+#
+# The fields are told by them afterwards, and to fetch them then would be to fetch all that lies between.
+
+# The most of a member that is kept: a number, or the header of an NPY file.
+MOST = 128
+
+
+class Passed(Source):
+    """An archive, and the beginnings of members that are numbers or arrays."""
+
+    def __init__(self, source: Source) -> None:
+        super().__init__(source.path, source.size)
+        self._source = source
+        self._found: list[tuple[I64, I64, U8]] = []
+        self._known: tuple[I64, I64, I64, U8] | None = None
+
+    def add(self, piece: U8, offset: int) -> None:
+        """Look at bytes that begin with a header, at this place of the archive."""
+        scanner = _native.TarScanner()
+        if scanner.scan(piece, self.size - offset) is not None:
+            return
+        found = scanner.finish()
+        if found["failure"] is not None:
+            return
+        wanted = [
+            kind_of(name.decode(errors="replace").lower()) in (Int, Tensor) for name in found["extensions"]
+        ]
+        chosen = np.repeat(np.array(wanted, dtype=np.bool_), np.diff(found["extension_offsets"]))
+        starts, sizes = found["starts"], np.minimum(found["sizes"], MOST)
+        chosen &= starts + sizes <= len(piece)
+        starts, sizes = starts[chosen], sizes[chosen]
+        to = starts_of(sizes)
+        data = np.empty(int(to[-1]), dtype=np.uint8)
+        _native.copy_runs(piece, starts, sizes, data, to[:-1])
+        self._found.append((starts + offset, sizes, data))
+
+    def _view(self, start: int, size: int) -> U8:
+        return self._source.view(start, size)
+
+    def _gather(self, starts: I64, sizes: I64, out: U8, out_starts: I64) -> None:
+        if self._known is None:
+            none = np.empty(0, dtype=np.int64)
+            parts = list(zip(*self._found, strict=True)) or [(none,), (none,), (np.empty(0, np.uint8),)]
+            begins, lengths, data = (np.concatenate(part) for part in parts)
+            order = np.argsort(begins, kind="stable")
+            self._known = begins[order], lengths[order], starts_of(lengths)[:-1][order], data
+        begins, lengths, at, data = self._known
+        row = np.minimum(np.searchsorted(begins, starts), max(len(begins) - 1, 0))
+        here = np.zeros(len(starts), dtype=np.bool_)
+        if len(begins):
+            here = (begins[row] == starts) & (sizes <= lengths[row])
+        _native.copy_runs(data, at[row[here]], sizes[here], out, out_starts[here])
+        self._source.gather_into(starts[~here], sizes[~here], out, out_starts[~here])
+
+
+# -- scan ---------------------------------------------------------------------------------------------
 
 ARRAYS = ("keys", "key_offsets", "firsts", "extension_offsets", "rows", "starts", "sizes")
 # Larger than the largest header, so that every piece moves the scan on.
@@ -187,3 +245,82 @@ def verify(source: Source, arrays: Arrays | None) -> None:
     found, _ = scan(source, lambda done: None)
     if arrays is not None and not all(np.array_equal(found[name], arrays[name]) for name in ARRAYS):
         raise DamagedError("its index belongs to another archive; build it again (batchplant index --force)")
+
+
+# -- dali ---------------------------------------------------------------------------------------------
+# DALI's index of an archive: the line ``v1.2 SAMPLES``, then for each sample ``ext offset size name …``.
+
+VERSIONS = {"v1.1": 3, "v1.2": 4}
+
+
+def line_of(members: list[tuple[str, int, int, str]]) -> str:
+    """The line of one sample: (extension, offset, size, name) of each member."""
+    return " ".join(f"{extension} {start} {size} {name}" for extension, start, size, name in members) + "\n"
+
+
+def header_of(samples: int) -> str:
+    return f"v1.2 {samples}\n"
+
+
+def read_dali(path: str, source: Source) -> tuple[Arrays, Facts]:
+    """Convert DALI's index of an archive to the result of a scan."""
+    lines = read_text(path).splitlines()
+    try:
+        return _parse(lines, source)
+    except (ValueError, OverflowError) as error:
+        raise DamagedError(f"not an index of DALI: {error}", path=path) from None
+
+
+def _parse(lines: list[str], source: Source) -> tuple[Arrays, Facts]:
+    version, _, count = lines[0].partition(" ") if lines else ("", "", "")
+    if version not in VERSIONS:
+        raise ValueError(f"it begins with {lines[:1]}")
+    if int(count) != len(lines) - 1:
+        raise ValueError(f"it promises {int(count)} samples and has {len(lines) - 1}")
+    width = VERSIONS[version]
+    keys: list[bytes] = []
+    found: dict[str, tuple[list[int], list[int], list[int]]] = {}
+    firsts = []
+    for row, line in enumerate(lines[1:]):
+        words = line.split(" ")
+        if len(words) % width or not all(words):
+            raise ValueError(f"line {row + 2} has {len(words)} words")
+        for offset in range(0, len(words), width):
+            rows, starts, sizes = found.setdefault(words[offset].lower(), ([], [], []))
+            if rows and rows[-1] == row:
+                raise ValueError(f"line {row + 2} has {words[offset]} twice")
+            rows.append(row)
+            starts.append(int(words[offset + 1]))
+            sizes.append(int(words[offset + 2]))
+        # Version 1.1 has no names: a number stands for the key.
+        key = words[3].removesuffix("." + words[0]) if width == 4 else f"{row:08d}"
+        keys.append(key.encode())
+        firsts.append(int(words[1]) - 512)
+    counts = [len(rows) for rows, _, _ in found.values()]
+
+    def joined(part: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        return np.array([column for columns in found.values() for column in columns[part]], dtype=np.int64)
+
+    arrays: Arrays = {
+        "keys": np.frombuffer(b"".join(keys), np.uint8),
+        "key_offsets": np.cumsum([0, *map(len, keys)], dtype=np.int64),
+        "firsts": np.array(firsts, dtype=np.int64),
+        "extension_offsets": np.cumsum([0, *counts], dtype=np.int64),
+        "rows": joined(0), "starts": joined(1), "sizes": joined(2),
+    }  # fmt: skip
+    _check(source, arrays)
+    return arrays, describe(source, arrays, [one.encode() for one in found], 0, b"")
+
+
+def _check(source: Source, arrays: Arrays) -> None:
+    """Every run has to lie behind a header of that size; of a file that is not mapped, only inside of it."""
+    starts, sizes = arrays["starts"], arrays["sizes"]
+    bad = source.outside(starts, sizes)
+    if bad is None and isinstance(source, MappedSource):
+        bad = _native.tar_without_header(source.view(0, source.size), starts, sizes)
+        bad = None if bad < 0 else bad
+    if bad is not None:
+        raise DamagedError(
+            f"DALI's index has {sizes[bad]} bytes here, and the archive does not", path=source.path,
+            offset=int(starts[bad]),
+        )  # fmt: skip

@@ -18,7 +18,7 @@ from ...errors import BatchplantError, EncodeError, SchemaError
 from ...schema import Schema, Text
 from ...schema.columns import I64, Columns, Ragged, as_bytes, starts_of
 from ...storage import Patch, side_car
-from . import dali, members
+from . import members, scan
 from .layout import BLOCK, KEY, NOTHING, Note, extensions_of
 from .reader import WebDatasetReader
 
@@ -198,7 +198,7 @@ class WebDatasetWriter(Writer):
             assert cell is not None
             one = (self._endings[endings[n]], int(starts[n]), int(sizes[n]), cell.tobytes().decode())
             samples.setdefault(row, []).append(one)
-        self._lines.write("".join(map(dali.line_of, samples.values())).encode())
+        self._lines.write("".join(map(scan.line_of, samples.values())).encode())
 
     def _finish(self) -> str:
         self._file.write(bytes(2 * BLOCK))
@@ -210,7 +210,7 @@ class WebDatasetWriter(Writer):
         self._file.write_at(note.to_bytes(), 0)
         if self._lines is not None:
             with open(self.partial.folder / "index", "wb") as out:
-                out.write(dali.header_of(self.written).encode())
+                out.write(scan.header_of(self.written).encode())
                 for done in range(0, self._lines.size, PIECE):
                     out.write(self._lines.read_at(PIECE, done))
         if not self._gzip:
@@ -232,7 +232,7 @@ class WebDatasetWriter(Writer):
         if self._lines is None:
             return patches, []
         place = side_car(self.path, DALI)
-        old, new = (dali.header_of(one).encode() for one in (self.before, self.before + self.written))
+        old, new = (scan.header_of(one).encode() for one in (self.before, self.before + self.written))
         (self.partial.folder / "header").write_bytes(new)
         with open(place, "rb") as file:
             grows = file.read(len(old)) == old and len(new) == len(old)

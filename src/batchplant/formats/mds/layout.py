@@ -1,26 +1,171 @@
-"""``index.json``: which shards there are, and what is in them."""
+"""Compression and hashes of shards: Streaming's names, and their implementations."""
 
 from __future__ import annotations
 
+import bz2
 import dataclasses
 import functools
+import gzip
+import hashlib
 import itertools
 import json
 import re
-from collections.abc import Iterable, Mapping
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...errors import DamagedError, SchemaError
+from ...errors import BatchplantError, DamagedError, MissingLibraryError, OptionError, SchemaError
 from ...schema import Field, Schema
-from ...schema.columns import Ragged
-from ...storage import is_below
+from ...schema.columns import U8, Ragged
+from ...storage import Source, is_below
+from ...storage.compressed import UnpackedSource, collect, inflate
 from ..base.format import Probe
 from ..base.shards import MOST, NOTE, OTHERS, Note, index_head, optional_fields, read_index
-from . import encodings
-from .encodings import Encoding
-from .packing import ALGORITHMS
+from . import cells
+from .cells import Encoding
+
+# Name → the levels that there are, and the usual one.
+ALGORITHMS: dict[str, tuple[range, int | None]] = {
+    "br": (range(12), 11),
+    "bz2": (range(1, 10), 9),
+    "gz": (range(10), 9),
+    "snappy": (range(0), None),
+    "zstd": (range(1, 23), 3),
+}
+ARROW = {"br": "brotli", "zstd": "zstd", "snappy": "snappy"}
+XXHASH = ("xxh32", "xxh64", "xxh128", "xxh3_64", "xxh3_128")
+PIECE = 1 << 20
+
+
+def pack(compression: str) -> Callable[[bytes], bytes]:
+    """Compressor of a shard by name: ``zstd``, ``zstd:7``."""
+    name, colon, given = compression.partition(":")
+    levels, usual = ALGORITHMS.get(name, (range(0), None))
+    if name not in ALGORITHMS or (colon and not (given.isdecimal() and int(given) in levels)):
+        raise OptionError(
+            f"compression is one of {', '.join(ALGORITHMS)}, with a level as in zstd:7, not {compression!r}"
+        )
+    level = int(given) if given else usual
+    if name == "gz":
+        # No date, so that the same samples are the same bytes.
+        return lambda data: gzip.compress(data, level or 0, mtime=0)
+    if name == "bz2":
+        return lambda data: bz2.compress(data, level or 9)
+    codec = _pyarrow().Codec(ARROW[name], **({} if level is None else {"compression_level": level}))
+
+    def compress(data: bytes) -> bytes:
+        compress: bytes = codec.compress(data, asbytes=True)
+        return compress
+
+    return compress
+
+
+def unpack(source: Source, compression: str, size: int) -> UnpackedSource:
+    """Decompress a file, which has ``size`` bytes according to the index."""
+    result = collect(source.path, _pieces(source, compression, size), source.size)
+    if result.size != size:
+        raise DamagedError(
+            f"{result.size} bytes are packed in it, and the index says {size}", path=source.path
+        )
+    return result
+
+
+def _pieces(source: Source, compression: str, size: int) -> Iterator[U8]:
+    pieces = inflate(source) if compression == "gz" else map(_as_array, _unpacked(source, compression, size))
+    left = size
+    for piece in pieces:
+        left -= len(piece)
+        if left < 0:
+            raise DamagedError(f"more than the {size} bytes of the index are packed in it", path=source.path)
+        yield piece
+
+
+def _as_array(data: bytes) -> U8:
+    return np.frombuffer(data, dtype=np.uint8)
+
+
+def _unpacked(source: Source, compression: str, size: int) -> Iterable[bytes]:
+    try:
+        if compression == "bz2":
+            with bz2.open(source.file()) as file:
+                while piece := file.read(PIECE):
+                    yield piece
+            return
+        pyarrow = _pyarrow()
+        if compression == "snappy":
+            # One block, which says its size by itself: it has to be that of the index.
+            data = source.view(0, source.size).tobytes()
+            if _varint(data) == size:
+                yield pyarrow.Codec("snappy").decompress(data, decompressed_size=size, asbytes=True)
+            return
+        stream = pyarrow.CompressedInputStream(
+            pyarrow.PythonFile(source.file(), mode="r"), ARROW[compression]
+        )
+        while piece := stream.read(PIECE):
+            yield piece
+    except BatchplantError:
+        raise
+    except (OSError, EOFError, ValueError, zlib.error) as error:
+        failed = source.failure() or DamagedError(f"not sound {compression}: {error}", path=source.path)
+        raise failed from None
+
+
+def _varint(data: bytes) -> int:
+    varint = 0
+    for shift, byte in enumerate(data[:5]):
+        varint |= (byte & 127) << 7 * shift
+        if byte < 128:
+            return varint
+    return -1
+
+
+def hasher(name: str) -> Callable[[], Any] | None:
+    """Return the function of a hash; None if it is unknown."""
+    if name in XXHASH:
+        try:
+            import xxhash
+        except ImportError:
+            return None
+        return getattr(xxhash, name, None)
+    if name not in hashlib.algorithms_available or name.startswith("shake_") or not hasattr(hashlib, name):
+        return None
+    return lambda: hashlib.new(name, usedforsecurity=False)
+
+
+def check_hashes(names: Iterable[str]) -> list[str]:
+    """The names of hashes to write, in order; an error for one that cannot be made."""
+    hashes = sorted(set(names))
+    for name in hashes:
+        if hasher(name) is None:
+            if name in XXHASH:
+                raise MissingLibraryError(f"the hash {name} needs xxhash: pip install xxhash")
+            raise OptionError(f"there is no hash {name!r}; there are sha1, sha256, md5, xxh64 and others")
+    return hashes
+
+
+def digest(name: str, data: Any) -> str | None:
+    """The hash of these bytes, in small letters; None where nobody can make it here."""
+    made = hasher(name)
+    if made is None:
+        return None
+    found = made()
+    found.update(data)
+    return str(found.hexdigest())
+
+
+def _pyarrow() -> Any:
+    try:
+        import pyarrow
+    except ImportError:
+        message = 'shards packed with zstd, br or snappy need pyarrow: pip install "batchplant[arrow]"'
+        raise MissingLibraryError(message) from None
+    return pyarrow
+
+
+# -- index --------------------------------------------------------------------------------------------
+# ``index.json``: which shards there are, and what is in them.
 
 _SHARDS = re.compile(rb'"shards"\s*:\s*\[(\s*\])?')
 _FORMAT = re.compile(rb'"format"\s*:\s*"mds"')
@@ -88,7 +233,7 @@ def _columns(names: Any, named: Any, sizes: Any) -> list[tuple[str, Encoding]]:
     for name, text, size in zip(names, named, sizes, strict=True):
         if not isinstance(name, str) or not isinstance(text, str) or name in found:
             raise ValueError(f"a column is called {name!r}")
-        encoding = encodings.parse(text)
+        encoding = cells.parse_encoding(text)
         if encoding is None:
             raise SchemaError(f"its encoding {text!r} is none of MDS", field=name)
         if size != encoding.size:
@@ -164,7 +309,7 @@ def _count(value: Any) -> int:
 
 def _check_note(note: Note, columns: dict[str, Encoding]) -> None:
     optional = optional_fields(note.schema)
-    fits = all(encodings.holds(columns[name], field) for name, field in note.schema.items())
+    fits = all(cells.holds(columns[name], field) for name, field in note.schema.items())
     flags = None if note.missing is None else columns[note.missing].form
     if not fits or flags != (("uint8", (len(optional),)) if optional else None):
         raise DamagedError(OTHERS)
@@ -172,10 +317,10 @@ def _check_note(note: Note, columns: dict[str, Encoding]) -> None:
 
 def columns_of(schema: Schema) -> list[tuple[str, Encoding]]:
     """The columns of our own sets, in order of name, as Streaming has them."""
-    found = {name: encodings.encoding_of(field) for name, field in schema.items()}
+    found = {name: cells.encoding_of(field) for name, field in schema.items()}
     missing = Note.of(schema).missing
     if missing is not None:
-        flags = encodings.parse(f"ndarray:uint8:{len(optional_fields(schema))}")
+        flags = cells.parse_encoding(f"ndarray:uint8:{len(optional_fields(schema))}")
         assert flags is not None
         found[missing] = flags
     return sorted(found.items(), key=lambda one: one[0])
@@ -193,7 +338,7 @@ def document(said: Iterable[str], note: Any) -> Iterable[str]:
 def fields_of(index: Index, first: Mapping[str, Ragged]) -> dict[str, Field]:
     """The fields where nobody wrote them down; ``first``: the first cells of columns that do not tell."""
     none = Ragged.from_cells([])
-    return {name: encodings.field_of(column, first.get(name, none)) for name, column in index.columns}
+    return {name: cells.field_of(column, first.get(name, none)) for name, column in index.columns}
 
 
 def sniff(probe: Probe) -> bool:

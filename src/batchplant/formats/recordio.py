@@ -1,26 +1,124 @@
-"""Reading .rec files."""
+"""RecordIO, the records of MXNet and dmlc-core. Little-endian.
+
+One record after another: u32 magic ``0xced7230a``, u32 ``part << 29 | length``, the data, zeros up to a
+multiple of four bytes. A record that has the magic in its data at a multiple of four is split there into
+parts (1 first, 2 middle, 3 last; 0 is a whole record), and the magic is left out. There are no checksums.
+``NAME.idx`` beside ``NAME.rec`` has a line ``key TAB offset`` for each record.
+
+An image record, as MXNet and DALI read it, begins with a header of 24 bytes: u32 count of labels, float32
+label, u64 id, u64 id2. Where the count is not 0, that many float32 labels follow. The rest is the image.
+
+What we write: an image with at most a label, ``id`` and ``id2`` as an image record; a single field ``data``
+of bytes as it is; every other sample as a MessagePack map. ``NAME.rec.schema.json`` keeps the schema.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from ... import _native
-from ...codecs.infer import infer_image
-from ...codecs.msgpack import gathered
-from ...errors import BatchplantError, DamagedError, OptionError, Problem, SchemaError
-from ...schema import Bytes, Field, Float, Image, Int, Schema, Tensor, Text
-from ...schema.columns import I64, U8, Column, Columns, Ragged, Spans, starts_of
-from ...storage import beside, open_source, read_text, tree
-from ..base.records import BLOCK_BYTES, RAW, GivenSchema, Note, RecordReader
-from .layout import FRAME, HEADER, KEYS, LABEL_AT, NUMBERS, image_field, is_label, load_index, scan
+from .. import _native
+from ..codecs.infer import infer_image
+from ..codecs.media.image_rules import ImageTarget
+from ..codecs.msgpack import gathered
+from ..data.writer import WriteOptions
+from ..errors import BatchplantError, DamagedError, EncodeError, OptionError, Problem, SchemaError
+from ..schema import EVERY_KIND, Bytes, Field, Float, Image, Int, Schema, Tensor, Text
+from ..schema.columns import I64, U8, Column, Columns, Ragged, Spans, column_runs, starts_of
+from ..storage import RANGE_MOST, MappedSource, Source, beside, index, open_source, read_text, tree
+from .base.capabilities import Capabilities
+from .base.format import Format, Probe
+from .base.records import BLOCK_BYTES, RAW, SCHEMA_SIDE_CAR, GivenSchema, Note, RecordReader, RecordWriter
+
+# -- layout -------------------------------------------------------------------------------------------
+# Layout of .rec files, and the scan for their records.
+
+MAGIC = 0xCED7230A
+# What stands before the data of a record.
+FRAME = 8
+MOST_BYTES = (1 << 29) - 1
+KEYS = "{stem}.idx"
+# What stands before the image of an image record.
+HEADER = np.dtype([("flag", "<u4"), ("label", "<f4"), ("id", "<u8"), ("id2", "<u8")])
+LABEL_AT = 4
+NUMBERS = ("id", "id2")
+STEP = 64 << 20
+
+
+def image_field(schema: Schema) -> str | None:
+    """The image of a schema that image records can hold; None where they cannot."""
+    images = [name for name, field in schema.items() if isinstance(field, Image) and not field.optional]
+    rest = [name for name in schema if name not in images and not _is_number(name, schema[name])]
+    if len(images) != 1 or len(rest) > 1 or (rest and not is_label(rest[0], schema[rest[0]])):
+        return None
+    return images[0]
+
+
+def _is_number(name: str, field: Field) -> bool:
+    return name in NUMBERS and field == Int("uint64")
+
+
+def is_label(name: str, field: Field) -> bool:
+    if field.optional or (name != "label" and not (isinstance(field, Int) and field.names)):
+        return False
+    if isinstance(field, Tensor):
+        return field.dtype == "float32" and len(field.shape) == 1 and field.shape[0] != 0
+    return isinstance(field, Int) or (isinstance(field, Float) and field.dtype in ("float16", "float32"))
+
+
+def scan(
+    source: Source, report: index.Report, known: index.Index | None = None, at: int = 0
+) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
+    """Locate all records; ``known``: those up to ``at``, from an earlier scan."""
+    found: list[tuple[I64, I64, I64]] = []
+    step = STEP if isinstance(source, MappedSource) else RANGE_MOST
+    count, least, limit = 0, 2**32 - 1, 0
+    if known is not None:
+        found = [(known.arrays["starts"], known.arrays["sizes"], known.arrays["split"])]
+        count, least, limit = len(found[0][0]), int(known.facts["least"]), int(known.facts["most"])
+    while at < source.size:
+        window = source.view(at, min(step, source.size - at))
+        starts, sizes, split, low, high, end, failure = _native.recordio_scan(window, 0, len(window))
+        if failure is not None:
+            message, offset, cut = failure
+            if not cut or at + len(window) == source.size:
+                raise DamagedError(
+                    f"{message}; the {count + len(starts)} records before it are whole",
+                    path=source.path,
+                    offset=at + offset,
+                )
+            # One record that is longer than the window.
+            step = 2 * step if end == 0 else step
+        found.append((starts + at, sizes, split + count))
+        count, at = count + len(starts), at + end
+        least, limit = min(least, low), max(limit, high)
+        report(at)
+    columns = zip(*found, strict=True) if found else ([np.empty(0, np.int64)],) * 3
+    starts, sizes, split = (np.concatenate(list(parts)) for parts in columns)
+    return {"starts": starts, "sizes": sizes, "split": split}, {"least": least, "most": limit}
+
+
+def _makes_sense(found: index.Index) -> bool:
+    arrays = found.arrays
+    plain = {"starts", "sizes", "split"} <= set(arrays) and all(
+        array.dtype == np.int64 and array.ndim == 1 for array in arrays.values()
+    )
+    return plain and len(arrays["starts"]) == len(arrays["sizes"]) and {"least", "most"} <= set(found.facts)
+
+
+def load_index(source: Source, mode: str) -> index.Index:
+    return index.load(source, "recordio", scan, mode=mode, check=_makes_sense, grow=scan)
+
+
+# -- reader -------------------------------------------------------------------------------------------
+# Reading .rec files.
 
 # As many records are looked at to tell what they are.
 PROBED_SAMPLES = 32
-KINDS = ("auto", "image", "header", "raw", "packed")
+READ_KINDS = ("auto", "image", "header", "raw", "packed")
 
 
 class RecordIOReader(RecordReader):
@@ -37,8 +135,8 @@ class RecordIOReader(RecordReader):
         keys: bool = False,
         index: str = "auto",
     ) -> None:
-        if records not in KINDS:
-            raise OptionError(f"records is one of {', '.join(KINDS)}, not {records!r}", path=path)
+        if records not in READ_KINDS:
+            raise OptionError(f"records is one of {', '.join(READ_KINDS)}, not {records!r}", path=path)
         self.path = path
         self.source = open_source(path)
         found = load_index(self.source, index)
@@ -299,3 +397,170 @@ class RecordIOReader(RecordReader):
     def facts(self) -> dict[str, Any]:
         kind = "image" if self.image is not None else "raw" if self.raw else "packed"
         return {"records": kind, "split records": len(self._split)}
+
+
+# -- writer -------------------------------------------------------------------------------------------
+# Writing .rec files, and the .idx file beside them.
+
+WRITTEN_KINDS = ("auto", "image", "packed")
+# More than the names, kinds and lengths of a packed cell take.
+CELL_ROOM = 4096
+# Every whole number up to here is one of float32.
+EXACT = 1 << 24
+
+
+class RecordIOWriter(RecordWriter):
+    """Writes .rec files and their .idx files. ``records``: ``image`` records, ``packed`` samples, or
+    ``auto``: image records where an image, a label, id and id2 are all there is."""
+
+    side_cars: ClassVar[tuple[str, ...]] = (SCHEMA_SIDE_CAR, KEYS)
+    # There is a key for each.
+    count_inside: ClassVar[bool] = True
+    appends: ClassVar[bool] = True
+    growing: ClassVar[tuple[str, ...]] = (KEYS,)
+
+    def __init__(self, path: str, schema: Schema, options: WriteOptions, *, records: str = "auto") -> None:
+        if records not in WRITTEN_KINDS:
+            raise OptionError(f"records is one of {', '.join(WRITTEN_KINDS)}, not {records!r}", path=path)
+        self._image = None if records == "packed" else image_field(schema)
+        if records == "image" and self._image is None:
+            raise SchemaError(
+                "an image record holds one image, and at most a label (Int, Float of 32 bits, or a Tensor "
+                "of those with one axis) and id and id2 (Int of uint64)",
+                path=path,
+            )
+        rest = [name for name in schema if name != self._image and name not in NUMBERS]
+        self._label = rest[0] if self._image is not None and rest else None
+        super().__init__(path, schema, options)
+
+    @classmethod
+    def image_target(cls, field: Image) -> ImageTarget:
+        # Whoever reads image records expects an encoded file.
+        return ImageTarget()
+
+    def remarks(self) -> list[str]:
+        if self._label is not None and isinstance(self.schema[self._label], Int):
+            return [f"{self._label} is stored as float32, as MXNet and DALI read it"]
+        return []
+
+    def _begin(self, state: dict[str, Any] | None) -> None:
+        if self.base is not None:
+            assert isinstance(self.base, RecordIOReader)
+            if self.base.image is None:
+                self._image = self._label = None
+            if self.base.image != self._image:
+                raise self.cannot_append("its records have headers, and no images behind them")
+        self._file = self.partial.spool("records")
+        self._keys = self.partial.spool("keys")
+
+    def _unfit(self, columns: Columns) -> dict[int, BatchplantError]:
+        problems = super()._unfit(columns)
+        sizes = np.zeros(columns.rows, dtype=np.int64)
+        for column in columns.values():
+            sizes += column_runs(column)[2].clip(0) + (0 if self.raw else CELL_ROOM)
+        for row in np.flatnonzero(sizes > MOST_BYTES).tolist():
+            problems.setdefault(row, EncodeError(f"a record of RecordIO has at most {MOST_BYTES} bytes"))
+        if self._label is not None:
+            for row in self._unfit_labels(columns):
+                problems.setdefault(row, self._unfit_label(columns, row))
+        return problems
+
+    def _unfit_labels(self, columns: Columns) -> list[int]:
+        assert self._label is not None
+        column, field = columns[self._label], self.schema[self._label]
+        if isinstance(column, Ragged):
+            return np.flatnonzero(column.sizes == 0).tolist()
+        if not isinstance(field, Int):
+            return []
+        fits = (column <= EXACT) if column.dtype.kind == "u" else (column <= EXACT) & (column >= -EXACT)
+        return np.flatnonzero(~fits).tolist()
+
+    def _unfit_label(self, columns: Columns, row: int) -> BatchplantError:
+        assert self._label is not None
+        column = columns[self._label]
+        what = "an empty list" if isinstance(column, Ragged) else str(column[row])
+        return EncodeError(
+            f"{what} is no label of an image record, which has float32; write it with records=packed",
+            field=self._label,
+        )
+
+    def _write(self, columns: Columns) -> None:
+        if self._image is None:
+            super()._write(columns)
+        else:
+            self._write_records(self._image_records(self._image, columns))
+
+    def _image_records(self, image: str, columns: Columns) -> Ragged:
+        """Header, labels where there are several, and the image."""
+        rows = columns.rows
+        headers = np.zeros(rows, dtype=HEADER)
+        headers["id"] = columns["id"] if "id" in columns else self.before + self.written + np.arange(rows)
+        headers["id2"] = columns.get("id2", 0)
+        several = []
+        if self._label is not None:
+            labels = columns[self._label]
+            if isinstance(self.schema[self._label], Tensor):
+                data, starts, sizes = column_runs(labels)
+                if isinstance(labels, Ragged):
+                    # A single label among several stands in the header itself.
+                    single = sizes == 4
+                    headers["label"][single] = gathered(data, starts[single], sizes[single]).data.view("<f4")
+                    sizes = np.where(single, 0, sizes)
+                several = [(data, starts, sizes)]
+                headers["flag"] = sizes // 4
+            else:
+                headers["label"] = labels
+        parts = [column_runs(headers), *several, column_runs(columns[image])]
+        offsets = starts_of(sum((sizes for _, _, sizes in parts), np.zeros(rows, dtype=np.int64)))
+        out, at = np.empty(offsets[-1], dtype=np.uint8), offsets[:-1].copy()
+        for data, starts, sizes in parts:
+            _native.copy_runs(data, np.ascontiguousarray(starts), np.ascontiguousarray(sizes), out, at)
+            at += sizes
+        return Ragged(out, offsets)
+
+    def _write_records(self, records: Ragged) -> None:
+        framed, places = _native.recordio_frame(
+            records.data, np.ascontiguousarray(records.starts), records.sizes
+        )
+        first, places = self.before + self.written, places + self.end + self._file.size
+        lines = (f"{first + row}\t{place}\n" for row, place in enumerate(places.tolist()))
+        self._keys.write("".join(lines).encode())
+        self._file.write(framed)
+
+    def _finish(self) -> str:
+        return "records"
+
+    def _beside(self) -> list[tuple[str, str]]:
+        return [*super()._beside(), ("keys", KEYS)]
+
+
+# -- format -------------------------------------------------------------------------------------------
+
+
+def sniff(probe: Probe) -> bool:
+    """The magic, and a part that a file can begin with."""
+    head = probe.head[:FRAME]
+    return head[:4] == MAGIC.to_bytes(4, "little") and len(head) == FRAME and head[7] >> 5 <= 1
+
+
+FORMAT = Format(
+    name="recordio",
+    title="RecordIO (MXNet)",
+    suffixes=(".rec",),
+    spec="https://mxnet.apache.org/versions/1.9.1/api/faq/recordio.html",
+    reader=RecordIOReader,
+    writer=RecordIOWriter,
+    sniff=sniff,
+    kinds=EVERY_KIND,
+    optional=True,
+    notes="read in place; image records for MXNet and DALI, other samples as MessagePack; .idx beside",
+    can=Capabilities(
+        random_access=True,
+        memory_map=True,
+        remote_ranges=True,
+        keeps_schema=True,
+        streaming_write=True,
+        max_size="512 MiB in a record",
+        ecosystem=("MXNet", "DALI"),
+    ),
+)

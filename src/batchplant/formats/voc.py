@@ -1,0 +1,619 @@
+"""Pascal VOC: an XML file for each image.
+
+``JPEGImages/2007_000027.jpg``, ``Annotations/2007_000027.xml``, and lists of images in ``ImageSets/Main/``;
+some have masks in ``SegmentationClass/`` (``mask``) and ``SegmentationObject/`` (``instances``). Its boxes
+count pixels from 1 on, and the last one is inside; ours count from 0, to the edge behind the last one. XML is
+read by a parser that refuses document types: there are no entities to expand and no other files to fetch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import math
+import os
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+from xml.sax.saxutils import escape
+
+import numpy as np
+
+from ..codecs.nested import json_text
+from ..codecs.xml import Parser
+from ..errors import BatchplantError, DamagedError, EncodeError, OptionError, Problem, SchemaError, shown
+from ..schema import Boxes, Field, Image, Int, Json, Labels, List, Tensor, Text
+from ..schema.columns import Columns, Ragged
+from ..storage import is_below, is_plain, join, read_text, tree
+from .base.capabilities import Capabilities
+from .base.detection import (
+    FIELDS,
+    VOC,
+    DetectionReader,
+    DetectionWriter,
+    annotated,
+    boxes_field,
+    left_out,
+    narrowed,
+    ragged,
+)
+from .base.detection.notes import read_classes, read_float64, read_note
+from .base.detection.writer import Entry
+from .base.folders import IMAGE_FILES
+from .base.folders.files import open_files
+from .base.format import Format, Probe
+
+# -- annotation ---------------------------------------------------------------------------------------
+# The XML of one image: its size, and the objects in it.
+
+DEEPEST, LONGEST = 16, 1 << 20
+# How JSON that is no text stands in XML: <score type="json">0.5</score>.
+TYPE, JSON = "type", "json"
+# Keys that are no names of elements.
+OTHERS = "batchplant"
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
+_PLAIN = re.compile(r"[^\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff\r]*")
+KNOWN = frozenset({"filename", "object"})
+KNOWN_OF_OBJECTS = frozenset({"name", "pose", "difficult", "truncated", "occluded", "bndbox"})
+SIDES = ("xmin", "ymin", "xmax", "ymax")
+FLAGS = ("difficult", "truncated", "occluded")
+
+
+@dataclasses.dataclass
+class Thing:
+    """An object: the text of its elements, its box as the file has it, and other elements as JSON."""
+
+    told: dict[str, str]
+    box: tuple[float, float, float, float]
+    extra: dict[str, Any]
+
+
+@dataclasses.dataclass
+class Annotation:
+    """``told``: filename, width, height and the like; ``extra``: all elements besides objects, as JSON."""
+
+    told: dict[str, str]
+    things: list[Thing]
+    extra: dict[str, Any]
+
+
+class _Reading:
+    def __init__(self) -> None:
+        self.told: dict[str, str] = {}
+        self.things: list[Thing] = []
+        self._stack: list[str] = []
+        self._text: list[str] = []
+        self._letters = 0
+        self._object: dict[str, str] = {}
+        self._box: dict[str, str] = {}
+        # The elements that are open, each with those inside that are closed.
+        self._inside: list[dict[str, Any]] = []
+        self.extra: dict[str, Any] = {}
+        self.parser = Parser(self._start, self._end, self._take, "an annotation")
+
+    def _start(self, tag: str, attributes: dict[str, str]) -> None:
+        name = tag.rpartition(" ")[2]
+        if not self._stack and name != "annotation":
+            raise DamagedError(f"an XML file of {name[:80]}, not of an annotation")
+        if len(self._stack) >= DEEPEST:
+            raise DamagedError(f"elements are nested more than {DEEPEST} deep")
+        self._stack.append(name)
+        self._inside.append({f"@{key}": value for key, value in attributes.items()})
+        self._text, self._letters = [], 0
+        if self._stack[1:] == ["object"]:
+            self._object, self._box = {}, {}
+
+    def _take(self, letters: str) -> None:
+        self._letters += len(letters)
+        if self._letters <= LONGEST:
+            self._text.append(letters)
+
+    def _end(self, _: str) -> None:
+        below, text = self._stack[1:], "".join(self._text).strip()
+        name, inside = self._stack.pop(), self._inside.pop()
+        self._text = []
+        if self._inside and below != ["object"]:
+            _add(self._inside[-1], name, _element(inside, text))
+        if len(below) == 1 and below != ["object"]:
+            self.told[below[0]] = text
+        elif len(below) == 2 and below[0] == "size":
+            self.told[below[1]] = text
+        elif below[:1] == ["object"] and len(below) == 2:
+            self._object[below[1]] = text
+        elif below[:2] == ["object", "bndbox"] and len(below) == 3:
+            self._box[below[2]] = text
+        elif below == ["object"]:
+            self.things.append(Thing(self._object, self._four(), _without(inside, KNOWN_OF_OBJECTS)))
+        elif not below:
+            self.extra = _without(inside, frozenset())
+
+    def _four(self) -> tuple[float, float, float, float]:
+        try:
+            left, top, right, bottom = (float(self._box[side]) for side in SIDES)
+        except (KeyError, ValueError):
+            number = len(self.things)
+            raise DamagedError(f"object {number} has no box of xmin, ymin, xmax, ymax") from None
+        return left, top, right, bottom
+
+
+def parse(data: bytes) -> Annotation:
+    reading = _Reading()
+    reading.parser.feed(data, True)
+    return Annotation(reading.told, reading.things, reading.extra)
+
+
+def _add(inside: dict[str, Any], name: str, value: Any) -> None:
+    """Put an element into the one around it; several of one name are a list."""
+    if name == OTHERS and isinstance(value, dict):
+        inside.update(value)
+    elif name not in inside:
+        inside[name] = value
+    elif isinstance(inside[name], _Several):
+        inside[name].append(value)
+    else:
+        inside[name] = _Several([inside[name], value])
+
+
+class _Several(list[Any]):
+    """The elements of one name; not a list that stands in one of them as JSON."""
+
+
+def _element(inside: dict[str, Any], text: str) -> Any:
+    """The value of an element: its text, or what is in it."""
+    if inside == {f"@{TYPE}": JSON}:
+        with contextlib.suppress(ValueError, RecursionError):
+            return json.loads(text)
+    if inside and text:
+        inside["#text"] = text
+    return inside or text
+
+
+def _without(inside: dict[str, Any], known: frozenset[str]) -> dict[str, Any]:
+    return {key: value for key, value in inside.items() if key not in known}
+
+
+def write(file: str, size: tuple[int, int], extra: dict[str, Any], things: list[dict[str, Any]]) -> str:
+    """The XML of an image of this width and height.
+
+    ``extra``: other elements, which come first. Each thing has its elements in order, the sides of its box
+    among them.
+    """
+    known = {"width": size[0], "height": size[1], "depth": 3}
+    sides = extra.get("size")
+    sides = {**known, **(sides if isinstance(sides, dict) else {})}
+    head = {"filename": file, **_without(extra, KNOWN | {"size", "segmented"})}
+    lines = [
+        "<annotation>",
+        *_lines(head, 1),
+        *_lines({"size": {key: str(v) for key, v in sides.items()}}, 1),
+    ]
+    lines += _lines({"segmented": extra.get("segmented", "0")}, 1)
+    for thing in things:
+        box = {side: thing[side] for side in SIDES}
+        lines += _lines({"object": {**_without(thing, frozenset(SIDES)), "bndbox": box}}, 1)
+    return "\n".join([*lines, "</annotation>", ""])
+
+
+def _lines(values: dict[str, Any], depth: int) -> Iterator[str]:
+    """Elements, each with what is in it; what XML cannot say is JSON."""
+    others = {key: value for key, value in values.items() if not _NAME.fullmatch(key)}
+    space = "\t" * depth
+    for key, value in values.items():
+        if key in others:
+            continue
+        several = isinstance(value, list) and len(value) > 1 and all(isinstance(v, str | dict) for v in value)
+        for one in value if several else [value]:
+            if isinstance(one, str) and one == one.strip() and _PLAIN.fullmatch(one):
+                yield f"{space}<{key}>{escape(one)}</{key}>"
+            elif isinstance(one, dict) and one and depth < DEEPEST - 2 and not _has_marks(one):
+                yield f"{space}<{key}>"
+                yield from _lines(one, depth + 1)
+                yield f"{space}</{key}>"
+            else:
+                yield f'{space}<{key} {TYPE}="{JSON}">{escape(json.dumps(one))}</{key}>'
+    if others:
+        yield f'{space}<{OTHERS} {TYPE}="{JSON}">{escape(json.dumps(others))}</{OTHERS}>'
+
+
+def _has_marks(values: dict[str, Any]) -> bool:
+    """True if it is an element with attributes: it stays what it was as JSON."""
+    return any(key[:1] in "@#" for key in values)
+
+
+# -- reader -------------------------------------------------------------------------------------------
+# Reading Pascal VOC folders.
+
+_CLASS_LIST = re.compile(r"\s+(-1|0|1)$")
+ANNOTATIONS, IMAGES, SETS = "Annotations", "JPEGImages", "ImageSets"
+MASKS = {"mask": "SegmentationClass", "instances": "SegmentationObject"}
+# Files that are read at once.
+ROWS = 1024
+MOST_PROBLEMS = 100
+# A longer side is a mistake in the file.
+LONGEST_SIDE_PIXELS = 1 << 31
+# The list of all images, in the order in which our writer got them.
+ALL = "trainval"
+ORDER = ("all", ALL)
+MAIN = "Main/"
+# The classes of the challenge, so that its parts number them alike.
+CLASSES = (
+    "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow", "diningtable",
+    "dog", "horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train", "tvmonitor",
+)  # fmt: skip
+
+
+class VocReader(DetectionReader):
+    """Reads a folder with ``Annotations/`` and ``JPEGImages/``.
+
+    ``split``: only the images that a list in ``ImageSets/Main/`` (or ``Segmentation/``) names: train, val …
+    ``classes``: the names of the classes, in order (default: those of the challenge where they are all among
+    them, else all that there are, sorted). ``masks=False`` leaves the masks of ``SegmentationClass/`` and
+    ``SegmentationObject/`` out. ``float64=["boxes"]``: boxes are float64 even where float32 keeps all digits.
+    """
+
+    widens_floats = True
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        split: str | None = None,
+        classes: Sequence[str] | None = None,
+        masks: bool = True,
+        float64: Sequence[str] = (),
+    ) -> None:
+        self.path = path
+        self._float64 = {float64} if isinstance(float64, str) else set(float64)
+        if not self._float64 <= {"boxes"}:
+            raise OptionError(f"float64 names boxes, or nothing, not {float64!r}", path=path)
+        self._images, self._columns = {}, Columns()
+        below = open_files(path)
+        try:
+            every = list(
+                below.walk(lambda name: IMAGE_FILES.has(name) or name.endswith(".xml"), ".batchplant.json")
+            )
+            folders = (ANNOTATIONS, IMAGES)
+            if not tree.is_folder(join(path, ANNOTATIONS)):
+                folders = (ANNOTATIONS.lower(), "images")
+            xml = sorted(name for name in every if _in(name, folders[0]) and name.endswith(".xml"))
+            images = {_stem(name): name for name in sorted(every) if _in(name, folders[1])}
+            stems = [_stem(name) for name in xml]
+            if split is not None:
+                stems = self._listed(split, set(stems))
+            elif read_note(path) is not None:
+                lists = [name for name in ORDER if tree.is_file(join(path, SETS, "Main", f"{name}.txt"))]
+                listed = self._listed(lists[0], set(stems)) if lists else stems
+                stems = listed if set(listed) == set(stems) and len(listed) == len(stems) else stems
+            files = [images.get(stem, f"{folders[1]}/{stem}.jpg") for stem in stems]
+            known = set(stems)
+            self._alone = (
+                sorted(name for stem, name in images.items() if stem not in known) if split is None else []
+            )
+            others: dict[str, Any] = {}
+            for field, folder in MASKS.items() if masks else ():
+                there = {_stem(name): name for name in every if _in(name, folder)}
+                if any(stem in there for stem in stems):
+                    others[field] = below, [there.get(stem) for stem in stems]
+            self._set_images(below, files, **others)
+            shown = [name.partition("/")[2] for name in files]
+            self._columns["file_name"] = Ragged.from_cells([os.fsencode(name) for name in shown])
+            sets = {} if split is not None else self._sets(stems)
+            self._set_fields([f"{folders[0]}/{stem}.xml" for stem in stems], classes, list(others), sets)
+        except BatchplantError as error:
+            below.close()
+            raise error.at(path=path) from None
+        except OSError as error:
+            raise DamagedError(f"{error.filename}: {error.strerror}", path=path) from None
+
+    def _listed(self, split: str, there: set[str]) -> list[str]:
+        """The images of a list of a split."""
+        if not is_plain(split):
+            raise OptionError(f"a split is the name of a list, such as train, not {split!r}")
+        for folder in ("Main", "Segmentation", ""):
+            path = join(self.path, SETS, *filter(None, [folder]), f"{split}.txt")
+            if not tree.is_file(path):
+                continue
+            # Lists of one class have a second column: whether it is in the image.
+            named = [line.strip() for line in read_text(path).splitlines() if line.strip()]
+            stems = [line if line in there else _CLASS_LIST.sub("", line) for line in named]
+            for number, stem in enumerate(stems, 1):
+                if not is_below(stem) or stem not in there:
+                    raise DamagedError(f"line {number}: there is no annotation of {stem!r}", path=path)
+            return stems
+        main = [name[:-4] for name in tree.names(join(self.path, SETS, "Main")) if name.endswith(".txt")]
+        some = [name for name in main if "_" not in name] or main
+        raise OptionError(f"there is no split {split!r}; there are {', '.join(some[:8]) or 'none'}")
+
+    def _sets(self, stems: list[str]) -> dict[str, Field]:
+        """The field that says which lists name an image, where there are lists that tell them apart.
+
+        ``split``, where the lists of ImageSets/Main share the images out, else ``sets``.
+        """
+        lists: dict[str, list[str]] = {}
+        there = set(stems)
+        folder = join(self.path, SETS)
+        for name in sorted(tree.names(folder)) if tree.is_folder(folder) else ():
+            for file in sorted(tree.names(join(folder, name))) if tree.is_folder(join(folder, name)) else ():
+                found = self._named(join(folder, name, file), there) if file.endswith(".txt") else None
+                if found is not None:
+                    lists[f"{name.rstrip('/')}/{file[:-4]}"] = found
+        if read_note(self.path) is not None:
+            lists.pop(f"{MAIN}{ORDER[0]}", None)
+        if set(lists.get(f"{MAIN}{ALL}", ())) == there:
+            del lists[f"{MAIN}{ALL}"]
+        if not lists:
+            return {}
+        usual = ("train", "val", "test")
+        shares = sorted(lists, key=lambda name: ([name != MAIN + one for one in usual], name))
+        named = [stem for name in shares for stem in lists[name]]
+        if len(named) == len(stems) and set(named) == there and all(name.startswith(MAIN) for name in lists):
+            place = {stem: number for number, name in enumerate(shares) for stem in lists[name]}
+            self._columns["split"] = np.array([place[stem] for stem in stems], dtype=np.int64)
+            return {"split": Int(names=tuple(name.removeprefix(MAIN) for name in shares))}
+        members = {name: set(found) for name, found in lists.items()}
+        cells = [[name for name, found in members.items() if stem in found] for stem in stems]
+        self._columns["sets"] = Ragged.from_cells([json_text(one) for one in cells])
+        return {"sets": List(Text())}
+
+    @staticmethod
+    def _named(path: str, there: set[str]) -> list[str] | None:
+        """The images of a list; None where it is one of a class, or names what is not there."""
+        try:
+            lines = [line.strip() for line in read_text(path).splitlines() if line.strip()]
+        except BatchplantError:
+            return None
+        return lines if there.issuperset(lines) and len(set(lines)) == len(lines) else None
+
+    def _set_fields(
+        self, files: list[str], classes: Sequence[str] | None, masks: list[str], sets: dict[str, Field]
+    ) -> None:
+        found = list(self._parsed(files))
+        things = [thing for one in found for thing in one.things]
+        counts = np.array([len(one.things) for one in found], dtype=np.int64)
+        names = [thing.told.get("name", "") for thing in things]
+        if classes is None:
+            classes = read_classes(self.path)
+        if classes is None:
+            classes = CLASSES if set(names) <= set(CLASSES) and names else sorted(set(names))
+        places = {name: number for number, name in enumerate(classes)}
+        boxes = np.array([thing.box for thing in things], dtype=np.float64).reshape(-1, 4)
+        # Pixels are counted from 1, and the last one is inside.
+        boxes[:, :2] -= 1
+        # Subtraction may have changed the last digit.
+        rounded = np.round(boxes, 9)
+        boxes = np.where(np.isclose(rounded, boxes, rtol=1e-14, atol=1e-14), rounded, boxes)
+        noted = read_note(self.path) or []
+        wide = "boxes" in self._float64 or "boxes" in read_float64(self.path)
+        with np.errstate(over="ignore"):
+            boxes = boxes if wide else boxes.astype(np.float32) if noted else narrowed(boxes)
+        self._class_of = names
+        columns, has = self._columns, {key for thing in things for key in thing.told}
+        has |= set(noted)
+        fields: dict[str, Field] = {"image": self._look(), "file_name": Text(), **sets}
+        fields["boxes"] = boxes_field("xyxy", ["labels", *FLAGS])
+        fields["labels"] = Labels(tuple(classes) or None)
+        columns["boxes"] = ragged(boxes, counts)
+        columns["labels"] = ragged(np.array([places.get(name, -1) for name in names], dtype=np.int64), counts)
+        for flag in FLAGS:
+            if flag != "occluded" or flag in has:
+                values = [
+                    thing.told.get(flag, "0").strip().lower() in ("1", "true", "yes") for thing in things
+                ]
+                fields[flag] = Tensor("bool", (None,))
+                columns[flag] = ragged(np.array(values, dtype=np.bool_), counts)
+        fields["boxes"] = boxes_field("xyxy", fields, dtype=boxes.dtype.name)
+        if "pose" in has:
+            fields["pose"] = List(Text())
+            poses = [[thing.told.get("pose", "Unspecified") for thing in one.things] for one in found]
+            columns["pose"] = Ragged.from_cells([json_text(part) for part in poses])
+        for field in masks:
+            fields[field] = self._look(field, mask=True)
+        extras = [self._extra(one, row) for row, one in enumerate(found)]
+        if any(extras) or "image_extra" in noted:
+            fields["image_extra"] = Json()
+            columns["image_extra"] = Ragged.from_cells([json_text(one) for one in extras])
+        if any(thing.extra for thing in things) or "object_extra" in noted:
+            fields["object_extra"] = Json()
+            cells = [json_text([thing.extra for thing in one.things]) for one in found]
+            columns["object_extra"] = Ragged.from_cells(cells)
+        self._sizes = np.array([_size(one) for one in found], dtype=np.int64).reshape(-1, 2)
+        self.schema = self._chosen(fields)
+
+    def _extra(self, annotation: Annotation, row: int) -> dict[str, Any]:
+        """Attributes of an annotation that a writer cannot derive."""
+        images = self._images
+        masks = (images[field].names[row] for field in MASKS if field in images)
+        segmented = "1" if any(name is not None for name in masks) else "0"
+        file = os.path.basename(str(images["image"].names[row]))
+        usual = {"filename": file, "segmented": segmented}
+        extra = {key: value for key, value in annotation.extra.items() if usual.get(key, ...) != value}
+        size = extra.pop("size", None)
+        if isinstance(size, dict):
+            rest = {key: side for key, side in size.items() if key not in ("width", "height")}
+            if rest not in ({}, {"depth": "3"}):
+                extra["size"] = rest
+        return extra
+
+    def _parsed(self, files: list[str]) -> Iterator[Annotation]:
+        below = self._images["image"].below
+        for start in range(0, len(files), ROWS):
+            some = files[start : start + ROWS]
+            try:
+                cells = below.read(some)
+            except BatchplantError as error:
+                error.sample = None if error.sample is None else start + error.sample
+                raise
+            for row, cell in enumerate(cells):
+                try:
+                    yield parse(bytes(cell if cell is not None else b""))
+                except BatchplantError as error:
+                    raise error.at(path=below.path(some[row]), sample=start + row) from None
+
+    def facts(self) -> dict[str, Any]:
+        return {"objects": len(self._class_of)}
+
+    def _no_class(self, row: int, label: int) -> str:
+        return f"there is no class {self._class_of[row]!r}"
+
+    def _verify(self) -> Iterator[Problem]:
+        yield from super()._verify()
+        for name in self._alone[:MOST_PROBLEMS]:
+            yield Problem(f"{name} has no annotation", self.path)
+
+
+def _in(name: str, folder: str) -> bool:
+    return name.startswith(folder + "/")
+
+
+def _stem(name: str) -> str:
+    return os.path.splitext(name.partition("/")[2])[0]
+
+
+def _size(annotation: Annotation) -> tuple[int, int]:
+    """Width and height; 0 where the file does not tell."""
+    try:
+        sides = [float(annotation.told.get(side, 0)) for side in ("width", "height")]
+    except ValueError:
+        return 0, 0
+    width, height = (int(side) if 0 <= side <= LONGEST_SIDE_PIXELS else 0 for side in sides)
+    return width, height
+
+
+# -- writer -------------------------------------------------------------------------------------------
+# Writing Pascal VOC folders.
+
+
+class VocWriter(DetectionWriter):
+    """Writes ``Annotations/``, ``JPEGImages/`` and the lists of ``ImageSets/Main/``.
+
+    ``boxes``: how boxes are meant (xyxy, xywh, cxcywh), where the field is a bare Tensor.
+    """
+
+    boxes = Boxes("xyxy")
+    images = IMAGES
+
+    def _begin(self, state: dict[str, Any] | None) -> None:
+        super()._begin(state)
+        field = self.schema.get("split") if "split" in self.schema else None
+        self._splits = tuple(field.names or ()) if isinstance(field, Int) else ()
+        if field is not None and not self._splits:
+            raise SchemaError(
+                "the split of a sample is an Int with names such as train and val", field="split"
+            )
+        if any(not is_plain(name) for name in self._splits):
+            raise SchemaError("the name of a split is one of a file, such as train", field="split")
+        self._some = "sets" in self.schema
+        self._list = self.partial.spool("list")
+        (self._folder / ANNOTATIONS).mkdir(exist_ok=True)
+
+    def _unfit(self, columns: Columns) -> dict[int, BatchplantError]:
+        problems = super()._unfit(columns)
+        for row, cell in enumerate(columns.get("sets", ())):
+            for name in json.loads(bytes(cell)):
+                parts = name.split("/") if isinstance(name, str) else []
+                if len(parts) != 2 or not all(map(is_plain, parts)):
+                    message = f"a set is the folder and name of a list, as Main/train, not {shown(str(name))}"
+                    problems.setdefault(row, EncodeError(message, field="sets"))
+        return problems
+
+    def _put(self, entries: list[Entry]) -> None:
+        for entry in entries:
+            values = entry.values
+            segmented = any(values.get(name) for name in MASKS)
+            things = [self._thing(values, row) for row in range(len(values.get("labels", ())))]
+            extra = {"segmented": str(int(segmented)), **values.get("image_extra", {})}
+            file = extra.get("filename", os.path.basename(entry.file))
+            text = write(str(file), (entry.width, entry.height), extra, things)
+            stem = os.path.splitext(entry.file)[0]
+            self._resumes, before = True, self._resumes
+            self._save(f"{ANNOTATIONS}/{stem}.xml", text.encode(), entry.number)
+            self._resumes = before
+            split = self._splits[values["split"]] if self._splits else ""
+            sets = [f"Main/{split}"] if split else values.get("sets", [])
+            self._list.write(json_text([stem, *sets]) + b"\n")
+
+    def _thing(self, values: dict[str, Any], row: int) -> dict[str, Any]:
+        label = int(values["labels"][row])
+        found: dict[str, Any] = {"name": self.classes[label] if self.classes else str(label)}
+        found["pose"] = values["pose"][row] if "pose" in values else "Unspecified"
+        for flag in FLAGS:
+            if flag != "occluded" or flag in values:
+                found[flag] = str(int(values[flag][row])) if flag in values else "0"
+        if "boxes" in values:
+            left, top, right, bottom = (float(str(value)) for value in values["boxes"][row])
+            box = (left + 1, top + 1, right, bottom)
+        else:
+            box = (0.0, 0.0, 0.0, 0.0)
+        extra = values["object_extra"][row] if "object_extra" in values else {}
+        found |= {key: value for key, value in extra.items() if key not in found}
+        return found | dict(zip(SIDES, map(_number, box), strict=True))
+
+    def _save_other(self, name: str, file: str, column: Any, row: int, number: int) -> str | None:
+        cell = column[row]
+        if cell is None:
+            return None
+        stem = os.path.splitext(file)[0]
+        self._save(f"{MASKS[name]}/{stem}.png", cell, number)
+        return stem
+
+    def _finish(self) -> str:
+        folder = self._folder / SETS / "Main"
+        folder.mkdir(parents=True, exist_ok=True)
+        lines: dict[str, list[str]] = {f"Main/{name}": [] for name in self._splits}
+        # The list of the order is trainval, unless that is a list of some of them.
+        order = f"Main/{ALL if not self._some and set(self._splits) <= {'train', 'val'} else ORDER[0]}"
+        for line in self._list.read_at(self._list.size, 0).splitlines():
+            stem, *sets = json.loads(line)
+            for name in dict.fromkeys((*sets, order)):
+                lines.setdefault(name, []).append(stem + "\n")
+        lines.setdefault(order, [])
+        for name, stems in lines.items():
+            path = self._folder / SETS / f"{name}.txt"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("".join(stems), encoding="utf-8")
+        return super()._finish()
+
+
+def _number(value: float) -> str:
+    # Addition may have changed the last digit.
+    value = round(value, 9) if math.isclose(round(value, 9), value, rel_tol=1e-14) else value
+    return str(int(value)) if value.is_integer() else repr(value)
+
+
+# -- format -------------------------------------------------------------------------------------------
+
+HELD = (
+    "image", "file_name", "split", "boxes", "labels", "difficult", "truncated", "occluded", "pose", "mask",
+    "instances", "sets", "image_extra", "object_extra",
+)  # fmt: skip
+
+
+def sniff(probe: Probe) -> bool:
+    """A folder with Annotations/ and JPEGImages/."""
+    return probe.ask(annotated) == VOC
+
+
+FORMAT = Format(
+    name="voc",
+    title="Pascal VOC",
+    suffixes=(".voc",),
+    spec="http://host.robots.ox.ac.uk/pascal/VOC/voc2012/htmldoc/index.html",
+    reader=VocReader,
+    writer=VocWriter,
+    sniff=sniff,
+    kinds=(Image, Boxes, Labels, Tensor, Int, Text, List, Json),
+    optional=True,
+    fields={name: FIELDS[name] for name in HELD},
+    leaves=left_out(HELD),
+    folder=True,
+    notes="boxes, flags and masks; lists of ImageSets with split=",
+    can=Capabilities(
+        random_access=True,
+        column_pruning=True,
+        remote_ranges=True,
+        streaming_write=True,
+        splittable=True,
+        ecosystem=("torchvision", "MMDetection", "FiftyOne", "LabelImg"),
+    ),
+)
