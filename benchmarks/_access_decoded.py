@@ -58,7 +58,7 @@ def run(folder: Path, rounds: int, *, quick: bool = False) -> dict[str, Any]:
         sides: dict[str, tuple[Path, dict[str, Any]]] = {
             "raw": (raw, {}),
             "cache in memory": (encoded, {"cache": "decoded"}),
-            "cache in a file": (encoded, {"cache": "decoded", "cache_dir": folder / "cache"}),
+            "cache in a file": (encoded, {"cache": bp.DecodedCache(dir=folder / "cache")}),
             "without": (encoded, {}),
         }
         with ExitStack() as stack:

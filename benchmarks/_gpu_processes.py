@@ -39,8 +39,7 @@ def serve(job: dict[str, Any]) -> None:
     args = argparse.Namespace(**job)
     # What a library prints is not the answer to a question.
     answers, sys.stdout = sys.stdout, sys.stderr
-    cpus, seed = job["cpus"], job["seed"]
-    loader = loader_of(Path(job["path"]), job["mode"], job["batch"], args, cpus=cpus, seed=seed)
+    loader = loader_of(Path(job["path"]), job["mode"], job["batch"], args, seed=job["seed"])
     run, count = epoch(loader, job["device"]), loader.samples
     run()
     # While it works; threads that make batches come and go with an epoch.
@@ -67,11 +66,11 @@ def _measure(path: Path, scratch: Path, mode: str, args: argparse.Namespace) -> 
     job = {
         "path": str(path), "mode": mode, "batch": args.batch, "device": args.device,
         "prefetch_batches": args.prefetch_batches,
-        "workers": None, "cpus": None, "seed": 0,
+        "workers": None, "seed": 0,
     }  # fmt: skip
     jobs = {
         "one process": [job],
-        title: [{**job, "cpus": part, "seed": seed} for seed, part in enumerate(parts)],
+        title: [{**job, "workers": part, "seed": seed} for seed, part in enumerate(parts)],
     }
     held_by: dict[str, Found] = {}
     with ExitStack() as stack:

@@ -185,7 +185,7 @@ def queue_depth(folder: Path, rounds: int, size: int) -> Found:
 def epoch_of(path: Path, name: str, options: Found) -> Found:
     def epoch() -> int:
         with bp.open(path) as reader:
-            loader = bp.Loader(reader, 64, order=name, order_options=options)
+            loader = bp.Loader(reader, 64, order=bp.order.by_name(name, **options))
             total = sum(batch["x"].nbytes for batch in loader)
             loader.close()
         return total

@@ -1,4 +1,4 @@
-"""Stragglers: the work of the slowest rank at every step, with and without balance="size".
+"""Stragglers: the work of the slowest rank at every step, with and without order.Balanced.
 
 Sizes are log-normal. A step takes as long as its slowest rank: at 1.3 times the mean, the others wait for
 23 % of the time. This is arithmetic, the same on every machine; only the time to deal out is measured.
@@ -46,7 +46,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder for the JSON")
     args = parser.parse_args()
     results: dict[str, Any] = {"cases": []}
-    print('| Spread | Ranks × batch size | Equal counts | `balance="size"` | Samples in a batch | Dealt in |')
+    print("| Spread | Ranks × batch size | Equal counts | `Balanced` | Samples in a batch | Dealt in |")
     print("| ---: | ---: | ---: | ---: | ---: | ---: |")
     with others(results):
         for spread in SPREADS:

@@ -38,8 +38,9 @@ import json, sys, time
 import batchplant
 job = json.loads(sys.argv[1])
 loader = batchplant.Loader(
-    job["url"], job["batch"], order=job["order"], rank=job["rank"], world_size=job["world_size"],
-    drop_last=True, order_options=job["options"], source_options=job["source"],
+    batchplant.open(job["url"], **job["source"]), job["batch"], rank=job["rank"],
+    order=batchplant.order.by_name(job["order"], **job["options"]), world_size=job["world_size"],
+    drop_last=True,
 )
 print("ready", flush=True)
 for line in sys.stdin:

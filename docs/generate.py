@@ -31,6 +31,8 @@ README, PAGE, OPS = ROOT / "README.md", ROOT / "docs" / "formats.md", ROOT / "do
 DIAGRAM = ROOT / "docs" / "figures" / "choosing.svg"
 TABLE = ROOT / "src" / "batchplant" / "formats" / "_table.py"
 CHOOSING = ROOT / "docs" / "choosing.md"
+# Formats that the README shows.
+README_EXAMPLES = ("beton", "parquet", "webdataset")
 
 TABLE_TEXT = '''\
 """Facts about each format that the registry needs before it imports its module, by module name.
@@ -194,7 +196,7 @@ def main(argv: list[str]) -> int:
 def pages() -> Iterator[tuple[Path, str]]:
     """Every generated page and what has to stand in it."""
     found = own_formats()
-    yield README, between(README, "formats", table(found, "docs/formats.md"))
+    yield README, between(README, "formats", formats_in_brief(found))
     yield CHOOSING, between(CHOOSING, "capabilities", capabilities(found))
     parts = [INTRO, table(found, ""), AFTER_TABLE, *(section(one) for one in found)]
     yield PAGE, "\n".join(parts)
@@ -255,6 +257,18 @@ def table(formats: Iterable[Format], page: str) -> str:
             ]
         )
     return lines(rows)
+
+
+def formats_in_brief(formats: list[Format]) -> str:
+    """The number of formats, and the rows of some that show the range."""
+    written = sum(one.writer is not None for one in formats)
+    examples = [one for one in formats if one.name in README_EXAMPLES]
+    said = (
+        f"batchplant reads {len(formats)} formats and writes {written} of them. "
+        "[Formats](docs/formats.md) lists all, with suffixes, kinds of\n"
+        "fields, options and limits. Three examples:\n\n"
+    )
+    return said + table(examples, "docs/formats.md")
 
 
 def lines(rows: Iterable[Iterable[str]]) -> str:

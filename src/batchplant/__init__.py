@@ -77,6 +77,7 @@ if TYPE_CHECKING:
     from .data.mix import Mix
     from .data.patches import Patches, VideoClips, VolumePatches
     from .data.windows import Windows
+    from .loading.decoded import DecodedCache
     from .loading.images import DecodeOptions
     from .loading.loader import Loader
     from .loading.packing import Pack
@@ -91,6 +92,7 @@ _LAZY_NAMES = {
     "Mix": "data.mix",
     "Pack": "loading.packing",
     "Patches": "data.patches",
+    "DecodedCache": "loading.decoded",
     "DecodeOptions": "loading.images",
     "Pipe": "loading.plan",
     "VideoClips": "data.patches",
@@ -182,6 +184,7 @@ __all__ = [
     "Decimal",
     "DecodeError",
     "DecodeOptions",
+    "DecodedCache",
     "Duration",
     "EncodeError",
     "ExistsError",

@@ -322,7 +322,7 @@ def test_all_images_of_a_batch_are_damaged(tmp_path):
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_fixed_share_is_exact(jpegs, device):
     pipeline = [ops.RandomResizedCrop(32), ops.ColorJitter(0.4, 0.4), ops.RandomErasing(1.0)]
-    how = {"device": device, "decode": "hybrid", "gpu_share": 0.3}
+    how = {"device": device, "decode": bp.DecodeOptions("hybrid", gpu_share=0.3)}
     first = batches(jpegs, pipeline, workers=1, **how)
     assert apart(first, batches(jpegs, pipeline, workers=3, prefetch_batches=1, **how)) == 0
     loader = Loader(jpegs, 7, order="random", seed=3, pipelines={"image": pipeline}, **how)
@@ -379,8 +379,8 @@ def test_what_is_asked_wrongly(jpegs):
     for options, said in [
         ({"device": "cpu", "decode": "tpu"}, "decode is one of"),
         ({"decode": "gpu"}, "name one"),
-        ({"device": "cpu", "decode": "gpu", "gpu_share": 0.5}, "nothing is split"),
-        ({"device": "cpu", "decode": "hybrid", "gpu_share": 2}, "from 0 to 1"),
+        ({"device": "cpu", "decode": bp.DecodeOptions("gpu", gpu_share=0.5)}, "nothing is split"),
+        ({"device": "cpu", "decode": bp.DecodeOptions("hybrid", gpu_share=2)}, "from 0 to 1"),
     ]:
         with pytest.raises(OptionError, match=said):
             Loader(jpegs, 4, **options)
@@ -401,7 +401,11 @@ def test_closing_amid_an_epoch(jpegs, device):
 
 def test_stats_tell_the_split(jpegs):
     loader = Loader(
-        jpegs, 5, pipelines={"image": [ops.Resize(16)]}, device="cpu", decode="hybrid", gpu_share=0.4
+        jpegs,
+        5,
+        pipelines={"image": [ops.Resize(16)]},
+        device="cpu",
+        decode=bp.DecodeOptions("hybrid", gpu_share=0.4),
     )
     for _ in loader:
         pass
@@ -575,7 +579,8 @@ def test_the_gpu_gets_the_shortest_scans(jpegs, device, monkeypatch):
 
     monkeypatch.setattr(OnDevice, "_route", routed)
     pipelines = {"image": [ops.RandomResizedCrop(32)]}
-    loader = Loader(jpegs, 10, pipelines=pipelines, device=device, decode="hybrid", gpu_share=0.4)
+    decode = bp.DecodeOptions("hybrid", gpu_share=0.4)
+    loader = Loader(jpegs, 10, pipelines=pipelines, device=device, decode=decode)
     sizes = [
         (request.cells.size[gpu.rows], request.cells.size[both.rows], len(raw), len(cpu))
         for _ in [list(loader)]
@@ -633,7 +638,7 @@ def test_several_loaders_at_once(jpegs, raw, device):
     """In turn, and each in a thread of its own: nobody sees another's images."""
     hows = [
         (jpegs, {"decode": "gpu"}), (raw, {"decode": "auto"}), (raw, {}),
-        (jpegs, {"decode": "hybrid", "gpu_share": 0.5}), (jpegs, {"decode": "cpu"}),
+        (jpegs, {"decode": bp.DecodeOptions("hybrid", gpu_share=0.5)}), (jpegs, {"decode": "cpu"}),
     ]  # fmt: skip
     pipeline = [ops.RandomResizedCrop(48), ops.RandomHorizontalFlip(), NORMAL, ops.ChannelsFirst()]
     want = [batches(path, pipeline, device=device, **how) for path, how in hows]
@@ -692,9 +697,12 @@ def test_no_batch_is_overwritten_while_it_is_read(jpegs, raw, mode):
     pipeline = [ops.RandomResizedCrop(96), ops.RandomHorizontalFlip()]
     busy = torch.randn(4096, 4096, device="cuda")
     for path in (jpegs, raw):
-        how = {"order": "random", "seed": 3, "pipelines": {"image": pipeline}, "device": "cuda"}
-        loader = Loader(path, 7, decode="hybrid" if mode == "hybrid" else mode, prefetch_batches=1, **(
-            {"gpu_share": 0.5} if mode == "hybrid" else {}), **how)  # fmt: skip
+        decode = bp.DecodeOptions(mode, gpu_share=0.5 if mode == "hybrid" else None)
+        how = {
+            "order": "random", "seed": 3, "pipelines": {"image": pipeline}, "device": "cuda",
+            "decode": decode,
+        }  # fmt: skip
+        loader = Loader(path, 7, prefetch_batches=1, **how)
         sums = []
         for _ in range(12):
             for batch in loader:
@@ -704,8 +712,7 @@ def test_no_batch_is_overwritten_while_it_is_read(jpegs, raw, mode):
         torch.cuda.synchronize()
         got = [one.cpu().numpy() for one in sums]
         loader.close()
-        calm = Loader(path, 7, decode="hybrid" if mode == "hybrid" else mode, **(
-            {"gpu_share": 0.5} if mode == "hybrid" else {}), **how)  # fmt: skip
+        calm = Loader(path, 7, **how)
         want = []
         for _ in range(12):
             for batch in calm:

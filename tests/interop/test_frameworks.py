@@ -361,7 +361,7 @@ def train(resume=None, **more):
     model = Model()
     trainer = transformers.Trainer(model=model, args=args, train_dataset=loader.as_map_dataset())
     trainer.train(resume_from_checkpoint=resume)
-    return [args.process_index, loader._threads, model.seen]
+    return [args.process_index, loader.threads, model.seen]
 
 
 found = [train()]
@@ -521,9 +521,9 @@ def test_processes_of_one_machine_share_its_cores(
     if processes_here is not None:
         monkeypatch.setenv("LOCAL_WORLD_SIZE", processes_here)
     assert default_threads() == want
-    assert Loader(powers, 4)._threads == want
-    assert Loader(powers, 4, workers=5)._threads == 5
-    assert Loader(powers, 4, cpus=[0])._threads == 1
+    assert Loader(powers, 4).threads == want
+    assert Loader(powers, 4, workers=5).threads == 5
+    assert Loader(powers, 4, workers=[0]).threads == 1
     assert Threads(None)._pool()._max_workers == want
 
 

@@ -185,8 +185,7 @@ def test_what_is_quicker_and_coarser_is_not_split(tmp_path):
         tmp_path / "a.beton",
         1,
         device="cpu",
-        decode="split",
-        dct="fast",
+        decode=bp.DecodeOptions("split", dct="fast"),
         pipelines={"image": [ops.Resize(16)]},
     )
     assert len(list(loader)) == 1

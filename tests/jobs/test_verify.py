@@ -748,7 +748,7 @@ def test_a_loader_and_the_commands_leave_samples_out(shards, tmp_path, capsys):
     bad, target = str(tmp_path / "bad.jsonl"), str(tmp_path / "sound.msgpack")
     files = [str(folder / f"s-{number}.beton") for number in range(3)]
     assert main(["verify", *files, "--decode", "--quarantine", bad]) == 1
-    loader = bp.Loader(files, 10, pipelines={"image": None, "blob": None}, source_options={"skip": bad})
+    loader = bp.Loader(bp.open(files, skip=bad), 10, pipelines={"image": None, "blob": None})
     assert np.concatenate([batch["n"] for batch in loader]).tolist() == [n for n in range(30) if n != 14]
     loader.close()
     capsys.readouterr()

@@ -1,4 +1,4 @@
-"""bucket_by_length: batches of samples that are about as long, exact on any number of ranks."""
+"""ByLength: batches of samples that are about as long, exact on any number of ranks."""
 
 from __future__ import annotations
 
@@ -25,11 +25,20 @@ def documents(first: int = 0) -> batchplant.Reader:
     return batchplant.open({"tokens": tokens, "number": np.arange(first, first + COUNT)})
 
 
-def loaded(size: int = 8, source: batchplant.Reader | None = None, **how: Any) -> batchplant.Loader:
-    options: dict[str, Any] = {"order": "random", "bucket_by_length": "tokens", "seed": 5, **how}
-    options["order_options"] = {"bucket_window": 5, **(how.get("order_options") or {})}
-    pipelines = {"tokens": [Pad(mask=True)]}
-    return batchplant.Loader(documents() if source is None else source, size, pipelines=pipelines, **options)
+def loaded(
+    size: int = 8,
+    source: batchplant.Reader | None = None,
+    *,
+    lengths: Any = "tokens",
+    base: str = "random",
+    window: int = 5,
+    run: int = 1,
+    first_size: int | None = None,
+    **options: Any,
+) -> batchplant.Loader:
+    by_length = order.ByLength(lengths, base, window=window, run=run, batch_size=first_size)
+    options = {"order": by_length, "pipelines": {"tokens": [Pad(mask=True)]}, "seed": 5, **options}
+    return batchplant.Loader(documents() if source is None else source, size, **options)
 
 
 def numbers(loader: batchplant.Loader) -> list[list[int]]:
@@ -54,9 +63,9 @@ def test_batches_are_alike_and_have_every_sample_once() -> None:
     assert numbers(again) == found
     assert numbers(again) != found
     plain = batchplant.Loader(documents(), 8, order="random", pipelines={"tokens": [Pad(mask=True)]})
-    assert filled(loaded(order_options={"bucket_window": 100})) > 0.75 > 0.4 > filled(plain)
+    assert filled(loaded(window=100)) > 0.75 > 0.4 > filled(plain)
     # Batches do not come by length: one epoch begins with no longer ones than another ends.
-    means = [LENGTHS[one].mean() for one in numbers(loaded(order_options={"bucket_window": 100}))]
+    means = [LENGTHS[one].mean() for one in numbers(loaded(window=100))]
     assert means != sorted(means)
 
 
@@ -103,8 +112,7 @@ def test_a_run_goes_on_at_every_batch_on_other_worlds() -> None:
             given = [next(one)["number"].tolist() for _ in range(step) for one in epochs]
             state = json.loads(json.dumps(two[0].state_dict()))
             assert state == two[1].state_dict()
-            how: dict[str, Any] = {"order_options": {"bucket_size": 8}} if size != 8 else {}
-            rest = [loaded(size, rank=rank, world_size=then, **how) for rank in range(then)]
+            rest = [loaded(size, rank=rank, world_size=then, first_size=8) for rank in range(then)]
             for one in rest:
                 one.load_state_dict(state)
             for turn in zip(*map(numbers, rest), strict=True):
@@ -120,8 +128,8 @@ def test_a_state_of_other_buckets_is_refused() -> None:
     state = loader.state_dict()
     for other, said in (
         ({"size": 4}, "bucket_size 8, and this loader has 4"),
-        ({"order_options": {"bucket_window": 7}}, "bucket_window 5, and this loader has 7"),
-        ({"bucket_by_length": LENGTHS}, "bucket_by_length tokens, and this loader has of 103 values"),
+        ({"window": 7}, "bucket_window 5, and this loader has 7"),
+        ({"lengths": LENGTHS}, "bucket_by_length tokens, and this loader has of 103 values"),
     ):
         with pytest.raises(OptionError, match=said):
             loaded(**other).load_state_dict(state)
@@ -132,22 +140,17 @@ def test_a_state_of_other_buckets_is_refused() -> None:
 
 def test_lengths_are_a_field_numbers_or_a_function() -> None:
     found = numbers(loaded())
-    assert numbers(loaded(bucket_by_length=True)) == found
-    assert numbers(loaded(bucket_by_length=LENGTHS)) == found
-    assert numbers(loaded(bucket_by_length=lambda samples: LENGTHS[samples])) == found
+    assert numbers(loaded(lengths=None)) == found
+    assert numbers(loaded(lengths=LENGTHS)) == found
+    assert numbers(loaded(lengths=lambda samples: LENGTHS[samples])) == found
     some = np.flatnonzero(LENGTHS > 15)
-    assert filled(loaded(indices=some, order_options={"bucket_window": 100})) > 0.7
+    assert filled(loaded(indices=some, window=100)) > 0.7
     assert sorted(joined(numbers(loaded(indices=some)))) == some.tolist()
-    plain = batchplant.Loader(documents(), 8, order="random", seed=5, bucket_by_length=False)
-    assert joined(numbers(plain)) == order.random(COUNT, seed=5, epoch=0)[:].tolist()
 
 
 def test_alike_batches_follow_each_other_for_as_many_ranks() -> None:
-    options = {"bucket_window": 100, "bucket_run": 4}
-    ranks = [numbers(loaded(rank=rank, world_size=4, order_options=options)) for rank in range(4)]
-    apart = [
-        numbers(loaded(rank=rank, world_size=4, order_options={"bucket_window": 100})) for rank in range(4)
-    ]
+    ranks = [numbers(loaded(rank=rank, world_size=4, window=100, run=4)) for rank in range(4)]
+    apart = [numbers(loaded(rank=rank, world_size=4, window=100)) for rank in range(4)]
 
     def spread(parts: list[list[list[int]]]) -> float:
         longest = [[LENGTHS[one].max() for one in step] for step in zip(*parts, strict=True)]
@@ -157,7 +160,7 @@ def test_alike_batches_follow_each_other_for_as_many_ranks() -> None:
 
 
 def test_an_order_that_is_not_shuffled_stays_so() -> None:
-    means = [LENGTHS[one].mean() for one in numbers(loaded(order="sequential"))]
+    means = [LENGTHS[one].mean() for one in numbers(loaded(base="sequential"))]
     assert means[:5] == sorted(means[:5])
 
 
@@ -174,14 +177,16 @@ def test_mixtures_have_buckets_too() -> None:
 
 def test_what_makes_no_sense_is_said() -> None:
     for how, said in (
-        ({"pack": Pack(8)}, "by length, by pack or by balance"),
-        ({"balance": "size"}, "by length, by pack or by balance"),
-        ({"order_options": {"bucket_window": 0}}, "bucket_window"),
-        ({"bucket_by_length": LENGTHS[:3]}, "103 numbers"),
+        ({"pack": Pack(8)}, "by length or by pack"),
+        ({"order": order.Balanced(order.ByLength("tokens"))}, "by length or balanced"),
+        ({"base": order.ByLength("tokens")}, "cannot be the order inside of another"),
+        ({"order": order.ByLength}, r"write ByLength\(\)"),
+        ({"window": 0}, "bucket_window"),
+        ({"lengths": LENGTHS[:3]}, "103 numbers"),
     ):
         with pytest.raises(OptionError, match=said):
             next(iter(loaded(**how)))
     with pytest.raises(OptionError, match="the field whose length counts, of a, b"):
-        batchplant.Loader({"a": ["x", "yy"], "b": ["x", "yy"]}, 1, bucket_by_length=True)
+        batchplant.Loader({"a": ["x", "yy"], "b": ["x", "yy"]}, 1, order=order.ByLength())
     with pytest.raises(OptionError, match="none of these has values of varying length"):
-        batchplant.Loader({"a": [1, 2]}, 1, bucket_by_length=True)
+        batchplant.Loader({"a": [1, 2]}, 1, order=order.ByLength())

@@ -32,8 +32,8 @@ STEPS = {
 }
 
 
-def cached(source, size=7, **options):
-    return bp.Loader(source, size, cache="decoded", **options)
+def cached(source, size=7, cache="decoded", **options):
+    return bp.Loader(source, size, cache=cache, **options)
 
 
 def same(one, other, epochs=3):
@@ -75,8 +75,8 @@ class Gone(Memory):
 @pytest.mark.parametrize("steps", STEPS)
 def test_batches_are_those_without_it(jpegs, tmp_path, steps, folder):
     options = {"order": "random", "pipelines": {"image": STEPS[steps]}, "seed": 3, "ids": True}
-    where = {"cache_dir": tmp_path / "cache"} if folder else {}
-    stats = same(cached(jpegs, **options, **where), bp.Loader(jpegs, 7, **options))
+    cache = bp.DecodedCache(dir=tmp_path / "cache") if folder else "decoded"
+    stats = same(cached(jpegs, cache=cache, **options), bp.Loader(jpegs, 7, **options))
     assert (stats["cache hits"], stats["cache misses"], stats["cache share"]) == (80, 40, 1)
 
 
@@ -88,7 +88,7 @@ def test_what_does_not_fit_is_decoded_as_usual(jpegs, steps, share):
     list(whole)
     most = int(share * whole.stats()["cache bytes"])
     whole.close()
-    stats = same(cached(jpegs, cache_bytes=most, **options), bp.Loader(jpegs, 7, **options))
+    stats = same(cached(jpegs, cache=bp.DecodedCache(most), **options), bp.Loader(jpegs, 7, **options))
     assert stats["cache bytes"] <= stats["cache limit"] == most
     assert stats["cache share"] == pytest.approx(share, abs=0.1)
     assert stats["cache hits"] == 2 * 40 * stats["cache share"]
@@ -160,19 +160,21 @@ def test_a_decoder_of_your_own_has_whole_images_kept(jpegs):
 
 
 def test_fast_scale(jpegs):
-    options = {"pipelines": {"image": [ops.Resize(5)]}, "fast_scale": True}
+    options = {"pipelines": {"image": [ops.Resize(5)]}, "decode": bp.DecodeOptions(fast_scale=True)}
     same(cached(jpegs, **options), bp.Loader(jpegs, 7, **options))
     with pytest.raises(bp.OptionError, match="fast_scale"):
-        cached(jpegs, pipelines={"image": [ops.RandomResizedCrop(5)]}, fast_scale=True)
+        cached(jpegs, **{**options, "pipelines": {"image": [ops.RandomResizedCrop(5)]}})
 
 
 # -- orders, parts, states ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("order", ["sequential", "random", "shards", "quasi_random", "windowed", "weighted"])
+@pytest.mark.parametrize(
+    "order",
+    ["sequential", "random", "shards", "quasi_random", "windowed", bp.order.Weighted(np.arange(40))],
+)
 def test_orders(jpegs, order):
-    weights = {"order_options": {"weights": np.arange(40)}} if order == "weighted" else {}
-    options = {"order": order, "pipelines": {"image": STEPS["random"]}, "ids": True, **weights}
+    options = {"order": order, "pipelines": {"image": STEPS["random"]}, "ids": True}
     same(cached(jpegs, **options), bp.Loader(jpegs, 7, **options))
 
 
@@ -194,7 +196,7 @@ def test_resume_at_every_batch(jpegs):
     wanted = [checksum([batch]) for _ in range(2) for batch in plain]
     plain.close()
     for done in range(len(wanted)):
-        first, second = cached(jpegs, **options), cached(jpegs, cache_bytes=20_000, **options)
+        first, second = cached(jpegs, **options), cached(jpegs, cache=bp.DecodedCache(20_000), **options)
         found = []
         while len(found) < done:
             for batch in first:
@@ -211,7 +213,7 @@ def test_resume_at_every_batch(jpegs):
 
 def test_a_copy_has_a_cache_of_its_own(jpegs):
     options = {"pipelines": {"image": STEPS["resized"]}}
-    loader = cached(jpegs, cache_bytes="1MB", **options)
+    loader = cached(jpegs, cache=bp.DecodedCache("1MB"), **options)
     list(loader)
     copy = pickle.loads(pickle.dumps(loader))
     assert copy.stats()["cache limit"] == 1_000_000
@@ -280,7 +282,7 @@ def test_a_image_that_claims_too_much_is_refused_as_usual(jpegs, monkeypatch):
 
 def test_the_file_has_no_name_and_is_gone_when_the_loader_is(jpegs, tmp_path):
     folder = tmp_path / "cache"
-    loader = cached(jpegs, pipelines={"image": STEPS["resized"]}, cache_dir=folder)
+    loader = cached(jpegs, pipelines={"image": STEPS["resized"]}, cache=bp.DecodedCache(dir=folder))
     list(loader)
     assert os.listdir(folder) == []
     store = loader._decoded.memory
@@ -303,7 +305,7 @@ def test_a_full_disk_ends_the_cache_and_not_the_epoch(jpegs, tmp_path, monkeypat
     monkeypatch.setattr(decoded, "ALLOCATION_BYTES", 1000)
     monkeypatch.setattr(os, "posix_fallocate", allocate)
     options = {"pipelines": {"image": STEPS["random"]}}
-    ours = cached(jpegs, cache_dir=tmp_path, **options)
+    ours = cached(jpegs, cache=bp.DecodedCache(dir=tmp_path), **options)
     stats = same(ours, bp.Loader(jpegs, 7, **options))
     assert stats["cache bytes"] <= stats["cache limit"] == sum(promised)
     assert 0 < stats["cache share"] < 1
@@ -312,7 +314,7 @@ def test_a_full_disk_ends_the_cache_and_not_the_epoch(jpegs, tmp_path, monkeypat
 def test_a_folder_that_cannot_be_used(jpegs, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(bp.AccessError, match="cannot be kept there") as found:
-        cached(jpegs, cache_dir=tmp_path / "file")
+        cached(jpegs, cache=bp.DecodedCache(dir=tmp_path / "file"))
     assert found.value.path == str(tmp_path / "file")
 
 
@@ -343,17 +345,19 @@ def test_nothing_is_fetched_for_images_that_are_kept(bucket, tmp_path):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"cache": "/data"}, 'cache is "decoded" or None.*source_options'),
-        ({"cache_bytes": "1GB"}, 'go with cache="decoded"'),
-        ({"cache_dir": "/data"}, 'go with cache="decoded"'),
-        ({"cache": "decoded", "cache_bytes": -1}, "cache_bytes is a number of bytes"),
-        ({"cache": "decoded", "cache_bytes": "much"}, "cache_bytes is a number of bytes"),
+        ({"cache": "/data"}, r'cache is "decoded", a DecodedCache or None.*bp.open\(…, cache='),
         ({"cache": "decoded", "decode": "hybrid", "device": "cuda"}, "decode='hybrid'.*leave one of them"),
     ],
 )
 def test_options_that_make_no_sense(jpegs, options, said):
     with pytest.raises(bp.OptionError, match=said):
         bp.Loader(jpegs, 7, **options)
+
+
+@pytest.mark.parametrize("size", [-1, "much"])
+def test_bytes_that_are_none(size):
+    with pytest.raises(bp.OptionError, match="bytes is a number of bytes"):
+        bp.DecodedCache(size)
 
 
 def test_ranks_share_the_memory_of_the_machine(jpegs, monkeypatch):

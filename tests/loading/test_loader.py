@@ -26,6 +26,7 @@ from PIL import Image as Pillow
 import batchplant as bp
 import processes
 from batchplant import ops
+from batchplant import order as orders
 from batchplant.codecs.media import image
 from batchplant.errors import DamagedError, DecodeError, OptionError, SampleIndexError
 from batchplant.loading import executor
@@ -541,16 +542,13 @@ def test_orders(plain, raw):
     assert (
         ids_of(Loader(plain, 6, order=lambda n, rng: np.arange(n)[::-1], ids=True)) == list(range(20))[::-1]
     )
-    for order, options in (("random", {}), ("windowed", {"window": 5}), ("quasi_random", {"window": 2})):
-        found = ids_of(Loader(raw, 6, order=order, order_options=options, ids=True))
+    for order in ("random", orders.Random(), orders.Windowed(5), orders.QuasiRandom(window=2)):
+        found = ids_of(Loader(raw, 6, order=order, ids=True))
         assert sorted(found) == list(range(20))
         assert found != list(range(20))
     weights = np.zeros(20)
     weights[[3, 8]] = 1
-    assert set(ids_of(Loader(plain, 6, order="weighted", order_options={"weights": weights}, ids=True))) == {
-        3,
-        8,
-    }
+    assert set(ids_of(Loader(plain, 6, order=orders.Weighted(weights), ids=True))) == {3, 8}
 
 
 def test_quasi_random_of_a_part(raw):
@@ -944,18 +942,18 @@ OTHER_ORDERS = [
     ({"indices": range(1, 20)}, {}, "the state is of a dataset of 19 samples, this has 20"),
     ({"indices": range(19, -1, -1)}, {}, "made with indices of 20 values .*, and this loader has None"),
     (
-        {"order": "windowed", "order_options": {"window": 4}},
-        {"order": "windowed", "order_options": {"window": 5}},
+        {"order": orders.Windowed(4)},
+        {"order": orders.Windowed(5)},
         "made with window 4, and this loader has 5",
     ),
     (
-        {"order": "windowed", "order_options": {"window": 4}},
+        {"order": orders.Windowed(4)},
         {"order": "windowed"},
         "made with window 4, and this loader has its default",
     ),
     (
-        {"order": "class_balanced", "order_options": {"labels": SMALL}},
-        {"order": "class_balanced", "order_options": {"labels": 1 - SMALL}},
+        {"order": orders.ClassBalanced(SMALL)},
+        {"order": orders.ClassBalanced(1 - SMALL)},
         "made with labels of 20 values",
     ),
     ({"seed": 3}, {}, "made with seed 3, and this loader has 0"),
@@ -979,7 +977,7 @@ def test_a_state_is_not_taken_up_with_another_order(plain, was, now, message):
     ("was", "now"),
     [
         ({"order": shuffled}, {"order": lambda n, rng: rng.permutation(n)}),
-        ({"order": "windowed"}, {"order": "windowed", "order_options": {"window": 1000}}),
+        ({"order": "windowed"}, {"order": orders.Windowed(1000)}),
         ({"indices": None}, {"indices": range(20)}),
         ({"order": [3, 1, 2]}, {"order": np.array([3, 1, 2], np.uint8)}),
         (
@@ -1791,7 +1789,8 @@ def test_a_field_that_is_left_out_is_not_read(tmp_path):
         ({"order": [20]}, "the order has sample 20, but there are 20 samples"),
         ({"order": "random", "seed": -1}, "seed must be from 0"),
         ({"order": "quasi_random"}, "no blocks, so quasi_random has nothing to go by; use random"),
-        ({"order": "random", "order_options": {"window": 3}}, "takes no option window"),
+        ({"order": orders.QuasiRandom}, r"order is an object, not a class: write QuasiRandom\(\)"),
+        ({"decode": 3}, "decode is a back end"),
         ({"pipelines": {"valeu": []}}, "pipeline 'valeu' has no field"),
     ],
 )
@@ -1804,14 +1803,14 @@ def test_wrong_options(plain, options, message):
 # -- workers, statistics ------------------------------------------------------------------------------------
 
 
-def test_workers_and_cpus(jpeg):
+def test_workers_are_a_number_or_cores(jpeg):
     how: dict[str, Any] = {"pipelines": {"image": [ops.Resize(8)]}}
     want = checksum(Loader(jpeg, 4, **how))
     cpus = sorted(os.sched_getaffinity(0))
-    assert checksum(Loader(jpeg, 4, cpus=cpus[:1], **how)) == want
-    assert checksum(Loader(jpeg, 4, workers=3, cpus=cpus, **how)) == want
+    assert checksum(Loader(jpeg, 4, workers=cpus[:1], **how)) == want
+    assert checksum(Loader(jpeg, 4, workers=[*cpus, cpus[0]], **how)) == want
     with pytest.raises((OptionError, ValueError), match="cpu 100000 is not there"):
-        Loader(jpeg, 4, cpus=[100_000])
+        Loader(jpeg, 4, workers=[100_000])
     with pytest.raises((OptionError, ValueError), match=r"threads|workers"):
         Loader(jpeg, 4, workers=-1)
 

@@ -202,12 +202,12 @@ def test_the_union_is_exact_in_any_other_world(
     assert len(seen) == n - left_out
 
 
-@pytest.mark.parametrize("balance", [None, "size"])
+@pytest.mark.parametrize("balance", [False, True])
 @pytest.mark.parametrize("drop_last", [False, True])
 def test_loaders_of_other_worlds_go_on_from_a_random_step(plain, balance, drop_last):
     rng = random.Random(18)
-    options = {"order": "random", "seed": 5, "ids": True, "workers": 1, "drop_last": drop_last}
-    options |= {"balance": balance, "sizes": some_sizes(SAMPLES) if balance else None}
+    order = orders.Balanced("random", sizes=some_sizes(SAMPLES)) if balance else "random"
+    options = {"order": order, "seed": 5, "ids": True, "workers": 1, "drop_last": drop_last}
     ranks = [Loader(plain, 4, rank=rank, world_size=4, **options) for rank in range(4)]
     for _ in range(2):
         live, steps = [iter(one) for one in ranks], rng.randrange(1, len(ranks[0]))
@@ -263,8 +263,8 @@ def test_what_counts_as_size(tmp_path, name):
     for sizes, want in wanted.items():
         found = [
             [batch["ids"].tolist() for batch in Loader(
-                reader, 4, rank=rank, world_size=3, balance="size", sizes=sizes, indices=indices, ids=True,
-                order="random", workers=1,
+                reader, 4, rank=rank, world_size=3, order=orders.Balanced("random", sizes=sizes),
+                indices=indices, ids=True, workers=1,
             )]
             for rank in range(3)
         ]  # fmt: skip
@@ -275,57 +275,55 @@ def test_what_counts_as_size(tmp_path, name):
 
 def test_the_bytes_of_the_fields_that_are_loaded(tmp_path):
     path, lengths = texts(tmp_path / "data.tfrecord")
-    options: dict[str, Any] = {"world_size": 2, "rank": 0, "ids": True, "workers": 1, "balance": "size"}
-    by_bytes = ids_of(Loader(path, 8, **options))
+    options: dict[str, Any] = {"world_size": 2, "rank": 0, "ids": True, "workers": 1}
+    by_bytes = ids_of(Loader(path, 8, order=orders.Balanced("sequential"), **options))
     # Three numbers and two more are in every sample.
-    assert by_bytes == ids_of(Loader(path, 8, sizes=lengths + 40, **options))
+    assert by_bytes == ids_of(
+        Loader(path, 8, order=orders.Balanced("sequential", sizes=lengths + 40), **options)
+    )
     # Numbers are all of one size, so nothing is left to balance but their count.
-    labels = Loader(path, 8, pipelines=dict.fromkeys(("text", "tokens", "some", "pair")), **options)
+    pipelines = dict.fromkeys(("text", "tokens", "some", "pair"))
+    labels = Loader(path, 8, pipelines=pipelines, order=orders.Balanced("sequential"), **options)
     assert {len(batch["label"]) for batch in labels} == {8, 4}
 
 
 def test_sizes_that_only_reading_would_tell():
     reader = Memory({"text": bp.Text()}, [{"text": "x" * n} for n in range(20)])
     with pytest.raises(OptionError, match="give sizes=, a field"):
-        Loader(reader, 4, balance="size")
-    found = [
-        ids_of(Loader(reader, 2, balance="size", sizes="text", rank=r, world_size=2, ids=True))
-        for r in (0, 1)
-    ]
+        Loader(reader, 4, order=orders.Balanced())
+    balanced = orders.Balanced("sequential", sizes="text")
+    found = [ids_of(Loader(reader, 2, order=balanced, rank=r, world_size=2, ids=True)) for r in (0, 1)]
     assert sorted(found[0] + found[1]) == list(range(20))
     assert abs(sum(found[0]) - sum(found[1])) < 10
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("sizes", "message"),
     [
-        ({"balance": "bytes"}, 'balance is None or "size"'),
-        ({"sizes": "value"}, "give both"),
-        ({"balance": "size", "sizes": "tokens"}, "tokens"),
-        (
-            {"balance": "size", "sizes": [1, 2]},
-            f"sizes must be {SAMPLES} numbers, not int64 of shape \\(2,\\)",
-        ),
-        ({"balance": "size", "sizes": [-1] * SAMPLES}, "none below 0"),
-        ({"balance": "size", "sizes": [float("nan")] * SAMPLES}, "must be finite"),
-        ({"balance": "size", "sizes": ["a"] * SAMPLES}, "must be 103 numbers"),
+        ("tokens", "tokens"),
+        ([1, 2], f"sizes must be {SAMPLES} numbers, not int64 of shape \\(2,\\)"),
+        ([-1] * SAMPLES, "none below 0"),
+        ([float("nan")] * SAMPLES, "must be finite"),
+        (["a"] * SAMPLES, "must be 103 numbers"),
     ],
 )
-def test_wrong_sizes(plain, options, message):
+def test_wrong_sizes(plain, sizes, message):
     with pytest.raises(bp.BatchplantError, match=message):
-        Loader(plain, 4, **options)
+        Loader(plain, 4, order=orders.Balanced(sizes=sizes))
 
 
 def test_wrong_sizes_of_a_function_and_a_field(plain, tmp_path):
-    options: dict[str, Any] = {"balance": "size", "rank": 0, "world_size": 2}
+    options: dict[str, Any] = {"rank": 0, "world_size": 2}
     with pytest.raises(OptionError, match="the function sizes must be 8 numbers"):
-        list(Loader(plain, 4, sizes=lambda samples: [1], **options))
+        list(Loader(plain, 4, order=orders.Balanced(sizes=lambda samples: [1]), **options))
+    path = texts(tmp_path / "data.npz")[0]
     with pytest.raises(OptionError, match="the field pair, as sizes, must be 40 numbers"):
-        list(Loader(texts(tmp_path / "data.npz")[0], 4, sizes="pair", **options))
+        list(Loader(path, 4, order=orders.Balanced(sizes="pair"), **options))
 
 
 def test_an_epoch_does_not_hold_a_balanced_loader(plain):
-    loader = Loader(plain, 4, balance="size", sizes="value", indices=range(50), rank=0, world_size=2)
+    order = orders.Balanced("sequential", sizes="value")
+    loader = Loader(plain, 4, order=order, indices=range(50), rank=0, world_size=2)
     epoch, held = iter(loader), weakref.ref(loader)
     next(epoch)
     del loader
@@ -341,6 +339,7 @@ import ctypes, signal
 ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 import json, os, sys
 from batchplant.loading.loader import Loader
+from batchplant.order import Balanced
 
 data, out, told = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
 rank = int(os.environ["RANK"])
@@ -363,7 +362,8 @@ def ids(loader):
 
 found = {}
 for name, options in told["epochs"].items():
-    options = dict(options, sizes=sizes) if "balance" in options else options
+    if options.pop("balance", False):
+        options["order"] = Balanced(options["order"], sizes=sizes)
     loader = Loader(data, 4, ids=True, workers=1, device="cpu", **options)
     found[name] = [ids(loader), ids(loader)]
     # Metrics of an evaluation are exact: sums and counts add up to those of the dataset.
@@ -371,7 +371,7 @@ for name, options in told["epochs"].items():
     dist.all_reduce(total)
     found[name].append(total.tolist())
 
-loader = Loader(data, 4, ids=True, workers=1, order="random", balance="size", sizes=sizes)
+loader = Loader(data, 4, ids=True, workers=1, order=Balanced("random", sizes=sizes))
 before = []
 for batch in loader:
     before.append(batch["ids"].tolist())
@@ -390,7 +390,7 @@ dist.destroy_process_group()
 RESUME = (
     ENDS_WITH_TORCHRUN
     + """
-loader = Loader(data, told["batch"], ids=True, workers=1, order="random", balance="size", sizes=sizes)
+loader = Loader(data, told["batch"], ids=True, workers=1, order=Balanced("random", sizes=sizes))
 loader.load_state_dict(told["state"])
 rest = [batch["ids"].tolist() for batch in loader]
 with open(f"{out}/{rank}", "w") as file:
@@ -438,7 +438,7 @@ def test_torchrun_trains_evaluates_and_goes_on_with_other_worlds(tmp_path, plain
         "full": {"order": "random", "drop_last": True},
         # The last rank gets none of them.
         "evaluate": {"evaluate": True, "indices": list(range(7, 6 + ranks))},
-        "balanced": {"order": "random", "balance": "size"},
+        "balanced": {"order": "random", "balance": True},
     }
     stop = random.Random(4).randrange(1, 6)
     told = {"samples": SAMPLES, "epochs": epochs, "stop": stop}

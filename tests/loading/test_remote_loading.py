@@ -29,12 +29,8 @@ SAMPLES, BATCH = 2000, 64
 CELL = 1 << 20
 # What two windows of one block take.
 ROOM = 3 * CELL
-ORDERS = {
-    "sequential": None,
-    "shards": None,
-    "quasi_random": {"window": 1},
-    "windowed": {"window": 300},
-}
+QUASI_RANDOM = bp.order.QuasiRandom(window=1)
+ORDERS = ["sequential", "shards", QUASI_RANDOM, bp.order.Windowed(window=300)]
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +82,7 @@ def fetched(loader, size, epochs=1):
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_batches_are_those_of_the_file_and_bytes_come_once(at, made, order):
-    options = {"order": order, "order_options": ORDERS[order], "seed": 5}
+    options = {"order": order, "seed": 5}
     with at(fetch_bytes=ROOM) as remote, bp.open(made) as local:
         ours, theirs = bp.Loader(remote, BATCH, **options), bp.Loader(local, BATCH, **options)
         before = ours.stats()
@@ -112,7 +108,7 @@ def test_what_fits_into_memory_is_fetched_once_whatever_the_order(at, made):
 
 def test_memory_is_bounded(at):
     with at(fetch_bytes=ROOM) as remote:
-        loader = bp.Loader(remote, BATCH, order="quasi_random", order_options={"window": 1})
+        loader = bp.Loader(remote, BATCH, order=QUASI_RANDOM)
         pool = opened(remote.path).blocks[0]
         for _ in range(2):
             for batch in loader:
@@ -143,7 +139,7 @@ def test_a_second_epoch_from_a_cache_makes_no_request(at, made, tmp_path, order)
 def test_a_cache_that_is_too_small_keeps_what_is_needed_first(at, made, tmp_path):
     size = os.path.getsize(made)
     with at(cache=str(tmp_path / "cache"), cache_bytes=int(0.7 * size), fetch_bytes=ROOM) as remote:
-        loader = bp.Loader(remote, BATCH, order="quasi_random", order_options={"window": 1})
+        loader = bp.Loader(remote, BATCH, order=QUASI_RANDOM)
         assert fetched(loader, size) <= 1.05
         # One that lets go of what was used longest ago would have nothing of it.
         assert fetched(loader, size, epochs=4) / 4 <= 0.8
@@ -153,7 +149,7 @@ def test_a_cache_that_is_too_small_keeps_what_is_needed_first(at, made, tmp_path
 def test_resuming_fetches_what_is_left(at, made):
     size = os.path.getsize(made)
     with at(fetch_bytes=ROOM) as remote:
-        first = bp.Loader(remote, BATCH, order="quasi_random", order_options={"window": 1})
+        first = bp.Loader(remote, BATCH, order=QUASI_RANDOM)
         whole = [batch["label"] for batch in first]
         part = iter(first)
         for _ in range(len(whole) * 3 // 4):
@@ -162,7 +158,7 @@ def test_resuming_fetches_what_is_left(at, made):
         rest = [batch["label"] for batch in part]
         first.close()
     with at(fetch_bytes=ROOM) as remote:
-        second = bp.Loader(remote, BATCH, order="quasi_random", order_options={"window": 1})
+        second = bp.Loader(remote, BATCH, order=QUASI_RANDOM)
         second.load_state_dict(state)
         before = second.stats()["bytes fetched"]
         assert [one.tolist() for one in rest] == [batch["label"].tolist() for batch in second]
@@ -176,7 +172,7 @@ def test_lanes_give_every_rank_blocks_of_its_own(at, made):
     for rank in range(world_size):
         with at(fetch_bytes=ROOM) as remote:
             loader = bp.Loader(
-                remote, BATCH, order="quasi_random", order_options={"window": 1, "lanes": world_size},
+                remote, BATCH, order=bp.order.QuasiRandom(window=1, lanes=world_size),
                 rank=rank, world_size=world_size,
             )  # fmt: skip
             before = loader.stats()["bytes fetched"]
@@ -191,7 +187,7 @@ def test_lanes_give_every_rank_blocks_of_its_own(at, made):
 def test_ranks_without_lanes_hear_of_them(at):
     with at() as remote:
         loader = bp.Loader(remote, BATCH, order="quasi_random", rank=0, world_size=4)
-        with pytest.warns(UserWarning, match='"lanes": 4'):
+        with pytest.warns(UserWarning, match=r"QuasiRandom\(lanes=4\)"):
             next(iter(loader))
         loader.close()
 
@@ -275,7 +271,7 @@ def test_a_loader_that_was_pickled_goes_on(at, made):
 def test_options_of_the_source(bucket, made, tmp_path):
     place(bucket, made)
     options = {"endpoint": bucket.endpoint, "cache": str(tmp_path / "cache")}
-    loader = bp.Loader(f"{bucket.url}/train.ffr", BATCH, source_options=options)
+    loader = bp.Loader(bp.open(f"{bucket.url}/train.ffr", **options), BATCH)
     assert len(next(iter(loader))["label"]) == BATCH
     loader.close()
     assert os.listdir(tmp_path / "cache")
@@ -361,7 +357,7 @@ def test_no_warning_where_chunks_that_samples_share_are_fetched_once(bucket, tmp
     place = os.path.join(bucket.root, f"a.{suffix}")
     (shutil.copytree if (tmp_path / f"a.{suffix}").is_dir() else shutil.copy)(tmp_path / f"a.{suffix}", place)
     options = {"endpoint": bucket.endpoint, "fetch_bytes": "4MiB"}
-    loader = bp.Loader(f"{bucket.url}/a.{suffix}", 32, order="random", source_options=options)
+    loader = bp.Loader(bp.open(f"{bucket.url}/a.{suffix}", **options), 32, order="random")
     before = loader.stats()["bytes fetched"]
     for _ in loader:
         pass

@@ -534,7 +534,7 @@ def test_padding_does_not_take_more_memory_than_data_may(path, monkeypatch):
 
 def test_buckets_of_aspects(path):
     """Batches of about one aspect, the same on any number of ranks and after a resume."""
-    how: dict[str, Any] = {"bucket_by": "aspect", "order": "random", "order_options": {"bucket_window": 4}}
+    how: dict[str, Any] = {"order": bp.order.ByAspect(window=4)}
     steps = [ops.Resize(shorter=20), ops.Collate("pad")]
     batches = load(path, steps, 3, **how)
     # Four aspects, three images each.
@@ -554,9 +554,7 @@ def test_buckets_of_aspects(path):
     ranks = [load(path, steps, 3, rank=rank, world_size=2, **how) for rank in range(2)]
     assert sorted(one["ids"].tolist() for rank in ranks for one in rank) == sorted(seen)
     with pytest.raises(OptionError, match="the batches have none"):
-        bp.Loader(path, 3, pipelines={"image": None, "mask": None}, bucket_by="aspect")
-    with pytest.raises(OptionError, match='bucket_by is "aspect"'):
-        bp.Loader(path, 3, bucket_by="size")
+        bp.Loader(path, 3, pipelines={"image": None, "mask": None}, order=bp.order.ByAspect())
 
 
 # -- the same everywhere ------------------------------------------------------------------------------------

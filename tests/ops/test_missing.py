@@ -220,7 +220,7 @@ def test_a_class_is_called_by_its_name(tmp_path):
     [
         ("shuffle", 'order="random"'), ("num_workers", "workers="), ("pin_memory", 'device="cuda"'),
         ("collate_fn", "pipelines="), ("sampler", "order="), ("prefetch_factor", "prefetch_batches="),
-        ("persistent_workers", "threads stay"), ("timeout", "source_options="), ("transform", "pipelines="),
+        ("persistent_workers", "threads stay"), ("timeout", "bp.open"), ("transform", "pipelines="),
     ],
 )  # fmt: skip
 def test_arguments_of_a_dataloader_are_told_what_they_are_called(people, name, called):

@@ -31,7 +31,7 @@ def url(bucket, proxy, tmp_path) -> str:
 
 
 def loader(url: str, proxy: Proxy, **options: Any) -> bp.Loader:
-    return bp.Loader(url, 4, order="random", ids=True, source_options={"endpoint": proxy.endpoint, **options})
+    return bp.Loader(bp.open(url, endpoint=proxy.endpoint, **options), 4, order="random", ids=True)
 
 
 def answer_after(failures: int, fault: Any) -> Callable[[Any], Any]:
@@ -113,7 +113,7 @@ if what == "write":
         print("ready", flush=True)
         sys.stdin.readline()
 else:
-    loader = bp.Loader(url, 4, order="random", source_options=options)
+    loader = bp.Loader(bp.open(url, **options), 4, order="random")
     print("ready", flush=True)
     sys.stdin.readline()
     for batch in loader:

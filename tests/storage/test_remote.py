@@ -476,7 +476,7 @@ def test_options_of_storage_are_known_where_they_do_not_belong(bucket, served):
     url = bucket.put("a.csv", b"x\n1\n")
     with pytest.raises(bp.OptionError, match="did you mean cache_bytes"):
         bp.open(url, endpoint=served.endpoint, cash_bytes=1)
-    with pytest.raises(bp.OptionError, match=r'source_options=\{"cache"'):
+    with pytest.raises(bp.OptionError, match=r"bp.open\(…, cache="):
         bp.Loader(url, 1, cache="folder")
 
 

@@ -302,7 +302,7 @@ def test_a_real_loader_makes_the_same_requests(
         web.proxy.reset()
         with bp.open(url, fetch_bytes=64 << 20) as remote:
             loader = bp.Loader(
-                remote, 32, order=order, seed=3, rank=rank, world_size=2, order_options=ORDERS[order]
+                remote, 32, order=orders.by_name(order, **ORDERS[order]), seed=3, rank=rank, world_size=2
             )
             assert sum(1 for _ in loader) == 8
             loader.close()
@@ -342,8 +342,10 @@ def test_a_plan_of_a_tar_file_tells_bytes_and_requests_of_two_ranks(
     requests, fetched = [], []
     for rank in range(2):
         with bp.open(url) as data:
-            options = {"window": 2, "lanes": 2} if order == "quasi_random" else None
-            loader = bp.Loader(data, 32, order=order, order_options=options, seed=0, rank=rank, world_size=2)
+            options = {"window": 2, "lanes": 2} if order == "quasi_random" else {}
+            loader = bp.Loader(
+                data, 32, order=orders.by_name(order, **options), seed=0, rank=rank, world_size=2
+            )
             before = loader.stats()
             for _ in loader:
                 pass

@@ -13,5 +13,6 @@ files) fetch them before they are needed, ``warm`` fills the disk cache.
 
 ``advice`` says what would make loading faster, ``preview`` makes single samples for the viewer, and
 ``threads`` ends threads before the interpreter does. Nothing here knows a framework or a format. Public:
-``batchplant.Loader``, ``batchplant.Pipe``, ``batchplant.Pack``, ``batchplant.DecodeOptions``.
+``batchplant.Loader``, ``batchplant.Pipe``, ``batchplant.Pack``, ``batchplant.DecodeOptions``,
+``batchplant.DecodedCache``.
 """

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from .. import order as orders
 from ..data.reader import Reader
@@ -30,6 +29,7 @@ SHARED = 0.5
 # Requests of a random order for each sample, by the share of the bytes that memory has no room for; measured
 # by simulations of a sample's own bytes, within 15 %.
 ALONE, MISSED, MISSED_LEAST = 0.97, 1.1, 0.05
+ORDER_CLASSES = {"quasi_random": "order=bp.order.QuasiRandom", "shards": "order=bp.order.Shards"}
 # In which quasi_random fetches a cell, about, where two windows fit into memory.
 PIECES = 5
 
@@ -70,14 +70,14 @@ class Traffic:
         """Requests, bytes, tries again; empty where everything is local."""
         return {name: value - self._before[name] for name, value in self._counts().items()}
 
-    def warn(self, order: Any, options: Mapping[str, Any], world_size: int, batch_size: int) -> None:
-        """Say once what an order costs that asks a server for every sample, or for blocks on every rank."""
-        if self._warned or not self._remote or order not in ("random", *orders.BY_BLOCKS):
+    def warn(self, order: orders.OrderParts, world_size: int, batch_size: int) -> None:
+        """Warn once of an order that asks a server for every sample, or for blocks on every rank."""
+        if self._warned or not self._remote or order.name not in ("random", *orders.BY_BLOCKS):
             return
         self._warned = True
-        if order in orders.BY_BLOCKS:
-            if world_size > 1 and "lanes" not in options:
-                said = f'order_options={{"lanes": {world_size}}} gives each its own'
+        if order.name in orders.BY_BLOCKS:
+            if world_size > 1 and "lanes" not in order.options:
+                said = f"{ORDER_CLASSES[order.name]}(lanes={world_size}) gives each its own"
                 why = (
                     f"each of {world_size} ranks needs a part of every block: "
                     "more bytes, or many small requests"

@@ -61,7 +61,7 @@ class CacheMemory:
                 self._map(folder)
         except MemoryError:
             raise OptionError(
-                f"there is no memory for cache_bytes={max_bytes:,}; give less, or name a folder: cache_dir="
+                f"there is no memory for a DecodedCache of {max_bytes:,} bytes; give less, or a folder: dir="
             ) from None
         except OSError as error:
             raise AccessError(f"decoded images cannot be kept there: {error.strerror}", path=folder) from None
@@ -293,31 +293,42 @@ def _refuse(row: int, size: tuple[int, int]) -> Cuts:
 
 
 @dataclasses.dataclass(frozen=True)
-class CacheConfig:
-    """The options ``cache``, ``cache_bytes`` and ``cache_dir`` of a Loader, checked."""
+class DecodedCache:
+    """A cache of decoded images for later epochs: ``Loader(…, cache=DecodedCache("2GB"))``.
 
-    bytes: int
-    folder: str | None
+    bytes: how much at most, as in ``"2GB"`` (default: a quarter of the memory). dir: keep them in a file
+    there, not in memory.
+    """
+
+    bytes: int | str | None = None
+    dir: str | os.PathLike[str] | None = None
+
+    def __post_init__(self) -> None:
+        if self.bytes is not None:
+            bytes_of("bytes", self.bytes)
 
     @classmethod
-    def of(cls, cache: Any, cache_bytes: Any, cache_dir: Any, *, decode: str | None) -> CacheConfig | None:
-        """Return the configuration; None without a cache."""
-        hint = 'what comes from a server is kept by source_options={"cache": …, "cache_bytes": …}'
+    def of(cls, cache: str | DecodedCache | None, backend: str | None) -> DecodedCache | None:
+        """Return the cache that ``cache`` of a Loader stands for: ``"decoded"`` is one with defaults."""
         if cache is None:
-            if cache_bytes is not None or cache_dir is not None:
-                raise OptionError(f'cache_bytes and cache_dir go with cache="decoded"; {hint}')
             return None
-        if cache != "decoded":
-            raise OptionError(f'cache is "decoded" or None, not {cache!r}; {hint}')
-        if decode is not None:
+        if cache != "decoded" and not isinstance(cache, DecodedCache):
             raise OptionError(
-                f'cache="decoded" keeps pixels that the CPU made, and decode={decode!r} makes others on the '
+                f'cache is "decoded", a DecodedCache or None, not {cache!r}; what comes from a server is '
+                "kept by bp.open(…, cache=…, cache_bytes=…)"
+            )
+        if backend is not None:
+            raise OptionError(
+                f'cache="decoded" keeps pixels that the CPU made, and decode={backend!r} makes others on the '
                 "device: leave one of them out"
             )
-        folder = None if cache_dir is None else str(os.fspath(cache_dir))
-        if cache_bytes is not None:
-            return cls(bytes_of("cache_bytes", cache_bytes), folder)
-        return cls(DEFAULT_CACHE_BYTES if folder else _memory() // 4 // local_world_size(), folder)
+        return cls() if isinstance(cache, str) else cache
+
+    @property
+    def max_bytes(self) -> int:
+        if self.bytes is not None:
+            return bytes_of("bytes", self.bytes)
+        return DEFAULT_CACHE_BYTES if self.dir is not None else _memory() // 4 // local_world_size()
 
 
 def _memory() -> int:
@@ -329,16 +340,17 @@ def _memory() -> int:
     return limit
 
 
-class DecodedCache:
+class DecodedImages:
     """The decoded images of a loader; outputs that decode a field alike share them.
 
     ``by_output``: the images of an output, and the back end that fills them.
     """
 
     def __init__(
-        self, config: CacheConfig, plan: Plan, samples: int, on_cpu: OnCpu, *, fast_scale: bool
+        self, options: DecodedCache, plan: Plan, samples: int, on_cpu: OnCpu, *, fast_scale: bool
     ) -> None:
-        self.memory = CacheMemory(config.bytes, config.folder)
+        folder = None if options.dir is None else os.fspath(options.dir)
+        self.memory = CacheMemory(options.max_bytes, folder)
         self._by_key: dict[CacheKey, CachedImages] = {}
         self.by_output: dict[str, tuple[CachedImages, CachingBackend]] = {}
         for output in plan.images:

@@ -30,7 +30,7 @@ from ..schema import Field, List
 from ..schema.columns import I32, I64, U8, Column, Masked, Ragged, Spans, concat_spans
 from ..storage.remote.blocks import CHUNK_BYTES
 from .annotations import AnnotationTransforms, GeometricTransforms, geometric_transforms
-from .decoded import DecodedCache
+from .decoded import DecodedImages
 from .images import Backend, Device, Failures, Request, Result, make_request
 from .locate import Located, Locator, sizes_of, turns_of
 from .on_cpu import OnCpu
@@ -84,7 +84,7 @@ class Executor:
 
     def __init__(
         self, reader: Reader, plan: Plan, on_cpu: OnCpu, on_device: Device | None = None, *,
-        seed: int, skip: bool = False, decoded: DecodedCache | None = None,
+        seed: int, skip: bool = False, decoded: DecodedImages | None = None,
     ) -> None:  # fmt: skip
         self.reader, self.plan, self.on_cpu, self.on_device = reader, plan, on_cpu, on_device
         self.seed, self.skip = seed, skip

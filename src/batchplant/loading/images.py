@@ -27,27 +27,37 @@ DOUBTFUL_EXPANSION = 1000
 Failures = dict[int, DataError]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class DecodeOptions:
-    """Options of a Loader for decoding images.
+    """Options of a Loader for decoding images: ``Loader(…, decode=DecodeOptions(fast_scale=True))``.
 
-    decode: how they get to the ``device``. None: made on the CPU and copied; or finished on the device, with
-    JPEGs decoded by the ``cpu``, the ``gpu``, either (``hybrid``), both together (``split``), or what
-    measures best (``auto``). gpu_share: the part that ``hybrid`` gives to the GPU, whatever its speed. dct:
-    ``accurate``, or ``fast``. fast_scale: let JPEGs be decoded at a fraction of their size where the result
-    is smaller still.
+    backend: how images get to the ``device`` of the Loader. None: made on the CPU and copied; or finished on
+    the device, with JPEGs decoded by the ``cpu``, the ``gpu``, either (``hybrid``), both together
+    (``split``), or the one that measures best (``auto``). gpu_share: the part that ``hybrid`` gives to the
+    GPU, whatever its speed. dct: ``accurate``, or ``fast``. fast_scale: let JPEGs be decoded at a fraction of
+    their size where the result is smaller still.
     """
 
-    decode: str | None = None
+    backend: str | None = None
+    _: dataclasses.KW_ONLY
     gpu_share: float | None = None
     dct: str = "accurate"
     fast_scale: bool = False
 
+    @classmethod
+    def of(cls, decode: str | DecodeOptions | None) -> DecodeOptions:
+        """Return the options that ``decode`` of a Loader stands for; a name is that of the back end."""
+        if isinstance(decode, DecodeOptions):
+            return decode
+        if decode is not None and not isinstance(decode, str):
+            raise OptionError(f'decode is a back end, such as "gpu", or DecodeOptions, not {decode!r}')
+        return cls(decode)
+
     def check(self, device: Any) -> None:
         """Raise OptionError unless the options fit the ``device`` of a Loader."""
-        if device is None and (self.decode is not None or self.gpu_share is not None):
+        if device is None and (self.backend is not None or self.gpu_share is not None):
             raise OptionError('decode says how images get to a device: name one, as in device="cuda"')
-        if self.decode is None and self.gpu_share is not None:
+        if self.backend is None and self.gpu_share is not None:
             raise OptionError('gpu_share says how decode="hybrid" splits; without it nothing is split')
 
 

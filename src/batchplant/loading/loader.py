@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import os
 import pickle
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Self
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Never, Self
 
 import numpy as np
 
@@ -25,12 +24,12 @@ from ..formats.registry import open as open_reader
 from ..schema.columns import I64
 from ..storage.settings import NAMES as STORAGE_OPTIONS
 from .advice import Traffic, advise, warn_of_obstacles
-from .decoded import CacheConfig, DecodedCache
+from .decoded import DecodedCache, DecodedImages
 from .epoch import BatchCoalescer, Delivery, Epoch, EpochTotals, Progress, check_process, next_shard
 from .executor import Executor
 from .images import DecodeOptions, Device
 from .on_cpu import BufferPool, OnCpu
-from .ordering import Ordering, make_buckets, make_sizes
+from .ordering import Ordering
 from .packing import Pack, PackedShard, Packing, lay_out, pack_of
 from .plan import Joint, Pipelines, make_plan
 
@@ -51,13 +50,13 @@ TORCH_ARGUMENTS = {
     "pin_memory_device": 'device="cuda" copies through pinned memory by itself',
     "collate_fn": "what values of a batch become is said by ops and functions: pipelines={field: [Pad(64)]}",
     "sampler": "order= takes an array of sample numbers or a function of the epoch; indices= a subset",
-    "batch_sampler": "order= takes sample numbers; pack= and bucket_by_length= make batches by size",
+    "batch_sampler": "order= takes sample numbers; pack= and order=bp.order.ByLength(…) make batches by size",
     "prefetch_factor": "prefetch_batches= is the number of batches made in advance",
     "persistent_workers": "threads stay as long as the Loader; there is nothing to set",
     "worker_init_fn": "workers are threads of this process; ops draw from seed= and are seeded by sample",
     "multiprocessing_context": 'workers are threads; Function(fn, parallel="processes") has processes',
     "generator": "seed= decides all random numbers",
-    "timeout": "reading is tried again by itself; source_options= has what may be set for servers",
+    "timeout": "reading is tried again by itself; bp.open has options for servers, such as retry_seconds=",
     "in_order": "batches always come in order",
     "dataset": "the first argument is the source: Loader(path_or_reader, batch_size)",
     "transform": "pipelines={field: [op, …]} holds ops and functions",
@@ -79,32 +78,90 @@ class ReplayedBatch:
     origins: list[tuple[str, int, int]] | None = None
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class LoaderConfig:
+    """The arguments of a :class:`Loader` besides its source, checked; copies of a loader replace some."""
+
+    batch_size: int
+    order: orders.OrderLike
+    pipelines: Pipelines | None
+    joint: Joint
+    indices: Any
+    pack: Pack | None
+    seed: int
+    rank: int | None
+    world_size: int | None
+    drop_last: bool
+    evaluate: bool
+    on_error: str
+    ids: bool
+    workers: int | Sequence[int] | None
+    prefetch_batches: int
+    device: Any
+    decode: DecodeOptions
+    cache: DecodedCache | None
+    page_cache: bool | None
+    dashboard: bool | int | None
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1 or self.prefetch_batches < 1:
+            raise OptionError(
+                "batch_size and prefetch_batches are at least 1, not "
+                f"{self.batch_size} and {self.prefetch_batches}"
+            )
+        if self.on_error not in ("raise", "skip"):
+            raise OptionError(f"on_error is raise or skip, not {self.on_error!r}")
+        if self.evaluate and self.drop_last:
+            raise OptionError("evaluate needs every sample, and drop_last leaves some out: give one of them")
+        if self.page_cache not in (None, True, False):
+            raise OptionError(f"page_cache is True, False or None (by itself), not {self.page_cache!r}")
+        if self.pack is not None and self.joint:
+            raise OptionError("joint steps see samples, and packed rows are none: give pack or joint")
+        if self.rank is not None and self.world_size is not None:
+            orders.rank_and_world_size(self.rank, self.world_size)
+        self.decode.check(self.device)
+
+    def order_parts(self) -> orders.OrderParts:
+        """Return the order, checked."""
+        parts = orders.order_parts(self.order, self.batch_size)
+        if self.pack is not None and parts.buckets is not None:
+            raise OptionError("batches are made by length or by pack: give one of them")
+        if self.pack is not None and parts.balance is not None:
+            raise OptionError("packed rows are of one size already: give pack or Balanced")
+        return parts
+
+    @property
+    def cores(self) -> list[int] | None:
+        """Cores that the decoding threads stay on; None: any."""
+        return list(self.workers) if isinstance(self.workers, Sequence) else None
+
+    @property
+    def threads(self) -> int:
+        """Number of decoding threads."""
+        count = len(self.workers) if isinstance(self.workers, Sequence) else self.workers
+        return count or orders.default_threads()
+
+
 class Loader:
     """Batches of a dataset, epoch after epoch: ``for batch in Loader("train.beton", 256, order="random")``.
 
-    source: a Reader or what :func:`batchplant.open` takes. order: ``sequential``, ``random``, ``shards``,
-    ``quasi_random``, ``windowed``, an array of sample numbers, or a function; see :mod:`batchplant.order`.
-    pipelines: ops for each field, None to leave one out; see :class:`batchplant.Pipe`. joint: steps
-    that see several fields, behind all pipelines, see :class:`batchplant.ops.Map`. indices: only these
-    samples. rank, world_size: this process among many (default: as torch.distributed or the environment says
-    when an epoch begins). drop_last: only full batches. evaluate: a rank that has no samples left at the end
-    has one batch fewer, not an empty one. balance: ``size`` gives ranks equal bytes at every step, not equal
-    numbers of samples; sizes: what counts instead of bytes, a field, a number for every sample, or a function
-    of sample numbers. bucket_by_length: batches of samples of similar length, by a field (True: the only
-    one that varies), a number for every sample, or a function; ``order_options`` has ``bucket_window`` (the
-    number of batches that are sorted together) and ``bucket_run`` (the number of similar batches that follow
-    each other, one for each rank). bucket_by: ``aspect`` for batches of images of similar aspect ratio, as
-    their headers say. pack: rows of tokens in place of samples, see :class:`Pack`; batch_size counts rows.
-    workers: decoding threads (default: all cores, divided by LOCAL_WORLD_SIZE); cpus: the cores they stay on.
-    prefetch_batches: batches made in advance. device: a torch device, for tensors there; None for NumPy.
-    images: how they are decoded, see :class:`DecodeOptions`; its options can also be given directly, as in
-    ``decode="hybrid"``. on_error: ``raise``, or ``skip`` to leave out samples that cannot be read and list
-    them in ``skipped``. ids: add the sample numbers as ``ids``. cache: ``decoded`` keeps decoded images for
-    later epochs; cache_bytes: how much at most (default: a quarter of the memory); cache_dir: in a file
-    there, not in memory. page_cache: whether local files are read through it (default: images of more bytes
-    than there is memory are not). order_options: as in ``{"window": 64}``, and ``{"lanes": world_size}`` for
-    ranks that read from a bucket. source_options: as in ``{"cache": "/data"}``. dashboard: True, or a port,
-    to see on a web page where time goes; the link is printed, and ``loader.dashboard.url``.
+    source: a Reader or what :func:`batchplant.open` takes; ``Loader(open(url, cache="/data"), 256)`` is for
+    options. order: ``sequential``, ``random``, ``shards``, ``quasi_random``, ``windowed``; an order with
+    options, such as ``order.QuasiRandom(window=64)``, ``order.ByLength("tokens")`` or ``order.Balanced()``,
+    see :mod:`batchplant.order`; an array of sample numbers, or a function. pipelines: ops for each field,
+    None to leave one out; see :class:`batchplant.Pipe`. joint: steps that see several fields, behind all
+    pipelines, see :class:`batchplant.ops.Map`. indices: only these samples. pack: rows of tokens in place of
+    samples, see :class:`Pack`; batch_size counts rows. rank, world_size: this process among many (default: as
+    torch.distributed or the environment says when an epoch begins). drop_last: only full batches. evaluate: a
+    rank that has no samples left at the end has one batch fewer, not an empty one. on_error: ``raise``, or
+    ``skip`` to leave out samples that cannot be read and list them in ``skipped``. ids: add the sample
+    numbers as ``ids``. workers: number of decoding threads (default: all cores, divided by LOCAL_WORLD_SIZE),
+    or the cores that they stay on, a thread for each. prefetch_batches: batches made in advance. device: a
+    torch device, for tensors there; None for NumPy. decode: how images are decoded for the device, as in
+    ``"hybrid"``, or :class:`DecodeOptions`. cache: ``"decoded"`` keeps decoded images for later epochs, see
+    :class:`DecodedCache`. page_cache: whether local files are read through it (default: images of more bytes
+    than there is memory are not). dashboard: True, or a port, to see on a web page where time goes; the link
+    is printed, and ``loader.dashboard.url``.
     """
 
     # The page of this loader, with its ``url``; None without ``dashboard``.
@@ -115,83 +172,47 @@ class Loader:
         source: Any,
         batch_size: int,
         *,
-        order: Any = "sequential",
+        order: orders.OrderLike = "sequential",
         pipelines: Pipelines | None = None,
         joint: Joint = (),
         indices: Any = None,
+        pack: Pack | None = None,
+        seed: int = 0,
         rank: int | None = None,
         world_size: int | None = None,
-        seed: int = 0,
         drop_last: bool = False,
         evaluate: bool = False,
-        balance: str | None = None,
-        sizes: Any = None,
-        bucket_by_length: Any = None,
-        bucket_by: str | None = None,
-        pack: Pack | None = None,
-        workers: int | None = None,
-        cpus: list[int] | None = None,
-        prefetch_batches: int = 3,
-        device: Any = None,
-        images: DecodeOptions | None = None,
         on_error: str = "raise",
         ids: bool = False,
+        workers: int | Sequence[int] | None = None,
+        prefetch_batches: int = 3,
+        device: Any = None,
+        decode: str | DecodeOptions | None = None,
+        cache: str | DecodedCache | None = None,
         page_cache: bool | None = None,
-        cache: str | None = None,
-        cache_bytes: int | str | None = None,
-        cache_dir: str | os.PathLike[str] | None = None,
-        order_options: Mapping[str, Any] | None = None,
-        source_options: Mapping[str, Any] | None = None,
         dashboard: bool | int | None = None,
-        **image_options: Any,
+        **unknown: Never,
     ) -> None:
-        if batch_size < 1 or prefetch_batches < 1:
-            raise OptionError(
-                f"batch_size and prefetch_batches are at least 1, not {batch_size} and {prefetch_batches}"
-            )
-        if on_error not in ("raise", "skip"):
-            raise OptionError(f"on_error is raise or skip, not {on_error!r}")
-        if evaluate and drop_last:
-            raise OptionError("evaluate needs every sample, and drop_last leaves some out: give one of them")
-        if images is not None and not isinstance(images, DecodeOptions):
-            raise OptionError(f"images is a DecodeOptions, not {images!r}")
-        images = _with_image_options(images or DecodeOptions(), image_options)
-        if order_options and "lanes" in order_options:
-            order_options = {"lane_size": batch_size, **order_options}
-        if bucket_by is not None or (bucket_by_length is not None and bucket_by_length is not False):
-            if pack is not None or balance is not None:
-                raise OptionError("batches are made by length, by pack or by balance: give one of them")
-            order_options = {"bucket_size": batch_size, **(order_options or {})}
-        if page_cache not in (None, True, False):
-            raise OptionError(f"page_cache is True, False or None (by itself), not {page_cache!r}")
-        self._options = {
-            "order": order, "pipelines": pipelines, "joint": joint, "rank": rank, "world_size": world_size,
-            "drop_last": drop_last, "evaluate": evaluate, "balance": balance, "sizes": sizes, "pack": pack,
-            "bucket_by_length": bucket_by_length, "bucket_by": bucket_by, "seed": seed,
-            "workers": workers, "cpus": cpus, "prefetch_batches": prefetch_batches, "device": device,
-            "images": images, "on_error": on_error, "ids": ids, "page_cache": page_cache,
-            "order_options": order_options, "cache": cache, "cache_bytes": cache_bytes,
-            "cache_dir": cache_dir, "dashboard": False,
-        }  # fmt: skip
-        cache_config = CacheConfig.of(cache, cache_bytes, cache_dir, decode=images.decode)
-        self.reader = source if isinstance(source, Reader) else open_reader(source, **(source_options or {}))
+        for name in unknown:
+            raise _unexpected_argument(name)
+        decode = DecodeOptions.of(decode)
+        self.config = LoaderConfig(
+            batch_size=batch_size, order=order, pipelines=pipelines, joint=joint, indices=indices, pack=pack,
+            seed=seed, rank=rank, world_size=world_size, drop_last=drop_last, evaluate=evaluate,
+            on_error=on_error, ids=ids, workers=workers, prefetch_batches=prefetch_batches, device=device,
+            decode=decode, cache=DecodedCache.of(cache, decode.backend), page_cache=page_cache,
+            dashboard=dashboard,
+        )  # fmt: skip
+        parts = self.config.order_parts()
+        self.reader = source if isinstance(source, Reader) else open_reader(source)
         self.indices: I64 | None = None if indices is None else self.reader._check(indices)
         self.samples = len(self.reader) if self.indices is None else len(self.indices)
         self.batch_size, self.drop_last, self.seed = batch_size, drop_last, seed
-        self.prefetch_batches = prefetch_batches
-        if rank is not None and world_size is not None:
-            orders.rank_and_world_size(rank, world_size)
-        self.plan = make_plan(self.reader, pipelines, joint, on_device=images.decode is not None)
-        self._sizes = make_sizes(self.reader, self.plan.fields, self.indices, balance, sizes)
+        self.prefetch_batches, self.threads = prefetch_batches, self.config.threads
+        self.plan = make_plan(self.reader, pipelines, joint, on_device=decode.backend is not None)
         if ids and any(output.name == "ids" for output in self.plan.outputs):
             raise OptionError("ids=True adds the sample numbers as ids, and a field has that name already")
-        self._delivery: Delivery | None = None
-        if device is not None:
-            # The loader knows no framework; a device names one.
-            self._delivery = hooks.part("torch").Delivery(device)
-        images.check(device)
-        buckets = make_buckets(self.reader, self.plan, self.indices, bucket_by_length, bucket_by)
-        self._ordering = Ordering(self.reader, order, order_options, self.indices, seed, buckets)
+        self._ordering = Ordering(self.reader, self.plan, parts, self.indices, seed)
         self._epoch, self._position = 0, 0
         # Number of states that were loaded; trainers compare it.
         self.loaded = 0
@@ -200,30 +221,13 @@ class Loader:
         self._progress: Progress | None = None
         self._live: weakref.WeakSet[Epoch] = weakref.WeakSet()
         self._closed, self._process = False, os.getpid()
-        self._threads = workers or (len(cpus) if cpus else orders.default_threads())
-        nice = 0 if images.decode is None else NICENESS_BESIDE_DEVICE
-        on_cpu = self._on_cpu(_native.Engine(self._threads, cpus, nice=nice))
-        self._device: Device | None = None
-        if self._delivery is not None and images.decode is not None:
-            self._device = self._delivery.images(on_cpu, images.decode, images.gpu_share, prefetch_batches)
-            warn_of_obstacles(self.plan, images.decode)
-        self._decoded: DecodedCache | None = None
-        if cache_config is not None:
-            self._decoded = DecodedCache(
-                cache_config, self.plan, len(self.reader), on_cpu, fast_scale=images.fast_scale
-            )
-        self._executor = Executor(
-            self.reader, self.plan, on_cpu, self._device, seed=seed, skip=on_error == "skip",
-            decoded=self._decoded,
-        )  # fmt: skip
+        # The loader knows no framework; a device names one.
+        self._delivery: Delivery | None = hooks.part("torch").Delivery(device) if device is not None else None
+        self._start_executor()
         can_coalesce = self._executor.can_coalesce and pack is None
         self._coalescer = BatchCoalescer(prefetch_batches, enabled=can_coalesce)
         self._packing: Packing | None = None
         if pack is not None:
-            if balance is not None:
-                raise OptionError("packed rows are of one size already: give pack or balance")
-            if joint:
-                raise OptionError("joint steps see samples, and packed rows are none: give pack or joint")
             # Up to four arrays of a batch have the same size.
             buffers = self._buffers(4 * (prefetch_batches + 2))
             self._packing = Packing(pack, self.reader, self.plan, self._executor, self.indices, buffers)
@@ -231,6 +235,27 @@ class Loader:
         self._traffic = Traffic(self.reader, self.plan.fields)
         if dashboard or (dashboard is None and os.environ.get(DASHBOARD, "0") not in ("", "0")):
             self.dashboard = hooks.part("dashboard").watch(self, dashboard)
+
+    def _start_executor(self) -> None:
+        """Start the engine's threads, the device and the cache of decoded images."""
+        config, decode = self.config, self.config.decode
+        nice = 0 if decode.backend is None else NICENESS_BESIDE_DEVICE
+        on_cpu = self._on_cpu(_native.Engine(self.threads, config.cores, nice=nice))
+        self._device: Device | None = None
+        if self._delivery is not None and decode.backend is not None:
+            self._device = self._delivery.images(
+                on_cpu, decode.backend, decode.gpu_share, config.prefetch_batches
+            )
+            warn_of_obstacles(self.plan, decode.backend)
+        self._decoded: DecodedImages | None = None
+        if config.cache is not None:
+            self._decoded = DecodedImages(
+                config.cache, self.plan, len(self.reader), on_cpu, fast_scale=decode.fast_scale
+            )
+        self._executor = Executor(
+            self.reader, self.plan, on_cpu, self._device, seed=config.seed, skip=config.on_error == "skip",
+            decoded=self._decoded,
+        )  # fmt: skip
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str], **changes: Any) -> Self:
@@ -251,22 +276,21 @@ class Loader:
         return loader
 
     def _on_cpu(self, engine: _native.Engine) -> OnCpu:
-        images: DecodeOptions = self._options["images"]
+        decode = self.config.decode
         # For a device, more batches may be in flight.
-        count = self.prefetch_batches + (2 if images.decode is None else DEVICE_BUFFERS)
-        return OnCpu(engine, self._buffers(count), dct=images.dct, fast_scale=images.fast_scale)
+        count = self.prefetch_batches + (2 if decode.backend is None else DEVICE_BUFFERS)
+        return OnCpu(engine, self._buffers(count), dct=decode.dct, fast_scale=decode.fast_scale)
 
     def _buffers(self, count: int) -> BufferPool:
         return BufferPool(count, self._delivery.allocate if self._delivery else None)
 
     def __repr__(self) -> str:
         parts = [f"{self.samples:,} samples", f"batches of {self.batch_size:,}"]
-        order = self._options["order"]
-        parts.append(f"order {order}" if isinstance(order, str) else "an order of your own")
+        parts.append(f"order {orders.describe(self.config.order)}")
         rank, world_size = self._rank_world()
         parts += [f"rank {rank} of {world_size}"] if world_size > 1 else []
-        parts.append(f"{self._threads} threads")
-        parts += [f"on {self._options['device']}"] if self._delivery is not None else []
+        parts.append(f"{self.threads} threads")
+        parts += [f"on {self.config.device}"] if self._delivery is not None else []
         state = "closed" if self._closed else f"epoch {self._epoch}"
         return f"<Loader of {self.reader.path}: {', '.join(parts)}; {state}>"
 
@@ -286,7 +310,7 @@ class Loader:
         return self._rank_world()[1]
 
     def _rank_world(self) -> tuple[int, int]:
-        return orders.rank_and_world_size(self._options["rank"], self._options["world_size"])
+        return orders.rank_and_world_size(self.config.rank, self.config.world_size)
 
     # -- epochs ----------------------------------------------------------------------------------------
 
@@ -313,7 +337,7 @@ class Loader:
         epoch = Epoch(
             self._executor, self._delivery, self._begin, self._totals,
             indices=self.indices, coalescer=self._coalescer, packing=self._packing,
-            ids=self._options["ids"], page_cache=self._options["page_cache"],
+            ids=self.config.ids, page_cache=self.config.page_cache,
         )  # fmt: skip
         self._live.add(epoch)
         return epoch
@@ -325,12 +349,7 @@ class Loader:
                 self._epoch, self._shard(self._epoch, self._position), next_shard(self, self._epoch)
             )
             if count:
-                self._traffic.warn(
-                    self._options["order"],
-                    self._options["order_options"] or {},
-                    self.world_size,
-                    self.batch_size,
-                )
+                self._traffic.warn(self._ordering.parts, self.world_size, self.batch_size)
                 self._epoch, self._position, self._progress = self._epoch + 1, 0, progress
         return progress
 
@@ -343,14 +362,14 @@ class Loader:
             "batch_size": self.batch_size,
             "drop_last": self.drop_last,
             "start": start,
-            "pad": "skip" if self._options["evaluate"] else "none",
+            "pad": "skip" if self.config.evaluate else "none",
         }
         order = self._make_order(epoch)
         shard: orders.Batches
         if self._packing is not None:
             shard = self._packing.shard(order, epoch, **options)
         else:
-            shard = orders.shard(order, sizes=self._sizes, **options)
+            shard = orders.shard(order, sizes=self._ordering.sizes, **options)
         return shard if self._turn == (0, 1) else orders.Turns(shard, *self._turn)
 
     def _make_order(self, epoch: int) -> orders.Order:
@@ -437,8 +456,13 @@ class Loader:
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         """Pickle arguments and state: a copy opens the source again and goes on from here."""
         state = self.state_dict()
-        options = {**self._options, "indices": self.indices}
-        return _remake, (type(self), self.reader, self.batch_size, options, state["epoch"], state["position"])
+        config = dataclasses.replace(self.config, indices=self.indices, dashboard=False)
+        return _remake, (type(self), self.reader, config, state["epoch"], state["position"])
+
+    def _copy(self, reader: Reader, **changes: Any) -> Self:
+        """Return a loader with the same config, except for ``changes``."""
+        changes = {"indices": self.indices, "dashboard": False, **changes}
+        return type(self)(reader, **vars(dataclasses.replace(self.config, **changes)))
 
     # -- other loaders ---------------------------------------------------------------------------------
 
@@ -453,7 +477,7 @@ class Loader:
             raise OptionError("filter needs at least one field")
         numbers = np.arange(len(self.reader)) if self.indices is None else self.indices
         matches = _matching_samples(self.reader, numbers, names, predicate)
-        return type(self)(self.reader, self.batch_size, indices=matches, **self._options)
+        return self._copy(self.reader, indices=matches)
 
     def part(self, number: int, parts: int, rank: int, world_size: int) -> Loader:
         """Return the loader of worker ``number``: it makes every ``parts``-th batch of a rank.
@@ -464,18 +488,12 @@ class Loader:
             raise OptionError("batches for a device are not made in worker processes: use num_workers=0")
         # A file that was opened before a fork shares its position with the parent process.
         reader = self.reader if os.getpid() == self._process else pickle.loads(pickle.dumps(self.reader))
-        threads = max(1, self._threads // parts)
+        threads, cores, cache = max(1, self.threads // parts), self.config.cores, self.config.cache
         limit_threads(threads)
-        options = {
-            **self._options,
-            "rank": rank,
-            "world_size": world_size,
-            "workers": threads,
-            "indices": self.indices,
-        }
-        if self._decoded is not None:
-            options["cache_bytes"] = self._decoded.memory.max_bytes // parts
-        loader = type(self)(reader, self.batch_size, **options)
+        if self._decoded is not None and cache is not None:
+            cache = dataclasses.replace(cache, bytes=self._decoded.memory.max_bytes // parts)
+        workers = threads if cores is None else cores[:threads]
+        loader = self._copy(reader, rank=rank, world_size=world_size, workers=workers, cache=cache)
         loader._turn = (number, parts)
         return loader
 
@@ -549,29 +567,24 @@ class Loader:
             self._decoded.close()
 
 
-def _with_image_options(images: DecodeOptions, changes: Mapping[str, Any]) -> DecodeOptions:
-    """Return ``images`` with the options that were given to the Loader directly."""
-    names = [field.name for field in dataclasses.fields(images)]
-    for name in changes:
-        if name not in names:
-            raise _unexpected_argument(name, [*names, *inspect.signature(Loader).parameters])
-    return dataclasses.replace(images, **changes)
-
-
-def _unexpected_argument(name: str, names: Iterable[str]) -> TypeError:
+def _unexpected_argument(name: str) -> TypeError:
     """Return the error for an argument that does not exist, with a hint at the one that was meant."""
-    hint = near(name, names)
+    arguments = [field.name for field in dataclasses.fields(LoaderConfig)]
+    options = [field.name for field in dataclasses.fields(DecodeOptions)]
+    hint = near(name, arguments)
+    if name in options:
+        hint = f"; it is an option of decoding: decode=bp.DecodeOptions({name}=…)"
     if name in TORCH_ARGUMENTS:
         hint = f", which is one of torch's DataLoader: {TORCH_ARGUMENTS[name]}"
     if name in STORAGE_OPTIONS:
-        hint = f'; open the source with it: source_options={{"{name}": …}}'
+        hint = f"; open the source with it: bp.open(source, {name}=…)"
     return TypeError(f"Loader() got an unexpected keyword argument {name!r}{hint}")
 
 
 def _remake(
-    kind: type[Loader], reader: Reader, batch_size: int, options: dict[str, Any], epoch: int, position: int
+    loader_class: type[Loader], reader: Reader, config: LoaderConfig, epoch: int, position: int
 ) -> Loader:
-    loader = kind(reader, batch_size, **options)
+    loader = loader_class(reader, **vars(config))
     loader.go_to(epoch, position)
     return loader
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,43 +28,46 @@ SampleNumbers = Callable[[I64], Numbers]
 
 
 class Ordering:
-    """Makes the order of every epoch; ``order`` is what the user gave."""
+    """Makes the order of every epoch out of the parts that the user gave."""
 
     def __init__(
-        self, reader: Reader, order: Any, options: Mapping[str, Any] | None, indices: I64 | None, seed: int,
-        buckets: Buckets | None = None,
-    ) -> None:  # fmt: skip
-        self.reader, self.order, self.options = reader, order, dict(options or {})
-        self.indices, self.seed = indices, seed
+        self, reader: Reader, plan: Plan, parts: orders.OrderParts, indices: I64 | None, seed: int
+    ) -> None:
+        self.reader, self.parts, self.indices, self.seed = reader, parts, indices, seed
         self.samples = len(reader) if indices is None else len(indices)
-        self.buckets = buckets
+        # Sizes by which samples are dealt out to ranks; None for equal numbers of samples.
+        self.sizes: SampleNumbers | None = None
+        if parts.balance is not None:
+            self.sizes = _at_positions(find_sizes(reader, plan.fields, parts.balance.sizes), indices)
+        self._lengths: SampleNumbers | None = None
+        self._buckets: Any = None
+        if parts.buckets is not None:
+            lengths, self._buckets = _bucket_lengths(reader, plan, parts.buckets)
+            self._lengths = _at_positions(lengths, indices)
         self._blocks: orders.BlockIndex | None = None
         self._marks: dict[str, Any] | None = None
 
     def make(self, epoch: int) -> orders.Order:
         """Return the order of an epoch."""
-        if self.buckets is None:
-            return self._make(epoch, dict(self.options))
-        bucket_options, options = buckets.split(self.options)
+        bucket_options, options = buckets.split(self.parts.options)
+        order = self._make(epoch, options)
+        if self._lengths is None:
+            return order
         # Batches are shuffled where samples are.
-        shuffle = self.order != "sequential"
+        shuffle = self.parts.name != "sequential"
         return orders.bucketed(
-            self._make(epoch, options),
-            self.buckets.lengths,
-            shuffle=shuffle,
-            seed=self.seed,
-            epoch=epoch,
-            **bucket_options,
+            order, self._lengths, shuffle=shuffle, seed=self.seed, epoch=epoch, **bucket_options
         )
 
     def _make(self, epoch: int, options: dict[str, Any]) -> orders.Order:
+        base, name = self.parts.base, self.parts.name
         if self.indices is None:
-            order = self.reader.own_order(self.order, seed=self.seed, epoch=epoch, **options)
+            order = self.reader.own_order(base, seed=self.seed, epoch=epoch, **options)
             if order is not None:
                 return order
-        if isinstance(self.order, str) and self.order in orders.BY_BLOCKS and "blocks" not in options:
-            options["blocks"] = self._block_index(self.order)
-        return orders.make(self.order, self.samples, seed=self.seed, epoch=epoch, **options)
+        if name in orders.BY_BLOCKS:
+            options["blocks"] = self._block_index(name)
+        return orders.make(base, self.samples, seed=self.seed, epoch=epoch, **options)
 
     def _block_index(self, order: str) -> orders.BlockIndex:
         """Return the grouping of samples by storage block, made once."""
@@ -79,32 +82,22 @@ class Ordering:
         """Return what the sequence of samples depends on, besides the seed."""
         if self._marks is None:
             is_all = self.indices is None or np.array_equal(self.indices, np.arange(len(self.reader)))
-            by = None if self.buckets is None else self.buckets.by
-            self._marks = orders.marks(self.order, self.options, None if is_all else self.indices, by)
+            indices = None if is_all else self.indices
+            self._marks = orders.marks(self.parts.base, self.parts.options, indices, self._buckets)
         return self._marks
 
 
 # -- buckets -----------------------------------------------------------------------------------------------
 
 
-class Buckets(NamedTuple):
-    """The lengths of samples by their positions; ``by``: the option that names them."""
-
-    lengths: orders.Sizes
-    by: Any
-
-
-def make_buckets(
-    reader: Reader, plan: Plan, indices: I64 | None, by_length: Any, bucket_by: str | None = None
-) -> Buckets | None:
-    """Return the buckets that the options ask for; True: by the only field whose cells vary in length."""
-    if bucket_by is not None:
-        if bucket_by != "aspect" or not (by_length is None or by_length is False):
-            raise OptionError(f'bucket_by is "aspect", without bucket_by_length, and not {bucket_by!r}')
-        return Buckets(_at_positions(find_aspects(reader, plan), indices), "aspect")
-    if by_length is None or by_length is False:
-        return None
-    if by_length is True:
+def _bucket_lengths(
+    reader: Reader, plan: Plan, spec: orders.ByLength | orders.ByAspect
+) -> tuple[SampleNumbers, Any]:
+    """Return the lengths or aspect ratios of samples, and the option that names them."""
+    if isinstance(spec, orders.ByAspect):
+        return find_aspects(reader, plan), "aspect"
+    lengths = spec.lengths
+    if lengths is None:
         varying = [
             name
             for name in plan.fields
@@ -113,9 +106,9 @@ def make_buckets(
         ]
         if len(varying) != 1:
             hint = f"of {', '.join(varying)}" if varying else "and none of these has values of varying length"
-            raise OptionError(f"bucket_by_length is the field whose length counts, {hint}")
-        by_length = varying[0]
-    return Buckets(_at_positions(find_sizes(reader, plan.fields, by_length), indices), by_length)
+            raise OptionError(f"ByLength needs the field whose length counts, {hint}")
+        lengths = varying[0]
+    return find_sizes(reader, plan.fields, lengths), lengths
 
 
 def _at_positions(numbers: SampleNumbers, indices: I64 | None) -> SampleNumbers:
@@ -134,7 +127,7 @@ def find_aspects(reader: Reader, plan: Plan) -> SampleNumbers:
                 base_aspects = _AspectRatios(reader.base, output.field, orient)
                 return lambda samples: base_aspects(reader._rows(samples))
             return _AspectRatios(reader, output.field, orient)
-    raise OptionError('bucket_by="aspect" is for images, and the batches have none')
+    raise OptionError("ByAspect is for images, and the batches have none")
 
 
 class _AspectRatios:
@@ -178,22 +171,6 @@ class _AspectRatios:
 # -- sizes -------------------------------------------------------------------------------------------------
 
 
-def make_sizes(
-    reader: Reader, fields: Sequence[str], indices: I64 | None, balance: str | None, sizes: Any
-) -> SampleNumbers | None:
-    """Return the sizes that ``balance`` goes by, as a function of positions in ``indices``.
-
-    None for ranks with equal numbers of samples. ``sizes``: see :func:`find_sizes`.
-    """
-    if balance not in (None, "size"):
-        raise OptionError(f'balance is None or "size", not {balance!r}')
-    if balance is None:
-        if sizes is not None:
-            raise OptionError('sizes are what balance="size" goes by: give both')
-        return None
-    return _at_positions(find_sizes(reader, fields, sizes), indices)
-
-
 def find_sizes(reader: Reader, fields: Sequence[str], sizes: Any) -> SampleNumbers:
     """Return a function that gives the sizes of samples.
 
@@ -221,7 +198,7 @@ def find_sizes(reader: Reader, fields: Sequence[str], sizes: Any) -> SampleNumbe
     stored = reader.sizes()
     if stored is None:
         raise OptionError(
-            'balance="size" cannot tell how large samples are without reading them all: give sizes=, a field '
+            "Balanced cannot tell how large samples are without reading them all: give sizes=, a field "
             "(it is read once), a number for every sample, or a function"
         )
     return lambda samples: stored[samples]

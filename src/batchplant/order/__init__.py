@@ -3,6 +3,9 @@
 An :class:`Order` is a pure function of (seed, epoch, position): there is no state to advance, so any
 position can be asked for directly, by any rank, after any resume. :func:`make` finds an order by its
 name; :func:`shard` deals positions out to ranks and batches.
+
+Names in lower case compute the order of one epoch: ``random(1000, seed=0, epoch=3)``. Classes are what a
+Loader takes, for all epochs: ``Loader(…, order=QuasiRandom(window=64))``.
 """
 
 from .balance import Sizes, deal
@@ -14,7 +17,7 @@ from .orders import (
     WINDOW,
     BlockIndex,
     Order,
-    QuasiRandom,
+    QuasiRandomOrder,
     class_balanced,
     from_array,
     from_function,
@@ -29,23 +32,56 @@ from .orders import (
     windowed,
 )
 from .ranks import Batches, Shard, Turns, shard
+from .specs import (
+    Balanced,
+    ByAspect,
+    ByLength,
+    ClassBalanced,
+    NamedOrder,
+    OrderLike,
+    OrderParts,
+    QuasiRandom,
+    Random,
+    Sequential,
+    Shards,
+    Weighted,
+    Windowed,
+    by_name,
+    describe,
+    order_parts,
+)
 from .world import default_threads, rank_and_world_size
 
 __all__ = [
     "BY_BLOCKS",
     "NAMED",
     "WINDOW",
+    "Balanced",
     "Batches",
     "BlockIndex",
+    "ByAspect",
+    "ByLength",
+    "ClassBalanced",
+    "NamedOrder",
     "Order",
+    "OrderLike",
+    "OrderParts",
     "QuasiRandom",
+    "QuasiRandomOrder",
+    "Random",
+    "Sequential",
     "Shard",
+    "Shards",
     "Sizes",
     "Turns",
+    "Weighted",
+    "Windowed",
     "bucketed",
+    "by_name",
     "class_balanced",
     "deal",
     "default_threads",
+    "describe",
     "difference",
     "drawn",
     "from_array",
@@ -54,6 +90,7 @@ __all__ = [
     "make",
     "mark",
     "marks",
+    "order_parts",
     "quasi_random",
     "random",
     "rank_and_world_size",

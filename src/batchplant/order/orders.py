@@ -162,7 +162,7 @@ class _Blocks:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class QuasiRandom(Order):
+class QuasiRandomOrder(Order):
     """The order that :func:`quasi_random` returns; it also tells the blocks that positions need."""
 
     _blocks: _Blocks = dataclasses.field(repr=False, kw_only=True)
@@ -197,7 +197,9 @@ def quasi_random(
     edges = np.append(starts[:-1:window], n)
     block_order = _Blocks(index, turns, starts, edges, int(key_of(seed, epoch, 2)[0]))
     return in_lanes(
-        QuasiRandom(n, n, block_order.take, _take_one=block_order.take, _blocks=block_order), lanes, lane_size
+        QuasiRandomOrder(n, n, block_order.take, _take_one=block_order.take, _blocks=block_order),
+        lanes,
+        lane_size,
     )
 
 

@@ -129,7 +129,7 @@ def test_steps_are_those_of_the_loader(images: Any, order: str, where: str) -> N
     with asked(images) as ask:
         for rank in range(3):
             loader = bp.Loader(
-                images, 7, order=order, order_options=options, seed=3, rank=rank, world_size=3,
+                images, 7, order=bp.order.by_name(order, **options), seed=3, rank=rank, world_size=3,
                 indices=chosen,
                 pipelines={name: None for name in FIELDS if name != "label"}, ids=True, workers=1,
             )  # fmt: skip

@@ -55,5 +55,5 @@ def run(args: argparse.Namespace) -> int:
         f"{counted(result.blocks, 'block')}, {human_size(result.fetched)} of it fetched now"
     )
     if not is_configured(args.source[0], folder):
-        print(f"  note: a Loader uses it with BATCHPLANT_CACHE={folder}, or by source_options")
+        print(f"  note: a Loader uses it with BATCHPLANT_CACHE={folder}, or by bp.open(…, cache=…)")
     return 0

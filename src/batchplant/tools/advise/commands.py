@@ -95,15 +95,14 @@ def loop(opened: str, schema: Schema, settings: Mapping[str, Any], answers: Answ
     images = [name for name, field in schema.items() if isinstance(field, Image)]
     options = [f'order="{settings.get("order", "random")}"', f"workers={settings.get('workers')}"]
     options.append(f"prefetch_batches={settings.get('prefetch_batches', 3)}")
+    source = f'"{opened}"'
     if settings.get("cache") and is_remote(opened):
-        options.append('source_options={"cache": "cache"}')
+        source = f'bp.open({source}, cache="cache")'
     lines = ["import batchplant as bp"]
     if images:
         lines.append("from batchplant.ops import RandomHorizontalFlip, RandomResizedCrop")
         steps = f"[RandomResizedCrop({answers.size or DEFAULT_CROP_PIXELS}), RandomHorizontalFlip()]"
         pipes = ", ".join(f'"{name}": {steps}' for name in images)
         options.append(f"pipelines={{{pipes}}}")
-    arguments = "".join(
-        f"    {argument},\n" for argument in [f'"{opened}"', str(answers.batch_size), *options]
-    )
+    arguments = "".join(f"    {argument},\n" for argument in [source, str(answers.batch_size), *options])
     return "\n".join([*lines, "", f"loader = bp.Loader(\n{arguments})"])

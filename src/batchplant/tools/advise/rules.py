@@ -413,7 +413,7 @@ def cache(case: Case) -> RuleResult:
     if not case.loads or case.storage != "s3":
         return not_applicable("it is not loaded from a bucket")
     if not case.facts.remote:
-        return RuleResult("give the Loader source_options={'cache': DIR} once it is in the bucket")
+        return RuleResult("give the Loader bp.open(URL, cache=DIR) once it is in the bucket")
     return RuleResult("a cache on the local disk holds what was fetched", settings={"cache": True})
 
 

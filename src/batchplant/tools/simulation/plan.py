@@ -124,7 +124,7 @@ class Loading:
 
     order: str = _is(order_name, "quasi_random", ", ".join(ORDERS))
     window: int = _is(count, 4, "of quasi_random (blocks) or windowed (samples); 0 for the default")
-    lanes: bool = _is(flag, True, "each rank has blocks of its own: order_options={'lanes': ranks}")
+    lanes: bool = _is(flag, True, "each rank has blocks of its own: QuasiRandom(lanes=ranks)")
     batch_size: int = _is(count, 256, "of one rank")
     prefetch_batches: int = _is(count, 3, "batches made in advance")
     fetch_bytes: int = _is(size, DEFAULT_FETCH_BYTES, "memory of a rank for what was fetched", "576MiB")

@@ -13,6 +13,7 @@ from ...errors import BatchplantError
 from ...loading.plan import Output, Plan
 from ...loading.preview import Cut, mixes, preview
 from ...ops.annotations import MoveBoxes, MovePolygons, Mover, MoveRle
+from ...order import describe
 from ...schema.kinds import Labels
 from .cells import Side, cells_of
 from .media.colours import encode_png
@@ -55,10 +56,9 @@ def augment_sample(
                 shown["annotations"] = _annotations(side, loader.plan, output, result.values, shown["size"])
             outputs.append({"name": output.name, "field": output.field, **shown, **drawn})
         views.append({"epoch": number, "outputs": outputs, "batch": len(result.batch)})
-    order = loader._options["order"]
     return {
         "sample": sample, "seed": loader.seed, "plan": str(loader.plan), "mixes": mixes(loader),
-        "batch_size": loader.batch_size, "order": order if isinstance(order, str) else "its own",
+        "batch_size": loader.batch_size, "order": describe(loader.config.order),
         "originals": list(originals.values()), "views": views,
     }  # fmt: skip
 

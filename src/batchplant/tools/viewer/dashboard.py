@@ -20,6 +20,7 @@ import numpy as np
 
 from ...errors import AccessError, BatchplantError, OptionError, shown
 from ...loading.loader import DASHBOARD, Loader
+from ...order import describe
 from . import attach
 from .pipelines import loader_arguments
 
@@ -219,12 +220,12 @@ def _port_of(text: str) -> bool | int:
 
 
 def _about(loader: Loader) -> dict[str, Any]:
-    order, device = loader._options["order"], loader._options["device"]
+    device = loader.config.device
     return {
         "path": shown(loader.reader.path), "pid": os.getpid(), "samples": loader.samples,
-        "batch_size": loader.batch_size, "threads": loader._threads,
+        "batch_size": loader.batch_size, "threads": loader.threads,
         "prefetch_batches": loader.prefetch_batches,
-        "order": order if isinstance(order, str) else "its own", "device": str(device) if device else "",
+        "order": describe(loader.config.order), "device": str(device) if device else "",
         "rank": loader.rank, "world_size": loader.world_size, "plan": str(loader.plan),
     }  # fmt: skip
 

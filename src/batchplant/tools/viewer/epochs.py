@@ -68,7 +68,7 @@ class EpochOptions:
 
     @property
     def options(self) -> dict[str, Any]:
-        """``order_options`` of the Loader, without those that are read from the dataset."""
+        """Options of the order, without those that are read from the dataset."""
         takes = inspect.signature(orders.NAMED[self.order]).parameters
         options: dict[str, Any] = {}
         if self.window and "window" in takes:

@@ -17,6 +17,7 @@ from typing import Any
 from ... import ops
 from ...data.reader import Reader
 from ...errors import NotFoundError, OptionError, no_such
+from ...loading.images import DecodeOptions
 from ...loading.loader import Loader
 from ...loading.plan import Pipe
 from ...ops.annotations import RLE, MoveRle
@@ -28,14 +29,11 @@ PIPELINE_NAMES = ("pipelines", "pipeline", "augment", "loader")
 # Arguments of a Loader that change a sample. Devices and threads do not.
 LOADER_ARGUMENTS = (
     "order",
-    "order_options",
     "pipelines",
     "seed",
     "drop_last",
-    "images",
+    "decode",
     "indices",
-    "dct",
-    "fast_scale",
 )
 
 # Ops that the page offers, with the arguments that users may change, of the types of these values.
@@ -122,7 +120,7 @@ def loader_arguments(pipeline: Any, reader: Reader) -> dict[str, Any]:
         ]
         pipeline = pipeline(reader) if required else pipeline()
     if isinstance(pipeline, Loader):
-        return {**pipeline._options, "batch_size": pipeline.batch_size, "indices": pipeline.indices}
+        return {**vars(pipeline.config), "indices": pipeline.indices}
     if isinstance(pipeline, Mapping):
         values = dict(pipeline)
         is_arguments = "pipelines" in values and "pipelines" not in reader.schema
@@ -235,8 +233,9 @@ def _loader(side: Side, arguments: dict[str, Any], seed: int | None) -> Loader:
     options = {name: value for name, value in arguments.items() if name in LOADER_ARGUMENTS}
     if seed is not None:
         options["seed"] = seed
-    if (images := options.get("images")) is not None:
-        options["images"] = dataclasses.replace(images, decode=None, gpu_share=None)
+    if "decode" in options:
+        decode = DecodeOptions.of(options["decode"])
+        options["decode"] = dataclasses.replace(decode, backend=None, gpu_share=None)
     size = int(arguments.get("batch_size", DEFAULT_BATCH_SIZE))
     return Loader(
         side.reader,

@@ -14,6 +14,7 @@ from .... import order as orders
 from ....errors import OptionError, no_such
 from ....loading import loader as loading
 from ....loading.executor import Executor
+from ....loading.images import DecodeOptions
 from ....loading.plan import Pipelines, make_plan
 from ....order import default_threads
 from ....schema.columns import I64
@@ -218,7 +219,7 @@ class Loader:
             workers=self.num_workers,
             prefetch_batches=self.batches_ahead,
             # FFCV's choice, for equal pixels.
-            dct="fast",
+            decode=DecodeOptions(dct="fast"),
         )
         core.user_order = self.traversal_order if named is None else None
         return core

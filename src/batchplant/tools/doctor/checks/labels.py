@@ -155,7 +155,7 @@ class ClassImbalance(Check):
                 f"{len(rare):,} of {len(ranked):,} classes are {UNEQUAL} times as rare as it or more",
                 len(rare), len(ranked),
                 f'labels = data.read(range(len(data)), [{label!r}])[{label!r}]\n'
-                'Loader(data, …, order="class_balanced", order_options={"labels": labels})\n'
+                'Loader(data, …, order=bp.order.ClassBalanced(labels))\n'
                 "draws every class equally often; or weight the loss",
                 examples=examples, field=label, about=not self.subject.every,
                 facts={"largest": many, "smallest": few, "classes": len(ranked)},

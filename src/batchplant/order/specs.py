@@ -1,0 +1,216 @@
+"""The orders that a Loader takes, with their options: ``Loader(…, order=order.QuasiRandom(window=64))``.
+
+A name stands for the order with its default options: ``"quasi_random"`` for ``QuasiRandom()``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import OptionError, near, no_such
+from .orders import NAMED, Order
+
+# A field, a number for every sample, or a function that returns a number for each of these sample numbers.
+SampleSizes = str | Sequence[float] | npt.NDArray[Any] | Callable[[npt.NDArray[np.int64]], Any]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class NamedOrder:
+    """Base class of the orders that have a name; the fields of each are the options of its function."""
+
+    name: ClassVar[str]
+
+    def options(self) -> dict[str, Any]:
+        """Return the options, without those that are left to their defaults by None."""
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {name: value for name, value in values.items() if value is not None}
+
+
+class Sequential(NamedOrder):
+    """Samples as they are stored."""
+
+    name = "sequential"
+
+
+class Random(NamedOrder):
+    """All samples, shuffled anew in every epoch."""
+
+    name = "random"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class QuasiRandom(NamedOrder):
+    """Blocks in random order, samples shuffled within every ``window`` blocks of that order.
+
+    window: default as the format says, or 32. lanes: number of ranks, for each to read blocks of its own.
+    lane_size: the batch size of the first run, where a run is resumed with another one.
+    """
+
+    name = "quasi_random"
+    window: int | None = None
+    lanes: int | None = None
+    lane_size: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Shards(NamedOrder):
+    """Blocks (shards, row groups) in random order, the samples of each as they are stored.
+
+    lanes, lane_size: as in :class:`QuasiRandom`.
+    """
+
+    name = "shards"
+    lanes: int | None = None
+    lane_size: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Windowed(NamedOrder):
+    """Shuffled as by a buffer: no sample moves farther than ``window``."""
+
+    name = "windowed"
+    window: int = 1000
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Weighted(NamedOrder):
+    """Samples drawn in proportion to ``weights``, one for each sample.
+
+    count: number of draws (default: as many as there are samples). replace: whether a sample can be drawn
+    again.
+    """
+
+    name = "weighted"
+    weights: Sequence[float] | npt.NDArray[Any] = dataclasses.field(repr=False)
+    count: int | None = None
+    replace: bool = True
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ClassBalanced(NamedOrder):
+    """Every class equally often; ``labels``: the class of each sample. count: as in :class:`Weighted`."""
+
+    name = "class_balanced"
+    labels: Sequence[Any] | npt.NDArray[Any] = dataclasses.field(repr=False)
+    count: int | None = None
+
+
+def by_name(name: str, **options: Any) -> NamedOrder:
+    """Return an order out of a config: ``by_name("quasi_random", window=64)``."""
+    classes = {order.name: order for order in NamedOrder.__subclasses__()}
+    if name not in classes:
+        raise OptionError(no_such("order", name, classes))
+    fields = [field.name for field in dataclasses.fields(classes[name])]
+    for option in options:
+        if option not in fields:
+            raise OptionError(f"the order {name} takes no option {option}{near(option, fields)}")
+    return classes[name](**options)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ByLength:
+    """Batches of samples of similar length, so that little of a padded batch is padding.
+
+    lengths: a field, a number for every sample, or a function of sample numbers (default: the only field
+    whose values vary in length). order: the order that is bucketed. window: batches that are sorted together.
+    run: similar batches that follow each other, one for each rank. batch_size: that of the first run, where a
+    run is resumed with another one.
+    """
+
+    lengths: SampleSizes | None = None
+    order: OrderLike = "random"
+    window: int = 100
+    run: int = 1
+    batch_size: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ByAspect:
+    """Batches of images of similar aspect ratio, as their headers say; options as in :class:`ByLength`."""
+
+    order: OrderLike = "random"
+    window: int = 100
+    run: int = 1
+    batch_size: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Balanced:
+    """Ranks get samples of equal size at every step, not equal numbers of samples.
+
+    order: the order whose batches are dealt out. sizes: a field, a number for every sample, or a function of
+    sample numbers (default: the stored bytes).
+    """
+
+    order: OrderLike = "random"
+    sizes: SampleSizes | None = None
+
+
+# What a Loader takes. A function returns sample numbers: ``fn(n, rng)``.
+OrderLike = (
+    str | NamedOrder | ByLength | ByAspect | Balanced
+    | Order | Sequence[int] | npt.NDArray[Any] | Callable[[int, np.random.Generator], Any]
+)  # fmt: skip
+SPECS = (NamedOrder, ByLength, ByAspect, Balanced)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class OrderParts:
+    """An order as a Loader applies it: ``base`` with its ``options``, then buckets, then balance.
+
+    base: a name, an array of sample numbers, a function or an :class:`~batchplant.order.Order`.
+    """
+
+    base: OrderLike
+    options: dict[str, Any]
+    buckets: ByLength | ByAspect | None = None
+    balance: Balanced | None = None
+
+    @property
+    def name(self) -> str | None:
+        """Name of ``base``; None for an order of the user."""
+        return self.base if isinstance(self.base, str) else None
+
+
+def order_parts(order: OrderLike, batch_size: int) -> OrderParts:
+    """Return the parts of the ``order`` of a Loader; OptionError if there is no such order."""
+    balance = order if isinstance(order, Balanced) else None
+    if balance is not None:
+        order = balance.order
+    buckets = order if isinstance(order, ByLength | ByAspect) else None
+    options: dict[str, Any] = {}
+    if buckets is not None:
+        if balance is not None:
+            raise OptionError("batches are made by length or balanced by size: give one of them")
+        options = {
+            "bucket_size": buckets.batch_size or batch_size,
+            "bucket_window": buckets.window,
+            "bucket_run": buckets.run,
+        }
+        order = buckets.order
+    if isinstance(order, NamedOrder):
+        options |= order.options()
+        if "lanes" in options:
+            options = {"lane_size": batch_size, **options}
+        order = order.name
+    if isinstance(order, ByLength | ByAspect | Balanced):
+        raise OptionError(f"{order} cannot be the order inside of another")
+    if isinstance(order, type) and issubclass(order, SPECS):
+        raise OptionError(f"order is an object, not a class: write {order.__name__}()")
+    if isinstance(order, str) and order not in NAMED:
+        raise OptionError(no_such("order", order, NAMED))
+    return OrderParts(order, options, buckets, balance)
+
+
+def describe(order: OrderLike) -> str:
+    """Return the name of an order, its options, or "custom" for an array or a function."""
+    if isinstance(order, str):
+        return order
+    if isinstance(order, NamedOrder) and not order.options():
+        return order.name
+    return repr(order) if isinstance(order, SPECS) else "custom"
