@@ -89,7 +89,7 @@ BROKEN = {
     "resume": ("test_an_interrupted_conversion_resumes", "assert"),
     "sniff": ("test_files_of_other_formats", "is not jsonlist"),
     "spans": ("test_spans", "assert"),
-    "values": ("test_round_trip", "bool"),
+    "values": ("test_many_kinds", "value0"),
 }
 
 
@@ -141,7 +141,7 @@ class Test_{broken}(FormatSuite):
 
 def test_a_plug_in_passes_in_five_lines(findings):
     said = {name: text for name, text in findings.items() if name.startswith("test_jsonlist.TestJsonList::")}
-    assert len(said) > 40
+    assert len(said) > 25
     assert not any(said.values()), said
 
 
