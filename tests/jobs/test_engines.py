@@ -551,7 +551,7 @@ def test_a_stopped_first_pass_goes_on(
 # -- kills -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kills", [6, pytest.param(50, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("kills", [3, pytest.param(50, marks=pytest.mark.exhaustive)])
 def test_killed_again_and_again(kills: int, source: Path, wanted: dict[str, bytes], tmp_path: Path) -> None:
     """Workers and the process that leads them, at any moment: nothing half, nothing lost."""
     rng = random.Random(kills)

@@ -59,8 +59,15 @@ SHARDS = {
 }
 
 
-@pytest.mark.parametrize("name", SHARDS)
-@pytest.mark.parametrize("order", ORDERS)
+def epochs():
+    """Every layout with one order, and every order with one layout; ``make test-all`` tries all."""
+    for number, name in enumerate(SHARDS):
+        for order in ORDERS:
+            some = order == ORDERS[number % 3] or name == "many.mds"
+            yield pytest.param(name, order, marks=() if some else pytest.mark.exhaustive)
+
+
+@pytest.mark.parametrize(("name", "order"), list(epochs()))
 def test_an_epoch_of_shards_takes_a_request_for_each_cell_and_shard(name, order, place, opens, traffic):
     path, url = place(name)
     write_shards(path, **SHARDS[name])

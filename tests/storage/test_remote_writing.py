@@ -410,7 +410,7 @@ SETS = {
 def points(calls: int) -> list[tuple[int, str]]:
     """When to kill: at every change, or at some that are spread over all."""
     every = [(point, when) for point in range(1, calls + 1) for when in ("before", "after")]
-    return every if EXHAUSTIVE else [every[(2 * n + 1) * len(every) // 6] for n in range(3)]
+    return every if EXHAUSTIVE else [every[(2 * n + 1) * len(every) // 4] for n in range(2)]
 
 
 @pytest.mark.timeout(7200 if EXHAUSTIVE else 600)
@@ -453,7 +453,7 @@ def test_killed_while_it_replaces(kind: str, shelf: Shelf) -> None:
             assert targets.leftovers() == []
             assert held(shelf.open(opens)) in ((new,) if half else (old, new)), (point, when)
             assert shelf.hidden() == []
-    assert kills > 1
+    assert kills
     assert decided or not EXHAUSTIVE
 
 

@@ -27,6 +27,7 @@ from batchplant.testing.cases import cells, film, jpeg, pixels, sound
 from proxy import Proxy
 from repository import GOLDEN
 from servers import Bucket
+from variants import is_alias
 
 # A folder has one image, sound or video for each sample, and cannot do without.
 BESIDE = {
@@ -68,19 +69,17 @@ MADE: dict[str, Callable[[Path], str]] = {
 }
 
 
-# Other names for what a format calls by its first suffix, or that with the same behind it.
-ALIASES = (
-    ".feather", ".ipc", ".hdf5", ".he5", ".ndjson", ".mpk", ".pq", ".pickle", ".pth", ".tfrecords", ".tfrec",
-    ".tgz", ".tab", ".tsv.",
-)  # fmt: skip
+def every_format(*, suffixes: bool = True) -> Iterator[Any]:
+    """Every format with every suffix that it writes: compressed, zipped, as a folder or a file.
 
-
-def every_format() -> Iterator[Any]:
-    """Every format with every suffix that it writes: compressed, zipped, as a folder or a file."""
+    Without ``suffixes``, ``make test`` tries the first alone.
+    """
     for name, one in registry.all_formats().items():
-        for suffix in one.suffixes if one.writer is not None and one.suffixes else ("",):
+        first, *others = one.suffixes if one.writer is not None and one.suffixes else ("",)
+        for suffix in (first, *others):
             if not suffix.endswith(".index.json"):
-                marks = [pytest.mark.exhaustive] if suffix.startswith(ALIASES) else []
+                some = not is_alias(suffix) and (suffixes or suffix == first)
+                marks = [] if some else [pytest.mark.exhaustive]
                 yield pytest.param(name, suffix, id=name + suffix, marks=marks)
 
 
@@ -493,7 +492,7 @@ def test_shards_are_listed_once(bucket: Bucket, proxy: Proxy) -> None:
 # -- what reading takes ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "suffix"), list(every_format()))
+@pytest.mark.parametrize(("name", "suffix"), list(every_format(suffixes=False)))
 def test_ranges_are_where_reading_goes(name: str, suffix: str, bucket: Bucket) -> None:
     """What a format says that it needs holds every cell that lies in a file as it is."""
     file = write(name, suffix, Path(bucket.root))

@@ -6,6 +6,15 @@ from typing import Any
 
 import pytest
 
+# Suffixes that are other names for another one of their format.
+_ALIASES = "feather ipc hdf5 he5 ndjson mpk pq pickle pth tfrecords tfrec tgz tab"
+
+
+def is_alias(suffix: str) -> bool:
+    """Return whether ``make test`` can do without a suffix: another has the same format and compression."""
+    first, *compression = suffix.split(".")[1:] or [""]
+    return first in _ALIASES.split() or (first == "tsv" and bool(compression))
+
 
 def exhaustive(*values: Any) -> list[Any]:
     """Mark parameters, or tuples of them, as those that ``make test`` leaves out."""
