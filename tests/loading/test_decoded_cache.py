@@ -294,21 +294,35 @@ def test_the_file_has_no_name_and_is_gone_when_the_loader_is(jpegs, tmp_path):
     assert not len(store.data)
 
 
-def test_a_full_disk_ends_the_cache_and_not_the_epoch(jpegs, tmp_path, monkeypatch):
-    promised = []
+@pytest.fixture
+def promised(monkeypatch):
+    """A disk that is full after the first allocation, whose size is in the list."""
+    sizes = []
 
     def allocate(file, start, size):
-        if promised:
+        if sizes:
             raise OSError(errno.ENOSPC, "No space left on device")
-        promised.append(size)
+        sizes.append(size)
 
-    monkeypatch.setattr(decoded, "ALLOCATION_BYTES", 1000)
     monkeypatch.setattr(os, "posix_fallocate", allocate)
+    return sizes
+
+
+def test_a_full_disk_is_the_limit_of_the_cache(tmp_path, promised):
+    memory = decoded.CacheMemory(10_000, str(tmp_path), allocation_bytes=1000)
+    assert memory.take(300, 2) == (0, 2)
+    assert memory.take(300, 2) == (600, 1)
+    assert memory.take(300, 2) == (900, 0)
+    assert (memory.used, memory.max_bytes, promised) == (900, 1000, [1000])
+    memory.close()
+
+
+def test_a_full_disk_ends_the_cache_and_not_the_epoch(jpegs, tmp_path, promised):
+    promised.append(0)
     options = {"pipelines": {"image": STEPS["random"]}}
     ours = cached(jpegs, cache=bp.DecodedCache(dir=tmp_path), **options)
     stats = same(ours, bp.Loader(jpegs, 7, **options))
-    assert stats["cache bytes"] <= stats["cache limit"] == sum(promised)
-    assert 0 < stats["cache share"] < 1
+    assert stats["cache bytes"] == stats["cache limit"] == stats["cache share"] == 0
 
 
 def test_a_folder_that_cannot_be_used(jpegs, tmp_path):

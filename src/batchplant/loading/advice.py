@@ -1,4 +1,4 @@
-"""What a loader says about itself: where the time goes, what comes over the network, and what would help."""
+"""Diagnosis of a loader: where its time goes, its network traffic, and advice to make it faster."""
 
 from __future__ import annotations
 
@@ -24,32 +24,35 @@ ADVICE = {
     "device": "copying to the device takes longest: send uint8 and normalise there",
 }
 
-# Samples share chunks where there are fewer runs of bytes than this share of the samples.
-SHARED = 0.5
-# Requests of a random order for each sample, by the share of the bytes that memory has no room for; measured
-# by simulations of a sample's own bytes, within 15 %.
-ALONE, MISSED, MISSED_LEAST = 0.97, 1.1, 0.05
+# Samples share chunks where there are fewer runs of bytes than this fraction of the samples.
+SHARED_CHUNKS_FRACTION = 0.5
+# Requests of a random order for each sample: slope and offset over the fraction of the bytes that memory has
+# no room for, and their maximum. Simulations agree within 15 %.
+MISS_SLOPE, MISS_OFFSET, MAX_MISS_FRACTION = 1.1, 0.05, 0.97
 ORDER_CLASSES = {"quasi_random": "order=bp.order.QuasiRandom", "shards": "order=bp.order.Shards"}
-# In which quasi_random fetches a cell, about, where two windows fit into memory.
-PIECES = 5
+# Requests of quasi_random for each chunk, about, where two windows fit into memory.
+QUASI_RANDOM_REQUESTS = 5
 
 
 def advise(parts: dict[str, float], waited: float, stepped: float) -> tuple[str, str]:
+    """Return the part that takes longest, or "step", and what to do about it."""
     total = waited + stepped
-    what = "step" if total == 0 or waited < 0.05 * total else max(parts, key=lambda name: parts[name])
-    return what, ADVICE[what]
+    bottleneck = "step" if total == 0 or waited < 0.05 * total else max(parts, key=lambda name: parts[name])
+    return bottleneck, ADVICE[bottleneck]
 
 
 def warn_of_obstacles(plan: Plan, decode: str) -> None:
-    """Say which steps keep images, or what follows them, from the device."""
-    found = [one for one in plan.images if one.obstacle]
-    if any(one.on_device for one in found) or (found and not plan.on_device):
-        said = "; ".join(f"{one.name}: {one.obstacle}" for one in found)
-        warnings.warn(f"decode={decode!r}: {said} (print(loader.plan) shows what runs where)", stacklevel=3)
+    """Warn of steps that keep images, or the steps after them, from the device."""
+    outputs = [output for output in plan.images if output.obstacle]
+    if any(output.on_device for output in outputs) or (outputs and not plan.on_device):
+        obstacles = "; ".join(f"{output.name}: {output.obstacle}" for output in outputs)
+        warnings.warn(
+            f"decode={decode!r}: {obstacles} (print(loader.plan) shows what runs where)", stacklevel=3
+        )
 
 
 class Traffic:
-    """What came over the network since a loader was made, by all readers of the process."""
+    """Network traffic since a loader was made, of all readers of the process."""
 
     def __init__(self, reader: Reader, fields: Sequence[str]) -> None:
         self._reader, self._fields = reader, fields
@@ -67,7 +70,7 @@ class Traffic:
         }  # fmt: skip
 
     def stats(self) -> dict[str, int]:
-        """Requests, bytes, tries again; empty where everything is local."""
+        """Return requests, bytes and retries; empty where everything is local."""
         return {name: value - self._before[name] for name, value in self._counts().items()}
 
     def warn(self, order: orders.OrderParts, world_size: int, batch_size: int) -> None:
@@ -77,28 +80,27 @@ class Traffic:
         self._warned = True
         if order.name in orders.BY_BLOCKS:
             if world_size > 1 and "lanes" not in order.options:
-                said = f"{ORDER_CLASSES[order.name]}(lanes={world_size}) gives each its own"
-                why = (
-                    f"each of {world_size} ranks needs a part of every block: "
-                    "more bytes, or many small requests"
+                warnings.warn(
+                    f"each of {world_size} ranks needs a part of every block: more bytes, or many small "
+                    f"requests; {ORDER_CLASSES[order.name]}(lanes={world_size}) gives each its own",
+                    stacklevel=5,
                 )
-                warnings.warn(f"{why}; {said}", stacklevel=5)
             return
         room, (runs, size) = self._room(), distinct_runs(self._reader, self._fields)
         samples = len(self._reader)
-        if runs < SHARED * samples:
+        if runs < SHARED_CHUNKS_FRACTION * samples:
             # Readers keep chunks that several samples share, unpacked.
             room += DEFAULT_MAX_BYTES
         if size <= room:
             return
-        blocks = -(-size // CHUNK_BYTES)
-        pieces = PIECES * blocks
-        missed = min(ALONE, MISSED * (1 - room / size) + MISSED_LEAST)
+        chunks = -(-size // CHUNK_BYTES)
+        missed = min(MAX_MISS_FRACTION, MISS_SLOPE * (1 - room / size) + MISS_OFFSET)
         requests = round(_requests(samples, size, batch_size, missed))
         warnings.warn(
             f"order 'random' over a server: about {requests:,} requests for {size / 1e9:,.1f} GB an epoch, "
-            f"as only {room / 1e9:,.1f} GB of it can be kept; 'quasi_random' makes about {pieces:,}, and "
-            f"'random' with a cache for all of it (cache=, cache_bytes=) {blocks:,}, once",
+            f"as only {room / 1e9:,.1f} GB of it can be kept; 'quasi_random' makes about "
+            f"{QUASI_RANDOM_REQUESTS * chunks:,}, and "
+            f"'random' with a cache for all of it (cache=, cache_bytes=) {chunks:,}, once",
             stacklevel=5,
         )
 
@@ -112,12 +114,13 @@ class Traffic:
 
 
 def _requests(samples: int, size: int, batch_size: int, missed: float) -> float:
-    """Requests for all samples of random batches: those of a batch that lie close together share one.
+    """Estimate the requests for all samples of random batches: close samples of a batch share one.
 
-    missed: the share of samples that memory does not have. A request that several share is saved less often.
+    missed: the fraction of samples that memory does not have. A request that several share is saved less
+    often.
     """
-    cells = max(1.0, size / CHUNK_BYTES)
-    touched = cells * (1 - math.exp(-batch_size / cells))
+    chunks = max(1.0, size / CHUNK_BYTES)
+    touched = chunks * (1 - math.exp(-batch_size / chunks))
     alone = math.exp(-RANGE_GAP * batch_size / max(1, size))
-    each = alone * missed * batch_size + (1 - alone) * (1 + missed) / 2 * touched
-    return samples / batch_size * each
+    batch_requests = alone * missed * batch_size + (1 - alone) * (1 + missed) / 2 * touched
+    return samples / batch_size * batch_requests

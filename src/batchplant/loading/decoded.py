@@ -46,8 +46,10 @@ FIXED_BOXES = (Decode.boxes, Resize.boxes, CenterCrop.boxes)
 class CacheMemory:
     """Memory, or an unnamed file in ``folder``, of which at most ``max_bytes`` are handed out."""
 
-    def __init__(self, max_bytes: int, folder: str | None = None) -> None:
-        self.max_bytes, self.used = max_bytes, 0
+    def __init__(
+        self, max_bytes: int, folder: str | None = None, *, allocation_bytes: int = ALLOCATION_BYTES
+    ) -> None:
+        self.max_bytes, self.used, self._allocation_bytes = max_bytes, 0, allocation_bytes
         self._lock = threading.Lock()
         self._file: int | None = None
         # Bytes of the file that have disk space.
@@ -91,7 +93,7 @@ class CacheMemory:
     def _allocate(self, end: int) -> None:
         """Allocate disk space up to ``end``, and some more; a full disk becomes the limit."""
         assert self._file is not None
-        end = min(self.max_bytes, -(-end // ALLOCATION_BYTES) * ALLOCATION_BYTES)
+        end = min(self.max_bytes, -(-end // self._allocation_bytes) * self._allocation_bytes)
         try:
             os.posix_fallocate(self._file, self._allocated, end - self._allocated)
             self._allocated = end

@@ -15,7 +15,6 @@ from ..data.mix import Mix
 from ..data.reader import Reader
 from ..data.sizes import are_known, sizes_of
 from ..errors import DataError, OptionError
-from ..order import buckets
 from ..schema import Bytes, Image, List, Tensor, Text
 from ..schema.columns import I64, Column, Masked, Ragged, dense_of
 from . import locate
@@ -49,18 +48,17 @@ class Ordering:
 
     def make(self, epoch: int) -> orders.Order:
         """Return the order of an epoch."""
-        bucket_options, options = buckets.split(self.parts.options)
-        order = self._make(epoch, options)
+        order = self._make(epoch)
         if self._lengths is None:
             return order
         # Batches are shuffled where samples are.
         shuffle = self.parts.name != "sequential"
         return orders.bucketed(
-            order, self._lengths, shuffle=shuffle, seed=self.seed, epoch=epoch, **bucket_options
+            order, self._lengths, shuffle=shuffle, seed=self.seed, epoch=epoch, **self.parts.bucket_options
         )
 
-    def _make(self, epoch: int, options: dict[str, Any]) -> orders.Order:
-        base, name = self.parts.base, self.parts.name
+    def _make(self, epoch: int) -> orders.Order:
+        base, name, options = self.parts.base, self.parts.name, dict(self.parts.options)
         if self.indices is None:
             order = self.reader.own_order(base, seed=self.seed, epoch=epoch, **options)
             if order is not None:
@@ -83,7 +81,8 @@ class Ordering:
         if self._marks is None:
             is_all = self.indices is None or np.array_equal(self.indices, np.arange(len(self.reader)))
             indices = None if is_all else self.indices
-            self._marks = orders.marks(self.parts.base, self.parts.options, indices, self._buckets)
+            options = {**self.parts.options, **self.parts.bucket_options}
+            self._marks = orders.marks(self.parts.base, options, indices, self._buckets)
         return self._marks
 
 

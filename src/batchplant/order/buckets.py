@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import numpy as np
 
@@ -63,12 +62,3 @@ def bucketed(
         return samples
 
     return Order(order.samples, order.length, take, _base=order)
-
-
-OPTIONS = ("bucket_size", "bucket_window", "bucket_run")
-
-
-def split(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Split options into those of buckets and the others."""
-    bucket_options = {name: value for name, value in options.items() if name in OPTIONS}
-    return bucket_options, {name: value for name, value in options.items() if name not in OPTIONS}

@@ -164,12 +164,14 @@ class OrderParts:
     """An order as a Loader applies it: ``base`` with its ``options``, then buckets, then balance.
 
     base: a name, an array of sample numbers, a function or an :class:`~batchplant.order.Order`.
+    bucket_options: those of :func:`~batchplant.order.bucketed`.
     """
 
     base: OrderLike
     options: dict[str, Any]
-    buckets: ByLength | ByAspect | None = None
-    balance: Balanced | None = None
+    buckets: ByLength | ByAspect | None
+    bucket_options: dict[str, Any]
+    balance: Balanced | None
 
     @property
     def name(self) -> str | None:
@@ -183,18 +185,19 @@ def order_parts(order: OrderLike, batch_size: int) -> OrderParts:
     if balance is not None:
         order = balance.order
     buckets = order if isinstance(order, ByLength | ByAspect) else None
-    options: dict[str, Any] = {}
+    bucket_options: dict[str, Any] = {}
     if buckets is not None:
         if balance is not None:
             raise OptionError("batches are made by length or balanced by size: give one of them")
-        options = {
+        bucket_options = {
             "bucket_size": buckets.batch_size or batch_size,
             "bucket_window": buckets.window,
             "bucket_run": buckets.run,
         }
         order = buckets.order
+    options: dict[str, Any] = {}
     if isinstance(order, NamedOrder):
-        options |= order.options()
+        options = order.options()
         if "lanes" in options:
             options = {"lane_size": batch_size, **options}
         order = order.name
@@ -204,7 +207,7 @@ def order_parts(order: OrderLike, batch_size: int) -> OrderParts:
         raise OptionError(f"order is an object, not a class: write {order.__name__}()")
     if isinstance(order, str) and order not in NAMED:
         raise OptionError(no_such("order", order, NAMED))
-    return OrderParts(order, options, buckets, balance)
+    return OrderParts(order, options, buckets, bucket_options, balance)
 
 
 def describe(order: OrderLike) -> str:
