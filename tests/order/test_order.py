@@ -760,3 +760,23 @@ def test_a_random_order_tells_where_a_sample_stands(n, seed, data):
 def test_orders_that_repeat_samples_cannot_tell():
     with pytest.raises(OptionError, match="cannot tell"):
         orders.weighted([1, 2, 3, 4], seed=0, epoch=0).find(np.arange(4))
+
+
+# -- orders as objects --------------------------------------------------------------------------------------
+
+
+def test_orders_by_name() -> None:
+    assert orders.by_name("quasi_random", window=64).options() == {"window": 64}
+    assert isinstance(orders.by_name("random"), orders.Random)
+    for name, options, message in (
+        ("rnadom", {}, "there is no order 'rnadom'"),
+        ("random", {"window": 3}, "window"),
+        ("weighted", {}, "weights"),
+    ):
+        with pytest.raises(OptionError, match=message):
+            orders.by_name(name, **options)
+
+
+def test_orders_are_described() -> None:
+    described = [orders.describe(order) for order in ("shards", orders.Random(), orders.Windowed(5), [1, 0])]
+    assert described == ["shards", "random", "Windowed(window=5)", "custom"]

@@ -53,7 +53,7 @@ class DecodeOptions:
             raise OptionError(f'decode is a back end, such as "gpu", or DecodeOptions, not {decode!r}')
         return cls(decode)
 
-    def check(self, device: Any) -> None:
+    def check(self, device: object) -> None:
         """Raise OptionError unless the options fit the ``device`` of a Loader."""
         if device is None and (self.backend is not None or self.gpu_share is not None):
             raise OptionError('decode says how images get to a device: name one, as in device="cuda"')

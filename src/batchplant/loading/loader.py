@@ -97,7 +97,7 @@ class LoaderConfig:
     ids: bool
     workers: int | Sequence[int] | None
     prefetch_batches: int
-    device: Any
+    device: object
     decode: DecodeOptions
     cache: DecodedCache | None
     page_cache: bool | None
@@ -186,7 +186,7 @@ class Loader:
         ids: bool = False,
         workers: int | Sequence[int] | None = None,
         prefetch_batches: int = 3,
-        device: Any = None,
+        device: object = None,
         decode: str | DecodeOptions | None = None,
         cache: str | DecodedCache | None = None,
         page_cache: bool | None = None,
@@ -224,6 +224,8 @@ class Loader:
         # The loader knows no framework; a device names one.
         self._delivery: Delivery | None = hooks.part("torch").Delivery(device) if device is not None else None
         self._start_executor()
+        if decode.backend is not None:
+            warn_of_obstacles(self.plan, decode.backend)
         can_coalesce = self._executor.can_coalesce and pack is None
         self._coalescer = BatchCoalescer(prefetch_batches, enabled=can_coalesce)
         self._packing: Packing | None = None
@@ -246,7 +248,6 @@ class Loader:
             self._device = self._delivery.images(
                 on_cpu, decode.backend, decode.gpu_share, config.prefetch_batches
             )
-            warn_of_obstacles(self.plan, decode.backend)
         self._decoded: DecodedImages | None = None
         if config.cache is not None:
             self._decoded = DecodedImages(

@@ -39,7 +39,7 @@ class Ordering:
         if parts.balance is not None:
             self.sizes = _at_positions(find_sizes(reader, plan.fields, parts.balance.sizes), indices)
         self._lengths: SampleNumbers | None = None
-        self._buckets: Any = None
+        self._buckets: object = None
         if parts.buckets is not None:
             lengths, self._buckets = _bucket_lengths(reader, plan, parts.buckets)
             self._lengths = _at_positions(lengths, indices)
@@ -91,7 +91,7 @@ class Ordering:
 
 def _bucket_lengths(
     reader: Reader, plan: Plan, spec: orders.ByLength | orders.ByAspect
-) -> tuple[SampleNumbers, Any]:
+) -> tuple[SampleNumbers, object]:
     """Return the lengths or aspect ratios of samples, and the option that names them."""
     if isinstance(spec, orders.ByAspect):
         return find_aspects(reader, plan), "aspect"
@@ -170,7 +170,7 @@ class _AspectRatios:
 # -- sizes -------------------------------------------------------------------------------------------------
 
 
-def find_sizes(reader: Reader, fields: Sequence[str], sizes: Any) -> SampleNumbers:
+def find_sizes(reader: Reader, fields: Sequence[str], sizes: orders.SampleSizes | None) -> SampleNumbers:
     """Return a function that gives the sizes of samples.
 
     ``sizes``: None for the bytes of ``fields``; a field, whose numbers or bytes count; a number for every
@@ -203,7 +203,7 @@ def find_sizes(reader: Reader, fields: Sequence[str], sizes: Any) -> SampleNumbe
     return lambda samples: stored[samples]
 
 
-def _check_sizes(sizes: Any, count: int, description: str) -> Numbers:
+def _check_sizes(sizes: object, count: int, description: str) -> Numbers:
     """Return one number for each sample; OptionError unless all are finite and none is below zero."""
     numbers = np.asarray(sizes)
     if numbers.shape != (count,) or numbers.dtype.kind not in "iufb":

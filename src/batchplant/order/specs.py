@@ -12,11 +12,12 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import OptionError, near, no_such
+from ..errors import OptionError, no_such
+from ..schema.columns import I64
 from .orders import NAMED, Order
 
 # A field, a number for every sample, or a function that returns a number for each of these sample numbers.
-SampleSizes = str | Sequence[float] | npt.NDArray[Any] | Callable[[npt.NDArray[np.int64]], Any]
+SampleSizes = str | Sequence[float] | npt.NDArray[Any] | Callable[[I64], object]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -96,7 +97,7 @@ class ClassBalanced(NamedOrder):
     """Every class equally often; ``labels``: the class of each sample. count: as in :class:`Weighted`."""
 
     name = "class_balanced"
-    labels: Sequence[Any] | npt.NDArray[Any] = dataclasses.field(repr=False)
+    labels: Sequence[object] | npt.NDArray[Any] = dataclasses.field(repr=False)
     count: int | None = None
 
 
@@ -105,11 +106,10 @@ def by_name(name: str, **options: Any) -> NamedOrder:
     classes = {order.name: order for order in NamedOrder.__subclasses__()}
     if name not in classes:
         raise OptionError(no_such("order", name, classes))
-    fields = [field.name for field in dataclasses.fields(classes[name])]
-    for option in options:
-        if option not in fields:
-            raise OptionError(f"the order {name} takes no option {option}{near(option, fields)}")
-    return classes[name](**options)
+    try:
+        return classes[name](**options)
+    except TypeError as error:
+        raise OptionError(f"the order {name} cannot have these options: {error}") from None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -154,7 +154,7 @@ class Balanced:
 # What a Loader takes. A function returns sample numbers: ``fn(n, rng)``.
 OrderLike = (
     str | NamedOrder | ByLength | ByAspect | Balanced
-    | Order | Sequence[int] | npt.NDArray[Any] | Callable[[int, np.random.Generator], Any]
+    | Order | Sequence[int] | npt.NDArray[Any] | Callable[[int, np.random.Generator], object]
 )  # fmt: skip
 SPECS = (NamedOrder, ByLength, ByAspect, Balanced)
 
@@ -170,7 +170,7 @@ class OrderParts:
     base: OrderLike
     options: dict[str, Any]
     buckets: ByLength | ByAspect | None
-    bucket_options: dict[str, Any]
+    bucket_options: dict[str, int]
     balance: Balanced | None
 
     @property
@@ -185,7 +185,7 @@ def order_parts(order: OrderLike, batch_size: int) -> OrderParts:
     if balance is not None:
         order = balance.order
     buckets = order if isinstance(order, ByLength | ByAspect) else None
-    bucket_options: dict[str, Any] = {}
+    bucket_options: dict[str, int] = {}
     if buckets is not None:
         if balance is not None:
             raise OptionError("batches are made by length or balanced by size: give one of them")
