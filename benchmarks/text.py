@@ -371,7 +371,7 @@ def blend_alone(place: Path) -> None:
     opened = time.perf_counter()
     weights = np.random.default_rng(0).lognormal(0, 1, len(paths))
     mix = Mix(list(zip(readers, weights.tolist(), strict=True)), stop="all")
-    order = mix.own_order("random", seed=1, epoch=0)
+    order = mix.epoch_order("random", seed=1, epoch=0)
     done = time.perf_counter()
     at = np.random.default_rng(1).integers(0, order.length, 10_000)
     once = timed(lambda: order.take(at))

@@ -83,12 +83,12 @@ def test_a_miss_is_named_with_keys_like_it(people: str) -> None:
             reader.keys("name").indices(["n001", "x", "y"])
 
 
-def test_a_miss_among_many_keys_finds_the_slip(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Those that are looked through one by one do not have it.
-    monkeypatch.setattr("batchplant.data.keys.MAX_SEARCHED_KEYS", 3)
-    reader = bp.open({"name": [f"image-{n}" for n in range(500)]})
-    with pytest.raises(bp.SampleKeyError, match="did you mean image-437"):
-        reader.by_key("imge-437", field="name")
+def test_a_miss_among_many_keys_finds_the_slip() -> None:
+    # The key is not among those that are compared with all others.
+    number = data_keys.MAX_SEARCHED_KEYS + 437
+    reader = bp.open({"name": [f"image-{n}" for n in range(number + 1)]})
+    with pytest.raises(bp.SampleKeyError, match=f"did you mean image-{number}"):
+        reader.by_key(f"imge-{number}", field="name")
 
 
 def test_what_no_key_can_be_is_a_miss(people: str) -> None:
@@ -118,10 +118,11 @@ def test_missing_values_are_no_keys() -> None:
 
 def test_equal_hashes_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(data_keys, "_hash_short", lambda data, starts, sizes: np.zeros(len(sizes), np.uint64))
-    monkeypatch.setattr("batchplant.data.keys.ROWS", 3)
-    reader = bp.open({"name": [f"n{n}" for n in range(10)]})
+    # More pairs of keys than are compared at once.
+    count = data_keys.BATCH_ROWS // 2
+    reader = bp.open({"name": [f"n{n}" for n in range(count)]})
     assert reader.keys("name").indices(["n9", "n0", "n5"]).tolist() == [9, 0, 5]
-    assert "n10" not in reader.keys("name")
+    assert f"n{count}" not in reader.keys("name")
 
 
 def test_hashes_are_those_of_the_bytes_alone() -> None:

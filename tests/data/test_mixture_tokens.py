@@ -34,7 +34,7 @@ def lengths_of(mix: bp.Mix, samples: Any) -> Any:
 
 def test_shares_are_of_tokens_at_every_position(tmp_path: Path) -> None:
     mix = bp.Mix(corpus(tmp_path), by="tokens", stop="all")
-    order = mix.own_order("random", seed=3, epoch=1)
+    order = mix.epoch_order("random", seed=3, epoch=1)
     samples = order[:]
     source, lengths = mix.origin(samples)[0], lengths_of(mix, samples)
     given = np.zeros((3, len(samples)))

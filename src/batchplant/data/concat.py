@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
@@ -29,7 +29,7 @@ from ..storage.cache import ChunkCache
 from ..storage.index.progress import in_parallel
 from ..storage.patterns import independent
 from . import filters
-from .keys import KeyTable
+from .keys import FormatKeys, KeyTable
 from .reader import Reader
 
 if TYPE_CHECKING:
@@ -208,16 +208,25 @@ class Concat(Reader):
         found = [one for one in (reader.sizes() for reader in self.readers) if one is not None]
         return np.concatenate(found) if len(found) == len(self.readers) else None
 
-    def _key_kind(self) -> Field | None:
-        kinds = list(dict.fromkeys(reader._key_kind() for reader in self.readers))
-        return kinds[0] if len(kinds) == 1 else None if None in kinds else Bytes()
+    def _keys(self) -> FormatKeys | None:
+        keys_of_readers = [keys for keys in (reader._keys() for reader in self.readers) if keys is not None]
+        if len(keys_of_readers) < len(self.readers):
+            return None
 
-    def _keys(self, indices: I64, short: bool = False) -> Column | None:
-        which, rows = self._parts(indices)
-        found = [reader._keys(rows[which == one], short) for one, reader in enumerate(self.readers)]
-        parts = [one for one in found if one is not None]
-        back = np.argsort(np.argsort(which, kind="stable"), kind="stable")
-        return Columns(key=concat_columns(parts)).take(back)["key"] if len(parts) == len(found) else None
+        def gathered(read_keys: list[Callable[[I64], Column]], indices: I64) -> Column:
+            numbers, rows = self._parts(indices)
+            parts = [read(rows[numbers == number]) for number, read in enumerate(read_keys)]
+            back = np.argsort(np.argsort(numbers, kind="stable"), kind="stable")
+            return Columns(key=concat_columns(parts)).take(back)["key"]
+
+        kinds = list(dict.fromkeys(keys.kind for keys in keys_of_readers))
+        full = [keys.read for keys in keys_of_readers]
+        short = [keys.read_short for keys in keys_of_readers if keys.read_short is not None]
+        return FormatKeys(
+            kinds[0] if len(kinds) == 1 else Bytes(),
+            functools.partial(gathered, full),
+            functools.partial(gathered, short) if len(short) == len(full) else None,
+        )
 
     def _key_table(self, field: str | None, short: bool) -> KeyTable:
         parts = [reader._key_table(field, short) for reader in self.readers]

@@ -10,7 +10,8 @@ import numpy as np
 
 from ..errors import BatchplantError, OptionError, Problem, SampleKeyError, SchemaError
 from ..schema import Field, Schema
-from ..schema.columns import I64, Column, Columns, Spans, concat_spans
+from ..schema.columns import I64, Columns, Spans, concat_spans
+from .keys import FormatKeys
 from .reader import Reader, open_reader
 
 HOW = ("strict", "inner")
@@ -109,11 +110,8 @@ class Join(Reader):
         known = [one for one in found if one is not None]
         return np.sum(known, axis=0) if len(known) == len(found) else None
 
-    def _key_kind(self) -> Field | None:
-        return self.parts[0]._key_kind()
-
-    def _keys(self, indices: I64, short: bool = False) -> Column | None:
-        return self.parts[0]._keys(indices, short)
+    def _keys(self) -> FormatKeys | None:
+        return self.parts[0]._keys()
 
     def where(self, sample: int) -> str:
         return self.parts[0].where(sample)

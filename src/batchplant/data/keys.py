@@ -30,7 +30,7 @@ from ..storage import index
 U64 = npt.NDArray[np.uint64]
 
 # Keys that are read or compared at once.
-ROWS = 1 << 14
+BATCH_ROWS = 1 << 14
 # Longer keys are hashed one by one.
 MAX_SHORT_KEY_BYTES = 256
 # Of the hash and of the table in an index file.
@@ -45,6 +45,32 @@ EDIT_CHARACTERS = string.ascii_letters + string.digits + "_-./"
 PADDED_DIGITS = range(1, 13)
 
 
+@dataclasses.dataclass(frozen=True)
+class FormatKeys:
+    """The keys that a format itself gives its samples.
+
+    ``read`` returns the keys of samples, ``read_short`` the keys without the part that users may leave out
+    (a suffix). ``find`` returns the samples of keys, -1 for none; without it, keys are found by their hashes.
+    """
+
+    kind: Field
+    read: Callable[[I64], Column]
+    read_short: Callable[[I64], Column] | None = None
+    find: Callable[[Ragged], I64] | None = None
+
+    def mapped(self, base_rows: Callable[[I64], I64]) -> FormatKeys:
+        """Return the keys of a wrapper's samples, whose numbers in its base ``base_rows`` tells."""
+        read, read_short = self.read, self.read_short
+        return FormatKeys(
+            self.kind,
+            lambda indices: read(base_rows(indices)),
+            None if read_short is None else lambda indices: read_short(base_rows(indices)),
+        )
+
+    def reader_of(self, short: bool) -> Callable[[I64], Column] | None:
+        return self.read_short if short else self.read
+
+
 class KeyedSamples(Protocol):
     """The part of a reader that looking up keys uses."""
 
@@ -55,9 +81,7 @@ class KeyedSamples(Protocol):
     def __len__(self) -> int: ...
     def _read(self, indices: I64, fields: Sequence[str]) -> Columns: ...
     def _consecutive(self, size: int, fields: tuple[str, ...]) -> Iterator[Columns]: ...
-    def _key_kind(self) -> Field | None: ...
-    def _keys(self, indices: I64, short: bool = False) -> Column | None: ...
-    def _find_keys(self, keys: Ragged) -> I64 | None: ...
+    def _keys(self) -> FormatKeys | None: ...
     def _key_table(self, field: str | None, short: bool) -> KeyTable: ...
 
 
@@ -100,7 +124,7 @@ def hash_cells(data: npt.NDArray[np.uint8], starts: I64, sizes: I64) -> U64:
         digest = hashlib.blake2b(np.ascontiguousarray(cell).data, digest_size=8).digest()
         hashes[row] = int.from_bytes(digest, "little")
     rows = np.flatnonzero(short)
-    for batch in np.array_split(rows, max(1, len(rows) // ROWS)):
+    for batch in np.array_split(rows, max(1, len(rows) // BATCH_ROWS)):
         hashes[batch] = _hash_short(data, starts[batch], sizes[batch])
     return hashes
 
@@ -163,15 +187,18 @@ def scan_keys(reader: KeyedSamples, field: str | None, short: bool) -> KeyTable:
     return KeyTable.of(np.concatenate(hashes), np.concatenate(row_numbers))
 
 
-def key_columns(reader: KeyedSamples, field: str | None, short: bool = False) -> Iterator[Column]:
-    """Yield all keys, ``ROWS`` at a time."""
+def key_columns(
+    reader: KeyedSamples, field: str | None, short: bool = False, rows: int = BATCH_ROWS
+) -> Iterator[Column]:
+    """Yield all keys, ``rows`` at a time."""
     if field is not None:
-        yield from (columns[field] for columns in reader._consecutive(ROWS, (field,)))
+        yield from (columns[field] for columns in reader._consecutive(rows, (field,)))
         return
-    for start in range(0, len(reader), ROWS):
-        column = reader._keys(np.arange(start, min(start + ROWS, len(reader))), short)
-        assert column is not None
-        yield column
+    format_keys = reader._keys()
+    read = None if format_keys is None else format_keys.reader_of(short)
+    assert read is not None
+    for start in range(0, len(reader), rows):
+        yield read(np.arange(start, min(start + rows, len(reader))))
 
 
 class Keys:
@@ -182,7 +209,9 @@ class Keys:
 
     def __init__(self, reader: KeyedSamples, field: str | None = None) -> None:
         self.reader, self._field = reader, field
-        kind = reader._key_kind() if field is None else reader.schema[field]
+        self._format_keys = reader._keys() if field is None else None
+        kind = None if self._format_keys is None else self._format_keys.kind
+        kind = kind if field is None else reader.schema[field]
         if kind is None:
             raise OptionError(
                 f"{reader.format or 'this dataset'} has no keys of its own; name the field that holds them, "
@@ -203,9 +232,8 @@ class Keys:
     def _table(self, short: bool = False) -> KeyTable | None:
         """Return the table; None for short keys, if the format has none."""
         if short not in self._tables:
-            reader, field = self.reader, self._field
-            exists = not short or (field is None and reader._keys(np.empty(0, np.int64), True) is not None)
-            self._tables[short] = reader._key_table(field, short) if exists else None
+            exists = not short or (self._format_keys is not None and self._format_keys.read_short is not None)
+            self._tables[short] = self.reader._key_table(self._field, short) if exists else None
         return self._tables[short]
 
     def __len__(self) -> int:
@@ -268,8 +296,8 @@ class Keys:
 
     def _matches(self, cells: Column) -> tuple[I64, I64]:
         """Find the samples of these keys: pairs of a key's number and a sample's, in the order of keys."""
-        rows = self.reader._find_keys(cells) if self._field is None and isinstance(cells, Ragged) else None
-        if rows is not None:
+        if self._format_keys is not None and self._format_keys.find is not None and isinstance(cells, Ragged):
+            rows = self._format_keys.find(cells)
             present = np.flatnonzero(rows >= 0)
             return present, rows[present]
         key_numbers, rows = self._hash_matches(cells, short=False)
@@ -300,17 +328,17 @@ class Keys:
         entries = np.arange(len(key_numbers)) - first_match + np.repeat(low, counts)
         rows = table.rows[entries].astype(np.int64)
         same = np.zeros(len(rows), dtype=np.bool_)
-        for start in range(0, len(rows), ROWS):
-            batch = slice(start, start + ROWS)
+        for start in range(0, len(rows), BATCH_ROWS):
+            batch = slice(start, start + BATCH_ROWS)
             same[batch] = same_cells(self._read(rows[batch], short), _take(cells, key_numbers[batch]))
         return key_numbers[same], rows[same]
 
     def _read(self, rows: I64, short: bool = False) -> Column:
         if self._field is not None:
             return self.reader._read(rows, (self._field,))[self._field]
-        column = self.reader._keys(rows, short)
-        assert column is not None
-        return column
+        read = None if self._format_keys is None else self._format_keys.reader_of(short)
+        assert read is not None
+        return read(rows)
 
     def _value(self, column: Column, row: int) -> Any:
         """Decode a key as the user writes it; None if it is missing."""

@@ -17,11 +17,11 @@ from ..errors import OptionError, SchemaError, listed, near
 from ..order import mixture, orders
 from ..order.keyed import LONGEST, key_of, whole
 from ..order.metered import Metered
-from ..schema import Field
-from ..schema.columns import I64, Column, Columns, Spans, starts_of
+from ..schema.columns import I64, starts_of
 from . import mix_config as mixplan
 from .concat import Concat
-from .reader import Reader, open_reader
+from .keys import FormatKeys
+from .reader import Reader, ReaderWrapper, open_reader
 from .split import rows_by_value
 from .tokencounts import Meter
 
@@ -51,7 +51,7 @@ class Seen:
         return self.samples / self.size if self.size else 0.0
 
 
-class Mix(Reader):
+class Mix(ReaderWrapper):
     """Several datasets as one: ``Loader(Mix([("web.parquet", 0.7), ("books.tar", 0.3)]), 256,
     order="random")``.
 
@@ -109,7 +109,7 @@ class Mix(Reader):
             )
         readers = [one if isinstance(one, Reader) else open_reader(one) for _, one, _ in found]
         self.names = tuple(name or reader.path for (name, *_), reader in zip(found, readers, strict=True))
-        self.base: Reader = Concat(_alike(readers, fields))
+        self.base = Concat(_alike(readers, fields))
         self.schema, self.path = self.base.schema, f"mixture of {listed(self.names)}"
         sizes = [len(one) for one in readers]
         amounts: Sequence[float] = sizes
@@ -150,7 +150,7 @@ class Mix(Reader):
         """Who comes when; where weights count tokens, in the first epoch of a run with the seed 0."""
         if self._meter is None:
             return self._by_samples
-        return self.own_order("random", seed=0, epoch=0).blend
+        return self.epoch_order("random", seed=0, epoch=0).blend
 
     def _check_weights(self, at: int, weights: Sequence[float]) -> None:
         """Which source it is that a weight does not fit."""
@@ -211,7 +211,7 @@ class Mix(Reader):
 
     # -- who comes when --------------------------------------------------------------------------------
 
-    def own_order(self, order: Any, *, seed: int, epoch: int, **options: Any) -> mixture.Mixed:
+    def epoch_order(self, order: Any, *, seed: int, epoch: int, **options: Any) -> mixture.Mixed:
         """An epoch: the order that was asked for is that of every source, in every pass another."""
         if self.seed:
             seed = int(key_of(seed, self.seed, 10)[0])
@@ -236,7 +236,7 @@ class Mix(Reader):
         numbers = mixture.numbering(sizes, seed=seed, epoch=epoch, order=of_source)
 
         def lengths(source: I64, turn: I64) -> I64:
-            return meter(source, self._rows(numbers(source, turn)) - self._firsts[source])
+            return meter(source, self._base_rows(numbers(source, turn)) - self._firsts[source])
 
         plan = Metered(sizes.tolist(), self._weights, meter.totals, lengths, **self._plan)
         length = min(plan.length, self.length, LONGEST) if self.length else 0
@@ -348,32 +348,26 @@ class Mix(Reader):
 
     # -- reading ---------------------------------------------------------------------------------------
 
-    def _rows(self, indices: I64) -> I64:
-        return indices % max(int(self._firsts[-1]), 1)
+    def _base_rows(self, rows: I64) -> I64:
+        return rows % max(int(self._firsts[-1]), 1)
 
-    def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
-        return self.base._read(self._rows(indices), fields)
+    def _keys(self) -> FormatKeys | None:
+        format_keys = self.base._keys()
+        return None if format_keys is None else format_keys.mapped(self._base_rows)
 
-    def _spans(self, field: str, indices: I64) -> Spans | None:
-        return self.base._spans(field, self._rows(indices))
+    # An epoch has an order of its own: blocks of the base and the like are no help to it.
 
-    def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
-        return self.base._ranges(fields, self._rows(indices))
+    def blocks(self) -> I64 | None:
+        return None
 
-    def _key_kind(self) -> Field | None:
-        return self.base._key_kind()
+    def boundaries(self) -> I64:
+        return np.empty(0, dtype=np.int64)
 
-    def _keys(self, indices: I64, short: bool = False) -> Column | None:
-        return self.base._keys(self._rows(indices), short)
-
-    def where(self, sample: int) -> str:
-        return self.base.where(int(self._rows(np.array([sample]))[0]))
+    def sizes(self) -> I64 | None:
+        return None
 
     def facts(self) -> dict[str, Any]:
         return {"sources": len(self.names), "positions of an epoch": self.blend.length}
-
-    def close(self) -> None:
-        self.base.close()
 
 
 class Grouped(Mix):
@@ -402,7 +396,7 @@ class Grouped(Mix):
     def origin(self, samples: Any) -> tuple[I64, I64, I64]:
         """Which group each number is of, which sample of the source it is, and in which pass."""
         group, _, lap = super().origin(samples)
-        return group, self.rows[self._rows(self._check(samples))], lap
+        return group, self.rows[self._base_rows(self._check(samples))], lap
 
 
 def _by_weight(weights: npt.NDArray[np.float64], count: int, path: str) -> list[tuple[I64, float]]:

@@ -37,7 +37,7 @@ class Place(NamedTuple):
 def place_of(reader: Reader, sample: int) -> Place:
     """Where a sample of a dataset is."""
     if isinstance(reader, View):
-        return place_of(reader.base, int(reader._rows(np.array([sample]))[0]))
+        return place_of(reader.base, int(reader._base_rows(np.array([sample]))[0]))
     if isinstance(reader, Concat):
         part, row = reader.locate(sample)
         return place_of(part, row)._replace(in_set=sample)

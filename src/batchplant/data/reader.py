@@ -23,11 +23,9 @@ from ..errors import (
     SampleIndexError,
     SchemaError,
 )
-from ..order.orders import Order
-from ..schema import Field, Image, Schema
+from ..schema import Image, Schema
 from ..schema.columns import (
     I64,
-    Column,
     Columns,
     Ragged,
     Spans,
@@ -40,7 +38,7 @@ from ..storage import Source, index, is_remote, open_source, tag_of, tree
 from . import filters, hooks, keys
 from .arrays import Array, array_of
 from .filters import FilterSummary, Matches, Pruned
-from .keys import Keys, KeyTable
+from .keys import FormatKeys, Keys, KeyTable
 from .tensors import TENSORS, Tensors, is_tensors
 
 if TYPE_CHECKING:
@@ -147,10 +145,6 @@ class Reader:
         """Return the bytes of every sample, if they are known and differ much; else None."""
         return None
 
-    def own_order(self, order: Any, *, seed: int, epoch: int, **options: Any) -> Order | None:
-        """Return the order of an epoch, if the reader has its own, as a mixture has; else None."""
-        return None
-
     def where(self, sample: int) -> str:
         """Return the path of the file that a sample lies in."""
         return self.path
@@ -184,20 +178,11 @@ class Reader:
         """Name the format's checksums that ``verify`` compares: ``CRC of every record``."""
         return ()
 
-    def _key_kind(self) -> Field | None:
-        """Return the kind of the format's own keys; None if it has none. A model has the names of tensors."""
-        return TENSORS["name"] if is_tensors(self.schema) else None
-
-    def _keys(self, indices: I64, short: bool = False) -> Column | None:
-        """Return the format's own keys of these samples.
-
-        ``short``: without the part that users may leave out; None if there is no such part.
-        """
-        return None if short else self._read(indices, ("name",))["name"]
-
-    def _find_keys(self, keys: Ragged) -> I64 | None:
-        """Return the samples of these keys of the format, -1 for none; None: look them up by their hashes."""
-        return None
+    def _keys(self) -> FormatKeys | None:
+        """Return the format's own keys of its samples, in a model the tensors' names; None if it has none."""
+        if not is_tensors(self.schema):
+            return None
+        return FormatKeys(TENSORS["name"], lambda indices: self._read(indices, ("name",))["name"])
 
     def _key_table(self, field: str | None, short: bool) -> KeyTable:
         """Return the hashes of all keys: the format's own, or those in a field, whose table is indexed."""
@@ -523,12 +508,12 @@ class Reader:
             return content
 
         # The same file can be opened with other options and as other kinds.
-        given = source.options if isinstance(source, index.FileGroup) else self._init_args[1]
-        options = sorted(((name, value) for name, value in given.items() if name != "index"), key=str)
+        open_options = source.options if isinstance(source, index.FileGroup) else self._init_args[1]
+        options = sorted(((name, value) for name, value in open_options.items() if name != "index"), key=str)
         kinds = [(name, str(self.schema[name])) for name in fields]
         with contextlib.closing(source):
-            how = f"{about}\0{self.format}\0{kinds}\0{options}"
-            return index.remember(source, kind, how, build_and_report, version=version, check=check)
+            recipe = f"{about}\0{self.format}\0{kinds}\0{options}"
+            return index.remember(source, kind, recipe, build_and_report, version=version, check=check)
 
     def __enter__(self) -> Self:
         return self
@@ -579,35 +564,62 @@ def _file_tag_of(args: tuple[Any, ...]) -> str:
 
 
 class ReaderWrapper(Reader):
-    """Base class of readers that wrap another reader and delegate to it by default."""
+    """Base class of readers that show samples of another reader: ``base``.
+
+    ``_base_rows`` and ``_base_names`` map samples and fields to those of the base. All else is delegated
+    through these two, so a subclass overrides only what differs.
+    """
+
+    base: Reader
+    # Number in the base of every sample; None if the numbers are the same.
+    indices: I64 | None = None
 
     def __init__(self, base: Reader) -> None:
         self.base, self.path, self.format, self.window = base, base.path, base.format, base.window
         self.schema, self.length = base.schema, len(base)
 
+    def _base_rows(self, rows: I64) -> I64:
+        """Return the numbers of these samples in the base."""
+        return rows if self.indices is None else self.indices[rows]
+
+    def _base_names(self, fields: Sequence[str]) -> Sequence[str]:
+        """Return the names of these fields in the base."""
+        return fields
+
     def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
-        return self.base._read(indices, fields)
+        return self.base._read(self._base_rows(indices), fields)
+
+    def _spans(self, field: str, indices: I64) -> Spans | None:
+        return self.base._spans(self._base_names([field])[0], self._base_rows(indices))
 
     def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
-        return self.base._ranges(fields, indices)
+        return self.base._ranges(self._base_names(fields), self._base_rows(indices))
 
     def blocks(self) -> I64 | None:
-        return self.base.blocks()
+        blocks = self.base.blocks()
+        return blocks if blocks is None or self.indices is None else blocks[self.indices]
 
     def boundaries(self) -> I64:
-        return self.base.boundaries()
+        boundaries = self.base.boundaries()
+        if self.indices is None or not len(boundaries):
+            return boundaries
+        sequences = np.searchsorted(boundaries, self.indices, side="right")
+        return np.flatnonzero(sequences[1:] != sequences[:-1]) + 1
 
     def sizes(self) -> I64 | None:
-        return self.base.sizes()
+        sizes = self.base.sizes()
+        return sizes if sizes is None or self.indices is None else sizes[self.indices]
 
-    def _key_kind(self) -> Field | None:
-        return self.base._key_kind()
-
-    def _keys(self, indices: I64, short: bool = False) -> Column | None:
-        return self.base._keys(indices, short)
+    def _keys(self) -> FormatKeys | None:
+        format_keys = self.base._keys()
+        return (
+            format_keys
+            if format_keys is None or self.indices is None
+            else format_keys.mapped(self._base_rows)
+        )
 
     def where(self, sample: int) -> str:
-        return self.base.where(sample)
+        return self.base.where(int(self._base_rows(np.array([sample]))[0]))
 
     def facts(self) -> dict[str, Any]:
         return self.base.facts()
@@ -638,15 +650,12 @@ class Renamed(ReaderWrapper):
         self.schema = base.schema.rename(names)
         self._old_names = dict(zip(self.schema, base.schema, strict=True))
 
+    def _base_names(self, fields: Sequence[str]) -> list[str]:
+        return [self._old_names[name] for name in fields]
+
     def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
-        columns = self.base._read(indices, [self._old_names[name] for name in fields])
+        columns = self.base._read(indices, self._base_names(fields))
         return Columns((name, columns[self._old_names[name]]) for name in fields)
-
-    def _spans(self, field: str, indices: I64) -> Spans | None:
-        return self.base._spans(self._old_names[field], indices)
-
-    def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
-        return self.base._ranges([self._old_names[name] for name in fields], indices)
 
     @property
     def attributes(self) -> Mapping[str, Mapping[str, Any]]:
@@ -686,32 +695,26 @@ class View(ReaderWrapper):
             return infer_mask(field, cells)
         return infer_mask(field, Ragged.from_cells([]))
 
-    def _rows(self, indices: I64) -> I64:
-        return indices if self.indices is None else self.indices[indices]
-
     def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
         if self._row_base is not None:
             return self._row_base._read(indices, fields)
-        return self.base._read(self._rows(indices), fields)
+        return super()._read(indices, fields)
 
     def _consecutive(self, size: int, fields: tuple[str, ...]) -> Iterator[Columns]:
         if self._row_base is not None:
             return self._row_base._consecutive(size, fields)
         return super()._consecutive(size, fields)
 
-    def _spans(self, field: str, indices: I64) -> Spans | None:
-        return self.base._spans(field, self._rows(indices))
-
     def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
         if self._row_base is not None:
             return self._row_base._ranges(fields, indices)
-        return self.base._ranges(fields, self._rows(indices))
+        return super()._ranges(fields, indices)
 
     def _prune(self, bound: Bound) -> Pruned | None:
         return filters.within(self.base._prune(bound), self.indices)
 
     def _row_reader(self, rows: I64) -> Reader | None:
-        rows = self._rows(rows)
+        rows = self._base_rows(rows)
         return self.base._row_reader(rows) if (np.diff(rows) > 0).all() else None
 
     def _matches(self, bound: Bound, text: str) -> Matches:
@@ -723,33 +726,9 @@ class View(ReaderWrapper):
     def _array(self, field: str) -> Array | None:
         return self.base._array(field) if self.indices is None else None
 
-    def blocks(self) -> I64 | None:
-        blocks = self.base.blocks()
-        return blocks if blocks is None or self.indices is None else blocks[self.indices]
-
-    def boundaries(self) -> I64:
-        boundaries = self.base.boundaries()
-        if self.indices is None or not len(boundaries):
-            return boundaries
-        sequences = np.searchsorted(boundaries, self.indices, side="right")
-        return np.flatnonzero(sequences[1:] != sequences[:-1]) + 1
-
-    def sizes(self) -> I64 | None:
-        sizes = self.base.sizes()
-        return sizes if sizes is None or self.indices is None else sizes[self.indices]
-
-    def _keys(self, indices: I64, short: bool = False) -> Column | None:
-        return self.base._keys(self._rows(indices), short)
-
-    def _find_keys(self, keys: Ragged) -> I64 | None:
-        return self.base._find_keys(keys) if self.indices is None else None
-
     def _key_table(self, field: str | None, short: bool) -> KeyTable:
         table = self.base._key_table(field, short)
         return table if self.indices is None else table.take(self.indices, len(self.base))
-
-    def where(self, sample: int) -> str:
-        return self.base.where(int(self._rows(np.array([sample]))[0]))
 
     def facts(self) -> dict[str, Any]:
         return {**self.base.facts(), **({} if self._filter is None else self._filter.facts())}

@@ -45,7 +45,7 @@ class Tokenized(ReaderWrapper):
         self.schema = Schema(fields)
 
     def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
-        texts = [self._texts.get(name, name) for name in fields]
+        texts = self._base_names(fields)
         columns = self.base._read(indices, tuple(dict.fromkeys(texts)))
         return Columns(
             (name, self._ids(text, columns[text], indices) if name in self._texts else columns[text])
@@ -81,8 +81,11 @@ class Tokenized(ReaderWrapper):
                 count += int(column.offsets[-1] - column.offsets[0]) // width
         return count
 
-    def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
-        return self.base._ranges([self._texts.get(name, name) for name in fields], indices)
+    def _base_names(self, fields: Sequence[str]) -> list[str]:
+        return [self._texts.get(name, name) for name in fields]
+
+    def _spans(self, field: str, indices: I64) -> Spans | None:
+        return None if field in self._texts else super()._spans(field, indices)
 
 
 def tokenizers_of(asked: Any, schema: Schema) -> dict[str, Tokenizer]:

@@ -24,6 +24,7 @@ from .. import _native
 from ..codecs.infer import infer_image
 from ..codecs.media.image_rules import ImageTarget
 from ..codecs.msgpack import gathered
+from ..data.keys import FormatKeys
 from ..data.writer import WriteOptions
 from ..errors import BatchplantError, DamagedError, EncodeError, OptionError, Problem, SchemaError
 from ..schema import EVERY_KIND, Bytes, Field, Float, Image, Int, Schema, Tensor, Text
@@ -279,13 +280,11 @@ class RecordIOReader(RecordReader):
                 records[name] = Columns(key=self._noted_keys).take(indices)["key"]
         return Columns((name, records[name]) for name in fields)
 
-    def _key_kind(self) -> Field | None:
-        return None if self._noted_keys is None else self.schema["key"]
-
-    def _keys(self, indices: I64, short: bool = False) -> Column | None:
-        return (
-            None if short or self._noted_keys is None else Columns(key=self._noted_keys).take(indices)["key"]
-        )
+    def _keys(self) -> FormatKeys | None:
+        keys = self._noted_keys
+        if keys is None:
+            return None
+        return FormatKeys(self.schema["key"], lambda indices: Columns(key=keys).take(indices)["key"])
 
     def _read_records(self, indices: I64, fields: Sequence[str]) -> Columns:
         if not fields:

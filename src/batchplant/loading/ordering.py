@@ -59,10 +59,8 @@ class Ordering:
 
     def _make(self, epoch: int) -> orders.Order:
         base, name, options = self.parts.base, self.parts.name, dict(self.parts.options)
-        if self.indices is None:
-            order = self.reader.own_order(base, seed=self.seed, epoch=epoch, **options)
-            if order is not None:
-                return order
+        if self.indices is None and isinstance(self.reader, Mix):
+            return self.reader.epoch_order(base, seed=self.seed, epoch=epoch, **options)
         if name in orders.BY_BLOCKS:
             options["blocks"] = self._block_index(name)
         return orders.make(base, self.samples, seed=self.seed, epoch=epoch, **options)
@@ -124,7 +122,7 @@ def find_aspects(reader: Reader, plan: Plan) -> SampleNumbers:
             if isinstance(reader, Mix):
                 # Sample numbers of a mixture go on from pass to pass.
                 base_aspects = _AspectRatios(reader.base, output.field, orient)
-                return lambda samples: base_aspects(reader._rows(samples))
+                return lambda samples: base_aspects(reader._base_rows(samples))
             return _AspectRatios(reader, output.field, orient)
     raise OptionError("ByAspect is for images, and the batches have none")
 
@@ -181,7 +179,7 @@ def find_sizes(reader: Reader, fields: Sequence[str], sizes: orders.SampleSizes 
     if isinstance(reader, Mix):
         # Sample numbers of a mixture go on from pass to pass.
         base_sizes = find_sizes(reader.base, fields, sizes)
-        return lambda samples: base_sizes(reader._rows(samples))
+        return lambda samples: base_sizes(reader._base_rows(samples))
     if isinstance(sizes, str):
         if dense_of(reader.schema.select([sizes])[sizes]) is not None or not are_known(reader, [sizes]):
             return _ColumnSizes(reader, sizes)

@@ -107,7 +107,7 @@ def _orders(
     for name in ORDERS:
         options = {"window": args.cache} if name == "quasi_random" else {}
         try:
-            order = mix.own_order(name, seed=args.seed, epoch=0, **options)
+            order = mix.epoch_order(name, seed=args.seed, epoch=0, **options)
             samples = order[:count]
         except OptionError:
             # A source that names no blocks.
@@ -165,7 +165,7 @@ def _draw(
     names = list(result["sources"])[: len(figures.COLOURS) - 1]
     count = len(source)
     positions = np.unique(np.linspace(0, count - 1, min(DOTS, count)).astype(np.int64))
-    samples = mix.own_order("random", seed=args.seed, epoch=0).take(positions)
+    samples = mix.epoch_order("random", seed=args.seed, epoch=0).take(positions)
     numbers, samples_in_source, _ = mix.origin(samples)
     for name, colour in zip(names, figures.COLOURS, strict=False):
         number = mix.names.index(name)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ...data.keys import same_cells
+from ...data.keys import FormatKeys, same_cells
 from ...errors import BatchplantError, BusyError, DamagedError, Problem
 from ...schema import Bytes, Schema, Text
 from ...schema.columns import I64, Columns, Ragged, Spans
@@ -65,7 +65,7 @@ class LmdbReader(RecordReader):
             raise error.at(path=path) from None
         self.raw = False
         # A field of that name in the values themselves wins.
-        self.schema = Schema({KEY: self._key_kind(), **self._codec.fields})
+        self.schema = Schema({KEY: self._keys().kind, **self._codec.fields})
 
     def _fingerprint_source(self, fields: Sequence[str]) -> FileGroup | None:
         """The transaction: the cells of one stay what they are."""
@@ -112,17 +112,13 @@ class LmdbReader(RecordReader):
     def _key_cells(self, indices: I64) -> Ragged:
         return self.source.gather(*self._key_runs(indices))
 
-    def _key_kind(self) -> Text | Bytes:
-        return Text() if self._facts.get("printable") else Bytes()
+    def _keys(self) -> FormatKeys:
+        kind = Text() if self._facts.get("printable") else Bytes()
+        # An index of earlier does not say whether they are ordered.
+        return FormatKeys(kind, self._key_cells, find=self._find_keys if self._facts.get("ordered") else None)
 
-    def _keys(self, indices: I64, short: bool = False) -> Ragged | None:
-        return None if short else self._key_cells(indices)
-
-    def _find_keys(self, keys: Ragged) -> I64 | None:
-        """As LMDB itself does: the entries stand in the order of their keys."""
-        # An index of earlier does not say whether they do.
-        if not self._facts.get("ordered"):
-            return None
+    def _find_keys(self, keys: Ragged) -> I64:
+        """Search as LMDB itself does: the entries stand in the order of their keys."""
         low, high = np.zeros(len(keys), dtype=np.int64), np.full(len(keys), self.length, dtype=np.int64)
         while len(left := np.flatnonzero(low < high)):
             middle = (low[left] + high[left]) // 2

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ... import _native
+from ...data.keys import FormatKeys
 from ...data.reader import Reader
 from ...errors import BatchplantError, DamagedError, OptionError, Problem, SchemaError
 from ...schema import Bool, Field, Float, Int, Schema, Tensor, field_from_json
@@ -239,11 +240,9 @@ class WebDatasetReader(Reader):
                 error.at(offset=int(starts[row]))
             raise error.at(path=self.path, field=name) from None
 
-    def _key_kind(self) -> Field | None:
-        return field_from_json(self._facts["key"])
-
-    def _keys(self, indices: I64, short: bool = False) -> Ragged | None:
-        return None if short else Ragged(self._arrays["keys"], self._arrays["key_offsets"]).take(indices)
+    def _keys(self) -> FormatKeys:
+        keys = Ragged(self._arrays["keys"], self._arrays["key_offsets"])
+        return FormatKeys(field_from_json(self._facts["key"]), keys.take)
 
     def _spans(self, field: str, indices: I64) -> Spans | None:
         packed = isinstance(self.schema[field], Int | Float | Bool | Tensor)

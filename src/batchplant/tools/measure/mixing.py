@@ -168,7 +168,7 @@ class _Run:
 
     def __init__(self, mix: Mix, pack: Pack | None, order: str) -> None:
         self.mix, self.pack = mix, pack
-        self.order = mix.own_order(order, seed=0, epoch=0)
+        self.order = mix.epoch_order(order, seed=0, epoch=0)
         self.lengths = _Lengths(mix, token_field(mix, pack))
         self.images = None if pack is None else image_sizes(pack, mix)
         self.ends = None

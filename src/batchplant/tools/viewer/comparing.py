@@ -49,7 +49,7 @@ class Pairs:
 def match_keys(a: Reader, b: Reader) -> list[dict[str, str]]:
     """Return the ways to match samples: by position, key or a field."""
     choices = [{"by": "position", "title": "position"}]
-    if a._key_kind() is not None and b._key_kind() is not None:
+    if a._keys() is not None and b._keys() is not None:
         choices.append({"by": "key", "title": "key"})
     for name, field in a.schema.items():
         if _can_be_key(field) and name in b.schema and _can_be_key(b.schema[name]):

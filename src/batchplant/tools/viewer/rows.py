@@ -196,14 +196,14 @@ def searched_fields(reader: Reader) -> list[str]:
 
 
 def _searched(reader: Reader, numbers: I64 | None, text: str, progress: Progress) -> I64:
-    fields, keyed = searched_fields(reader), reader._key_kind() is not None
-    if not fields and not keyed:
+    fields, format_keys = searched_fields(reader), reader._keys()
+    if not fields and format_keys is None:
         raise OptionError("there is no text to search in; filter by a condition instead")
     classes = {name: _classes(reader, name, text) for name in fields if isinstance(reader.schema[name], Int)}
     matches: list[I64] = [np.empty(0, dtype=np.int64)]
     for ids, columns in _chunks(reader, numbers, fields, progress):
         mask = np.zeros(len(ids), dtype=np.bool_)
-        keys = reader._keys(ids) if keyed else None
+        keys = None if format_keys is None else format_keys.read(ids)
         if isinstance(keys, Ragged):
             mask |= contains_text(keys, text)
         for name in fields:
@@ -366,15 +366,12 @@ def _joined(keys: list[Any], present: list[Any], ids: list[Any]) -> SortKeys:
 
 def keys_of(side: Side, samples: I64) -> list[str] | None:
     """Return the keys of these samples in their format, if it has keys."""
-    reader = side.reader
-    kind = reader._key_kind()
-    if kind is None:
+    format_keys = side.reader._keys()
+    if format_keys is None:
         return None
     try:
-        column = reader._keys(samples)
-        return (
-            None if column is None else [_key(decode_cell(kind, column, row)) for row in range(len(samples))]
-        )
+        column = format_keys.read(samples)
+        return [_key(decode_cell(format_keys.kind, column, row)) for row in range(len(samples))]
     except (BatchplantError, OSError):
         return None
 

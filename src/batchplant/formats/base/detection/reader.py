@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -12,6 +13,7 @@ import numpy.typing as npt
 
 from ....codecs.infer import infer_image, infer_mask
 from ....codecs.media import image
+from ....data.keys import FormatKeys
 from ....data.reader import Reader
 from ....errors import DamagedError, Problem
 from ....schema import Boxes, Field, Image, Keypoints, Labels, Schema, Tensor, Text
@@ -176,11 +178,11 @@ class DetectionReader(Reader):
                 parts.append(self._images[name].below.ahead(names))
         return None if None in parts else concat_spans([part for part in parts if part is not None])
 
-    def _key_kind(self) -> Field | None:
-        return Text()
+    def _keys(self) -> FormatKeys:
+        """Paths of the images; the short ones are without the suffix."""
+        return FormatKeys(Text(), self._read_keys, functools.partial(self._read_keys, short=True))
 
-    def _keys(self, indices: I64, short: bool = False) -> Ragged | None:
-        """The paths of the images; the short ones are without the suffix."""
+    def _read_keys(self, indices: I64, short: bool = False) -> Ragged:
         keys = Columns({"file_name": self._columns["file_name"]}).take(indices)["file_name"]
         assert isinstance(keys, Ragged)
         names = [os.fsdecode(b"" if name is None else name.tobytes()) for name in keys]

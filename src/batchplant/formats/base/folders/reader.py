@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,6 +13,7 @@ import numpy as np
 from ....codecs.cells import encode_samples
 from ....codecs.infer import infer_field, infer_mask
 from ....codecs.nested import column_of
+from ....data.keys import FormatKeys
 from ....data.reader import Reader
 from ....errors import BatchplantError, DamagedError, SchemaError
 from ....schema import Field, Image, Int, Schema, Text
@@ -204,11 +206,11 @@ class FolderReader(Reader):
                 parts.append(self._below.ahead(self._named(name, indices.tolist())))
         return None if None in parts else concat_spans([part for part in parts if part is not None])
 
-    def _key_kind(self) -> Field | None:
-        return Text()
+    def _keys(self) -> FormatKeys:
+        """Paths below the folder; the short ones are without the suffix."""
+        return FormatKeys(Text(), self._read_keys, functools.partial(self._read_keys, short=True))
 
-    def _keys(self, indices: I64, short: bool = False) -> Ragged | None:
-        """The paths below the folder; the short ones are without the suffix."""
+    def _read_keys(self, indices: I64, short: bool = False) -> Ragged:
         names = [self._files[index] for index in indices.tolist()]
         if short:
             names = [os.path.splitext(name)[0] for name in names]

@@ -62,7 +62,7 @@ def dataset(session: Session, request: Request) -> dict[str, Any]:
         "sides": list(session.sides),
         "pipeline": session.pipeline is not None,
         "live": session.live is not None,
-        "keys": reader._key_kind() is not None,
+        "keys": reader._keys() is not None,
         "version": __version__,
     }
 
@@ -197,7 +197,7 @@ def find(session: Session, request: Request) -> Job:
 
 
 def _by_key(side: Side, text: str) -> int:
-    if side.reader._key_kind() is None:
+    if side.reader._keys() is None:
         raise OptionError(f"{text[:40]!r} is no number of a sample")
     return side.reader.keys().index(text)
 
