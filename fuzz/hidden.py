@@ -22,7 +22,7 @@ import numpy as np
 from cases import Case
 
 import batchplant as bp
-from batchplant.data.write_options import WriteOptions
+from batchplant.data.writer import WriteOptions
 from batchplant.formats.registry.creating import create_with
 from batchplant.storage import commit as commits
 from batchplant.storage.remote.disk import DiskCache

@@ -10,8 +10,7 @@ from ._version import __version__
 from .codecs.media.image_rules import ImageOptions
 from .compat import install_aliases as _install_aliases
 from .data import hooks as _hooks
-from .data.concat import concat
-from .data.interleave import interleave
+from .data.concat import concat, interleave
 from .data.reader import Reader
 from .data.split import split
 from .data.writer import WriteOptions, Writer

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import batchplant as bp
 from batchplant.cli import main
-from batchplant.data.concat import Concat, Unopened
+from batchplant.data.concat import Concat, LazyReaders
 from batchplant.data.reader import Reader
 from batchplant.formats.registry import merged
 from batchplant.storage.index import sets
@@ -60,7 +60,7 @@ def opened(path: Any, **options: Any) -> Reader:
     """The dataset, none of whose files was opened for it."""
     found = bp.open(path, **options)
     assert isinstance(found, Concat)
-    assert isinstance(found.readers, Unopened)
+    assert isinstance(found.readers, LazyReaders)
     assert not len(found.readers._opened)
     return found
 
@@ -81,7 +81,7 @@ def test_nothing_is_opened_before_it_is_read(folder: Path) -> None:
             assert labels(pickle.loads(pickle.dumps(reader))) == list(range(FILES * EACH))
     with opened(names) as reader:
         assert labels(reader) == [16, 17, 18, 19, 4, 5, 6, 7, 8, 9, 10, 11]
-    assert not isinstance(bp.open(names[:2]).readers, Unopened)  # type: ignore[attr-defined]
+    assert not isinstance(bp.open(names[:2]).readers, LazyReaders)  # type: ignore[attr-defined]
     assert not [
         path for path in folder.iterdir() if path.suffix == ".bpindex" and path.name != "_index.bpindex"
     ]
@@ -91,7 +91,7 @@ def test_it_gives_what_opening_every_file_gives(folder: Path, monkeypatch: pytes
     lazy = opened(folder)
     monkeypatch.setattr(merged, "MANY", FILES + 1)
     eager = bp.open(folder)
-    assert not isinstance(eager.readers, Unopened)  # type: ignore[attr-defined]
+    assert not isinstance(eager.readers, LazyReaders)  # type: ignore[attr-defined]
     assert (lazy.path, lazy.schema, len(lazy)) == (eager.path, eager.schema, len(eager))
     at = np.array([23, 0, 5, 5, 17, 1, 22])
     assert lazy.read(at)["label"].tolist() == eager.read(at)["label"].tolist()
@@ -211,14 +211,14 @@ def test_an_index_that_lies_is_not_believed(folder: Path) -> None:
     for wrong in ({"samples": [2**60] * 6}, {"samples": [-1] * 6}, {"kinds": [-1] * 6}, {"sizes": [3] * 6}):
         before = good.listed
         changed(**wrong)
-        assert not isinstance(bp.open(folder).readers, Unopened), wrong  # type: ignore[attr-defined]
+        assert not isinstance(bp.open(folder).readers, LazyReaders), wrong  # type: ignore[attr-defined]
         good.listed = before  # type: ignore[misc]
     changed(samples=[4, 4, 5, 4, 4, 4])
     with opened(folder) as reader, pytest.raises(bp.DamagedError, match=r"4 samples .* says 5"):
         reader[8]
     assert len(names) == FILES
     Path(place).write_bytes(b"BPIDX1\n\0 nonsense")
-    assert not isinstance(bp.open(folder).readers, Unopened)  # type: ignore[attr-defined]
+    assert not isinstance(bp.open(folder).readers, LazyReaders)  # type: ignore[attr-defined]
 
 
 def test_images_of_two_encodings_are_of_both(tmp_path: Path) -> None:
@@ -230,7 +230,7 @@ def test_images_of_two_encodings_are_of_both(tmp_path: Path) -> None:
     assert main(["index", str(tmp_path / "*.tar"), "--json"]) == 0
     lazy = bp.open(tmp_path)
     assert isinstance(lazy, Concat)
-    assert isinstance(lazy.readers, Unopened)
+    assert isinstance(lazy.readers, LazyReaders)
     assert len(set(lazy.readers.schemas)) == 2
     eager = Concat([bp.open(tmp_path / f"{number}.tar") for number in range(4)])
     assert lazy.schema == eager.schema
@@ -247,7 +247,7 @@ def test_records_of_which_some_lack_a_feature(tmp_path: Path) -> None:
     assert main(["index", str(tmp_path / "*.tfrecord"), "--json"]) == 0
     lazy = bp.open(tmp_path)
     assert isinstance(lazy, Concat)
-    assert isinstance(lazy.readers, Unopened)
+    assert isinstance(lazy.readers, LazyReaders)
     eager = Concat([bp.open(tmp_path / f"{number}.tfrecord") for number in range(4)])
     assert lazy.schema == eager.schema
     assert list(lazy) == list(eager)
@@ -255,7 +255,7 @@ def test_records_of_which_some_lack_a_feature(tmp_path: Path) -> None:
 
 
 def test_only_so_many_are_kept_open(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("batchplant.data.concat.OPEN_MOST", 2)
+    monkeypatch.setattr(LazyReaders, "max_open", 2)
     with opened(folder) as reader:
         assert labels(reader) == list(range(FILES * EACH))
         assert len(reader.readers._opened) == 2  # type: ignore[attr-defined]

@@ -87,10 +87,13 @@ def test_a_group_of_several_fields() -> None:
     assert starts(Windows(reader, 2, group="b")) == [0, 2, 3, 4]
 
 
-def test_groups_over_the_ends_of_pieces(monkeypatch: pytest.MonkeyPatch, series) -> None:
-    for size in range(1, 17):
-        monkeypatch.setattr("batchplant.data.windows.ROWS", size)
-        assert starts(Windows(series, 3, 2, group="episode")) == [0, 2, 4, 7, 10, 12]
+def test_groups_over_the_ends_of_pieces(series) -> None:
+    class SmallReads(Windows):
+        group_rows = 1
+
+    for rows in range(1, 17):
+        SmallReads.group_rows = rows
+        assert starts(SmallReads(series, 3, 2, group="episode")) == [0, 2, 4, 7, 10, 12]
 
 
 def test_a_value_that_comes_back_is_another_group() -> None:

@@ -15,7 +15,7 @@ import pytest
 import batchplant as bp
 import processes
 from batchplant import _native
-from batchplant.data.interleave import interleave, interleaved
+from batchplant.data.concat import interleave, interleaved
 from batchplant.formats.tfrecord import FixedLen, FixedLenSequence, VarLen
 from batchplant.jobs.verify import verify
 from batchplant.ops import CenterCrop

@@ -12,7 +12,7 @@ import batchplant as bp
 import processes
 from batchplant.cli import main
 from batchplant.codecs.media import image
-from batchplant.data.write_options import WriteOptions
+from batchplant.data.writer import WriteOptions
 from batchplant.formats.registry import create_with
 from batchplant.jobs import engines
 from batchplant.storage.limits import human_size

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -10,12 +11,12 @@ import numpy as np
 
 from ..errors import BatchplantError, OptionError, Problem, SampleKeyError, SchemaError
 from ..schema import Field, Schema
-from ..schema.columns import I64, Columns, Spans, concat_spans
+from ..schema.columns import I64, Column, Columns, Spans, concat_spans
 from .keys import FormatKeys
 from .reader import Reader, open_reader
 
 HOW = ("strict", "inner")
-# What ``on`` says for the keys that formats have themselves.
+# Value of ``on`` for the keys that formats have themselves.
 KEY = "key"
 
 
@@ -32,7 +33,8 @@ def join(
     """
     if isinstance(sources, str | os.PathLike | Reader) or len(sources) < 2:
         raise OptionError("join needs a list of two datasets or more")
-    return Join([one if isinstance(one, Reader) else open_reader(one) for one in sources], on=on, how=how)
+    readers = [source if isinstance(source, Reader) else open_reader(source) for source in sources]
+    return Join(readers, on=on, how=how)
 
 
 class Join(Reader):
@@ -49,11 +51,12 @@ class Join(Reader):
     ) -> None:
         if how not in HOW:
             raise OptionError(f"how is {' or '.join(HOW)}, not {how!r}")
-        self.path = " + ".join(one.path for one in readers)
+        self.path = " + ".join(reader.path for reader in readers)
         fields = _fields(readers, on)
         rows = _by_position(readers, how) if on is None else _by_key(readers, fields, how)
         self.parts = [
-            one if some is None else one.subset(some) for one, some in zip(readers, rows, strict=True)
+            reader if part is None else reader.subset(part)
+            for reader, part in zip(readers, rows, strict=True)
         ]
         self.length = len(self.parts[0])
         self.window = readers[0].window
@@ -66,9 +69,9 @@ class Join(Reader):
                     # Joined by it: it is the same in all of them.
                     continue
                 if name in schema:
-                    other = self._owner[name].path
+                    first = self._owner[name].path
                     raise SchemaError(
-                        f"{other} and {part.path} both have a field {name!r}: rename it in one, as with "
+                        f"{first} and {part.path} both have a field {name!r}: rename it in one, as with "
                         f".rename({{{name!r}: {name + '_2'!r}}}), or leave it out with .select([…])",
                         field=name,
                     )
@@ -79,36 +82,35 @@ class Join(Reader):
     def boundaries(self) -> I64:
         return np.unique(np.concatenate([part.boundaries() for part in self.parts]))
 
-    def _of_parts(self, fields: Sequence[str]) -> Iterator[tuple[Reader, list[str]]]:
+    def _fields_by_part(self, fields: Sequence[str]) -> Iterator[tuple[Reader, list[str]]]:
         for part in self.parts:
-            mine = [name for name in fields if self._owner[name] is part]
-            if mine:
-                yield part, mine
+            names = [name for name in fields if self._owner[name] is part]
+            if names:
+                yield part, names
 
     def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
-        found: dict[str, Any] = {}
-        for part, mine in self._of_parts(fields):
+        columns: dict[str, Column] = {}
+        for part, names in self._fields_by_part(fields):
             try:
-                found |= part._read(indices, mine)
+                columns |= part._read(indices, names)
             except BatchplantError as error:
                 raise error.at(path=part.path) from None
-        return Columns((name, found[name]) for name in fields)
+        return Columns((name, columns[name]) for name in fields)
 
     def _spans(self, field: str, indices: I64) -> Spans | None:
         return self._owner[field]._spans(field, indices)
 
     def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
-        found = [part._ranges(mine, indices) for part, mine in self._of_parts(fields)]
-        return None if None in found else concat_spans([one for one in found if one is not None])
+        ranges = [part._ranges(names, indices) for part, names in self._fields_by_part(fields)]
+        return None if None in ranges else concat_spans([spans for spans in ranges if spans is not None])
 
     def blocks(self) -> I64 | None:
-        """Those of the first that has some."""
-        return next((found for one in self.parts if (found := one.blocks()) is not None), None)
+        """Return the blocks of the first part that has some."""
+        return next((blocks for part in self.parts if (blocks := part.blocks()) is not None), None)
 
     def sizes(self) -> I64 | None:
-        found = [one.sizes() for one in self.parts]
-        known = [one for one in found if one is not None]
-        return np.sum(known, axis=0) if len(known) == len(found) else None
+        sizes = [part_sizes for part in self.parts if (part_sizes := part.sizes()) is not None]
+        return np.sum(sizes, axis=0) if len(sizes) == len(self.parts) else None
 
     def _keys(self) -> FormatKeys | None:
         return self.parts[0]._keys()
@@ -118,8 +120,8 @@ class Join(Reader):
 
     @property
     def attributes(self) -> Mapping[str, Mapping[str, Any]]:
-        found = {name: dict(part.attributes.get(name, {})) for name, part in self._owner.items()}
-        return {name: one for name, one in found.items() if one}
+        by_field = {name: dict(part.attributes.get(name, {})) for name, part in self._owner.items()}
+        return {name: attributes for name, attributes in by_field.items() if attributes}
 
     def facts(self) -> dict[str, Any]:
         return {"joined": len(self.parts)}
@@ -129,7 +131,7 @@ class Join(Reader):
             yield from part._verify()
 
     def own_checks(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(one for part in self.parts for one in part.own_checks()))
+        return tuple(dict.fromkeys(check for part in self.parts for check in part.own_checks()))
 
     def close(self) -> None:
         for part in self.parts:
@@ -137,12 +139,12 @@ class Join(Reader):
 
 
 def _fields(readers: Sequence[Reader], on: str | Sequence[str | None] | None) -> list[str | None]:
-    """The field that each is joined by; None where it is the keys that it has itself."""
+    """Return the field that each reader is joined by; None: the keys of its format."""
     if on is None:
         return [None] * len(readers)
     if isinstance(on, str):
-        own = on == KEY and not all(KEY in reader.schema for reader in readers)
-        fields: list[str | None] = [None if own else on] * len(readers)
+        by_format = on == KEY and not all(KEY in reader.schema for reader in readers)
+        fields: list[str | None] = [None if by_format else on] * len(readers)
     else:
         fields = list(on)
         if len(fields) != len(readers):
@@ -158,51 +160,51 @@ def _by_position(readers: Sequence[Reader], how: str) -> list[I64 | None]:
     if len(set(lengths)) == 1:
         return [None] * len(readers)
     if how == "strict":
-        said = ", ".join(f"{reader.path} has {len(reader):,}" for reader in readers)
+        counts = ", ".join(f"{reader.path} has {len(reader):,}" for reader in readers)
         raise OptionError(
-            f"datasets of one length are joined by position, and {said}: join them by key (on=…), or take "
+            f"datasets of one length are joined by position, and {counts}: join them by key (on=…), or take "
             "as many as all have (how='inner')"
         )
     return [np.arange(min(lengths))] * len(readers)
 
 
 def _by_key(readers: Sequence[Reader], fields: Sequence[str | None], how: str) -> list[I64 | None]:
-    first, *others = readers
+    first = readers[0]
     keys = list(first.keys(fields[0]))
     if len(keys) < len(first):
         raise OptionError("some samples have no key", path=first.path, field=fields[0])
-    kept = np.arange(len(first))
-    found: list[I64] = []
-    for reader, field in zip(others, fields[1:], strict=True):
-        known = reader.keys(field)
+    joined_rows = np.arange(len(first))
+    partner_rows: list[I64] = []
+    for reader, field in zip(readers[1:], fields[1:], strict=True):
+        partner_keys = reader.keys(field)
         if how == "inner":
-            there = np.array([key in known for key in keys], dtype=np.bool_)
-            kept = kept[there[kept]]
+            has_partner = np.array([key in partner_keys for key in keys], dtype=np.bool_)
+            joined_rows = joined_rows[has_partner[joined_rows]]
             rows = np.full(len(first), -1, dtype=np.int64)
-            rows[there] = known.indices([key for key, one in zip(keys, there, strict=True) if one])
+            rows[has_partner] = partner_keys.indices(itertools.compress(keys, has_partner))
         else:
-            rows = known.indices(keys)
-            _check_all(first, reader, field, rows)
-        found.append(rows)
+            rows = partner_keys.indices(keys)
+            _check_all_joined(first, reader, field, rows)
+        partner_rows.append(rows)
     if len(set(keys)) < len(keys):
         seen: dict[Any, int] = {}
-        twice = next((one, seen[key]) for one, key in enumerate(keys) if seen.setdefault(key, one) != one)
-        message = f"samples {twice[1]} and {twice[0]} have the key {keys[twice[0]]!r}"
+        row, earlier = next((n, seen[key]) for n, key in enumerate(keys) if seen.setdefault(key, n) != n)
+        message = f"samples {earlier} and {row} have the key {keys[row]!r}"
         raise SampleKeyError(message, path=first.path, field=fields[0])
-    whole = len(kept) == len(first)
-    return [None if whole else kept, *(rows[kept] for rows in found)]
+    complete = len(joined_rows) == len(first)
+    return [None if complete else joined_rows, *(rows[joined_rows] for rows in partner_rows)]
 
 
-def _check_all(first: Reader, reader: Reader, field: str | None, rows: I64) -> None:
-    """Each sample of the other has a partner, too."""
-    left = np.setdiff1d(np.arange(len(reader)), rows)
-    if not len(left):
+def _check_all_joined(first: Reader, reader: Reader, field: str | None, rows: I64) -> None:
+    """Check that each sample of ``reader`` has a partner: ``rows`` names all of them."""
+    unmatched = np.setdiff1d(np.arange(len(reader)), rows)
+    if not len(unmatched):
         return
-    key = next(one for number, one in enumerate(reader.keys(field)) if number == left[0])
-    more = f", nor have {len(left) - 1:,} others" if len(left) > 1 else ""
+    key = next(itertools.islice(reader.keys(field), int(unmatched[0]), None))
+    also = f", nor have {len(unmatched) - 1:,} others" if len(unmatched) > 1 else ""
     raise SampleKeyError(
-        f"the sample {key!r} has no partner in {first.path}{more}; how='inner' leaves such out",
+        f"the sample {key!r} has no partner in {first.path}{also}; how='inner' leaves such out",
         path=reader.path,
-        sample=int(left[0]),
+        sample=int(unmatched[0]),
         field=field,
     )

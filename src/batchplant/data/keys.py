@@ -24,7 +24,7 @@ from ..codecs.cells import decode_cell, encode_samples
 from ..errors import BatchplantError, OptionError, SampleKeyError, near
 from ..order.keyed import mix
 from ..schema import Bytes, Field, Int, Schema, Tensor, Text
-from ..schema.columns import I64, Column, Columns, Flags, Ragged, as_bytes, column_runs, starts_of
+from ..schema.columns import I64, Column, Columns, Flags, Ragged, as_bytes, column_runs, starts_of, take_cells
 from ..storage import index
 
 U64 = npt.NDArray[np.uint64]
@@ -304,7 +304,7 @@ class Keys:
         if len(np.unique(key_numbers)) < len(cells):
             # A full key goes before a short one.
             missing = np.setdiff1d(np.arange(len(cells)), key_numbers)
-            short_numbers, short_rows = self._hash_matches(_take(cells, missing), short=True)
+            short_numbers, short_rows = self._hash_matches(take_cells(cells, missing), short=True)
             key_numbers = np.concatenate([key_numbers, missing[short_numbers]])
             rows = np.concatenate([rows, short_rows])
             order = np.argsort(key_numbers, kind="stable")
@@ -330,7 +330,7 @@ class Keys:
         same = np.zeros(len(rows), dtype=np.bool_)
         for start in range(0, len(rows), BATCH_ROWS):
             batch = slice(start, start + BATCH_ROWS)
-            same[batch] = same_cells(self._read(rows[batch], short), _take(cells, key_numbers[batch]))
+            same[batch] = same_cells(self._read(rows[batch], short), take_cells(cells, key_numbers[batch]))
         return key_numbers[same], rows[same]
 
     def _read(self, rows: I64, short: bool = False) -> Column:
@@ -407,10 +407,6 @@ def _can_be_key(kind: Field) -> bool:
     if isinstance(kind, Tensor):
         return kind.shape == () and np.dtype(kind.dtype).kind in "iumM"
     return isinstance(kind, Int | Text | Bytes)
-
-
-def _take(column: Column, rows: I64) -> Column:
-    return column.take(rows) if isinstance(column, Ragged) else column[rows]
 
 
 # -- variants of a key, so that a similar one is found without reading millions of keys ----------------------

@@ -1,4 +1,4 @@
-"""Mixtures of datasets as one Reader: who comes when is arithmetic, see :mod:`batchplant.order.mixture`."""
+"""Mixtures of datasets as one Reader: :mod:`batchplant.order.mixture` computes which source is next."""
 
 from __future__ import annotations
 
@@ -13,37 +13,44 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import OptionError, SchemaError, listed, near
+from ..codecs.cells import decode_cell
+from ..errors import OptionError, SchemaError, listed, near, no_such
 from ..order import mixture, orders
 from ..order.keyed import LONGEST, key_of, whole
 from ..order.metered import Metered
-from ..schema.columns import I64, starts_of
-from . import mix_config as mixplan
+from ..schema import Int, Tensor
+from ..schema.columns import I64, Column, Masked, Ragged, dense_of, starts_of
+from ..storage import index
+from . import mix_config
 from .concat import Concat
 from .keys import FormatKeys
 from .reader import Reader, ReaderWrapper, open_reader
+from .sizes import are_known, sizes_of
 from .split import rows_by_value
-from .tokencounts import Meter
 
-# What weights count, unless a field of tokens is named.
+# Value of ``by`` for weights that count samples; any other names a field of tokens.
 SAMPLES = "samples"
-# Epochs whose plans are kept, where weights count tokens.
-METERED_EPOCHS = 4
-# Sources that a state names one by one; of more it has a checksum.
-NAMED_SOURCES = 256
-# Weights within this share of each other are taken as one, where there are more than so many.
-ALIKE, GROUPS = 0.01, 4096
+# Epochs whose orders are cached if weights count tokens.
+MAX_CACHED_EPOCHS = 4
+# Sources that a state lists; of more it stores a checksum.
+MAX_LISTED_SOURCES = 256
+# Weights whose relative difference is below this form a group, if there are more than MAX_WEIGHT_GROUPS.
+WEIGHT_TOLERANCE, MAX_WEIGHT_GROUPS = 0.01, 4096
+# Of the token counts in an index file.
+VERSION = 1
+# Samples whose tokens are counted together.
+COUNTED_ROWS = 1 << 16
 
 
 @dataclasses.dataclass(frozen=True)
 class Seen:
-    """What a mixture gives of one source up to a position."""
+    """Samples of one source up to a position of a mixture."""
 
     name: str
     weight: float
     size: int
     samples: int
-    # Where weights count tokens.
+    # None if weights count samples.
     tokens: int | None = None
 
     @property
@@ -78,7 +85,7 @@ class Mix(ReaderWrapper):
     """
 
     format = "mix"
-    # Counts tokens, where weights do.
+    # Counts tokens; None if weights count samples.
     _meter: Meter | None = None
 
     def __init__(
@@ -95,28 +102,30 @@ class Mix(ReaderWrapper):
         seed: int = 0,
         by: str = SAMPLES,
     ) -> None:
-        named = sources.items() if isinstance(sources, Mapping) else ((None, one) for one in sources)
-        found = [(name, *_weighted(one)) for name, one in named]
-        if not found:
+        named = sources.items() if isinstance(sources, Mapping) else ((None, source) for source in sources)
+        entries = [(name, *_source_and_weight(source)) for name, source in named]
+        if not entries:
             raise OptionError("a mixture needs at least one source")
-        given = [weight for *_, weight in found if weight is not None]
-        if given and weights is not None:
+        source_weights = [weight for *_, weight in entries if weight is not None]
+        if source_weights and weights is not None:
             raise OptionError("sources have weights already: give them there, or as weights=")
-        given = given if weights is None else [float(one) for one in weights]
-        if (given or weights is not None) and len(given) != len(found):
+        source_weights = source_weights if weights is None else [float(weight) for weight in weights]
+        if (source_weights or weights is not None) and len(source_weights) != len(entries):
             raise OptionError(
-                f"there are {len(found)} sources, but {len(given)} weights: give every source one, or none"
+                f"there are {len(entries)} sources, but {len(source_weights)} weights: give every source "
+                "one, or none"
             )
-        readers = [one if isinstance(one, Reader) else open_reader(one) for _, one, _ in found]
-        self.names = tuple(name or reader.path for (name, *_), reader in zip(found, readers, strict=True))
-        self.base = Concat(_alike(readers, fields))
+        readers = [source if isinstance(source, Reader) else open_reader(source) for _, source, _ in entries]
+        self.names = tuple(name or reader.path for (name, *_), reader in zip(entries, readers, strict=True))
+        self.base = Concat(_with_fields(readers, fields))
         self.schema, self.path = self.base.schema, f"mixture of {listed(self.names)}"
-        sizes = [len(one) for one in readers]
+        sizes = [len(reader) for reader in readers]
         amounts: Sequence[float] = sizes
         if by != SAMPLES:
             self._meter = Meter(readers, by, self.names)
             amounts = self._meter.totals.tolist()
-        plan = [(0, given or amounts), *((whole("step", step, 1) * at, one) for at, one in schedule)]
+        step = whole("step", step, 1)
+        plan = [(0, source_weights or amounts), *((step * start, changed) for start, changed in schedule)]
         self._blend(sizes, plan, temperature, stop, max_repeats, seed)
 
     def _blend(
@@ -130,15 +139,15 @@ class Mix(ReaderWrapper):
     ) -> None:
         self.seed = whole("seed", seed, 0, 2**64 - 1)
         self.sizes_of_sources = np.array(sizes, dtype=np.int64)
-        cooled = [(at, _cooled(one, temperature)) for at, one in plan]
-        for at, one in cooled:
-            self._check_weights(at, one)
+        cooled = [(position, _cooled(weights, temperature)) for position, weights in plan]
+        for _, weights in cooled:
+            self._check_weights(weights)
         self._plan: dict[str, Any] = {"schedule": cooled[1:], "stop": stop, "max_repeats": max_repeats}
         self._weights = cooled[0][1]
         self._firsts = starts_of(self.sizes_of_sources)
         self._metered: dict[Any, mixture.Mixed] = {}
         self._lock = threading.Lock()
-        # As many as an epoch may name.
+        # Bound of the sample numbers of any epoch.
         if self._meter is None:
             self._by_samples = mixture.blend(sizes, self._weights, **self._plan)
             self.length = mixture.mixed(self._by_samples, seed=0, epoch=0).samples
@@ -147,13 +156,13 @@ class Mix(ReaderWrapper):
 
     @property
     def blend(self) -> mixture.Plan:
-        """Who comes when; where weights count tokens, in the first epoch of a run with the seed 0."""
+        """Source of each position; if weights count tokens, in the first epoch of a run with the seed 0."""
         if self._meter is None:
             return self._by_samples
         return self.epoch_order("random", seed=0, epoch=0).blend
 
-    def _check_weights(self, at: int, weights: Sequence[float]) -> None:
-        """Which source it is that a weight does not fit."""
+    def _check_weights(self, weights: Sequence[float]) -> None:
+        """Raise OptionError that names the source of the first impossible weight."""
         for name, size, weight in zip(self.names, self.sizes_of_sources, weights, strict=False):
             if not 0 <= weight < math.inf:
                 raise OptionError(f"the weight of {name} must be finite and not below 0, not {weight}")
@@ -176,12 +185,14 @@ class Mix(ReaderWrapper):
         """
         reader = source if isinstance(source, Reader) else open_reader(source)
         groups = rows_by_value(reader, field)
-        left = {str(name): weight for name, weight in (weights or {}).items()}
-        found = [left.pop(name, 1.0) for name in groups]
-        if left:
-            name = next(iter(left))
+        remaining = {str(name): weight for name, weight in (weights or {}).items()}
+        class_weights = [remaining.pop(name, 1.0) for name in groups]
+        if remaining:
+            name = next(iter(remaining))
             raise OptionError(f"{field} has no class {name!r}{near(name, groups)}; it has {listed(groups)}")
-        return Grouped(reader, list(groups), list(groups.values()), found, **{"stop": "all", **options})
+        return Grouped(
+            reader, list(groups), list(groups.values()), class_weights, **{"stop": "all", **options}
+        )
 
     @classmethod
     def weighted(cls, source: Any, weights: Any, **options: Any) -> Mix:
@@ -194,7 +205,7 @@ class Mix(ReaderWrapper):
         reader = source if isinstance(source, Reader) else open_reader(source)
         if isinstance(weights, str):
             name = weights
-            parts = [np.asarray(one[name], dtype=np.float64) for one in reader.scan(fields=[name])]
+            parts = [np.asarray(columns[name], dtype=np.float64) for columns in reader.scan(fields=[name])]
             weights = np.concatenate([np.zeros(0), *parts])
         groups = _by_weight(np.asarray(weights, dtype=np.float64), len(reader), reader.path)
         sums = [float(total) for _, total in groups]
@@ -205,14 +216,14 @@ class Mix(ReaderWrapper):
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> Mix:
-        """The mixture that a plan describes: a .yaml, .toml or .json file, see ``batchplant mix --help``."""
-        plan = mixplan.read(path)
+        """Open the mixture of a plan: a .yaml, .toml or .json file, see ``batchplant mix --help``."""
+        plan = mix_config.read(path)
         return plan.located(lambda: cls(plan.open(), **plan.options))
 
-    # -- who comes when --------------------------------------------------------------------------------
+    # -- the order of an epoch -------------------------------------------------------------------------
 
     def epoch_order(self, order: Any, *, seed: int, epoch: int, **options: Any) -> mixture.Mixed:
-        """An epoch: the order that was asked for is that of every source, in every pass another."""
+        """Return the order of an epoch; ``order`` is that of every source, in every pass another."""
         if self.seed:
             seed = int(key_of(seed, self.seed, 10)[0])
         if not isinstance(order, str):
@@ -224,9 +235,9 @@ class Mix(ReaderWrapper):
         key = (order, seed, epoch, repr(sorted(options.items())))
         with self._lock:
             if key not in self._metered:
-                made = self._metered_order(self._meter, seed, epoch, of_source)
-                kept = list(self._metered.items())[1 - METERED_EPOCHS :]
-                self._metered = {**dict(kept), key: made}
+                order_of_epoch = self._metered_order(self._meter, seed, epoch, of_source)
+                recent = list(self._metered.items())[1 - MAX_CACHED_EPOCHS :]
+                self._metered = {**dict(recent), key: order_of_epoch}
             return self._metered[key]
 
     def _metered_order(
@@ -240,14 +251,16 @@ class Mix(ReaderWrapper):
 
         plan = Metered(sizes.tolist(), self._weights, meter.totals, lengths, **self._plan)
         length = min(plan.length, self.length, LONGEST) if self.length else 0
-        # Tells this order from others, and is there without the plan.
+        # Identifies this order, and needs no plan.
         plain = mixture.mixed(
             mixture.blend(sizes.tolist(), self._weights, stop="never"),
             seed=seed,
             epoch=epoch,
             order=of_source,
         )
-        return mixture.Mixed(self.length, length, lambda at: numbers(*plan.at(at)), _base=plain, blend=plan)
+        return mixture.Mixed(
+            self.length, length, lambda positions: numbers(*plan.at(positions)), _base=plain, blend=plan
+        )
 
     def _order_of_source(
         self, order: str, seed: int, epoch: int, options: Mapping[str, Any]
@@ -256,52 +269,56 @@ class Mix(ReaderWrapper):
         blocks: dict[int, orders.BlockIndex] = {}
 
         def of_source(source: int, lap: int) -> orders.Order:
-            own = int(key_of(seed, source, 8)[0])
-            known = dict(options)
+            source_seed = int(key_of(seed, source, 8)[0])
+            order_options = dict(options)
             if order in orders.BY_BLOCKS:
                 if source not in blocks:
                     blocks[source] = self._blocks_of(source)
-                known["blocks"] = blocks[source]
+                order_options["blocks"] = blocks[source]
             return orders.make(
-                order, int(sizes[source]), seed=own, epoch=int(key_of(epoch, lap, 9)[0]), **known
+                order,
+                int(sizes[source]),
+                seed=source_seed,
+                epoch=int(key_of(epoch, lap, 9)[0]),
+                **order_options,
             )
 
         return of_source
 
     @property
     def is_endless(self) -> bool:
-        """Whether an epoch has no end."""
+        """True if an epoch has no end."""
         return self._plan["stop"] == "never" and self.blend.length >= mixture.ENDLESS
 
     @property
     def weighted_sources(self) -> npt.NDArray[np.bool_]:
-        """Which sources have a weight at some position."""
+        """Flags of the sources that have a weight at some position."""
         every = [self._weights, *(weights for _, weights in self._plan["schedule"])]
-        found: npt.NDArray[np.bool_] = np.max(every, axis=0) > 0
-        return found
+        has_weight: npt.NDArray[np.bool_] = np.max(every, axis=0) > 0
+        return has_weight
 
     def _blocks_of(self, source: int) -> orders.BlockIndex:
         reader = self.base.readers[source] if isinstance(self.base, Concat) else None
-        found = None if reader is None else reader.blocks()
-        if reader is None or found is None:
+        blocks = None if reader is None else reader.blocks()
+        if reader is None or blocks is None:
             raise OptionError(f"{self.names[source]} has no blocks; use random")
-        return orders.BlockIndex(found, reader.window)
+        return orders.BlockIndex(blocks, reader.window)
 
     def origin(self, samples: Any) -> tuple[I64, I64, I64]:
-        """Which source each number is of, which of its samples, and in which pass."""
+        """Return the source of each sample number, the sample's number there, and the pass."""
         numbers = self._check(samples)
-        lap, rest = np.divmod(numbers, max(int(self._firsts[-1]), 1))
-        source = np.searchsorted(self._firsts, rest, side="right") - 1
-        return source, rest - self._firsts[source], lap
+        lap, rows = np.divmod(numbers, max(int(self._firsts[-1]), 1))
+        source = np.searchsorted(self._firsts, rows, side="right") - 1
+        return source, rows - self._firsts[source], lap
 
     def token_counts(self, samples: I64, field: str) -> I64 | None:
-        """How many tokens samples have in a field; None unless weights count these."""
+        """Return the number of tokens of samples in a field; None unless weights count these."""
         if self._meter is None or self._meter.field != field:
             return None
         return self._meter(*self.origin(samples)[:2])
 
     def seen(self, position: int | None = None) -> list[Seen]:
-        """What a run has seen of each source before a position (default: in an epoch)."""
+        """Return the samples of each source that come before a position (default: in an epoch)."""
         blend = self.blend
         position = blend.length if position is None else position
         counts, weights = blend.counts(position).tolist(), self.weights(position).tolist()
@@ -310,40 +327,45 @@ class Mix(ReaderWrapper):
         return [Seen(*row) for row in rows]
 
     def weights(self, position: int = 0) -> npt.NDArray[np.float64]:
-        """The weights at a position, which sum up to 1."""
+        """Return the weights at a position, which sum up to 1."""
         return self.blend.weights(position)
 
     def mark(self) -> dict[str, Any]:
-        """What decides who comes when, as something that JSON can hold; see :meth:`difference`."""
+        """Return JSON of everything that decides the order of sources; see :meth:`difference`."""
         sources: Any = [
             [name, size, weight]
             for name, size, weight in zip(
                 self.names, self.sizes_of_sources.tolist(), self._weights, strict=True
             )
         ]
-        if len(sources) > NAMED_SOURCES:
-            sources = [len(sources), zlib.crc32(repr([one[1:] for one in sources]).encode())]
-        schedule = [[at, list(weights)] for at, weights in self._plan["schedule"]]
+        if len(sources) > MAX_LISTED_SOURCES:
+            sources = [len(sources), zlib.crc32(repr([source[1:] for source in sources]).encode())]
+        schedule = [[position, list(weights)] for position, weights in self._plan["schedule"]]
         return {
-            "by": SAMPLES if self._meter is None else self._meter.field, "sources": sources,
-            "schedule": schedule, "stop": self._plan["stop"], "max_repeats": self._plan["max_repeats"],
+            "by": SAMPLES if self._meter is None else self._meter.field,
+            "sources": sources,
+            "schedule": schedule,
+            "stop": self._plan["stop"],
+            "max_repeats": self._plan["max_repeats"],
             "seed": self.seed,
-        }  # fmt: skip
+        }
 
     def difference(self, mark: Mapping[str, Any]) -> str | None:
-        """How the mixture of a mark differs from this one, in words; names of sources do not count."""
+        """Describe the difference to the mixture of a mark; None if there is none but names of sources."""
         mine = self.mark()
         theirs, ours = mark.get("sources"), mine["sources"]
-        if isinstance(theirs, list) and theirs != ours:
-            said = _changed_sources(theirs, ours)
-            if said:
-                return said
-        for name, what in (
-            ("by", "weights counted"), ("schedule", "the schedule was"), ("stop", "stop was"),
-            ("max_repeats", "max_repeats was"), ("seed", "the seed of the mixture was"),
-        ):  # fmt: skip
+        if isinstance(theirs, list) and theirs != ours and (changes := _changed_sources(theirs, ours)):
+            return changes
+        labels = {
+            "by": "weights counted",
+            "schedule": "the schedule was",
+            "stop": "stop was",
+            "max_repeats": "max_repeats was",
+            "seed": "the seed of the mixture was",
+        }
+        for name, label in labels.items():
             if name in mark and mark[name] != mine[name]:
-                return f"{what} {mark[name]}, and now {mine[name]}"
+                return f"{label} {mark[name]}, and now {mine[name]}"
         return None
 
     # -- reading ---------------------------------------------------------------------------------------
@@ -388,74 +410,187 @@ class Grouped(Mix):
         if not groups:
             raise OptionError("there are no samples", path=reader.path)
         self.names, self.path = tuple(names), reader.path
-        # One reader for all of them: a batch is read at once, however many groups it has samples of.
+        # One reader for all groups, so that a batch is read at once.
         self.rows = np.concatenate(list(groups))
         self.base, self.schema = reader.subset(self.rows), reader.schema
-        self._blend([len(one) for one in groups], [(0, weights)], temperature, stop, max_repeats, seed)
+        self._blend([len(rows) for rows in groups], [(0, weights)], temperature, stop, max_repeats, seed)
 
     def origin(self, samples: Any) -> tuple[I64, I64, I64]:
-        """Which group each number is of, which sample of the source it is, and in which pass."""
+        """Return the group of each sample number, the sample's number in the source, and the pass."""
         group, _, lap = super().origin(samples)
         return group, self.rows[self._base_rows(self._check(samples))], lap
 
 
 def _by_weight(weights: npt.NDArray[np.float64], count: int, path: str) -> list[tuple[I64, float]]:
-    """Samples of about the same weight, and what that comes to; those of weight 0 are in none."""
+    """Return groups of samples of about the same weight, and the weight of each group; 0 is in none."""
     if weights.shape != (count,) or not (np.isfinite(weights) & (weights >= 0)).all() or not weights.any():
         raise OptionError(f"weights are {count} finite numbers, none below 0 and not all 0", path=path)
     used = np.flatnonzero(weights)
     distinct, code = np.unique(weights[used], return_inverse=True)
-    if len(distinct) > GROUPS:
+    if len(distinct) > MAX_WEIGHT_GROUPS:
         logs = np.log(weights[used] / weights.max())
-        # Coarser only where weights differ by more than any table of groups could tell.
-        width = max(ALIKE, float(-logs.min()) / GROUPS)
+        # Groups are wider only if weights differ by too much for that many.
+        width = max(WEIGHT_TOLERANCE, float(-logs.min()) / MAX_WEIGHT_GROUPS)
         code = np.unique(np.floor(logs / width).astype(np.int64), return_inverse=True)[1]
     order = np.argsort(code, kind="stable")
     cuts = np.flatnonzero(np.diff(code[order])) + 1
-    return [(used[one], float(weights[used[one]].sum())) for one in np.split(order, cuts)]
+    return [(used[part], float(weights[used[part]].sum())) for part in np.split(order, cuts)]
 
 
 def _changed_sources(theirs: Sequence[Any], ours: Sequence[Any]) -> str:
-    """How sources of [name, size, weight] have changed; of many, only that they have."""
-    if not all(isinstance(one, list) and len(one) == 3 for one in (*theirs, *ours)):
+    """Describe how sources of [name, size, weight] have changed; of checksums, only that they have."""
+    if not all(isinstance(source, list) and len(source) == 3 for source in (*theirs, *ours)):
         return "its sources, or their weights, have changed"
     names = [name for name, *_ in theirs], [name for name, *_ in ours]
     if len(theirs) != len(ours):
-        new = [name for name in names[1] if name not in names[0]]
-        gone = [name for name in names[0] if name not in names[1]]
-        parts = [f"{what} {listed(some)}" for what, some in (("without", new), ("with", gone)) if some]
+        added = [name for name in names[1] if name not in names[0]]
+        removed = [name for name in names[0] if name not in names[1]]
+        parts = [f"without {listed(added)}"] if added else []
+        parts += [f"with {listed(removed)}"] if removed else []
         return f"it was made {' and '.join(parts)}" if parts else f"it had {len(theirs)} sources"
     changed = []
-    for (_, size, weight), (name, own_size, own_weight) in zip(theirs, ours, strict=True):
-        if weight != own_weight:
-            changed.append(f"the weight of {name} was {weight:g} and is {own_weight:g}")
-        if size != own_size:
-            changed.append(f"{name} had {size:,} samples and has {own_size:,}")
+    for (_, size, weight), (name, new_size, new_weight) in zip(theirs, ours, strict=True):
+        if weight != new_weight:
+            changed.append(f"the weight of {name} was {weight:g} and is {new_weight:g}")
+        if size != new_size:
+            changed.append(f"{name} had {size:,} samples and has {new_size:,}")
     return "; ".join(changed[:4]) + ("; …" if len(changed) > 4 else "")
 
 
-def _weighted(one: Any) -> tuple[Any, float | None]:
-    """A source and its weight, if it has one."""
-    if isinstance(one, tuple | list) and len(one) == 2 and isinstance(one[1], int | float):
-        return one[0], float(one[1])
-    return one, None
+def _source_and_weight(entry: Any) -> tuple[Any, float | None]:
+    if isinstance(entry, tuple | list) and len(entry) == 2 and isinstance(entry[1], int | float):
+        return entry[0], float(entry[1])
+    return entry, None
 
 
-def _alike(readers: Sequence[Reader], fields: Sequence[str] | None) -> list[Reader]:
-    """The fields that all have, or that were asked for; of one kind each."""
-    names = list(fields) if fields is not None else [
-        name for name in readers[0].schema if all(name in reader.schema for reader in readers)
-    ]  # fmt: skip
+def _with_fields(readers: Sequence[Reader], fields: Sequence[str] | None) -> list[Reader]:
+    """Return the readers with these fields; by default, those that all have."""
+    if fields is None:
+        fields = [name for name in readers[0].schema if all(name in reader.schema for reader in readers)]
+    names = list(fields)
     if not names:
-        said = "; ".join(f"{reader.path}: {', '.join(reader.schema)}" for reader in readers[:4])
-        raise SchemaError(f"the sources have no field in common: {said}")
-    return [one if list(one.schema) == names else one.select(names) for one in readers]
+        fields_of_sources = "; ".join(f"{reader.path}: {', '.join(reader.schema)}" for reader in readers[:4])
+        raise SchemaError(f"the sources have no field in common: {fields_of_sources}")
+    return [reader if list(reader.schema) == names else reader.select(names) for reader in readers]
 
 
 def _cooled(weights: Sequence[float], temperature: float | None) -> list[float]:
     if temperature is None:
-        return [float(one) for one in weights]
+        return [float(weight) for weight in weights]
     if not temperature > 0:
         raise OptionError(f"temperature is above 0, not {temperature}")
-    most = max(weights, default=0) or 1
-    return [(one / most) ** (1 / temperature) if one > 0 else 0.0 for one in weights]
+    max_weight = max(weights, default=0) or 1
+    return [(weight / max_weight) ** (1 / temperature) if weight > 0 else 0.0 for weight in weights]
+
+
+# -- weights that count tokens ------------------------------------------------------------------------------
+
+
+class Meter:
+    """Counts the tokens of documents of several readers; ``totals``: of each of them."""
+
+    def __init__(self, readers: Sequence[Reader], field: str, names: Sequence[str]) -> None:
+        self.field = field
+        try:
+            counts = [token_counts(reader, field) for reader in readers]
+        except OptionError as error:
+            raise OptionError(f"by={field!r}: {error.message}", path=error.path) from None
+        self._counts = [count for count, _ in counts]
+        self.totals: I64 = np.array([total for _, total in counts], dtype=np.int64)
+
+    def __call__(self, source: I64, sample: I64) -> I64:
+        """Return the tokens of documents by their sources and their numbers there."""
+        counts = np.empty(len(source), dtype=np.int64)
+        for number in np.unique(source).tolist():
+            rows = source == number
+            counts[rows] = self._counts[number](sample[rows])
+        return counts
+
+    def numbers(
+        self,
+        sizes: I64,
+        weights: Sequence[float],
+        *,
+        schedule: Sequence[tuple[int, Sequence[float]]],
+        stop: str | int,
+        max_repeats: int | None,
+    ) -> int:
+        """Return a bound of the sample numbers of any epoch; see ``mixture.numbered``."""
+        used = (np.asarray(weights) > 0) & (self.totals > 0)
+        laps = self.totals[used] / np.asarray(weights)[used]
+        passes = mixture.ENDLESS
+        if max_repeats is not None:
+            passes = max_repeats
+        elif isinstance(stop, int):
+            passes = stop // max(int(sizes[used].min(initial=1)), 1) + 1
+        elif not schedule and stop != "never" and len(laps):
+            end = laps.min() if stop == "first" else laps.max()
+            passes = int(end / laps.min()) + 2
+        return mixture.numbered(passes, int(sizes.sum()))
+
+
+def token_counts(reader: Reader, field: str) -> tuple[Callable[[I64], I64], int]:
+    """Return a function from sample numbers to token counts, and the tokens of all samples.
+
+    field: rows of whole numbers, whose lengths count, or a field of whole numbers, which are the counts.
+    If a format does not know the lengths of cells, the field is read once, and an index stores the lengths.
+    """
+    if field not in reader.schema:
+        raise OptionError(
+            f"weights count samples or the tokens of a field: {no_such('field', field, reader.schema)}"
+        )
+    kind = reader.schema[field]
+    dense = dense_of(kind)
+    tokens = isinstance(kind, Tensor) and len(kind.shape) == 1 and np.dtype(kind.dtype).kind in "iu"
+    if tokens and dense is not None and not kind.optional:
+        row = dense[1][0]
+        return (lambda samples: np.full(len(samples), row, dtype=np.int64)), row * len(reader)
+    if tokens and not kind.optional and are_known(reader, [field]):
+        assert isinstance(kind, Tensor)
+        width = np.dtype(kind.dtype).itemsize
+        total = 0
+        for start in range(0, len(reader), COUNTED_ROWS):
+            numbers = np.arange(start, min(start + COUNTED_ROWS, len(reader)))
+            total += int(sizes_of(reader, [field], numbers).sum()) // width
+        return (lambda samples: sizes_of(reader, [field], samples) // width), total
+    if not tokens and type(kind) is not Int:
+        raise OptionError(
+            f"weights count samples, the tokens of a field, or a field of counts, and {field!r} is {kind}",
+            path=reader.path,
+        )
+    counts = _read_counts(reader, field)
+    if (counts < 0).any():
+        sample = int(np.argmax(counts < 0))
+        raise OptionError("a count of tokens is not below 0", path=reader.path, sample=sample, field=field)
+    return (lambda samples: counts[samples]), int(counts.sum())
+
+
+def _read_counts(reader: Reader, field: str) -> I64:
+    """Read the counts of all samples; an index stores them."""
+
+    def build(source: Reader) -> tuple[index.Arrays, index.Facts]:
+        parts = [
+            _counts(source, field, columns[field]) for columns in source._consecutive(COUNTED_ROWS, (field,))
+        ]
+        counts = np.concatenate([np.zeros(0, dtype=np.int64), *parts])
+        return {"counts": counts}, {"samples": len(counts)}
+
+    def check(content: index.Index) -> bool:
+        counts = content.arrays["counts"]
+        return counts.dtype == np.int64 and counts.shape == (len(reader),)
+
+    stored = reader._indexed((field,), "token-counts", "", build, version=VERSION, check=check)
+    return build(reader)[0]["counts"] if stored is None else stored.arrays["counts"]
+
+
+def _counts(reader: Reader, field: str, column: Column) -> I64:
+    kind = reader.schema[field]
+    if isinstance(kind, Tensor):
+        if not kind.optional and isinstance(column, Ragged):
+            return column.sizes // np.dtype(kind.dtype).itemsize
+        cells = (decode_cell(kind, column, row) for row in range(len(column)))
+        return np.array([0 if cell is None else len(cell) for cell in cells], dtype=np.int64)
+    if isinstance(column, Masked | Ragged):
+        cells = (decode_cell(kind, column, row) for row in range(len(column)))
+        return np.array([0 if cell is None else cell for cell in cells], dtype=np.int64)
+    return column.astype(np.int64)

@@ -1,4 +1,4 @@
-"""Text as token ids, as a Reader: what ``convert(tokenize=…)`` writes."""
+"""Readers whose texts are token ids, which ``convert(tokenize=…)`` writes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Tokenized(ReaderWrapper):
     def __init__(self, base: Reader, tokenizers: Mapping[str, Tokenizer]) -> None:
         super().__init__(base)
         self._tokenizers = dict(tokenizers)
-        # From the names of texts to those of their ids, and back.
+        # Names of texts → names of their ids, and back.
         self.names = {name: TOKENS if len(tokenizers) == 1 else f"{name}_{TOKENS}" for name in tokenizers}
         self._texts = {ids: name for name, ids in self.names.items()}
         fields = {}
@@ -54,25 +54,25 @@ class Tokenized(ReaderWrapper):
 
     def _ids(self, name: str, column: Any, indices: I64) -> Ragged:
         texts, failures = texts_of(column)
-        made = self._tokenizers[name].encode(texts)
-        failures |= made.failures
+        encoded = self._tokenizers[name].encode(texts)
+        failures |= encoded.failures
         if failures:
             row = min(failures)
             error = failures[row]
             if not isinstance(error, BatchplantError):
-                said = f"the tokenizer raised {type(error).__name__}: {error}"
-                raise DecodeError(said, sample=int(indices[row]), field=name) from error
+                message = f"the tokenizer raised {type(error).__name__}: {error}"
+                raise DecodeError(message, sample=int(indices[row]), field=name) from error
             raise error.at(sample=int(indices[row]), field=name)
-        values = np.ascontiguousarray(made.values).view(np.uint8)
-        return Ragged(values, made.offsets * made.values.dtype.itemsize)
+        values = np.ascontiguousarray(encoded.values).view(np.uint8)
+        return Ragged(values, encoded.offsets * encoded.values.dtype.itemsize)
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What the ids depend on besides the text, as JSON."""
-        return {name: one.identity for name, one in self._tokenizers.items()}
+        """JSON of everything that the ids depend on besides the text."""
+        return {name: tokenizer.identity for name, tokenizer in self._tokenizers.items()}
 
     def tokens_in(self, columns: Columns, names: Mapping[str, str]) -> int:
-        """How many ids these columns hold, whose fields have new names."""
+        """Count the ids in these columns; ``names``: the fields' names there."""
         count = 0
         for ids, text in self._texts.items():
             column = columns.get(names.get(ids, ids))
@@ -88,23 +88,23 @@ class Tokenized(ReaderWrapper):
         return None if field in self._texts else super()._spans(field, indices)
 
 
-def tokenizers_of(asked: Any, schema: Schema) -> dict[str, Tokenizer]:
-    """What ``tokenize=`` says: tokenizers by field, or one for the field ``text`` or the only one of text."""
-    if isinstance(asked, Mapping):
-        for name in asked:
+def tokenizers_of(option: Any, schema: Schema) -> dict[str, Tokenizer]:
+    """Return the tokenizers of ``tokenize=`` by field; a single one is for ``text`` or the only text."""
+    if isinstance(option, Mapping):
+        for name in option:
             if name not in schema:
                 raise OptionError(no_such("field", name, schema))
-        return {name: as_tokenizer(one) for name, one in asked.items()}
+        return {name: as_tokenizer(tokenizer) for name, tokenizer in option.items()}
     texts = [name for name, field in schema.items() if type(field) is Text]
     name = "text" if "text" in texts else texts[0] if len(texts) == 1 else None
     if name is None:
-        what = f"it has {', '.join(texts)}" if texts else "it has no field of text"
-        raise OptionError(f'which field is tokenized? {what}; name it: tokenize={{"NAME": …}}, --field NAME')
-    return {name: as_tokenizer(asked)}
+        hint = f"it has {', '.join(texts)}" if texts else "it has no field of text"
+        raise OptionError(f'which field is tokenized? {hint}; name it: tokenize={{"NAME": …}}, --field NAME')
+    return {name: as_tokenizer(option)}
 
 
 def check_portable(tokenizer: Tokenizer) -> None:
-    """OptionError where processes that do not run this script cannot load a tokenizer."""
+    """Raise OptionError if processes that do not run this script cannot load a tokenizer."""
     why = None
     if getattr(tokenizer.tokenizer, "__module__", None) == "__main__":
         why = "it stands in the script that runs"
@@ -120,5 +120,5 @@ def check_portable(tokenizer: Tokenizer) -> None:
         )
 
 
-def as_tokenizer(asked: Any) -> Tokenizer:
-    return asked if isinstance(asked, Tokenizer) else Tokenizer(asked)
+def as_tokenizer(tokenizer: Any) -> Tokenizer:
+    return tokenizer if isinstance(tokenizer, Tokenizer) else Tokenizer(tokenizer)

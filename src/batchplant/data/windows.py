@@ -7,7 +7,7 @@ import math
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,13 +16,22 @@ from ..codecs.cells import cell_bytes, decode_cell
 from ..errors import BatchplantError, DecodeError, OptionError, Problem, SchemaError
 from ..order.keyed import whole
 from ..schema import Field, Image, Schema, Tensor
-from ..schema.columns import I64, Column, Columns, Masked, Ragged, Spans, dense_of, masked, starts_of
+from ..schema.columns import (
+    I64,
+    Column,
+    Columns,
+    Masked,
+    Ragged,
+    Spans,
+    dense_of,
+    masked,
+    starts_of,
+    take_cells,
+)
 from ..storage.patterns import may_be_shards
 from .keys import same_cells
 from .reader import Reader, open_reader
 
-# Rows whose group is looked at together.
-ROWS = 1 << 16
 PADS = ("zero", "repeat")
 VALID = "valid"
 
@@ -49,6 +58,8 @@ class Windows(Reader):
     """
 
     format = "windows"
+    # Rows of the source that are read together to find groups.
+    group_rows: ClassVar[int] = 1 << 16
 
     def __init__(
         self,
@@ -74,7 +85,7 @@ class Windows(Reader):
             self.schema = self._schema(base._names(fields))
             joined = across if across is not None else order_by is not None and bool(self._groups)
             self._boundaries = base.boundaries()[: 0 if joined else None]
-            # The rows in the order of the windows; None where that is their own.
+            # Rows in the order of the windows; None if that is their own order.
             self._order, self._starts = self._runs_of(order_by, across is None)
         except BatchplantError as error:
             raise error.at(path=self.path) from None
@@ -89,49 +100,47 @@ class Windows(Reader):
         self._firsts = starts_of(np.maximum(steps + 1, 0))
         self.length = int(self._firsts[-1])
 
-    # -- what a window is ------------------------------------------------------------------------------
-
     def _schema(self, fields: Sequence[str]) -> Schema:
-        found: dict[str, Field] = {}
+        fields_of_window: dict[str, Field] = {}
         for name in fields:
             field = self.base.schema[name]
             if name in self._groups:
-                found[name] = field
+                fields_of_window[name] = field
                 continue
             shape, dtype = self._shape_of(name, field)
-            found[name] = Tensor(dtype, (self._length, *shape))
+            fields_of_window[name] = Tensor(dtype, (self._length, *shape))
         if self._pad is not None:
-            if VALID in found:
+            if VALID in fields_of_window:
                 raise OptionError(f"there is a field {VALID!r} already; leave it out with fields=[…]")
-            found[VALID] = Tensor("bool", (self._length,))
-        return Schema(found)
+            fields_of_window[VALID] = Tensor("bool", (self._length,))
+        return Schema(fields_of_window)
 
     def _shape_of(self, name: str, field: Field) -> tuple[tuple[int, ...], str]:
-        """The shape and dtype of one row."""
+        """Return the shape and dtype of one row."""
         if isinstance(field, Image) and not field.optional:
             return self._pixels_of(name)
         dense = dense_of(field)
         # A missing real number is NaN; there is no such whole number.
         if dense is None or (field.optional and dense[0].kind not in "fmM"):
             why = "its cells have no one shape" if dense is None else "some of its cells may be missing"
-            said = f"rows of {field} cannot be stacked: {why}"
+            message = f"rows of {field} cannot be stacked: {why}"
             raise SchemaError(
-                f"{said}; name the other fields with fields=[…], or make it a group", field=name
+                f"{message}; name the other fields with fields=[…], or make it a group", field=name
             )
         return dense[1], dense[0].name
 
     def _pixels_of(self, name: str) -> tuple[tuple[int, ...], str]:
-        """The shape and dtype of the first image, which is that of all."""
+        """Return the shape and dtype of the first image, which is that of all."""
         if not len(self.base):
             raise SchemaError("there is no image to tell the size by", field=name)
         pixels = decode_cell(self.base.schema[name], self.base._read(np.zeros(1, np.int64), (name,))[name], 0)
         return pixels.shape, pixels.dtype.name
 
     def _runs_of(self, order_by: str | None, warned: bool) -> tuple[I64 | None, I64]:
-        """The rows group by group, None where that is as they are; and where each group begins and ends."""
+        """Return the rows group by group (None: their own order), and the bounds of the groups."""
         changed = self._changes()
         if warned:
-            self._warn_of(self._boundaries[~changed[self._boundaries]])
+            self._warn_of_shards(self._boundaries[~changed[self._boundaries]])
         changed[self._boundaries] = True
         bounds = np.append(np.flatnonzero(changed), len(self.base)).astype(np.int64)
         if order_by is None:
@@ -141,7 +150,10 @@ class Windows(Reader):
         if cell is None or cell[1] or cell[0].kind not in "biufmM":
             raise OptionError(f"rows are sorted by a number or a time, and {order_by!r} is {field}")
         values = np.concatenate(
-            [np.empty(0, cell[0]), *(one[order_by] for one in self.base._consecutive(ROWS, (order_by,)))]
+            [
+                np.empty(0, cell[0]),
+                *(part[order_by] for part in self.base._consecutive(self.group_rows, (order_by,))),
+            ]
         )
         codes = np.repeat(self._codes(bounds[:-1]), np.diff(bounds))
         parts = np.searchsorted(self._boundaries, np.arange(len(codes)), side="right")
@@ -150,7 +162,7 @@ class Windows(Reader):
         firsts = np.flatnonzero(np.diff(codes[order], prepend=-1))
         return order, np.append(firsts, len(order)).astype(np.int64)
 
-    def _warn_of(self, cuts: I64) -> None:
+    def _warn_of_shards(self, cuts: I64) -> None:
         """Warn where windows end at files that may be shards of one dataset: names alone do not tell."""
         if not len(cuts):
             return
@@ -163,112 +175,108 @@ class Windows(Reader):
             )
 
     def _changes(self) -> npt.NDArray[np.bool_]:
-        """Whether a row is of another group than the one before it."""
+        """Return flags of the rows that begin another group than the row before them has."""
         changed = np.zeros(len(self.base), dtype=np.bool_)
         changed[:1] = True
         if not self._groups:
             return changed
-        at, before = 0, None
-        for columns in self.base._consecutive(ROWS, self._groups):
+        start, before = 0, None
+        for columns in self.base._consecutive(self.group_rows, self._groups):
             rows = columns.rows
             for name, column in columns.items():
-                same = same_cells(_rows(column, slice(0, rows - 1)), _rows(column, slice(1, rows)))
-                changed[at + 1 : at + rows] |= ~same
+                same = same_cells(take_cells(column, slice(0, rows - 1)), take_cells(column, slice(1, rows)))
+                changed[start + 1 : start + rows] |= ~same
                 if before is not None:
-                    changed[at] |= not same_cells(before[name], _rows(column, slice(0, 1)))[0]
-            before, at = columns.take(slice(rows - 1, rows)), at + rows
+                    changed[start] |= not same_cells(before[name], take_cells(column, slice(0, 1)))[0]
+            before, start = columns.take(slice(rows - 1, rows)), start + rows
         return changed
 
     def _codes(self, firsts: I64) -> I64:
-        """A number for the value of every run of rows; the first of each is given."""
-        known: dict[tuple[bytes | None, ...], int] = {}
+        """Return a number for the group of every run of rows; ``firsts``: the first row of each run."""
+        codes_by_value: dict[tuple[bytes | None, ...], int] = {}
         codes = np.zeros(len(firsts), dtype=np.int64)
-        for start in range(0, len(firsts) if self._groups else 0, ROWS):
-            columns = self.base._read(firsts[start : start + ROWS], self._groups)
+        for start in range(0, len(firsts) if self._groups else 0, self.group_rows):
+            columns = self.base._read(firsts[start : start + self.group_rows], self._groups)
             for row in range(columns.rows):
                 value = tuple(cell_bytes(columns[name], row) for name in self._groups)
-                codes[start + row] = known.setdefault(value, len(known))
+                codes[start + row] = codes_by_value.setdefault(value, len(codes_by_value))
         return codes
 
-    # -- reading ---------------------------------------------------------------------------------------
-
-    def _places(self, indices: I64) -> tuple[I64, npt.NDArray[np.bool_]]:
-        """The rows of windows, and which of them are real."""
+    def _rows_of(self, indices: I64) -> tuple[I64, npt.NDArray[np.bool_]]:
+        """Return the rows of windows, and flags of those that are not padding."""
         groups = np.searchsorted(self._firsts, indices, side="right") - 1
         begins = self._starts[groups] + (indices - self._firsts[groups]) * self._stride
-        places, ends = begins[:, None] + np.arange(self._length), self._starts[groups + 1][:, None]
-        real = places < ends
-        places = np.minimum(places, ends - 1)
-        return (places if self._order is None else self._order[places]), real
+        rows, ends = begins[:, None] + np.arange(self._length), self._starts[groups + 1][:, None]
+        real = rows < ends
+        rows = np.minimum(rows, ends - 1)
+        return (rows if self._order is None else self._order[rows]), real
 
-    def _stacked(self, fields: Sequence[str]) -> tuple[str, ...]:
+    def _base_fields(self, fields: Sequence[str]) -> tuple[str, ...]:
         return tuple(name for name in fields if name != VALID or self._pad is None)
 
     def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
-        rows, real = self._places(indices)
+        rows, real = self._rows_of(indices)
         # Windows overlap; a row is read once.
         used, back = np.unique(rows, return_inverse=True)
         back = back.reshape(rows.shape)
-        names = self._stacked(fields)
-        found = Columns()
+        names = self._base_fields(fields)
+        windows = Columns()
         try:
             columns = masked(self.base.schema, self.base._read(used, names))
             for name in fields:
                 if name not in names:
-                    found[name] = real
+                    windows[name] = real
                 elif name in self._groups:
-                    found[name] = _rows(columns[name], back[:, 0])
+                    windows[name] = take_cells(columns[name], back[:, 0])
                 else:
-                    found[name] = self._window(name, columns[name], used, back, real)
+                    windows[name] = self._window(name, columns[name], used, back, real)
         except BatchplantError as error:
             if error.sample is not None:
                 within = np.flatnonzero((rows == error.sample).any(axis=1))
                 error.message = f"row {error.sample}: {error.message}"
                 error.sample = int(indices[within[0]]) if len(within) else None
             raise error.at(path=self.path) from None
-        return found
+        return windows
 
     def _window(self, name: str, column: Column, used: I64, back: I64, real: npt.NDArray[np.bool_]) -> Column:
         values: Column = column.values if isinstance(column, Masked) else column
         if isinstance(self.base.schema[name], Image):
             values = self._pixels(name, column, used)
         assert not isinstance(values, Ragged)
-        found = values[back]
+        windows = values[back]
         if self._pad == "zero":
-            found[~real] = np.zeros((), found.dtype)
-        return found
+            windows[~real] = np.zeros((), windows.dtype)
+        return windows
 
     def _pixels(self, name: str, column: Column, used: I64) -> npt.NDArray[Any]:
         field = self.schema[name]
         assert isinstance(field, Tensor)
         shape = tuple(size or 0 for size in field.shape[1:])
-        found = np.empty((len(used), *shape), dtype=field.dtype)
+        stacked = np.empty((len(used), *shape), dtype=field.dtype)
         for row, number in enumerate(used.tolist()):
             try:
                 pixels = decode_cell(self.base.schema[name], column, row)
-                if pixels.shape != shape or pixels.dtype != found.dtype:
+                if pixels.shape != shape or pixels.dtype != stacked.dtype:
                     have, want = f"{pixels.dtype} {pixels.shape}", f"{field.dtype} {shape}"
                     raise DecodeError(f"the image is {have}, and the first one is {want}")
             except BatchplantError as error:
                 raise error.at(sample=number, field=name) from None
-            found[row] = pixels
-        return found
+            stacked[row] = pixels
+        return stacked
 
     def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
-        return self.base._ranges(self._stacked(fields), np.unique(self._places(indices)[0]))
-
-    # -- what the rows say -----------------------------------------------------------------------------
+        return self.base._ranges(self._base_fields(fields), np.unique(self._rows_of(indices)[0]))
 
     def _first_rows(self) -> I64:
-        """The first row of every window."""
+        """Return the first row of every window."""
         counts = np.diff(self._firsts)
         inside = np.arange(self.length) - np.repeat(self._firsts[:-1], counts)
-        places = np.repeat(self._starts[:-1], counts) + inside * self._stride
-        return places if self._order is None else self._order[places]
+        rows = np.repeat(self._starts[:-1], counts) + inside * self._stride
+        return rows if self._order is None else self._order[rows]
 
     def blocks(self) -> I64 | None:
-        found = self.base.blocks()
-        return None if found is None else found[self._first_rows()]
+        blocks = self.base.blocks()
+        return None if blocks is None else blocks[self._first_rows()]
 
     def sizes(self) -> I64 | None:
         cells = [field.cell for field in self.schema.values() if field.cell is not None]
@@ -276,30 +284,24 @@ class Windows(Reader):
         return np.broadcast_to(np.int64(size), (self.length,))
 
     def where(self, sample: int) -> str:
-        return self.base.where(int(self._places(np.array([sample]))[0][0, 0]))
+        return self.base.where(int(self._rows_of(np.array([sample]))[0][0, 0]))
 
     def facts(self) -> dict[str, Any]:
-        return {
-            "rows": len(self.base), "length": self._length, "stride": self._stride,
-            "groups": len(self._starts) - 1,
-        }  # fmt: skip
+        groups = len(self._starts) - 1
+        return {"rows": len(self.base), "length": self._length, "stride": self._stride, "groups": groups}
 
     @property
     def metadata(self) -> Mapping[str, str]:
         return self.base.metadata
 
     def _verify(self) -> Iterator[Problem]:
-        """What is wrong with the source; of a row, its number is told."""
-        for one in self.base._verify():
-            said = one.message if one.sample is None else f"row {one.sample}: {one.message}"
-            yield dataclasses.replace(one, message=said, sample=None)
+        """Yield the problems of the source; the message names the row, for it may be in several windows."""
+        for problem in self.base._verify():
+            row = "" if problem.sample is None else f"row {problem.sample}: "
+            yield dataclasses.replace(problem, message=row + problem.message, sample=None)
 
     def own_checks(self) -> tuple[str, ...]:
         return self.base.own_checks()
 
     def close(self) -> None:
         self.base.close()
-
-
-def _rows(column: Column, rows: Any) -> Column:
-    return column.take(rows) if isinstance(column, Ragged) else column[rows]

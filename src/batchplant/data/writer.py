@@ -1,8 +1,12 @@
 """Writer: a dataset to write to. A format implements ``_begin``, ``_write`` and ``_finish``.
 
-The base owns everything that all formats share: values become cells on all cores, images are bounded
-and encoded, checksums are taken, the target appears by one rename, and a conversion that was stopped
-goes on from its last checkpoint. A format only ever sees finished cells, in order, in one thread.
+The base class owns everything that all formats share: it encodes values and images on all cores, computes
+checksums, makes the target appear by one rename, and resumes from the last checkpoint. A format only ever
+sees finished cells, in order, in one thread.
+
+A writer that appends (``Writer.appends``) works in a staging directory like any other, and writes only the
+new samples there. At the end one commit (storage/commit.py) writes them behind the old bytes, or moves them
+beside the old files, and replaces the small files that count the samples. Old bytes are not written again.
 """
 
 from __future__ import annotations
@@ -14,30 +18,76 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
 from ..codecs.cells import encode_samples, own_value
-from ..codecs.media.image_rules import ImageTarget, conform, stored_field
-from ..errors import BatchplantError, DamagedError, OptionError, Problem
-from ..schema import Audio, Field, Image, Schema, Video
-from ..schema.columns import Columns, Ragged, column_runs
-from ..storage import Partial, Patch, checksums, index, side_car, write_errors
-from .appending import check_fields, grown_checksums, has_checksums
+from ..codecs.media.image_rules import ImageOptions, Images, ImageTarget, conform, stored_field
+from ..errors import BatchplantError, DamagedError, OptionError, Problem, SchemaError
+from ..schema import Audio, Bytes, Field, Image, Schema, Video
+from ..schema.columns import I64, Column, Columns, Ragged, column_runs
+from ..storage import Partial, Patch, Spool, checksums, index, side_car, write_errors
 from .reader import Reader
-from .write_options import WriteOptions
 
-__all__ = ["WriteOptions", "Writer"]
-
-# A task for a worker: few enough samples that all cores have some, enough to be worth handing over.
+# Samples of a task for a worker: few enough that all cores have some, enough to be worth handing over.
 TASK_ROWS = 16
 TASK_BYTES = 2 << 20
+# Attributes that a field of the dataset may leave open and a field of appended samples may have.
+OPEN_ATTRIBUTES = ("encoding", "mode", "names", "rate", "channels", "fps", "width", "height")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WriteOptions:
+    """Options of every writer, whatever its format.
+
+    length: number of samples to come, if known. workers: threads that encode (default: all cores).
+    on_error: ``raise``, or ``skip`` to leave out samples that cannot be encoded and list them in
+    ``skipped``. images: ImageOptions for all fields, or by field; fields that are not named get the usual
+    ones, or those of ``other_images``. checksums: also write a side-car with the CRC of every cell. resume:
+    go on from the checkpoint of a writer that was suspended. append: more is to be appended, now or later.
+    base: the dataset at the target, if samples are added to it. first: if other writers write other samples
+    of the dataset, the number of the first one of this writer. piece: this writer writes a piece, for
+    ``Writer.add_pieces``; aligned, if its rows begin at ``first``, or loose, if samples before it may be
+    missing.
+    """
+
+    overwrite: bool = False
+    length: int | None = None
+    workers: int | None = None
+    on_error: str = "raise"
+    images: Images = dataclasses.field(default_factory=ImageOptions)
+    other_images: ImageOptions = dataclasses.field(default_factory=ImageOptions)
+    checksums: bool = False
+    resume: bool = False
+    append: bool = False
+    base: Reader | None = None
+    first: int = 0
+    piece: Literal["aligned", "loose"] | None = None
+
+    def __post_init__(self) -> None:
+        if self.on_error not in ("raise", "skip"):
+            raise OptionError(f"on_error is raise or skip, not {self.on_error!r}")
+        if self.workers is not None and self.workers < 1:
+            raise OptionError(f"workers must be at least 1, not {self.workers}")
+        image_options = self.images.values() if isinstance(self.images, Mapping) else [self.images]
+        if not all(isinstance(options, ImageOptions) for options in image_options):
+            raise OptionError("images is an ImageOptions, or maps fields to ImageOptions")
+
+    def images_of(self, field: str) -> ImageOptions:
+        """Return the options of a field's images."""
+        return self.images.get(field, self.other_images) if isinstance(self.images, Mapping) else self.images
+
+    def check_images(self, schema: Schema) -> None:
+        """Raise OptionError for image options of a field that holds no images."""
+        for name, field in schema.select(self.images if isinstance(self.images, Mapping) else ()).items():
+            if not isinstance(field, Image):
+                raise OptionError(f"images has options for {name!r}, which is {field} and no image")
 
 
 @dataclasses.dataclass
 class _Encoded:
-    """What a worker made of a task."""
+    """Result of a worker's task."""
 
     columns: Columns
     failed: list[tuple[int, BatchplantError]]
@@ -52,12 +102,11 @@ class Writer:
     format: ClassVar[str] = ""
     # Templates of the files that the format may leave beside its own: "{name}.schema.json", "{stem}.idx".
     side_cars: ClassVar[tuple[str, ...]] = ()
-    # Whether it can add to what is there: then ``base`` may be a reader of that, and ``_finish`` makes only
-    # what is new.
+    # True if it can append: then ``base`` may be a reader of the target, and ``_finish`` writes new samples.
     appends: ClassVar[bool] = False
-    # Those of the side-cars that grow with the file; the others are written anew.
+    # Side-cars that grow with the file; the others are written anew.
     growing: ClassVar[tuple[str, ...]] = ()
-    # Those of its options that reading what is appended to needs, too.
+    # Options of the writer that reading the dataset to append to needs, too.
     reading: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, path: str, schema: Schema, options: WriteOptions) -> None:
@@ -69,22 +118,22 @@ class Writer:
         with write_errors(self.path):
             self.partial = self._open_partial()
         state = self.partial.state or {"received": 0, "written": 0, "skipped": [], "own": None}
-        # The dataset that is appended to, its samples, and the byte of its file from which on; else nothing.
+        # The dataset that is appended to, its number of samples, and the size of its file.
         self.base: Reader | None = None
         self.before = self.end = 0
-        self._summing = options.checksums
+        self._has_checksums = options.checksums
         self.received: int = state["received"]
         self.written: int = state["written"]
-        self.skipped = [Problem(**one) for one in state["skipped"]]
+        self.skipped = [Problem(**problem) for problem in state["skipped"]]
         # By image field: the bytes of all cells as they came, and as they are stored.
         self.image_bytes: dict[str, tuple[int, int]] = {
             name: (before, after) for name, (before, after) in state.get("image_bytes", {}).items()
         }
-        self._handed = self.received
-        # What the checkpoint that is resumed was given; None where nothing is resumed.
+        self._submitted = self.received
+        # ``extra`` of the checkpoint that is resumed; None if nothing is resumed.
         self.resumed: dict[str, Any] | None = state.get("extra")
         self._waiting: list[Mapping[str, Any]] = []
-        self._tasks: deque[tuple[int, Future[_Encoded]]] = deque()
+        self._tasks: deque[Future[_Encoded]] = deque()
         self._pool: ThreadPoolExecutor | None = None
         self._workers = options.workers or len(os.sched_getaffinity(0))
         heavy = any(isinstance(field, Image | Audio | Video) for field in schema.values())
@@ -97,7 +146,7 @@ class Writer:
                     self._begin_append(options.base, state)
                 elif options.checksums and not self.partial.spool("checksums").size:
                     self.partial.spool("checksums").write(checksums.header(list(schema), self.kept_schema()))
-                with self._blaming_the_checkpoint():
+                with self._resume_errors():
                     self._begin(state["own"])
         except BaseException:
             self.give_up()
@@ -114,77 +163,80 @@ class Writer:
         raise NotImplementedError
 
     def _unfit(self, columns: Columns) -> dict[int, BatchplantError]:
-        """Row → why the format cannot hold it, for what the schema alone does not tell. In a worker."""
+        """Return an error for each row that the format cannot hold though its kind fits. Runs in a worker."""
         return {}
 
     def _finish(self) -> str | None:
         """Complete the file; return its name inside ``self.partial.folder``.
 
-        None: the format has put it in place by itself, in a transaction of its own.
+        None: the format has committed it by itself, in a transaction of its own.
         """
         raise NotImplementedError
 
     def _open_partial(self) -> Partial:
-        """The hidden folder to work in."""
+        """Open the staging directory."""
         overwrite = self.options.overwrite or self.options.base is not None
         return Partial(self.path, overwrite=overwrite, resume=self.options.resume)
 
     def _changes(self, name: str) -> tuple[list[Patch], list[tuple[str, str]]]:
-        """How ``name``, as ``_finish`` returned it, is appended: what is written into which file, and what
-        moves, (path inside, name beside the target), in this order."""
+        """Return the patches that append ``name``, the result of ``_finish``, and the files to move.
+
+        A move is (path in the staging directory, name beside the target); moves come after patches.
+        """
         patches, moves = [Patch(name, self.partial.name, self.end)], []
-        for made, template in self._beside():
-            there = side_car(self.path, template)
-            if template in self.growing and there.exists():
-                patches.append(Patch(made, there.name, there.stat().st_size))
-            # What a dataset of others never had, it does not get.
-            elif there.exists():
-                moves.append((made, there.name))
+        for staged, template in self._beside():
+            target = side_car(self.path, template)
+            if template in self.growing and target.exists():
+                patches.append(Patch(staged, target.name, target.stat().st_size))
+            # A dataset of another program gets no side-car that it did not have.
+            elif target.exists():
+                moves.append((staged, target.name))
         return patches, moves
 
     def cannot_append(self, reason: str) -> OptionError:
         return OptionError(f"it cannot be appended to: {reason}", path=self.path)
 
     def _beside(self) -> list[tuple[str, str]]:
-        """After ``_finish``: (name inside ``self.partial.folder``, template) of each side-car that it has."""
+        """Return (name inside ``self.partial.folder``, template) of each side-car that ``_finish`` wrote."""
         return []
 
     def _state(self) -> dict[str, Any]:
-        """What ``_begin`` needs to go on, as JSON; spools remember their own length."""
+        """Return JSON that ``_begin`` needs to resume; spools remember their own length."""
         return {}
 
     def kept_schema(self) -> Schema | None:
-        """The schema that the file will be opened with; None where readers find another, or infer it."""
+        """Return the schema that the file will be opened with; None if readers find another, or infer it."""
         return self.schema
 
     @classmethod
     def piece_samples(cls, schema: Schema, samples: int, options: Mapping[str, Any]) -> int | None:
-        """Samples that the length of a piece should be a multiple of, where several processes write the
-        dataset, each a piece; None where they cannot. See ``WriteOptions.piece``.
+        """Return the samples that a piece's length should be a multiple of; None: pieces are not possible.
+
+        Several processes then write a dataset, each a piece: see ``WriteOptions.piece``.
         """
         return None
 
     def add_pieces(self, paths: Sequence[str]) -> None:
-        """Take what other writers wrote as pieces, in order."""
+        """Append pieces that other writers wrote, in order."""
         raise NotImplementedError
 
     @classmethod
     def refuses(cls, field: Field) -> str | None:
-        """Why a field of a kind that the format holds is refused all the same; None where it is not."""
+        """Return the reason why the format cannot hold a field though its kind fits; None if it can."""
         return None
 
     def remarks(self) -> list[str]:
-        """What a user may not expect about how fields are stored; one sentence each."""
+        """Sentences about the way fields are stored that users may not expect."""
         return []
 
     @classmethod
     def image_target(cls, field: Image) -> ImageTarget:
-        """What the format can hold in an image field."""
+        """Return the images that the format can hold in a field."""
         return ImageTarget()
 
     @classmethod
     def as_stored(cls, schema: Schema, options: WriteOptions) -> Schema:
-        """The schema with the encodings and modes that images will have."""
+        """Return the schema with the encodings and modes that images will have."""
         fields = dict(schema)
         for name, field in schema.items():
             if isinstance(field, Image):
@@ -196,7 +248,7 @@ class Writer:
         """Templates of everything that may lie beside a finished file and belong to it."""
         return (checksums.SIDE_CAR, index.SIDE_CAR, *cls.side_cars)
 
-    # -- what everybody uses ---------------------------------------------------------------------------
+    # -- what users call -------------------------------------------------------------------------------
 
     def _begin_append(self, base: Reader, state: dict[str, Any]) -> None:
         # Another process may have added to it before this one had the lock.
@@ -206,19 +258,19 @@ class Writer:
         if state.get("before", self.before) != self.before:
             raise OptionError("it has changed since; start over, without resume", path=self.path)
         self.end = os.path.getsize(self.path) if os.path.isfile(self.path) else 0
-        self._summing = has_checksums(self.base, self.options.checksums)
+        self._has_checksums = _has_checksums(self.base, self.options.checksums)
 
     def _extend(self, name: str) -> None:
-        """Add what was made to the dataset that is there."""
+        """Append the new samples to the dataset."""
         if not self.written:
             self.partial.discard()
             return
         patches, moves = self._changes(name)
-        if self._summing:
-            patches.append(grown_checksums(self.path, self.partial.spool("checksums"), self.written))
-        kept = {one.name for one in patches} | {there for _, there in moves}
-        sides = {side_car(self.path, template).name for template in self.side_cars}
-        self.partial.extend(patches, moves, sides - kept)
+        if self._has_checksums:
+            patches.append(_grow_checksums(self.path, self.partial.spool("checksums"), self.written))
+        current = {patch.name for patch in patches} | {name for _, name in moves}
+        side_cars = {side_car(self.path, template).name for template in self.side_cars}
+        self.partial.extend(patches, moves, side_cars - current)
 
     def append(self, samples: Mapping[str, Any]) -> None:
         """Write one sample (a dict of values), or many at once (Columns of encoded cells).
@@ -242,7 +294,7 @@ class Writer:
         self._drain(2 * self._workers)
 
     def checkpoint(self, extra: dict[str, Any] | None = None) -> None:
-        """Write out all that was taken, so that a resumed writer goes on from here."""
+        """Write out all samples so far, so that a resumed writer goes on from here."""
         self._check_open()
         self._flush_samples()
         self._drain(0)
@@ -252,7 +304,7 @@ class Writer:
                     "received": self.received,
                     "written": self.written,
                     "before": self.before,
-                    "skipped": [dataclasses.asdict(one) for one in self.skipped],
+                    "skipped": [dataclasses.asdict(problem) for problem in self.skipped],
                     "image_bytes": self.image_bytes,
                     "own": self._state(),
                     "extra": extra,
@@ -275,7 +327,7 @@ class Writer:
         self._stop()
 
     def _complete(self) -> None:
-        with self._blaming_the_checkpoint():
+        with self._resume_errors():
             name = self._finish()
         if self.base is not None and name is not None:
             self._extend(name)
@@ -296,18 +348,18 @@ class Writer:
             self.partial.discard()
 
     def suspend(self) -> None:
-        """Stop at the last checkpoint and keep what is there for a resume."""
+        """Stop at the last checkpoint and keep the staging directory for a resume."""
         if not self._closed:
             self._stop()
             self.partial.suspend()
 
     def give_up(self) -> None:
-        """Stop after an error: what a checkpoint saved stays for a resume, else nothing does."""
+        """Stop after an error; keep the last checkpoint for a resume, if there is one."""
         self.suspend() if self.partial.saved else self.abort()
 
     @contextlib.contextmanager
-    def _blaming_the_checkpoint(self) -> Iterator[None]:
-        """Report files of an earlier writer that make no sense as damage, where this one resumes."""
+    def _resume_errors(self) -> Iterator[None]:
+        """Report errors of a resumed writer as damage of the files that the earlier writer left."""
         try:
             yield
         except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, MemoryError) as error:
@@ -346,14 +398,14 @@ class Writer:
             samples, self._waiting = self._waiting, []
             self._submit(len(samples), functools.partial(self._encode_values, samples=samples))
 
-    def _submit(self, rows: int, work: Callable[[int], _Encoded]) -> None:
+    def _submit(self, rows: int, encode: Callable[[int], _Encoded]) -> None:
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._workers, thread_name_prefix="batchplant-encode")
-        self._tasks.append((self._handed, self._pool.submit(work, self._handed)))
-        self._handed += rows
+        self._tasks.append(self._pool.submit(encode, self._submitted))
+        self._submitted += rows
 
     def _encode_values(self, first: int, samples: list[Mapping[str, Any]]) -> _Encoded:
-        """In a worker: values to cells, one by one so that a bad sample spoils only itself."""
+        """Encode values in a worker, sample by sample, so that a bad one spoils only itself."""
         parts: list[Columns] = []
         failed: list[tuple[int, BatchplantError]] = []
         good: list[int] = []
@@ -366,74 +418,136 @@ class Writer:
                 failed.append((first + row, error))
         if not parts:
             return _Encoded(encode_samples(self.schema, []), failed, None)
-        made = self._encode(first, Columns.concat(parts), np.array(good))
-        made.failed = sorted(failed + made.failed, key=lambda one: one[0])
-        return made
+        encoded = self._encode(first, Columns.concat(parts), np.array(good))
+        encoded.failed = sorted(failed + encoded.failed, key=lambda failure: failure[0])
+        return encoded
 
-    def _encode(self, first: int, columns: Columns, rows: Any = None) -> _Encoded:
-        """In a worker: images as the target stores them, then checksums."""
+    def _encode(self, first: int, columns: Columns, rows: I64 | None = None) -> _Encoded:
+        """Encode images as the target stores them, in a worker; then compute checksums."""
         numbers = first + (np.arange(columns.rows) if rows is None else rows)
         failed: dict[int, BatchplantError] = {}
-        done = Columns(columns)
+        stored = Columns(columns)
         for name, field in self.schema.items():
             column = columns[name]
             if isinstance(field, Image) and isinstance(column, Ragged):
                 options = self.options.images_of(name)
                 target = self.image_target(field)
                 draws = numbers + self.options.first
-                done[name], errors = conform(column, options, target, draws, mask=field.mask)
+                stored[name], errors = conform(column, options, target, draws, mask=field.mask)
                 for row, error in errors:
                     failed.setdefault(row, error.at(field=name))
-        for row, error in self._unfit(done).items():
+        for row, error in self._unfit(stored).items():
             failed.setdefault(row, error)
         if failed:
             good = np.setdiff1d(np.arange(columns.rows), list(failed))
-            columns, done = columns.take(good), done.take(good)
-        sums = checksums.of_columns(self.schema, done) if self._summing else None
+            columns, stored = columns.take(good), stored.take(good)
+        sums = checksums.of_columns(self.schema, stored) if self._has_checksums else None
         image_bytes = {
-            name: (_size(columns[name]), _size(done[name]))
+            name: (_size(columns[name]), _size(stored[name]))
             for name, field in self.schema.items()
             if isinstance(field, Image)
         }
         skipped = [(int(numbers[row]), error) for row, error in failed.items()]
-        return _Encoded(done, skipped, sums, image_bytes)
+        return _Encoded(stored, skipped, sums, image_bytes)
 
-    def _drain(self, most: int) -> None:
-        """Write what is encoded, in order, until at most ``most`` tasks are under way."""
+    def _drain(self, max_tasks: int) -> None:
+        """Write encoded samples, in order, until at most ``max_tasks`` tasks are in flight."""
         try:
-            for _, task in self._tasks:
+            for task in self._tasks:
                 if task.done() and self.options.on_error == "raise":
                     self._raise_first(task.result())
-            while self._tasks and (len(self._tasks) > most or self._tasks[0][1].done()):
-                first, task = self._tasks.popleft()
-                made = task.result()
+            while self._tasks and (len(self._tasks) > max_tasks or self._tasks[0].done()):
+                encoded = self._tasks.popleft().result()
                 with write_errors(self.path, self.partial):
-                    self._take(first, made)
+                    self._write_encoded(encoded)
         except BaseException:
             self._broken = True
             raise
 
-    def _raise_first(self, made: _Encoded) -> None:
-        for number, error in made.failed:
+    def _raise_first(self, encoded: _Encoded) -> None:
+        for number, error in encoded.failed:
             raise error.at(path=self.path, sample=number)
 
-    def _take(self, first: int, made: _Encoded) -> None:
+    def _write_encoded(self, encoded: _Encoded) -> None:
         if self.options.on_error == "raise":
-            self._raise_first(made)
-        for number, error in made.failed:
+            self._raise_first(encoded)
+        for number, error in encoded.failed:
             self.skipped.append(Problem.of(error.at(sample=number)))
-        if made.columns.rows:
-            self._write(made.columns)
-            self.partial.check_room(sum(_size(column) for column in made.columns.values()))
-            if made.sums is not None:
-                self.partial.spool("checksums").write(made.sums)
-        for name, (before, after) in made.image_bytes.items():
+        if encoded.columns.rows:
+            self._write(encoded.columns)
+            self.partial.check_room(sum(_size(column) for column in encoded.columns.values()))
+            if encoded.sums is not None:
+                self.partial.spool("checksums").write(encoded.sums)
+        for name, (before, after) in encoded.image_bytes.items():
             sums = self.image_bytes.get(name, (0, 0))
             self.image_bytes[name] = sums[0] + before, sums[1] + after
-        self.written += made.columns.rows
-        self.received += made.columns.rows + len(made.failed)
+        self.written += encoded.columns.rows
+        self.received += encoded.columns.rows + len(encoded.failed)
 
 
-def _size(column: Any) -> int:
-    """The bytes of all cells."""
+def _size(column: Column) -> int:
+    """Bytes of all cells."""
     return int(column_runs(column)[2].clip(0).sum())
+
+
+# -- appending ---------------------------------------------------------------------------------------------
+
+
+def check_fields(dataset: Schema, samples: Schema, path: str) -> None:
+    """Raise SchemaError if samples with these fields cannot be appended to a dataset."""
+    missing = [name for name in dataset if name not in samples]
+    unknown = [name for name in samples if name not in dataset]
+    if missing or unknown:
+        reasons = [f"the samples lack {', '.join(missing)}"] if missing else []
+        reasons += [f"the dataset has no {', '.join(unknown)}"] if unknown else []
+        raise SchemaError(
+            f"{' and '.join(reasons)}; its fields are {', '.join(dataset)}",
+            path=path,
+            field=(missing or unknown)[0],
+        )
+    for name, field in dataset.items():
+        if samples[name].optional and not field.optional:
+            message = "it may be missing in the new samples, and is never missing in the dataset"
+            raise SchemaError(message, path=path, field=name)
+        if not _fits(field, dataclasses.replace(samples[name], optional=field.optional)):
+            raise SchemaError(f"it is {samples[name]}, and in the dataset {field}", path=path, field=name)
+
+
+def _fits(field: Field, appended: Field) -> bool:
+    if isinstance(field, Bytes):
+        return isinstance(appended, Bytes)
+    if type(field) is not type(appended):
+        return False
+    for attribute in dataclasses.fields(field):
+        old, new = getattr(field, attribute.name), getattr(appended, attribute.name)
+        if attribute.name == "shape":
+            if len(old) != len(new) or not all(n in (None, m) for n, m in zip(old, new, strict=True)):
+                return False
+            continue
+        is_open = attribute.name in OPEN_ATTRIBUTES and old is None
+        # Numbers without names are what they are; other names would be other classes.
+        if old != new and not is_open and not (attribute.name == "names" and not new):
+            return False
+    return True
+
+
+def _has_checksums(base: Reader, required: bool) -> bool:
+    """Return True if the dataset has a side-car of checksums, which has to grow then."""
+    exists = os.path.exists(side_car(base.path, checksums.SIDE_CAR))
+    if required and not exists:
+        raise OptionError(
+            "there are no checksums of the samples that are there, so those of new ones have no place; "
+            "append without, or write all of it anew with checksums",
+            path=base.path,
+        )
+    return exists
+
+
+def _grow_checksums(path: str, spool: Spool, added: int) -> Patch:
+    """Complete the checksums of new samples, which go behind the old ones."""
+    target = side_car(path, checksums.SIDE_CAR)
+    try:
+        offset = checksums.grow(target, spool, added)
+    except ValueError as error:
+        raise DamagedError(f"the checksums cannot be appended to: {error}", path=target) from None
+    return Patch(spool.path.name, target.name, offset)

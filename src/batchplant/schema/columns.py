@@ -30,23 +30,23 @@ Flags = npt.NDArray[np.bool_]
 
 
 def as_bytes(data: Any) -> U8:
-    """A flat uint8 view of any contiguous buffer, without a copy."""
+    """Return a flat uint8 view of any contiguous buffer, without a copy."""
     if isinstance(data, np.ndarray):
         return np.ascontiguousarray(data).reshape(-1).view(np.uint8)
     return np.frombuffer(data, dtype=np.uint8)
 
 
 def starts_of(sizes: I64) -> I64:
-    """The n+1 offsets of runs of these sizes, one after another."""
+    """Return the n+1 offsets of runs of these sizes, one after another."""
     offsets = np.zeros(len(sizes) + 1, dtype=np.int64)
     np.cumsum(sizes, out=offsets[1:])
     return offsets
 
 
 def end_within(sizes: I64 | None, start: int, rows: int, max_bytes: int) -> int:
-    """Behind the last of up to ``rows`` samples from ``start`` on that together have up to ``most`` bytes.
+    """Return the end of up to ``rows`` samples from ``start`` on that have up to ``max_bytes`` in all.
 
-    One sample is taken however large it is; without sizes all of them are.
+    The first sample counts however large it is; without sizes all do.
     """
     if sizes is None:
         return start + rows
@@ -54,27 +54,27 @@ def end_within(sizes: I64 | None, start: int, rows: int, max_bytes: int) -> int:
 
 
 def sample_numbers(indices: Any, length: int) -> I64:
-    """Numbers of samples out of ``length`` as int64, none negative, none out of range."""
-    found: npt.NDArray[Any] = np.asarray(indices)
-    if found.ndim != 1:
+    """Return numbers of samples out of ``length`` as int64, none negative, none out of range."""
+    array: npt.NDArray[Any] = np.asarray(indices)
+    if array.ndim != 1:
         raise OptionError(f"a list of sample numbers is needed, not {indices!r}")
-    if found.dtype == np.bool_ and len(found) == length:
-        return np.flatnonzero(found)
-    if found.size == 0:
+    if array.dtype == np.bool_ and len(array) == length:
+        return np.flatnonzero(array)
+    if array.size == 0:
         return np.empty(0, dtype=np.int64)
-    if found.dtype.kind not in "iu":
-        raise OptionError(f"sample numbers are integers, not {found.dtype}")
-    numbers = found.astype(np.int64, copy=False)
+    if array.dtype.kind not in "iu":
+        raise OptionError(f"sample numbers are integers, not {array.dtype}")
+    numbers = array.astype(np.int64, copy=False)
     if _native.are_below(np.ascontiguousarray(numbers), length):
         return numbers
     numbers = numbers.copy()
-    if found.dtype == np.uint64:
+    if array.dtype == np.uint64:
         # Beyond int64 there is no sample, whatever the number would wrap around to.
         numbers[numbers < 0] = np.iinfo(np.int64).max
     numbers = np.where(numbers < 0, numbers + length, numbers)
     bad = (numbers < 0) | (numbers >= length)
     if bad.any():
-        wrong = int(found[int(np.argmax(bad))])
+        wrong = int(array[int(np.argmax(bad))])
         raise SampleIndexError(f"there is no sample {wrong}; there are {length}")
     return numbers
 
@@ -92,7 +92,7 @@ class Ragged:
 
     @classmethod
     def from_cells(cls, cells: Sequence[Any], shapes: Sequence[tuple[int, ...] | None] = ()) -> Ragged:
-        """From bytes-like objects; None is a missing cell. ``shapes``: of the cells that are raw pixels."""
+        """Join bytes-like objects; None is a missing cell. ``shapes``: of the cells that are raw pixels."""
         views: Sequence[Any] = [b"" if cell is None else cell for cell in cells]
         if all(type(view) is bytes for view in views):
             # Much faster for many small ones.
@@ -107,9 +107,9 @@ class Ragged:
         shape = None
         if any(shapes):
             shape = np.zeros((len(views), 3), dtype=np.int32)
-            for row, known in enumerate(shapes):
-                if known:
-                    shape[row] = known
+            for row, pixels in enumerate(shapes):
+                if pixels:
+                    shape[row] = pixels
         return cls(data, offsets, shape, valid)
 
     @property
@@ -131,7 +131,7 @@ class Ragged:
         return len(self.offsets) - 1
 
     def __getitem__(self, row: int) -> U8 | None:
-        """The bytes of one cell, a view; None where it is missing."""
+        """Return the bytes of one cell, a view; None if it is missing."""
         if self.valid is not None and not self.valid[row]:
             return None
         row = range(len(self))[row]
@@ -144,7 +144,7 @@ class Ragged:
         return f"<Ragged: {len(self)} cells, {int(self.offsets[-1] - self.offsets[0])} bytes>"
 
     def take(self, rows: Any) -> Ragged:
-        """These rows (a slice, which is a view where it can be, or an array of indices)."""
+        """Return these rows (a slice, which is a view where it can be, or an array of indices)."""
         shape = None if self.shape is None else self.shape[rows]
         valid = None if self.valid is None else self.valid[rows]
         if isinstance(rows, slice):
@@ -196,12 +196,12 @@ class Masked(Ragged):
 
     @property
     def mask(self) -> Flags:
-        """True where the value is there."""
+        """Flags of the values that are not missing."""
         return np.ones(len(self), dtype=np.bool_) if self.valid is None else self.valid
 
     @property
     def values(self) -> npt.NDArray[Any]:
-        """One array. A missing value is NaN or NaT where the dtype has them, else 0."""
+        """All values as one array. A missing value is NaN or NaT where the dtype has them, else 0."""
         if self._values is None:
             mask, width = self.mask, self.dtype.itemsize * math.prod(self.row)
             wrong = self.sizes != np.where(mask, width, 0)
@@ -235,15 +235,15 @@ def missing_value(dtype: np.dtype[Any]) -> Any:
 
 
 def dense_of(field: Field) -> tuple[np.dtype[Any], tuple[int, ...]] | None:
-    """Dtype and shape in which all cells of a field are alike, also where some may be missing."""
+    """Return the dtype and shape that all cells of a field have, even if some may be missing; else None."""
     if isinstance(field, Tensor) and field.optional and not field.flat:
-        # Its cells say their shape.
+        # Its cells store their shape.
         return None
     return dataclasses.replace(field, optional=False).cell
 
 
 def masked(schema: Schema, columns: Columns) -> Columns:
-    """These columns, those of optional numbers and arrays of one shape as :class:`Masked`."""
+    """Turn the columns of optional numbers and of optional arrays of one shape into :class:`Masked`."""
     for name, column in columns.items():
         dense = dense_of(schema[name]) if schema[name].optional else None
         if dense is not None and isinstance(column, Ragged):
@@ -273,7 +273,7 @@ class Spans:
         return Spans(self.files, self.start[rows], self.size[rows], self.file[rows], shape)
 
     def compact(self) -> Spans:
-        """Without the files that no cell lies in."""
+        """Return the same cells without the files that none of them lies in."""
         used, file = np.unique(self.file, return_inverse=True)
         files = [self.files[number] for number in used.tolist()]
         return Spans(files, self.start, self.size, file.reshape(-1).astype(np.int32), self.shape)
@@ -283,7 +283,7 @@ class Spans:
 
 
 def spans_of(runs: Sequence[tuple[str, int, int]]) -> Spans:
-    """Runs, each a file, a start and a size."""
+    """Return runs, each a file, a start and a size, as spans."""
     files = {name: number for number, name in enumerate(dict.fromkeys(run[0] for run in runs))}
     return Spans(
         list(files),
@@ -294,7 +294,7 @@ def spans_of(runs: Sequence[tuple[str, int, int]]) -> Spans:
 
 
 def concat_spans(parts: Sequence[Spans]) -> Spans:
-    """The cells of all parts, one after another; each file once."""
+    """Join the cells of all parts, one after another; each file once."""
     if len(parts) == 1:
         return parts[0]
     numbers: dict[str, int] = {}
@@ -347,14 +347,11 @@ class Columns(dict[str, Column]):
                     raise SchemaError(f"{field} needs {dtype} {shape} per sample, not {have}", field=name)
 
     def take(self, rows: Any) -> Columns:
-        return Columns(
-            (name, column.take(rows) if isinstance(column, Ragged) else column[rows])
-            for name, column in self.items()
-        )
+        return Columns((name, take_cells(column, rows)) for name, column in self.items())
 
     @classmethod
     def read(cls, fields: Iterable[str], read: Callable[[str], Column], path: str | None = None) -> Columns:
-        """``read(name)`` of each field; an error says which field, and which path."""
+        """Call ``read(name)`` for each field; errors get the field and the path."""
         columns = cls()
         for name in fields:
             try:
@@ -368,10 +365,14 @@ class Columns(dict[str, Column]):
 
     @classmethod
     def concat(cls, parts: Sequence[Mapping[str, Column]]) -> Columns:
-        """One after another; all parts have the same fields."""
+        """Join columns one after another; all parts have the same fields."""
         if len(parts) == 1:
             return cls(parts[0])
         return cls((name, concat_columns([part[name] for part in parts])) for name in parts[0])
+
+
+def take_cells(column: Column, rows: Any) -> Column:
+    return column.take(rows) if isinstance(column, Ragged) else column[rows]
 
 
 def concat_columns(parts: Iterable[Column]) -> Column:
@@ -384,7 +385,7 @@ def concat_columns(parts: Iterable[Column]) -> Column:
 
 
 def column_runs(column: Column) -> tuple[U8, I64, I64]:
-    """Data, starts and sizes of every cell's bytes; a missing cell has size -1."""
+    """Return the data, and the start and size of every cell in it; a missing cell has size -1."""
     if isinstance(column, Ragged):
         sizes = column.sizes
         if column.valid is not None:

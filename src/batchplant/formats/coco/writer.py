@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ...codecs.nested import json_text
-from ...data.write_options import WriteOptions
+from ...data.writer import WriteOptions
 from ...errors import OptionError
 from ...schema import Boxes, Keypoints, Schema
 from ..base.detection import DetectionWriter

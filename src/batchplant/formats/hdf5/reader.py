@@ -450,7 +450,7 @@ class Hdf5Groups(Concat):
         columns = super()._read(indices, stored) if stored else Columns()
         if len(stored) < len(fields) and self._named is not None:
             names = [name.rsplit("/", 1)[-1].encode() for name in self.groups]
-            columns[self._named] = Ragged.from_cells(names).take(self._parts(indices)[0])
+            columns[self._named] = Ragged.from_cells(names).take(self._split(indices)[0])
         return Columns((name, columns[name]) for name in fields)
 
     def _spans(self, field: str, indices: I64) -> Spans | None:
@@ -467,7 +467,7 @@ class Hdf5Groups(Concat):
 
     def boundaries(self) -> I64:
         """The first sample of every group: an episode does not go on in the next."""
-        ends = np.unique(self._ends)
+        ends = np.unique(self._bounds)
         return ends[(ends > 0) & (ends < self.length)]
 
     def facts(self) -> dict[str, Any]:

@@ -93,7 +93,7 @@ class LmdbWriter(RecordWriter):
             raise self.cannot_append(
                 "only an environment that batchplant has written can be: keys are numbers"
             )
-        if self._summing:
+        if self._has_checksums:
             name = side_car(self.path, checksums.SIDE_CAR).name
             raise self.cannot_append(f"LMDB commits by itself, and {name} would not fit any more; remove it")
         self._waiting_data, self._waiting_sizes = self.partial.spool("data"), self.partial.spool("sizes")

@@ -8,10 +8,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ...codecs.media.image_rules import ImageOptions, Images
-from ...data.appending import check_fields, refusal
 from ...data.reader import Reader
 from ...data.shards import ShardNames, ShardWriter
-from ...data.writer import WriteOptions, Writer
+from ...data.writer import WriteOptions, Writer, check_fields
 from ...errors import ExistsError, OptionError, UnknownFormatError, near
 from ...schema import KINDS, Field, Schema
 from ...storage import beside, is_remote, reached, recover, split_options, tree
@@ -238,7 +237,11 @@ def _base(
         appendable = sorted(
             name for name, candidate in all_formats().items() if candidate.writer and candidate.writer.appends
         )
-        raise refusal(target.name, appendable, path)
+        raise OptionError(
+            f"{target.name} files cannot be appended to; add shards beside it (shard_samples, "
+            f"--shard-samples), which every format can, or write one that can: {', '.join(appendable)}",
+            path=path,
+        )
     # A format that only its name tells cannot be detected.
     probed = find_format(path) if target.suffixes or target.folder else None
     if probed is not None and probed.name != target.name:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...data.concat import Unopened
+from ...data.concat import LazyReaders
 from ...data.reader import Reader
 from ...data.writer import Writer
 from ...schema.columns import I64
@@ -35,7 +35,7 @@ from .known import get_format, outlines, own_format, suffixed
 MANY = 64
 
 
-class Files(Unopened):
+class Files(LazyReaders):
     """Files of one folder; ``ready``: those that are open, by number."""
 
     def __init__(

@@ -19,7 +19,7 @@ import numpy as np
 from ...codecs.media.image_rules import ImageOptions, Images
 from ...data.reader import Reader
 from ...data.tokenized import Tokenized, tokenizers_of
-from ...data.write_options import WriteOptions
+from ...data.writer import WriteOptions
 from ...errors import BatchplantError, OptionError, shown
 from ...formats.base.format import Format
 from ...formats.base.options import own_options

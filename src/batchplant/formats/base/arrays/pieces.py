@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ....data.write_options import WriteOptions
+from ....data.writer import WriteOptions
 from ....errors import DamagedError
 from ....schema.columns import U8
 from ....storage import NOTE_ERRORS, is_remote, join, open_source, parse_object, put_file, read_beside

@@ -14,8 +14,7 @@ import numpy.typing as npt
 from ....codecs.cells import decode_sample
 from ....codecs.media import image
 from ....codecs.nested import json_text
-from ....data.write_options import WriteOptions
-from ....data.writer import Writer
+from ....data.writer import WriteOptions, Writer
 from ....errors import BatchplantError, EncodeError, ExistsError, OptionError, SchemaError, shown
 from ....schema import Boxes, Field, Image, Keypoints, Labels, Polygons, Schema, Tensor
 from ....schema.columns import Columns, Ragged
