@@ -26,7 +26,7 @@ import numpy.typing as npt
 from .. import _native
 from ..codecs.nested import json_text
 from ..data.config import parse_yaml
-from ..data.write_options import WriteOptions
+from ..data.writer import WriteOptions
 from ..errors import (
     BatchplantError,
     DamagedError,
