@@ -4,9 +4,9 @@ A list is JSON lines, one for each problem::
 
     {"path": "s3://b/train-3.tar", "sample": 17, "in_set": 3017, "field": "jpg", "offset": 812, "problem": …}
 
-``sample`` counts within the file, ``in_set`` through all files that were verified. A problem that is none of
-a single sample has null there. Files are known by their names, so a list is good for the same files in
-another folder or bucket.
+``sample`` counts within the file, ``in_set`` through all files that were verified; both are null for a
+problem that is not one of a single sample. Files are known by their names, so a list is good for the same
+files in another folder or bucket.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ from .concat import Concat
 from .reader import Reader, View
 
 
-class Place(NamedTuple):
-    """Where a sample is: a file, its number there, and its number in all files."""
+class Location(NamedTuple):
+    """Location of a sample: a file, its number there, and its number in all files."""
 
     path: str
     sample: int
     in_set: int
 
 
-def place_of(reader: Reader, sample: int) -> Place:
-    """Where a sample of a dataset is."""
+def locate(reader: Reader, sample: int) -> Location:
+    """Return the file that a sample of a dataset lies in."""
     if isinstance(reader, View):
-        return place_of(reader.base, int(reader._base_rows(np.array([sample]))[0]))
+        return locate(reader.base, int(reader._base_rows(np.array([sample]))[0]))
     if isinstance(reader, Concat):
         part, row = reader.locate(sample)
-        return place_of(part, row)._replace(in_set=sample)
-    return Place(reader.path, sample, sample)
+        return locate(part, row)._replace(in_set=sample)
+    return Location(reader.path, sample, sample)
 
 
 def write(path: str | os.PathLike[str], reader: Reader | None, problems: Iterable[Problem]) -> None:
-    """Write the list of problems that were found in a dataset; the old list stays, or all of the new one."""
-    lines = [json.dumps(_entry(reader, one), ensure_ascii=False) + "\n" for one in problems]
+    """Write the list of a dataset's problems, atomically."""
+    lines = [json.dumps(_entry(reader, problem), ensure_ascii=False) + "\n" for problem in problems]
     data = "".join(lines).encode("utf-8", "backslashreplace")
     path = os.fspath(path) if not isinstance(path, str) else path
     if not is_remote(path):
@@ -59,17 +59,21 @@ def write(path: str | os.PathLike[str], reader: Reader | None, problems: Iterabl
 def _entry(reader: Reader | None, problem: Problem) -> dict[str, Any]:
     path, sample, in_set = problem.path, None, problem.sample
     if reader is not None and problem.sample is not None:
-        path, sample, in_set = place_of(reader, problem.sample)
+        path, sample, in_set = locate(reader, problem.sample)
     return {
-        "path": None if path is None else shown(path), "sample": sample, "in_set": in_set,
-        "field": problem.field, "offset": problem.offset, "problem": problem.message,
-    }  # fmt: skip
+        "path": None if path is None else shown(path),
+        "sample": sample,
+        "in_set": in_set,
+        "field": problem.field,
+        "offset": problem.offset,
+        "problem": problem.message,
+    }
 
 
 def read(path: str) -> dict[str, set[int]]:
-    """The bad samples of each file that a list names."""
-    found: dict[str, set[int]] = {}
-    at = 0
+    """Return the bad samples of each file in a list."""
+    samples_by_file: dict[str, set[int]] = {}
+    offset = 0
     for line in read_whole(path).splitlines(keepends=True):
         if line.strip():
             try:
@@ -78,38 +82,40 @@ def read(path: str) -> dict[str, set[int]]:
                 if sample is not None:
                     if type(sample) is not int or not isinstance(file, str):
                         raise ValueError("path is text, and sample a number")
-                    found.setdefault(file, set()).add(sample)
+                    samples_by_file.setdefault(file, set()).add(sample)
             except NOTE_ERRORS as error:
-                raise DamagedError(f"this is no list of bad samples: {error}", path=path, offset=at) from None
-        at += len(line)
-    return found
+                raise DamagedError(
+                    f"this is no list of bad samples: {error}", path=path, offset=offset
+                ) from None
+        offset += len(line)
+    return samples_by_file
 
 
 def without(reader: Reader, path: str) -> Reader:
-    """A dataset without the samples on a list. What the list names and the dataset lacks gets one warning."""
+    """Return a dataset without the samples on a list; warns if the dataset lacks some of them."""
     shards = list(_shards(reader))
     by_name: dict[str, list[int]] = {}
     for number, (shard, _, _) in enumerate(shards):
         by_name.setdefault(_parts(shard)[-1], []).append(number)
-    kept = np.ones(len(reader), dtype=np.bool_)
+    sound = np.ones(len(reader), dtype=np.bool_)
     unknown = 0
     for file, samples in read(path).items():
         nearest = _nearest(_parts(file), by_name, shards)
         first, length = (0, 0) if nearest is None else shards[nearest][1:]
-        there = [first + sample for sample in samples if 0 <= sample < length]
-        kept[there] = False
-        unknown += len(samples) - len(there)
+        bad_rows = [first + sample for sample in samples if 0 <= sample < length]
+        sound[bad_rows] = False
+        unknown += len(samples) - len(bad_rows)
     if unknown:
         warnings.warn(
             f"{shown(path)}: {unknown:,} of the samples to skip are not in {shown(reader.path)}: no such "
             "file, or fewer samples",
             stacklevel=3,
         )
-    return reader if kept.all() else reader.subset(np.flatnonzero(kept))
+    return reader if sound.all() else reader.subset(np.flatnonzero(sound))
 
 
 def _shards(reader: Reader, first: int = 0) -> Iterator[tuple[str, int, int]]:
-    """The files of a dataset: path, number of the first sample, how many."""
+    """Yield the files of a dataset: path, number of the first sample, and samples."""
     if isinstance(reader, Concat):
         for part in reader.readers:
             yield from _shards(part, first)
@@ -123,12 +129,12 @@ def _parts(path: str) -> list[str]:
 
 
 def _nearest(
-    wanted: list[str], by_name: dict[str, list[int]], shards: list[tuple[str, int, int]]
+    parts: list[str], by_name: dict[str, list[int]], shards: list[tuple[str, int, int]]
 ) -> int | None:
-    """The file of that name; of several, the one whose folders are the most alike; None where two are."""
-    alike = {}
-    for number in by_name.get(wanted[-1], []):
-        pairs = zip(reversed(wanted), reversed(_parts(shards[number][0])), strict=False)
-        alike[number] = next((depth for depth, (one, other) in enumerate(pairs) if one != other), len(wanted))
-    best = [number for number in alike if alike[number] == max(alike.values())]
+    """Return the file of this name; of several, the one that shares most folders; None if that is open."""
+    common_depth = {}
+    for number in by_name.get(parts[-1], []):
+        pairs = zip(reversed(parts), reversed(_parts(shards[number][0])), strict=False)
+        common_depth[number] = next((depth for depth, (a, b) in enumerate(pairs) if a != b), len(parts))
+    best = [number for number in common_depth if common_depth[number] == max(common_depth.values())]
     return best[0] if len(best) == 1 else None

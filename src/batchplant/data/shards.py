@@ -1,4 +1,4 @@
-"""Writing a dataset as many files of limited size: :class:`ShardWriter`. ``joined`` reads them as one."""
+"""Writing a dataset as many files of limited size: :class:`ShardWriter`. ``concat`` reads them as one."""
 
 from __future__ import annotations
 
@@ -22,27 +22,28 @@ from .writer import WriteOptions, Writer
 
 
 class ShardNames:
-    """What the shards of a dataset are called: ``NAME-00000.SUFFIX``, ``NAME-00001.SUFFIX`` …
+    """Names of the shards of a dataset: ``NAME-00000.SUFFIX``, ``NAME-00001.SUFFIX`` …
 
     A name with ``%06d`` in it has the number there, with that many digits. ``suffix`` and ``side_cars`` are
-    what a format calls its files, where that is more than the last suffix of the path.
+    those of the format, if its suffix is more than the last one of the path.
     """
 
     def __init__(self, path: str, *, suffix: str | None = None, side_cars: Iterable[str] = ()) -> None:
         name = Path(path).name
         self._suffix = Path(name).suffix if suffix is None else suffix
         stem = name[: len(name) - len(self._suffix)]
-        given = re.search(r"%0(\d)d", stem)
+        placeholder = re.search(r"%0(\d)d", stem)
         self._before, self._after = f"{stem}-", ""
-        if given:
-            self._before, self._after = stem[: given.start()], stem[given.end() :]
-        self._digits = int(given[1]) if given else 5
+        if placeholder:
+            self._before, self._after = stem[: placeholder.start()], stem[placeholder.end() :]
+        self._digits = int(placeholder[1]) if placeholder else 5
         shard = rf"{re.escape(self._before)}\d{{{self._digits},}}{re.escape(self._after)}"
         stem = shard + re.escape(Path(self._suffix).stem if Path(self._suffix).suffix else "")
         self._shard = re.compile(shard + re.escape(self._suffix))
         self.side_cars = tuple(dict.fromkeys((checksums.SIDE_CAR, *side_cars)))
         beside = [
-            one.replace(".", r"\.").format(name=self._shard.pattern, stem=stem) for one in self.side_cars
+            template.replace(".", r"\.").format(name=self._shard.pattern, stem=stem)
+            for template in self.side_cars
         ]
         self._pattern = re.compile("|".join([self._shard.pattern, *beside]))
         self.folder = parent(like(path, path.rstrip("/")))
@@ -51,20 +52,20 @@ class ShardNames:
         return f"{self._before}{number:0{self._digits}d}{self._after}{self._suffix}"
 
     def existing(self) -> list[str]:
-        """The names of the shards that are there, and of what lies beside them."""
+        """Return the names of existing shards and of their side-cars."""
         return [name for name in tree.names(self.folder or ".") if self._pattern.fullmatch(name)]
 
     def shards(self) -> list[str]:
-        """The paths of the shards that are there, in order."""
-        found = [name for name in self.existing() if self._shard.fullmatch(name)]
-        return [join(self.folder, name) for name in sorted(found, key=self._number)]
+        """Return the paths of existing shards, in order."""
+        names = [name for name in self.existing() if self._shard.fullmatch(name)]
+        return [join(self.folder, name) for name in sorted(names, key=self._number)]
 
     def next(self) -> int:
-        """The number behind the last shard that is there."""
-        return max((self._number(os.path.basename(one)) + 1 for one in self.shards()), default=0)
+        """Return the number after that of the last existing shard."""
+        return max((self._number(os.path.basename(path)) + 1 for path in self.shards()), default=0)
 
     def say_untouched(self, error: WriteError) -> None:
-        """Say in an error of one shard that those that are there stay as they are."""
+        """Add to the error of one shard that the existing shards stay as they are."""
         if self.existing() and "untouched" not in error.message:
             error.message += "; the old dataset is untouched"
 
@@ -77,8 +78,8 @@ class ShardWriter:
     """Writes shards (:class:`ShardNames`) of about ``size`` bytes of cells each.
 
     ``samples``: the most samples of a shard. All shards get their names at the end, after the last is
-    complete. ``make(path, options)`` gives the writer of one shard. What is appended becomes new shards
-    behind those that are there.
+    complete. ``make(path, options)`` returns the writer of one shard. Appended samples become new shards
+    after the existing ones.
     """
 
     def __init__(
@@ -100,114 +101,114 @@ class ShardWriter:
         self.schema = schema
         self.options = options
         self._size, self._samples, self._make = size, samples, make
-        self._names_of, self._folder = names, names.folder
+        self._shard_names, self._folder = names, names.folder
         self._first = 0
-        hidden = like(self.path, self.path.rstrip("/") + ".shards")
+        staging = like(self.path, self.path.rstrip("/") + ".shards")
         with write_errors(self.path):
-            self.partial = Partial(hidden, overwrite=True, check=self.check_target)
-        self._first = self._names_of.next() if options.base is not None else 0
-        self._done: list[dict[str, Any]] = []
+            self.partial = Partial(staging, overwrite=True, check=self.check_target)
+        self._first = self._shard_names.next() if options.base is not None else 0
+        self._finished_shards: list[dict[str, Any]] = []
         self._finished = False
         self.files: list[str] = []
-        self._bytes = self._count_now = 0
+        self._current_bytes = self._current_samples = 0
         self._current = self._open()
 
     def check_target(self) -> None:
-        found = self._names_of.existing()
-        if found and not self.options.overwrite and self.options.base is None:
+        names = self._shard_names.existing()
+        if names and not self.options.overwrite and self.options.base is None:
             message = "it exists; replace the shards with overwrite=True (--overwrite)"
-            raise ExistsError(message, path=join(self._folder, found[0]))
+            raise ExistsError(message, path=join(self._folder, names[0]))
 
     def _open(self) -> Writer:
         options = dataclasses.replace(self.options, overwrite=True, length=None, base=None)
-        return self._make(str(self.partial.folder / self._name(len(self._done))), options)
+        return self._make(str(self.partial.folder / self._name(len(self._finished_shards))), options)
 
     def _name(self, number: int) -> str:
-        return self._names_of.name(self._first + number)
+        return self._shard_names.name(self._first + number)
 
     def _names(self, number: int) -> list[str]:
-        """What a finished shard consists of."""
+        """Return the names of a finished shard and its side-cars."""
         shard = self._name(number)
-        beside = [side_car(shard, template).name for template in self._names_of.side_cars]
-        return [shard, *(one for one in beside if self.partial.has(one))]
+        beside = [side_car(shard, template).name for template in self._shard_names.side_cars]
+        return [shard, *(name for name in beside if self.partial.has(name))]
 
-    def _counted(self) -> list[dict[str, Any]]:
-        """What the finished shards and the one at work took, wrote and skipped."""
-        return self._done if self._finished else [*self._done, self._count()]
+    def _shard_counts(self) -> list[dict[str, Any]]:
+        """Return samples received, written and skipped, of each finished shard and of the current one."""
+        return self._finished_shards if self._finished else [*self._finished_shards, self._count()]
 
     def _count(self) -> dict[str, Any]:
         current = self._current
-        problems = [dataclasses.asdict(one) for one in current.skipped]
+        problems = [dataclasses.asdict(problem) for problem in current.skipped]
         return {"received": current.received, "written": current.written, "skipped": problems}
 
     @property
     def received(self) -> int:
-        return sum(int(one["received"]) for one in self._counted())
+        return sum(int(counts["received"]) for counts in self._shard_counts())
 
     @property
     def written(self) -> int:
-        return sum(int(one["written"]) for one in self._counted())
+        return sum(int(counts["written"]) for counts in self._shard_counts())
 
     @property
     def skipped(self) -> list[Problem]:
-        found, first = [], 0
-        for one in self._counted():
-            found += [shifted(Problem(**problem), first) for problem in one["skipped"]]
-            first += one["received"]
-        return found
+        problems, first = [], 0
+        for counts in self._shard_counts():
+            problems += [shifted(Problem(**problem), first) for problem in counts["skipped"]]
+            first += counts["received"]
+        return problems
 
     def remarks(self) -> list[str]:
         return self._current.remarks()
 
     def append(self, samples: Mapping[str, Any]) -> None:
         """As :meth:`Writer.append`; Columns are split where a shard is full."""
-        with self._counting_from_the_start():
+        with self._dataset_errors():
             self._append(samples if isinstance(samples, Columns) else encode_samples(self.schema, [samples]))
 
     def _append(self, samples: Columns) -> None:
         sizes = sum(np.maximum(column_runs(column)[2], 0) for column in samples.values())
         start = 0
         for row, size in enumerate(np.broadcast_to(sizes, samples.rows).tolist()):
-            if self._full(size):
+            if self._is_full(size):
                 self._current.append(samples.take(slice(start, row)))
                 self._next()
                 start = row
-            self._bytes += size
-            self._count_now += 1
+            self._current_bytes += size
+            self._current_samples += 1
         self._current.append(samples.take(slice(start, None)))
         self.partial.check_room(int(np.sum(sizes)))
 
-    def _full(self, size: int) -> bool:
-        """Whether a sample of this size belongs into the next shard."""
-        if self._samples is not None and self._count_now >= self._samples:
+    def _is_full(self, size: int) -> bool:
+        """Return True if a sample of this size belongs into the next shard."""
+        if self._samples is not None and self._current_samples >= self._samples:
             return True
-        return self._size is not None and self._bytes > 0 and self._bytes + size > self._size
+        return self._size is not None and self._current_bytes > 0 and self._current_bytes + size > self._size
 
     def _next(self) -> None:
         self._finish_current()
-        self._bytes, self._count_now, self._finished = 0, 0, False
+        self._current_bytes, self._current_samples, self._finished = 0, 0, False
         self._current = self._open()
 
     @contextlib.contextmanager
-    def _counting_from_the_start(self) -> Iterator[None]:
-        """Errors of a shard's writer count its own samples, and name a file that is to have another name."""
+    def _dataset_errors(self) -> Iterator[None]:
+        """Turn the sample numbers and paths in errors of a shard's writer into those of the dataset."""
         try:
             yield
         except BatchplantError as error:
             if isinstance(error, WriteError):
-                self._names_of.say_untouched(error)
+                self._shard_names.say_untouched(error)
             if error.path in (None, self._current.path):
                 error.path = self.path
                 if error.sample is not None:
-                    error.sample += sum(int(one["received"]) for one in self._done)
+                    error.sample += sum(int(counts["received"]) for counts in self._finished_shards)
             raise
 
     def _finish_current(self) -> None:
-        with self._counting_from_the_start():
+        with self._dataset_errors():
             self._current.close()
-        self._done.append(self._count())
+        self._finished_shards.append(self._count())
         self._finished = True
-        self.partial.stage(self._names(len(self._done) - 1))
+        self.partial.stage(self._names(len(self._finished_shards) - 1))
 
     def close(self) -> None:
         """Give all shards their names, at once."""
@@ -217,12 +218,14 @@ class ShardWriter:
             self.check_target()
             if not self._finished:
                 self._finish_current()
-            made = [name for number in range(len(self._done)) for name in self._names(number)]
-            gone = set(self._names_of.existing()).difference(made) if self.options.base is None else ()
-            shards = [self._name(number) for number in range(len(self._done))]
+            names = [name for number in range(len(self._finished_shards)) for name in self._names(number)]
+            old_names = self._shard_names.existing() if self.options.base is None else []
+            shards = [self._name(number) for number in range(len(self._finished_shards))]
             with write_errors(self.path, self.partial):
-                moves = [(name, name) for name in made]
-                self.partial.commit_all(moves, sorted(gone), set(made) - set(shards))
+                moves = [(name, name) for name in names]
+                self.partial.commit_all(
+                    moves, sorted(set(old_names).difference(names)), set(names) - set(shards)
+                )
             self.files = [join(self._folder, name) for name in shards]
         except BaseException:
             self.abort()

@@ -1,4 +1,4 @@
-"""Parts of a dataset: by fraction, each class alike, or so that what belongs together stays together."""
+"""Parts of a dataset: by fraction, stratified by class, or with all samples of a key in one part."""
 
 from __future__ import annotations
 
@@ -20,11 +20,10 @@ from ..schema.columns import I64, Column, Ragged
 from .reader import Reader, open_reader
 
 SCAN_ROWS = 4096
-# More parts than that are nobody's wish.
-MOST_PARTS = 1000
+MAX_PARTS = 1000
 # Tells these draws from those of the orders.
 PURPOSE = 0x5917
-# What fractions may miss by rounding.
+# Tolerance of sums of fractions.
 ROUNDING = 1e-9
 # The part of samples whose value is missing.
 MISSING = "missing"
@@ -53,7 +52,7 @@ def split(
     Further options are those of :func:`batchplant.open`.
     """
     reader = source if isinstance(source, Reader) else open_reader(source, format=format, **options)
-    if sum(one is not None for one in (stratify, by_key, by)) > 1:
+    if sum(option is not None for option in (stratify, by_key, by)) > 1:
         raise OptionError("stratify, by_key and by exclude each other; give one of them")
     if by is not None:
         if parts:
@@ -66,24 +65,24 @@ def split(
         chosen = _grouped(*_codes(reader, by_key), shares, seed)
     else:
         chosen = _cut(_drawn(len(reader), seed), _counts(len(reader) * shares))
-    found = {name: reader.subset(np.sort(rows)) for name, rows in zip(parts or {}, chosen, strict=False)}
-    for name, part in found.items():
+    readers = {name: reader.subset(np.sort(rows)) for name, rows in zip(parts or {}, chosen, strict=False)}
+    for name, part in readers.items():
         if not len(part):
-            said = f"; {by_key!r} has too few keys, or one has too many samples" if by_key else ""
+            hint = f"; {by_key!r} has too few keys, or one has too many samples" if by_key else ""
             raise OptionError(
-                f"the part {name!r} would be empty, with {len(reader)} samples{said}", path=reader.path
+                f"the part {name!r} would be empty, with {len(reader)} samples{hint}", path=reader.path
             )
-    return found
+    return readers
 
 
 def check_name(name: str) -> None:
-    """A part's name can be that of a file."""
+    """Raise OptionError unless the name of a part can be that of a file."""
     if not name or name in (".", "..") or "/" in name or not name.isprintable():
         raise OptionError(f"{name!r} cannot be the name of a part")
 
 
 def _fractions(parts: Mapping[str, float]) -> F64:
-    """The fractions, and behind them what they leave over."""
+    """Return the fractions, and after them the remainder."""
     if not parts:
         raise OptionError("name the parts and their fractions, such as train=0.8 and val=0.2")
     for name, value in parts.items():
@@ -97,15 +96,15 @@ def _fractions(parts: Mapping[str, float]) -> F64:
 
 
 def _drawn(count: int, seed: int) -> I64:
-    """All numbers below count in an order that the seed draws."""
+    """Return all numbers below ``count`` in an order that the seed draws."""
     return np.argsort(derive(key_of(seed, 0, PURPOSE), np.arange(count)), kind="stable")
 
 
-def _counts(wanted: F64) -> I64:
-    """Whole numbers near these, with the same sum: what is left over goes to the largest remainders."""
-    counts = np.floor(wanted + ROUNDING).astype(np.int64)
-    left = round(float(wanted.sum())) - int(counts.sum())
-    counts[np.argsort(counts - wanted, kind="stable")[:left]] += 1
+def _counts(targets: F64) -> I64:
+    """Round to whole numbers with the same sum, by largest remainder."""
+    counts = np.floor(targets + ROUNDING).astype(np.int64)
+    missing = round(float(targets.sum())) - int(counts.sum())
+    counts[np.argsort(counts - targets, kind="stable")[:missing]] += 1
     return counts
 
 
@@ -114,30 +113,30 @@ def _cut(rows: I64, counts: I64) -> list[I64]:
 
 
 def _stratified(codes: I64, shares: F64, seed: int) -> list[I64]:
-    """Each class cut by itself; what rounding took from a part the next classes give back."""
+    """Split each class by itself; the next classes make up for what a part lost by rounding."""
     order = _drawn(len(codes), seed)
     order = order[np.argsort(codes[order], kind="stable")]
     bounds = np.searchsorted(codes[order], np.arange(int(codes.max(initial=-1)) + 2))
     parts: list[list[I64]] = [[] for _ in shares]
     owed = np.zeros(len(shares))
     for start, end in itertools.pairwise(bounds.tolist()):
-        wanted = (end - start) * shares
+        targets = (end - start) * shares
         # Never more than a class has, never less than nothing, whatever is owed.
-        counts = _counts(_clipped(wanted + owed, float(end - start)))
-        owed += wanted - counts
+        counts = _counts(_clipped(targets + owed, float(end - start)))
+        owed += targets - counts
         for part, rows in zip(parts, _cut(order[start:end], counts), strict=True):
             part.append(rows)
     return [np.concatenate([np.empty(0, np.int64), *part]) for part in parts]
 
 
-def _clipped(wanted: F64, total: float) -> F64:
-    """The same without what is below nothing; the sum stays."""
-    found = np.clip(wanted, 0, None)
-    return found * (total / found.sum()) if found.sum() > 0 else found
+def _clipped(targets: F64, total: float) -> F64:
+    """Clip negative targets to 0 and keep the sum."""
+    clipped = np.clip(targets, 0, None)
+    return clipped * (total / clipped.sum()) if clipped.sum() > 0 else clipped
 
 
 def _grouped(codes: I64, keys: list[bytes | None], shares: F64, seed: int) -> list[I64]:
-    """Whole groups, in an order that the seed draws, each to the part that lacks most of its own."""
+    """Assign whole groups, in an order that the seed draws, each to the part that lacks most."""
     sizes = np.bincount(codes, minlength=len(keys))
     salt = key_of(seed, 0, PURPOSE).tobytes()
     # By the key itself: the same keys are drawn alike in whatever order they come.
@@ -145,13 +144,13 @@ def _grouped(codes: I64, keys: list[bytes | None], shares: F64, seed: int) -> li
         hashlib.blake2b(str(number).encode() if key is None else key, digest_size=8, key=salt).digest()
         for number, key in enumerate(keys)
     ]
-    wanted = len(codes) * shares
-    lacking = wanted.copy()
+    targets = len(codes) * shares
+    lacking = targets.copy()
     part_of = np.empty(len(keys), np.int64)
     for group in sorted(range(len(keys)), key=drawn.__getitem__):
         room = lacking >= sizes[group] - ROUNDING
         # The first of those that lack most; where a group has room nowhere, the one with most room.
-        share = np.where(room, lacking / np.maximum(wanted, ROUNDING), -1.0) if room.any() else lacking
+        share = np.where(room, lacking / np.maximum(targets, ROUNDING), -1.0) if room.any() else lacking
         part_of[group] = int(np.argmax(share))
         lacking[part_of[group]] -= sizes[group]
     return [np.flatnonzero(part_of[codes] == part) for part in range(len(shares))]
@@ -159,7 +158,7 @@ def _grouped(codes: I64, keys: list[bytes | None], shares: F64, seed: int) -> li
 
 def _by_value(reader: Reader, field: str) -> dict[str, Reader]:
     groups = rows_by_value(reader, field)
-    if len(groups) > MOST_PARTS:
+    if len(groups) > MAX_PARTS:
         raise OptionError(
             f"{field!r} has {len(groups):,} values; that many parts are too many", path=reader.path
         )
@@ -169,7 +168,7 @@ def _by_value(reader: Reader, field: str) -> dict[str, Reader]:
 
 
 def rows_by_value(reader: Reader, field: str) -> dict[str, I64]:
-    """The samples of every value of a field, by the name of the value."""
+    """Return the samples of every value of a field, by the name of the value."""
     codes, keys = _codes(reader, field, alone=False)
     names = [_name(reader.schema, field, key) for key in keys]
     if len(set(names)) < len(names):
@@ -195,7 +194,7 @@ def _name(schema: Schema, field: str, key: bytes | None) -> str:
 
 
 def _codes(reader: Reader, field: str, *, alone: bool = True) -> tuple[I64, list[bytes | None]]:
-    """For each sample the number of its value, and the values as bytes, in the order in which they come.
+    """Return the number of each sample's value, and the values as bytes, in the order of their first samples.
 
     A missing value is None: with ``alone`` each one is a value by itself, else all are one.
     """
@@ -206,18 +205,18 @@ def _codes(reader: Reader, field: str, *, alone: bool = True) -> tuple[I64, list
             f"split by a field of whole numbers, booleans, text or dates; {field!r} is {kind}",
             path=reader.path,
         )
-    known: dict[bytes | None, int] = {}
+    codes_by_value: dict[bytes | None, int] = {}
     keys: list[bytes | None] = []
     codes = np.empty(len(reader), np.int64)
-    at = 0
+    row = 0
     for columns in reader.scan(SCAN_ROWS, [field]):
         for cell in _cells(columns[field]):
-            number = known.get(cell)
+            number = codes_by_value.get(cell)
             if number is None or (cell is None and alone):
-                number = known[cell] = len(keys)
+                number = codes_by_value[cell] = len(keys)
                 keys.append(cell)
-            codes[at] = number
-            at += 1
+            codes[row] = number
+            row += 1
     return codes, keys
 
 

@@ -35,12 +35,12 @@ BITS: dict[str, int] = {
     "float4_e2m1fn": 4, "int4": 4, "uint4": 4, "int2": 2, "uint2": 2,
 }  # fmt: skip
 NUMPY = frozenset(list(BITS)[:14])
-# NumPy has no more axes either.
-MOST_AXES = 64
+# As many as NumPy has.
+MAX_AXES = 64
 
 
 def is_tensors(fields: Mapping[str, Field]) -> bool:
-    """Whether these are the fields of a model, in any order."""
+    """Return True if these are the fields of a model, in any order."""
     return dict(fields) == dict(TENSORS)
 
 
@@ -48,7 +48,7 @@ def size_of(dtype: str, shape: Sequence[int]) -> int:
     """Bytes of the values; SchemaError for a dtype that is not known, DamagedError for an absurd shape."""
     if dtype not in BITS:
         raise SchemaError(no_such("dtype", dtype, BITS))
-    if len(shape) > MOST_AXES or any(size < 0 for size in shape):
+    if len(shape) > MAX_AXES or any(size < 0 for size in shape):
         raise DamagedError(f"a tensor cannot have the shape {_short(shape)}")
     size = -(-math.prod(shape) * BITS[dtype] // 8)
     if size > MOST_BYTES or max(shape, default=0) > MOST_BYTES:
@@ -61,7 +61,7 @@ def _short(shape: Sequence[int]) -> str:
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
-    """The dtype of arrays in memory; those that NumPy lacks come from ml_dtypes."""
+    """Return the dtype of arrays in memory; those that NumPy lacks come from ml_dtypes."""
     if name in NUMPY:
         return np.dtype(name)
     try:
@@ -71,8 +71,8 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
             f'arrays of {name} need ml_dtypes: pip install "batchplant[models]"'
         ) from None
     try:
-        found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
-        return found
+        dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+        return dtype
     except AttributeError:
         raise MissingLibraryError(
             f'arrays of {name} need a newer ml_dtypes: pip install "batchplant[models]"'
@@ -80,7 +80,7 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
 
 
 def as_array(dtype: str, shape: Sequence[int], data: U8) -> npt.NDArray[Any]:
-    """The array over the bytes of a tensor, a view where values are whole bytes."""
+    """Return a tensor's bytes as an array, a view if values are whole bytes."""
     if size_of(dtype, shape) != data.size:
         raise DamagedError(f"{data.size} bytes are not {dtype} {_short(shape)}")
     kind, bits = numpy_dtype(dtype), BITS[dtype]
@@ -96,7 +96,7 @@ def as_array(dtype: str, shape: Sequence[int], data: U8) -> npt.NDArray[Any]:
 
 
 def from_array(name: str, array: Any) -> dict[str, Any]:
-    """The sample that an array is: ``out.append(from_array("weight", array))``."""
+    """Return the sample of an array: ``out.append(from_array("weight", array))``."""
     array = np.asarray(array)
     dtype = array.dtype.name
     if dtype not in BITS:
@@ -106,15 +106,15 @@ def from_array(name: str, array: Any) -> dict[str, Any]:
     if bits == 6:
         raise SchemaError(f"arrays of {dtype} cannot be packed", field=name)
     if bits < 8:
-        each = 8 // bits
-        data = np.pad(data, (0, -len(data) % each)) & np.uint8((1 << bits) - 1)
-        shifted = data.reshape(-1, each) << np.arange(0, 8, bits, dtype=np.uint8)
+        per_byte = 8 // bits
+        data = np.pad(data, (0, -len(data) % per_byte)) & np.uint8((1 << bits) - 1)
+        shifted = data.reshape(-1, per_byte) << np.arange(0, 8, bits, dtype=np.uint8)
         data = np.bitwise_or.reduce(shifted, axis=1).astype(np.uint8)
     return {"name": name, "dtype": dtype, "shape": np.array(array.shape, np.int64), "data": data.tobytes()}
 
 
 def summary(tensors: Iterable[tuple[str, str, Sequence[int]]]) -> dict[str, Any]:
-    """How many parameters, bytes by dtype, and the largest tensor."""
+    """Count parameters, and bytes by dtype; name the largest tensor."""
     parameters, sizes, counts = 0, Counter[str](), Counter[str]()
     largest: tuple[int, str] = (-1, "")
     for name, dtype, shape in tensors:
@@ -124,15 +124,15 @@ def summary(tensors: Iterable[tuple[str, str, Sequence[int]]]) -> dict[str, Any]
         counts[dtype] += 1
         if size > largest[0]:
             largest = size, f"{name} {dtype} {list(shape)}"
-    found: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "parameters": parameters,
         "dtypes": {name: {"tensors": counts[name], "bytes": size} for name, size in sizes.most_common()},
     }
-    return found | ({"largest": largest[1]} if largest[1] else {})
+    return facts | ({"largest": largest[1]} if largest[1] else {})
 
 
 def text_of(column: Column, row: int) -> str:
-    """A cell of ``name`` or ``dtype``."""
+    """Decode a cell of ``name`` or ``dtype``."""
     cell = column[row]
     try:
         return "" if cell is None else cell.tobytes().decode()
@@ -141,7 +141,7 @@ def text_of(column: Column, row: int) -> str:
 
 
 def shape_of(column: Column, row: int) -> tuple[int, ...]:
-    """A cell of ``shape``."""
+    """Decode a cell of ``shape``."""
     cell = column[row]
     data = b"" if cell is None else cell.tobytes()
     if len(data) % 8:
@@ -150,7 +150,7 @@ def shape_of(column: Column, row: int) -> tuple[int, ...]:
 
 
 def about_tensor(error: BatchplantError, name: str) -> BatchplantError:
-    """The error, and which tensor it is about."""
+    """Add the name of a tensor to an error."""
     error.message = f"tensor {name[:200]!r}: {error.message}"
     return error
 
@@ -159,7 +159,6 @@ class Tensors(Mapping[str, npt.NDArray[Any]]):
     """The tensors of a model by name, read when they are asked for; in place where the format lets them."""
 
     def __init__(self, reader: Any) -> None:
-        # A Reader; it knows us, not we it.
         if not is_tensors(reader.schema):
             raise SchemaError(
                 f"this is no model: its fields are {', '.join(reader.schema)}, not {', '.join(TENSORS)}",
@@ -192,18 +191,18 @@ class Tensors(Mapping[str, npt.NDArray[Any]]):
             raise about_tensor(error, name).at(path=self._reader.path, sample=row) from None
 
     def kind(self, name: str) -> tuple[str, tuple[int, ...]]:
-        """Dtype and shape, without reading the values."""
+        """Return the dtype and shape, without reading the values."""
         columns = self._reader.read([self._rows[name]], ["dtype", "shape"])
         return text_of(columns["dtype"], 0), shape_of(columns["shape"], 0)
 
     def bytes_of(self, name: str) -> U8:
-        """The values as they are stored."""
+        """Return the values as they are stored."""
         row = self._rows[name]
         spans = self._reader.spans("data", [row])
         data = None if spans is None else mapped(spans.files[int(spans.file[0])])
         if spans is not None and data is not None:
             start = int(spans.start[0])
             return data[start : start + int(spans.size[0])]
-        found = self._reader.read([row], ["data"])["data"]
-        assert isinstance(found, Ragged)
-        return found.data[found.offsets[0] : found.offsets[1]]
+        column = self._reader.read([row], ["data"])["data"]
+        assert isinstance(column, Ragged)
+        return column.data[column.offsets[0] : column.offsets[1]]

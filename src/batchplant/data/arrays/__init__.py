@@ -1,8 +1,8 @@
 """Arrays: a field as one N-d array, read when it is sliced. ``Reader.array(field)`` gives it.
 
-A format says what lies where: :class:`ChunkedArray` (HDF5, Zarr, N5, TIFF: it gives the chunks), or
-:class:`RunArray` (NPY, Safetensors: the values one after another in a file). Any other field of arrays of one
-shape is a :class:`RowsArray`. Formats and their base classes import from here, and so does ``patches``.
+A format provides a :class:`ChunkedArray` (HDF5, Zarr, N5, TIFF: it reads chunks) or a :class:`RunArray` (NPY,
+Safetensors: the values one after another in a file). Any other field of arrays of one shape is a
+:class:`RowsArray`. Formats and their base classes import from here, and so does ``patches``.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ __all__ = ["Array", "ChunkedArray", "Index", "MemoryArray", "RowsArray", "RunArr
 
 
 def array_of(reader: Any, field: str) -> Array:
-    """What ``Reader.array`` gives."""
-    found: Array | None = reader._array(field)
-    if found is None:
+    """Return a field as an array; see ``Reader.array``."""
+    array: Array | None = reader._array(field)
+    if array is None:
         reader.schema.select([field])
-        found = RowsArray(reader, field)
-    found.made_by = reader, field
-    return found
+        array = RowsArray(reader, field)
+    array.made_by = reader, field
+    return array

@@ -1,4 +1,4 @@
-"""Array: what all kinds have in common, and what slices mean."""
+"""Array: the base class of all kinds, and the meaning of slices."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from ...schema.columns import I64, Spans
 from ...storage import limits
 from .parallel import each
 
-# What is taken of an array: for each axis a range that ascends.
+# Selection of an array: for each axis an ascending range.
 Picks = tuple[range, ...]
 
 
 class Array:
-    """An N-d array in a file. Slicing it, as in NumPy, reads what is asked for and nothing else.
+    """An N-d array in a file. Slicing it, as in NumPy, reads these values and nothing else.
 
-    ``chunks`` is the shape of what is read at a time. ``numpy.asarray`` reads the whole.
+    ``chunks`` is the shape of the blocks that are read at a time. ``numpy.asarray`` reads all values.
     """
 
-    # The reader that made it and how, for pickling; the reader sets it.
+    # Arguments of ``_from_reader``, for pickling; ``array_of`` sets them.
     made_by: tuple[Any, str] | None = None
 
     def __init__(
@@ -42,25 +42,25 @@ class Array:
     # -- what a kind of array implements ---------------------------------------------------------------
 
     def _take(self, picks: Picks) -> npt.NDArray[Any]:
-        """These values, of this array's dtype."""
+        """Read the selected values, in this array's dtype."""
         raise NotImplementedError
 
     def _stored(self) -> int | None:
-        """The bytes that all values take where they lie; None: as many as the shape says, at least."""
+        """Return the bytes that all values take in storage; None: at least as many as the shape implies."""
         return None
 
     def _boxes(self, boxes: Sequence[Box], out: npt.NDArray[Any]) -> None:
         def put(box: Box) -> None:
-            with box.named():
+            with box.add_to_errors():
                 out[box.target] = self._take(box.picks)
 
         each(put, boxes, out.nbytes)
 
     def _ranges(self, boxes: Sequence[Box]) -> Spans | None:
-        """Where the bytes lie that reading these takes; None where unknown, or where all is at hand."""
+        """Return the byte ranges that reading these boxes takes; None if unknown, or if all is in memory."""
         return None
 
-    # -- what everybody uses ---------------------------------------------------------------------------
+    # -- what users call -------------------------------------------------------------------------------
 
     @property
     def ndim(self) -> int:
@@ -84,20 +84,20 @@ class Array:
 
     def __getitem__(self, key: Any) -> Any:
         try:
-            given, shape = picks_of(key, self.shape)
-            self._check_size(math.prod(map(len, given)))
-            picks = tuple(one if one.step > 0 else one[::-1] for one in given)
-            turned = tuple(slice(None, None, 1 if one.step > 0 else -1) for one in given)
-            found = np.ascontiguousarray(self._take(picks)[turned]).reshape(shape)
+            key_picks, shape = picks_of(key, self.shape)
+            self._check_size(math.prod(map(len, key_picks)))
+            picks = tuple(pick if pick.step > 0 else pick[::-1] for pick in key_picks)
+            directions = tuple(slice(None, None, 1 if pick.step > 0 else -1) for pick in key_picks)
+            values = np.ascontiguousarray(self._take(picks)[directions]).reshape(shape)
         except BatchplantError as error:
             raise error.at(path=self.path, field=self.field) from None
-        return found[()]
+        return values[()]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
         if copy is False:
             raise ValueError("the values lie in a file: an array of them is a copy")
-        found = np.asarray(self[...])
-        return found if dtype is None else found.astype(dtype, copy=False)
+        values = np.asarray(self[...])
+        return values if dtype is None else values.astype(dtype, copy=False)
 
     def __repr__(self) -> str:
         return f"<array {self.field}: {self.dtype} {self.shape} in chunks of {self.chunks}>"
@@ -105,14 +105,14 @@ class Array:
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         if self.made_by is None:
             raise TypeError("this array was not made by a reader, and cannot be pickled")
-        return _again, self.made_by
+        return _from_reader, self.made_by
 
     def read_boxes(
         self, starts: I64, size: Sequence[int], out: npt.NDArray[Any], rows: I64 | None = None
     ) -> None:
-        """Boxes of one size along the first axes, each to its row of ``out``: the first ones, or these.
+        """Read boxes of one size along the first axes, each into its row of ``out``: 0, 1 …, or ``rows``.
 
-        What lies outside of the array is left as it was in ``out``.
+        Leaves those values of ``out`` alone that lie outside of the array.
         """
         rows = np.arange(len(starts)) if rows is None else rows
         try:
@@ -121,24 +121,24 @@ class Array:
             raise error.at(path=self.path, field=self.field) from None
 
     def ranges(self, starts: I64, size: Sequence[int]) -> Spans | None:
-        """Where the bytes of these boxes lie; None where unknown."""
+        """Return the byte ranges of these boxes; None if unknown."""
         return self._ranges(list(self._clipped(starts, size, np.arange(len(starts)))))
 
     def _clipped(self, starts: I64, size: Sequence[int], rows: I64) -> Iterator[Box]:
-        rest = [range(one) for one in self.shape[len(size) :]]
+        inner_picks = [range(length) for length in self.shape[len(size) :]]
         shape = self.shape[: len(size)]
         for row, start in zip(rows.tolist(), starts.tolist(), strict=True):
-            found = [
-                range(max(at, 0), min(at + many, most))
-                for at, many, most in zip(start, size, shape, strict=True)
+            picks = [
+                range(max(first, 0), min(first + extent, end))
+                for first, extent, end in zip(start, size, shape, strict=True)
             ]
-            if all(found):
-                inner = zip(found, start, strict=True)
-                target = (row, *(slice(one.start - at, one.stop - at) for one, at in inner))
-                yield Box(row, (*found, *rest), target)
+            if all(picks):
+                inner = zip(picks, start, strict=True)
+                target = (row, *(slice(pick.start - first, pick.stop - first) for pick, first in inner))
+                yield Box(row, (*picks, *inner_picks), target)
 
     def _check_size(self, values: int) -> None:
-        """No memory is taken because a header says so: what is stored must be plausible."""
+        """Refuse to allocate memory for more values than the stored bytes can plausibly hold."""
         size = values * self.dtype.itemsize
         if size > limits.max_bytes():
             stored = self._stored()
@@ -147,58 +147,58 @@ class Array:
 
 
 class Box(NamedTuple):
-    """One box of several that are read together: what is taken, and where it goes."""
+    """A box of several that are read together: its selection, and its target in the output."""
 
-    # None: it is the only one.
+    # Number of the box; None if there is only one.
     row: int | None
     picks: Picks
     target: tuple[Any, ...]
 
     @contextlib.contextmanager
-    def named(self) -> Iterator[None]:
-        """An error says the number of the box as its sample."""
+    def add_to_errors(self) -> Iterator[None]:
+        """Set the number of the box as the sample of errors."""
         try:
             yield
         except BatchplantError as error:
             if self.row is None:
                 raise
-            # Another thread may have been given the very same exception.
-            mine = copy.copy(error)
-            mine.sample = self.row
-            raise mine from None
+            # Another thread may raise the very same exception.
+            box_error = copy.copy(error)
+            box_error.sample = self.row
+            raise box_error from None
 
 
-def _again(reader: Any, field: str) -> Array:
-    found: Array = reader.array(field)
-    return found
+def _from_reader(reader: Any, field: str) -> Array:
+    array: Array = reader.array(field)
+    return array
 
 
 def picks_of(key: Any, shape: tuple[int, ...]) -> tuple[Picks, tuple[int, ...]]:
-    """What a key takes of each axis, and the shape of the result, which has no axis for a number."""
+    """Return the selection of each axis, and the shape of the result, which has no axis for a number."""
     keys = list(key) if isinstance(key, tuple) else [key]
-    dots = [at for at, one in enumerate(keys) if one is Ellipsis]
+    dots = [position for position, entry in enumerate(keys) if entry is Ellipsis]
     if len(dots) > 1:
         raise OptionError("only one ellipsis (…) can stand in an index")
     missing = len(shape) - len(keys) + len(dots)
     if missing < 0:
         raise SampleIndexError(f"{len(keys) - len(dots)} indices for an array of {len(shape)} axes")
-    at = dots[0] if dots else len(keys)
-    keys[at : at + len(dots)] = [slice(None)] * missing
+    first = dots[0] if dots else len(keys)
+    keys[first : first + len(dots)] = [slice(None)] * missing
     picks: list[range] = []
     sizes: list[int] = []
-    for axis, (one, size) in enumerate(zip(keys, shape, strict=True)):
-        if isinstance(one, slice):
+    for axis, (index, size) in enumerate(zip(keys, shape, strict=True)):
+        if isinstance(index, slice):
             try:
-                picks.append(range(size)[one])
+                picks.append(range(size)[index])
             except (TypeError, ValueError) as error:
                 raise OptionError(f"axis {axis}: {error}") from None
             sizes.append(len(picks[-1]))
             continue
         try:
-            number = operator.index(one)
+            number = operator.index(index)
         except TypeError:
-            raise OptionError(f"an array is sliced with numbers, slices and …, not with {one!r}") from None
-        if isinstance(one, bool | np.bool_):
+            raise OptionError(f"an array is sliced with numbers, slices and …, not with {index!r}") from None
+        if isinstance(index, bool | np.bool_):
             raise OptionError("an array is not indexed with True or False")
         if not -size <= number < size:
             raise SampleIndexError(f"index {number} is out of range for axis {axis}, which has {size}")

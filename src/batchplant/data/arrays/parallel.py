@@ -1,4 +1,4 @@
-"""Work on many chunks at a time, in threads that all arrays share."""
+"""Parallel work on chunks, in threads that all arrays share."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-# Less than this is done before another thread has begun.
-ALONE_BYTES = 256 << 10
+# Work on fewer bytes ends before another thread would begin.
+MIN_PARALLEL_BYTES = 256 << 10
 _LOCK = threading.Lock()
 _POOL: ThreadPoolExecutor | None = None
 
 
 def _reset() -> None:
-    """The threads are the other process's."""
+    """Forget the threads, which a forked process does not have."""
     global _LOCK, _POOL
     _LOCK, _POOL = threading.Lock(), None
 
@@ -27,20 +27,20 @@ os.register_at_fork(after_in_child=_reset)
 
 
 def each(work: Callable[[T], None], items: Sequence[T], size: int) -> None:
-    """Do this for every item, in this thread and as many others as there are processors for.
+    """Call ``work`` for every item, in this thread and up to one more per processor.
 
-    ``size``: the bytes that this is about. The first exception ends it.
+    ``size``: bytes of all items. The first exception ends it.
     """
     global _POOL
     cpus = len(os.sched_getaffinity(0))
-    helpers = min(len(items), cpus) - 1 if size > ALONE_BYTES else 0
-    left = deque(items)
+    helpers = min(len(items), cpus) - 1 if size > MIN_PARALLEL_BYTES else 0
+    waiting = deque(items)
     failed: list[BaseException] = []
 
     def drain() -> None:
         while not failed:
             try:
-                item = left.popleft()
+                item = waiting.popleft()
             except IndexError:
                 return
             try:
@@ -57,6 +57,6 @@ def each(work: Callable[[T], None], items: Sequence[T], size: int) -> None:
     started = [_POOL.submit(drain) for _ in range(helpers)]
     drain()
     # Those that have not begun have nothing left to do.
-    wait([one for one in started if not one.cancel()])
+    wait([task for task in started if not task.cancel()])
     if failed:
         raise failed[0]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from ...codecs.cells import cell_bytes, decode_cell
-from ...data.quarantine import place_of
+from ...data.quarantine import locate
 from ...data.reader import Reader
 from ...errors import BatchplantError, Problem, shown
 from ...schema import Field
@@ -56,7 +56,7 @@ class Comparison:
                 pair = (self.reader.schema[name], mine[name]), (self.other.schema[name], theirs[name])
                 if not _same(*pair, row):
                     self._found += 1
-                    where = place_of(self.reader, number).path
+                    where = locate(self.reader, number).path
                     yield Problem(f"it differs from {self.other.path}", where, number, name), True
             if self._found >= self._most:
                 return

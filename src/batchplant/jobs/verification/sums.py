@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...data.concat import Concat
-from ...data.quarantine import place_of
+from ...data.quarantine import locate
 from ...data.reader import Reader, View
 from ...errors import BatchplantError, DamagedError, Problem
 from ...schema import Schema
@@ -103,4 +103,4 @@ def wrong_sums(reader: Reader, columns: Columns, rows: I64, known: Sums) -> Iter
             sample, name = int(rows[row]), known.fields[column]
             spans = reader.spans(name, [sample])
             offset = None if spans is None else int(spans.start[0])
-            yield Problem("the checksum is wrong", place_of(reader, sample).path, sample, name, offset)
+            yield Problem("the checksum is wrong", locate(reader, sample).path, sample, name, offset)

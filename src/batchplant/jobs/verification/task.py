@@ -14,7 +14,7 @@ import numpy as np
 
 from ...codecs.cells import decode_cell
 from ...data.concat import Concat, shifted
-from ...data.quarantine import place_of
+from ...data.quarantine import locate
 from ...data.reader import Reader
 from ...data.tensors import is_tensors, text_of
 from ...errors import BatchplantError, DataError, Problem
@@ -175,9 +175,7 @@ def _same_names(reader: Reader) -> Iterator[Problem]:
         for at in range(columns.rows):
             name = text_of(columns["name"], at)
             if name in seen:
-                yield Problem(
-                    f"two tensors are called {name[:200]!r}", place_of(reader, row).path, row, "name"
-                )
+                yield Problem(f"two tensors are called {name[:200]!r}", locate(reader, row).path, row, "name")
             seen.add(name)
             row += 1
 
@@ -191,7 +189,7 @@ def _undecodable(reader: Reader, columns: Columns, row: int, sample: int) -> lis
             if isinstance(field, Audio | Video) and hasattr(value, "check"):
                 value.check()
         except BatchplantError as error:
-            path, offset = place_of(reader, sample).path, error.offset
+            path, offset = locate(reader, sample).path, error.offset
             if offset is None and error.path is None:
                 offset = _start(reader, name, sample, path)
             found.append(Problem.of(error.at(path=path, sample=sample, field=name, offset=offset)))
