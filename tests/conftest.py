@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import gc
 import importlib
@@ -48,29 +47,22 @@ if hypothesis:
     hypothesis.settings.load_profile("thorough" if EXHAUSTIVE else "quick")
 
 
-# In a quick run, a test that is parametrised runs with so many of its parameter sets.
-QUICK_VARIANTS = 2
-
-
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--quick",
         action="store_true",
-        help=f"at most {QUICK_VARIANTS} parameter sets of each test; tests that start processes are skipped",
+        help="the first parameter set of each test; tests that start processes are skipped",
     )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not config.getoption("quick"):
         return
-    counts: collections.Counter[tuple[object, str]] = collections.Counter()
-    chosen: list[pytest.Item] = []
+    chosen: dict[tuple[object, str], pytest.Item] = {}
     for item in items:
-        key = item.parent, getattr(item, "originalname", item.name)
-        counts[key] += not item.get_closest_marker("exhaustive")
-        if counts[key] <= QUICK_VARIANTS:
-            chosen.append(item)
-    items[:] = chosen
+        if not item.get_closest_marker("exhaustive"):
+            chosen.setdefault((item.parent, getattr(item, "originalname", item.name)), item)
+    items[:] = chosen.values()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -21,6 +21,7 @@ from batchplant.cli.bench import chunks
 from batchplant.tools.measure import chunks as measuring
 from batchplant.tools.measure.serving import serving
 from processes import PATIENCE
+from variants import exhaustive
 
 COUNT, WIDTH = 512, 256
 QUICK = ["--seconds", "0.001", "--rounds", "1", "--quiet"]
@@ -81,7 +82,7 @@ def run_json(capsys: pytest.CaptureFixture[str], *argv: object) -> dict[str, Any
 
 @pytest.mark.parametrize(
     "name",
-    ["hdf5", "zarr", *(pytest.param(one, marks=pytest.mark.exhaustive) for one in ("parquet", "webdataset"))],
+    ["zarr", *exhaustive("hdf5", "parquet", "webdataset")],
 )
 def test_what_is_fetched_is_counted(
     name: str, dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

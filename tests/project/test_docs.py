@@ -34,6 +34,8 @@ EXAMPLES = [
 ]
 # Pages that encode every image in many ways; theirs are smaller.
 ENCODING = ("choosing-a-codec", "images", "exercise-image-formats", "exercise-imagenet-beton")
+# Pages that crop or show the size of the images, which are larger there.
+SIZED = ("quickstart", "stats", "from-ffrecord")
 # Pages that speak to a bucket, s3://my-bucket.
 REMOTE = ("data-in-a-bucket",)
 # Their formats and engines have many tests of their own, and these pages take seconds each.
@@ -107,8 +109,9 @@ def workplace(
     """A current folder with the folders that the examples speak of: photos, mixed and broken."""
     if page.stem in REMOTE:
         request.getfixturevalue("my_bucket")
+    size = 150 if page.stem in ENCODING else 400 if page.stem in SIZED else 200
     for name in ("photos", "broken"):
-        shutil.copytree(photos(150 if page.stem in ENCODING else 400), tmp_path / name)
+        shutil.copytree(photos(size), tmp_path / name)
     images = sorted((tmp_path / "broken").rglob("*.jpg"))
     for number, content in ((23, images[23].read_bytes()[:300]), (38, b""), (46, b"hello\n")):
         images[number].write_bytes(content)

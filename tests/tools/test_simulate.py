@@ -28,6 +28,7 @@ from batchplant.tools.simulation.data import Dataset, Orders
 from batchplant.tools.simulation.network import Clock, Link, Way
 from batchplant.tools.simulation.ranks import Loops, Rank
 from processes import PATIENCE
+from variants import exhaustive
 
 # Two whole epochs of it are simulated in a moment.
 SMALL = Plan().but(
@@ -316,7 +317,7 @@ def _data(spans: Any) -> tuple[int, int]:
     return int(spans.start.min()), int(spans.start.max()) + 1
 
 
-@pytest.mark.parametrize("order", ["random", "quasi_random"])
+@pytest.mark.parametrize("order", ["random", *exhaustive("quasi_random")])
 def test_a_plan_of_a_tar_file_tells_bytes_and_requests_of_two_ranks(
     order: str, web: Any, tmp_path: Path
 ) -> None:
