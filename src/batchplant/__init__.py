@@ -71,6 +71,9 @@ from .storage import index
 from .storage.limits import max_bytes, max_pixels
 
 if TYPE_CHECKING:
+    from . import loading as loading
+    from . import ops as ops
+    from . import order as order
     from .data.expressions import col
     from .data.join import join
     from .data.mix import Mix

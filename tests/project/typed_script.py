@@ -8,6 +8,10 @@ field = reader.schema["label"]
 if isinstance(field, bp.Int):
     number: int = field.number("cat")
 loader = bp.Loader(reader, 32, order="random", seed=1)
+narrowed = bp.Loader(
+    reader, 32, order=bp.order.QuasiRandom(window=64), decode=bp.DecodeOptions(fast_scale=True),
+    cache=bp.DecodedCache("2GB"), workers=[0, 1],
+)  # fmt: skip
 for batch in loader:
     keys: list[str] = list(batch)
     images = batch["image"]
