@@ -31,7 +31,7 @@ help:
 	@echo 'make setup   build everything into .venv (the other targets do so themselves)'
 	@echo 'make demo    see batchplant at work'
 	@echo 'make test    run the tests            (PYTEST_ARGS="tests/native -k crc")'
-	@echo 'make quick   run most tests with few parameters, and none that starts a process'
+	@echo 'make quick   run most tests with one set of parameters, and none that starts a process'
 	@echo 'make test-all  run the exhaustive ones too, which take an hour'
 	@echo 'make test-gpu  run the tests that need a CUDA device'
 	@echo 'make check   lint, types and layers'
@@ -57,7 +57,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= $(PY) -m pytest -n auto --dist worksteal
 test: setup
 	@$(PYTEST) --durations 10 $(PYTEST_ARGS)
 
-# For the inner loop: no servers and no processes, and of each test the first parameters only.
+# For the inner loop: no servers and no processes, of each test the first parameters only, and nothing that measures.
 quick: setup
 	@$(PYTEST) --quick $(PYTEST_ARGS)
 

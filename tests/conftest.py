@@ -55,12 +55,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+# A quick run leaves out what measures, draws or looks at the repository as a whole.
+NOT_QUICK = ("tests/tools/", "tests/project/", "tests/cli/test_bench")
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not config.getoption("quick"):
         return
     chosen: dict[tuple[object, str], pytest.Item] = {}
     for item in items:
-        if not item.get_closest_marker("exhaustive"):
+        # A suite that wraps another one has the same parser behind a compression.
+        wraps = getattr(getattr(item, "cls", None), "wraps", False)
+        if not (wraps or item.nodeid.startswith(NOT_QUICK) or item.get_closest_marker("exhaustive")):
             chosen.setdefault((item.parent, getattr(item, "originalname", item.name)), item)
     items[:] = chosen.values()
 
