@@ -69,7 +69,7 @@ PLAN = (
 import json, sys, time
 import numpy as np
 from batchplant import order
-from batchplant.schema.columns import Spans
+from batchplant.storage.spans import Spans
 from batchplant.jobs.conversion.plan import plan
 from batchplant.data.reader import Reader
 from batchplant.schema import Bytes, Int, Schema

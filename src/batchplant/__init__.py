@@ -66,9 +66,10 @@ from .schema import (
     Uuid,
     Video,
 )
-from .schema.columns import Columns, Masked, Ragged, Spans
+from .schema.columns import Columns, Masked, Ragged
 from .storage import index
 from .storage.limits import max_bytes, max_pixels
+from .storage.spans import Spans
 
 if TYPE_CHECKING:
     from . import loading as loading

@@ -13,7 +13,7 @@ import pytest
 
 import batchplant
 from batchplant.cli import main
-from batchplant.storage.remote import opened
+from batchplant.storage.remote import RemoteSource
 from batchplant.storage.remote.blocks import CHUNK_BYTES
 from batchplant.storage.remote.disk import DiskCache
 from batchplant.storage.work import partial_folder, write_note
@@ -211,8 +211,10 @@ def epoch(url: str, proxy: Proxy, cache: Path, order: str) -> list[tuple[int, in
     """Read everything once, in a reader of its own; gives the ranges that it asked for."""
     with batchplant.open(url, endpoint=proxy.endpoint, cache=str(cache)) as reader:
         # Tables that opening asked for are no part of the epoch.
-        source = opened(reader.path)
-        assert source is not None
+        spans = reader.ranges(None, [0])
+        assert spans is not None
+        source = spans.sources[0]
+        assert isinstance(source, RemoteSource)
         for block in list(source.blocks[1].blocks.values()):
             block.future.result()
         before = len(proxy.requests)

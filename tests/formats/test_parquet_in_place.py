@@ -121,7 +121,7 @@ def asked(monkeypatch):
     monkeypatch.setattr(MappedSource, "_in_memory", lambda *_: False)
     monkeypatch.setattr(MappedSource, "prefixed_sizes", noted)
     monkeypatch.setattr(
-        MappedSource, "will_need", lambda self, *runs: found["read"].append(np.stack(runs, 1))
+        MappedSource, "request", lambda self, *runs, **_: found["read"].append(np.stack(runs, 1)) or 0
     )
     return found
 

@@ -10,9 +10,8 @@ import pytest
 
 import batchplant as bp
 import processes
-from batchplant import ops
+from batchplant import Spans, ops
 from batchplant.codecs.media.image_rules import ImageOptions
-from batchplant.data.reader import Spans
 from batchplant.errors import DecodeError, OptionError
 from batchplant.interop.gpu.split import FIRST_TRIAL_BATCHES, Split
 from batchplant.loading.loader import Loader
@@ -672,14 +671,14 @@ def test_raw_images_that_are_not_what_they_say(raw, device):
             found = self._reader.spans(field, ids)
             shape = found.shape.copy()
             shape[ids == 4] *= (100, 1, 1)
-            return Spans(found.files, found.start, found.size, found.file, shape)
+            return Spans(found.sources, found.start, found.size, found.file, shape)
 
     for decode in (None, "auto"):
         loader = Loader(
             raw, 5, pipelines={"image": [ops.RandomResizedCrop(16)]}, device=device, decode=decode,
             on_error="skip", ids=True,
         )  # fmt: skip
-        loader._executor.locator._reader = Lying(loader.reader)
+        loader._executor.reader = Lying(loader.reader)
         ids = [int(one) for batch in loader for one in batch["ids"]]
         assert ids == [n for n in range(30) if n != 4]
         assert [(one.sample, one.field) for one in loader.skipped] == [(4, "image")]

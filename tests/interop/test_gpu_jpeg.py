@@ -20,8 +20,8 @@ pillow = pytest.importorskip("PIL.Image")
 
 from batchplant.interop.gpu import jpeg as gpu_jpeg  # noqa: E402
 from batchplant.loading.images import Request  # noqa: E402
-from batchplant.loading.locate import Located  # noqa: E402
 from batchplant.loading.stage import Target  # noqa: E402
+from batchplant.storage.spans import Located  # noqa: E402
 
 
 def jpeg(rng, width, height, *, noise=True, **options):

@@ -34,8 +34,9 @@ from batchplant.jobs.conversion import run, spills, task
 from batchplant.jobs.conversion.job import Job
 from batchplant.jobs.conversion.plan import _filled
 from batchplant.jobs.engines.base import TRIES
-from batchplant.schema.columns import I64, Spans
+from batchplant.schema.columns import I64
 from batchplant.storage import Partial
+from batchplant.storage.spans import Spans
 from batchplant.testing.cases import jpeg
 from processes import PATIENCE, run_together, start
 from variants import exhaustive

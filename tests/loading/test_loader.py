@@ -33,7 +33,7 @@ from batchplant.loading import executor
 from batchplant.loading.advice import ADVICE, advise
 from batchplant.loading.executor import PRODUCERS
 from batchplant.loading.loader import Loader
-from batchplant.loading.locate import Locator
+from batchplant.loading.locate import locate
 from batchplant.loading.on_cpu import BufferPool
 from batchplant.loading.plan import Pipe
 from batchplant.ops import Draws
@@ -314,21 +314,27 @@ def test_an_argument_that_is_not_there(raw):
             Loader(raw, 6, **{wrong: 1})
 
 
-def test_few_files_are_mapped_at_a_time(tmp_path, monkeypatch):
-    monkeypatch.setattr("batchplant.loading.locate.MAPPED_FILES", 5)
-    count = 30
+def test_few_files_are_mapped_at_a_time(tmp_path):
+    count = 150
     path = image_folder(tmp_path / "jpeg", count, ("png", "jpeg"), height=4, width=5)
     reader = bp.open(path)
     whole = [reader[n]["image"] for n in range(count)]
-    # Of a batch of many files none is mapped, of others some stay.
-    for size, most in ((6, 0), (3, 10)):
-        assert np.array_equal(np.concatenate([batch["image"] for batch in Loader(reader, size)]), whole)
-        locator = Locator(reader)
+
+    def mapped():
+        with open("/proc/self/maps") as file:
+            return sum(str(tmp_path) in line for line in file)
+
+    # Of a batch of many files none is mapped, of others some stay until the reader is closed.
+    for size, most in ((75, 0), (50, 128)):
         for some in np.arange(count).reshape(-1, size):
-            cells = locator.find("image", some)
+            cells = locate(reader, "image", some)
             found = [image.decode(cells.cell(row)) for row in range(size)]
             assert np.array_equal(found, [whole[number] for number in some])
-        assert len(locator._maps) == most
+        del cells
+        assert mapped() == most
+        assert np.array_equal(np.concatenate([batch["image"] for batch in Loader(reader, size)]), whole)
+    reader.close()
+    assert mapped() == 0
 
 
 def test_two_files_as_one(tmp_path):

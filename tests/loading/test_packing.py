@@ -438,7 +438,7 @@ def test_tokens_that_lie_in_memory_are_not_read(
     monkeypatch.setattr(loader._packing.filler, "_mapped_tokens", in_place)
     batches = [*loader, *loader]
     assert len(taken) == len(batches)
-    monkeypatch.setattr("batchplant.loading.packing.mapped_source", lambda path: None)
+    monkeypatch.setattr("batchplant.loading.packing.RowFiller._in_memory", lambda *_: False)
     again = batchplant.Loader(tmp_path / "docs.idx", 3, **options)
     for one, other in zip(batches, [*again, *again], strict=True):
         assert one.keys() == other.keys()

@@ -3,6 +3,7 @@
 import os
 import sys
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -12,11 +13,11 @@ import processes
 from batchplant import _native, ops
 from batchplant.codecs.media import audio
 from batchplant.errors import DecodeError
-from batchplant.loading import readahead
-from batchplant.loading.readahead import Shared
-from batchplant.storage.local import MappedSource, mapped_source
-from batchplant.storage.staged import Staged
-from batchplant.storage.together import BLOCK, aligned_memory, read_together
+from batchplant.loading.locate import locate
+from batchplant.loading.prefetch import PrefetchTuning, local, make_prefetcher
+from batchplant.loading.prefetch.local import LocalPrefetcher
+from batchplant.storage.local import MappedSource, ReadaheadRun
+from batchplant.storage.readahead import BLOCK_BYTES, aligned_memory, read_spans
 from batchplant.testing.cases import jpeg
 from loaders import all_cold, write_jpeg, write_raw
 from processes import PATIENCE
@@ -73,11 +74,12 @@ def test_the_kernel_is_asked_to_read_ahead(kind, tmp_path, monkeypatch, cold):
         pytest.importorskip("lmdb")
     path, asked = dataset(kind, tmp_path), []
 
-    def noted(self, starts, sizes, each=False):
+    def noted(self, starts, sizes, thorough=False):
         if threading.current_thread().name.startswith("batchplant-readahead"):
             asked.append(len(starts))
+        return int(sizes.sum())
 
-    monkeypatch.setattr(MappedSource, "will_need", noted)
+    monkeypatch.setattr(MappedSource, "request", noted)
     assert len(batches(path, page_cache=True)) == 4
     assert sum(asked) == 20
 
@@ -100,46 +102,50 @@ def test_a_damaged_image_is_named_as_ever(tmp_path, cold):
     assert sum(len(one["ids"]) for one in left) == 19
 
 
-class Waiting(readahead.Readahead):
-    """Tells when it has begun to read for a batch, and when it has nothing to do."""
-
-    def __init__(self, *args, **options):
-        super().__init__(*args, **options)
-        self.begun, self.idle = [], threading.Semaphore(0)
-
-    def _read(self, number):
-        self.begun.append(number)
-        super()._read(number)
-
-    def _has_room(self):
-        if not super()._has_room() and not self._busy:
-            self.idle.release()
-            return False
-        return super()._has_room()
+def eventually(condition):
+    """Threads come to it, and stay there."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    time.sleep(0.05)
+    assert condition()
 
 
-def test_batches_ahead_are_read_before_any_is_made(tmp_path, monkeypatch, cold):
-    monkeypatch.setattr(readahead, "AHEAD", 1)
+class NotedShard:
+    """A shard that notes which batches it is asked for."""
+
+    def __init__(self, shard):
+        self._shard, self.numbers = shard, []
+
+    def has(self, number):
+        return self._shard.has(number)
+
+    def batch(self, number):
+        self.numbers.append(number)
+        return self._shard.batch(number)
+
+
+def test_batches_ahead_are_read_before_any_is_made(tmp_path, cold):
     path = write_jpeg(tmp_path / "data.beton")
     loader = bp.Loader(path, 2, pipelines={"image": PIPELINE})
-    executor = loader._executor
-    shard, staged = loader._shard(0, 0), mapped_source(path).staged
-    ahead = Waiting(executor, None, shard, direct=True)
+    shard = NotedShard(loader._shard(0, 0))
+    [source] = loader.reader.spans("image").sources
+    ahead = LocalPrefetcher(loader._executor, None, shard, direct=True, tuning=PrefetchTuning(local_bytes=1))
     ahead.start()
-    assert ahead.idle.acquire(timeout=PATIENCE)
     # Nobody has asked for a batch, and three of ten are there; no more, for there is room for no more.
-    assert sorted(ahead.begun) == [0, 1, 2]
-    assert len(staged._held) == 3
+    eventually(lambda: len(cold) == 3)
+    assert sorted(shard.numbers) == [0, 1, 2]
     ahead.wait(0)
-    found = executor.locator.find("image", np.concatenate([shard.batch(0), shard.batch(9)]))
+    found = locate(loader.reader, "image", np.concatenate([shard.batch(0), shard.batch(9)]))
     # The first two of what was read ahead, the others from the file.
-    assert found.base.tolist() == [1, 1, 0, 0]
+    assert [found.bases[base] is source.data for base in found.base] == [False, False, True, True]
     assert found.cell(1).tobytes() == bytes(loader.reader.read([1], ["image"])["image"][0])
     ahead.done(0)
     ahead.wait(3)
-    assert sorted(ahead.begun)[3] == 3
+    assert len(cold) >= 4
     ahead.close()
-    assert not staged
+    eventually(lambda: not source.buffers)
     loader.close()
 
 
@@ -156,13 +162,13 @@ def write_row_groups(path, rows=120, **options):
 @pytest.fixture
 def read(monkeypatch, cold):
     """(start, size) of all that was read together."""
-    found, inner = [], readahead.read_together
+    found, inner = [], local.read_spans
 
-    def noted(spans, take, *, direct):
+    def noted(spans, allocate, *, direct):
         found.extend(zip(spans.start.tolist(), spans.size.tolist(), strict=True))
-        return inner(spans, take, direct=direct)
+        return inner(spans, allocate, direct=direct)
 
-    monkeypatch.setattr(readahead, "read_together", noted)
+    monkeypatch.setattr(local, "read_spans", noted)
     return found
 
 
@@ -185,33 +191,31 @@ def test_row_groups_past_the_page_cache(order, tmp_path, monkeypatch, cold):
         for name in one:
             np.testing.assert_array_equal(one[name], other[name])
     assert cold
-    assert mapped_source(path) is None or not mapped_source(path).staged
 
 
-def test_a_row_group_is_read_once_for_the_batches_that_share_it(tmp_path, monkeypatch, read):
-    monkeypatch.setattr(readahead, "AHEAD", 1)
+def test_a_row_group_is_read_once_for_the_batches_that_share_it(tmp_path, read):
     path = write_row_groups(tmp_path / "data.parquet")
     column = column_of(path)
     loader = bp.Loader(path, 12, pipelines={"image": PIPELINE})
-    shard, staged = loader._shard(0, 0), mapped_source(path).staged
-    ahead = Waiting(loader._executor, None, shard, direct=True)
+    shard = NotedShard(loader._shard(0, 0))
+    [source] = loader.reader.ranges(["image"], [0]).sources
+    ahead = LocalPrefetcher(loader._executor, None, shard, direct=True, tuning=PrefetchTuning(local_bytes=1))
     ahead.start()
-    assert ahead.idle.acquire(timeout=PATIENCE)
     # Batches of 12, in order: the third needs the second row group.
-    assert sorted(ahead.begun) == [0, 1, 2]
+    eventually(lambda: len(read) == 2)
+    assert sorted(shard.numbers) == [0, 1, 2]
     assert sorted(read) == column[:2]
-    assert len(staged._held) == 2
     for number in range(3):
-        found = loader._executor.locator.find("image", shard.batch(number))
-        assert found.base.min() > 0
+        found = locate(loader.reader, "image", shard.batch(number))
+        assert not any(found.bases[base] is source.data for base in found.base)
     ahead.done(0)
     ahead.done(1)
     # The third needs the first row group too.
-    assert staged.view(column[0][0], 10) is not None
+    assert source.buffers.view(column[0][0], 10) is not None
     ahead.done(2)
-    assert staged.view(column[0][0], 10) is None
+    assert source.buffers.view(column[0][0], 10) is None
     ahead.close()
-    assert not staged
+    eventually(lambda: not source.buffers)
     loader.close()
 
 
@@ -223,15 +227,14 @@ def test_images_of_row_groups_beside_those_of_files(tmp_path, monkeypatch, cold)
         (tmp_path / "folder" / f"{n:03}.jpg").write_bytes(jpeg(30, 20 + n % 5))
     files = bp.open(tmp_path / "folder").rename({"image": "file"})
     pipelines = {"image": PIPELINE, "file": PIPELINE}
-    use, partly = Shared.use, []
+    use, partly = local.SharedReads.use, []
 
     def every_second(self, number, spans):
-        found = use(self, number, spans)
-        partly.append(found.any())
-        found[::2] = False
-        return found
+        missing = use(self, number, spans)
+        partly.append(len(missing) < len(spans))
+        return np.union1d(missing, np.arange(0, len(spans), 2))
 
-    monkeypatch.setattr(Shared, "use", every_second)
+    monkeypatch.setattr(local.SharedReads, "use", every_second)
     for order in ("sequential", "quasi_random"):
         found = [
             batches(
@@ -249,7 +252,7 @@ def test_images_of_row_groups_beside_those_of_files(tmp_path, monkeypatch, cold)
 def test_row_groups_that_are_much_of_the_memory_go_through_the_page_cache(
     memory, shared, tmp_path, monkeypatch, read
 ):
-    monkeypatch.setattr(readahead, "memory", lambda: memory)
+    monkeypatch.setattr(local, "memory", lambda: memory)
     path = write_row_groups(tmp_path / "data.parquet")
     column = column_of(path)
     want = batches(path, 20, order="sequential", page_cache=True)
@@ -279,20 +282,22 @@ def test_row_groups_that_nobody_finds_images_in_are_left_to_who_reads_them(first
 def test_what_is_in_memory_is_looked_at_now_and_then(kind, most, tmp_path, monkeypatch):
     """Of row groups after many bytes, or batches: a few may have been read for the first of them."""
     monkeypatch.setattr(MappedSource, "_in_memory", lambda *_: True)
-    monkeypatch.setattr(readahead, "MOST", most)
     path = tmp_path / f"data.{kind}"
     path = write_jpeg(path, 600) if kind == "beton" else write_row_groups(path, rows=600)
     loader = bp.Loader(path, 5, pipelines={"image": PIPELINE})
-    ahead = Waiting(loader._executor, None, loader._shard(0, 0), direct=True)
-    while (number := ahead._claim()) is not None and number < 110:
-        ahead._busy.discard(number)
-        ahead._read(number)
-        ahead._wanted = number
+    shard = NotedShard(loader._shard(0, 0))
+    tuning = PrefetchTuning(max_local_read_bytes=most, local_threads=1)
+    ahead = LocalPrefetcher(loader._executor, None, shard, direct=True, tuning=tuning)
+    ahead.start()
+    for number in range(110):
+        ahead.wait(number)
+        ahead.done(number)
     ahead.close()
     loader.close()
-    sure = readahead.FORESEEN if (kind, most) == ("parquet", 1 << 40) else readahead.SURE
-    rest = range(-(-sure // readahead.LOOKED_AT) * readahead.LOOKED_AT, 110, readahead.LOOKED_AT)
-    assert ahead.begun == [*range(sure), *rest]
+    sure = tuning.max_local_batches if (kind, most) == ("parquet", 1 << 40) else tuning.resident_batches
+    step = tuning.resident_check_interval
+    expected = [*range(sure), *range(-(-sure // step) * step, 110, step)]
+    assert shard.numbers[: len(expected)] == expected
 
 
 def test_page_cache_is_yes_or_no(tmp_path):
@@ -301,13 +306,13 @@ def test_page_cache_is_yes_or_no(tmp_path):
 
 
 def test_more_than_memory_is_read_past_the_page_cache(tmp_path, monkeypatch):
-    assert 0 < readahead.memory() <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert 0 < local.memory() <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     loader = bp.Loader(write_jpeg(tmp_path / "data.beton"), 2)
     shard = loader._shard(0, 0)
 
     def is_direct(memory, page_cache=None):
-        monkeypatch.setattr(readahead, "memory", lambda: memory)
-        return readahead.make_readahead(loader._executor, None, shard, page_cache).direct
+        monkeypatch.setattr(local, "memory", lambda: memory)
+        return make_prefetcher(loader._executor, None, shard, page_cache=page_cache).direct
 
     size = int(loader.reader.spans("image").size.sum())
     assert [is_direct(size // 4), is_direct(10 * size)] == [True, False]
@@ -323,18 +328,20 @@ def test_what_parquet_takes_is_told_by_its_footer(tmp_path, monkeypatch):
     size = sum(chunk.size for group in loader.reader._parts[0].footer.groups for chunk in group.chunks)
     for indices, needed in ((None, size), (np.arange(5), size / 4)):
         for memory, direct in ((needed, True), (2 * needed, False)):
-            monkeypatch.setattr(readahead, "memory", lambda memory=memory: memory)
-            assert readahead.make_readahead(loader._executor, indices, shard, None).direct is direct
+            monkeypatch.setattr(local, "memory", lambda memory=memory: memory)
+            assert make_prefetcher(loader._executor, indices, shard).direct is direct
     loader.close()
 
 
 EPOCH = """
+import functools
 import sys
 import batchplant as bp
-from batchplant.loading import readahead
+from batchplant.loading import epoch
+from batchplant.loading.prefetch import PrefetchTuning
 
 # However slow the batches are made.
-readahead.AHEAD = 2 << 20
+epoch.make_prefetcher = functools.partial(epoch.make_prefetcher, tuning=PrefetchTuning(local_bytes=2 << 20))
 
 def anonymous():
     with open("/proc/self/status") as file:
@@ -342,7 +349,7 @@ def anonymous():
 
 loader = bp.Loader(sys.argv[1], 8, order="random", page_cache=False, workers=1)
 seen = []
-for epoch in range(2):
+for _ in range(2):
     for batch in loader:
         seen.append(anonymous())
         del batch
@@ -356,7 +363,7 @@ def test_memory_is_bounded_and_the_page_cache_left_alone(tmp_path):
         os.fdatasync(file.fileno())
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     data = np.memmap(path, np.uint8, "r")
-    starts = np.arange(0, len(data) - BLOCK, 64 * BLOCK)
+    starts = np.arange(0, len(data) - BLOCK_BYTES, 64 * BLOCK_BYTES)
     one = np.ones(1, dtype=np.int64)
 
     def resident():
@@ -457,8 +464,8 @@ def test_what_samples_share_stays(kind, past, tmp_path, monkeypatch):
     shard = loader._shard(0, 0)
 
     def made(page_cache, memory=1 << 40):
-        monkeypatch.setattr(readahead, "memory", lambda: memory)
-        return list(readahead.make_readahead(loader._executor, None, shard, page_cache).past)
+        monkeypatch.setattr(local, "memory", lambda: memory)
+        return list(make_prefetcher(loader._executor, None, shard, page_cache=page_cache).direct_fields)
 
     assert [made(None), made(True), made(False)] == [[], [], past]
     assert [made(None, memory=1000), made(True, memory=1000)] == [past, []]
@@ -472,8 +479,8 @@ def test_a_table_is_read_through_the_page_cache(tmp_path):
         for n in range(100):
             out.append({"a": np.full(10, n, np.float32), "label": n})
     loader = bp.Loader(path, 4)
-    made = readahead.make_readahead(loader._executor, None, loader._shard(0, 0), False)
-    assert (list(made.past), made.direct) == ([], False)
+    made = make_prefetcher(loader._executor, None, loader._shard(0, 0), page_cache=False)
+    assert (list(made.direct_fields), made.direct) == ([], False)
     loader.close()
 
 
@@ -508,7 +515,7 @@ def staged_of(source, *runs):
     for (start, end), place in zip(runs, places.tolist(), strict=True):
         # Not what the file has there: so it is seen who was asked.
         memory[place : place + end - start] = ~source.data[start:end]
-    return Staged(memory, starts, ends, places)
+    return ReadaheadRun(memory, starts, ends, places)
 
 
 def test_what_was_read_ahead_is_found_by_its_place(tmp_path):
@@ -517,8 +524,8 @@ def test_what_was_read_ahead_is_found_by_its_place(tmp_path):
     path.write_bytes(want.tobytes())
     source = MappedSource(str(path))
     first, second = staged_of(source, (100, 200), (1000, 2000)), staged_of(source, (2000, 2100))
-    source.staged.put("one", first)
-    source.staged.put("other", second)
+    source.buffers.add(first)
+    source.buffers.add(second)
     ahead = np.zeros(5000, bool)
     for start, end in ((100, 200), (1000, 2000), (2000, 2100)):
         ahead[start:end] = True
@@ -542,15 +549,14 @@ def test_what_was_read_ahead_is_found_by_its_place(tmp_path):
     data, places = source.placed(starts, sizes)
     assert data is source.data
     assert places is starts
-    for key in ("one", "other"):
-        assert source.staged.drop(key) is not None
-    assert source.staged.drop("one") is None
-    assert not source.staged
+    for run in (first, second, first):
+        source.buffers.remove(run)
+    assert not source.buffers
     assert np.array_equal(source.view(1000, 1000), want[1000:2000])
     source.close()
 
 
-def test_cells_of_several_files_are_read_together(tmp_path):
+def test_cells_of_several_files_are_read_spans(tmp_path):
     contents = [np.random.default_rng(n).bytes(20_000 + n) for n in range(3)]
     paths = []
     for number, content in enumerate(contents):
@@ -571,7 +577,7 @@ def test_cells_of_several_files_are_read_together(tmp_path):
         np.array([one[0] for one in cells], dtype=np.int32),
     )  # fmt: skip
     for direct in (False, True):
-        read = read_together(spans, aligned_memory, direct=direct)
+        read = read_spans(spans, aligned_memory, direct=direct)
         if read is None:
             assert direct
             pytest.skip("the file system has no reads past the page cache")
@@ -586,9 +592,9 @@ def test_cells_that_are_not_there_are_left_to_who_reads_them(tmp_path):
     path.write_bytes(bytes(5000))
     for start, size in ((4000, 1001), (-1, 5), (1 << 50, 5)):
         spans = bp.Spans([str(path)], np.array([start]), np.array([size]))
-        assert read_together(spans, aligned_memory, direct=False) is None
+        assert read_spans(spans, aligned_memory, direct=False) is None
     gone = bp.Spans([str(tmp_path / "gone")], np.array([0]), np.array([1]))
-    assert read_together(gone, aligned_memory, direct=False) is None
+    assert read_spans(gone, aligned_memory, direct=False) is None
 
 
 @pytest.mark.parametrize("ring", [True, False])

@@ -19,7 +19,6 @@ import batchplant as bp
 from batchplant.cli import main
 from batchplant.formats.base import records
 from batchplant.loading import locate
-from batchplant.storage.remote import opened
 from batchplant.storage.remote.blocks import CHUNK_BYTES
 from processes import PATIENCE
 from proxy import answers, reset, truncated
@@ -109,7 +108,7 @@ def test_what_fits_into_memory_is_fetched_once_whatever_the_order(at, made):
 def test_memory_is_bounded(at):
     with at(fetch_bytes=ROOM) as remote:
         loader = bp.Loader(remote, BATCH, order=QUASI_RANDOM)
-        pool = opened(remote.path).blocks[0]
+        pool = remote.ranges(None, [0]).sources[0].blocks[0]
         for _ in range(2):
             for batch in loader:
                 most = max(len(cell) for cell in batch["data"]) * BATCH

@@ -197,7 +197,7 @@ def test_what_is_not_in_memory_is_told(tmp_path):
     if _native.resident_fraction(opened.data, starts, sizes) == 1:
         pytest.skip("this file system keeps every file in memory")
     assert _native.resident_fraction(opened.data, starts, sizes) < 1
-    opened.will_need(starts, sizes)
+    opened.request(starts, sizes)
     opened.gather(starts, sizes)
     opened.data.sum()
     assert _native.resident_fraction(opened.data, starts, sizes) == 1
@@ -314,7 +314,7 @@ def test_a_file_that_others_own(cached, fetches, file, counted, monkeypatch):
     monkeypatch.setattr(local._native, "cached_fraction", lambda *_: cached, raising=False)
     assert [one.tobytes() for one in opened.gather(STARTS, SIZES)] == expected(file)
     assert len(counted) == fetches
-    opened.will_need(STARTS, SIZES)
+    opened.request(STARTS, SIZES)
 
 
 def test_a_file_that_became_shorter(tmp_path, counted):
@@ -350,11 +350,11 @@ def test_missing_cells_are_not_called_for(file, monkeypatch):
     monkeypatch.setattr(
         local._native, "will_need", lambda data, *runs: asked.append([one.tolist() for one in runs])
     )
-    opened.will_need(np.array([7, 300]), np.array([-1, 100]))
+    opened.request(np.array([7, 300]), np.array([-1, 100]))
     assert asked == [[[7, 300], [0, 100]]]
     monkeypatch.undo()
     # Of the kernel itself, which would refuse a run before the file's begin.
-    opened.will_need(np.array([0, 300]), np.array([-1, 100]))
+    opened.request(np.array([0, 300]), np.array([-1, 100]))
     assert opened.view(300, 100).tobytes() == file.read_bytes()[300:400]
 
 

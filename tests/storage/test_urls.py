@@ -21,7 +21,6 @@ import batchplant as bp
 from batchplant.formats import registry
 from batchplant.jobs.summary import summarize
 from batchplant.ops import CenterCrop
-from batchplant.storage.remote import opened
 from batchplant.testing import FormatSuite, models
 from batchplant.testing.cases import cells, film, jpeg, pixels, sound
 from proxy import Proxy
@@ -447,8 +446,7 @@ def test_a_sample_is_one_request(suffix: str, bucket: Bucket, proxy: Proxy) -> N
         reader[0]
         for row in (7, 2):
             # A file as small as this one is in memory after it was scanned.
-            source = opened(f"{bucket.url}/{name}")
-            assert source is not None
+            source = reader.ranges(None, [row]).sources[0]
             pool, object = source.blocks
             pool.forget(object)
             proxy.requests.clear()

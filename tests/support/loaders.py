@@ -16,11 +16,10 @@ import numpy as np
 import batchplant as bp
 from batchplant.codecs.cells import encode_samples
 from batchplant.codecs.media import image
-from batchplant.loading import readahead
 from batchplant.loading.loader import Loader
 from batchplant.schema.columns import I64
 from batchplant.storage.local import MappedSource
-from batchplant.storage.together import read_together
+from batchplant.storage.readahead import read_spans
 from processes import PATIENCE
 
 
@@ -165,11 +164,11 @@ def all_cold(monkeypatch: Any) -> list[int]:
     monkeypatch.setattr(MappedSource, "_in_memory", lambda *_: False)
     reads: list[int] = []
 
-    def noted(spans: Any, take: Any, *, direct: bool) -> Any:
+    def noted(spans: Any, allocate: Any, *, direct: bool) -> Any:
         reads.append(len(spans))
-        return read_together(spans, take, direct=direct)
+        return read_spans(spans, allocate, direct=direct)
 
-    monkeypatch.setattr(readahead, "read_together", noted)
+    monkeypatch.setattr("batchplant.loading.prefetch.local.read_spans", noted)
     return reads
 
 

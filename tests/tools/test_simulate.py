@@ -19,7 +19,7 @@ from batchplant import order as orders
 from batchplant.cli import main
 from batchplant.data.config import parse_yaml
 from batchplant.errors import BatchplantError
-from batchplant.loading.prefetch import Use
+from batchplant.loading.prefetch.remote import Use
 from batchplant.storage.remote import fetch
 from batchplant.storage.remote.blocks import CHUNK_BYTES
 from batchplant.tools.simulation import Plan, example, read_plan, simulate
@@ -372,8 +372,8 @@ def test_batches_that_share_cells_are_all_asked_for_ahead() -> None:
     shard = Orders(plan).shard(0, 0)
     one.begin(shard, None, 10**9)
     assert clock.tick()
-    assert one.foresight is not None
-    asked = one.foresight._asked
+    assert one.prefetcher is not None
+    asked = sum(map(one.prefetcher.is_ready, range(len(shard))))
     assert 10 < asked < len(shard)
     source = one._source("0")
     for number in range(asked):

@@ -14,20 +14,12 @@ import numpy as np
 from .. import _native
 from ..errors import DamagedError, DataError, OptionError, Problem, SchemaError
 from ..schema import Bytes, Field, Float, Image, Int, Json, Schema, Tensor
-from ..schema.columns import (
-    I64,
-    Column,
-    Columns,
-    Masked,
-    Ragged,
-    Spans,
-    concat_columns,
-    concat_spans,
-    starts_of,
-)
+from ..schema.columns import I64, Column, Columns, Masked, Ragged, concat_columns, starts_of
+from ..storage import Source
 from ..storage.cache import ChunkCache
 from ..storage.index.progress import in_parallel
 from ..storage.patterns import independent
+from ..storage.spans import Spans, concat_spans
 from . import filters
 from .keys import FormatKeys, KeyTable
 from .reader import Reader
@@ -163,7 +155,7 @@ class Concat(Reader):
         return Columns((name, _scatter([part[name] for part in parts], positions)) for name in fields)
 
     def _spans(self, field: str, indices: I64) -> Spans | None:
-        files: list[str] = []
+        sources: list[Source] = []
         start = np.zeros(len(indices), dtype=np.int64)
         size, file = np.zeros_like(start), np.zeros(len(indices), dtype=np.int32)
         shape = np.zeros((len(indices), 3), dtype=np.int32)
@@ -172,11 +164,11 @@ class Concat(Reader):
             if spans is None:
                 return None
             start[positions], size[positions] = spans.start, spans.size
-            file[positions] = spans.file + len(files)
+            file[positions] = spans.file + len(sources)
             if spans.shape is not None:
                 shape[positions] = spans.shape
-            files.extend(spans.files)
-        return Spans(files, start, size, file, shape if shape.any() else None)
+            sources.extend(spans.sources)
+        return Spans(sources, start, size, file, shape if shape.any() else None)
 
     def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
         parts = [reader._ranges(fields, rows) for reader, rows, _ in self._groups(indices)]

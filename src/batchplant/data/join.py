@@ -11,7 +11,8 @@ import numpy as np
 
 from ..errors import BatchplantError, OptionError, Problem, SampleKeyError, SchemaError
 from ..schema import Field, Schema
-from ..schema.columns import I64, Column, Columns, Spans, concat_spans
+from ..schema.columns import I64, Column, Columns
+from ..storage.spans import Spans, concat_spans
 from .keys import FormatKeys
 from .reader import Reader, open_reader
 

@@ -24,17 +24,9 @@ from ..errors import (
     SchemaError,
 )
 from ..schema import Image, Schema
-from ..schema.columns import (
-    I64,
-    Columns,
-    Ragged,
-    Spans,
-    concat_spans,
-    end_within,
-    masked,
-    sample_numbers,
-)
+from ..schema.columns import I64, Columns, Ragged, end_within, masked, sample_numbers
 from ..storage import Source, index, is_remote, open_source, tag_of, tree
+from ..storage.spans import Spans, concat_spans
 from . import filters, hooks, keys
 from .arrays import Array, array_of
 from .filters import FilterSummary, Matches, Pruned

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from ..errors import BatchplantError, DamagedError, MissingLibraryError, SchemaError, no_such
 from ..schema import MOST_BYTES, Bytes, Field, Schema, Tensor, Text
 from ..schema.columns import U8, Column, Ragged, as_bytes
-from ..storage import mapped
+from ..storage import MappedSource
 
 __all__ = ["TENSORS", "Tensors", "as_array", "from_array"]
 
@@ -199,10 +199,9 @@ class Tensors(Mapping[str, npt.NDArray[Any]]):
         """Return the values as they are stored."""
         row = self._rows[name]
         spans = self._reader.spans("data", [row])
-        data = None if spans is None else mapped(spans.files[int(spans.file[0])])
-        if spans is not None and data is not None:
-            start = int(spans.start[0])
-            return data[start : start + int(spans.size[0])]
+        source = None if spans is None else spans.sources[int(spans.file[0])]
+        if spans is not None and isinstance(source, MappedSource) and not source.closed:
+            return source.view(int(spans.start[0]), int(spans.size[0]))
         column = self._reader.read([row], ["data"])["data"]
         assert isinstance(column, Ragged)
         return column.data[column.offsets[0] : column.offsets[1]]

@@ -11,7 +11,8 @@ import numpy as np
 from ..codecs.tokens import Tokenizer, texts_of
 from ..errors import BatchplantError, DecodeError, OptionError, no_such
 from ..schema import Bytes, Schema, Tensor, Text
-from ..schema.columns import I64, Columns, Ragged, Spans
+from ..schema.columns import I64, Columns, Ragged
+from ..storage.spans import Spans
 from .reader import Reader, ReaderWrapper
 
 TOKENS = "tokens"

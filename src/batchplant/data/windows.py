@@ -16,19 +16,9 @@ from ..codecs.cells import cell_bytes, decode_cell
 from ..errors import BatchplantError, DecodeError, OptionError, Problem, SchemaError
 from ..order.keyed import whole
 from ..schema import Field, Image, Schema, Tensor
-from ..schema.columns import (
-    I64,
-    Column,
-    Columns,
-    Masked,
-    Ragged,
-    Spans,
-    dense_of,
-    masked,
-    starts_of,
-    take_cells,
-)
+from ..schema.columns import I64, Column, Columns, Masked, Ragged, dense_of, masked, starts_of, take_cells
 from ..storage.patterns import may_be_shards
+from ..storage.spans import Spans
 from .keys import same_cells
 from .reader import Reader, open_reader
 

@@ -35,8 +35,9 @@ from ..data.reader import Reader
 from ..data.writer import WriteOptions, Writer
 from ..errors import BatchplantError, DamagedError, EncodeError, OptionError, Problem, SchemaError
 from ..schema import EVERY_KIND, Bytes, Field, Float, Image, Int, Json, Schema, Tensor, as_field
-from ..schema.columns import I32, I64, Column, Columns, Ragged, Spans, column_runs
+from ..schema.columns import I32, I64, Column, Columns, Ragged, column_runs
 from ..storage import NOTE_ERRORS, Spool, is_remote, open_source, parse
+from ..storage.spans import Spans
 from .base.capabilities import Capabilities
 from .base.format import Format, Probe
 
@@ -230,7 +231,7 @@ class BetonReader(Reader):
         end = self._table_at + self.length * self._dtype.itemsize + NOTE_LEAST
         starts = np.array([self._table_at, self._allocations_at], dtype=np.int64)
         ends = np.array([min(end, self._allocations_at), self._source.size], dtype=np.int64)
-        self._source.will_need(starts, ends - starts)
+        self._source.request(starts, ends - starts)
 
     @functools.cached_property
     def _table(self) -> npt.NDArray[Any]:
@@ -352,9 +353,10 @@ class BetonReader(Reader):
                 return None
             inside = self._dtype.fields[f"f{number}"][1]  # type: ignore[index]
             starts = self._table_at + indices * self._dtype.itemsize + inside
-            return Spans([self.path], starts, np.full(len(indices), member.itemsize, dtype=np.int64))
+            return Spans([self._source], starts, np.full(len(indices), member.itemsize, dtype=np.int64))
         starts, sizes, shape = self._runs(field, indices)
-        return Spans([self.path], starts, sizes, shape=shape if shape is not None and shape.any() else None)
+        shape = shape if shape is not None and shape.any() else None
+        return Spans([self._source], starts, sizes, shape=shape)
 
     def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
         # All others stand in the table, which is in memory.

@@ -21,8 +21,9 @@ import numpy as np
 from ..data.writer import WriteOptions
 from ..errors import DamagedError, MissingLibraryError, OptionError
 from ..schema import EVERY_KIND, Schema
-from ..schema.columns import I64, Spans
+from ..schema.columns import I64
 from ..storage import MappedSource, limits
+from ..storage.spans import Spans
 from .base.capabilities import Capabilities
 from .base.format import Format, Probe
 from .base.objects import ObjectReader, ObjectWriter, read_note
@@ -118,7 +119,7 @@ class JoblibReader(ObjectReader):
         assert isinstance(values, np.memmap)
         size = values.dtype.itemsize * int(np.prod(values.shape[1:]))
         starts = values.offset + indices * size
-        return Spans([self.path], starts, np.full(len(indices), size, dtype=np.int64))
+        return Spans([self._source], starts, np.full(len(indices), size, dtype=np.int64))
 
     def facts(self) -> dict[str, Any]:
         arrays = sum(isinstance(values, np.memmap) for values in self._values.values())

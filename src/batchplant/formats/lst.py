@@ -14,8 +14,9 @@ from ..codecs.infer import infer_image
 from ..data.reader import Reader
 from ..errors import DamagedError
 from ..schema import Field, Float, Image, Int, Schema, Tensor
-from ..schema.columns import I64, Column, Columns, Ragged, Spans
+from ..schema.columns import I64, Column, Columns, Ragged
 from ..storage import absolute, is_below, like, parent, read_text
+from ..storage.spans import Spans
 from .base.capabilities import Capabilities
 from .base.folders.files import open_files, placed
 from .base.format import Format

@@ -30,8 +30,9 @@ from ..errors import (
     Problem,
 )
 from ..schema import Field, Int, Schema, Tensor
-from ..schema.columns import I64, U8, Columns, Ragged, Spans, as_bytes
+from ..schema.columns import I64, U8, Columns, Ragged, as_bytes
 from ..storage import MappedSource, Partial, Patch, Source, Spool, beside, open_source, tree
+from ..storage.spans import Spans
 from .base.capabilities import Capabilities
 from .base.format import Format, Probe
 from .base.records import BLOCK_BYTES
@@ -249,7 +250,7 @@ class MegatronReader(Reader):
         return document
 
     def _spans(self, field: str, indices: I64) -> Spans | None:
-        return Spans([self._bin.path], *self._runs(indices)) if field == TOKENS else None
+        return Spans([self._bin], *self._runs(indices)) if field == TOKENS else None
 
     def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
         # The other fields are small, and lie in the index.

@@ -21,8 +21,9 @@ from ..data.reader import Reader
 from ..data.writer import Writer
 from ..errors import BatchplantError, DamagedError, SchemaError, UnsafeError
 from ..schema import Bool, Field, Float, Int, Schema, Tensor
-from ..schema.columns import I64, Columns, Spans, as_bytes
+from ..schema.columns import I64, Columns, as_bytes
 from ..storage import MappedSource, Patch, open_source
+from ..storage.spans import Spans
 from .base.capabilities import Capabilities
 from .base.format import Format, Probe
 
@@ -91,7 +92,7 @@ class NpyReader(Reader):
 
     def _ahead(self) -> npy.StoredRows | None:
         """The rows as the source gives them, where it has some that were read ahead."""
-        if not isinstance(self._source, MappedSource) or not self._source.staged:
+        if not isinstance(self._source, MappedSource) or not self._source.buffers:
             return None
         stored = npy.stored(self._source, self._head, self._start, self._source.size - self._start)
         return stored if isinstance(stored, npy.StoredRows) else None
@@ -116,7 +117,7 @@ class NpyReader(Reader):
         inside = column.__array_interface__["data"][0] - self._values.__array_interface__["data"][0]
         size = cell[0].itemsize * int(np.prod(cell[1]))
         starts = self._start + inside + indices * stride
-        return Spans([self.path], starts, np.full(len(indices), size, dtype=np.int64))
+        return Spans([self._source], starts, np.full(len(indices), size, dtype=np.int64))
 
     def facts(self) -> dict[str, Any]:
         return (

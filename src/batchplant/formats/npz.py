@@ -34,8 +34,9 @@ from ..data.tensors import NUMPY
 from ..data.writer import WriteOptions
 from ..errors import BatchplantError, DamagedError, OptionError, Problem, SchemaError, UnsafeError
 from ..schema import EVERY_KIND, Field, Image, Schema
-from ..schema.columns import I64, U8, Column, Columns, Ragged, Spans, as_bytes, column_runs
+from ..schema.columns import I64, U8, Column, Columns, Ragged, as_bytes, column_runs
 from ..storage import NOTE_ERRORS, MappedSource, open_source, parse
+from ..storage.spans import Spans
 from ..storage.zips import CHECKED, ZipMembers, ZipSpool
 from .base.capabilities import Capabilities
 from .base.format import Format, Probe
@@ -234,14 +235,14 @@ class NpzReader(TensorReader):
             sizes = column_runs(cells)[2][indices]
             shape = None if cells.shape is None else cells.shape[indices]
             inside = self._header(f"{field}.data").start
-            return Spans([self.path], start + inside + cells.starts[indices], sizes, shape=shape)
+            return Spans([self._source], start + inside + cells.starts[indices], sizes, shape=shape)
         array, cell = self._loaded(field), self.schema[field].cell
         ordered = isinstance(array, npy.StoredRows) or array.flags.c_contiguous
         if cell is None or not ordered or not array.dtype.isnative:
             return None
         width = array.dtype.itemsize * int(np.prod(array.shape[1:]))
         starts = start + size - array.nbytes + indices * width
-        return Spans([self.path], starts, np.full(len(indices), width, dtype=np.int64))
+        return Spans([self._source], starts, np.full(len(indices), width, dtype=np.int64))
 
     def sizes(self) -> I64 | None:
         return super().sizes() if self._is_model else None

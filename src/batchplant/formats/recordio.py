@@ -28,8 +28,9 @@ from ..data.keys import FormatKeys
 from ..data.writer import WriteOptions
 from ..errors import BatchplantError, DamagedError, EncodeError, OptionError, Problem, SchemaError
 from ..schema import EVERY_KIND, Bytes, Field, Float, Image, Int, Schema, Tensor, Text
-from ..schema.columns import I64, U8, Column, Columns, Ragged, Spans, column_runs, starts_of
+from ..schema.columns import I64, U8, Column, Columns, Ragged, column_runs, starts_of
 from ..storage import RANGE_MOST, MappedSource, Source, beside, index, open_source, read_text, tree
+from ..storage.spans import Spans
 from .base.capabilities import Capabilities
 from .base.format import Format, Probe
 from .base.records import BLOCK_BYTES, RAW, SCHEMA_SIDE_CAR, GivenSchema, Note, RecordReader, RecordWriter
@@ -343,7 +344,7 @@ class RecordIOReader(RecordReader):
         if field != self.image:
             return None
         _, _, sizes, _, body = self._bodies(indices)
-        return Spans([self.source.path], self._starts[indices] + FRAME + body, sizes - body)
+        return Spans([self.source], self._starts[indices] + FRAME + body, sizes - body)
 
     def blocks(self) -> I64 | None:
         return self._starts // BLOCK_BYTES

@@ -25,9 +25,10 @@ from ..data.arrays import Array, ChunkedArray, Index
 from ..data.reader import Reader
 from ..errors import BatchplantError, DamagedError, OptionError, SchemaError
 from ..schema import Bool, Float, Int, Schema, Tensor
-from ..schema.columns import I64, U8, Columns, Spans
+from ..schema.columns import I64, U8, Columns
 from ..storage import MappedSource, Source, limits, open_source
 from ..storage.cache import ChunkCache
+from ..storage.spans import SourceRun, Spans
 from .base.capabilities import Capabilities
 from .base.format import Format, Probe
 
@@ -135,12 +136,12 @@ class Pages(ChunkedArray):
     def _ahead(self, chunks: Sequence[Index]) -> None:
         if not isinstance(self._source, MappedSource):
             numbers = [self._number(chunk) for chunk in chunks]
-            self._source.will_need(self._starts[numbers], self._sizes[numbers])
+            self._source.request(self._starts[numbers], self._sizes[numbers])
 
-    def _places(self, chunks: Sequence[Index]) -> list[tuple[str, int, int]] | None:
+    def _places(self, chunks: Sequence[Index]) -> list[SourceRun] | None:
         numbers = [self._number(chunk) for chunk in chunks]
         runs = zip(self._starts[numbers].tolist(), self._sizes[numbers].tolist(), strict=True)
-        return [(self._source.path, start, size) for start, size in runs if size]
+        return [(self._source, start, size) for start, size in runs if size]
 
     def _stored(self) -> int | None:
         return int(self._sizes.sum())

@@ -21,7 +21,7 @@ from ..data.reader import Reader
 from ..data.writer import WriteOptions
 from ..errors import BatchplantError, DamagedError, EncodeError, OptionError, Problem
 from ..schema import Field, Schema, Tensor
-from ..schema.columns import I64, Columns, Ragged, Spans, as_bytes
+from ..schema.columns import I64, Columns, Ragged, as_bytes
 from ..storage import (
     NOTE_ERRORS,
     RANGE_MOST,
@@ -35,6 +35,7 @@ from ..storage import (
     tree,
 )
 from ..storage import index as indexes
+from ..storage.spans import Spans
 from .base.capabilities import Capabilities
 from .base.format import Format, Probe
 from .base.tokens import TOKENS, TokenWriter, check_runs, checked_dtype
@@ -175,7 +176,7 @@ class TokensReader(Reader):
         return Columns({TOKENS: found})
 
     def _spans(self, field: str, indices: I64) -> Spans | None:
-        return Spans([self._source.path], *self._runs(indices))
+        return Spans([self._source], *self._runs(indices))
 
     def _verify(self) -> Iterator[Problem]:
         """A cut between two tokens leaves a sound file; only the note knows."""

@@ -10,7 +10,7 @@ from .. import order as orders
 from ..data.reader import Reader
 from ..storage import is_remote
 from ..storage.cache import DEFAULT_MAX_BYTES
-from ..storage.remote import RANGE_GAP, fetcher, opened, totals
+from ..storage.remote import RANGE_GAP, PooledSource, fetcher, totals
 from ..storage.remote.blocks import CHUNK_BYTES
 from .plan import Plan
 from .prefetch import distinct_runs
@@ -106,11 +106,8 @@ class Traffic:
 
     def _room(self) -> int:
         spans = self._reader.ranges(self._fields, [0]) if len(self._reader) else None
-        source = None if spans is None else opened(spans.files[0])
-        if source is None:
-            return 0
-        pool, object = source.blocks
-        return max(pool.max_bytes, 0 if object.disk is None else object.disk.limit)
+        source = None if spans is None else spans.sources[0]
+        return max(source.pool_bytes, source.cache_bytes or 0) if isinstance(source, PooledSource) else 0
 
 
 def _requests(samples: int, size: int, batch_size: int, missed: float) -> float:

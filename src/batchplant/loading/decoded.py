@@ -28,8 +28,8 @@ from ..ops.parallel import Threads
 from ..order.world import local_world_size
 from ..schema.columns import I32, I64, U8, Flags
 from ..storage.settings import DEFAULT_CACHE_BYTES, bytes_of
+from ..storage.spans import Located
 from .images import Request, Result
-from .locate import Located
 from .on_cpu import OnCpu
 from .plan import Output, Plan
 from .stage import LONGEST_SIDE, Target

@@ -24,8 +24,7 @@ from .executor import Batch, Executor, SampleBatches
 from .images import Device
 from .on_cpu import OnCpu
 from .packing import PackedBatches, Packing
-from .prefetch import Prefetch, make_prefetch
-from .readahead import Readahead, make_readahead
+from .prefetch import Prefetcher, make_prefetcher
 
 # A training step needs the GIL most where it begins, to start kernels. While so many batches are ready, no
 # producer begins another batch in this fraction of a step, but it waits for at most so many seconds.
@@ -194,7 +193,7 @@ class _Queue:
         self.next, self.requested, self.taken, self.stopped = 0, 0, 0, False
         # Held by the thread that prepares a batch, so that requests reach the engine in order.
         self.in_order = threading.Lock()
-        self.prefetch: Prefetch | Readahead | None = None
+        self.prefetch: Prefetcher | None = None
         # Seconds of a training step, and the time until which its beginning is left alone.
         self.step_seconds, self.quiet_until = 0.0, 0.0
 
@@ -333,7 +332,8 @@ class Epoch:
         ids: bool,
         page_cache: bool | None = None,
     ) -> None:
-        self._delivery, self._totals, self._ids, self._page_cache = delivery, totals, ids, page_cache
+        self._delivery, self._totals, self._ids = delivery, totals, ids
+        self._page_cache = page_cache
         self._indices, self._packing = indices, packing
         self._queue = _Queue(executor, delivery, coalescer)
         self._begin: Callable[..., Progress] | None = begin
@@ -356,14 +356,13 @@ class Epoch:
                 queue.batches = SampleBatches(executor, shard, self._indices, progress.epoch)
             else:
                 queue.batches = PackedBatches(self._packing, executor, shard, self._indices, progress.epoch)
-            queue.prefetch = make_prefetch(
-                executor.reader,
-                executor.plan.fields,
+            queue.prefetch = make_prefetcher(
+                executor,
                 self._indices,
                 shard,
-                progress.next_shard,
-                ranges=executor.ranges,
-            ) or make_readahead(executor, self._indices, shard, self._page_cache)
+                page_cache=self._page_cache,
+                next_shard=progress.next_shard,
+            )
             if queue.prefetch is not None:
                 queue.prefetch.start()
             producers = executor.producers()

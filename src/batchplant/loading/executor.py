@@ -27,12 +27,13 @@ from ..ops.function import Function
 from ..ops.joint import Map
 from ..ops.values import Pad, ragged_values
 from ..schema import Field, List
-from ..schema.columns import I32, I64, U8, Column, Masked, Ragged, Spans, concat_spans
+from ..schema.columns import I32, I64, U8, Column, Masked, Ragged
 from ..storage.remote.blocks import CHUNK_BYTES
+from ..storage.spans import Located, Spans, concat_spans
 from .annotations import AnnotationTransforms, GeometricTransforms, geometric_transforms
 from .decoded import DecodedImages
 from .images import Backend, Device, Failures, Request, Result, make_request
-from .locate import Located, Locator, sizes_of, turns_of
+from .locate import locate, sizes_of, turns_of
 from .on_cpu import OnCpu
 from .plan import SIZES, Output, Plan, padding_name, spec_of
 from .stage import Step
@@ -89,7 +90,7 @@ class Executor:
         self.reader, self.plan, self.on_cpu, self.on_device = reader, plan, on_cpu, on_device
         self.seed, self.skip = seed, skip
         self._last_of = {output.field: output.name for output in plan.outputs if not output.is_mask}
-        self.locator, self.decoded = Locator(reader), decoded
+        self.decoded = decoded
         self._annotations = AnnotationTransforms(plan)
         # `functions` times each function of the user by itself.
         self.timer, self.functions = Timer(), Timer()
@@ -151,7 +152,7 @@ class Executor:
         orient = output.image.decoder.op.orient
 
         def stored_sizes(ids: I64) -> I32:
-            return _oriented_sizes(self.locator.find(output.field, ids), orient)[0]
+            return _oriented_sizes(locate(self.reader, output.field, ids), orient)[0]
 
         # A cached image may have another size than the stored one.
         read_sizes = stored_sizes if self.decoded is not None else None
@@ -266,7 +267,7 @@ class Executor:
         try:
             cells, ready = self._find(output, ids)
         except DataError as error:
-            failures = self._find_failed(lambda rows, _: self.locator.find(field, rows), field, ids)
+            failures = self._find_failed(lambda rows, _: locate(self.reader, field, rows), field, ids)
             if not failures:
                 raise error.at(path=self.reader.path, field=field) from None
             return None, failures
@@ -278,9 +279,9 @@ class Executor:
     def _find(self, output: Output, ids: I64) -> tuple[Located, npt.NDArray[np.bool_] | None]:
         """Return the images in memory, and which of them need no crop and resize any more."""
         if self.decoded is None:
-            return self.locator.find(output.field, ids), None
+            return locate(self.reader, output.field, ids), None
         images, _ = self.decoded.by_output[output.name]
-        return images.find(ids, functools.partial(self.locator.find, output.field))
+        return images.find(ids, functools.partial(locate, self.reader, output.field))
 
     # -- values ----------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from ..ops.crops import whole_boxes
 from ..ops.cutting import Cuts
 from ..schema.columns import I32, I64, U8, Flags, as_bytes
 from ..storage import limits
-from .locate import Located
+from ..storage.spans import Located
 from .stage import LONGEST_SIDE, PROBED_SAMPLES, ImageStage, Target
 
 # Decoded images are rarely larger than their file by this factor; the header of one that is gets checked.

@@ -18,8 +18,8 @@ from ..ops.cutting import Cuts
 from ..ops.parallel import Threads
 from ..schema.columns import I32, U8
 from ..storage import limits
+from ..storage.spans import Located
 from .images import Failures, Request, Result, as_raw, misfit
-from .locate import Located
 from .stage import Target
 
 

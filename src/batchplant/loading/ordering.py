@@ -131,7 +131,7 @@ class _AspectRatios:
     """Aspect ratios from image headers, each read once."""
 
     def __init__(self, reader: Reader, field: str, orient: bool) -> None:
-        self._field, self._orient, self._locator = field, orient, locate.Locator(reader)
+        self._reader, self._field, self._orient = reader, field, orient
         self._lock = threading.Lock()
         # 0: not read yet.
         self._ratios: F32 = np.zeros(len(reader), dtype=np.float32)
@@ -155,7 +155,7 @@ class _AspectRatios:
             return 1.0
 
     def _read(self, samples: I64) -> Numbers:
-        cells = self._locator.find(self._field, samples)
+        cells = locate.locate(self._reader, self._field, samples)
         sizes = locate.sizes_of(cells)
         if self._orient:
             turned = locate.turns_of(cells) >= 5

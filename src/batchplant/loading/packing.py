@@ -32,8 +32,9 @@ from ..data.sizes import sizes_of
 from ..errors import AccessError, DataError, OptionError, Problem, listed, near, no_such
 from ..order.keyed import LONGEST, whole
 from ..schema import Tensor
-from ..schema.columns import I32, I64, U8, Flags, Spans, as_bytes, concat_spans, dense_of, starts_of
-from ..storage import mapped, mapped_source
+from ..schema.columns import I32, I64, U8, Flags, as_bytes, dense_of, starts_of
+from ..storage import MappedSource
+from ..storage.spans import Spans, concat_spans
 from .endings import Endings, stored_ends
 from .executor import Batch, Executor, Prepared, SampleBatches
 from .on_cpu import BufferPool
@@ -641,14 +642,12 @@ class RowFiller:
     def _in_memory(self, spans: Spans) -> bool:
         """Return True if no disk is waited for; resident files are checked again only every few batches."""
         self._batches += 1
-        for number, path in enumerate(spans.files):
-            source = mapped_source(path)
-            if source is None:
+        for source, _, starts, sizes in spans.by_source():
+            if not isinstance(source, MappedSource) or source.closed:
                 return False
-            if not source.was_warm or self._batches % RESIDENCY_CHECK_BATCHES == 0:
-                rows = np.flatnonzero(spans.file == number)
-                if len(rows) and not source.check_warm(spans.start[rows], spans.size[rows]):
-                    return False
+            check = not source.was_warm or self._batches % RESIDENCY_CHECK_BATCHES == 0
+            if check and not source.check_warm(starts, sizes):
+                return False
         return True
 
     def finish(self, pieces: Pieces, ids: I64, batch: Batch, documents: DocumentCache | None) -> Batch:
@@ -679,11 +678,10 @@ class RowFiller:
     def _mapped_tokens(self, pieces: Pieces) -> Tokens:
         spans = pieces.spans
         assert spans is not None
-        files = [mapped(path) for path in spans.files]
-        bases = [base for base in files if base is not None]
-        if len(bases) < len(files):
+        cells = spans.locate()
+        if cells is None:
             raise AccessError("it was closed while a batch was made of it", path=spans.files[0])
-        return Tokens(bases, spans.file, spans.start, spans.size, self._dtype)
+        return Tokens(cells.bases, cells.base, cells.start, cells.size, self._dtype)
 
     def stats(self) -> dict[str, Any]:
         room = self._rows * self.pack.length

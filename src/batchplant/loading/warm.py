@@ -12,13 +12,13 @@ import numpy as np
 
 from ..data.reader import Reader
 from ..errors import OptionError
-from ..storage import RemoteSource, is_remote, open_source
-from ..storage.remote import fetcher, opened
+from ..storage import RemoteSource, Source, open_source
+from ..storage.remote import fetcher
 from ..storage.remote.blocks import CHUNK_BYTES, Loaded
 
-# Samples whose places are asked for at a time, and blocks that are waited for.
-STEP = 1 << 16
-AT_A_TIME = 32
+# Samples that are looked up at a time, and chunks that are in flight.
+LOOKUP_SAMPLES = 1 << 16
+MAX_IN_FLIGHT = 32
 
 
 @dataclasses.dataclass
@@ -36,42 +36,42 @@ def warm(reader: Reader, report: Callable[[int, int], None] = lambda done, total
 
     ``report(done, total)`` hears of every block.
     """
-    numbers = _cells(reader)
-    sources = {path: _source(path) for path in numbers}
-    cells = [(sources[path], one) for path, found in numbers.items() for one in sorted(found)]
-    made = Warmed(objects=len(sources))
-    _check_room(cells)
+    numbers = _needed_chunks(reader)
+    sources = {path: _open(source) for path, (source, _) in numbers.items()}
+    chunks = [(sources[path], chunk) for path, (_, needed) in numbers.items() for chunk in sorted(needed)]
+    warmed = Warmed(objects=len(sources))
+    _check_room(chunks)
     waiting: deque[tuple[int, Future[Loaded] | None]] = deque()
 
-    def take() -> None:
+    def finish_first() -> None:
         size, future = waiting.popleft()
         if future is None or future.result().mapped:
-            made.blocks += 1
-            made.bytes += size
-        made.fetched += 0 if future is None else size
+            warmed.blocks += 1
+            warmed.bytes += size
+        warmed.fetched += 0 if future is None else size
 
-    for number, (source, cell) in enumerate(cells):
+    for number, (source, chunk) in enumerate(chunks):
         object = source.blocks[1]
-        start, end = object.chunk(cell)
+        start, end = object.chunk(chunk)
         future = None
         if object.disk is None or object.disk.get(object.key, start, end - start) is None:
             load = functools.partial(object.load, start, end)
             future = fetcher().submit(load, end - start, float(number)).future
         waiting.append((end - start, future))
-        if len(waiting) >= AT_A_TIME:
-            take()
-        report(number + 1 - len(waiting), len(cells))
+        if len(waiting) >= MAX_IN_FLIGHT:
+            finish_first()
+        report(number + 1 - len(waiting), len(chunks))
     while waiting:
-        take()
-        report(len(cells) - len(waiting), len(cells))
-    return made
+        finish_first()
+        report(len(chunks) - len(waiting), len(chunks))
+    return warmed
 
 
-def _cells(reader: Reader) -> dict[str, set[int]]:
-    """Of every object that is read, the parts that are needed: a Loader divides them alike."""
-    found: dict[str, set[int]] = {}
-    for begin in range(0, len(reader), STEP):
-        spans = reader.ranges(None, np.arange(begin, min(begin + STEP, len(reader))))
+def _needed_chunks(reader: Reader) -> dict[str, tuple[Source, set[int]]]:
+    """Return the source of every object that is read, and the chunks of it that are needed, by path."""
+    needed: dict[str, tuple[Source, set[int]]] = {}
+    for begin in range(0, len(reader), LOOKUP_SAMPLES):
+        spans = reader.ranges(None, np.arange(begin, min(begin + LOOKUP_SAMPLES, len(reader))))
         if spans is None:
             raise OptionError(
                 "this format does not tell beforehand which bytes its samples take",
@@ -84,29 +84,32 @@ def _cells(reader: Reader) -> dict[str, set[int]]:
         )
         runs = np.unique(np.stack([spans.file[some].astype(np.int64), first, last]), axis=1)
         for file, low, high in runs.T.tolist():
-            if is_remote(spans.files[file]):
-                found.setdefault(spans.files[file], set()).update(range(low, high + 1))
-    if not found:
+            source = spans.sources[file]
+            if source.remote:
+                needed.setdefault(source.path, (source, set()))[1].update(range(low, high + 1))
+    if not needed:
         raise OptionError("nothing of this is remote", path=reader.path)
-    return found
+    return needed
 
 
-def _source(path: str) -> RemoteSource:
-    source = opened(path) or open_source(path)
+def _open(source: Source) -> RemoteSource:
+    if not isinstance(source, RemoteSource) or source.closed:
+        source = open_source(source.path)
     assert isinstance(source, RemoteSource)
     if source.blocks[1].disk is None:
         raise OptionError(
             "it has no cache: none is named, or the server tells no ETag, without which changes go unseen",
-            path=path,
+            path=source.path,
         )
     return source
 
 
-def _check_room(cells: list[tuple[RemoteSource, int]]) -> None:
-    """What does not fit would push itself out again."""
-    disk = cells[0][0].blocks[1].disk
+def _check_room(chunks: list[tuple[RemoteSource, int]]) -> None:
+    """Raise OptionError if chunks would evict each other."""
+    disk = chunks[0][0].blocks[1].disk
     assert disk is not None
-    need = sum(disk.space.cost(min(CHUNK_BYTES, source.size - cell * CHUNK_BYTES)) for source, cell in cells)
+    sizes = (min(CHUNK_BYTES, source.size - chunk * CHUNK_BYTES) for source, chunk in chunks)
+    need = sum(disk.space.cost(size) for size in sizes)
     if need > disk.limit:
         raise OptionError(
             f"the dataset needs {need:,} bytes of the cache, which may hold {disk.limit:,}; raise its limit "

@@ -1,8 +1,8 @@
-"""Cells in memory and on disk: Ragged, Spans and Columns. Pure NumPy, no files.
+"""Cells in memory: Ragged and Columns. Pure NumPy, no files.
 
 A cell is a run of bytes. :class:`Ragged` holds the cells of one field for a few samples, one after
-another, in Arrow's binary layout. :class:`Spans` says where cells lie in files. Both may carry two
-things beside the bytes:
+another, in Arrow's binary layout. It may carry two things beside the bytes, and so may Spans
+(storage/spans.py), which say where cells lie in files:
 
 - ``shape`` (images only): one row (height, width, channels) per cell that is raw pixels; a row of zeros
   for a cell that is an encoded file.
@@ -249,68 +249,6 @@ def masked(schema: Schema, columns: Columns) -> Columns:
         if dense is not None and isinstance(column, Ragged):
             columns[name] = Masked(column, *dense)
     return columns
-
-
-class Spans:
-    """Locations of cells: cell i is ``size[i]`` bytes at ``start[i]`` of ``files[file[i]]`` (-1: missing)."""
-
-    __slots__ = ("file", "files", "shape", "size", "start")
-
-    def __init__(
-        self, files: Sequence[str], start: I64, size: I64, file: I32 | None = None, shape: I32 | None = None
-    ) -> None:
-        self.files = tuple(files)
-        self.start = start
-        self.size = size
-        self.file = np.zeros(len(start), dtype=np.int32) if file is None else file
-        self.shape = shape
-
-    def __len__(self) -> int:
-        return len(self.start)
-
-    def take(self, rows: Any) -> Spans:
-        shape = None if self.shape is None else self.shape[rows]
-        return Spans(self.files, self.start[rows], self.size[rows], self.file[rows], shape)
-
-    def compact(self) -> Spans:
-        """Return the same cells without the files that none of them lies in."""
-        used, file = np.unique(self.file, return_inverse=True)
-        files = [self.files[number] for number in used.tolist()]
-        return Spans(files, self.start, self.size, file.reshape(-1).astype(np.int32), self.shape)
-
-    def __repr__(self) -> str:
-        return f"<Spans: {len(self)} cells in {len(self.files)} files>"
-
-
-def spans_of(runs: Sequence[tuple[str, int, int]]) -> Spans:
-    """Return runs, each a file, a start and a size, as spans."""
-    files = {name: number for number, name in enumerate(dict.fromkeys(run[0] for run in runs))}
-    return Spans(
-        list(files),
-        np.array([run[1] for run in runs], dtype=np.int64),
-        np.array([run[2] for run in runs], dtype=np.int64),
-        np.array([files[run[0]] for run in runs], dtype=np.int32),
-    )
-
-
-def concat_spans(parts: Sequence[Spans]) -> Spans:
-    """Join the cells of all parts, one after another; each file once."""
-    if len(parts) == 1:
-        return parts[0]
-    numbers: dict[str, int] = {}
-    for part in parts:
-        for name in part.files:
-            numbers.setdefault(name, len(numbers))
-    files = [np.array([numbers[name] for name in part.files], dtype=np.int32) for part in parts]
-    empty = np.empty(0, dtype=np.int64)
-    return Spans(
-        list(numbers),
-        np.concatenate([empty, *(part.start for part in parts)]),
-        np.concatenate([empty, *(part.size for part in parts)]),
-        np.concatenate([empty, *(map_[part.file] for map_, part in zip(files, parts, strict=True))]).astype(
-            np.int32
-        ),
-    )
 
 
 Column = npt.NDArray[Any] | Ragged

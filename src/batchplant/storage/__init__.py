@@ -11,11 +11,11 @@ from . import tree
 from .commit import put_file, recover, sync
 from .file_patches import Patch
 from .files import check_regular, files_below, is_below, is_plain, open_local, open_regular, tag_of
-from .local import MappedSource, mapped, mapped_source
+from .local import MappedSource, PathSource, PathSources
 from .notes import NOTE_ERRORS, parse, parse_object
 from .opening import handing, noting, open_source, read_beside, read_text, read_whole
 from .partial import Partial, Spool, side_car, write_errors
-from .remote import RANGE_GAP, RANGE_MOST, Entry, Objects, RemoteSource, fetch_many, fetch_whole, plan_ranges
+from .remote import RANGE_GAP, RANGE_MOST, Entry, Objects, RemoteSource, fetch_whole, plan_ranges
 from .settings import StorageOptions, split_options
 from .source import Source
 from .urls import Url, absolute, beside, is_remote, join, like, parent, reached
@@ -30,6 +30,8 @@ __all__ = [
     "Objects",
     "Partial",
     "Patch",
+    "PathSource",
+    "PathSources",
     "RemoteSource",
     "Source",
     "Spool",
@@ -38,7 +40,6 @@ __all__ = [
     "absolute",
     "beside",
     "check_regular",
-    "fetch_many",
     "fetch_whole",
     "files_below",
     "handing",
@@ -47,8 +48,6 @@ __all__ = [
     "is_remote",
     "join",
     "like",
-    "mapped",
-    "mapped_source",
     "noting",
     "open_local",
     "open_regular",

@@ -4,8 +4,10 @@ together."""
 from __future__ import annotations
 
 import os
+import threading
 import weakref
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -15,8 +17,8 @@ from .. import _native
 from ..errors import AccessError, DamagedError
 from ..schema.columns import I64, U8, Ragged
 from .files import open_with_status, tag_of
-from .source import Source
-from .staged import Shelf
+from .source import LocatedRuns, Source
+from .urls import is_remote
 
 # Fewer runs than this are not worth asking where they are.
 FETCH_LEAST = 4
@@ -27,26 +29,81 @@ SHORTER = "the file has become shorter since it was opened"
 
 T = TypeVar("T")
 
-# The files that some reader holds mapped, so that nobody maps them again.
-_MAPPED: weakref.WeakValueDictionary[str, MappedSource] = weakref.WeakValueDictionary()
+
+class ReadaheadRun:
+    """Bytes of a file that were read ahead: those from ``starts[i]`` to ``ends[i]`` lie at ``offsets[i]``.
+
+    ``used``: True once a reader has found some of them.
+    """
+
+    def __init__(self, memory: U8, starts: I64, ends: I64, offsets: I64) -> None:
+        self.memory, self._starts, self._ends, self._offsets = memory, starts, ends, offsets
+        self.used = False
+
+    def find(self, starts: I64, sizes: I64) -> I64:
+        """Return the offsets of these runs in the memory; -1 for a run that is not there."""
+        if not len(self._starts):
+            return np.full(len(starts), -1)
+        row = np.searchsorted(self._starts, starts, side="right") - 1
+        inside = (row >= 0) & (starts + sizes <= self._ends[row])
+        offsets: I64 = np.where(inside, starts - self._starts[row] + self._offsets[row], -1)
+        self.used = self.used or bool(inside.any())
+        return offsets
 
 
-def mapped(path: str) -> U8 | None:
-    """The bytes of a local file that a reader has open already, else None."""
-    found = _MAPPED.get(path)
-    return None if found is None or found.closed else found.data
+class ReadaheadBuffers:
+    """The runs of one file that were read ahead. Any thread may look, add and remove."""
 
+    def __init__(self) -> None:
+        self._runs: dict[ReadaheadRun, None] = {}
 
-def mapped_source(path: str) -> MappedSource | None:
-    """The reader's source of such a file, else None."""
-    found = _MAPPED.get(path)
-    return None if found is None or found.closed else found
+    def __bool__(self) -> bool:
+        return bool(self._runs)
 
+    def add(self, run: ReadaheadRun) -> None:
+        self._runs[run] = None
 
-def is_still(path: str, facts: os.stat_result) -> bool:
-    """Whether this is the file that a reader has open by that path, if one has: it may be another by now."""
-    found = mapped_source(path)
-    return found is None or found.identity == (facts.st_dev, facts.st_ino)
+    def remove(self, run: ReadaheadRun) -> None:
+        self._runs.pop(run, None)
+
+    def view(self, start: int, size: int) -> U8 | None:
+        """These bytes, if they were read ahead."""
+        found = self.find_all(np.array([start]), np.array([size]))
+        return None if found is None else found[0][int(found[1][0]) :][:size]
+
+    def find_all(self, starts: I64, sizes: I64) -> tuple[U8, I64] | None:
+        """Return the memory that holds all of these runs, and their offsets in it."""
+        for memory, rows, offsets in self.find(starts, sizes):
+            return (memory, offsets) if len(rows) == len(starts) else None
+        return None
+
+    def find(self, starts: I64, sizes: I64) -> Iterator[tuple[U8, I64, I64]]:
+        """Yield (memory, rows of the runs that it holds, their offsets in it)."""
+        missing = np.arange(len(starts))
+        for run in list(self._runs):
+            offsets = run.find(starts[missing], sizes[missing])
+            inside = offsets >= 0
+            if inside.any():
+                yield run.memory, missing[inside], offsets[inside]
+                missing = missing[~inside]
+            if not len(missing):
+                return
+
+    def copy(self, starts: I64, sizes: I64, out: U8, out_starts: I64) -> I64:
+        """Copy the runs that were read ahead to ``out``; return the rows of the others."""
+        missing = np.ones(len(starts), np.bool_)
+        for memory, rows, offsets in self.find(starts, sizes):
+            _native.copy_runs(memory, offsets, sizes[rows], out, out_starts[rows])
+            missing[rows] = False
+        return np.flatnonzero(missing)
+
+    def locate(self, starts: I64, sizes: I64) -> tuple[LocatedRuns, I64]:
+        """Locate the runs that were read ahead; the others, whose rows are returned, have base -1."""
+        base, offsets, arrays = np.full(len(starts), -1, np.int32), starts.copy(), list[U8]()
+        for memory, rows, places in self.find(starts, sizes):
+            base[rows], offsets[rows] = len(arrays), places
+            arrays.append(memory)
+        return LocatedRuns(arrays, base, offsets), np.flatnonzero(base < 0)
 
 
 class MappedSource(Source):
@@ -68,32 +125,40 @@ class MappedSource(Source):
         self.identity = facts.st_dev, facts.st_ino
         self.tag = tag_of(facts)
         # What was read ahead, past the page cache.
-        self.staged = Shelf()
+        self.buffers = ReadaheadBuffers()
         # Whether the last runs were in memory, and how many times it was asked: a guess is good enough, so
         # threads need no lock.
         self._was_warm, self._turn = False, 0
         # Linux says which pages of a mapping are in memory to those who own the file or may write it.
         self._residency_known = os.geteuid() in (0, facts.st_uid) or os.access(path, os.W_OK)
-        _MAPPED[path] = self
 
     def _view(self, start: int, size: int) -> U8:
         if start + size <= len(self._first):
             # A copy, or one that is kept would keep all of them.
             return np.frombuffer(self._first[start : start + size], np.uint8)
-        found = self.staged.view(start, size) if self.staged else None
+        found = self.buffers.view(start, size) if self.buffers else None
         return self.data[start : start + size] if found is None else found
 
     def placed(self, starts: I64, sizes: I64) -> tuple[U8, I64]:
         """Memory that has these runs, and where in it they begin: what was read ahead, or the whole file."""
-        return (self.staged.placed(starts, sizes) if self.staged else None) or (self.data, starts)
+        return (self.buffers.find_all(starts, sizes) if self.buffers else None) or (self.data, starts)
+
+    def locate(self, starts: I64, sizes: I64) -> LocatedRuns | None:
+        if self.closed:
+            return None
+        if not self.buffers:
+            return LocatedRuns([self.data], np.zeros(len(starts), np.int32), starts)
+        located, missing = self.buffers.locate(starts, sizes)
+        located.base[missing] = len(located.arrays)
+        return LocatedRuns([*located.arrays, self.data], located.base, located.start)
 
     def forget_first(self) -> None:
         """Let go of the first bytes, which were read when the file was opened."""
         self._first = b""
 
     def _gather(self, starts: I64, sizes: I64, out: U8, out_starts: I64) -> None:
-        if self.staged:
-            left = self.staged.copy(starts, sizes, out, out_starts)
+        if self.buffers:
+            left = self.buffers.copy(starts, sizes, out, out_starts)
             if not len(left):
                 return
             starts, sizes, out_starts = starts[left], sizes[left], out_starts[left]
@@ -103,7 +168,7 @@ class MappedSource(Source):
     def gather(self, starts: I64, sizes: I64) -> Ragged:
         self._check_open()
         # In one step what the methods below do one by one.
-        if not self.staged and self.can_check_residency(starts):
+        if not self.buffers and self.can_check_residency(starts):
             starts, sizes = np.ascontiguousarray(starts), np.ascontiguousarray(sizes)
             check = self._should_check(starts)
             found = self._note_residency(check, _native.gather_runs(self.data, starts, sizes, check))
@@ -113,7 +178,7 @@ class MappedSource(Source):
 
     def gather_rows(self, start: int, stride: int, width: int, rows: I64) -> U8:
         self._check_open()
-        if not self.staged and self.can_check_residency(rows):
+        if not self.buffers and self.can_check_residency(rows):
             rows = np.ascontiguousarray(rows)
             check = self._should_check(rows)
             found = self._note_residency(
@@ -127,7 +192,7 @@ class MappedSource(Source):
         self, starts: I64, sizes: I64, sums: npt.NDArray[np.uint32], which: I64
     ) -> tuple[Ragged, int]:
         self._check_open()
-        if not self.staged and self.can_check_residency(starts):
+        if not self.buffers and self.can_check_residency(starts):
             starts, sizes, which = map(np.ascontiguousarray, (starts, sizes, which))
             check = self._should_check(starts)
             found = self._note_residency(
@@ -174,7 +239,7 @@ class MappedSource(Source):
 
     def check_warm(self, starts: I64, sizes: I64) -> bool:
         """Ask whether these runs are in memory: then reading more of the file will hardly wait for a disk."""
-        self._was_warm = self.in_memory(starts, sizes)
+        self._was_warm = self._residency_known and self._in_memory(starts, sizes)
         return self._was_warm
 
     def _note_residency(self, checked: bool, found: T | None) -> T | None:
@@ -227,7 +292,7 @@ class MappedSource(Source):
         The second part: of which runs that is true. ``past``: not through the page cache.
         """
         self._check_open()
-        staged = self.staged.placed(starts, sizes) if self.staged else None
+        staged = self.buffers.find_all(starts, sizes) if self.buffers else None
         if staged is not None:
             return _native.prefixed_sizes_in(*staged, sizes, counts)
         fd = self._reopen()
@@ -238,24 +303,108 @@ class MappedSource(Source):
         finally:
             os.close(fd)
 
-    def will_need(self, starts: I64, sizes: I64, *, each: bool = False) -> None:
-        """Have the kernel begin to read these runs, all together, where they are not in memory.
-
-        Nothing is waited for. It costs next to nothing where everything is in memory. Missing cells (size -1)
-        are passed over.
-        """
+    def request(self, starts: I64, sizes: I64, *, thorough: bool = False) -> int:
+        """Have the kernel begin to read these runs; it costs next to nothing if all are in memory."""
         self._check_open()
         starts, sizes = np.ascontiguousarray(starts), np.maximum(sizes, 0)
-        staged = self.staged.placed(starts, sizes) if self.staged else None
-        if staged is None and not self.in_memory(starts, sizes, each=each):
-            _native.will_need(self.data, starts, sizes)
+        if self.buffers and self.buffers.find_all(starts, sizes) is not None:
+            return 0
+        if self._residency_known and self._in_memory(starts, sizes, thorough):
+            return 0
+        _native.will_need(self.data, starts, sizes)
+        return int(sizes.sum())
 
-    def in_memory(self, starts: I64, sizes: I64, *, each: bool = False) -> bool:
-        """Whether these runs are in memory, as far as a few pages tell; False where Linux does not say.
-        ``each``: a page of every run, for who has the time: one that is missing costs as much as all."""
-        return self._residency_known and self._in_memory(starts, sizes, each)
+    def resident(self, starts: I64, sizes: I64) -> bool:
+        """Return True if these runs are in memory, as far as a page of each tells; False if Linux won't."""
+        return self._residency_known and self._in_memory(starts, sizes, True)
 
     def close(self) -> None:
         # The mapping itself lives as long as somebody holds a view of it.
         self.data = np.empty(0, dtype=np.uint8)
         super().close()
+
+
+# Maps of files that no reader holds open; in a folder of a million images, each is a file.
+MAX_OPEN_MAPS = 128
+
+
+class PathSources:
+    """The files of a dataset that has many: they are mapped when they are needed, the last ones stay so.
+
+    One source stands for a path as long as somebody refers to it, so what is read ahead is found again.
+    """
+
+    def __init__(self, max_open: int = MAX_OPEN_MAPS) -> None:
+        self._max_open = max_open
+        self._sources: weakref.WeakValueDictionary[str, PathSource] = weakref.WeakValueDictionary()
+        self._maps: OrderedDict[str, MappedSource] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def source(self, path: str) -> PathSource:
+        source = self._sources.get(path)
+        if source is None:
+            self._sources[path] = source = PathSource(path, self)
+        return source
+
+    def map(self, path: str) -> MappedSource:
+        with self._lock:
+            mapped = self._maps.pop(path, None) or MappedSource(path)
+            self._maps[path] = mapped
+            while len(self._maps) > self._max_open:
+                self._maps.popitem(last=False)
+            return mapped
+
+    def close(self) -> None:
+        with self._lock:
+            self._maps.clear()
+
+
+class PathSource(Source):
+    """A file that is known by its path only; it is mapped each time that its bytes are needed.
+
+    With an ``owner``, that keeps it mapped for a while.
+    """
+
+    def __init__(self, path: str, owner: PathSources | None = None) -> None:
+        # The file is not looked at: a span may name one that is never read.
+        super().__init__(path, -1)
+        self.remote = is_remote(path)
+        self._owner = owner
+        self.buffers = ReadaheadBuffers()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PathSource) and self.path == other.path
+
+    def __hash__(self) -> int:
+        return hash(self.path)
+
+    @property
+    def size(self) -> int:
+        return self._map().size
+
+    @property
+    def has_buffers(self) -> bool:
+        return bool(self.buffers)
+
+    def _map(self) -> MappedSource:
+        return MappedSource(self.path) if self._owner is None else self._owner.map(self.path)
+
+    def _view(self, start: int, size: int) -> U8:
+        return self._map().view(start, size)
+
+    def _gather(self, starts: I64, sizes: I64, out: U8, out_starts: I64) -> None:
+        self._map().gather_into(starts, sizes, out, out_starts)
+
+    def locate(self, starts: I64, sizes: I64) -> LocatedRuns | None:
+        located, missing = self.buffers.locate(starts, sizes)
+        if not len(missing):
+            return located
+        # What is on a server, or went away, the reader has to read: it can tell why that fails.
+        try:
+            data = None if self.remote else self._map().data
+        except OSError:
+            return None
+        if data is None:
+            return None
+        located.base[missing] = len(located.arrays)
+        return LocatedRuns([*located.arrays, data], located.base, located.start)

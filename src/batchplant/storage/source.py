@@ -5,14 +5,22 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from .. import _native
 from ..errors import AccessError, DamagedError, OptionError
-from ..schema.columns import I64, U8, Ragged, starts_of
+from ..schema.columns import I32, I64, U8, Ragged, starts_of
+
+
+class LocatedRuns(NamedTuple):
+    """Runs of bytes in memory: run i begins at ``start[i]`` of ``arrays[base[i]]``."""
+
+    arrays: list[U8]
+    base: I32
+    start: I64
 
 
 class Source:
@@ -20,12 +28,19 @@ class Source:
 
     # What changes when the file does; empty where nothing tells.
     tag = ""
+    # True if its bytes come over a network.
+    remote = False
 
     def __init__(self, path: str, size: int) -> None:
         self.path = path
-        self.size = size
+        self._size = size
         self.closed = False
         self._failed: AccessError | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        return self._size
 
     def _check_open(self) -> None:
         if self.closed:
@@ -104,8 +119,23 @@ class Source:
         starts, sizes = np.array(runs, dtype=np.int64).T
         return self.gather(starts, sizes).data.tobytes()
 
-    def will_need(self, starts: I64, sizes: I64) -> None:
-        """These runs will be read one by one: begin to fetch them, all together, where that is of use."""
+    def locate(self, starts: I64, sizes: I64) -> LocatedRuns | None:
+        """Locate runs in memory, in place if possible, else copied; None if they lie outside of the file."""
+        if self.closed or self.outside(starts, sizes) is not None:
+            return None
+        cells = self.gather(starts, sizes)
+        return LocatedRuns([cells.data], np.zeros(len(starts), np.int32), np.ascontiguousarray(cells.starts))
+
+    def resident(self, starts: I64, sizes: I64) -> bool:
+        """Return True if reading these runs waits for no disk and no server."""
+        return False
+
+    def request(self, starts: I64, sizes: I64, *, thorough: bool = False) -> int:
+        """Begin to fetch runs that will be read soon, all together; return the bytes that were missing.
+
+        Nothing is waited for. ``thorough``: look at every run, not at a few, to tell if all are in memory.
+        """
+        return 0
 
     def failure(self) -> AccessError | None:
         """Why the last read through :meth:`file` failed, once: libraries make something else of it."""

@@ -79,7 +79,7 @@ class ZipMembers:
         if not isinstance(self._source, MappedSource):
             starts = np.array([self.infos[name].header_offset for name in names], np.int64)
             starts = starts[starts < self._source.size]
-            self._source.will_need(starts, np.minimum(MAX_HEADER_BYTES, self._source.size - starts))
+            self._source.request(starts, np.minimum(MAX_HEADER_BYTES, self._source.size - starts))
 
     def start(self, name: str) -> int:
         """Return the offset of a member's bytes, after its local header."""

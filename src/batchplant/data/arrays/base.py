@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ...errors import BatchplantError, OptionError, SampleIndexError
-from ...schema.columns import I64, Spans
+from ...schema.columns import I64
 from ...storage import limits
+from ...storage.spans import Spans
 from .parallel import each
 
 # Selection of an array: for each axis an ascending range.

@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ...errors import SchemaError
-from ...schema.columns import I64, U8, Ragged, Spans, dense_of, spans_of
+from ...schema.columns import I64, U8, Ragged, dense_of
 from ...storage import Source
+from ...storage.spans import SourceRun, Spans, spans_of
 from .base import Array, Box, Picks
 from .parallel import each
 
@@ -44,7 +45,7 @@ class ChunkedArray(Array):
     def _ahead(self, chunks: Sequence[Index]) -> None:
         """Prefetch chunks that are about to be read one by one."""
 
-    def _places(self, chunks: Sequence[Index]) -> list[tuple[str, int, int]] | None:
+    def _places(self, chunks: Sequence[Index]) -> list[SourceRun] | None:
         """Return file, start and size of each of these chunks; None if unknown."""
         return None
 
@@ -127,10 +128,10 @@ class RunArray(Array):
         return decoded[(*(slice(None),) * axis, *(slice(None, None, pick.step) for pick in last))]
 
     def _ranges(self, boxes: Sequence[Box]) -> Spans | None:
-        runs: list[tuple[str, int, int]] = []
+        runs: list[SourceRun] = []
         for box in boxes:
             starts, values, _ = self._runs(box.picks)
-            runs += [(self._source.path, start, values * self._item) for start in starts.tolist()]
+            runs += [(self._source, start, values * self._item) for start in starts.tolist()]
         return spans_of(runs)
 
 

@@ -14,7 +14,8 @@ import numpy.typing as npt
 from ...errors import BatchplantError, OptionError, SchemaError
 from ...order.keyed import key_of, uniform, whole
 from ...schema import Schema, Tensor
-from ...schema.columns import I64, Columns, Spans, concat_spans
+from ...schema.columns import I64, Columns
+from ...storage.spans import Spans, concat_spans
 from ..arrays import Array, ChunkedArray, MemoryArray, each
 from ..reader import Reader, open_reader
 

@@ -15,8 +15,9 @@ from ...errors import BatchplantError, DataError, DecodeError, OptionError, Prob
 from ...order import default_threads
 from ...order.keyed import whole
 from ...schema import Bytes, Field, Int, Schema, Tensor, Video
-from ...schema.columns import I64, U8, Columns, Ragged, Spans, starts_of
+from ...schema.columns import I64, U8, Columns, Ragged, starts_of
 from ...storage import index
+from ...storage.spans import Spans
 from ..reader import Reader, open_reader
 
 START, VIDEO_ID = "start", "video_id"

@@ -14,8 +14,9 @@ from ...codecs.cells import decode_cell
 from ...errors import BatchplantError, DecodeError, OptionError, SchemaError
 from ...order.keyed import derive, key_of, uniform, whole
 from ...schema import Field, Int, Schema, Tensor
-from ...schema.columns import I64, Columns, Ragged, Spans, starts_of
+from ...schema.columns import I64, Columns, Ragged, starts_of
 from ...storage import index
+from ...storage.spans import Spans
 from ..reader import Reader, open_reader
 
 POSITION, VOLUME = "position", "volume"

@@ -13,8 +13,9 @@ from ...codecs.arrow import KEY, from_arrow, schema_of
 from ...codecs.arrow.files import path_structs, with_files
 from ...errors import BatchplantError, DamagedError, Problem, SchemaError
 from ...schema import Field, Schema
-from ...schema.columns import I64, Column, Columns, Ragged, Spans, concat_spans, spans_of, starts_of
+from ...schema.columns import I64, Column, Columns, Ragged, starts_of
 from ...storage import MappedSource
+from ...storage.spans import Spans, concat_spans, spans_of
 from ..base.format import Probe
 from ..base.ipc import Part
 from ..base.ipc.layout import FEATHER_1, MAGIC, SCHEMA, read_message
@@ -137,7 +138,7 @@ class ArrowReader(TableReader):
         starts, counts = places.offsets[used], np.array([self._parts[part].rows[one] + 1 for one in used])
         keys = [(part, int(start)) for start in starts]
         if self._cache.all_of(keys) is None:
-            source.will_need(starts, counts * places.shape.offset)
+            source.request(starts, counts * places.shape.offset)
         found = [
             self._cache.get(key, functools.partial(source.array, kind, key[1], int(count)), _bytes_of)
             for key, count in zip(keys, counts, strict=True)
@@ -169,7 +170,9 @@ class ArrowReader(TableReader):
             return None
         units, rows = self._units_of(indices)
         start, size = self._located(places, units, rows, indices)
-        return Spans([p.path for p in self._parts], start, size, self._part_of_unit[units].astype(np.int32))
+        return Spans(
+            [part.source for part in self._parts], start, size, self._part_of_unit[units].astype(np.int32)
+        )
 
     def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
         """The cells where they lie as they are; else the record batches."""
@@ -182,7 +185,7 @@ class ArrowReader(TableReader):
                 if part.table is not None:
                     return None
                 message = part.batches[unit - int(self._firsts[number])].message
-                runs.append((part.path, message.offset, message.end - message.offset))
+                runs.append((part.source, message.offset, message.end - message.offset))
             found = [spans_of(runs)]
         return concat_spans(found)
 

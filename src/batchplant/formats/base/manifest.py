@@ -15,8 +15,9 @@ import numpy as np
 from ...codecs.infer import infer_image
 from ...errors import BatchplantError, DamagedError
 from ...schema import Image
-from ...schema.columns import I64, Ragged, Spans, starts_of
+from ...schema.columns import I64, Ragged, starts_of
 from ...storage import absolute, is_below, is_remote, like, parent
+from ...storage.spans import Spans
 from .folders.files import open_files, placed
 
 # Files that are looked at to tell what they are, and bytes of each.

@@ -23,9 +23,10 @@ from ...data.reader import Reader
 from ...data.writer import Writer
 from ...errors import BatchplantError, DamagedError, OptionError, Problem, SchemaError
 from ...schema import Audio, Bytes, Field, Image, Json, Schema, Text, Video, as_field, field_from_json
-from ...schema.columns import I32, I64, U8, Columns, Ragged, Spans
+from ...schema.columns import I32, I64, U8, Columns, Ragged
 from ...storage import NOTE_ERRORS, MappedSource, RemoteSource, Source, parse_object, read_beside
 from ...storage import beside as place_beside
+from ...storage.spans import Spans
 
 __all__ = [
     "RAW",
@@ -159,7 +160,7 @@ class RecordReader(Reader):
         if isinstance(self.source, MappedSource):
             data, numbers = self.source.placed(starts, sizes)
             if data is self.source.data:
-                self.source.will_need(starts, sizes)
+                self.source.request(starts, sizes)
         else:
             records = self.source.gather(starts, sizes)
             data, numbers = records.data, records.starts
@@ -199,7 +200,7 @@ class RecordReader(Reader):
     def _spans(self, field: str, indices: I64) -> Spans | None:
         if self.raw and isinstance(self.source, MappedSource | RemoteSource):
             starts, sizes = self._runs(indices)
-            return Spans([self.source.path], starts, sizes)
+            return Spans([self.source], starts, sizes)
         # Of a file that is not mapped, the records would have to be fetched to be looked into.
         if not isinstance(self.source, MappedSource):
             return None
@@ -212,13 +213,13 @@ class RecordReader(Reader):
 
     def _as_spans(self, runs: tuple[I64, I64, I32 | None], numbers: I64, starts: I64) -> Spans:
         """Runs in the data of :meth:`_found` as runs of the file."""
-        return Spans([self.source.path], runs[0] - numbers + starts, runs[1], shape=runs[2])
+        return Spans([self.source], runs[0] - numbers + starts, runs[1], shape=runs[2])
 
     def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
         if not isinstance(self.source, MappedSource | RemoteSource):
             return None
         starts, sizes = self._runs(indices)
-        return Spans([self.source.path], starts, sizes)
+        return Spans([self.source], starts, sizes)
 
     def blocks(self) -> I64 | None:
         return self._runs(np.arange(len(self)))[0] // BLOCK_BYTES

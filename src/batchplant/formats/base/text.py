@@ -31,9 +31,10 @@ from ...errors import (
     no_such,
 )
 from ...schema import Audio, Field, Image, Schema, Text, Video
-from ...schema.columns import I64, U8, Columns, Ragged, Spans, concat_spans
+from ...schema.columns import I64, U8, Columns, Ragged
 from ...storage import MappedSource, RemoteSource, Source, compressed, index, open_source
 from ...storage.compressed import CachedSource, GzipSource, collect, is_zstd, kind_of, unpack, zstd_compress
+from ...storage.spans import Spans, concat_spans
 from .manifest import Manifest
 from .records import SCHEMA_SIDE_CAR, GivenSchema, Note, given_schema, note_of
 from .textscan import PIECE, Content
@@ -281,7 +282,7 @@ class TextReader(Reader):
         if isinstance(self.source, MappedSource):
             data, offsets = self.source.placed(starts, sizes)
             if data is self.source.data:
-                self.source.will_need(starts, sizes)
+                self.source.request(starts, sizes)
         else:
             rows = self.source.gather(starts, sizes)
             data, offsets = rows.data, rows.starts
@@ -315,7 +316,7 @@ class TextReader(Reader):
         if len(parts) < len(named):
             return None
         if len(named) < len(fields):
-            parts.append(Spans([self.source.path], *self._runs(indices)))
+            parts.append(Spans([self.source], *self._runs(indices)))
         return concat_spans(parts)
 
     def _spans(self, field: str, indices: I64) -> Spans | None:

@@ -14,9 +14,10 @@ from ... import _native
 from ...data.arrays import Array, ChunkedArray, Index, RunArray
 from ...errors import BatchplantError, DamagedError
 from ...schema import Field
-from ...schema.columns import I64, U8, Column, Ragged, Spans, dense_of, starts_of
+from ...schema.columns import I64, U8, Column, Ragged, dense_of, starts_of
 from ...storage import MappedSource, Source
 from ...storage.cache import ChunkCache
+from ...storage.spans import SourceRun, Spans
 from . import stored
 from .stored import Chunks, Run, Stored, kept
 
@@ -54,7 +55,7 @@ class Cells:
             return None
         valid = self._valid(indices)
         sizes = runs[1] if valid is None else np.where(valid, runs[1], -1)
-        return Spans([self.source.path], runs[0], sizes, shape=self._shapes(indices))
+        return Spans([self.source], runs[0], sizes, shape=self._shapes(indices))
 
     def _valid(self, indices: I64) -> npt.NDArray[np.bool_] | None:
         if self.valid is None:
@@ -286,14 +287,14 @@ class Hdf5Chunks(ChunkedArray):
     def _ahead(self, chunks: Sequence[Index]) -> None:
         known = self._known(chunks)
         if not isinstance(self._chunks.source, MappedSource):
-            self._chunks.source.will_need(self._chunks.places[known], self._chunks.sizes[known])
+            self._chunks.source.request(self._chunks.places[known], self._chunks.sizes[known])
 
-    def _places(self, chunks: Sequence[Index]) -> list[tuple[str, int, int]] | None:
+    def _places(self, chunks: Sequence[Index]) -> list[SourceRun] | None:
         known = self._known(chunks)
         places: I64 = self._chunks.places[known]
         sizes: I64 = self._chunks.sizes[known]
         runs = zip(places.tolist(), sizes.tolist(), strict=True)
-        return [(self._chunks.source.path, start, size) for start, size in runs]
+        return [(self._chunks.source, start, size) for start, size in runs]
 
     def _stored(self) -> int | None:
         return int(self._chunks.sizes.sum())

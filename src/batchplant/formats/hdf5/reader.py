@@ -21,9 +21,10 @@ from ...errors import (
     no_such,
 )
 from ...schema import Bytes, Field, Schema, Tensor, Text
-from ...schema.columns import I64, Columns, Ragged, Spans, dense_of
+from ...schema.columns import I64, Columns, Ragged, dense_of
 from ...storage import Source, open_source, parse_object
 from ...storage.cache import ChunkCache
+from ...storage.spans import Spans
 from ..base.arrays.packed import PackedReader
 from ..base.records import Note
 from .cells import Cells, Numbers, Packed, Strings, Varying, array_of
@@ -322,7 +323,7 @@ class Hdf5Reader(PackedReader):
         if len(runs) < len(found) or not runs:
             return None
         starts, sizes = (np.concatenate(one) for one in zip(*runs, strict=True))
-        return Spans([self._source.path], starts, sizes)
+        return Spans([self._source], starts, sizes)
 
     def blocks(self) -> I64:
         """The chunks of the field that is most work to unpack; else about 8 MiB of the file."""

@@ -18,9 +18,10 @@ from ...errors import (
     UnsafeError,
 )
 from ...schema import Bool, Bytes, Field, Float, Int, Json, Schema, Tensor, Text
-from ...schema.columns import I64, U8, Columns, Flags, Ragged, Spans, as_bytes, concat_columns
+from ...schema.columns import I64, U8, Columns, Flags, Ragged, as_bytes, concat_columns
 from ...storage import Source, is_remote, join, limits, open_source, tree
 from ...storage.compressed import UnpackedSource
+from ...storage.spans import Spans
 from ..base.ipc import Part
 from ..base.records import GivenSchema, given_schema
 from ..base.shards import Inner, Opened, Shards, ShardsReader, records_of, table_of

@@ -10,9 +10,10 @@ import numpy as np
 from ...data.keys import FormatKeys, same_cells
 from ...errors import BatchplantError, BusyError, DamagedError, Problem
 from ...schema import Bytes, Schema, Text
-from ...schema.columns import I64, Columns, Ragged, Spans
+from ...schema.columns import I64, Columns, Ragged
 from ...storage import Entry, MappedSource
 from ...storage.index import FileGroup
+from ...storage.spans import Spans
 from ..base.records import GivenSchema, Note, RecordReader, given_schema
 from . import pages
 from .values import PROBED_SAMPLES, Codec, codec_of
@@ -152,7 +153,7 @@ class LmdbReader(RecordReader):
         if self._codec is None:
             return super()._spans(field, indices)
         if self._is_key(field):
-            return Spans([self.source.path], *self._key_runs(indices))
+            return Spans([self.source], *self._key_runs(indices))
         if not isinstance(self.source, MappedSource):
             return None
         data, at, sizes, starts = self._found(indices, check=False)

@@ -17,9 +17,10 @@ from ...codecs.msgpack import gathered
 from ...data.reader import Reader
 from ...errors import BatchplantError, DamagedError, OptionError, Problem, SchemaError
 from ...schema import Json, Schema, Tensor
-from ...schema.columns import I64, U8, Columns, Ragged, Spans
+from ...schema.columns import I64, U8, Columns, Ragged
 from ...storage import MappedSource, index, open_source
 from ...storage.compressed import open_gzip
+from ...storage.spans import Spans
 from ..base.records import RAW, GivenSchema, Note, RecordReader, given_schema
 from .scan import FAULTS, HEAD, TAIL, Findings, build, build_rest, compression_of, makes_sense
 
@@ -180,7 +181,7 @@ class TfRecordReader(RecordReader):
         if isinstance(self.source, MappedSource):
             data, at = self.source.placed(*frames)
             if len(indices) > 1 and data is self.source.data:
-                self.source.will_need(*frames)
+                self.source.request(*frames)
         else:
             read = self.source.gather(*frames)
             data, at = read.data, read.starts
@@ -229,7 +230,7 @@ class TfRecordReader(RecordReader):
     def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
         """The frames around the records too."""
         ranges = super()._ranges(fields, indices)
-        return ranges and Spans(ranges.files, ranges.start - HEAD, ranges.size + HEAD + TAIL)
+        return ranges and Spans(ranges.sources, ranges.start - HEAD, ranges.size + HEAD + TAIL)
 
     def _spans(self, field: str, indices: I64) -> Spans | None:
         if not isinstance(self.source, MappedSource):

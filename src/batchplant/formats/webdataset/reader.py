@@ -16,10 +16,11 @@ from ...data.keys import FormatKeys
 from ...data.reader import Reader
 from ...errors import BatchplantError, DamagedError, OptionError, Problem, SchemaError
 from ...schema import Bool, Field, Float, Int, Schema, Tensor, field_from_json
-from ...schema.columns import I64, Column, Columns, Ragged, Spans
+from ...schema.columns import I64, Column, Columns, Ragged
 from ...storage import RemoteSource, Source, index, like, open_source
 from ...storage.compressed import CHECKED, GzipSource, check_gzip, open_gzip
 from ...storage.index import Report
+from ...storage.spans import Spans
 from ..base.format import Probe
 from ..base.records import given_schema
 from . import members, scan
@@ -249,7 +250,7 @@ class WebDatasetReader(Reader):
         if packed or field == self._key or self.packed:
             return None
         starts, sizes = self._runs(field, indices)
-        return Spans([self.path], starts, sizes)
+        return Spans([self._file], starts, sizes)
 
     def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
         if self.packed:
@@ -257,7 +258,7 @@ class WebDatasetReader(Reader):
         runs = [self._runs(name, indices) for name in fields if name != self._key]
         empty = np.empty(0, dtype=np.int64)
         starts, sizes = (np.concatenate([empty, *(run[n] for run in runs)]) for n in (0, 1))
-        return Spans([self.path], starts, sizes)
+        return Spans([self._file], starts, sizes)
 
     def blocks(self) -> I64:
         blocks: I64 = self._arrays["firsts"] // BLOCK_BYTES

@@ -11,8 +11,8 @@ from .blocks import NEVER, Pool, RemoteObject
 from .client import Entry, Got, RefusedError
 from .clients import client_of, totals
 from .fetch import fetcher, trying, waiting_until
-from .objects import Objects, fetch_many
-from .source import RANGE_GAP, RANGE_MOST, RemoteSource, fetch_whole, opened, plan_ranges
+from .objects import Objects
+from .source import RANGE_GAP, RANGE_MOST, PooledSource, RemoteSource, fetch_whole, plan_ranges
 
 __all__ = [
     "NEVER",
@@ -22,14 +22,13 @@ __all__ = [
     "Got",
     "Objects",
     "Pool",
+    "PooledSource",
     "RefusedError",
     "RemoteObject",
     "RemoteSource",
     "client_of",
-    "fetch_many",
     "fetch_whole",
     "fetcher",
-    "opened",
     "plan_ranges",
     "totals",
     "trying",

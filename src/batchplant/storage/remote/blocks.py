@@ -20,7 +20,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -29,7 +29,7 @@ from ...errors import AccessError, BatchplantError, NotFoundError
 from ...schema.columns import I32, I64, U8, starts_of
 from .client import BeyondError, Client, TransientError
 from .disk import DiskCache
-from .fetch import MIN_STALL_SECONDS, Fetcher, Task, fetcher
+from .fetch import MIN_STALL_SECONDS, Task, fetcher
 
 # Due date of a read that somebody waits for; a prefetched block has the number of its batch.
 NOW = -1.0
@@ -52,7 +52,7 @@ class Block:
 
     __slots__ = ("__weakref__", "due", "end", "future", "object", "pins", "size", "start", "task")
 
-    def __init__(self, object: RemoteObject, start: int, end: int, due: float) -> None:
+    def __init__(self, object: PooledObject, start: int, end: int, due: float) -> None:
         self.object, self.start, self.end, self.due = object, start, end, due
         self.task: Task
         self.future: Future[Loaded]
@@ -70,20 +70,59 @@ class Block:
             raise copy.copy(error).with_traceback(None) from None
 
 
-class RemoteObject:
-    """An object on a server as it was when it was opened, and its blocks in memory."""
+class ChunkCache(Protocol):
+    """What a prefetcher needs of a :class:`DiskCache`."""
+
+    limit: int
+
+    def expect(self, key: str, blocks: list[tuple[int, int, float]]) -> None: ...
+
+
+class Requests(Protocol):
+    """What a pool needs of a :class:`Fetcher`."""
+
+    @property
+    def in_flight(self) -> int: ...
+
+    def submit(self, run: Callable[[], Any], size: int, urgency: float = 0.0) -> Task: ...
+
+    def hurry(self, task: Task, urgency: float) -> None: ...
+
+
+class PooledObject:
+    """An object of ``size`` bytes, and its blocks in a :class:`Pool`."""
+
+    def __init__(self, key: str, size: int, disk: ChunkCache | None) -> None:
+        self.key, self.size, self.chunk_cache = key, size, disk
+        # Numbers of the chunks that a prefetch plan wants on disk.
+        self.planned_chunks: set[int] = set()
+        self.starts: list[int] = []
+        self.blocks: dict[int, Block] = {}
+
+    def load(self, start: int, end: int) -> object:
+        """Get bytes: the task of a request. Its future has a :class:`Loaded`."""
+        raise NotImplementedError
+
+    def twin(self) -> PooledObject:
+        """Return the same object without blocks."""
+        raise NotImplementedError
+
+    def chunk(self, number: int) -> Range:
+        """Return start and end of a chunk of the object."""
+        return number * CHUNK_BYTES, min((number + 1) * CHUNK_BYTES, self.size)
+
+
+class RemoteObject(PooledObject):
+    """An object on a server as it was when it was opened."""
 
     def __init__(
         self, client: Client, name: str, url: str, size: int, tag: str, disk: DiskCache | None, key: str
     ) -> None:
-        self.client, self.name, self.url, self.size, self.tag = client, name, url, size, tag
-        self.disk, self.key = disk, key
-        # Numbers of the chunks that a prefetch plan wants on disk, and the chunks that are being fetched.
-        self.planned_chunks: set[int] = set()
+        super().__init__(key, size, disk)
+        self.client, self.name, self.url, self.tag, self.disk = client, name, url, tag, disk
+        # Chunks that are being fetched.
         self._in_flight: dict[int, Future[Loaded]] = {}
         self._lock = threading.Lock()
-        self.starts: list[int] = []
-        self.blocks: dict[int, Block] = {}
 
     def load(self, start: int, end: int) -> Loaded:
         """Return bytes from the disk cache or the server, checked to be of the object that was opened."""
@@ -104,10 +143,6 @@ class RemoteObject:
             if pieces:
                 return Loaded(np.concatenate([piece.data for piece in pieces]), False)
         return Loaded(self.fetch(start, end), False)
-
-    def chunk(self, number: int) -> Range:
-        """Return start and end of a chunk of the object."""
-        return number * CHUNK_BYTES, min((number + 1) * CHUNK_BYTES, self.size)
 
     def _load_chunk(self, number: int, *, fetch: bool) -> Loaded | None:
         """Return a chunk from disk; if it is missing, fetch and store it, or return None unless ``fetch``."""
@@ -161,7 +196,6 @@ class RemoteObject:
         return answer.data
 
     def twin(self) -> RemoteObject:
-        """Return the same object without blocks."""
         return RemoteObject(self.client, self.name, self.url, self.size, self.tag, self.disk, self.key)
 
 
@@ -171,7 +205,7 @@ class Pool:
     ``fetcher`` returns the :class:`Fetcher` that runs the requests.
     """
 
-    def __init__(self, max_bytes: int, fetcher: Callable[[], Fetcher] = fetcher) -> None:
+    def __init__(self, max_bytes: int, fetcher: Callable[[], Requests] = fetcher) -> None:
         self.max_bytes, self._fetcher = max_bytes, fetcher
         self.bytes = 0
         self.peak = 0
@@ -185,12 +219,12 @@ class Pool:
 
     # -- reading ---------------------------------------------------------------------------------------
 
-    def has(self, object: RemoteObject, start: int, end: int) -> bool:
+    def has(self, object: PooledObject, start: int, end: int) -> bool:
         """Return whether these bytes are here or in flight."""
         with self._lock:
             return not self._missing(object, start, end)
 
-    def covering(self, object: RemoteObject, starts: I64, sizes: I64) -> tuple[list[Range], I64] | None:
+    def covering(self, object: PooledObject, starts: I64, sizes: I64) -> tuple[list[Range], I64] | None:
         """Return the blocks that runs lie in, as ranges in order, and for each run the number of its range.
 
         None unless all runs are here or in flight. Vectorised: a batch has thousands of runs.
@@ -224,7 +258,7 @@ class Pool:
         ranges = zip(begins[used[heads]].tolist(), ends[used[tails]].tolist(), strict=True)
         return list(ranges), number[first]
 
-    def read(self, object: RemoteObject, start: int, end: int) -> U8:
+    def read(self, object: PooledObject, start: int, end: int) -> U8:
         """Return these bytes, in place if they lie in one block."""
         blocks = self.hold(object, [(start, end)])
         try:
@@ -237,7 +271,7 @@ class Pool:
             self.release(blocks)
 
     def gather(
-        self, object: RemoteObject, ranges: list[Range], starts: I64, sizes: I64, out: U8, out_starts: I64
+        self, object: PooledObject, ranges: list[Range], starts: I64, sizes: I64, out: U8, out_starts: I64
     ) -> None:
         """Copy runs, all of which lie in the ranges, to ``out``."""
         blocks = self.hold(object, ranges)
@@ -264,7 +298,7 @@ class Pool:
             self.release(blocks)
 
     def locate(
-        self, object: RemoteObject, ranges: list[Range], starts: I64, sizes: I64
+        self, object: PooledObject, ranges: list[Range], starts: I64, sizes: I64
     ) -> tuple[list[U8], I32, I64]:
         """Locate runs of the ranges in memory: return arrays, and for each run an array and an offset in it.
 
@@ -299,7 +333,7 @@ class Pool:
                 number + 1,
             )
 
-    def hold(self, object: RemoteObject, ranges: Iterable[Range]) -> list[Block]:
+    def hold(self, object: PooledObject, ranges: Iterable[Range]) -> list[Block]:
         """Pin and return the blocks of these sorted ranges; they stay in memory until :meth:`release`."""
         with self._lock:
             blocks: list[Block] = []
@@ -328,7 +362,7 @@ class Pool:
     # -- prefetching -----------------------------------------------------------------------------------
 
     def ask(
-        self, object: RemoteObject, ranges: Iterable[Range], due: float, *, keep: bool = False
+        self, object: PooledObject, ranges: Iterable[Range], due: float, *, keep: bool = False
     ) -> int | None:
         """Prefetch ranges: return the number of bytes requested, or None if there is no room now.
 
@@ -355,7 +389,7 @@ class Pool:
         with self._lock:
             return any(block in self._planned for block in self._in_flight)
 
-    def settle(self, object: RemoteObject, ranges: Iterable[Range], due: Callable[[int, int], float]) -> None:
+    def settle(self, object: PooledObject, ranges: Iterable[Range], due: Callable[[int, int], float]) -> None:
         """Set when the blocks that ranges touch are needed next: ``due(start, end)`` of each block."""
         with self._lock:
             for block in {
@@ -377,14 +411,14 @@ class Pool:
 
     # -- blocks; with the lock held ----------------------------------------------------------------------
 
-    def _overlapping(self, object: RemoteObject, start: int, end: int) -> list[Block]:
+    def _overlapping(self, object: PooledObject, start: int, end: int) -> list[Block]:
         starts = object.starts
         first = max(0, bisect.bisect_right(starts, start) - 1)
         last = bisect.bisect_left(starts, end)
         candidates = (object.blocks[block_start] for block_start in starts[first:last])
         return [block for block in candidates if block.end > start]
 
-    def _missing(self, object: RemoteObject, start: int, end: int) -> list[Range]:
+    def _missing(self, object: PooledObject, start: int, end: int) -> list[Range]:
         gaps, position = [], start
         for block in self._overlapping(object, start, end):
             if block.start > position:
@@ -395,7 +429,7 @@ class Pool:
         return gaps
 
     def _cover(
-        self, object: RemoteObject, start: int, end: int, due: float, *, undivided: bool = False
+        self, object: PooledObject, start: int, end: int, due: float, *, undivided: bool = False
     ) -> list[Block]:
         """Pin and return the blocks of a range; request missing bytes, if ``undivided`` each gap as one."""
         blocks = self._overlapping(object, start, end)
@@ -411,7 +445,7 @@ class Pool:
                 blocks.append(new)
         return sorted(blocks, key=_start)
 
-    def _begin(self, object: RemoteObject, start: int, end: int, due: float) -> Block:
+    def _begin(self, object: PooledObject, start: int, end: int, due: float) -> Block:
         size = end - start
         if self.bytes + size > self.max_bytes:
             self._make_room(size, force=due == NOW)
@@ -477,7 +511,7 @@ class Pool:
         self._in_flight.pop(block, None)
         self.bytes -= block.size
 
-    def forget(self, object: RemoteObject) -> None:
+    def forget(self, object: PooledObject) -> None:
         """Drop all blocks of an object and cancel their requests."""
         with self._lock:
             for block in list(object.blocks.values()):

@@ -10,18 +10,18 @@ import contextlib
 import hashlib
 import os
 import threading
-import weakref
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
 
 from ... import _native
 from ...errors import AccessError, NotFoundError
-from ...schema.columns import I32, I64, U8
+from ...schema.columns import I64, U8
 from ..settings import DEFAULT_CACHE_BYTES, DEFAULT_FETCH_BYTES
-from ..source import Source
+from ..source import LocatedRuns, Source
 from ..urls import place_of
-from .blocks import CHUNK_BYTES, NEVER, NOW, Pool, Range, RemoteObject, pool_of
+from .blocks import CHUNK_BYTES, NEVER, NOW, Pool, PooledObject, Range, RemoteObject, pool_of
 from .client import Client, Entry, Got, RefusedError, TransientError
 from .clients import client_of
 from .disk import open_cache
@@ -52,17 +52,85 @@ def plan_ranges(
     return ranges, where
 
 
-# The objects that some reader has open, by URL and options.
-_OPEN: weakref.WeakValueDictionary[str, RemoteSource] = weakref.WeakValueDictionary()
+class PooledSource(Source):
+    """A source whose bytes are fetched into the blocks of a pool, and can be prefetched in a known order."""
+
+    remote = True
+    # True once a prefetcher that knows the order has requested bytes.
+    is_prefetched = False
+    # Blocks for reads that cannot wait for whole chunks; they may overlap the others.
+    _separate: PooledObject | None = None
+
+    @property
+    def blocks(self) -> tuple[Pool, PooledObject]:
+        """The pool, and the object whose blocks are in it."""
+        raise NotImplementedError
+
+    @property
+    def pool_bytes(self) -> int:
+        """Bytes that the pool may hold."""
+        return self.blocks[0].max_bytes
+
+    @property
+    def cache_bytes(self) -> int | None:
+        """Bytes that the disk cache may hold; None without one."""
+        cache = self.blocks[1].chunk_cache
+        return None if cache is None else cache.limit
+
+    def chunk(self, number: int) -> Range:
+        """Return start and end of a chunk."""
+        return self.blocks[1].chunk(number)
+
+    def prefetch(self, ranges: list[Range], due: float, *, keep: bool = False) -> int | None:
+        """Request ranges that are needed at ``due``, the number of a batch.
+
+        Return the number of bytes requested, or None if the pool has no room now. ``keep``: the ranges are
+        whole chunks, which are worth storing on disk.
+        """
+        self.is_prefetched = True
+        pool, object = self.blocks
+        return pool.ask(object, ranges, due, keep=keep)
+
+    def prefetch_separately(self, ranges: list[Range], due: float) -> None:
+        """Request small ranges before all else; they come a second time with the chunks around them."""
+        self.is_prefetched = True
+        pool, object = self.blocks
+        self._separate = self._separate or object.twin()
+        pool.ask(self._separate, ranges, due)
+
+    def drop_separate(self) -> None:
+        """Drop what was requested separately."""
+        separate, self._separate = self._separate, None
+        if separate is not None:
+            self.blocks[0].forget(separate)
+
+    def release(self, ranges: list[Range], due: Callable[[int, int], float]) -> None:
+        """Say that ranges were used; ``due(start, end)`` tells when a block is needed again."""
+        pool, object = self.blocks
+        pool.settle(object, ranges, due)
+
+    def is_waiting_for_room(self) -> bool:
+        """Return True if no prefetched block is in flight: then only a release gives room."""
+        return not self.blocks[0].is_busy()
+
+    def expect(self, number: int, due: float) -> None:
+        """Tell the disk cache when a chunk is needed again, in seconds."""
+        object = self.blocks[1]
+        if object.chunk_cache is not None:
+            start, end = object.chunk(number)
+            object.chunk_cache.expect(object.key, [(start, end - start, due)])
+
+    def _blocks_of(self, starts: I64, sizes: I64) -> tuple[Pool, PooledObject, list[Range], I64]:
+        """Return the ranges that runs are read from, and for each run its range; missing bytes with gaps."""
+        pool, object = self.blocks
+        for candidate in (object, self._separate) if self.is_prefetched else ():
+            covered = None if candidate is None else pool.covering(candidate, starts, sizes)
+            if candidate is not None and covered is not None:
+                return pool, candidate, *covered
+        return pool, object, *plan_ranges(starts, sizes)
 
 
-def opened(url: str) -> RemoteSource | None:
-    """The source that a reader has open for a URL."""
-    found = _OPEN.get(str(url))
-    return None if found is None or found.closed else found
-
-
-class RemoteSource(Source):
+class RemoteSource(PooledSource):
     """A URL, read by range.
 
     ``known``: what a listing told about it. ``heads``: first bytes of files by URL, from others for others.
@@ -86,12 +154,8 @@ class RemoteSource(Source):
         self._lock = threading.Lock()
         # Where the last read ended, and how much is asked for ahead.
         self._at, self._ahead = 0, 0
-        _OPEN[str(path)] = self
 
     head: U8 = np.empty(0, dtype=np.uint8)
-
-    # Whether somebody who knows the order asks for what comes next.
-    planned = False
 
     def _attach(self, client: Client, name: str) -> None:
         options = client.options
@@ -121,29 +185,10 @@ class RemoteSource(Source):
             self.head = self.view(0, min(LEAST, self.size))
         return Got(self.head, self.size, self.tag)
 
-    # Blocks for those who cannot wait for whole cells; they may overlap the others.
-    _early: RemoteObject | None = None
-
-    def ask_early(self, ranges: list[Range], due: float) -> None:
-        """Fetch small ranges before all else."""
-        pool, object = self.blocks
-        self._early = self._early or object.twin()
-        pool.ask(self._early, ranges, due)
-
-    def forget_early(self) -> None:
-        early, self._early = self._early, None
-        if early is not None and self._process == os.getpid():
-            self._pool.forget(early)
-
-    def _plan(self, starts: I64, sizes: I64) -> tuple[Pool, RemoteObject, list[Range], I64]:
-        """Which blocks runs come out of, and which ranges of them; what is missing is asked for with gaps."""
-        pool, object = self.blocks
-        if self.planned:
-            for one in (object, self._early):
-                found = None if one is None else pool.covering(one, starts, sizes)
-                if one is not None and found is not None:
-                    return pool, one, *found
-        return pool, object, *plan_ranges(starts, sizes)
+    def drop_separate(self) -> None:
+        if self._process == os.getpid():
+            super().drop_separate()
+        self._separate = None
 
     def _view(self, start: int, size: int) -> U8:
         if size == 0:
@@ -173,7 +218,7 @@ class RemoteSource(Source):
         if not len(some):
             return
         starts, sizes, out_starts = starts[some], sizes[some], out_starts[some]
-        pool, object, ranges, where = self._plan(starts, sizes)
+        pool, object, ranges, where = self._blocks_of(starts, sizes)
         # Runs that lie far apart are no reading in order.
         if 2 * int(sizes.sum()) >= ranges[-1][1] - ranges[0][0]:
             self._read_ahead(ranges[0][0], ranges[-1][1])
@@ -188,26 +233,36 @@ class RemoteSource(Source):
             pool.gather(object, ranges[first:last], starts[rows], sizes[rows], out, out_starts[rows])
             first = last
 
-    def will_need(self, starts: I64, sizes: I64) -> None:
+    def request(self, starts: I64, sizes: I64, *, thorough: bool = False) -> int:
         self._check_open()
         some = (sizes > 0) & (starts + sizes > len(self.head))
         pool, object = self.blocks
-        for one in plan_ranges(starts[some], sizes[some])[0]:
-            if pool.ask(object, [one], NEVER) is None:
-                return
+        requested = 0
+        for byte_range in plan_ranges(starts[some], sizes[some])[0]:
+            missing = pool.ask(object, [byte_range], NEVER)
+            if missing is None:
+                break
+            requested += missing
+        return requested
 
-    def locate(self, starts: I64, sizes: I64) -> tuple[list[U8], I32, I64]:
-        """Where runs are in memory, fetched and in place: arrays, and for each run which, and where in it."""
-        self._check_open()
-        base, place = np.zeros(len(starts), dtype=np.int32), np.zeros(len(starts), dtype=np.int64)
+    def resident(self, starts: I64, sizes: I64) -> bool:
+        pool, object = self.blocks
+        runs = zip(starts.tolist(), (starts + sizes).tolist(), strict=True)
+        return all(pool.has(object, start, end) for start, end in runs if end > start)
+
+    def locate(self, starts: I64, sizes: I64) -> LocatedRuns | None:
+        """Locate runs in the blocks of the pool, fetched if need be."""
+        if self.closed or self.outside(starts, sizes) is not None:
+            return None
+        base, offsets = np.zeros(len(starts), dtype=np.int32), np.zeros(len(starts), dtype=np.int64)
         some = np.flatnonzero(sizes > 0)
-        pool, object, ranges, _ = self._plan(starts[some], sizes[some])
-        arrays, base[some], place[some] = pool.locate(object, ranges, starts[some], sizes[some])
-        return arrays, base, place
+        pool, object, ranges, _ = self._blocks_of(starts[some], sizes[some])
+        arrays, base[some], offsets[some] = pool.locate(object, ranges, starts[some], sizes[some])
+        return LocatedRuns(arrays, base, offsets)
 
     def _read_ahead(self, start: int, end: int) -> None:
         """Where reads follow one another, ask for what comes next."""
-        if self.planned:
+        if self.is_prefetched:
             return
         pool, object = self.blocks
         with self._lock:
@@ -227,7 +282,7 @@ class RemoteSource(Source):
                 return
 
     def close(self) -> None:
-        self.forget_early()
+        self.drop_separate()
         if not self.closed and self._process == os.getpid():
             with contextlib.suppress(RuntimeError):
                 self._pool.forget(self._object)

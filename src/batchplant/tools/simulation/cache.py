@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from ... import order as orders
-from ...loading.prefetch import MOST_BEYOND
+from ...loading.prefetch import PrefetchTuning
 from ...order.keyed import key_of, uniform
 from ...schema.columns import I64
 from ...storage.remote.blocks import CHUNK_BYTES
@@ -109,7 +109,7 @@ def hit_rates(plan: Plan, kept: float) -> tuple[float, float]:
             clock.now = float(number * CELLS + at)
             hits += disk.has("", cell)
             disk.keep("", cell, 1)
-            if plan.data.samples <= MOST_BEYOND and cell in then:
+            if plan.data.samples <= PrefetchTuning.max_planned_samples and cell in then:
                 disk.expect("", [(cell * CHUNK_BYTES, 1, float((number + 1) * CELLS + then[cell]))])
         rates.append(hits / len(cells))
     late = rates[EPOCHS // 2 :]

@@ -9,7 +9,8 @@ import numpy as np
 
 from ... import order as orders
 from ...order.keyed import key_of, uniform
-from ...schema.columns import I64, Spans
+from ...schema.columns import I64
+from ...storage.spans import Spans
 from .plan import Plan
 
 # What its draws are told from others by.
@@ -58,9 +59,6 @@ class Dataset:
         """Up to the end of its last sample."""
         last = np.array([min(self.each * (number + 1), len(self)) - 1])
         return int((self._borders(last) + self.sizes(last))[0])
-
-    def _bytes_of(self, fields: Sequence[str]) -> int | None:
-        return self.plan.bytes
 
     def ranges(self, fields: Sequence[str] | None, indices: Any) -> Spans:
         samples = np.asarray(indices, dtype=np.int64)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ...loading.prefetch import FORESEEN
+from ...loading.prefetch import PrefetchTuning
 from ...order import BY_BLOCKS
 from .cache import NodeDisk, hit_rates
 from .data import Dataset, Orders
@@ -57,7 +57,8 @@ def scope_of(plan: Plan) -> Scope:
     ] if cluster.ranks <= look.sampled_ranks else []  # fmt: skip
     if every and not look.sampled_batches and 2 * plan.data.samples <= SPARSE:
         return Scope(tuple(every), plan.steps, True)
-    ahead = min(FORESEEN, plan.loader.fetch_bytes // (batch * plan.data.sample_bytes) + 1)
+    ahead = plan.loader.fetch_bytes // (batch * plan.data.sample_bytes) + 1
+    ahead = min(PrefetchTuning.max_remote_batches, ahead)
     if every:
         nodes = tuple(every)
     else:

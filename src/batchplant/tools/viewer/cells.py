@@ -16,7 +16,7 @@ from ...codecs.tokenizers import load as load_tokenizer
 from ...data.reader import Reader
 from ...data.tensors import is_tensors
 from ...errors import BatchplantError
-from ...loading.locate import Locator
+from ...loading.locate import locate
 from ...schema.columns import I64, U8, Column, Ragged, as_bytes, dense_of
 from ...schema.kinds import (
     Audio,
@@ -123,11 +123,6 @@ class Side:
     title: str
     # Decodes tokens, where the user named one.
     tokenizer: Tokenizer | None = None
-
-    @functools.cached_property
-    def locator(self) -> Locator:
-        """Finds cells in mapped files."""
-        return Locator(self.reader)
 
     @functools.cached_property
     def shows(self) -> dict[str, str]:
@@ -264,7 +259,7 @@ def _mapped_columns(side: Side, name: str, ids: I64) -> list[Column] | None:
     try:
         if side.reader.spans(name, ids) is None:
             return None
-        located = side.locator.find(name, ids)
+        located = locate(side.reader, name, ids)
     except (BatchplantError, OSError, MemoryError):
         return None
     columns: list[Column] = []

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from ... import _native
 from ...codecs import image
 from ...errors import BatchplantError, DecodeError
-from ...loading.locate import turns_of
+from ...loading.locate import locate, turns_of
 from ...schema.columns import I64
 from ...schema.kinds import Image
 from ...storage import limits
@@ -119,7 +119,7 @@ class Images:
         if not isinstance(kind, Image) or kind.mask or kind.mode not in ("RGB", "L", None):
             return np.arange(len(samples))
         try:
-            cells = side.locator.find(field, samples)
+            cells = locate(side.reader, field, samples)
             present = np.flatnonzero(cells.size > 0)
             cells = cells.take(present)
             decoded = np.empty((len(present), *out.shape[1:]), dtype=np.uint8)

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from ....data.arrays import ChunkedArray
 from ....errors import SchemaError
 from ....storage.cache import ChunkCache
+from ....storage.spans import SourceRun
 from .grid import Grid, Index
 
 
@@ -29,7 +30,7 @@ class GridArray(ChunkedArray):
     def _ahead(self, chunks: Sequence[Index]) -> None:
         self._grid.ahead(self._cache, chunks)
 
-    def _places(self, chunks: Sequence[Index]) -> list[tuple[str, int, int]] | None:
+    def _places(self, chunks: Sequence[Index]) -> list[SourceRun] | None:
         store = self._grid.store
         return store.runs(self._grid.located(chunks)) if store.slow else None
 

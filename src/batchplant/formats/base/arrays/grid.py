@@ -19,7 +19,7 @@ from ....data.arrays import each
 from ....errors import BatchplantError, DamagedError, SchemaError
 from ....schema import Bytes, Field, Text
 from ....schema.columns import I32, I64, U8, Column, Ragged, as_bytes, starts_of
-from ....storage import limits
+from ....storage import Source, limits
 from ....storage.cache import ChunkCache
 from .compression import sums_of
 from .store import Blob, Part, Place, Store, human
@@ -193,7 +193,7 @@ class Grid:
         except DamagedError as error:
             offset = location.start + before or None
             raise error.at(path=self.store.full(location.name), offset=offset) from None
-        return Blob(data, blob.file, blob.start + before, blob.keep)
+        return Blob(data, blob.source, blob.start + before)
 
     def _check_size(self, size: int, index: Index) -> None:
         """DamagedError where a chunk of plain values has fewer or more bytes than it may."""
@@ -268,7 +268,7 @@ class Grid:
             except BatchplantError as error:
                 sample = samples[int(np.argmax(numbers == number))]
                 raise error.at(sample=int(sample)) from None
-            if blob is None or blob.file is None:
+            if blob is None or blob.source is None:
                 return False
             # Another thread may have been quicker.
             with contextlib.suppress(ValueError):
@@ -307,7 +307,7 @@ class Grid:
             _native.copy_runs(filled, zeros, size, out, places[members] * width)
         if len(ranges) > 1:
             for source, begin, size, _ in ranges:
-                source.will_need(begin, size)
+                source.request(begin, size)
         for source, begin, size, where in ranges:
             source.gather_into(begin, size, out, where)
 
@@ -429,27 +429,29 @@ class Grid:
         self._copy(cache, number, begin - number * size, end - begin, out, places, samples[run])
         return out
 
-    def places(self, cache: ChunkCache, starts: I64, counts: I64) -> tuple[list[str], I32, I64, I64] | None:
-        """Files, and file, start and size of each run; None where some run is no plain run of bytes."""
+    def places(
+        self, cache: ChunkCache, starts: I64, counts: I64
+    ) -> tuple[list[Source], I32, I64, I64] | None:
+        """Sources, and source, start and size of each run; None where some run is no plain run of bytes."""
         if not self.plain or not self.whole_rows or not self.width or self.store.slow:
             return None
         size = self.chunks[0]
         number = starts // size
         if ((starts + counts - 1) // size > number)[counts > 0].any():
             return None
-        files: dict[str, int] = {}
+        sources: dict[Source, int] = {}
         file, begin = np.zeros(len(starts), dtype=np.int32), (starts - number * size) * self.width
         for number_of_group, members in _groups(np.where(counts > 0, number, -1)):
             blob = (
                 self.blob(cache, (number_of_group, *(0,) * len(self.row))) if number_of_group >= 0 else None
             )
-            if number_of_group >= 0 and (blob is None or blob.file is None):
+            if number_of_group >= 0 and (blob is None or blob.source is None):
                 return None
-            if blob is not None and blob.file is not None:
-                file[members] = files.setdefault(blob.file, len(files))
+            if blob is not None and blob.source is not None:
+                file[members] = sources.setdefault(blob.source, len(sources))
                 begin[members] += blob.start
         begin[counts <= 0] = 0
-        return list(files), file, begin, counts * self.width
+        return list(sources), file, begin, counts * self.width
 
     def own_checks(self) -> list[str]:
         """The checksums that its chunks have, as `verify` names them."""
@@ -488,4 +490,4 @@ def _size(chunk: Any) -> int:
 
 
 def _blob_size(blob: Blob | None) -> int:
-    return 0 if blob is None else MAPPING_COST if blob.file is not None else blob.data.nbytes
+    return 0 if blob is None else MAPPING_COST if blob.source is not None else blob.data.nbytes

@@ -23,10 +23,11 @@ from ....errors import (
     no_such,
 )
 from ....schema import Bytes, Field, Schema, Text
-from ....schema.columns import I64, U8, Column, Columns, Ragged, Spans, as_bytes, spans_of, starts_of
+from ....schema.columns import I64, U8, Column, Columns, Ragged, as_bytes, starts_of
 from ....storage import Source
 from ....storage.cache import ChunkCache
 from ....storage.index import FileGroup
+from ....storage.spans import SourceRun, Spans, spans_of
 from .array import GridArray
 from .grid import Grid
 from .layout import NOTE, OFFSETS, SHAPE, VALID, VALUES, Note, fixed, parts_of
@@ -288,11 +289,13 @@ class GridReader(PackedReader):
         locations = grid.places(self._cache, starts, counts)
         if locations is None:
             return None
-        files, file, start, size = locations
+        sources, file, start, size = locations
         valid, shape = self._rows(field, VALID, indices), self._rows(field, SHAPE, indices)
         if valid is not None:
             size = np.where(valid, size, -1)
-        return Spans(files or [self.path], start, size, file, shape if shape is None or shape.any() else None)
+        return Spans(
+            sources or [self.path], start, size, file, shape if shape is None or shape.any() else None
+        )
 
     def _array(self, field: str) -> Array | None:
         """Also of an array that is no field, because it was not chosen or is longer than the others."""
@@ -320,7 +323,7 @@ class GridReader(PackedReader):
         return self._runs_of(fields, indices, self._cache if fits else None)
 
     def _runs_of(self, fields: Sequence[str], indices: I64, cache: ChunkCache | None = None) -> Spans | None:
-        ranges: list[tuple[str, int, int]] = []
+        ranges: list[SourceRun] = []
         ones = np.ones_like(indices)
         for (name, part), grid in self.parts.items():
             if name not in fields:

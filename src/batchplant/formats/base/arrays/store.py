@@ -21,7 +21,6 @@ from ....storage import (
     Objects,
     RemoteSource,
     Source,
-    fetch_many,
     is_below,
     is_remote,
     join,
@@ -32,6 +31,7 @@ from ....storage import (
     tree,
 )
 from ....storage.remote import NEVER
+from ....storage.spans import SourceRun
 from ....storage.zips import CHECKED, ZipMembers
 
 # Objects of a store that are listed to be asked for ahead, and those of which parts are read that stay open.
@@ -51,13 +51,11 @@ class Place(NamedTuple):
 
 
 class Blob(NamedTuple):
-    """The bytes behind a name; where they lie as they are in a local file, that file and their start."""
+    """The bytes behind a name; if they lie as they are in a local file, its source and their start."""
 
     data: U8
-    file: str | None = None
+    source: MappedSource | None = None
     start: int = 0
-    # Holds the mapping, so that the loader does not map the file again.
-    keep: Any = None
 
 
 class Part(NamedTuple):
@@ -116,8 +114,8 @@ class Store:
     def ahead(self, places: Sequence[Place]) -> None:
         """These will be read now, one by one: begin to fetch them side by side, where that is of use."""
 
-    def runs(self, places: Sequence[Place]) -> list[tuple[str, int, int]] | None:
-        """File, start and size of what reading these takes; None where nobody knows."""
+    def runs(self, places: Sequence[Place]) -> list[SourceRun] | None:
+        """Source, start and size of what reading these takes; None where nobody knows."""
         return None
 
     def children(self, name: str) -> list[str]:
@@ -170,7 +168,7 @@ class FolderStore(Store):
         except OSError as error:
             raise DamagedError(f"it cannot be read: {error.strerror}", path=file) from None
         end = len(source.data) if size is None else start + size
-        return Blob(source.data[start:end], file, start, source)
+        return Blob(source.data[start:end], source, start)
 
     def children(self, name: str) -> list[str]:
         try:
@@ -242,7 +240,7 @@ class ZipStore(Store):
             data = data[start:] if size is None else data[start : start + size]
             if not self._members.stored(member) or not isinstance(self._source, MappedSource):
                 return Blob(data)
-            return Blob(data, self.path, self._members.start(member) + start, self._source)
+            return Blob(data, self._source, self._members.start(member) + start)
         except DamagedError as error:
             raise error.at(path=self.path) from None
 
@@ -264,9 +262,9 @@ class ZipStore(Store):
     def children(self, name: str) -> list[str]:
         return sorted(self._folders.get(name, ()))
 
-    def runs(self, places: Sequence[Place]) -> list[tuple[str, int, int]]:
+    def runs(self, places: Sequence[Place]) -> list[SourceRun]:
         """Members with the headers before them, of which only those who read them know the size."""
-        runs, file_size = [], self._source.size
+        runs, file_size = list[SourceRun](), self._source.size
         for location in places:
             info = self._members.infos.get(self._top + location.name)
             if info is None:
@@ -274,7 +272,7 @@ class ZipStore(Store):
             start, size = info.header_offset, HEADER_MOST + len(info.filename) + info.compress_size
             if location.size is not None and self._members.stored(self._top + location.name):
                 start, size = start + location.start, HEADER_MOST + len(info.filename) + location.size
-            runs.append((self.path, start, max(0, min(size, file_size - start))))
+            runs.append((self._source, start, max(0, min(size, file_size - start))))
         return runs
 
     def size(self, name: str) -> int:
@@ -318,7 +316,7 @@ class UrlStore(Store):
         if start == 0 and size is None:
             with self._lock:
                 coming = self._coming.pop(name, None)
-            fetched = coming or fetch_many([self.full(name)], [self._known.get(name)])
+            fetched = coming or self._objects.fetch([self.full(name)], [self._known.get(name)])
             return next(fetched)
         source = self._open(name)
         if source is None:
@@ -358,7 +356,7 @@ class UrlStore(Store):
                 location.name for location in places if location.start == 0 and location.size is None
             )
         )
-        requests = {name: fetch_many([self.full(name)], [self._known.get(name)]) for name in names}
+        requests = {name: self._objects.fetch([self.full(name)], [self._known.get(name)]) for name in names}
         with self._lock:
             # What nobody came for.
             self._coming = requests
@@ -376,16 +374,16 @@ class UrlStore(Store):
         """Entries that were listed, if they were."""
         return self.__dict__.get("_listed") or {}
 
-    def runs(self, places: Sequence[Place]) -> list[tuple[str, int, int]] | None:
-        entries, runs = self._listed, []
+    def runs(self, places: Sequence[Place]) -> list[SourceRun] | None:
+        entries, runs = self._listed, list[SourceRun]()
         for location in places:
             if entries is None:
                 return None
             entry = entries.get(location.name)
             if entry is not None:
-                url = self.full(location.name)
-                self._objects.open(url, entry)
-                runs.append((url, location.start, entry.size if location.size is None else location.size))
+                source = self._objects.open(self.full(location.name), entry)
+                size = entry.size if location.size is None else location.size
+                runs.append((source, location.start, size))
         return runs
 
     def files(self, names: Iterable[str]) -> list[Entry] | None:

@@ -17,8 +17,9 @@ from ....data.keys import FormatKeys
 from ....data.reader import Reader
 from ....errors import DamagedError, Problem
 from ....schema import Boxes, Field, Image, Keypoints, Labels, Schema, Tensor, Text
-from ....schema.columns import I64, Columns, Ragged, Spans, as_bytes, concat_spans, starts_of
+from ....schema.columns import I64, Columns, Ragged, as_bytes, starts_of
 from ....storage import is_below, is_remote
+from ....storage.spans import Spans, concat_spans
 from ..folders.files import Files, placed
 from .boxes import outside
 from .fields import boxes_field
@@ -167,7 +168,7 @@ class DetectionReader(Reader):
         start, size = np.zeros(len(numbers), dtype=np.int64), np.full(len(numbers), -1, dtype=np.int64)
         file = np.zeros(len(numbers), dtype=np.int32)
         start[rows], size[rows], file[rows] = spans.start, spans.size, spans.file
-        return Spans(spans.files or [self.path], start, size, file)
+        return Spans(spans.sources or [self.path], start, size, file)
 
     def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
         """Whole files; other fields are in memory."""

@@ -13,8 +13,19 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from ....errors import AccessError, BatchplantError, DamagedError
-from ....schema.columns import I64, U8, Ragged, Spans, starts_of
-from ....storage import Entry, Objects, fetch_many, is_remote, join, open_regular, open_source, tree
+from ....schema.columns import I64, U8, Ragged, starts_of
+from ....storage import (
+    Entry,
+    Objects,
+    PathSources,
+    Source,
+    is_remote,
+    join,
+    open_regular,
+    open_source,
+    tree,
+)
+from ....storage.spans import Spans
 
 # Links that lead to links, each twice, would double the folder with every one.
 MOST_VISITS = 100
@@ -63,7 +74,11 @@ class Files:
         if sizes is None:
             return None
         each = np.arange(len(names), dtype=np.int32)
-        return Spans([self.path(name) for name in names], np.zeros(len(names), dtype=np.int64), sizes, each)
+        return Spans([self.source(name) for name in names], np.zeros(len(names), dtype=np.int64), sizes, each)
+
+    def source(self, name: str) -> Source | str:
+        """The source of a file; its path if it would have to be opened first."""
+        raise NotImplementedError
 
     def ahead(self, names: Sequence[str]) -> Spans | None:
         """The same for one who asks for the bytes ahead."""
@@ -93,6 +108,16 @@ def placed(path: str, field: str, samples: Sequence[int]) -> Iterator[None]:
 
 class LocalFiles(Files):
     """Files of a local folder; links are followed."""
+
+    def __init__(self, root: str) -> None:
+        super().__init__(root)
+        self._sources = PathSources()
+
+    def source(self, name: str) -> Source:
+        return self._sources.source(self.path(name))
+
+    def close(self) -> None:
+        self._sources.close()
 
     def walk(self, wanted: Callable[[str], bool], own: str) -> Iterator[str]:
         """A link that leads back up is not followed again."""
@@ -240,7 +265,7 @@ class RemoteFiles(Files):
         known = self._known or {}
         cells: list[U8] = []
         try:
-            for data in fetch_many(list(map(self.path, names)), [known.get(name) for name in names]):
+            for data in self._objects.fetch(list(map(self.path, names)), [known.get(name) for name in names]):
                 if data is None:
                     raise _wrong(len(cells), names[len(cells)], os.strerror(errno.ENOENT))
                 cells.append(data)
@@ -255,8 +280,12 @@ class RemoteFiles(Files):
         sizes = np.cumsum([0 if entry is None else entry.size for entry in entries], dtype=np.int64)
         count = max(1, int(np.searchsorted(sizes, LOOKED_AT, "right")))
         count = min(count, len(chosen) if known else FEW)
-        contents = fetch_many(list(map(self.path, chosen[:count])), entries[:count])
+        contents = self._objects.fetch(list(map(self.path, chosen[:count])), entries[:count])
         return (data for data in contents if data is not None)
+
+    def source(self, name: str) -> Source | str:
+        url = self.path(name)
+        return self._objects.opened(url) or url
 
     def ahead(self, names: Sequence[str]) -> Spans | None:
         known = self._listed

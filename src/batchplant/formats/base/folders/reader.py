@@ -17,8 +17,9 @@ from ....data.keys import FormatKeys
 from ....data.reader import Reader
 from ....errors import BatchplantError, DamagedError, SchemaError
 from ....schema import Field, Image, Int, Schema, Text
-from ....schema.columns import I64, U8, Columns, Ragged, Spans, concat_spans
+from ....schema.columns import I64, U8, Columns, Ragged
 from ....storage import NOTE_ERRORS, is_below, join, parse_object, read_beside
+from ....storage.spans import Spans, concat_spans
 from .files import open_files, placed
 from .media import MEDIA, NOTE, Media
 from .metadata import FILE_NAME, metadata_of, rows_of

@@ -99,7 +99,7 @@ class Part:
         self._first, dictionaries, batches = read_footer(self.source)
         offsets = np.array([*dictionaries, *batches], dtype=np.int64)
         if not isinstance(self.source, MappedSource) and self.source.outside(offsets, offsets * 0) is None:
-            self.source.will_need(offsets, np.minimum(MESSAGE_HEAD, self.source.size - offsets))
+            self.source.request(offsets, np.minimum(MESSAGE_HEAD, self.source.size - offsets))
         messages = [read_message(self.source, offset) for offset in (*dictionaries, *batches)]
         kinds = [None if message is None else message.kind for message in messages]
         if kinds != [DICTIONARY] * len(dictionaries) + [BATCH] * len(batches):

@@ -24,6 +24,7 @@ from ....schema import Field, Schema
 from ....schema.columns import I64, Column, Columns, starts_of
 from ....storage import Entry
 from ....storage.index import FileGroup
+from ....storage.spans import SourceRun
 from ..tables import ParquetFile, ParquetRows, TableFile, cell_bounds
 from ..tables.parquet import CHECKED
 from .part import Part
@@ -203,7 +204,7 @@ class LakeReader(ParquetRows):
         number = int(np.searchsorted(self._firsts, unit, side="right")) - 1
         return number, unit - int(self._firsts[number])
 
-    def _unit_runs(self, unit: int, fields: Sequence[str]) -> list[tuple[str, int, int]] | None:
+    def _unit_runs(self, unit: int, fields: Sequence[str]) -> list[SourceRun] | None:
         return self._row_runs(unit, None, fields)
 
     def _fingerprint_source(self, fields: Sequence[str]) -> FileGroup:
@@ -216,19 +217,17 @@ class LakeReader(ParquetRows):
         """The folder of the table."""
         return self.path
 
-    def _row_runs(
-        self, unit: int, rows: I64 | None, fields: Sequence[str]
-    ) -> list[tuple[str, int, int]] | None:
+    def _row_runs(self, unit: int, rows: I64 | None, fields: Sequence[str]) -> list[SourceRun] | None:
         number, group = self._group_of(unit)
         file = self._files[number]
         if not isinstance(file, ParquetFile):
             return None
         inside = list(dict.fromkeys(self._columns_in(file, self._parts[number], fields).values()))
         if rows is None:
-            return [(file.path, *run) for run in file.runs(group, inside)]
+            return [(file.source, *run) for run in file.runs(group, inside)]
         file_rows = self._wanted(number, group, rows)
         assert file_rows is not None
-        return [(file.path, *run) for run in file.row_runs(group, inside, file_rows)]
+        return [(file.source, *run) for run in file.row_runs(group, inside, file_rows)]
 
     def _file(self, number: int, fields: Sequence[str]) -> TableFile:
         part, file = self._parts[number], self._files[number]

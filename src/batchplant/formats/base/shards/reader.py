@@ -12,8 +12,9 @@ import numpy.typing as npt
 from ....data.reader import Reader
 from ....errors import BatchplantError, DecodeError, SchemaError, no_such
 from ....schema import Bool, Field, Schema
-from ....schema.columns import I64, U8, Column, Columns, Flags, Ragged, Spans, starts_of
-from ....storage import MappedSource, is_remote
+from ....schema.columns import I64, U8, Column, Columns, Flags, Ragged, starts_of
+from ....storage import MappedSource, Source, is_remote
+from ....storage.spans import Spans
 from ..records import GivenSchema, given_schema
 from .note import optional_fields
 from .runs import Located, Records, Shards, wrong
@@ -193,8 +194,8 @@ class ShardsReader(Reader):
         files = np.zeros(len(indices), np.int32)
         for number, one in enumerate(located.records):
             files[one.rows] = number
-        paths = [one.shard.source.path for one in located.records]
-        return Spans(paths, found.starts, sizes, files, found.shape)
+        sources = [one.shard.source for one in located.records]
+        return Spans(sources, found.starts, sizes, files, found.shape)
 
     def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
         """Whole samples, and packed shards as a whole. On a server, the tables of shards are read for it."""
@@ -206,7 +207,7 @@ class ShardsReader(Reader):
             # Where a table has not been read yet, nobody knows.
             return None
         starts, sizes = np.zeros_like(indices), np.zeros_like(indices)
-        files, paths = np.zeros(len(indices), np.int32), []
+        files, sources = np.zeros(len(indices), np.int32), list[Source]()
         # Of a packed shard, the first of its samples stands for the file.
         chosen = np.ones(len(indices), np.bool_)
         for place, (number, rows) in enumerate(groups):
@@ -217,8 +218,8 @@ class ShardsReader(Reader):
                 shard, starts[rows], sizes[rows] = self.shards.runs(number, indices[rows])
                 file = shard.source
             files[rows] = place
-            paths.append(file.path)
-        spans = Spans(paths, starts, sizes, files)
+            sources.append(file)
+        spans = Spans(sources, starts, sizes, files)
         return spans if chosen.all() else spans.take(chosen)
 
     def _bytes_of(self, fields: Sequence[str]) -> int | None:

@@ -166,7 +166,7 @@ class Shards:
         local = indices[rows] - self.firsts[number]
         source = shard.source
         if not isinstance(source, RemoteSource):
-            source.will_need(starts, sizes)
+            source.request(starts, sizes)
             return Records(rows, shard, local, starts, sizes, source.view(0, source.size), starts)
         if not whole:
             return Records(rows, shard, local, starts, sizes, None, starts)

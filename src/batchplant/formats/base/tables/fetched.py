@@ -20,7 +20,7 @@ class FetchedFile(io.RawIOBase):
 
     def fetch(self, starts: I64, sizes: I64, *, ahead: bool = True) -> None:
         """Fetch ranges, neighbours together; ``ahead``: bytes behind them may be needed next."""
-        self._source.will_need(starts, sizes)
+        self._source.request(starts, sizes)
         for first, end in plan_ranges(starts, sizes)[0]:
             get = self._source.view if ahead else self._source.only
             self._runs.append((first, get(first, end - first)))

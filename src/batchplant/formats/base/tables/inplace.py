@@ -66,7 +66,7 @@ def cells_of(
     if not plain or about.kind != BYTE_ARRAY or about.lists:
         return results
     if sequential:
-        source.will_need(*np.array([(chunk.start, chunk.size) for _, chunk in plain], np.int64).T)
+        source.request(*np.array([(chunk.start, chunk.size) for _, chunk in plain], np.int64).T)
     pages = []
     for number, chunk in plain:
         group = groups[number]

@@ -446,7 +446,7 @@ class PageReader:
                 runs += [run for run in indexes if run is not None and run[1] > 0]
         if runs:
             starts_and_sizes = np.array(runs, dtype=np.int64)
-            self._source.will_need(starts_and_sizes[:, 0], starts_and_sizes[:, 1])
+            self._source.request(starts_and_sizes[:, 0], starts_and_sizes[:, 1])
 
     # -- rows ------------------------------------------------------------------------------------------
 
@@ -510,7 +510,7 @@ class PageReader:
             return {}
         starts = np.array([chunk.start for parts in chunks.values() for chunk, _ in parts], np.int64)
         sizes = np.array([chunk.size for parts in chunks.values() for chunk, _ in parts], np.int64)
-        self._source.will_need(starts, np.minimum(sizes, HEADER_BYTES))
+        self._source.request(starts, np.minimum(sizes, HEADER_BYTES))
         read: dict[str, Any] = {}
         for column, parts in chunks.items():
             # pyarrow raises anything on nonsense; reading the whole column reports the problem.

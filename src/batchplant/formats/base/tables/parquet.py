@@ -22,9 +22,10 @@ from ....codecs.arrow.types import is_binary, is_file_struct, is_text
 from ....codecs.cells import encode_samples
 from ....errors import BatchplantError, DamagedError, SchemaError
 from ....schema import Field, Image, Schema
-from ....schema.columns import I64, Column, Columns, Ragged, Spans, starts_of
+from ....schema.columns import I64, Column, Columns, Ragged, starts_of
 from ....storage import Entry, Source
 from ....storage.index import FileGroup
+from ....storage.spans import SourceRun, Spans
 from .inplace import Cells
 from .parquet_file import ParquetFile, first_line
 from .parquet_rows import WINDOW_BYTES, ParquetRows, TableFile, cell_bounds
@@ -229,7 +230,7 @@ class ParquetFilesReader(ParquetRows):
         if (start < 0).any():
             return None
         file = self._part_numbers(units).astype(np.int32)
-        spans = Spans([part.path for part in self._parts], start, locations.sizes[indices], file)
+        spans = Spans([part.source for part in self._parts], start, locations.sizes[indices], file)
         return spans if len(self._parts) == 1 else spans.compact()
 
     def _has_text(self, field: str) -> bool:
@@ -262,10 +263,8 @@ class ParquetFilesReader(ParquetRows):
         """Copy cells from their locations in the files."""
         offsets = starts_of(spans.size)
         data = np.empty(offsets[-1], np.uint8)
-        parts = {part.path: part for part in self._parts}
-        for number, path in enumerate(spans.files):
-            rows = np.flatnonzero(spans.file == number)
-            parts[path].copy_ranges(spans.start[rows], spans.size[rows], data, offsets[rows])
+        for source, rows, starts, sizes in spans.by_source():
+            source.gather_into(starts, sizes, data, offsets[rows])
         return Ragged(data, offsets)
 
     def _known(self, field: str, indices: I64) -> Spans | None:
@@ -274,9 +273,9 @@ class ParquetFilesReader(ParquetRows):
             None if locations is None or not locations.starts[indices].all() else self._spans(field, indices)
         )
 
-    def _unit_runs(self, unit: int, fields: Sequence[str]) -> list[tuple[str, int, int]]:
+    def _unit_runs(self, unit: int, fields: Sequence[str]) -> list[SourceRun]:
         part, group = self._part_of(unit)
-        return [(part.path, *run) for run in part.runs(group, self._inside(part, fields))]
+        return [(part.source, *run) for run in part.runs(group, self._inside(part, fields))]
 
     def _fingerprint_source(self, fields: Sequence[str]) -> Source | None:
         """Describe all files of a folder."""
@@ -287,9 +286,9 @@ class ParquetFilesReader(ParquetRows):
             return None
         return FileGroup(self.path, files, state={}, options=self._init_args[1])
 
-    def _row_runs(self, unit: int, rows: I64, fields: Sequence[str]) -> list[tuple[str, int, int]]:
+    def _row_runs(self, unit: int, rows: I64, fields: Sequence[str]) -> list[SourceRun]:
         part, group = self._part_of(unit)
-        return [(part.path, *run) for run in part.row_runs(group, self._inside(part, fields), rows)]
+        return [(part.source, *run) for run in part.row_runs(group, self._inside(part, fields), rows)]
 
     def _inside(self, part: ParquetFile, fields: Sequence[str]) -> list[str]:
         """Return the fields that are columns of a file."""

@@ -14,7 +14,7 @@ from ....codecs.arrow.infer import check_names, has_gaps, is_whole_list
 from ....codecs.arrow.sizes import plain_size
 from ....codecs.arrow.types import is_file_struct
 from ....errors import BatchplantError, DamagedError, SchemaError
-from ....schema.columns import I64, U8
+from ....schema.columns import I64
 from ....storage import MappedSource, RemoteSource, limits, open_source
 from .fetched import FetchedFile
 from .footer import MAGIC, Footer
@@ -30,12 +30,12 @@ class ParquetFile:
     def __init__(self, path: str, values: Mapping[str, Any] | None = None) -> None:
         self.path = path
         self.values = dict(values or {})
-        self._source = open_source(path)
+        self.source = open_source(path)
         self._idle: list[Any] = []
         self._claims: dict[tuple[int, int], Claim] = {}
         try:
             # Before pyarrow, which may abort the process at a damaged footer.
-            self.footer = Footer(self._source)
+            self.footer = Footer(self.source)
             file = self._open(self._parsed())
             self._metadata = file.metadata
             self.schema = file.schema_arrow
@@ -46,7 +46,7 @@ class ParquetFile:
                 raise DamagedError("the schema in its metadata has other columns than the file")
             self.rows = np.array([group.rows for group in self.footer.groups], dtype=np.int64)
             described = ARROW_SCHEMA in (file.metadata.metadata or {})
-            self.page_reader = PageReader(self._source, self.footer, self.schema, self._leaves, described)
+            self.page_reader = PageReader(self.source, self.footer, self.schema, self._leaves, described)
             self._idle.append(file)
         except BatchplantError as error:
             raise error.at(path=path) from None
@@ -60,7 +60,7 @@ class ParquetFile:
         pa = pyarrow()
         import pyarrow.parquet as pq
 
-        source = self._source
+        source = self.source
         if isinstance(source, MappedSource):
             stream = pa.BufferReader(pa.py_buffer(source.view(0, source.size)))
         else:
@@ -77,16 +77,14 @@ class ParquetFile:
         import pyarrow.parquet as pq
 
         raw, self.footer.raw = self.footer.raw or b"", None
-        if isinstance(self._source, MappedSource):
+        if isinstance(self.source, MappedSource):
             return None
         return pq.read_metadata(pyarrow().BufferReader(MAGIC + raw))
 
     def load(self, group: int, names: Sequence[str], *, ahead: bool = True) -> Any:
         """Read columns of a row group as a table. ``ahead``: bytes behind them may be needed next."""
         leaves = {leaf: name for name in names for leaf in self._leaves[name]}
-        fetched = (
-            None if isinstance(self._source, MappedSource) else self._fetched(group, list(leaves), ahead)
-        )
+        fetched = None if isinstance(self.source, MappedSource) else self._fetched(group, list(leaves), ahead)
         claims = {leaf: self._claim(group, leaf, name, fetched) for leaf, name in leaves.items()}
         lists = {name: column for name in names if (column := self._lists(group, name, fetched)) is not None}
         others = [leaf for leaf, name in leaves.items() if name not in lists]
@@ -124,7 +122,7 @@ class ParquetFile:
         chunk, about = self.footer.groups[group].chunks[leaves[0]], self.footer.leaves[leaves[0]]
         if chunk is None:
             return None
-        view = (fetched or self._source).view(chunk.start, chunk.size)
+        view = (fetched or self.source).view(chunk.start, chunk.size)
         column = decode_lists(view, chunk, about, self.schema.field(name).type)
         return column if column is not None and len(column) == self.footer.groups[group].rows else None
 
@@ -166,22 +164,22 @@ class ParquetFile:
         """Return starts and sizes of the cells of a column of bytes or files in row groups; None if they are
         not stored plainly or the file is not mapped. ``sequential``: most of the cells are read next."""
         leaf = self._leaf_in_place(name)
-        if leaf is None or not isinstance(self._source, MappedSource):
+        if leaf is None or not isinstance(self.source, MappedSource):
             return [None] * len(groups)
-        return cells_of(self._source, self.footer, groups, leaf, sequential)
+        return cells_of(self.source, self.footer, groups, leaf, sequential)
 
     def recalled(self, name: str) -> Cells | None:
         """Return the remembered cells of all row groups, or None."""
         leaf = self._leaf_in_place(name)
-        if leaf is None or not isinstance(self._source, MappedSource):
+        if leaf is None or not isinstance(self.source, MappedSource):
             return None
-        return recalled(self._source, int(self.rows.sum()), leaf)
+        return recalled(self.source, int(self.rows.sum()), leaf)
 
     def remember(self, name: str, cells: Cells) -> None:
         """Remember the cells of all row groups."""
         leaf = self._leaf_in_place(name)
-        if leaf is not None and isinstance(self._source, MappedSource):
-            remember(self._source, leaf, cells)
+        if leaf is not None and isinstance(self.source, MappedSource):
+            remember(self.source, leaf, cells)
 
     def _leaf_in_place(self, name: str) -> int | None:
         """Return the leaf whose plainly stored cells may be those of a column; None: it is compressed."""
@@ -190,14 +188,10 @@ class ParquetFile:
         packed = all(chunk is None or chunk.codec for chunk in chunks)
         return None if packed or len(leaves) > 1 else leaves[0]
 
-    def copy_ranges(self, starts: I64, sizes: I64, out: U8, places: I64) -> None:
-        """Copy byte ranges of the file, each to its position in ``out``."""
-        self._source.gather_into(starts, sizes, out, places)
-
     def _fetched(self, group: int, leaves: Sequence[int], ahead: bool) -> FetchedFile:
         """Fetch the bytes of these leaves, from which page headers and pyarrow are then served."""
         runs = np.array(self._runs(group, leaves), np.int64).reshape(-1, 2)
-        fetched = FetchedFile(self._source)
+        fetched = FetchedFile(self.source)
         fetched.fetch(runs[:, 0], runs[:, 1], ahead=ahead)
         return fetched
 
@@ -217,7 +211,7 @@ class ParquetFile:
         chunk = self.footer.groups[group].chunks[leaf]
         if chunk is None:
             raise SchemaError("this column is encrypted", field=name)
-        view = (fetched or self._source).view(chunk.start, chunk.size)
+        view = (fetched or self.source).view(chunk.start, chunk.size)
         try:
             claim = claim_of(view, chunk, self.footer.leaves[leaf])
             limits.check("its column", claim.size, chunk.size)
@@ -301,20 +295,20 @@ class ParquetFile:
     @property
     def is_planned(self) -> bool:
         """True if a loader prefetches the bytes of this remote file."""
-        return isinstance(self._source, RemoteSource) and self._source.planned
+        return isinstance(self.source, RemoteSource) and self.source.is_prefetched
 
     @property
     def size(self) -> int:
-        return self._source.size
+        return self.source.size
 
     @property
     def tag(self) -> str:
         """Version tag of the file; empty if its storage has none."""
-        return self._source.tag
+        return self.source.tag
 
     def close(self) -> None:
         self._idle.clear()
-        self._source.close()
+        self.source.close()
 
 
 def first_line(error: Exception) -> str:

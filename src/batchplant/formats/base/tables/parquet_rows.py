@@ -16,8 +16,9 @@ from ....data.expressions.binding import BYTES, NUMBER
 from ....data.filters import Pruned, numbers_in, ranges_of
 from ....errors import DamagedError
 from ....schema import Field
-from ....schema.columns import I64, Column, Columns, Masked, Ragged, Spans, concat_columns, dense_of
+from ....schema.columns import I64, Column, Columns, Masked, Ragged, concat_columns, dense_of
 from ....storage import is_remote
+from ....storage.spans import SourceRun, Spans
 from .parquet_file import ParquetFile
 from .reader import TableReader
 
@@ -59,7 +60,7 @@ class ParquetRows(TableReader):
         """Return the cells of ascending rows of a unit; None: of all rows."""
         raise NotImplementedError
 
-    def _row_runs(self, unit: int, rows: I64, fields: Sequence[str]) -> list[tuple[str, int, int]] | None:
+    def _row_runs(self, unit: int, rows: I64, fields: Sequence[str]) -> list[SourceRun] | None:
         """Byte ranges (file, start, size) that these rows of a unit need; None: unknown."""
         raise NotImplementedError
 
@@ -126,7 +127,7 @@ class ParquetRows(TableReader):
             dense[name] = Columns({name: concat_columns(parts)}).take(np.argsort(order))[name]
         return Columns((name, dense[name]) for name in fields)
 
-    def _batch_runs(self, indices: I64, fields: Sequence[str]) -> list[tuple[str, int, int]] | None:
+    def _batch_runs(self, indices: I64, fields: Sequence[str]) -> list[SourceRun] | None:
         units, rows = self._units_of(indices)
         if not self._is_local or not self._page_policy.wants(units, rows, tuple(fields)):
             return super()._batch_runs(indices, fields)
@@ -236,7 +237,7 @@ class SelectedRows(TableReader):
     def _known(self, field: str, indices: I64) -> Spans | None:
         return self.base._known(field, self._rows[indices])
 
-    def _unit_runs(self, unit: int, fields: Sequence[str]) -> list[tuple[str, int, int]] | None:
+    def _unit_runs(self, unit: int, fields: Sequence[str]) -> list[SourceRun] | None:
         return self.base._row_runs(int(self._units[unit]), self._inside[unit], fields)
 
 
@@ -267,7 +268,7 @@ MAX_PAGE_FRACTION = 0.5
 # Row groups that are sampled to estimate the decoded size of all.
 SAMPLED_GROUPS = 64
 
-Runs = list[tuple[str, int, int]]
+Runs = list[SourceRun]
 
 
 class PageReadPolicy:

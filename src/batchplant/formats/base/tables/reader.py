@@ -13,19 +13,9 @@ import numpy as np
 from .... import _native
 from ....data.reader import Reader
 from ....errors import BatchplantError, DamagedError
-from ....schema.columns import (
-    I64,
-    Column,
-    Columns,
-    Flags,
-    Ragged,
-    Spans,
-    as_bytes,
-    concat_spans,
-    spans_of,
-    starts_of,
-)
+from ....schema.columns import I64, Column, Columns, Flags, Ragged, as_bytes, starts_of
 from ....storage.cache import ChunkCache
+from ....storage.spans import SourceRun, Spans, concat_spans, spans_of
 
 # More rows than any file has; sums of row counts never overflow.
 MAX_ROWS = 2**48
@@ -41,7 +31,7 @@ class TableReader(Reader):
         """Return the cells of these fields in a unit; any exception counts as damage."""
         raise NotImplementedError
 
-    def _unit_runs(self, unit: int, fields: Sequence[str]) -> list[tuple[str, int, int]] | None:
+    def _unit_runs(self, unit: int, fields: Sequence[str]) -> list[SourceRun] | None:
         """Byte ranges (file, start, size) of a unit; None: unknown."""
         return None
 
@@ -134,7 +124,7 @@ class TableReader(Reader):
             return None
         return concat_spans([spans_of(runs), *(spans for spans in cells.values() if spans is not None)])
 
-    def _batch_runs(self, indices: I64, fields: Sequence[str]) -> list[tuple[str, int, int]] | None:
+    def _batch_runs(self, indices: I64, fields: Sequence[str]) -> list[SourceRun] | None:
         """Byte ranges that reading these samples takes; None: unknown."""
         runs_of_units = [
             self._unit_runs(unit, fields) for unit in np.unique(self._units_of(indices)[0]).tolist()

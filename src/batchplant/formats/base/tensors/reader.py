@@ -16,8 +16,9 @@ from ....data.reader import Reader
 from ....data.tensors import BITS, TENSORS, about_tensor, as_array, numpy_dtype, size_of, summary
 from ....errors import BatchplantError, DamagedError, FieldNameError, no_such
 from ....schema import is_text
-from ....schema.columns import I64, U8, Columns, Ragged, Spans, starts_of
+from ....schema.columns import I64, U8, Columns, Ragged, starts_of
 from ....storage import NOTE_ERRORS, Source, is_plain, join, open_source, parent, parse_object, read_whole
+from ....storage.spans import Spans
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,15 +159,15 @@ class TensorReader(Reader):
     def _spans(self, field: str, indices: I64) -> Spans | None:
         if field != "data":
             return None
-        files: dict[str, int] = {}
+        sources: dict[Source, int] = {}
         location = np.zeros((len(indices), 2), dtype=np.int64)
         for row, number in enumerate(indices.tolist()):
             where = self._entries[number].where
             if not isinstance(where, tuple):
                 return None
-            location[row] = files.setdefault(where[0], len(files)), where[1]
+            location[row] = sources.setdefault(self._file(where[0]), len(sources)), where[1]
         return Spans(
-            list(files) or [self.path],
+            list(sources) or [self.path],
             location[:, 1].copy(),
             self._sizes[indices],
             location[:, 0].astype(np.int32),

@@ -8,10 +8,11 @@ import numpy as np
 
 from ....errors import BatchplantError
 from ....schema import Audio, Bytes, Image, Video
-from ....schema.columns import I64, Spans
+from ....schema.columns import I64
 from ....storage import open_source
 from ....storage.compressed import is_zstd, kind_of
 from ....storage.limits import human_size
+from ....storage.spans import Spans
 from ..check import Check, Subject
 from ..report import Example, Finding
 

@@ -1,0 +1,425 @@
+"""Prefetching from objects on servers.
+
+An object is divided into chunks of 8 MiB. If most of a chunk is needed soon, it is fetched in one request. If
+only a few samples of it are, as in a random order over more data than there is room for, each is fetched by
+itself. With a disk cache that has room for everything, requests are always whole chunks, aligned alike in all
+processes.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from ... import order as orders
+from ...errors import BatchplantError, DataError
+from ...schema.columns import I64
+from ...storage import plan_ranges
+from ...storage.remote import NEVER, PooledSource, fetcher
+from ...storage.remote.blocks import CHUNK_BYTES, Range, Requests
+from ...storage.spans import Spans
+from .base import Prefetcher, PrefetchTuning
+
+# Due date of the samples of the first batch: before those of all batches, after reads that are waited for.
+FIRST_DUE = -0.5
+# Interval at which it is tried again whether there is room.
+RETRY_SECONDS = 0.05
+
+
+class Use(NamedTuple):
+    """Bytes that a batch needs of a chunk: from ``low`` to ``high``, ``bytes`` of them."""
+
+    batch: int
+    low: int
+    high: int
+    bytes: int
+    starts: I64
+    sizes: I64
+
+    def within(self, start: int, end: int) -> int:
+        """Return how many bytes from ``start`` to ``end`` are needed."""
+        if self.high <= start or self.low >= end:
+            return 0
+        if start <= self.low and self.high <= end:
+            return self.bytes
+        if len(self.starts) == 1:
+            return min(self.high, end) - max(self.low, start)
+        parts = np.minimum(self.starts + self.sizes, end) - np.maximum(self.starts, start)
+        return int(parts[parts > 0].sum())
+
+    def ranges(self) -> list[Range]:
+        return list(zip(self.starts.tolist(), (self.starts + self.sizes).tolist(), strict=True))
+
+
+def uses_of(batch: int, spans: Spans) -> list[tuple[int, int, Use]]:
+    """Return (file, number of the chunk, use) of all that a batch needs; vectorised, as it holds the GIL."""
+    order = np.lexsort((spans.start, spans.file))
+    order = order[spans.size[order] > 0]
+    if not len(order):
+        return []
+    start, size, file = spans.start[order], spans.size[order], spans.file[order]
+    chunk = start // CHUNK_BYTES
+    edges = np.flatnonzero((np.diff(chunk) != 0) | (np.diff(file) != 0)) + 1
+    first = np.append(0, edges)
+    high, total = np.maximum.reduceat(start + size, first), np.add.reduceat(size, first)
+    figures = (column.tolist() for column in (file[first], chunk[first], start[first], high, total))
+    rows = zip(*figures, np.split(start, edges), np.split(size, edges), strict=True)
+    return [(number, chunk_number, Use(batch, *use)) for number, chunk_number, *use in rows]
+
+
+class PlannedChunk:
+    """A chunk of an object, and the batches that need it, as far as they were looked up."""
+
+    def __init__(self, source: PooledSource, number: int) -> None:
+        self.source, self.number = source, number
+        self.uses: deque[Use] = deque()
+        # The range that was requested in one piece.
+        self.requested = 0, 0
+
+    def has_all(self) -> bool:
+        """Return True if all that is needed of it was requested."""
+        low, high = self.requested
+        return all(low <= use.low and use.high <= high for use in self.uses)
+
+    @property
+    def bounds(self) -> Range:
+        return self.source.chunk(self.number)
+
+    def ranges(self, batch: int, min_fraction: float, *, whole: bool) -> tuple[list[Range], bool]:
+        """Return what to request for a batch now, and True if it is the chunk; ``whole``: in any case."""
+        if whole:
+            return [self.bounds], True
+        low, high = min(use.low for use in self.uses), max(use.high for use in self.uses)
+        if sum(use.bytes for use in self.uses) >= min_fraction * (high - low):
+            return ([(low, high)], False) if self.source.cache_bytes is None else ([self.bounds], True)
+        # Earlier batches may still be in the making; their bytes were requested.
+        use = next((use for use in self.uses if use.batch == batch), self.uses[0])
+        return plan_ranges(use.starts, use.sizes)[0], False
+
+
+class RemotePrefetcher(Prefetcher):
+    """Requests the bytes of the batches of a shard, in order, as far ahead as there is room.
+
+    ``ranges`` returns the spans that samples read, ``epoch_bytes`` how many bytes all of them take. Without
+    :meth:`start`, it has no thread: then the caller calls :meth:`advance`, as the simulator does.
+    """
+
+    def __init__(
+        self,
+        shard: orders.Batches,
+        ranges: Callable[[I64], Spans | None],
+        epoch_bytes: Callable[[], int],
+        *,
+        samples: int,
+        indices: I64 | None = None,
+        next_shard: Callable[[], orders.Batches | None] | None = None,
+        tuning: PrefetchTuning | None = None,
+        fetcher: Callable[[], Requests] = fetcher,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._shard, self._indices, self._samples = shard, indices, samples
+        self._ranges, self._epoch_bytes = ranges, functools.lru_cache(1)(epoch_bytes)
+        self._tuning, self._fetcher, self._clock = tuning or PrefetchTuning(), fetcher, clock
+        self._changed = threading.Condition()
+        self._stopped = False
+        # The requests of the current batch, and the source whose pool has no room for the next of them.
+        self._pending: Iterator[PooledSource] | None = None
+        self._blocked: PooledSource | None = None
+        # The next batch to look up, the next to request, and those that were made.
+        self._next_lookup, self._next_request = 0, 0
+        self._made: set[int] = set()
+        self._chunks: dict[tuple[PooledSource, int], PlannedChunk] = {}
+        self._chunks_of: dict[int, list[PlannedChunk]] = {}
+        # Bytes of batches that were looked up and not yet requested.
+        self._looked_up: dict[int, int] = {}
+        self._looked_up_bytes = 0
+        # Bytes that were requested, by the batch that needs them first, and the latest batch that is wanted.
+        self._unused: dict[int, int] = {}
+        self._wanted = 0
+        self._cached_whole: dict[PooledSource, bool] = {}
+        # Sources that were asked for the samples of the first batch separately.
+        self._separate: set[PooledSource] = set()
+        # By chunk, the first batch of the next epoch that needs it.
+        self._next_shard = next_shard
+        self._next_uses: dict[tuple[str, int], int] = {}
+        self._began = clock()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="batchplant-prefetch", daemon=True)
+        self._thread.start()
+
+    def want(self, number: int) -> None:
+        """Note that a batch is waited for."""
+        self._wanted = max(self._wanted, number)
+
+    def wait(self, number: int) -> None:
+        """Block until a batch was requested; else its reader would request sample by sample."""
+        with self._changed:
+            self.want(number)
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self.is_ready(number))
+
+    def is_ready(self, number: int) -> bool:
+        """Return True if a batch was requested, or will not be before an earlier one is read."""
+        return self._stopped or self._next_request > number or self._is_stuck(number)
+
+    def _is_stuck(self, number: int) -> bool:
+        """Return True if no earlier batch will give room, and no block moves to the disk cache."""
+        return self._blocked is not None and len(self._made) >= number and self._blocked.is_waiting_for_room()
+
+    @property
+    def is_blocked(self) -> bool:
+        """True if a pool has no room for the next request."""
+        return self._blocked is not None
+
+    def done(self, number: int) -> None:
+        with self._changed:
+            self._made.add(number)
+            self._unused.pop(number, None)
+            chunks = self._chunks_of.pop(number, ())
+            if number == 0:
+                self._drop_separate()
+            for chunk in chunks:
+                self._release(chunk, number)
+            self._changed.notify_all()
+
+    def _drop_separate(self) -> None:
+        for source in self._separate:
+            source.drop_separate()
+        self._separate.clear()
+
+    def _release(self, chunk: PlannedChunk, number: int) -> None:
+        used = [use for use in chunk.uses if use.batch == number]
+        chunk.uses = deque(use for use in chunk.uses if use.batch != number)
+        if chunk.source.closed:
+            return
+        # Not the blocks in between: other batches may need them.
+        ranges = [byte_range for use in used for byte_range in use.ranges()]
+        chunk.source.release(ranges, functools.partial(self._due, chunk.source, number))
+        if not chunk.uses:
+            self._chunks.pop((chunk.source, chunk.number), None)
+            self._expect(chunk)
+
+    def _due(self, source: PooledSource, number: int, start: int, end: int) -> float:
+        """Return the next batch that needs a block; NEVER if little of it is needed, and late."""
+        chunk = self._chunks.get((source, start // CHUNK_BYTES))
+        tuning = self._tuning
+        first, needed = NEVER, 0
+        for use in () if chunk is None else chunk.uses:
+            size = use.within(start, end)
+            first, needed = min(first, use.batch if size else NEVER), needed + size
+            if first <= number + tuning.kept_batches or needed >= tuning.min_kept_fraction * (end - start):
+                return float(first)
+        # Request the samples again, without what lies between them.
+        if chunk is not None and needed:
+            chunk.requested = 0, 0
+        return NEVER
+
+    def _expect(self, chunk: PlannedChunk) -> None:
+        """Tell the disk cache when the next epoch needs a chunk: for want of room, it evicts the latest."""
+        need = self._next_uses.get((str(chunk.source.path), chunk.number))
+        if need is None:
+            return
+        now = self._clock()
+        batch_seconds = (now - self._began) / max(1, len(self._made))
+        batches = len(self._shard) - len(self._made) + need
+        chunk.source.expect(chunk.number, now + batches * batch_seconds)
+
+    def close(self) -> None:
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+        if self._thread is None:
+            self._release_all()
+
+    # -- the thread ------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while self.advance():
+                with self._changed:
+                    if self._blocked is not None:
+                        # A thread that waits for this batch had better read it: that gives room.
+                        self._changed.notify_all()
+                    if not self._stopped:
+                        self._changed.wait(RETRY_SECONDS)
+                    self._blocked = None
+            with self._changed:
+                self._changed.wait_for(lambda: self._stopped or not self._shard.has(len(self._made)))
+        # The thread that makes the batch meets the same error and reports it.
+        except BatchplantError:
+            pass
+        finally:
+            self._release_all()
+
+    def _release_all(self) -> None:
+        """Release everything that was requested and not used."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+            self._drop_separate()
+            for chunk in self._chunks.values():
+                if chunk.uses and not chunk.source.closed:
+                    start, end = chunk.bounds
+                    high = max(use.high for use in chunk.uses)
+                    chunk.source.release([(start, max(high, end))], lambda start, end: NEVER)
+            self._chunks.clear()
+            self._chunks_of.clear()
+
+    def advance(self) -> bool:
+        """Request as much as may be requested now; return False if there is nothing more to request."""
+        while not self._stopped:
+            if self._pending is None:
+                self._look_ahead()
+                if not self._shard.has(self._next_request):
+                    return False
+                if self._has_enough():
+                    return True
+                self._pending = self._requests(self._next_request)
+            self._blocked = next(self._pending, None)
+            if self._blocked is not None:
+                return True
+            self._pending = None
+            with self._changed:
+                self._looked_up_bytes -= self._looked_up.pop(self._next_request, 0)
+                self._next_request += 1
+                self._changed.notify_all()
+            if self._next_shard is not None:
+                self._look_at_next_epoch()
+        return False
+
+    def _has_enough(self) -> bool:
+        """Return True if enough is requested: what comes long before its time takes memory and CPU time."""
+        with self._changed:
+            if self._next_request <= self._wanted + self._tuning.remote_batches:
+                return False
+            in_flight_bytes = self._fetcher().in_flight * CHUNK_BYTES
+            return sum(self._unused.values()) >= max(self._tuning.remote_bytes, 2 * in_flight_bytes)
+
+    def _look_at_next_epoch(self) -> None:
+        """Find out when the next epoch needs each chunk, if the disk cache has no room for all."""
+        next_shard, self._next_shard = self._next_shard, None
+        source = next((chunk.source for chunk in self._chunks.values()), None)
+        if next_shard is None or source is None or source.cache_bytes is None or self._fits_cache(source):
+            return
+        shard = next_shard()
+        if shard is None or self._samples > self._tuning.max_planned_samples:
+            return
+        for number in range(len(shard)):
+            spans = self._spans(shard.batch(number))
+            if self._stopped or spans is None:
+                return
+            chunks = (spans.start // CHUNK_BYTES).tolist()
+            for file, chunk in set(zip(spans.file.tolist(), chunks, strict=True)):
+                self._next_uses.setdefault((str(spans.sources[file].path), chunk), number)
+
+    def _look_ahead(self) -> None:
+        """Look up what batches need: beyond those that were requested, as much as there is room for."""
+        while self._shard.has(self._next_lookup) and not self._stopped:
+            with self._changed:
+                ahead = self._next_lookup - self._next_request
+                source = next((chunk.source for chunk in self._chunks.values()), None)
+                room = 0 if source is None else source.pool_bytes
+                is_far = ahead >= self._tuning.max_remote_batches or self._looked_up_bytes >= room
+                if ahead > 0 and is_far:
+                    return
+            self._look_up(self._next_lookup)
+            self._next_lookup += 1
+
+    def _look_up(self, number: int) -> None:
+        """Find out which chunks a batch needs."""
+        spans = self._spans(self._shard.batch(number))
+        if spans is None or not len(spans):
+            return
+        with self._changed:
+            if number in self._made:
+                return
+            total = 0
+            for file, chunk_number, use in uses_of(number, spans):
+                source = spans.sources[file]
+                if not isinstance(source, PooledSource) or source.closed:
+                    continue
+                key = source, chunk_number
+                chunk = self._chunks.get(key)
+                if chunk is None:
+                    self._chunks[key] = chunk = PlannedChunk(source, chunk_number)
+                chunk.uses.append(use)
+                self._chunks_of.setdefault(number, []).append(chunk)
+                total += use.bytes
+            self._looked_up[number] = total
+            self._looked_up_bytes += total
+
+    def _spans(self, positions: I64) -> Spans | None:
+        ids = positions if self._indices is None else self._indices[positions]
+        try:
+            return self._ranges(ids)
+        # The thread that makes the batch meets the same error and reports it.
+        except DataError:
+            return None
+
+    def _requests(self, number: int) -> Iterator[PooledSource]:
+        """Make the requests of a batch; yield a source that has no room before each further try."""
+        with self._changed:
+            chunks = list(self._chunks_of.get(number, ()))
+        if number == 0 and not self._made:
+            self._request_separately(chunks)
+        for chunk in chunks:
+            while not self._request(chunk, number):
+                yield chunk.source
+                with self._changed:
+                    if self._stopped or number in self._made:
+                        return
+
+    def _request_separately(self, chunks: list[PlannedChunk]) -> None:
+        """Request the samples of the first batch, which is waited for, before the chunks that they lie in.
+
+        Not if the chunks are small, or the samples a notable fraction of the epoch.
+        """
+        with self._changed:
+            uses = [(chunk.source, chunk.uses[0]) for chunk in chunks if chunk.uses]
+            chunk_bytes = sum(chunk.uses[-1].high - chunk.uses[0].low for chunk in chunks if chunk.uses)
+        needed = sum(use.bytes for _, use in uses)
+        if chunk_bytes < self._tuning.min_separate_bytes:
+            return
+        if needed > self._tuning.max_separate_fraction * self._epoch_bytes():
+            return
+        for source in {source for source, _ in uses}:
+            starts = np.concatenate([use.starts for user, use in uses if user is source])
+            sizes = np.concatenate([use.sizes for user, use in uses if user is source])
+            source.prefetch_separately(plan_ranges(starts, sizes)[0], FIRST_DUE)
+            self._separate.add(source)
+
+    def _request(self, chunk: PlannedChunk, number: int) -> bool:
+        """Request what is needed of a chunk; return False if there is no room for it."""
+        with self._changed:
+            if self._stopped or not chunk.uses or chunk.source.closed or chunk.has_all():
+                return True
+            cached_whole = self._fits_cache(chunk.source)
+            ranges, is_chunk = chunk.ranges(number, self._tuning.min_chunk_fraction, whole=cached_whole)
+            (start, end), high = ranges[-1], max(use.high for use in chunk.uses)
+        # If not all fits, the end of a sample in the next chunk is not worth all of that chunk.
+        beyond = [(end, high)] if is_chunk and high > end else []
+        for part in (ranges, beyond):
+            requested = chunk.source.prefetch(part, float(number), keep=is_chunk and cached_whole)
+            if requested is None:
+                return False
+            with self._changed:
+                if number not in self._made:
+                    self._unused[number] = self._unused.get(number, 0) + requested
+        if len(ranges) == 1:
+            chunk.requested = start, max(end, high) if is_chunk else end
+        return True
+
+    def _fits_cache(self, source: PooledSource) -> bool:
+        """Return True if the disk cache has room for all that the epoch needs."""
+        if source not in self._cached_whole:
+            limit = source.cache_bytes
+            self._cached_whole[source] = limit is not None and self._epoch_bytes() <= limit
+        return self._cached_whole[source]

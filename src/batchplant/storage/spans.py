@@ -1,0 +1,165 @@
+"""Spans: the bytes of cells in files, each named by the :class:`Source` that has them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ..schema.columns import I32, I64, U8, Flags
+from .local import PathSource
+from .source import Source
+
+# Files that a batch may map one by one; beyond that, mapping each costs more than reading it.
+MAX_MAPPED_FILES = 64
+
+
+class Spans:
+    """Locations of cells: cell i is ``size[i]`` bytes at ``start[i]`` of ``sources[file[i]]`` (-1: missing).
+
+    Give it the sources that a reader has open. A path instead of a source stands for a file that no reader
+    has open: nothing is prefetched from it past the page cache.
+    """
+
+    __slots__ = ("file", "shape", "size", "sources", "start")
+
+    def __init__(
+        self,
+        sources: Sequence[Source | str],
+        start: I64,
+        size: I64,
+        file: I32 | None = None,
+        shape: I32 | None = None,
+    ) -> None:
+        self.sources = tuple(
+            source if isinstance(source, Source) else PathSource(source) for source in sources
+        )
+        self.start = start
+        self.size = size
+        self.file = np.zeros(len(start), dtype=np.int32) if file is None else file
+        self.shape = shape
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The paths of the sources."""
+        return tuple(source.path for source in self.sources)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all cells; a missing one has none."""
+        return int(np.maximum(self.size, 0).sum())
+
+    def take(self, rows: Any) -> Spans:
+        shape = None if self.shape is None else self.shape[rows]
+        return Spans(self.sources, self.start[rows], self.size[rows], self.file[rows], shape)
+
+    def compact(self) -> Spans:
+        """Without the sources that no cell lies in."""
+        if len(self.sources) == 1:
+            return self
+        used, file = np.unique(self.file, return_inverse=True)
+        sources = [self.sources[number] for number in used.tolist()]
+        return Spans(sources, self.start, self.size, file.reshape(-1).astype(np.int32), self.shape)
+
+    def by_source(self) -> Iterator[tuple[Source, I64, I64, I64]]:
+        """Yield (source, rows, starts, sizes) of every source that cells lie in; missing ones have size 0."""
+        sizes = np.maximum(self.size, 0)
+        if len(self.sources) == 1:
+            if len(self):
+                yield self.sources[0], np.arange(len(self)), np.ascontiguousarray(self.start), sizes
+            return
+        order = np.argsort(self.file, kind="stable")
+        numbers, firsts = np.unique(self.file[order], return_index=True)
+        for number, rows in zip(numbers.tolist(), np.split(order, firsts[1:]), strict=bool(len(self))):
+            yield self.sources[number], rows, self.start[rows], sizes[rows]
+
+    def locate(self) -> Located | None:
+        """Locate the cells in memory, fetched if need be; None if reading them by the reader is better."""
+        unopened = sum(isinstance(source, PathSource) and not source.has_buffers for source in self.sources)
+        if unopened > MAX_MAPPED_FILES:
+            return None
+        arrays: list[U8] = []
+        base, start = np.zeros(len(self), dtype=np.int32), np.zeros(len(self), dtype=np.int64)
+        for source, rows, starts, sizes in self.by_source():
+            located = source.locate(starts, sizes)
+            if located is None:
+                return None
+            base[rows], start[rows] = located.base + len(arrays), located.start
+            arrays += located.arrays
+        return Located(arrays, base, start, self.size, self.shape)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the paths: what is open in a process is not so in another."""
+        return Spans, (self.files, self.start, self.size, self.file, self.shape)
+
+    def __repr__(self) -> str:
+        return f"<Spans: {len(self)} cells in {len(self.sources)} files>"
+
+
+class Located(NamedTuple):
+    """Encoded cells in memory: cell i is ``size[i]`` bytes at ``start[i]`` of ``bases[base[i]]``.
+
+    ``shape``: (height, width, channels) of a cell that is raw pixels, zeros of an encoded file; None if all
+    are encoded.
+    """
+
+    bases: list[U8]
+    base: I32
+    start: I64
+    size: I64
+    shape: I32 | None
+
+    def cell(self, row: int) -> U8:
+        base: U8 = self.bases[self.base[row]]
+        return base[self.start[row] : self.start[row] + self.size[row]]
+
+    @property
+    def raw(self) -> Flags:
+        """Flags of the cells that are raw pixels."""
+        flags: npt.NDArray[np.bool_] = np.zeros(len(self.start), dtype=np.bool_)
+        return flags if self.shape is None else (self.shape != 0).any(axis=1, out=flags)
+
+    def take(self, rows: I64) -> Located:
+        shape = None if self.shape is None else self.shape[rows]
+        start, size = np.ascontiguousarray(self.start[rows]), np.ascontiguousarray(self.size[rows])
+        return Located(self.bases, np.ascontiguousarray(self.base[rows]), start, size, shape)
+
+
+# A source, a start and a size.
+SourceRun = tuple[Source, int, int]
+
+
+def spans_of(runs: Sequence[SourceRun]) -> Spans:
+    """Return the spans of these runs."""
+    numbers = {source: number for number, source in enumerate(dict.fromkeys(run[0] for run in runs))}
+    return Spans(
+        list(numbers),
+        np.array([run[1] for run in runs], dtype=np.int64),
+        np.array([run[2] for run in runs], dtype=np.int64),
+        np.array([numbers[run[0]] for run in runs], dtype=np.int32),
+    )
+
+
+def concat_spans(parts: Sequence[Spans]) -> Spans:
+    """The cells of all parts, one after another; each source once."""
+    if len(parts) == 1:
+        return parts[0]
+    numbers: dict[Source, int] = {}
+    for part in parts:
+        for source in part.sources:
+            numbers.setdefault(source, len(numbers))
+    files = [np.array([numbers[source] for source in part.sources], dtype=np.int32) for part in parts]
+    empty = np.empty(0, dtype=np.int64)
+    return Spans(
+        list(numbers),
+        np.concatenate([empty, *(part.start for part in parts)]),
+        np.concatenate([empty, *(part.size for part in parts)]),
+        np.concatenate(
+            [empty, *(renumbered[part.file] for renumbered, part in zip(files, parts, strict=True))]
+        ).astype(np.int32),
+    )
