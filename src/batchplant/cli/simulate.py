@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     plan = plan.set(changes)
     with progress_bar("simulating", quiet=args.quiet or args.json) as progress:
         simulation = simulate(plan, progress)
-    document = {**simulation.as_dict(), "hints": hints(simulation)}
+    document = {**simulation.as_dict(), "hints": list(hints(simulation))}
     show(args, document, lambda: _print(simulation), lambda: draw(simulation))
     return 0
 

@@ -128,7 +128,7 @@ class MappedSource(Source):
         self.buffers = ReadaheadBuffers()
         # Whether the last runs were in memory, and how many times it was asked: a guess is good enough, so
         # threads need no lock.
-        self._was_warm, self._turn = False, 0
+        self.was_warm, self._turn = False, 0
         # Linux says which pages of a mapping are in memory to those who own the file or may write it.
         self._residency_known = os.geteuid() in (0, facts.st_uid) or os.access(path, os.W_OK)
 
@@ -225,27 +225,22 @@ class MappedSource(Source):
     def _should_check(self, runs: I64) -> bool:
         """Whether to ask if runs are in memory. That takes time: where the last were, only now and then."""
         self._turn += 1
-        return len(runs) >= FETCH_LEAST and (not self._was_warm or self._turn % CHECK_EVERY == 0)
-
-    @property
-    def was_warm(self) -> bool:
-        """Whether the last runs were in memory."""
-        return self._was_warm
+        return len(runs) >= FETCH_LEAST and (not self.was_warm or self._turn % CHECK_EVERY == 0)
 
     def is_warm(self) -> bool:
         """Whether the last runs were in memory, and it is not yet time to ask again."""
         self._turn += 1
-        return self._was_warm and self._turn % CHECK_EVERY != 0
+        return self.was_warm and self._turn % CHECK_EVERY != 0
 
     def check_warm(self, starts: I64, sizes: I64) -> bool:
         """Ask whether these runs are in memory: then reading more of the file will hardly wait for a disk."""
-        self._was_warm = self._residency_known and self._in_memory(starts, sizes)
-        return self._was_warm
+        self.was_warm = self._residency_known and self._in_memory(starts, sizes)
+        return self.was_warm
 
     def _note_residency(self, checked: bool, found: T | None) -> T | None:
         # A few runs that nobody looked at tell nothing.
         if checked:
-            self._was_warm = found is not None
+            self.was_warm = found is not None
         return found
 
     def can_check_residency(self, starts: I64) -> bool:
@@ -381,10 +376,6 @@ class PathSource(Source):
     @property
     def size(self) -> int:
         return self._map().size
-
-    @property
-    def has_buffers(self) -> bool:
-        return bool(self.buffers)
 
     def _map(self) -> MappedSource:
         return MappedSource(self.path) if self._owner is None else self._owner.map(self.path)

@@ -80,7 +80,7 @@ class Spans:
 
     def locate(self) -> Located | None:
         """Locate the cells in memory, fetched if need be; None if reading them by the reader is better."""
-        unopened = sum(isinstance(source, PathSource) and not source.has_buffers for source in self.sources)
+        unopened = sum(isinstance(source, PathSource) and not source.buffers for source in self.sources)
         if unopened > MAX_MAPPED_FILES:
             return None
         arrays: list[U8] = []

@@ -7,10 +7,8 @@ network, the disk and the decoder are numbers of the plan. `batchplant simulate`
 
 from __future__ import annotations
 
-from .found import Epoch, Simulation
-from .hints import hints
-from .plan import Plan, example
-from .reading import read_plan
+from .plan import Plan, example, read_plan
+from .results import Epoch, Simulation, hints
 from .running import simulate
 
 __all__ = ["Epoch", "Plan", "Simulation", "example", "hints", "read_plan", "simulate"]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..measure import figures
-from .found import Simulation
+from .results import Simulation
 
 # Of a second: what takes less is not worth a colour.
 SHORT = 0.0005

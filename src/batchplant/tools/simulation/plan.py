@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ... import order as orders
-from ...errors import OptionError, listed, near
+from ...data import config
+from ...errors import BatchplantError, OptionError, listed, near
 from ...storage.settings import DEFAULT_FETCH_BYTES, bytes_of, size_of
 
 # Orders that need nothing but numbers.
@@ -324,3 +326,17 @@ def _lines() -> Iterator[str]:
             value = one.metadata["shown"] or (str(default).lower() if isinstance(default, bool) else default)
             text = f"{value:g}" if isinstance(value, float) else str(value)
             yield f"  {f'{one.name}: {text}':<25} # {one.metadata['about']}"
+
+
+def read_plan(path: str | os.PathLike[str]) -> Plan:
+    """Return the plan in a file, by its suffix: .yaml, .yml, .toml, .json."""
+    entry = config.read(path, "there is no such plan; `batchplant simulate --example` shows one")
+    parts = {name: {} if part is None else part for name, part in entry.value.items()}
+    try:
+        return Plan().but(**parts)
+    except BatchplantError as error:
+        error.path = error.path or entry.path
+        wrong = [name for name, part in parts.items() if not isinstance(part, dict)]
+        if wrong:
+            error.message = entry.line_prefix(wrong[0]) + error.message
+        raise

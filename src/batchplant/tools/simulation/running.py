@@ -14,10 +14,10 @@ from ...loading.prefetch import PrefetchTuning
 from ...order import BY_BLOCKS
 from .cache import NodeDisk, hit_rates
 from .data import Dataset, Orders
-from .found import Epoch, Simulation
 from .network import Clock, Way
 from .plan import Plan
 from .ranks import Loops, Rank
+from .results import Epoch, Simulation
 
 Progress = Callable[[int, int], None]
 # So many positions of an order are looked at, at most; a dataset that has no more is simulated whole.

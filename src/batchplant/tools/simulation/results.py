@@ -1,10 +1,12 @@
-"""What a simulation finds: :class:`Simulation`."""
+"""Results of a simulation, and hints what would help."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
+from ...order import BY_BLOCKS, WINDOW
 from .plan import Plan
 
 
@@ -62,3 +64,34 @@ class Simulation:
             "first": dataclasses.asdict(self.first),
             "later": dataclasses.asdict(self.later),
         }
+
+
+# Requests per sample from which on most samples are fetched by themselves.
+MANY_REQUESTS = 0.3
+# Fraction of the time until the first batch.
+LONG_OPENING = 0.5
+
+
+def hints(result: Simulation) -> Iterator[str]:
+    """Yield what would help, one sentence each."""
+    plan, loader = result.plan, result.plan.loader
+    requests = result.later.requests / max(1, result.samples_per_rank[1])
+    if loader.order in BY_BLOCKS and plan.cluster.ranks > 1 and not loader.lanes:
+        yield "every rank reads a part of every block; lanes give each blocks of its own"
+    elif loader.order == "quasi_random" and requests > MANY_REQUESTS:
+        block = plan.samples_per_block * plan.data.sample_bytes
+        window = (loader.window or WINDOW) * block
+        yield (
+            f"{requests:.1f} requests a sample: a window is {window / 1e9:,.2f} GB and fetch_bytes "
+            f"{loader.fetch_bytes / 1e9:,.2f} GB; two windows should fit: smaller block_bytes or window"
+        )
+    elif loader.order == "random" and requests > MANY_REQUESTS:
+        better = "quasi_random reads whole blocks, or a cache holds all the data"
+        yield f"{requests:.1f} requests a sample: {better}"
+    if result.open_seconds > LONG_OPENING * result.start_seconds:
+        size = plan.data.index_bytes * plan.data.samples
+        yield (
+            f"opening is most of the start: the index is {size / 1e9:,.1f} GB for every rank (index_bytes "
+            "counts for each sample); keep a copy on each node, or use a format whose files need none "
+            "(index_bytes: 0)"
+        )
