@@ -69,7 +69,7 @@ class ChunkedArray(Array):
         parts = self._parts(boxes, out)
 
         def copy_parts(index: Index) -> None:
-            with parts[index][0][0].named():
+            with parts[index][0][0].add_to_errors():
                 chunk = self._chunk(index)
             for _, inside, view, target in parts[index]:
                 view[target] = chunk[inside]
