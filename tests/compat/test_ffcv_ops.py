@@ -13,7 +13,7 @@ import batchplant as bp
 from batchplant import ops
 from batchplant.errors import OptionError
 from batchplant.ops import Draws, Spec
-from batchplant.ops.video import fitted
+from batchplant.ops.video import adapt_op
 from loaders import pixels
 
 torch = pytest.importorskip("torch")
@@ -217,7 +217,7 @@ def test_images_are_needed(op, spec):
 def test_all_frames_of_a_clip_are_treated_alike(op):
     ids = np.arange(4)
     batch = np.random.default_rng(3).integers(0, 256, (4, 5, 12, 16, 3), dtype=np.uint8)
-    clip_op, _ = fitted(op, Spec(np.dtype(np.uint8), (5, 12, 16, 3)))
+    clip_op, _ = adapt_op(op, Spec(np.dtype(np.uint8), (5, 12, 16, 3)))
     result = clip_op.run(batch.copy(), ids, draws(ids))
     for frame in range(5):
         assert np.array_equal(result[:, frame], op.run(batch[:, frame].copy(), ids, draws(ids)))

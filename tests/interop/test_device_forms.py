@@ -10,8 +10,8 @@ import pytest
 from batchplant import ops
 from batchplant.errors import OptionError
 from batchplant.ops.base import Draws, Op, Spec
-from batchplant.ops.joint import JointOp, Known
-from batchplant.ops.video import fitted
+from batchplant.ops.joint import JointOp, OutputInfo
+from batchplant.ops.video import adapt_op
 from batchplant.ops.warping import Warp
 
 torch = pytest.importorskip("torch")
@@ -136,7 +136,7 @@ def taken_by(op):
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                one, out = fitted(op, spec)
+                one, out = adapt_op(op, spec)
         except (OptionError, ValueError):
             continue
         if one.device_form is None:
@@ -240,8 +240,8 @@ def joined(op, kind):
     specs = {
         "image": SPECS[kind], "label": Spec(np.dtype(np.int64)), "mask": Spec(np.dtype(np.uint8), (21, 30, 1))
     }  # fmt: skip
-    one = op.own()
-    one.infer_all(Known(specs, {}, {}, {}))
+    one = op.for_loader()
+    one.infer_all(OutputInfo(specs, {}, {}, {}))
     return one
 
 

@@ -23,7 +23,7 @@ from batchplant.ops import (
     RandomVerticalFlip,
     Resize,
 )
-from batchplant.ops.annotations import clipped_rings
+from batchplant.ops.annotations import clip_rings
 from batchplant.ops.geometry import Motion, mirrored, shifted, stretched
 
 POSE = bp.Keypoints(names=("nose", "left_eye", "right_eye"))
@@ -136,7 +136,7 @@ MOTIONS = {
 def test_boxes_as_albumentations_moves_them(name, least):
     case, motions = name + ("_half" if least else ""), MOTIONS[name]
     area = 4 if len(motions) == 1 else 0.01
-    op = ops.MoveBoxes(min_area=area, min_visibility=least).bound(bp.Boxes(dtype="float64"))
+    op = ops.MoveBoxes(min_area=area, min_visibility=least).bind(bp.Boxes(dtype="float64"))
     batch = GOLDEN["boxes"], np.array([0, len(GOLDEN["boxes"])])
     (found, offsets), (kept, _) = op.move_with(batch, motions, SIZES)
     assert np.flatnonzero(kept).tolist() == GOLDEN[f"{case}.labels"].tolist()
@@ -147,7 +147,7 @@ def test_boxes_as_albumentations_moves_them(name, least):
 
 @pytest.mark.parametrize("name", MOTIONS)
 def test_keypoints_as_albumentations_moves_them(name):
-    op = ops.MoveKeypoints(of="image").bound(bp.Tensor("float64", (None, 2)))
+    op = ops.MoveKeypoints(of="image").bind(bp.Tensor("float64", (None, 2)))
     points = GOLDEN["points"]
     (found, _), _ = op.move_with((points, np.array([0, len(points)])), MOTIONS[name], SIZES)
     # Whole numbers are the middles of pixels, also to a Resize: albumentations forgets half a pixel there.
@@ -162,11 +162,11 @@ def test_any_numbers_may_stand_for_boxes(format):
     wild = np.array([np.nan, np.inf, -np.inf, 3e38, -3e38, 0, 5, 20], np.float32)
     boxes = np.random.default_rng(0).choice(wild, (400, 4))
     for motions in MOTIONS.values():
-        op = ops.MoveBoxes().bound(bp.Boxes(format))
+        op = ops.MoveBoxes().bind(bp.Boxes(format))
         (found, offsets), (kept, _) = op.move_with((boxes, np.array([0, 400])), motions, SIZES)
         assert 0 < len(found) == kept.sum() == offsets[1] < 400
         assert np.isfinite(found).all()
-        points = ops.MoveKeypoints().bound(bp.Keypoints(2)), boxes[:, :3].reshape(-1, 2, 3)
+        points = ops.MoveKeypoints().bind(bp.Keypoints(2)), boxes[:, :3].reshape(-1, 2, 3)
         points[0].move_with((points[1], np.array([0, 200])), motions, SIZES)
 
 
@@ -394,7 +394,7 @@ def test_boxes_of_images_that_are_kept_decoded(dataset):
 
 
 def test_polygons_are_cut_where_the_image_ends():
-    op = ops.MovePolygons().bound(bp.Polygons())
+    op = ops.MovePolygons().bind(bp.Polygons())
     square, beyond = [0, 0, 10, 0, 10, 10, 0, 10], [20, 20, 30, 20, 30, 30]
     sizes = np.array([[40, 40]], np.int32)
     (found,), _ = op.move_with(
@@ -406,7 +406,7 @@ def test_polygons_are_cut_where_the_image_ends():
     assert found[2] == []
     # A corner that is cut off becomes two.
     corners = np.array([[-5.0, 5], [5, 5], [5, 15], [-9, -9], [-8, -9], [-8, -8], [1, 1], [25, 1], [1, 2]])
-    points, ring = clipped_rings(corners, np.repeat([0, 1, 2], 3), [(20, 20), (20, 20), (20, 13)])
+    points, ring = clip_rings(corners, np.repeat([0, 1, 2], 3), [(20, 20), (20, 20), (20, 13)])
     assert points[ring == 0].tolist() == [[0, 5], [5, 5], [5, 15], [0, 10]]
     assert ring.tolist() == [0] * 4 + [2] * 4
     assert points[ring == 2].tolist() == [[1, 1], [13, 1], [13, 1.5], [1, 2]]

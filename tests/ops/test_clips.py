@@ -14,7 +14,7 @@ from batchplant import ops
 from batchplant.errors import OptionError
 from batchplant.ops import Draws, Spec
 from batchplant.ops.cutting import cuts_of, resample
-from batchplant.ops.video import DecodeVideo, EachFrame, fitted
+from batchplant.ops.video import DecodeVideo, EachFrame, adapt_op
 
 CLIP = Spec(np.dtype(np.uint8), (5, 12, 16, 3))
 
@@ -45,7 +45,7 @@ OPS: dict[str, ops.Op] = {
 def test_an_op_of_images_does_to_every_frame_what_it_does_to_a_image(name):
     ids = np.array([4, 1, 9])
     batch = clips(3)
-    op, spec = fitted(OPS[name], CLIP)
+    op, spec = adapt_op(OPS[name], CLIP)
     # Normalize takes any array.
     assert isinstance(op, EachFrame) == (name != "normal")
     assert repr(op) == repr(OPS[name])
@@ -65,12 +65,12 @@ def test_an_op_of_images_does_to_every_frame_what_it_does_to_a_image(name):
 
 
 def test_what_takes_anything_sees_whole_clips():
-    assert fitted(ops.Convert("float32"), CLIP)[1].shape == CLIP.shape
+    assert adapt_op(ops.Convert("float32"), CLIP)[1].shape == CLIP.shape
     for spec in (Spec(np.dtype(np.uint8), (5, 3, 12, 16), channels_first=True), Spec(None)):
         with pytest.raises(OptionError, match=r"needs images \(height, width, channels\)"):
-            fitted(ops.RandomGrayscale(), spec)
+            adapt_op(ops.RandomGrayscale(), spec)
     with pytest.raises(OptionError, match="three channels"):
-        fitted(ops.RandomGrayscale(), Spec(np.dtype(np.uint8), (5, 12, 16, 1)))
+        adapt_op(ops.RandomGrayscale(), Spec(np.dtype(np.uint8), (5, 12, 16, 1)))
 
 
 # -- which frames --------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from batchplant.errors import OptionError
 from batchplant.loading.preview import preview
 from batchplant.ops import CopyPaste, CutMix, Map, MixUp, Mosaic, Normalize, Pad, Resize
 from batchplant.ops.base import Draws, Spec
-from batchplant.ops.joint import Known
+from batchplant.ops.joint import OutputInfo
 
 COUNT = 6
 SCHEMA = {
@@ -291,10 +291,10 @@ def test_objects_are_copied_with_their_boxes_and_labels(dataset, instances):
 def test_an_empty_batch():
     image, rows = Spec(np.dtype(np.uint8), (8, 8, 3)), Spec(np.dtype(np.int64), (None,), ragged=True)
     specs = {
-        "image": image, "mask": image.but(shape=(8, 8, 1)), "class": rows.but(shape=(), ragged=False),
+        "image": image, "mask": image.replace(shape=(8, 8, 1)), "class": rows.replace(shape=(), ragged=False),
         "label": rows, "boxes": Spec(np.dtype(np.float32), (None, 4), ragged=True),
     }  # fmt: skip
-    known = Known(specs, {}, {}, {})
+    known = OutputInfo(specs, {}, {}, {})
     none = np.zeros(1, np.int64)
     batch = {
         "image": np.empty((0, 8, 8, 3), np.uint8), "mask": np.empty((0, 8, 8, 1), np.uint8),

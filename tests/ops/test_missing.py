@@ -136,10 +136,10 @@ def test_moments_of_many_parts_are_those_of_all():
 
     values = np.random.default_rng(0).normal(1e6, 3, (1000, 2))
     values[::7, 1] = np.nan
-    made = Moments()
+    moments = Moments()
     for start in range(0, 1000, 130):
-        made.add(values[start : start + 130])
-    mean, std = made.found(None, "x")
+        moments.add(values[start : start + 130])
+    mean, std = moments.mean_and_std(None, "x")
     assert np.allclose(mean, np.nanmean(values, axis=0), rtol=1e-12)
     assert np.allclose(std, np.nanstd(values, axis=0), rtol=1e-9)
 

@@ -376,7 +376,7 @@ def test_random_values_and_layouts():
     values = last[last != 9]
     assert abs(values.mean()) < 0.03
     assert abs(values.std() - 1) < 0.03
-    first = op.suited(Spec(np.dtype(np.float32), (3, 30, 20), channels_first=True))
+    first = op.for_spec(Spec(np.dtype(np.float32), (3, 30, 20), channels_first=True))
     got = first.run(np.ascontiguousarray(np.moveaxis(floats, -1, 1)), ids, draws(ids))
     assert np.array_equal(np.moveaxis(got, 1, -1), last)
 
@@ -430,7 +430,7 @@ def test_erasing_on_a_device_with_channels_first():
     ids = np.arange(20)
     batch = np.random.default_rng(0).random((20, 3, 30, 20)).astype(np.float32)
     for value in ("random", 0.5, (1.0, 2.0, 3.0)):
-        op = ops.RandomErasing(0.8, value=value).suited(
+        op = ops.RandomErasing(0.8, value=value).for_spec(
             Spec(np.dtype(np.float32), (3, 30, 20), channels_first=True)
         )
         want = op.run(batch.copy(), ids, draws(ids))

@@ -239,12 +239,12 @@ def test_results_that_grow(load):
 @pytest.mark.parametrize("parallel", WAYS)
 def test_no_samples(load, parallel):
     """All that a batch has may be left out."""
-    step = Function(mean, each=True, parallel=parallel, dtype="float32", shape=(3,)).own()
+    step = Function(mean, each=True, parallel=parallel, dtype="float32", shape=(3,)).for_loader()
     draws = ops.Draws(0, 0, np.empty(0, np.int64), "x")
     found = step.run(np.empty((0, 4, 4, 3), np.uint8), np.empty(0, np.int64), draws)
     assert found.shape == (0, 3)
     assert found.dtype == np.float32
-    ragged = Function(letters, each=True, parallel=parallel, dtype="uint8", shape=(None,)).own()
+    ragged = Function(letters, each=True, parallel=parallel, dtype="uint8", shape=(None,)).for_loader()
     values, offsets = ragged.run([], np.empty(0, np.int64), draws)
     assert (values.shape, offsets.tolist()) == ((0,), [0])
     for one in (step, ragged):

@@ -269,7 +269,7 @@ def _listed(feature: Feature, values: Values, data: U8) -> Ragged:
             continue
         if feature.sequence:
             ends = np.cumsum([position, *steps[step : step + counts[row]]]).tolist()
-            cell: list[Any] = [flat[one:end] for one, end in itertools.pairwise(ends)]
+            cell: list[Any] = [flat[first:end] for first, end in itertools.pairwise(ends)]
             step, position = step + counts[row], ends[-1]
         else:
             cell, position = flat[position : position + counts[row]], position + counts[row]

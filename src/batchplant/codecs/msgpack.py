@@ -82,9 +82,9 @@ def extension_of(type: int, data: bytes) -> Any:
             nanoseconds, seconds = number >> 64, int.from_bytes(data[4:], "big", signed=True)
         else:
             nanoseconds, seconds = 0, number
-        whole = seconds * 10**9 + nanoseconds
+        timestamp = seconds * 10**9 + nanoseconds
         # Beyond lie the years that nanoseconds in 64 bits do not reach, and the mark of no time at all.
-        return np.datetime64(whole, "ns") if -(2**63) < whole < 2**63 else Extension(type, data)
+        return np.datetime64(timestamp, "ns") if -(2**63) < timestamp < 2**63 else Extension(type, data)
     if type == ARRAY_TYPE:
         try:
             end = 1 + data[0]
@@ -148,9 +148,9 @@ def column(field: Field, values: Values, foreign: bool) -> Column:
     if places is None:
         return _json_cells(values, foreign)
     starts, sizes, shape = places
-    found = gathered(values.data, starts, sizes)
-    found.shape = shape
-    return found
+    cells = gathered(values.data, starts, sizes)
+    cells.shape = shape
+    return cells
 
 
 def _as_tensor(field: Field) -> Tensor:
@@ -170,24 +170,24 @@ def gathered(data: U8, starts: I64, sizes: I64) -> Ragged:
 def _numbers(field: Field, values: Values) -> Column:
     dtype = np.dtype(getattr(field, "dtype", "bool"))
     stored = np.dtype(np.float32) if dtype == np.float16 else dtype
-    found = np.zeros(len(values.start), dtype=stored)
+    numbers = np.zeros(len(values.start), dtype=stored)
     failure = _native.msgpack_numbers(
-        values.data, values.info, values.start, stored.kind, stored.itemsize, as_bytes(found)
+        values.data, values.info, values.start, stored.kind, stored.itemsize, as_bytes(numbers)
     )
     values.check_failure(failure)
     if stored != dtype:
         with np.errstate(over="ignore"):
-            narrow = found.astype(dtype)
-        values.check(np.isinf(narrow) & ~np.isinf(found), "the number is out of range")
-        found = narrow
+            narrow = numbers.astype(dtype)
+        values.check(np.isinf(narrow) & ~np.isinf(numbers), "the number is out of range")
+        numbers = narrow
     if not field.optional:
-        return found
+        return numbers
     sizes = np.where(values.missing, -1, dtype.itemsize)
-    return gathered(as_bytes(found), np.arange(len(found), dtype=np.int64) * dtype.itemsize, sizes)
+    return gathered(as_bytes(numbers), np.arange(len(numbers), dtype=np.int64) * dtype.itemsize, sizes)
 
 
 def runs(field: Field, values: Values, foreign: bool) -> Runs | None:
-    """Where the cells of anything but numbers and tensors lie; None for JSON that is not there as text."""
+    """Locate the cells of all fields but numbers and tensors; None for JSON that is not stored as text."""
     kind = values.kind
     payload = (kind == TEXT) | (kind == BINARY)
     head = np.where(payload, values.info >> 8 & 0xFF, 0)
@@ -200,20 +200,24 @@ def runs(field: Field, values: Values, foreign: bool) -> Runs | None:
     if isinstance(field, Image) and ((kind == EXTENSION) | (kind == MAP)).any():
         shape = np.zeros((len(starts), 3), dtype=np.int32)
         for rank in (3, 2):
-            found, at, size, shapes, failure = _native.msgpack_arrays(
+            forms, data_start, size, shapes, failure = _native.msgpack_arrays(
                 values.data, values.info, values.start, values.size, PIXELS.str.encode(), 1, rank
             )
             values.check_failure(failure)
-            raw = (found == 1) & ~payload
+            raw = (forms == 1) & ~payload
             channels = shapes[:, 2] if rank == 3 else np.ones(len(raw), dtype=np.int64)
             values.check(
                 raw & ((shapes < 1).any(axis=1) | (shapes > 2**31 - 1).any(axis=1) | (channels > 4)),
                 "no image has this shape",
             )
             shape[raw, :rank], shape[raw, 2] = shapes[raw], channels[raw]
-            starts, sizes, payload = np.where(raw, at, starts), np.where(raw, size, sizes), payload | raw
-    what = "text is" if isinstance(field, Text) else "bytes are"
-    values.check(~values.missing & ~payload, f"{what} needed here")
+            starts, sizes, payload = (
+                np.where(raw, data_start, starts),
+                np.where(raw, size, sizes),
+                payload | raw,
+            )
+    needed = "text is" if isinstance(field, Text) else "bytes are"
+    values.check(~values.missing & ~payload, f"{needed} needed here")
     return starts, sizes, shape
 
 
@@ -235,16 +239,16 @@ def _json_cells(values: Values, foreign: bool) -> Ragged:
 
 
 def array_runs(field: Tensor, values: Values) -> tuple[I64, I64] | None:
-    """Where the bare values of arrays lie; None where some are not there as such."""
-    found = _found_arrays(field, values)
-    return None if found is None else (found[0], np.where(values.missing, -1, found[1]))
+    """Locate the bare values of arrays; None if some are stored in another form."""
+    located = _locate_arrays(field, values)
+    return None if located is None else (located[0], np.where(values.missing, -1, located[1]))
 
 
-def _found_arrays(field: Tensor, values: Values) -> tuple[I64, I64, I64] | None:
+def _locate_arrays(field: Tensor, values: Values) -> tuple[I64, I64, I64] | None:
     dtype = np.dtype(field.dtype)
     if field.flat and (values.kind == BINARY).any() and ((values.kind == BINARY) | values.missing).all():
         return _bare_bytes(field, values)
-    found, starts, sizes, shapes, failure = _native.msgpack_arrays(
+    forms, starts, sizes, shapes, failure = _native.msgpack_arrays(
         values.data,
         values.info,
         values.start,
@@ -254,7 +258,7 @@ def _found_arrays(field: Tensor, values: Values) -> tuple[I64, I64, I64] | None:
         len(field.shape),
     )
     values.check_failure(failure)
-    if (found == 2).any():
+    if (forms == 2).any():
         return None
     _check_shapes(field, values, shapes)
     return starts, sizes, shapes
@@ -272,15 +276,15 @@ def _bare_bytes(field: Tensor, values: Values) -> tuple[I64, I64, I64]:
     return starts, sizes, shapes
 
 
-def _found_lists(field: Tensor, values: Values) -> tuple[U8, I64, I64, I64] | None:
+def _convert_lists(field: Tensor, values: Values) -> tuple[U8, I64, I64, I64] | None:
     """Lists of numbers: all values, starts, sizes and shapes; None where some are no such lists."""
     dtype = np.dtype(field.dtype)
     if dtype.kind not in "biuf" or dtype == np.float16 or dtype.itemsize > 8 or not field.shape:
         return None
-    found, sizes, shapes, data = _native.msgpack_lists(
+    forms, sizes, shapes, data = _native.msgpack_lists(
         values.data, values.info, values.start, values.size, dtype.kind, dtype.itemsize, len(field.shape)
     )
-    if (found == 2).any():
+    if (forms == 2).any():
         return None
     # What an empty list does not tell is as the field says.
     shapes = np.where(shapes < 0, [size or 0 for size in field.shape], shapes)
@@ -297,16 +301,16 @@ def _check_shapes(field: Tensor, values: Values, shapes: I64) -> None:
 
 
 def _arrays(field: Tensor, values: Values) -> Column:
-    data, found = values.data, _found_arrays(field, values)
-    if found is None and (listed := _found_lists(field, values)) is not None:
-        data, found = listed[0], listed[1:]
-    if found is None:
+    data, located = values.data, _locate_arrays(field, values)
+    if located is None and (listed := _convert_lists(field, values)) is not None:
+        data, located = listed[0], listed[1:]
+    if located is None:
         cells = [
             None if values.missing[row] else _odd_array(field, values, row) for row in range(len(values.kind))
         ]
         ragged = Ragged.from_cells(cells)
     else:
-        starts, sizes, shapes = found
+        starts, sizes, shapes = located
         sizes = np.where(values.missing, -1, sizes)
         if field.cell is None and not field.flat:
             return _npy_cells(field, data, starts, sizes, shapes)
@@ -319,18 +323,18 @@ def _arrays(field: Tensor, values: Values) -> Column:
 
 def _npy_cells(field: Tensor, data: U8, starts: I64, sizes: I64, shapes: I64) -> Ragged:
     """Whole NPY files of values."""
-    kinds, which = np.unique(shapes, axis=0, return_inverse=True)
-    which = which.reshape(-1)
+    kinds, header_index = np.unique(shapes, axis=0, return_inverse=True)
+    header_index = header_index.reshape(-1)
     dtype = np.dtype(field.dtype)
     heads = Ragged.from_cells([npy.header_bytes(dtype, tuple(shape)) for shape in kinds.tolist()])
     present = np.flatnonzero(sizes >= 0)
-    whole = np.zeros(len(sizes), dtype=np.int64)
-    whole[present] = heads.sizes[which[present]] + sizes[present]
-    offsets = starts_of(whole)
+    file_sizes = np.zeros(len(sizes), dtype=np.int64)
+    file_sizes[present] = heads.sizes[header_index[present]] + sizes[present]
+    offsets = starts_of(file_sizes)
     out = np.empty(offsets[-1], dtype=np.uint8)
-    head, at = which[present], offsets[:-1][present]
-    _native.copy_runs(heads.data, heads.starts[head], heads.sizes[head], out, at)
-    _native.copy_runs(data, starts[present], sizes[present], out, at + heads.sizes[head])
+    head, file_starts = header_index[present], offsets[:-1][present]
+    _native.copy_runs(heads.data, heads.starts[head], heads.sizes[head], out, file_starts)
+    _native.copy_runs(data, starts[present], sizes[present], out, file_starts + heads.sizes[head])
     return Ragged(out, offsets, None, sizes >= 0 if len(present) < len(sizes) else None)
 
 
@@ -344,8 +348,8 @@ def _odd_array(field: Tensor, values: Values, row: int) -> bytes:
             if array.dtype == dtype and field.fits(array.shape):
                 return loaded
         else:
-            found = as_array(loaded)
-            array = np.array(loaded) if found is None else found
+            array_of_list = as_array(loaded)
+            array = np.array(loaded) if array_of_list is None else array_of_list
             if array.shape == (0,) and loaded == [] and None not in field.shape[1:]:
                 array = array.reshape(0, *field.shape[1:])
         cast = _cast(array, dtype)
@@ -364,14 +368,14 @@ def _cast(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     # A list without an element, whatever it would hold.
     if array.size == 0:
         return np.empty(array.shape, dtype)
-    whole, real = have in "iu" and want in "iu", have in "iuf" and want in "fc"
-    if not (whole or real or have == want == "c"):
+    is_integer, real = have in "iu" and want in "iu", have in "iuf" and want in "fc"
+    if not (is_integer or real or have == want == "c"):
         raise ValueError(f"values of {array.dtype} do not fit {dtype}")
-    if whole and (array.min() < np.iinfo(dtype).min or array.max() > np.iinfo(dtype).max):
+    if is_integer and (array.min() < np.iinfo(dtype).min or array.max() > np.iinfo(dtype).max):
         raise ValueError(f"its numbers are out of range for {dtype}")
     with np.errstate(all="ignore"):
         cast = array.astype(dtype)
-    if not whole and not np.array_equal(np.isinf(cast), np.isinf(array)):
+    if not is_integer and not np.array_equal(np.isinf(cast), np.isinf(array)):
         raise ValueError(f"its numbers are out of range for {dtype}")
     return cast
 
@@ -392,15 +396,15 @@ def is_sample(record: Any) -> bool:
 
 
 def _is_name(key: Any) -> bool:
-    """Whether a key can be a field's name; others are left out."""
+    """True if a key can be the name of a field; others are left out."""
     return bool(key) and isinstance(key, str) and "\0" not in key
 
 
 def infer(records: Sequence[dict[Any, Any]]) -> Schema:
     """The fields of these maps, in the order in which they first appear."""
-    records = [{_key_text(key): value for key, value in one.items()} for one in records]
-    names = dict.fromkeys(key for one in records for key in one if _is_name(key))
-    return Schema({name: field_of([one.get(name) for one in records]) for name in names})
+    records = [{_key_text(key): value for key, value in record.items()} for record in records]
+    names = dict.fromkeys(key for record in records for key in record if _is_name(key))
+    return Schema({name: field_of([record.get(name) for record in records]) for name in names})
 
 
 def _key_text(key: Any) -> Any:
@@ -432,17 +436,17 @@ def _array_field(values: Sequence[Any]) -> Field | None:
     """Arrays of one dtype and rank, or lists of numbers of which only the first size varies."""
     lists = all(isinstance(value, list) for value in values)
     arrays = [_list_array(value) if lists else as_array(value) for value in values]
-    known = [array for array in arrays if array is not None]
+    present = [array for array in arrays if array is not None]
     # A list without an element could have any rank and dtype.
-    telling = [array for array in known if not lists or array.size or array.ndim > 1]
-    if len(known) < len(values) or not telling:
+    telling = [array for array in present if not lists or array.size or array.ndim > 1]
+    if len(present) < len(values) or not telling:
         return None
     dtypes = {array.dtype.newbyteorder("=") for array in telling}
     mixed = len(dtypes) > 1 and (not lists or np.dtype(bool) in dtypes)
     if mixed or len({array.ndim for array in telling}) > 1:
         return None
     sizes = [{array.shape[axis] for array in telling} for axis in range(telling[0].ndim)]
-    shape = [one.pop() if len(one) == 1 else None for one in sizes]
+    shape = [lengths.pop() if len(lengths) == 1 else None for lengths in sizes]
     if len(telling) < len(values):
         shape[0] = None
     if lists and None in shape[1:]:
@@ -467,7 +471,7 @@ def _list_array(value: Any) -> Any:
 
 def _has_kind(value: Any, kind: type) -> bool:
     if isinstance(value, list):
-        return any(_has_kind(one, kind) for one in value)
+        return any(_has_kind(element, kind) for element in value)
     return type(value) is kind
 
 
@@ -480,8 +484,8 @@ def _plain_field(values: Sequence[Any]) -> Field:
             return Int()
         return Int("uint64") if min(values) >= 0 else Json()
     if kinds and kinds <= {int, float}:
-        whole = [abs(value) for value in values if isinstance(value, int)]
-        return Json() if max(whole, default=0) > MAX_EXACT_INT else Float()
+        magnitudes = [abs(value) for value in values if isinstance(value, int)]
+        return Json() if max(magnitudes, default=0) > MAX_EXACT_INT else Float()
     if kinds == {str}:
         return Text()
     try:

@@ -220,7 +220,7 @@ def _alike(file: Any, chosen: int | None) -> tuple[list[Any], int]:
             page = file.pages[number]
         except IndexError:
             break
-        if page.offset in seen or number == tiff.MOST_PAGES:
+        if page.offset in seen or number == tiff.MAX_PAGES:
             raise DamagedError("its pages have no end", offset=page.offset)
         seen.add(page.offset)
         if not found and number == (chosen or 0):

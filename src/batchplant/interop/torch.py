@@ -18,7 +18,7 @@ from ..codecs.cells import decode_sample
 from ..data.reader import Reader
 from ..errors import BatchplantError, MissingLibraryError, OptionError
 from ..loading.on_cpu import OnCpu
-from ..ops.base import Draws, Op, Spec, Tensors
+from ..ops.base import Batch, Draws, Op, Spec, Tensors
 from ..ops.dtypes import numpy_dtype, torch_dtype
 from ..ops.values import Convert
 from ..order.world import process_group_rank
@@ -145,12 +145,12 @@ class ToTensor(Op):
     """Converts arrays to tensors."""
 
     def infer(self, spec: Spec) -> Spec:
-        return spec.but(torch=True)
+        return spec.replace(torch=True)
 
-    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+    def run(self, batch: Batch, ids: I64, draws: Draws) -> Batch:
         return as_tensor(batch)
 
-    def on_device(self, batch: Any, ids: I64, draws: Draws, tensors: Tensors) -> Any:
+    def on_device(self, batch: Batch, ids: I64, draws: Draws, tensors: Tensors) -> Batch:
         return self.run(batch, ids, draws)
 
 
@@ -161,9 +161,9 @@ class ToDevice(Op):
         self.device, self.non_blocking = torch.device(device), non_blocking
 
     def infer(self, spec: Spec) -> Spec:
-        return spec.but(torch=True, device=str(self.device))
+        return spec.replace(torch=True, device=str(self.device))
 
-    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+    def run(self, batch: Batch, ids: I64, draws: Draws) -> Batch:
         if isinstance(batch, tuple | list):
             return type(batch)(self.run(part, ids, draws) for part in batch)
         value = as_tensor(batch)
@@ -171,7 +171,7 @@ class ToDevice(Op):
             return value
         return value.to(self.device, non_blocking=self.non_blocking)
 
-    def on_device(self, batch: Any, ids: I64, draws: Draws, tensors: Tensors) -> Any:
+    def on_device(self, batch: Batch, ids: I64, draws: Draws, tensors: Tensors) -> Batch:
         return self.run(batch, ids, draws)
 
 
@@ -189,16 +189,16 @@ class ToTorchImage(Op):
         if dtype == np.int16 and self.convert_back_int16:
             dtype = np.dtype(np.float16)
         shape = (channels, height, width)
-        return spec.but(dtype=dtype, shape=shape, torch=True, channels_first=True)
+        return spec.replace(dtype=dtype, shape=shape, torch=True, channels_first=True)
 
-    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+    def run(self, batch: Batch, ids: I64, draws: Draws) -> Batch:
         tensor = as_tensor(batch)
         if tensor.dtype == torch.int16 and self.convert_back_int16:
             tensor = tensor.view(torch.float16)
         tensor = tensor.permute(0, 3, 1, 2)
         return tensor if self.channels_last else tensor.contiguous()
 
-    def on_device(self, batch: Any, ids: I64, draws: Draws, tensors: Tensors) -> Any:
+    def on_device(self, batch: Batch, ids: I64, draws: Draws, tensors: Tensors) -> Batch:
         return self.run(batch, ids, draws)
 
 
@@ -209,14 +209,14 @@ class ModuleWrapper(Op):
         self.module = module
 
     def infer(self, spec: Spec) -> Spec:
-        return spec.but(torch=True)
+        return spec.replace(torch=True)
 
-    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+    def run(self, batch: Batch, ids: I64, draws: Draws) -> Batch:
         # A batch is data and needs no gradients.
         with torch.no_grad():
             return self.module(as_tensor(batch))
 
-    def on_device(self, batch: Any, ids: I64, draws: Draws, tensors: Tensors) -> Any:
+    def on_device(self, batch: Batch, ids: I64, draws: Draws, tensors: Tensors) -> Batch:
         return self.run(batch, ids, draws)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import DataError
-from ..ops.annotations import MoveBoxes, MovePolygons, MoveRle, positions, rows_taken
+from ..ops.annotations import MoveBoxes, MovePolygons, MoveRle, move_points, take_label_rows
 from ..ops.base import CellErrors, Draws
 from ..ops.geometry import Motion, still
 from ..ops.warping import Warp
@@ -57,7 +57,7 @@ class GeometricTransforms(NamedTuple):
         height, width = composed.sizes[:, 0], composed.sizes[:, 1]
         zero = np.zeros(len(composed))
         corners = np.stack([zero, zero, width, zero, width, height, zero, height], axis=1).reshape(-1, 4, 2)
-        stored = positions(corners, np.linalg.inv(composed.matrix).astype(np.float64))
+        stored = move_points(corners, np.linalg.inv(composed.matrix).astype(np.float64))
         return np.concatenate([stored.min(axis=1), stored.max(axis=1)], axis=1)
 
 
@@ -147,7 +147,7 @@ class AnnotationTransforms:
                         for label, outline in self._movers
                         if label.name in (mover.labels or ()) and isinstance(outline, MoveRle | MovePolygons)
                     ]
-                    values[mover._areas] = mover.resized(
+                    values[mover._areas] = mover.scale_areas(
                         values[mover._areas],
                         stored[output.name],
                         outlines,
@@ -156,7 +156,7 @@ class AnnotationTransforms:
             for output, boxes in self._rows:
                 field = output.field
                 rows, offsets = rows_left[boxes]
-                values[output.name] = rows_taken(values[output.name], rows, offsets, output.name, boxes)
+                values[output.name] = take_label_rows(values[output.name], rows, offsets, output.name, boxes)
         except CellErrors as failed:
             return {}, {row: error.at(field=field) for row, error in failed.errors.items()}
         return values, {}

@@ -371,7 +371,9 @@ class Executor:
             op, name = step.op, ", ".join(step.op.inputs)
             device = self.on_device if op.device_form is not None and op.inputs[0] in on_device else None
             if self.on_device is not None:
-                fetched = on_device.intersection(op.inputs).difference(() if device is None else op.there)
+                fetched = on_device.intersection(op.inputs).difference(
+                    () if device is None else op.device_inputs
+                )
                 values |= {key: self.on_device.fetch(values[key], tensor=False) for key in fetched}
                 on_device -= fetched
             inputs = {key: values[key] for key in op.inputs}

@@ -23,9 +23,9 @@ from ..ops.annotations import AREA, MOVERS, RLE, MoveBoxes, MoveMask, Mover, Mov
 from ..ops.base import CellOp, Op, Spec
 from ..ops.crops import Collate, Decode, ImageDecoder
 from ..ops.function import Function
-from ..ops.joint import JointOp, Known, Map
+from ..ops.joint import JointOp, Map, OutputInfo
 from ..ops.values import Pad, Present
-from ..ops.video import fitted, joined
+from ..ops.video import adapt_op, merge_cuts
 from ..ops.volumes import CenterCrop3d
 from ..schema import Bool, Boxes, Field, Float, Image, Int, List, Schema, Tensor
 from ..schema.columns import dense_of
@@ -76,7 +76,7 @@ Joint = Sequence[JointOp | Mapping[str, Sequence[Any]]]
 def as_op(step: Any) -> Op:
     """Return a step of a pipeline as an op: functions and torch modules are wrapped."""
     if isinstance(step, Op):
-        return step.own()
+        return step.for_loader()
     if isinstance(step, type) and issubclass(step, Op):
         raise OptionError(f"write {step.__name__}() with parentheses")
     torch = sys.modules.get("torch")
@@ -308,12 +308,12 @@ def _make_output(
                 ops.insert(0, (Decode(), f"{name}/decode"))
             image, spec, ops = fuse(reader, pipe.field, field, ops, on_device=on_device)
         else:
-            spec, ops = spec_of(field), joined(ops)
+            spec, ops = spec_of(field), merge_cuts(ops)
             crops = bool(ops) and isinstance(ops[0][0], CenterCrop3d)
             if crops and isinstance(field, Tensor) and spec.dtype is None and not field.optional:
                 spec = Spec(np.dtype(field.dtype), field.shape, unequal=True)
         if mover is not None:
-            spec = mover.moved(spec)
+            spec = mover.infer_moved(spec)
         if rows_of is not None:
             spec = _without_fixed_rows(spec, name, ops[0][0] if ops else None)
         steps: list[Step[Op]] = []
@@ -321,7 +321,7 @@ def _make_output(
             if isinstance(op, CellOp) and number == 0 and image is None:
                 spec = op.infer_field(field)
             else:
-                op, spec = fitted(op, spec)
+                op, spec = adapt_op(op, spec)
             steps.append(Step(op, key, spec))
         if image is not None and spec.unequal and not any(isinstance(op, Collate) for op in pipe.ops):
             raise OptionError('images of unequal sizes: put Collate("pad") or Collate("list") behind them')
@@ -515,9 +515,9 @@ def _find_mover(pipe: Pipe, pipes: Mapping[str, Pipe], schema: Schema) -> Mover 
     if kind is None and pipe.field == RLE and MoveRle.fits(field):
         kind = MoveRle
     if explicit is not None:
-        mover = explicit.bound(field)
+        mover = explicit.bind(field)
     elif kind is not None:
-        mover = kind().bound(field)
+        mover = kind().bind(field)
     else:
         return None
     if isinstance(mover, MoveRle) and mover.of is None:
@@ -593,7 +593,7 @@ def _without_fixed_rows(spec: Spec, name: str, first: Op | None) -> Spec:
         return spec
     if not spec.shape:
         raise OptionError(f"{name!r} has one number for each sample, not one for each box: {spec}")
-    return spec.but(shape=(None, *spec.shape[1:]), ragged=True)
+    return spec.replace(shape=(None, *spec.shape[1:]), ragged=True)
 
 
 # -- joint steps -------------------------------------------------------------------------------------------
@@ -623,7 +623,7 @@ def _joint_ops(entry: Any) -> list[JointOp]:
         pairs = [(name, op) for name, ops in entry.items() for op in _pipeline_ops(name, ops)]
         return [Map(op, name) for name, op in pairs]
     if isinstance(entry, JointOp):
-        op = entry.own()
+        op = entry.for_loader()
         assert isinstance(op, JointOp)
         return [op]
     if isinstance(entry, type) and issubclass(entry, Op):
@@ -643,15 +643,15 @@ def _pipeline_ops(name: str, ops: Any) -> list[Op]:
     return [as_op(op) for op in ops]
 
 
-def _known_outputs(outputs: Sequence[Output], schema: Schema) -> Known:
+def _known_outputs(outputs: Sequence[Output], schema: Schema) -> OutputInfo:
     """Return what joint ops may know of the outputs before them."""
-    context = Known({}, {}, {}, {})
+    context = OutputInfo({}, {}, {}, {})
     for output in outputs:
         field = schema[output.field]
         context.specs[output.name] = output.spec
-        mover = output.mover or (MOVERS[type(field)]().bound(field) if type(field) in MOVERS else None)
+        mover = output.mover or (MOVERS[type(field)]().bind(field) if type(field) in MOVERS else None)
         if mover is not None:
-            context.movers[output.name] = mover.behind()
+            context.movers[output.name] = mover.for_output()
         if output.rows_of is not None:
             context.rows[output.rows_of] = (*context.rows.get(output.rows_of, ()), output.name)
         names = getattr(field, "names", None)

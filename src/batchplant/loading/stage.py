@@ -166,7 +166,7 @@ def fuse(
         decoder = ops[0][0]
         assert isinstance(decoder, ImageDecoder)
         size = _first_size(reader, name, mode, decoder.orient)
-        spec = spec.but(shape=(*size, channels), unequal=False)
+        spec = spec.replace(shape=(*size, channels), unequal=False)
     steps, target, spec, remaining = _fuse_leading(ops, spec, mode, as_stored, on_device)
     return ImageStage(steps, target), spec, _joined(remaining)
 
@@ -174,7 +174,7 @@ def fuse(
 def _adapted(op: Op, number: int, mask: bool) -> Op:
     """Return the op in the form that fits its position and, for masks, that does not blend values."""
     if number and isinstance(op, CenterCrop):
-        op = op.behind()
+        op = op.after_decoding()
     if mask and isinstance(op, Policy):
         return op.of_masks()
     if mask and isinstance(op, Cutting | Warp) and op.resamples:

@@ -1,7 +1,7 @@
-"""What lies in an image goes where its pixels go: boxes, keypoints and polygons, a first step of each.
+"""Annotations move with the pixels of their image: boxes, keypoints, polygons, masks.
 
 A loader gives these ops the motions of the image, one for each step that moves pixels, by the same draws.
-After each of them what lies outside is cut off, as it is of the image.
+After each motion, annotations are clipped to the image.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..errors import BatchplantError, DecodeError, OptionError
 from ..schema import Boxes, Field, Keypoints, List, Polygons, Tensor, Text
 from ..schema.columns import I64
 from ..schema.kinds.places import check_box_format, swap_pairs
-from .base import CellErrors, Draws, Op, Spec, check_probability
+from .base import Batch, CellErrors, Draws, Op, Spec, check_probability
 from .cutting import colour, engine
 from .geometry import F64, I32, Motion
 from .warping import inverses
@@ -45,36 +45,36 @@ class Mover(Op):
         # The plan takes it away before it asks the other steps.
         raise OptionError(f"{type(self).__name__} takes positions as they are stored: it is the first step")
 
-    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+    def run(self, batch: Batch, ids: I64, draws: Draws) -> Batch:
         raise NotImplementedError
 
-    def bound(self, field: Field) -> Mover:
-        """This, with what was not said as the field says; an OptionError where it cannot hold such."""
+    def bind(self, field: Field) -> Mover:
+        """Return the mover for a field, whose kind gives the defaults; OptionError if it cannot hold such."""
         raise NotImplementedError
 
-    def behind(self) -> Mover:
-        """This, for what comes out of it."""
-        made = copy.copy(self)
-        made._normalized = bool(self.normalized)
-        return made
+    def for_output(self) -> Mover:
+        """Return a mover of this mover's output."""
+        output_mover = copy.copy(self)
+        output_mover._normalized = bool(self.normalized)
+        return output_mover
 
-    def moved(self, spec: Spec) -> Spec:
-        """What comes out."""
+    def infer_moved(self, spec: Spec) -> Spec:
+        """Return the spec of moved values."""
         return spec
 
-    def move_with(self, batch: Any, steps: Sequence[Motion], sizes: I32) -> tuple[Any, Any]:
-        """The batch after these motions of images that had these sizes, and which rows are left (or None).
+    def move_with(self, batch: Batch, steps: Sequence[Motion], sizes: I32) -> tuple[Any, Any]:
+        """Return the batch after these motions of images of these sizes, and the rows left (or None).
 
         CellErrors where something is wrong with a sample.
         """
         # Data may have any number in the place of a position; one that is none ends up outside.
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-            return self._all(batch, steps, sizes)
+            return self._move_batch(batch, steps, sizes)
 
-    def _all(self, batch: Any, steps: Sequence[Motion], sizes: I32) -> tuple[Any, Any]:
+    def _move_batch(self, batch: Batch, steps: Sequence[Motion], sizes: I32) -> tuple[Any, Any]:
         raise NotImplementedError
 
-    def areas_of(self, batch: Any, rows: I64, sizes: I32, *, stored: bool) -> F64:
+    def areas_of(self, batch: Batch, rows: I64, sizes: I32, *, stored: bool) -> F64:
         """The area of each object of a batch, in pixels; ``rows``: of which image each is."""
         raise NotImplementedError
 
@@ -83,8 +83,8 @@ class Mover(Op):
         parts = self._normalized if stored else self.normalized
         return np.asarray(sizes)[..., ::-1].astype(np.float64) if parts else np.ones(2)
 
-    def _of(self, sizes: Any, rows: Any, *, stored: bool) -> Any:
-        """The same for the images of these rows."""
+    def _scale_by_row(self, sizes: Any, rows: Any, *, stored: bool) -> Any:
+        """``_scaled`` of the images of these rows."""
         scale = self._scaled(sizes, stored=stored)
         return scale[rows] if scale.ndim > 1 else scale
 
@@ -125,55 +125,57 @@ class MoveBoxes(Mover):
         self.min_area = float(min_area)
         self.min_visibility = check_probability(min_visibility, "min_visibility")
 
-    def bound(self, field: Field) -> MoveBoxes:
+    def bind(self, field: Field) -> MoveBoxes:
         kind = self.kind or field
         if not isinstance(field, Tensor) or not _has_last(field, 4):
             raise OptionError(f"MoveBoxes needs a field of boxes, (objects, 4), not {field}")
         if not isinstance(kind, Boxes):
             raise OptionError(f'say what the boxes of {field} are: MoveBoxes(Boxes("xyxy", of="image"))')
-        made = copy.copy(self)
-        made._stored, made._normalized = kind.format, kind.normalized
-        made.of = kind.of if self.of is None else self.of
-        made.labels = kind.labels if self.labels is None else self.labels
-        made.format = self.format or kind.format
-        made.normalized = kind.normalized if self.normalized is None else self.normalized
-        return made
+        bound = copy.copy(self)
+        bound._stored, bound._normalized = kind.format, kind.normalized
+        bound.of = kind.of if self.of is None else self.of
+        bound.labels = kind.labels if self.labels is None else self.labels
+        bound.format = self.format or kind.format
+        bound.normalized = kind.normalized if self.normalized is None else self.normalized
+        return bound
 
-    def behind(self) -> MoveBoxes:
-        made = copy.copy(self)
-        made._stored, made._normalized = self.format or "xyxy", bool(self.normalized)
-        return made
+    def for_output(self) -> MoveBoxes:
+        output_mover = copy.copy(self)
+        output_mover._stored, output_mover._normalized = self.format or "xyxy", bool(self.normalized)
+        return output_mover
 
-    def moved(self, spec: Spec) -> Spec:
+    def infer_moved(self, spec: Spec) -> Spec:
         width = spec.shape[-1] if spec.shape else 4
         return Spec(_float_of(spec), (None, width), ragged=True)
 
     def corners(self, values: Any, rows: I64, sizes: Any) -> F64:
         """Left, top, right, bottom of boxes in the images of these rows, in pixels."""
-        found = corners_of(values[:, :4].astype(np.float64), self._stored).reshape(-1, 2, 2)
-        scale = np.expand_dims(self._of(sizes, rows, stored=True), -2)
-        made: F64 = (found * scale).reshape(-1, 4)
-        return made
+        corners = corners_of(values[:, :4].astype(np.float64), self._stored).reshape(-1, 2, 2)
+        scale = np.expand_dims(self._scale_by_row(sizes, rows, stored=True), -2)
+        scaled: F64 = (corners * scale).reshape(-1, 4)
+        return scaled
 
-    def _all(self, batch: Any, steps: Sequence[Motion], sizes: I32) -> tuple[Any, Any]:
+    def _move_batch(self, batch: Batch, steps: Sequence[Motion], sizes: I32) -> tuple[Any, Any]:
         values, offsets = as_ragged(batch, 4)
         rows = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
-        made = values.astype(_float_of(Spec(values.dtype)))
+        moved = values.astype(_float_of(Spec(values.dtype)))
         boxes = self.corners(values, rows, sizes)
         visible = np.ones(len(boxes))
         for step in steps:
-            boxes = around(boxes, step.matrix[rows])
+            boxes = bounding_boxes(boxes, step.matrix[rows])
             inside = np.clip(boxes, 0, step.sizes[:, [1, 0, 1, 0]][rows])
             area = area_of(inside)
             visible *= np.nan_to_num(area / area_of(boxes))
             boxes = inside if self.clip else boxes
         # Numbers are not exact: a box that keeps just as much as is asked for stays.
-        kept = (area > 0) & (area >= self.min_area - 1e-6) & (visible >= self.min_visibility - 1e-9)
-        boxes = boxes.reshape(-1, 2, 2) / np.expand_dims(self._of(steps[-1].sizes, rows, stored=False), -2)
-        made[:, :4] = from_corners(boxes.reshape(-1, 4), self.format or "xyxy")
-        return taken((made, offsets), kept), (kept, offsets)
+        visible_rows = (area > 0) & (area >= self.min_area - 1e-6) & (visible >= self.min_visibility - 1e-9)
+        boxes = boxes.reshape(-1, 2, 2) / np.expand_dims(
+            self._scale_by_row(steps[-1].sizes, rows, stored=False), -2
+        )
+        moved[:, :4] = from_corners(boxes.reshape(-1, 4), self.format or "xyxy")
+        return take_rows((moved, offsets), visible_rows), (visible_rows, offsets)
 
-    def resized(
+    def scale_areas(
         self, areas: Any, boxes: Any, outlines: Sequence[tuple[Mover, Any, Any]], moves: tuple[Any, I32]
     ) -> Any:
         """The areas of objects after motions of images that had these sizes (``moves``).
@@ -183,33 +185,33 @@ class MoveBoxes(Mover):
         """
         steps, sizes = moves
         values, offsets = as_ragged(areas)
-        boxes, known = as_ragged(boxes, 4)
-        if not np.array_equal(offsets, known):
-            # Whoever drops rows says so.
+        boxes, box_offsets = as_ragged(boxes, 4)
+        if not np.array_equal(offsets, box_offsets):
+            # ``take_label_rows`` reports the mismatch.
             return areas
         rows = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
             before, after = np.ones(len(rows)), self._growth(boxes, rows, steps, sizes)
             for mover, stored, moved in outlines:
-                if [len(one or ()) for one in stored] == np.diff(offsets).tolist():
+                if [len(objects or ()) for objects in stored] == np.diff(offsets).tolist():
                     old = mover.areas_of(stored, rows, sizes, stored=True)
                     new = mover.areas_of(moved, rows, steps[-1].sizes, stored=False)
                     before, after = np.where(old > 0, old, before), np.where(old > 0, new, after)
-            found = values.astype(np.float64) * after / before
-            found = found if values.dtype.kind == "f" else np.rint(found)
-            return found.astype(values.dtype), offsets
+            resized = values.astype(np.float64) * after / before
+            resized = resized if values.dtype.kind == "f" else np.rint(resized)
+            return resized.astype(values.dtype), offsets
 
     def _growth(self, boxes: Any, rows: I64, steps: Sequence[Motion], sizes: I32) -> F64:
-        """By what the area of each box is multiplied: what is cut off is gone."""
-        at, growth = self.corners(boxes, rows, sizes), np.ones(len(boxes))
+        """Factor of the area of each box; clipped area counts as lost."""
+        corners, growth = self.corners(boxes, rows, sizes), np.ones(len(boxes))
         for step in steps:
             matrix = step.matrix[rows]
-            middle = (at[:, :2] + at[:, 2:]) / 2
+            middle = (corners[:, :2] + corners[:, 2:]) / 2
             depth = (matrix[:, 2, :2] * middle).sum(axis=1) + matrix[:, 2, 2]
             growth *= np.abs(np.linalg.det(matrix) / depth**3)
-            around_it = around(at, matrix)
-            at = np.clip(around_it, 0, step.sizes[:, [1, 0, 1, 0]][rows])
-            growth *= np.nan_to_num(area_of(at) / area_of(around_it))
+            around_it = bounding_boxes(corners, matrix)
+            corners = np.clip(around_it, 0, step.sizes[:, [1, 0, 1, 0]][rows])
+            growth *= np.nan_to_num(area_of(corners) / area_of(around_it))
         return growth
 
     _stored = "xyxy"
@@ -239,38 +241,38 @@ class MoveKeypoints(Mover):
             )
         self.kind, self.of, self.normalized, self.swap = kind, of, normalized, swap
 
-    def bound(self, field: Field) -> MoveKeypoints:
+    def bind(self, field: Field) -> MoveKeypoints:
         kind = self.kind or field
         fits = isinstance(field, Tensor) and (_has_last(field, 2) or _has_last(field, 3))
         if not fits:
             raise OptionError(f"MoveKeypoints needs a field of keypoints, (…, 2) or (…, 3), not {field}")
         assert isinstance(field, Tensor)
-        made = copy.copy(self)
+        bound = copy.copy(self)
         points = field.shape[-2]
         if isinstance(kind, Keypoints):
-            made._normalized, made.of = kind.normalized, kind.of if self.of is None else self.of
-            made.swap, points = kind.swap, kind.points
-            made.normalized = kind.normalized if self.normalized is None else self.normalized
+            bound._normalized, bound.of = kind.normalized, kind.of if self.of is None else self.of
+            bound.swap, points = kind.swap, kind.points
+            bound.normalized = kind.normalized if self.normalized is None else self.normalized
         if self.swap is not None:
-            made.swap = swap_pairs(self.swap, points or 0, getattr(kind, "names", None) or ())
-        if made.of is None:
+            bound.swap = swap_pairs(self.swap, points or 0, getattr(kind, "names", None) or ())
+        if bound.of is None:
             raise OptionError(f'say which image the keypoints of {field} are of: MoveKeypoints(of="image")')
-        if made.swap and max(map(max, made.swap)) >= (field.shape[-2] or 0):
+        if bound.swap and max(map(max, bound.swap)) >= (field.shape[-2] or 0):
             raise OptionError(f"swap names keypoints that {field} does not have")
-        return made
+        return bound
 
-    def moved(self, spec: Spec) -> Spec:
-        return spec.but(dtype=_float_of(spec)) if spec.dtype is not None else spec
+    def infer_moved(self, spec: Spec) -> Spec:
+        return spec.replace(dtype=_float_of(spec)) if spec.dtype is not None else spec
 
-    def _all(self, batch: Any, steps: Sequence[Motion], sizes: I32) -> tuple[Any, Any]:
+    def _move_batch(self, batch: Batch, steps: Sequence[Motion], sizes: I32) -> tuple[Any, Any]:
         if isinstance(batch, list):
-            one = [
+            moved = [
                 None
                 if part is None
                 else self._moved(part[None], [step.take([row]) for step in steps], sizes[[row]])[0]
                 for row, part in enumerate(batch)
             ]
-            return one, None
+            return moved, None
         if not isinstance(batch, tuple):
             return self._moved(batch, steps, sizes), None
         values, offsets = batch
@@ -278,32 +280,32 @@ class MoveKeypoints(Mover):
         return (self._moved(values, [step.take(rows) for step in steps], sizes[rows]), offsets), None
 
     def _moved(self, values: Any, steps: Sequence[Motion], sizes: I32) -> Any:
-        """Of values (rows, …, 2 or 3) with a motion for each row."""
+        """Move values (rows, …, 2 or 3) with a motion for each row."""
         width = values.shape[-1]
-        made = values.astype(_float_of(Spec(values.dtype)))
+        moved = values.astype(_float_of(Spec(values.dtype)))
         # Without rows, reshape(-1) could not tell how many points a row has.
-        points_per_row = math.prod(made.shape[1:-1])
-        flat = made.reshape(len(made), points_per_row, width).astype(np.float64)
+        points_per_row = math.prod(moved.shape[1:-1])
+        flat = moved.reshape(len(moved), points_per_row, width).astype(np.float64)
         middle = 0.0 if self._normalized else 0.5
         points = flat[..., :2] * self._spread(sizes, stored=True) + middle
-        there = flat[..., 2] > 0 if width == 3 else np.ones(flat.shape[:2], bool)
-        inside, mirrored = there.copy(), np.zeros(len(flat), bool)
+        labelled = flat[..., 2] > 0 if width == 3 else np.ones(flat.shape[:2], bool)
+        inside, mirrored = labelled.copy(), np.zeros(len(flat), bool)
         for step in steps:
-            points = positions(points, step.matrix)
-            at = points - middle
-            inside &= ((at >= 0) & (at < step.sizes[:, None, ::-1])).all(axis=2)
+            points = move_points(points, step.matrix)
+            pixel = points - middle
+            inside &= ((pixel >= 0) & (pixel < step.sizes[:, None, ::-1])).all(axis=2)
             mirrored ^= np.linalg.det(step.matrix) < 0
         points = (points - (0.0 if self.normalized else middle)) / self._spread(steps[-1].sizes, stored=False)
-        flat[..., :2] = np.where(there[..., None], points, flat[..., :2])
+        flat[..., :2] = np.where(labelled[..., None], points, flat[..., :2])
         if width == 3:
             flat[..., 2] *= inside
-        made[:] = flat.reshape(made.shape)
+        moved[:] = flat.reshape(moved.shape)
         if self.swap:
-            order = np.arange(made.shape[-2])
+            order = np.arange(moved.shape[-2])
             for first, second in self.swap:
                 order[[first, second]] = second, first
-            made[mirrored] = made[mirrored][..., order, :]
-        return made
+            moved[mirrored] = moved[mirrored][..., order, :]
+        return moved
 
     def _spread(self, sizes: Any, *, stored: bool) -> Any:
         scale = self._scaled(sizes, stored=stored)
@@ -319,51 +321,52 @@ class MovePolygons(Mover):
     def __init__(self, *, of: str | None = None, normalized: bool | None = None) -> None:
         self.of, self.normalized = of, normalized
 
-    def bound(self, field: Field) -> MovePolygons:
+    def bind(self, field: Field) -> MovePolygons:
         if not isinstance(field, Polygons):
             raise OptionError(f"MovePolygons needs a field of kind Polygons, not {field}")
-        made = copy.copy(self)
-        made.of = field.of if self.of is None else self.of
-        made._normalized = field.normalized
-        made.normalized = field.normalized if self.normalized is None else self.normalized
-        return made
+        bound = copy.copy(self)
+        bound.of = field.of if self.of is None else self.of
+        bound._normalized = field.normalized
+        bound.normalized = field.normalized if self.normalized is None else self.normalized
+        return bound
 
-    def _all(self, batch: Any, steps: Sequence[Motion], sizes: I32) -> tuple[Any, Any]:
-        rings = [(row, ring) for row, one in enumerate(batch) for rings in one or () for ring in rings]
+    def _move_batch(self, batch: Batch, steps: Sequence[Motion], sizes: I32) -> tuple[Any, Any]:
+        rings = [
+            (row, ring) for row, objects in enumerate(batch) for rings in objects or () for ring in rings
+        ]
         rows = np.array([row for row, _ in rings], dtype=np.int64)
         numbers = itertools.chain.from_iterable(ring for _, ring in rings)
         points = np.fromiter(numbers, dtype=np.float64).reshape(-1, 2)
-        ring = np.repeat(np.arange(len(rings)), [len(one) // 2 for _, one in rings])
-        points = points * self._of(sizes, rows[ring], stored=True)
+        ring = np.repeat(np.arange(len(rings)), [len(numbers) // 2 for _, numbers in rings])
+        points = points * self._scale_by_row(sizes, rows[ring], stored=True)
         for step in steps:
-            points = positions(points[:, None], step.matrix[rows[ring]])[:, 0]
-            points, ring = clipped_rings(points, ring, step.sizes[rows])
-        # What lies along an edge is nothing any more.
-        there = ring_areas(points, ring, len(rings)) > 1e-9
-        points = points / self._of(steps[-1].sizes, rows[ring], stored=False)
+            points = move_points(points[:, None], step.matrix[rows[ring]])[:, 0]
+            points, ring = clip_rings(points, ring, step.sizes[rows])
+        # A ring along an edge has no area.
+        nonempty = ring_areas(points, ring, len(rings)) > 1e-9
+        points = points / self._scale_by_row(steps[-1].sizes, rows[ring], stored=False)
         ends = np.searchsorted(ring, np.arange(len(rings) + 1)).tolist()
-        found = iter(
+        moved_rings = iter(
             points[start:end].reshape(-1).tolist() if stays else None
-            for start, end, stays in zip(ends, ends[1:], there.tolist(), strict=False)
+            for start, end, stays in zip(ends, ends[1:], nonempty.tolist(), strict=False)
         )
-        made = [
-            None
-            if one is None
-            else [[left for _ in rings if (left := next(found)) is not None] for rings in one]
-            for one in batch
+        polygons = [
+            objects
+            and [[moved for _ in rings if (moved := next(moved_rings)) is not None] for rings in objects]
+            for objects in batch
         ]
-        return made, None
+        return polygons, None
 
-    def areas_of(self, batch: Any, rows: I64, sizes: I32, *, stored: bool) -> F64:
-        objects = [rings for one in batch for rings in one or ()]
+    def areas_of(self, batch: Batch, rows: I64, sizes: I32, *, stored: bool) -> F64:
+        objects = [rings for polygons in batch for rings in polygons or ()]
         rings = [(number, ring) for number, rings in enumerate(objects) for ring in rings]
         points = np.array(list(itertools.chain.from_iterable(ring for _, ring in rings)), dtype=np.float64)
-        ring = np.repeat(np.arange(len(rings)), [len(one) // 2 for _, one in rings])
+        ring = np.repeat(np.arange(len(rings)), [len(numbers) // 2 for _, numbers in rings])
         areas = ring_areas(points.reshape(-1, 2), ring, len(rings))
         owner = np.array([number for number, _ in rings], dtype=np.int64)
-        each = np.bincount(owner, weights=areas, minlength=len(objects))
-        found: F64 = each * self._of(sizes, rows, stored=stored).prod(axis=-1)
-        return found
+        object_areas = np.bincount(owner, weights=areas, minlength=len(objects))
+        scaled: F64 = object_areas * self._scale_by_row(sizes, rows, stored=stored).prod(axis=-1)
+        return scaled
 
 
 class MoveRle(Mover):
@@ -382,43 +385,43 @@ class MoveRle(Mover):
     def fits(field: Field) -> bool:
         return isinstance(field, List) and isinstance(field.of, Text)
 
-    def bound(self, field: Field) -> MoveRle:
+    def bind(self, field: Field) -> MoveRle:
         if not self.fits(field):
             raise OptionError(f"MoveRle needs a list of run-length texts, List(Text()), not {field}")
         return copy.copy(self)
 
-    def _all(self, batch: Any, steps: Sequence[Motion], sizes: I32) -> tuple[Any, Any]:
+    def _move_batch(self, batch: Batch, steps: Sequence[Motion], sizes: I32) -> tuple[Any, Any]:
         still = all((step.matrix == np.eye(3)).all() and np.array_equal(step.sizes, sizes) for step in steps)
         if still:
             return batch, None
-        made, errors = [], {}
+        moved, errors = [], {}
         sampled = _sampled(steps, sizes)
         for row, texts in enumerate(batch):
-            there = [number for number, text in enumerate(texts or ()) if text]
-            if not there:
-                made.append(texts)
+            nonempty = [number for number, text in enumerate(texts or ()) if text]
+            if not nonempty:
+                moved.append(texts)
                 continue
             height, width = sizes[row].tolist()
             try:
-                masks = np.stack([rle.decode(texts[number], height, width) for number in there])
+                masks = np.stack([rle.decode(texts[number], height, width) for number in nonempty])
             except BatchplantError as error:
                 errors[row] = DecodeError(error.message)
                 continue
             masks = masks[..., None]
             for inverse, canvases, after in sampled:
-                out = np.empty((len(there), *after[row].tolist(), 1), np.uint8)
-                back = np.repeat(inverse[[row]], len(there), axis=0)
-                size = np.repeat(canvases[[row]], len(there), axis=0)
+                out = np.empty((len(nonempty), *after[row].tolist(), 1), np.uint8)
+                back = np.repeat(inverse[[row]], len(nonempty), axis=0)
+                size = np.repeat(canvases[[row]], len(nonempty), axis=0)
                 engine().warp(masks, back, size, out, "nearest", colour(np.array(0), 1))
                 masks = out
-            done = dict(zip(there, masks[..., 0], strict=True))
-            made.append([rle.encode(done[n]) if n in done else text for n, text in enumerate(texts)])
+            done = dict(zip(nonempty, masks[..., 0], strict=True))
+            moved.append([rle.encode(done[n]) if n in done else text for n, text in enumerate(texts)])
         if errors:
             raise CellErrors(errors)
-        return made, None
+        return moved, None
 
-    def areas_of(self, batch: Any, rows: I64, sizes: I32, *, stored: bool) -> F64:
-        texts = [text for one in batch for text in one or ()]
+    def areas_of(self, batch: Batch, rows: I64, sizes: I32, *, stored: bool) -> F64:
+        texts = [text for masks in batch for text in masks or ()]
         areas = [
             int(rle.counts_of(text.encode(), *sizes[row].tolist())[1::2].sum()) if text else 0
             for text, row in zip(texts, rows.tolist(), strict=True)
@@ -440,9 +443,9 @@ class MoveMask(Op):
         """A step of the image, for this one."""
         if not hasattr(op, "fill"):
             return op
-        made: Any = copy.copy(op)
-        made.fill = np.array(self.fill)
-        filled: Op = made
+        copied: Any = copy.copy(op)
+        copied.fill = np.array(self.fill)
+        filled: Op = copied
         return filled
 
     def infer(self, spec: Spec) -> Spec:
@@ -459,13 +462,13 @@ MOVERS: dict[type[Field], type[Mover]] = {
 
 def _sampled(steps: Sequence[Motion], sizes: I32) -> list[tuple[F64, I32, I32]]:
     """Motions as ``inverses`` has them, one for each time that pixels are sampled."""
-    found, group = [], []
+    samplings, group = [], []
     for number, step in enumerate(steps):
         group.append(step)
         if step.samples or number == len(steps) - 1:
-            found.append(inverses(sizes, group))
+            samplings.append(inverses(sizes, group))
             group, sizes = [], step.sizes
-    return found
+    return samplings
 
 
 def _has_last(field: Tensor, width: int) -> bool:
@@ -482,33 +485,33 @@ def _float_of(spec: Spec) -> np.dtype[Any]:
 # -- rows --------------------------------------------------------------------------------------------------
 
 
-def as_ragged(batch: Any, width: int | None = None) -> tuple[Any, I64]:
+def as_ragged(batch: Batch, width: int | None = None) -> tuple[Any, I64]:
     """(values, offsets) of an array, of (values, offsets) or of a list of arrays, where None is none."""
     if isinstance(batch, tuple):
         return batch[0], np.asarray(batch[1], dtype=np.int64)
     if isinstance(batch, np.ndarray):
         offsets = np.arange(len(batch) + 1, dtype=np.int64) * batch.shape[1]
         return batch.reshape(-1, *batch.shape[2:]), offsets
-    arrays = [None if one is None else np.asarray(one) for one in batch]
+    arrays = [None if array is None else np.asarray(array) for array in batch]
     like = next(
-        (one for one in arrays if one is not None and one.ndim), np.empty((0, width or 1), np.float32)
+        (array for array in arrays if array is not None and array.ndim), np.empty((0, width or 1), np.float32)
     )
-    filled = [np.empty((0, *like.shape[1:]), like.dtype) if one is None else one for one in arrays]
+    filled = [np.empty((0, *like.shape[1:]), like.dtype) if array is None else array for array in arrays]
     offsets = np.cumsum([0, *map(len, filled)], dtype=np.int64)
     return np.concatenate(filled) if filled else like[:0], offsets
 
 
-def taken(batch: Any, kept: Any) -> Any:
+def take_rows(batch: Batch, mask: Any) -> Any:
     """The rows of (values, offsets) that are kept."""
     values, offsets = batch
-    counts = np.concatenate([[0], np.cumsum(kept)])
-    return values[kept], counts[offsets]
+    counts = np.concatenate([[0], np.cumsum(mask)])
+    return values[mask], counts[offsets]
 
 
-def rows_taken(batch: Any, kept: Any, offsets: I64, name: str, boxes: str) -> Any:
-    """What has a row for each box, without those of the boxes that are gone; CellErrors where it has not."""
+def take_label_rows(batch: Batch, mask: Any, offsets: I64, name: str, boxes: str) -> Any:
+    """Select the rows of boxes that stay, of an output with a row for each box; CellErrors if it has not."""
     if isinstance(batch, list):
-        lengths = np.array([0 if one is None else len(one) for one in batch], dtype=np.int64)
+        lengths = np.array([0 if values is None else len(values) for values in batch], dtype=np.int64)
     else:
         batch = as_ragged(batch)
         lengths = np.diff(batch[1])
@@ -522,17 +525,17 @@ def rows_taken(batch: Any, kept: Any, offsets: I64, name: str, boxes: str) -> An
             }
         )
     if not isinstance(batch, list):
-        return taken(batch, kept)
+        return take_rows(batch, mask)
     return [
-        None if one is None else _rows(one, kept[offsets[row] : offsets[row + 1]])
-        for row, one in enumerate(batch)
+        None if values is None else _rows(values, mask[offsets[row] : offsets[row + 1]])
+        for row, values in enumerate(batch)
     ]
 
 
-def gathered(batch: Any, sources: Any) -> Any:
+def gather_samples(batch: Batch, sources: Any) -> Any:
     """The values of these samples of a batch, as a batch."""
     if isinstance(batch, list):
-        return [batch[one] for one in sources]
+        return [batch[sample] for sample in sources]
     values, offsets = as_ragged(batch)
     lengths = np.diff(offsets)[sources]
     after = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
@@ -540,29 +543,29 @@ def gathered(batch: Any, sources: Any) -> Any:
     return values[rows], after
 
 
-def regrouped(batch: Any, rows: I64, offsets: I64) -> Any:
+def regroup_rows(batch: Batch, rows: I64, offsets: I64) -> Any:
     """Rows of all samples, by their number, as the samples that the offsets tell."""
     if not isinstance(batch, list):
         return as_ragged(batch)[0][rows], offsets
-    flat = [row for one in batch for row in (() if one is None else one)]
+    flat = [row for values in batch for row in (() if values is None else values)]
     return [[flat[row] for row in rows[start:end]] for start, end in itertools.pairwise(offsets)]
 
 
-def merged(batch: Any, first: I64) -> Any:
+def merge_samples(batch: Batch, first: I64) -> Any:
     """Neighbouring samples as one; ``first``: where each begins, and the end."""
     if isinstance(batch, list):
         return [
-            [row for one in batch[start:end] for row in (() if one is None else one)]
+            [row for values in batch[start:end] for row in (() if values is None else values)]
             for start, end in itertools.pairwise(first)
         ]
     values, offsets = batch
     return values, offsets[first]
 
 
-def _rows(one: Any, kept: Any) -> Any:
-    if isinstance(one, np.ndarray):
-        return one[kept]
-    return [value for value, stays in zip(one, kept, strict=True) if stays]
+def _rows(values: Any, mask: Any) -> Any:
+    if isinstance(values, np.ndarray):
+        return values[mask]
+    return [value for value, stays in zip(values, mask, strict=True) if stays]
 
 
 # -- numbers -----------------------------------------------------------------------------------------------
@@ -584,8 +587,8 @@ def from_corners(boxes: F64, format: str) -> F64:
     return np.concatenate([corner if format == "xywh" else corner + size / 2, size], axis=1)
 
 
-def positions(points: F64, matrix: F64) -> F64:
-    """Where points (rows, points, 2) go, by a matrix for each row."""
+def move_points(points: F64, matrix: F64) -> F64:
+    """Move points (rows, points, 2) by a matrix for each row."""
     x, y = _moved(points[..., 0].T, points[..., 1].T, matrix)
     return np.stack([x.T, y.T], axis=-1)
 
@@ -593,30 +596,30 @@ def positions(points: F64, matrix: F64) -> F64:
 def _moved(x: F64, y: F64, matrix: F64) -> tuple[F64, F64]:
     """The same of (points, rows): arithmetic on long rows is many times as fast as on many small matrices."""
     across, down, depth = np.ascontiguousarray(matrix.transpose(1, 2, 0))
-    found = [side[0] * x + side[1] * y + side[2] for side in (across, down)]
+    moved = [side[0] * x + side[1] * y + side[2] for side in (across, down)]
     if (depth != [[0], [0], [1]]).any():
         far = depth[0] * x + depth[1] * y + depth[2]
-        found = [one / far for one in found]
-    return found[0], found[1]
+        moved = [side / far for side in moved]
+    return moved[0], moved[1]
 
 
-def around(boxes: F64, matrix: F64) -> F64:
+def bounding_boxes(boxes: F64, matrix: F64) -> F64:
     """The boxes around the corners, once these were moved."""
-    left, top, right, bottom = boxes.T
-    x, y = _moved(np.stack([left, right, right, left]), np.stack([top, top, bottom, bottom]), matrix)
+    x0, y0, x1, y1 = boxes.T
+    x, y = _moved(np.stack([x0, x1, x1, x0]), np.stack([y0, y0, y1, y1]), matrix)
     return np.stack([x.min(axis=0), y.min(axis=0), x.max(axis=0), y.max(axis=0)], axis=1)
 
 
 def area_of(boxes: F64) -> F64:
-    found: F64 = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
-    return found
+    areas: F64 = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
+    return areas
 
 
 # -- rings -------------------------------------------------------------------------------------------------
 
 
-def clipped_rings(points: F64, ring: I64, sizes: Any) -> tuple[F64, I64]:
-    """What of rings lies in their images: their points (points, 2), and which ring each is of.
+def clip_rings(points: F64, ring: I64, sizes: Any) -> tuple[F64, I64]:
+    """Clip rings to their images: return their points (points, 2), and the ring of each point.
 
     ``ring`` counts up; ``sizes``: height and width for each. As Sutherland and Hodgman: cut by one edge after
     the other, all rings at once.
@@ -637,10 +640,10 @@ def _cut(points: F64, ring: I64, depth: F64) -> tuple[F64, I64]:
     after[np.append(first[1:], len(points)) - 1] = first
     crosses = (depth >= 0) != (depth[after] >= 0)
     part = np.where(crosses, depth / np.where(crosses, depth - depth[after], 1.0), 0.0)
-    at = points + part[:, None] * (points[after] - points)
+    crossing = points + part[:, None] * (points[after] - points)
     # Every point that is kept, then where its side leaves or comes in.
-    kept = np.stack([depth >= 0, crosses], axis=1)
-    return np.stack([points, at], axis=1)[kept], np.repeat(ring, kept.sum(axis=1))
+    retained = np.stack([depth >= 0, crosses], axis=1)
+    return np.stack([points, crossing], axis=1)[retained], np.repeat(ring, retained.sum(axis=1))
 
 
 def ring_areas(points: F64, ring: I64, count: int) -> F64:

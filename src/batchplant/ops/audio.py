@@ -1,4 +1,8 @@
-"""Sounds as arrays: whole, or a window of each."""
+"""Decoding and augmentation of sounds.
+
+A decoded sound is (frames,), (frames, channels) or (channels, frames), of floating-point numbers; of two
+sizes the longer one is time. Batches are arrays, or ragged: (values, offsets) with time first.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ from ..codecs.media.wav import Samples
 from ..errors import DecodeError, OptionError
 from ..schema import Audio, Bytes, Field
 from ..schema.columns import I64, Column, Ragged, starts_of
-from .base import CellErrors, CellOp, Draws, Op, Spec, Tensors, check_probability, per_sample
+from .base import Batch, CellErrors, CellOp, Draws, Op, Spec, Tensors, check_probability, per_sample
 from .dtypes import signed
 from .parallel import Threads
 
@@ -96,7 +100,7 @@ class DecodeAudio(CellOp):
     def _length(self, rate: int) -> int:
         return self.frames if self.frames is not None else max(1, round((self.seconds or 0) * rate))
 
-    def run(self, batch: Column, ids: I64, draws: Draws) -> Any:
+    def run(self, batch: Column, ids: I64, draws: Draws) -> Batch:
         assert isinstance(batch, Ragged)
         chance = draws.uniform()
         if not len(batch):
@@ -111,15 +115,15 @@ class DecodeAudio(CellOp):
         def window(row: int) -> int:
             data = _cell(batch, row)
             part = self._window(data, self._header(data, first), length, float(chance[row]))
-            place = out[row].T if self.channels_first else out[row]
-            place[: len(part)] = part
+            destination = out[row].T if self.channels_first else out[row]
+            destination[: len(part)] = part
             if self.pad == "repeat" and len(part):
                 for start in range(len(part), length, len(part)):
-                    place[start : start + len(part)] = part[: length - start]
+                    destination[start : start + len(part)] = part[: length - start]
             return len(part)
 
-        found = np.array(self._threads.each(len(batch), window), dtype=np.int64)
-        return (out, found) if self.lengths else out
+        lengths = np.array(self._threads.each(len(batch), window), dtype=np.int64)
+        return (out, lengths) if self.lengths else out
 
     def _nothing(self) -> Any:
         zero = np.zeros(1, dtype=np.int64)
@@ -166,7 +170,7 @@ class DecodeAudio(CellOp):
 
     def _decode(self, data: Any, header: audio.Header, start: int, frames: int | None) -> Samples:
         return audio.decode(
-            data, start, frames, rate=self.rate, mono=self.mono, dtype=self.dtype, known=header
+            data, start, frames, rate=self.rate, mono=self.mono, dtype=self.dtype, header_of_sound=header
         )
 
 
@@ -179,18 +183,18 @@ def _cell(batch: Ragged, row: int) -> Any:
 
 PLACES = ("random", "centre", "start")
 FILLS = ("zero", "repeat", None)
-# No sound has more channels; where only one size is known, a larger one is time.
-MOST_CHANNELS = 64
+# If only one size is known, a larger one is time.
+MAX_CHANNELS = 64
 
 
 def time_axis(shape: Sequence[int | None]) -> int:
-    """Which axis of a sound (or, of three sizes, a spectrogram) is time; ``shape`` is without the batch."""
+    """Time axis of a sound (or, of three sizes, a spectrogram); ``shape`` is without the batch."""
     if len(shape) != 2:
         return len(shape) - 1
     first, last = shape
     if first is None or last is None:
-        known = first if last is None else last
-        return int((last is None) == (known is not None and known <= MOST_CHANNELS))
+        size = first if last is None else last
+        return int((last is None) == (size is not None and size <= MAX_CHANNELS))
     return int(last > first)
 
 
@@ -209,12 +213,12 @@ def check_sound(spec: Spec, op: object) -> Spec:
     return spec
 
 
-def span_of(given: float | Sequence[float], name: str) -> tuple[float, float]:
+def span_of(value: float | Sequence[float], name: str) -> tuple[float, float]:
     """(low, high); one number stands for both."""
-    pair = [float(one) for one in np.atleast_1d(np.asarray(given, dtype=np.float64)).flat]
+    pair = [float(number) for number in np.atleast_1d(np.asarray(value, dtype=np.float64)).flat]
     pair = pair * 2 if len(pair) == 1 else pair
     if len(pair) != 2 or not all(map(math.isfinite, pair)) or pair[0] > pair[1]:
-        raise OptionError(f"{name} is one number or (low, high), not {given!r}")
+        raise OptionError(f"{name} is one number or (low, high), not {value!r}")
     return pair[0], pair[1]
 
 
@@ -226,7 +230,7 @@ class SoundOp(Op):
     def infer(self, spec: Spec) -> Spec:
         return check_sound(spec, self)
 
-    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+    def run(self, batch: Batch, ids: I64, draws: Draws) -> Batch:
         chosen, amounts = draws.chance(self.p), self.amounts(draws)
         draws.reserve(1)
         for row in np.flatnonzero(chosen).tolist():
@@ -261,7 +265,7 @@ class RandomGain(SoundOp):
     def change(self, sound: Any, amount: float, row: int, draws: Draws) -> None:
         sound *= np.asarray(amount, dtype=sound.dtype)
 
-    def on_device(self, batch: Any, ids: I64, draws: Draws, tensors: Tensors) -> Any:
+    def on_device(self, batch: Batch, ids: I64, draws: Draws, tensors: Tensors) -> Batch:
         factor = np.where(draws.chance(self.p), self.amounts(draws), 1.0)
         return batch * tensors.send(per_sample(factor, batch.ndim)).to(batch.dtype)
 
@@ -285,19 +289,19 @@ class AddNoise(SoundOp):
             noise *= np.float32(math.sqrt(signal / (power * 10 ** (amount / 10))))
             sound += noise.astype(sound.dtype, copy=False)
 
-    def on_device(self, batch: Any, ids: I64, draws: Draws, tensors: Tensors) -> Any:
+    def on_device(self, batch: Batch, ids: I64, draws: Draws, tensors: Tensors) -> Batch:
         chosen, amounts = draws.chance(self.p), self.amounts(draws)
         draws.reserve(1)
         axis = time_axis(tuple(batch.shape[1:]))
         noise = np.zeros(tuple(batch.shape), dtype=np.float32)
         for row in np.flatnonzero(chosen).tolist():
-            place = np.moveaxis(noise[row], axis, 0)
-            place[...] = draws.noise(row, place.shape)
+            destination = np.moveaxis(noise[row], axis, 0)
+            destination[...] = draws.noise(row, destination.shape)
         sent = tensors.send(noise)
-        rest = tuple(range(1, batch.ndim))
-        power = (sent.double() ** 2).sum(rest, keepdim=True)
+        value_axes = tuple(range(1, batch.ndim))
+        power = (sent.double() ** 2).sum(value_axes, keepdim=True)
         power = power + (power == 0)
-        signal = (batch.double() ** 2).sum(rest, keepdim=True)
+        signal = (batch.double() ** 2).sum(value_axes, keepdim=True)
         ratio = tensors.send(per_sample(10 ** (amounts / 10), batch.ndim)).double()
         return batch + (sent * (signal / (power * ratio)).sqrt().float()).to(batch.dtype)
 
@@ -319,8 +323,8 @@ class TimeShift(SoundOp):
         return draws.uniform(-1.0, 1.0)
 
     def _frames(self, amount: Any, length: int) -> Any:
-        most = self.most * length if isinstance(self.most, float) else min(self.most, length)
-        return np.rint(amount * most).astype(np.int64)
+        max_frames = self.most * length if isinstance(self.most, float) else min(self.most, length)
+        return np.rint(amount * max_frames).astype(np.int64)
 
     def change(self, sound: Any, amount: float, row: int, draws: Draws) -> None:
         by = int(self._frames(np.float64(amount), len(sound)))
@@ -329,18 +333,18 @@ class TimeShift(SoundOp):
             if not self.wrap:
                 sound[slice(0, by) if by > 0 else slice(by, None)] = 0
 
-    def on_device(self, batch: Any, ids: I64, draws: Draws, tensors: Tensors) -> Any:
+    def on_device(self, batch: Batch, ids: I64, draws: Draws, tensors: Tensors) -> Batch:
         chosen, amounts = draws.chance(self.p), self.amounts(draws)
         axis = time_axis(tuple(batch.shape[1:])) + 1
         length, torch = batch.shape[axis], tensors.torch
         by = np.where(chosen, self._frames(amounts, length), 0)
-        at = np.arange(length) - by[:, None]
-        shape = [len(by), *(length if one == axis else 1 for one in range(1, batch.ndim))]
-        place = tensors.send(at % length if length else at).view(shape).expand(batch.shape)
-        found = torch.gather(batch, axis, place)
+        source = np.arange(length) - by[:, None]
+        shape = [len(by), *(length if dimension == axis else 1 for dimension in range(1, batch.ndim))]
+        index = tensors.send(source % length if length else source).view(shape).expand(batch.shape)
+        shifted = torch.gather(batch, axis, index)
         if self.wrap:
-            return found
-        return found * tensors.send((at >= 0) & (at < length)).view(shape)
+            return shifted
+        return shifted * tensors.send((source >= 0) & (source < length)).view(shape)
 
 
 class CropOrPad(Op):
@@ -371,13 +375,13 @@ class CropOrPad(Op):
         if self.pad is None and had is not None and had < self.length:
             raise OptionError(f"CropOrPad to {self.length} would have to fill {spec}, and pad is None")
         shape = (*spec.shape[:axis], self.length, *spec.shape[axis + 1 :])
-        return spec.but(shape=shape, ragged=False)
+        return spec.replace(shape=shape, ragged=False)
 
     def _start(self, chance: float, length: int) -> int:
         free = max(0, length - self.length)
         return {"start": 0, "centre": free // 2}.get(self.at, min(free, int(chance * (free + 1))))
 
-    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+    def run(self, batch: Batch, ids: I64, draws: Draws) -> Batch:
         chances = draws.uniform()
         if not isinstance(batch, tuple):
             return self._dense(batch, chances)
@@ -397,7 +401,7 @@ class CropOrPad(Op):
             raise CellErrors(short)
         return out
 
-    def _dense(self, batch: Any, chances: Any) -> Any:
+    def _dense(self, batch: Batch, chances: Any) -> Any:
         axis = time_axis(batch.shape[1:]) + 1
         had, along = batch.shape[axis], np.moveaxis(batch, axis, 1)
         out = np.zeros((len(along), self.length, *along.shape[2:]), dtype=batch.dtype)
@@ -411,16 +415,19 @@ class CropOrPad(Op):
                 out[row] = along[row, start : start + self.length]
         return np.ascontiguousarray(np.moveaxis(out, 1, axis))
 
-    def on_device(self, batch: Any, ids: I64, draws: Draws, tensors: Tensors) -> Any:
+    def on_device(self, batch: Batch, ids: I64, draws: Draws, tensors: Tensors) -> Batch:
         chances = draws.uniform()
         axis = time_axis(tuple(batch.shape[1:])) + 1
         had = batch.shape[axis]
         starts = np.array([self._start(chance, had) for chance in chances.tolist()], dtype=np.int64)
-        at = starts[:, None] + np.arange(self.length)
-        shape = [len(at), *(self.length if one == axis else 1 for one in range(1, batch.ndim))]
-        whole = [*batch.shape[:axis], self.length, *batch.shape[axis + 1 :]]
-        place = tensors.send(at % max(had, 1)).view(shape).expand(whole)
-        found = tensors.torch.gather(signed(batch), axis, place)
+        source = starts[:, None] + np.arange(self.length)
+        shape = [
+            len(source),
+            *(self.length if dimension == axis else 1 for dimension in range(1, batch.ndim)),
+        ]
+        result_shape = [*batch.shape[:axis], self.length, *batch.shape[axis + 1 :]]
+        index = tensors.send(source % max(had, 1)).view(shape).expand(result_shape)
+        cropped = tensors.torch.gather(signed(batch), axis, index)
         if self.pad != "repeat":
-            found = found * tensors.send(at < had).view(shape)
-        return found.view(batch.dtype)
+            cropped = cropped * tensors.send(source < had).view(shape)
+        return cropped.view(batch.dtype)

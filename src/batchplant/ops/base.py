@@ -1,4 +1,4 @@
-"""What an op is: it says what shape it makes of a shape, then runs on a batch.
+"""Base classes of ops: an op infers the spec of its output, then runs on batches.
 
 Randomness belongs to the sample: :class:`Draws` gives numbers that are a function of (seed, epoch, sample,
 op) alone, so that the same sample looks the same with any number of workers and ranks, and after a resume.
@@ -12,7 +12,8 @@ import inspect
 import math
 import zlib
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from types import ModuleType
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +25,11 @@ from ..schema.columns import I64, Column
 from .geometry import I32, Motion
 
 F64 = npt.NDArray[np.float64]
+Array = npt.NDArray[Any]
+# An array or tensor, (values, offsets), a list of arrays of unequal shapes, or a dict of these by output.
+Batch = Any
+# A tensor of torch, which ops do not import.
+Tensor = Any
 
 
 class Draws:
@@ -34,7 +40,6 @@ class Draws:
         # Above 32 bits, apart from the purposes of orders.
         self._key = key_of(seed, epoch, (1 << 32) + zlib.crc32(name.encode()))
         self._ids = ids
-        # One for each sample.
         self.keys = derive(self._key, ids)
         self._calls = 0
 
@@ -42,31 +47,34 @@ class Draws:
         return len(self._ids)
 
     def named(self, name: str) -> Draws:
-        """Those of the same samples for an op of this name."""
+        """Return the draws of the same samples for an op of this name."""
         return Draws(self._seed, self._epoch, self._ids, name)
 
     def part(self, rows: slice) -> Draws:
-        """Those of some of the samples: the same numbers."""
-        made = copy.copy(self)
-        made._ids, made.keys = self._ids[rows], self.keys[rows]
-        return made
+        """Return the draws of some of the samples: the same numbers."""
+        subset = copy.copy(self)
+        subset._ids, subset.keys = self._ids[rows], self.keys[rows]
+        return subset
 
     def repeat(self, times: int) -> Draws:
-        """Each of these for so many images in a row, as the frames of a clip are."""
-        made = copy.copy(self)
-        made._ids, made.keys = np.repeat(self._ids, times), np.repeat(self.keys, times)
-        return made
+        """Repeat the draws of each sample, as for the frames of a clip."""
+        repeated = copy.copy(self)
+        repeated._ids, repeated.keys = np.repeat(self._ids, times), np.repeat(self.keys, times)
+        return repeated
 
     def bits(self, count: int) -> U64:
         """``count`` numbers of 64 bits for each sample."""
-        found = np.empty((len(self.keys), count), dtype=np.uint64)
+        numbers = np.empty((len(self.keys), count), dtype=np.uint64)
         for column in range(count):
-            found[:, column] = derive(self.keys, np.array([self._calls + column]))
+            numbers[:, column] = derive(self.keys, np.array([self._calls + column]))
         self._calls += count
-        return found
+        return numbers
 
     def reserve(self, count: int) -> int:
-        """The first of the next ``count`` numbers of each sample, for who draws them by its key."""
+        """Reserve the next ``count`` numbers of each sample and return the number of the first.
+
+        The caller draws them itself, by ``keys``.
+        """
         self._calls += count
         return self._calls - count
 
@@ -78,28 +86,28 @@ class Draws:
 
     def integers(self, high: Any) -> I64:
         """From 0 up to, not including, ``high`` (a number, or one for each sample)."""
-        found: I64 = np.minimum(np.floor(self.uniform() * high), np.asarray(high) - 1).astype(np.int64)
-        return found
+        integers: I64 = np.minimum(np.floor(self.uniform() * high), np.asarray(high) - 1).astype(np.int64)
+        return integers
 
     def chance(self, probability: float) -> npt.NDArray[np.bool_]:
         """True with this probability."""
         return self.uniform() < probability
 
     def noise(self, row: int, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
-        """Of the normal distribution, for one sample; ``reserve`` a number before each round of them."""
+        """Draw from the normal distribution for one sample; ``reserve`` a number before each round."""
         generator = np.random.Generator(np.random.Philox(key=[int(self.keys[row]), self._calls]))
         return generator.standard_normal(shape, dtype=np.float32)
 
     def generator(self) -> np.random.Generator:
-        """For draws that belong to the whole batch (mixup): seeded by the samples in it."""
-        own = int(np.bitwise_xor.reduce(self.keys)) if len(self._ids) else 0
+        """Return a generator for draws of the batch as a whole (mixup), seeded by its samples."""
+        key = int(np.bitwise_xor.reduce(self.keys)) if len(self._ids) else 0
         self._calls += 1
-        return np.random.Generator(np.random.Philox(key=[own, self._calls]))
+        return np.random.Generator(np.random.Philox(key=[key, self._calls]))
 
 
 @dataclasses.dataclass(frozen=True)
 class Spec:
-    """What the values of one output look like between two ops: dtype and shape of one sample.
+    """Layout of one output between two ops: dtype and shape of one sample.
 
     ``dtype`` None: encoded cells or Python objects, no array. ``torch``: a tensor, no NumPy array.
     ``channels_first``: the shape is (channels, height, width). ``ragged``: (values, offsets), no array.
@@ -116,12 +124,12 @@ class Spec:
     names: tuple[str, ...] | None = None
 
     def __str__(self) -> str:
-        what = "cells" if self.dtype is None else f"{self.dtype} {self.shape}"
+        text = "cells" if self.dtype is None else f"{self.dtype} {self.shape}"
         if self.unequal:
-            what += " of unequal sizes"
+            text += " of unequal sizes"
         if self.channels_first:
-            what += " with channels first"
-        return f"{what} on {self.device}" if self.torch else what
+            text += " with channels first"
+        return f"{text} on {self.device}" if self.torch else text
 
     def image(self, op: object) -> tuple[int, int, int]:
         """Height, width, channels; an OptionError where this is no batch of images of one size."""
@@ -132,7 +140,7 @@ class Spec:
         return height, width, channels
 
     def channels(self, op: object, *, unequal: bool = False) -> int:
-        """Of images of one size, even if each batch has its own; with ``unequal`` also of others."""
+        """Number of channels of images; with ``unequal`` also of images of unequal sizes."""
         wrong = self.dtype is None or self.torch or self.ragged or self.channels_first
         first, last = (self.shape[0], self.shape[2]) if len(self.shape) == 3 else (None, None)
         if not wrong and first in (1, 3, 4) and last is not None and last > 4:
@@ -150,12 +158,12 @@ class Spec:
             )
         return self.shape[2]
 
-    def but(self, **changes: Any) -> Spec:
-        """The same with some of it changed; a plain Spec also where this is of a subclass."""
+    def replace(self, **changes: Any) -> Spec:
+        """Return a copy with some attributes changed; a plain Spec, also of a subclass."""
         return Spec(**{part.name: getattr(self, part.name) for part in dataclasses.fields(Spec)} | changes)
 
     def numbers(self, op: object) -> Spec:
-        """This, where it is one array or tensor; else an OptionError."""
+        """Return self if this is one array or tensor; else raise an OptionError."""
         if self.dtype is None:
             raise OptionError(f"{type(op).__name__} needs numbers, not {self}")
         if self.ragged:
@@ -164,13 +172,15 @@ class Spec:
 
 
 class Tensors(Protocol):
-    """What the device form of an op works with."""
+    """Torch and one device, for the device forms of ops."""
 
-    # The module.
-    torch: Any
+    torch: ModuleType
 
-    def send(self, values: Any) -> Any:
-        """An array as a tensor on the device; float64 becomes float32."""
+    def send(self, values: npt.ArrayLike) -> Tensor:
+        """Copy an array to the device; float64 becomes float32."""
+
+
+DeviceForm = Callable[[Batch, I64, Draws, Tensors], Batch]
 
 
 class Op:
@@ -178,69 +188,79 @@ class Op:
 
     ``share``: ops with the same name draw the same numbers for a sample, in whatever fields they run.
     ``on_device(batch, ids, draws, tensors)``: ``run`` for a tensor on a device, with the same draws; an op
-    without it (None) runs on the CPU. ``batches``: how many of them it is good to run it on at a time.
-    ``mixes``: what a sample becomes depends on the others of its batch.
+    without it (None) runs on the CPU. ``batches``: how many batches should be in flight in it at a time.
+    ``mixes``: the result for a sample depends on the other samples of its batch. ``composes``: ``move``
+    describes ``run`` completely. A subclass that overrides ``run`` has to override ``on_device`` and ``move``
+    too, or it loses both.
     """
 
     share: str | None = None
     batches: int = 1
     mixes: bool = False
-    on_device: Callable[[Any, I64, Draws, Tensors], Any] | None = None
+    composes: ClassVar[bool] = False
+    on_device: DeviceForm | None = None
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        overridden = vars(cls).keys()
+        if "run" in overridden:
+            cls.composes = False
+            if "on_device" not in overridden:
+                cls.on_device = None
+        if not overridden.isdisjoint(("move", "boxes")):
+            cls.composes = True
 
     def infer(self, spec: Spec) -> Spec:
-        """What comes out when ``spec`` goes in; OptionError where the op cannot take it."""
+        """Return the spec of the output for this input; raise OptionError if the op cannot take it."""
         return spec
 
-    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
-        """The batch after this step. It may be changed in place: it belongs to the pipeline."""
+    def run(self, batch: Batch, ids: I64, draws: Draws) -> Batch:
+        """Return the batch after this step. It may be changed in place: it belongs to the pipeline."""
         raise NotImplementedError
 
-    def suited(self, spec: Spec) -> Op:
-        """This, for batches like that: a copy, where the layout matters to ``run``."""
+    def for_spec(self, spec: Spec) -> Op:
+        """Return the op for batches of this spec: a copy if the layout matters to ``run``."""
         return self
 
     def move(self, sizes: I32, draws: Draws) -> Motion | None:
-        """Where it takes the pixels of images of these sizes, by the draws of ``run``; None: nowhere.
+        """Return the motion of the pixels of images of these sizes, by the draws of ``run``; None: none.
 
-        Boxes and keypoints of the images go along.
+        Boxes and keypoints of the images move with them.
         """
         return None
 
-    def own(self) -> Op:
-        """This, for one loader: a copy, where it holds something while it runs."""
+    def for_loader(self) -> Op:
+        """Return the op for one loader: a copy if it has state while it runs."""
         return self
 
     def close(self) -> None:
-        """Let go of that; its loader is closed."""
+        """Release that state; the loader is closed."""
 
     @property
-    def device_form(self) -> Callable[[Any, I64, Draws, Tensors], Any] | None:
-        """``on_device``; None also where a subclass changed ``run`` and left ``on_device`` as it was."""
-        for kind in type(self).__mro__:
-            if "on_device" in vars(kind):
-                return self.on_device
-            if "run" in vars(kind):
-                return None
-        return None
+    def device_form(self) -> DeviceForm | None:
+        """``on_device``, or None if this op cannot run on a device with its arguments."""
+        return self.on_device
 
     def __repr__(self) -> str:
-        """As it could be written: the arguments that are not the defaults."""
+        """Return the call that makes this op: the arguments that are not the defaults."""
         parameters = (
             {} if type(self).__init__ is object.__init__ else inspect.signature(type(self)).parameters
         )
-        said = []
+        arguments = []
         for name, value in vars(self).items():
             default: Any = parameters[name].default if name in parameters else None
             if not name.startswith("_") and not np.array_equal(value, default):
                 shown = value.tolist() if isinstance(value, np.ndarray) else value
-                said.append(f"{name}={shown.name!r}" if isinstance(shown, np.dtype) else f"{name}={shown!r}")
-        return f"{type(self).__name__}({', '.join(said)})"
+                arguments.append(
+                    f"{name}={shown.name!r}" if isinstance(shown, np.dtype) else f"{name}={shown!r}"
+                )
+        return f"{type(self).__name__}({', '.join(arguments)})"
 
 
 class CellErrors(Exception):  # noqa: N818
-    """What a CellOp raises where cells cannot be decoded: by row of the batch, what is wrong with each.
+    """Raised by a CellOp for cells that cannot be decoded: the errors by row of the batch.
 
-    The loader leaves those samples out, or raises the first error with its place.
+    The loader leaves those samples out, or raises the first error with the sample's location.
     """
 
     def __init__(self, errors: Mapping[int, DataError]) -> None:
@@ -252,9 +272,9 @@ class CellErrors(Exception):  # noqa: N818
 
 
 class RowError(Exception):
-    """What an op raises where a sample is to blame: its row in the batch, and the error itself.
+    """Raised by an op if one sample is to blame: its row in the batch, and the error itself.
 
-    The loader raises that one, with the place of the sample.
+    The loader raises that error with the sample's location.
     """
 
     def __init__(self, row: int, error: Exception) -> None:
@@ -263,24 +283,23 @@ class RowError(Exception):
 
 
 class CellOp(Op):
-    """A first step that takes the cells of a field as they were read, before anything is made of them.
+    """A first step that takes the cells of a field as they were read, undecoded.
 
-    ``keeps_mask``: the mask of values that may be missing still stands beside what it gives.
+    ``keeps_mask``: the mask of optional values still applies to its output.
     """
 
     keeps_mask: bool = False
 
     def infer_field(self, field: Field) -> Spec:
-        """What comes out of the cells of a field; OptionError where the op cannot take them."""
+        """Return the spec of the output for a field; raise OptionError if the op cannot take it."""
         raise NotImplementedError
 
     def infer(self, spec: Spec) -> Spec:
-        # The plan asks infer_field of a first step.
         raise OptionError(
             f"{type(self).__name__} takes a field as it is stored: it can only be the first step"
         )
 
-    def run(self, batch: Column, ids: I64, draws: Draws) -> Any:
+    def run(self, batch: Column, ids: I64, draws: Draws) -> Batch:
         raise NotImplementedError
 
 

@@ -1,4 +1,8 @@
-"""Base classes of ops on decoded images, (samples, height, width, channels)."""
+"""Augmentation that changes pixels where they are: colour, levels, noise, erased boxes.
+
+Images are decoded, (samples, height, width, channels). Levels are those of Pillow, and so of torchvision for
+images of Pillow. The native core makes most changes (:mod:`.changes`).
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ import functools
 import math
 from collections.abc import Sequence
 from statistics import NormalDist
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -15,7 +20,7 @@ import numpy.typing as npt
 from .. import _native
 from ..errors import OptionError
 from ..schema.columns import I64
-from .base import F64, Draws, Op, Spec, Tensors, check_probability, per_sample
+from .base import F64, Batch, Draws, Op, Spec, Tensors, check_probability, per_sample
 from .changes import Change, Changes, change, change_on_device, luma, numbers_of, numbers_on_device
 from .cutting import check_fill, engine
 from .dtypes import choose
@@ -42,7 +47,7 @@ class FillOp(Op):
 
 
 class ColourOp(ImageOp):
-    """A ImageOp on three channels, done to each sample with probability ``p``."""
+    """An ImageOp on three channels, done to each sample with probability ``p``."""
 
     p: float
 
@@ -51,21 +56,21 @@ class ColourOp(ImageOp):
             raise OptionError(f"{type(self).__name__} needs three channels, not {spec}")
         return super().infer(spec)
 
-    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+    def run(self, batch: Batch, ids: I64, draws: Draws) -> Batch:
         chosen = draws.chance(self.p)
         if isinstance(self, _Magnitude) and type(self) in NATIVE:
-            return _jittered(batch, chosen, [self], draws)
+            return _jitter(batch, chosen, [self], draws)
         strength = self.strength(draws)[chosen]
         if chosen.any():
             batch[chosen] = _levels(self.change(batch[chosen].astype(np.float32), strength, np))
         return batch
 
-    def on_device(self, batch: Any, ids: I64, draws: Draws, tensors: Tensors) -> Any:
+    def on_device(self, batch: Batch, ids: I64, draws: Draws, tensors: Tensors) -> Batch:
         chosen = tensors.send(per_sample(draws.chance(self.p), 4))
         changed = self.changed_on_device(batch, self.strength(draws), tensors)
         return tensors.torch.where(chosen, changed, batch)
 
-    def changed_on_device(self, batch: Any, strength: Any, tensors: Tensors) -> Any:
+    def changed_on_device(self, batch: Batch, strength: Any, tensors: Tensors) -> Any:
         changed = self.change(batch.float(), tensors.send(strength), tensors.torch)
         return changed.clamp(0, 255).to(batch.dtype)
 
@@ -73,20 +78,20 @@ class ColourOp(ImageOp):
         """One number for each sample of the batch, ready to multiply images with."""
         return np.zeros((len(draws), 1, 1, 1))
 
-    def change(self, images: Any, strength: Any, xp: Any) -> Any:
+    def change(self, images: Batch, strength: Batch, xp: ModuleType) -> Any:
         """The images, as float32, changed."""
         raise NotImplementedError
 
 
 def _levels(values: Any) -> npt.NDArray[np.uint8]:
     """Cut to 0..255; fractions are dropped, as FFCV and torchvision do."""
-    found: npt.NDArray[np.uint8] = np.clip(values, 0, 255).astype(np.uint8)
-    return found
+    levels: npt.NDArray[np.uint8] = np.clip(values, 0, 255).astype(np.uint8)
+    return levels
 
 
-def _blend(images: Any, other: Any, ratio: Any, xp: Any) -> Any:
+def _blend(images: Batch, base: Batch, ratio: Batch, xp: ModuleType) -> Any:
     ratio = xp.asarray(ratio, dtype=xp.float32)
-    return ratio * images + (1 - ratio) * other
+    return ratio * images + (1 - ratio) * base
 
 
 class _Magnitude(ColourOp):
@@ -109,7 +114,7 @@ class RandomBrightness(_Magnitude):
 
     _column = 0
 
-    def change(self, images: Any, strength: Any, xp: Any) -> Any:
+    def change(self, images: Batch, strength: Batch, xp: ModuleType) -> Any:
         return _blend(images, 0, strength, xp)
 
 
@@ -118,7 +123,7 @@ class RandomContrast(_Magnitude):
 
     _column = 1
 
-    def change(self, images: Any, strength: Any, xp: Any) -> Any:
+    def change(self, images: Batch, strength: Batch, xp: ModuleType) -> Any:
         # Summed exactly, so that it does not depend on how many images are summed side by side.
         mean = luma(images, xp).mean(axis=(1, 2), dtype=xp.float64)
         return _blend(images, xp.asarray(mean, dtype=xp.float32).reshape(-1, 1, 1, 1), strength, xp)
@@ -129,7 +134,7 @@ class RandomSaturation(_Magnitude):
 
     _column = 2
 
-    def change(self, images: Any, strength: Any, xp: Any) -> Any:
+    def change(self, images: Batch, strength: Batch, xp: ModuleType) -> Any:
         return _blend(images, luma(images, xp)[..., None], strength, xp)
 
 
@@ -146,7 +151,7 @@ class RandomHue(_Magnitude):
     def strength(self, draws: Draws) -> Any:
         return per_sample(draws.uniform(-self.magnitude, self.magnitude), 4)
 
-    def change(self, images: Any, strength: Any, xp: Any) -> Any:
+    def change(self, images: Batch, strength: Batch, xp: ModuleType) -> Any:
         red, green, blue = (images[..., channel] / 255 for channel in range(3))
         high = xp.maximum(xp.maximum(red, green), blue)
         low = xp.minimum(xp.minimum(red, green), blue)
@@ -166,11 +171,11 @@ class RandomHue(_Magnitude):
         return xp.round(255 * xp.stack(channels, -1))
 
 
-# Those that the engine does, all in one pass.
+# The engine does these in one pass.
 NATIVE = (RandomBrightness, RandomContrast, RandomSaturation, RandomHue)
 
 
-def _jittered(batch: Any, chosen: Any, steps: Sequence[_Magnitude], draws: Draws) -> Any:
+def _jitter(batch: Batch, chosen: Any, steps: Sequence[_Magnitude], draws: Draws) -> Any:
     amounts = np.full((len(batch), len(NATIVE)), np.nan, dtype=np.float32)
     for step in steps:
         amounts[chosen, step._column] = step.strength(draws)[chosen].reshape(-1)
@@ -203,10 +208,10 @@ class ColorJitter(Op):
             spec = step.infer(spec)
         return spec
 
-    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
-        return _jittered(batch, draws.chance(self.p), self._steps, draws)
+    def run(self, batch: Batch, ids: I64, draws: Draws) -> Batch:
+        return _jitter(batch, draws.chance(self.p), self._steps, draws)
 
-    def on_device(self, batch: Any, ids: I64, draws: Draws, tensors: Tensors) -> Any:
+    def on_device(self, batch: Batch, ids: I64, draws: Draws, tensors: Tensors) -> Batch:
         chosen = tensors.send(per_sample(draws.chance(self.p), 4))
         changed = batch
         for step in self._steps:
@@ -221,7 +226,7 @@ class RandomGrayscale(ColourOp):
         self.p = check_probability(p, "p")
         self.share = share
 
-    def change(self, images: Any, strength: Any, xp: Any) -> Any:
+    def change(self, images: Batch, strength: Batch, xp: ModuleType) -> Any:
         return xp.stack([luma(images, xp)] * 3, -1)
 
 
@@ -233,7 +238,7 @@ class RandomSolarization(ColourOp):
         self.p = check_probability(p, "p")
         self.share = share
 
-    def change(self, images: Any, strength: Any, xp: Any) -> Any:
+    def change(self, images: Batch, strength: Batch, xp: ModuleType) -> Any:
         return xp.where(images >= self.threshold, 255 - images, images)
 
 
@@ -261,11 +266,11 @@ class GaussianBlur(ColourOp):
         kernel = np.exp(-0.5 * (offsets / draws.uniform(*self.sigma)[:, None]) ** 2)
         return (kernel / kernel.sum(axis=1, keepdims=True)).astype(np.float32)
 
-    def change(self, images: Any, strength: Any, xp: Any) -> Any:
+    def change(self, images: Batch, strength: Batch, xp: ModuleType) -> Any:
         half = self.kernel_size // 2
         for axis in (1, 2):
             size = images.shape[axis]
-            padded = xp.concatenate(_around(images, half, axis, xp), axis)
+            padded = xp.concatenate(_pad_mirrored(images, half, axis, xp), axis)
             parts = []
             for step in range(self.kernel_size):
                 shifted = padded[:, step : step + size] if axis == 1 else padded[:, :, step : step + size]
@@ -274,7 +279,7 @@ class GaussianBlur(ColourOp):
         return xp.round(images)
 
 
-def _around(images: Any, half: int, axis: int, xp: Any) -> list[Any]:
+def _pad_mirrored(images: Any, half: int, axis: int, xp: ModuleType) -> list[Any]:
     """The images between what lies beside them: mirrored at the edge, without the edge itself."""
 
     def part(first: int, end: int) -> Any:
@@ -288,12 +293,12 @@ def _around(images: Any, half: int, axis: int, xp: Any) -> list[Any]:
 
 
 def span_of(value: float | Sequence[float], name: str, low: float, high: float) -> tuple[float, float]:
-    """(least, most), of a number or of two, within these limits."""
-    pair = [float(one) for one in np.atleast_1d(np.asarray(value, dtype=np.float64)).flat]
+    """(low, high), of a number or of two, within these limits."""
+    pair = [float(number) for number in np.atleast_1d(np.asarray(value, dtype=np.float64)).flat]
     pair = pair * 2 if len(pair) == 1 else pair
     if len(pair) != 2 or not low <= pair[0] <= pair[1] <= high or math.isinf(pair[1]):
-        most = "on" if math.isinf(high) else f"to {high:g}"
-        raise OptionError(f"{name} is a number or (low, high), from {low:g} {most}, not {value!r}")
+        upper = "on" if math.isinf(high) else f"to {high:g}"
+        raise OptionError(f"{name} is a number or (low, high), from {low:g} {upper}, not {value!r}")
     return pair[0], pair[1]
 
 
@@ -308,18 +313,18 @@ class _Level(ImageOp):
 
     def _changes(self, draws: Draws) -> Changes:
         chosen = draws.chance(self.p)
-        made = Changes.none(len(draws), 1)
-        made.codes[chosen, 0] = self._change
-        made.amounts[:, 0, 0] = self._amounts(draws)
-        return made
+        changes = Changes.none(len(draws), 1)
+        changes.codes[chosen, 0] = self._change
+        changes.amounts[:, 0, 0] = self._amounts(draws)
+        return changes
 
     def _amounts(self, draws: Draws) -> Any:
         return 0.0
 
-    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+    def run(self, batch: Batch, ids: I64, draws: Draws) -> Batch:
         return change(batch, self._changes(draws))
 
-    def on_device(self, batch: Any, ids: I64, draws: Draws, tensors: Tensors) -> Any:
+    def on_device(self, batch: Batch, ids: I64, draws: Draws, tensors: Tensors) -> Batch:
         return change_on_device(batch, self._changes(draws), tensors)
 
 
@@ -342,23 +347,23 @@ class Equalize(_Level):
 
 
 class Posterize(_Level):
-    """Keep the highest ``bits`` of every level: a number from 1 to 8, or drawn from (least, most)."""
+    """Keep the highest ``bits`` of every level: a number from 1 to 8, or drawn from (low, high)."""
 
     _change = Change.POSTERIZE
 
     def __init__(self, bits: int | Sequence[int] = 4, p: float = 0.5, *, share: str | None = None) -> None:
-        least, most = span_of(bits, "bits", 1, 8)
-        self.bits = (int(least), int(most)) if least < most else int(least)
+        low, high = span_of(bits, "bits", 1, 8)
+        self.bits = (int(low), int(high)) if low < high else int(low)
         super().__init__(p, share=share)
 
     def _amounts(self, draws: Draws) -> Any:
-        return _whole(self.bits, draws)
+        return _draw_integer(self.bits, draws)
 
 
 class Sharpness(_Level):
     """Away from, or towards, the smoothed image: 0 is smoothed, 1 as it is, 2 sharpened.
 
-    ``factor``: a number, or drawn from (least, most).
+    ``factor``: a number, or drawn from (low, high).
     """
 
     _change = Change.SHARPNESS
@@ -376,7 +381,7 @@ class Sharpness(_Level):
 class JpegArtifacts(_Level):
     """Encode as a JPEG and decode again: what a low quality leaves of an image. One or three channels.
 
-    ``quality``: from 1 to 100, a number, or drawn from (least, most). Colours are kept at half the size.
+    ``quality``: from 1 to 100, a number, or drawn from (low, high). Colours are kept at half the size.
     """
 
     _change = Change.JPEG
@@ -384,8 +389,8 @@ class JpegArtifacts(_Level):
     def __init__(
         self, quality: int | Sequence[int] = (40, 90), p: float = 0.5, *, share: str | None = None
     ) -> None:
-        least, most = span_of(quality, "quality", 1, 100)
-        self.quality = (int(least), int(most)) if least < most else int(least)
+        low, high = span_of(quality, "quality", 1, 100)
+        self.quality = (int(low), int(high)) if low < high else int(low)
         super().__init__(p, share=share)
 
     def infer(self, spec: Spec) -> Spec:
@@ -394,18 +399,18 @@ class JpegArtifacts(_Level):
         return spec
 
     def _amounts(self, draws: Draws) -> Any:
-        return _whole(self.quality, draws)
+        return _draw_integer(self.quality, draws)
 
 
-def _whole(bounds: int | tuple[int, int], draws: Draws) -> Any:
-    least, most = (bounds, bounds) if isinstance(bounds, int) else bounds
-    return least + draws.integers(most - least + 1)
+def _draw_integer(bounds: int | tuple[int, int], draws: Draws) -> Any:
+    low, high = (bounds, bounds) if isinstance(bounds, int) else bounds
+    return low + draws.integers(high - low + 1)
 
 
 class GaussianNoise(ImageOp):
     """Add noise of the normal distribution to every level, each channel by itself.
 
-    ``sigma``: its standard deviation in levels, a number, or drawn from (least, most).
+    ``sigma``: its standard deviation in levels, a number, or drawn from (low, high).
     """
 
     def __init__(
@@ -418,7 +423,7 @@ class GaussianNoise(ImageOp):
     def infer(self, spec: Spec) -> Spec:
         # Every frame of a clip has noise of its own.
         if len(spec.shape) == 4:
-            super().infer(spec.but(shape=spec.shape[1:]))
+            super().infer(spec.replace(shape=spec.shape[1:]))
             return spec
         return super().infer(spec)
 
@@ -427,7 +432,7 @@ class GaussianNoise(ImageOp):
         chosen, sigma = draws.chance(self.p), draws.uniform(*self.sigma)
         return draws.bits(1)[:, 0], np.where(chosen, sigma, 0).astype(np.float32)
 
-    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+    def run(self, batch: Batch, ids: I64, draws: Draws) -> Batch:
         keys, sigmas = self._sigmas(draws)
         batch = np.ascontiguousarray(batch)
         # Frames of a clip as the rows of one image.
@@ -437,7 +442,7 @@ class GaussianNoise(ImageOp):
         )
         return batch
 
-    def on_device(self, batch: Any, ids: I64, draws: Draws, tensors: Tensors) -> Any:
+    def on_device(self, batch: Batch, ids: I64, draws: Draws, tensors: Tensors) -> Batch:
         keys, sigmas = self._sigmas(draws)
         shape = batch.shape
         numbers = numbers_on_device(keys, batch[0].numel() if len(batch) else 0, tensors)
@@ -450,11 +455,11 @@ class GaussianNoise(ImageOp):
 def quantiles() -> npt.NDArray[np.float32]:
     """4096 values of the normal distribution, equally likely, of variance 1."""
     upper = [NormalDist().inv_cdf((2048.5 + n) / 4096) for n in range(2048)]
-    found: F64 = np.array([-one for one in reversed(upper)] + upper)
-    made: npt.NDArray[np.float32] = (found / found.std()).astype(np.float32)
-    # Others are given the same one.
-    made.flags.writeable = False
-    return made
+    values: F64 = np.array([-value for value in reversed(upper)] + upper)
+    quantiles: npt.NDArray[np.float32] = (values / values.std()).astype(np.float32)
+    # Cached: all callers share it.
+    quantiles.flags.writeable = False
+    return quantiles
 
 
 TRIES = 10
@@ -463,13 +468,12 @@ TRIES = 10
 class RandomErasing(Op):
     """Erase a random rectangle with probability ``p``; as torchvision's.
 
-    scale: the part of the image that it covers, from least to most; ratio: its height over its width.
+    scale: the part of the image that it covers, from low to high; ratio: its height over its width.
     value: what it is filled with: a number, one for each channel, or "random": for each pixel another, of the
     normal distribution in images of floats, and any level in others. Channels may be first or last.
     """
 
-    # Whether the channels of a batch come first.
-    _first = False
+    _channels_first = False
 
     def __init__(
         self,
@@ -493,21 +497,21 @@ class RandomErasing(Op):
     def infer(self, spec: Spec) -> Spec:
         last = spec
         if spec.channels_first and len(spec.shape) == 3:
-            last = spec.but(shape=(*spec.shape[1:], spec.shape[0]), channels_first=False)
+            last = spec.replace(shape=(*spec.shape[1:], spec.shape[0]), channels_first=False)
         check_fill(self._fill, last.channels(self), last)
         return spec
 
-    def suited(self, spec: Spec) -> RandomErasing:
-        made = copy.copy(self)
-        made._first = spec.channels_first
-        return made
+    def for_spec(self, spec: Spec) -> RandomErasing:
+        suited = copy.copy(self)
+        suited._channels_first = spec.channels_first
+        return suited
 
     def _boxes(self, height: int, width: int, draws: Draws) -> tuple[I64, I64, I64, I64]:
         """(top, bottom, left, right) of what is erased of every image; of most, nothing may be."""
         chosen = draws.chance(self.p)
         area = height * width * draws.uniform(*self.scale, TRIES)
-        least, most = np.log(self.ratio).tolist()
-        aspect = np.exp(draws.uniform(least, most, TRIES))
+        low, high_aspect = np.log(self.ratio).tolist()
+        aspect = np.exp(draws.uniform(low, high_aspect, TRIES))
         high, wide = np.rint(np.sqrt(area * aspect)), np.rint(np.sqrt(area / aspect))
         fits = (high < height) & (wide < width)
         first = fits.argmax(axis=1)[:, None]
@@ -517,43 +521,39 @@ class RandomErasing(Op):
             )
             for side in (high, wide)
         )
-        top, left = draws.integers(height - high + 1), draws.integers(width - wide + 1)
-        return top, top + high, left, left + wide
+        y0, x0 = draws.integers(height - high + 1), draws.integers(width - wide + 1)
+        return y0, y0 + high, x0, x0 + wide
 
-    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+    def run(self, batch: Batch, ids: I64, draws: Draws) -> Batch:
         # The same memory, as (n, height, width, channels).
-        seen = np.moveaxis(batch, 1, -1) if self._first else batch
+        seen = np.moveaxis(batch, 1, -1) if self._channels_first else batch
         height, width, channels = seen.shape[1:]
         keys = draws.bits(1)[:, 0]
-        for row, (top, bottom, left, right) in enumerate(
-            zip(*self._boxes(height, width, draws), strict=True)
-        ):
-            if top == bottom or left == right:
+        for row, (y0, y1, x0, x1) in enumerate(zip(*self._boxes(height, width, draws), strict=True)):
+            if y0 == y1 or x0 == x1:
                 continue
             if self.value != "random":
-                seen[row, top:bottom, left:right] = self._fill
+                seen[row, y0:y1, x0:x1] = self._fill
                 continue
             line = width * channels
-            numbers = numbers_of(keys[row : row + 1], int(top) * line, int(bottom) * line)
-            part = numbers.reshape(-1, width, channels)[:, left:right]
-            seen[row, top:bottom, left:right] = quantiles()[part] if batch.dtype.kind == "f" else part >> 4
+            numbers = numbers_of(keys[row : row + 1], int(y0) * line, int(y1) * line)
+            part = numbers.reshape(-1, width, channels)[:, x0:x1]
+            seen[row, y0:y1, x0:x1] = quantiles()[part] if batch.dtype.kind == "f" else part >> 4
         return batch
 
-    def on_device(self, batch: Any, ids: I64, draws: Draws, tensors: Tensors) -> Any:
+    def on_device(self, batch: Batch, ids: I64, draws: Draws, tensors: Tensors) -> Batch:
         torch = tensors.torch
-        seen = batch.permute(0, 2, 3, 1) if self._first else batch
+        seen = batch.permute(0, 2, 3, 1) if self._channels_first else batch
         height, width = seen.shape[1:3]
         keys = draws.bits(1)[:, 0]
-        top, bottom, left, right = (
-            tensors.send(per_sample(side, 4)) for side in self._boxes(height, width, draws)
-        )
+        y0, y1, x0, x1 = (tensors.send(per_sample(side, 4)) for side in self._boxes(height, width, draws))
         y = torch.arange(height, device=batch.device).view(1, -1, 1, 1)
         x = torch.arange(width, device=batch.device).view(1, 1, -1, 1)
-        inside = (y >= top) & (y < bottom) & (x >= left) & (x < right)
+        inside = (y >= y0) & (y < y1) & (x >= x0) & (x < x1)
         if self.value == "random":
             numbers = numbers_on_device(keys, seen[0].numel() if len(seen) else 0, tensors).view(seen.shape)
             values = tensors.send(quantiles())[numbers] if batch.is_floating_point() else numbers >> 4
         else:
             values = tensors.send(self._fill)
-        made = choose(inside, values.to(batch.dtype), seen)
-        return made.permute(0, 3, 1, 2).contiguous() if self._first else made
+        erased = choose(inside, values.to(batch.dtype), seen)
+        return erased.permute(0, 3, 1, 2).contiguous() if self._channels_first else erased

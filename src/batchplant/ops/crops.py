@@ -1,4 +1,4 @@
-"""Decoders of images and the steps that the engine does while it decodes.
+"""Ops that decode, crop, resize, flip and pad images; the engine does the first of them while it decodes.
 
 A decoder says which box of every image it wants and at what size; the engine decodes only that box. Crops
 and flips, a normalisation and the change to channels first that follow it cost no pass of their own.
@@ -14,7 +14,7 @@ import numpy as np
 from .. import _native
 from ..errors import OptionError
 from ..schema.columns import I32, I64
-from .base import F64, Draws, Op, Spec, Tensors, check_probability, per_sample
+from .base import F64, Batch, Draws, Op, Spec, Tensors, check_probability, per_sample
 from .cutting import Cutting, Flags, check_fill, sizes_of
 from .dtypes import choose, signed
 from .geometry import Motion, mirrored, shifted, stretched
@@ -38,7 +38,7 @@ class ImageDecoder(Cutting):
 
     @property
     def boxed(self) -> bool:
-        """Whether ``boxes`` and a size tell all of it."""
+        """True if ``boxes`` and a size describe the op completely."""
         return True
 
     def boxes(self, sizes: I32, draws: Draws) -> F64:
@@ -95,10 +95,10 @@ class Resize(ImageDecoder):
         filter: str | None = None,
         orient: bool = False,
     ) -> None:
-        if sum(one is not None for one in (size, shorter, longer, fit)) != 1:
+        if sum(option is not None for option in (size, shorter, longer, fit)) != 1:
             raise OptionError("Resize takes one of: size, shorter, longer, fit")
         self.size = None if size is None else pair_of(size)
-        self.shorter, self.longer = (one and pair_of(one)[0] for one in (shorter, longer))
+        self.shorter, self.longer = (option and pair_of(option)[0] for option in (shorter, longer))
         self.fit = None if fit is None else pair_of(fit)
         self.filter, self.orient = check_filter(filter), bool(orient)
 
@@ -107,25 +107,24 @@ class Resize(ImageDecoder):
             return super().after(sizes)
         # As torchvision rounds a shorter side, and OpenCV's users the others.
         if self.shorter is not None:
-            found: I32 = (sizes * self.shorter // sizes.min(axis=1, keepdims=True).astype(np.int64)).astype(
-                np.int32
-            )
-            return found
-        return fitted(sizes, self.fit or (self.longer or 0, self.longer or 0))
+            sizes_after: I32 = (
+                sizes * self.shorter // sizes.min(axis=1, keepdims=True).astype(np.int64)
+            ).astype(np.int32)
+            return sizes_after
+        return largest_fit(sizes, self.fit or (self.longer or 0, self.longer or 0))
 
     def boxes(self, sizes: I32, draws: Draws) -> F64:
         return whole_boxes(sizes)
 
 
-def fitted(sizes: I32, room: tuple[int, int]) -> I32:
+def largest_fit(sizes: I32, room: tuple[int, int]) -> I32:
     """The largest sizes of these aspects that fit into ``room``."""
     scale = (np.array(room) / sizes).min(axis=1, keepdims=True)
-    found: I32 = np.maximum(np.rint(sizes * scale), 1).astype(np.int32)
-    return found
+    fitting: I32 = np.maximum(np.rint(sizes * scale), 1).astype(np.int32)
+    return fitting
 
 
-# That of CenterCrop as a first step.
-USUAL_RATIO = 224 / 256
+DEFAULT_RATIO = 224 / 256
 
 
 class CenterCrop(ImageDecoder):
@@ -138,7 +137,7 @@ class CenterCrop(ImageDecoder):
     def __init__(
         self,
         size: int | Sequence[int],
-        ratio: float | None = USUAL_RATIO,
+        ratio: float | None = DEFAULT_RATIO,
         *,
         filter: str | None = None,
         orient: bool = False,
@@ -155,14 +154,14 @@ class CenterCrop(ImageDecoder):
     def boxed(self) -> bool:
         return self.ratio is not None
 
-    def behind(self) -> CenterCrop:
-        """This, behind another step."""
-        return CenterCrop(self.size, None) if self.ratio == USUAL_RATIO and self.size else self
+    def after_decoding(self) -> CenterCrop:
+        """Return the op as it works behind another step."""
+        return CenterCrop(self.size, None) if self.ratio == DEFAULT_RATIO and self.size else self
 
     def fills(self, size: tuple[int | None, int | None]) -> bool:
         assert self.size is not None
         return self.ratio is None and any(
-            there is None or there < side for there, side in zip(size, self.size, strict=True)
+            length is None or length < side for length, side in zip(size, self.size, strict=True)
         )
 
     def move(self, sizes: I32, draws: Draws) -> Motion:
@@ -176,8 +175,8 @@ class CenterCrop(ImageDecoder):
     def boxes(self, sizes: I32, draws: Draws) -> F64:
         ratio = 1.0 if self.ratio is None else self.ratio
         side = np.maximum(1, (ratio * sizes.min(axis=1)).astype(np.int64))
-        top, left = (sizes[:, 0] - side) // 2, (sizes[:, 1] - side) // 2
-        return np.stack([left, top, left + side, top + side], axis=1).astype(np.float64)
+        y0, x0 = (sizes[:, 0] - side) // 2, (sizes[:, 1] - side) // 2
+        return np.stack([x0, y0, x0 + side, y0 + side], axis=1).astype(np.float64)
 
 
 class RandomResizedCrop(ImageDecoder):
@@ -235,17 +234,17 @@ class _Flip(Cutting):
         flips = self.flips(draws)
         return mirrored(sizes, across=flips) if self._axis == 2 else mirrored(sizes, down=flips)
 
-    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+    def run(self, batch: Batch, ids: I64, draws: Draws) -> Batch:
         if isinstance(batch, list):
             return super().run(batch, ids, draws)
         flip = self.flips(draws)
         batch[flip] = np.flip(batch[flip], self._axis)
         return batch
 
-    def on_device(self, batch: Any, ids: I64, draws: Draws, tensors: Tensors) -> Any:
+    def on_device(self, batch: Batch, ids: I64, draws: Draws, tensors: Tensors) -> Batch:
         flip = tensors.send(per_sample(self.flips(draws), 4))
-        found = signed(batch)
-        return choose(flip, found.flip(self._axis), found).view(batch.dtype)
+        pixels = signed(batch)
+        return choose(flip, pixels.flip(self._axis), pixels).view(batch.dtype)
 
 
 class RandomHorizontalFlip(_Flip):
@@ -284,12 +283,12 @@ Padding = int | Sequence[int]
 
 def padding_of(padding: Padding) -> tuple[int, int, int, int]:
     """(left, top, right, bottom), of one number, of (left and right, top and bottom), or of all four."""
-    given = [int(one) for one in np.atleast_1d(np.asarray(padding)).flat]
-    if min(given, default=0) < 0:
+    numbers = [int(number) for number in np.atleast_1d(np.asarray(padding)).flat]
+    if min(numbers, default=0) < 0:
         raise OptionError(f"padding must not be negative, as {padding} is")
-    if len(given) not in (1, 2, 4):
+    if len(numbers) not in (1, 2, 4):
         raise OptionError(f"padding is one, two or four numbers, not {padding!r}")
-    left, top, right, bottom = given * (4 // len(given))
+    left, top, right, bottom = numbers * (4 // len(numbers))
     return left, top, right, bottom
 
 
@@ -341,23 +340,23 @@ class RandomCrop(Cutting):
         return np.asarray(sizes, dtype=np.int64) + np.array([top + bottom, left + right])
 
     def infer(self, spec: Spec) -> Spec:
-        made = super().infer(spec)
+        cropped = super().infer(spec)
         height, width = spec.shape[:2]
-        known = height is not None and width is not None and not self.pad_if_needed
-        if known and (self._padded(np.array([height, width], np.int32)) < self.size).any():
+        checkable = height is not None and width is not None and not self.pad_if_needed
+        if checkable and (self._padded(np.array([height, width], np.int32)) < self.size).any():
             raise OptionError(
                 f"RandomCrop of {self.size} does not fit images of {width}×{height}; "
                 "pad_if_needed=True pads them"
             )
-        return made
+        return cropped
 
     def fills(self, size: tuple[int | None, int | None]) -> bool:
-        small = any(there is None or there < side for there, side in zip(size, self.size, strict=True))
+        small = any(length is None or length < side for length, side in zip(size, self.size, strict=True))
         return any(padding_of(self.padding)) or (self.pad_if_needed and small)
 
     def too_small(self, sizes: I32) -> Flags | None:
-        found: Flags = (self._padded(sizes) < self.size).any(axis=1)
-        return None if self.pad_if_needed else found
+        too_small: Flags = (self._padded(sizes) < self.size).any(axis=1)
+        return None if self.pad_if_needed else too_small
 
     def move(self, sizes: I32, draws: Draws) -> Motion:
         left, top = padding_of(self.padding)[:2]
@@ -418,15 +417,17 @@ class Letterbox(Cutting):
         return bool((self._inner(np.array([[height, width]], np.int32))[0] != self.size).any())
 
     def _inner(self, sizes: I32) -> I32:
-        found = fitted(sizes, self.size)
+        fitting = largest_fit(sizes, self.size)
         small = (sizes <= self.size).all(axis=1, keepdims=True)
-        return found if self.scale_up else np.where(small, sizes, found).astype(np.int32)
+        return fitting if self.scale_up else np.where(small, sizes, fitting).astype(np.int32)
 
     def move(self, sizes: I32, draws: Draws) -> Motion:
         inner = self._inner(sizes)
-        whole = np.concatenate([np.zeros_like(sizes), sizes[:, ::-1]], axis=1).astype(np.float64)
+        source_boxes = np.concatenate([np.zeros_like(sizes), sizes[:, ::-1]], axis=1).astype(np.float64)
         margin = (np.array(self.size) - inner) // 2
-        return stretched(whole, inner).then(shifted(inner, margin[:, 1], margin[:, 0], after=self.size))
+        return stretched(source_boxes, inner).then(
+            shifted(inner, margin[:, 1], margin[:, 0], after=self.size)
+        )
 
 
 class Collate(Op):
@@ -449,15 +450,15 @@ class Collate(Op):
         channels = spec.channels(self, unequal=True)
         check_fill(self.fill, channels, spec)
         # Also of images that turn out to have one size: what comes out must not depend on that.
-        return spec.but(shape=(None, None, channels), unequal=self.how == "list")
+        return spec.replace(shape=(None, None, channels), unequal=self.how == "list")
 
     def canvas(self, sizes: I32) -> tuple[int, int]:
         """Height and width of the array for images of these sizes."""
-        most = sizes.max(axis=0, initial=1)
-        height, width = (-(-most // self.multiple_of) * self.multiple_of).tolist()
+        largest = sizes.max(axis=0, initial=1)
+        height, width = (-(-largest // self.multiple_of) * self.multiple_of).tolist()
         return height, width
 
-    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+    def run(self, batch: Batch, ids: I64, draws: Draws) -> Batch:
         images = list(batch)
         if self.how == "list":
             return images
@@ -465,6 +466,6 @@ class Collate(Op):
         dtype = images[0].dtype if images else np.dtype(np.uint8)
         out = np.empty((len(images), *self.canvas(sizes_of(images)), channels), dtype)
         out[:] = self.fill
-        for to, one in zip(out, images, strict=True):
-            to[: one.shape[0], : one.shape[1]] = one
+        for to, image in zip(out, images, strict=True):
+            to[: image.shape[0], : image.shape[1]] = image
         return out

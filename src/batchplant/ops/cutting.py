@@ -20,19 +20,19 @@ from .. import _native
 from ..errors import OptionError
 from ..order import default_threads
 from ..schema.columns import I32, I64
-from .base import F64, Draws, Op, Spec, Tensors
+from .base import F64, Batch, Draws, Op, Spec, Tensors
 from .dtypes import choose, signed
 from .geometry import Motion
 
 Flags = npt.NDArray[np.bool_]
-# Boxes are in doubles that come from divisions; what is so near to a pixel's edge is meant to be there.
-SLIP = 1e-6
+# Boxes come from divisions: a coordinate this close to the edge of a pixel is meant to be on it.
+EDGE_TOLERANCE = 1e-6
 # The engine takes no thinner box.
-THINNEST = 1 / 256
+MIN_BOX_SIDE = 1 / 256
 
 
 class Cuts(NamedTuple):
-    """How every image is cut.
+    """Crop, flip and position of every image.
 
     boxes: (left, top, right, bottom) of what is seen of it. flips, downs: whether that is mirrored left to
     right, upside down; None: nowhere. places: (top, left, height, width) of it in the result; None: all of
@@ -47,7 +47,7 @@ class Cuts(NamedTuple):
 
 
 def cuts_of(sizes: I32, motions: Sequence[Motion]) -> Cuts:
-    """What motions along the axes, one after another, make of images of these sizes."""
+    """Compose motions along the axes, one after another, of images of these sizes."""
     # (x, y) of the corners of what is left of the image, and from its positions to those there.
     low, high = np.zeros((len(sizes), 2)), sizes[:, ::-1].astype(np.float64)
     scale, shift = np.ones_like(low), np.zeros_like(low)
@@ -59,12 +59,12 @@ def cuts_of(sizes: I32, motions: Sequence[Motion]) -> Cuts:
         scale, shift, after = by * scale, by * shift + to, motion.sizes
     low, high = np.rint(low), np.rint(high)
     ends = (low - shift) / scale, (high - shift) / scale
-    boxes = np.concatenate([_snapped(np.minimum(*ends)), _snapped(np.maximum(*ends))], axis=1)
+    boxes = np.concatenate([_snap(np.minimum(*ends)), _snap(np.maximum(*ends))], axis=1)
     boxes = np.clip(boxes, 0, np.tile(sizes[:, ::-1], 2))
     for axis in (0, 1):
-        thin = boxes[:, axis + 2] - boxes[:, axis] < THINNEST
-        boxes[thin, axis] = np.maximum(boxes[thin, axis] - THINNEST, 0)
-        boxes[thin, axis + 2] = boxes[thin, axis] + THINNEST
+        thin = boxes[:, axis + 2] - boxes[:, axis] < MIN_BOX_SIDE
+        boxes[thin, axis] = np.maximum(boxes[thin, axis] - MIN_BOX_SIDE, 0)
+        boxes[thin, axis + 2] = boxes[thin, axis] + MIN_BOX_SIDE
     places = np.concatenate([low[:, ::-1], (high - low)[:, ::-1]], axis=1).astype(np.int32)
     mirrored = scale < 0
     return Cuts(
@@ -76,10 +76,10 @@ def cuts_of(sizes: I32, motions: Sequence[Motion]) -> Cuts:
     )
 
 
-def _snapped(values: F64) -> F64:
+def _snap(values: F64) -> F64:
     near = np.rint(values)
-    found: F64 = np.where(np.abs(values - near) < SLIP, near, values)
-    return found
+    snapped: F64 = np.where(np.abs(values - near) < EDGE_TOLERANCE, near, values)
+    return snapped
 
 
 class Cutting(Op):
@@ -107,22 +107,12 @@ class Cutting(Op):
         return sizes if self.size is None else np.tile(np.array(self.size, np.int32), (len(sizes), 1))
 
     def fills(self, size: tuple[int | None, int | None]) -> bool:
-        """Whether something else than the image may be seen, of images of this size (None: unknown)."""
+        """True if images of this size (None: unknown) may get a border of ``fill``."""
         return False
 
     def too_small(self, sizes: I32) -> Flags | None:
-        """Which images it cannot take."""
+        """Mask of the images that are too small for it; None: none can be."""
         return None
-
-    @property
-    def composes(self) -> bool:
-        """Whether ``move`` tells all of it; not where a subclass changed ``run`` alone."""
-        for kind in type(self).__mro__:
-            if "move" in vars(kind) or "boxes" in vars(kind):
-                return True
-            if "run" in vars(kind):
-                return False
-        return False
 
     def infer(self, spec: Spec) -> Spec:
         channels = spec.channels(self, unequal=True)
@@ -131,23 +121,23 @@ class Cutting(Op):
         check_fill(self.fill, channels, spec)
         height, width = spec.shape[:2]
         if self.size is not None:
-            return spec.but(shape=(*self.size, channels), unequal=False)
+            return spec.replace(shape=(*self.size, channels), unequal=False)
         if height is None or width is None:
             return spec
         size = self.after(np.array([[height, width]], dtype=np.int32))[0].tolist()
-        return spec.but(shape=(*size, channels))
+        return spec.replace(shape=(*size, channels))
 
-    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+    def run(self, batch: Batch, ids: I64, draws: Draws) -> Batch:
         sizes = sizes_of(batch)
         cuts = cuts_of(sizes, [self.move(sizes, draws)])
-        form = self._resampled if self.resamples else self._copied
+        form = self._resample_into if self.resamples else self._copy_into
         channels = batch[0].shape[-1] if len(batch) else np.shape(batch)[-1] if np.ndim(batch) == 4 else 1
         if isinstance(batch, list) and self.size is None:
             pairs = zip(cuts.sizes, batch, strict=True)
-            made = [np.empty((*size, channels), one.dtype) for size, one in pairs]
-            for row, one in enumerate(made):
-                form(batch[row : row + 1], part(cuts, slice(row, row + 1)), one[None])
-            return made
+            results = [np.empty((*size, channels), image.dtype) for size, image in pairs]
+            for row, result in enumerate(results):
+                form(batch[row : row + 1], part(cuts, slice(row, row + 1)), result[None])
+            return results
         if len(cuts.sizes):
             size = cuts.sizes[0].tolist()
         else:
@@ -157,21 +147,21 @@ class Cutting(Op):
         form(batch, cuts, out)
         return out
 
-    def _copied(self, batch: Any, cuts: Cuts, out: Any) -> None:
+    def _copy_into(self, batch: Batch, cuts: Cuts, out: Any) -> None:
         if cuts.places is not None:
             out[:] = self.fill
-        for row, one in enumerate(batch):
-            left, top, right, bottom = cuts.boxes[row].astype(np.int64)
-            seen = one[top:bottom, left:right]
+        for row, image in enumerate(batch):
+            x0, y0, x1, y1 = cuts.boxes[row].astype(np.int64)
+            seen = image[y0:y1, x0:x1]
             seen = seen[:, ::-1] if cuts.flips is not None and cuts.flips[row] else seen
             seen = seen[::-1] if cuts.downs is not None and cuts.downs[row] else seen
-            at, to, high, wide = (0, 0, *out.shape[1:3]) if cuts.places is None else cuts.places[row]
-            out[row, at : at + high, to : to + wide] = seen[:high, :wide]
+            y, x, height, width = (0, 0, *out.shape[1:3]) if cuts.places is None else cuts.places[row]
+            out[row, y : y + height, x : x + width] = seen[:height, :width]
 
-    def _resampled(self, batch: Any, cuts: Cuts, out: Any) -> None:
+    def _resample_into(self, batch: Batch, cuts: Cuts, out: Any) -> None:
         resample(batch, cuts, out, self.filter or "area", self.fill)
 
-    def on_device(self, batch: Any, ids: I64, draws: Draws, tensors: Tensors) -> Any:
+    def on_device(self, batch: Batch, ids: I64, draws: Draws, tensors: Tensors) -> Batch:
         sizes = np.tile(np.array(batch.shape[1:3], np.int32), (len(batch), 1))
         cuts = cuts_of(sizes, [self.move(sizes, draws)])
         size = self.after(np.array([batch.shape[1:3]], dtype=np.int32))[0].tolist()
@@ -179,17 +169,17 @@ class Cutting(Op):
         return cut_tensor(batch, cuts, size, self.fill, filter, tensors)
 
 
-def sizes_of(batch: Any) -> I32:
+def sizes_of(batch: Batch) -> I32:
     """Height and width of every image of a batch, or of a list of images."""
     if isinstance(batch, list):
-        return np.array([one.shape[:2] for one in batch], dtype=np.int32).reshape(-1, 2)
+        return np.array([image.shape[:2] for image in batch], dtype=np.int32).reshape(-1, 2)
     return np.tile(np.array(batch.shape[1:3], np.int32), (len(batch), 1))
 
 
 def part(cuts: Cuts, rows: Any) -> Cuts:
     """Some of them, or one several times."""
-    some: Any = (None if one is None else one[rows] for one in cuts)
-    return Cuts(*some)
+    subset: Any = (None if array is None else array[rows] for array in cuts)
+    return Cuts(*subset)
 
 
 def check_fill(fill: Any, channels: int, spec: Spec) -> None:
@@ -207,16 +197,16 @@ def colour(fill: Any, channels: int) -> npt.NDArray[np.uint8]:
     return np.ascontiguousarray(np.broadcast_to(np.asarray(fill).reshape(-1), (channels,)), dtype=np.uint8)
 
 
-def resample(batch: Any, cuts: Cuts, out: Any, filter: str, fill: Any) -> None:
+def resample(batch: Batch, cuts: Cuts, out: Any, filter: str, fill: Any) -> None:
     """Pixels, a batch or a list of images of uint8, by the engine."""
     if not len(batch):
         return
-    images = [np.ascontiguousarray(one) for one in batch]
+    images = [np.ascontiguousarray(image) for image in batch]
     zeros = np.zeros(len(images), dtype=np.int64)
     engine().decode(
-        [one.reshape(-1) for one in images], np.arange(len(images), dtype=np.int32), zeros,
-        np.array([one.size for one in images], dtype=np.int64),
-        np.array([one.shape for one in images], dtype=np.int32), cuts.boxes, cuts.flips, out,
+        [image.reshape(-1) for image in images], np.arange(len(images), dtype=np.int32), zeros,
+        np.array([image.size for image in images], dtype=np.int64),
+        np.array([image.shape for image in images], dtype=np.int32), cuts.boxes, cuts.flips, out,
         layout="nhwc", filter=filter, down=cuts.downs, place=cuts.places, fill=colour(fill, out.shape[-1]),
     )  # fmt: skip
 
@@ -225,23 +215,23 @@ _engines: dict[int, _native.Engine] = {}
 
 
 def engine() -> _native.Engine:
-    """That of ops, in this process: the threads of a Loader's are the decoder's."""
-    found = _engines.get(os.getpid())
-    if found is None:
-        found = _engines.setdefault(os.getpid(), _native.Engine(default_threads()))
-    return found
+    """Return the engine of ops in this process; that of a Loader is busy with decoding."""
+    engine_of_process = _engines.get(os.getpid())
+    if engine_of_process is None:
+        engine_of_process = _engines.setdefault(os.getpid(), _native.Engine(default_threads()))
+    return engine_of_process
 
 
 @atexit.register
-def _end() -> None:
-    for made in _engines.values():
+def _close_engines() -> None:
+    for engine in _engines.values():
         with contextlib.suppress(RuntimeError):
-            made.close()
+            engine.close()
     _engines.clear()
 
 
 def cut_tensor(
-    batch: Any, cuts: Cuts, size: list[int], fill: Any, filter: str | None, tensors: Tensors
+    batch: Batch, cuts: Cuts, size: list[int], fill: Any, filter: str | None, tensors: Tensors
 ) -> Any:
     """Images (n, height, width, channels) of a tensor, cut; ``filter`` None: every pixel stays as it is."""
     torch = tensors.torch
@@ -278,9 +268,9 @@ def cut_tensor(
     return choose(visible, result, tensors.send(np.asarray(fill)).to(batch.dtype))
 
 
-def _steps(place: Any, length: Any, mirrored: Any, result: int) -> tuple[Any, Any]:
+def _steps(start: Any, length: Any, mirrored: Any, result: int) -> tuple[Any, Any]:
     """Map each pixel of the result to a pixel of its place, and tell which pixels lie inside the place."""
-    pixel = np.arange(result)[None] - place[:, None]
+    pixel = np.arange(result)[None] - start[:, None]
     inside = (pixel >= 0) & (pixel < length[:, None])
     if mirrored is not None:
         pixel = np.where(mirrored[:, None], length[:, None] - 1 - pixel, pixel)

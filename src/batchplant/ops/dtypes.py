@@ -1,4 +1,4 @@
-"""Dtypes of NumPy as torch's and back. Torch is not imported here: whoever holds its dtypes has done so."""
+"""Dtypes of NumPy as torch's and back, without importing torch: a caller that has its dtypes did so."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def numpy_dtype(dtype: Any) -> np.dtype[Any] | None:
         plain: np.dtype[Any] = np.dtype(dtype)
         return plain
     try:
-        found: np.dtype[Any] = sys.modules["torch"].empty(0, dtype=dtype).numpy().dtype
-        return found
+        dtype_of_array: np.dtype[Any] = sys.modules["torch"].empty(0, dtype=dtype).numpy().dtype
+        return dtype_of_array
     except TypeError:
         return None
 
@@ -39,6 +39,6 @@ def signed(tensor: Any) -> Any:
     return tensor if name is None else tensor.view(torch_dtype(np.dtype(name)))
 
 
-def choose(which: Any, one: Any, other: Any) -> Any:
-    """``torch.where`` for two tensors of one dtype, whichever that is."""
-    return sys.modules["torch"].where(which, signed(one), signed(other)).view(other.dtype)
+def choose(condition: Any, chosen: Any, alternative: Any) -> Any:
+    """``torch.where`` for two tensors of the same dtype, also those that torch cannot select."""
+    return sys.modules["torch"].where(condition, signed(chosen), signed(alternative)).view(alternative.dtype)

@@ -13,11 +13,11 @@ import numpy as np
 from ..errors import DataError, OptionError, WorkerError
 from ..order import default_threads
 from ..schema.columns import I64
-from .base import CellErrors, Draws, Op, RowError, Spec
+from .base import Batch, CellErrors, Draws, Op, RowError, Spec
 from .parallel import Processes, Threads, check_picklable
 
-# Parts of a batch that each worker gets, about: so that none waits long for the slowest.
-PARTS = 4
+# Parts of a batch for each worker: several, so that none waits long for the slowest.
+PARTS_PER_WORKER = 4
 
 
 class Function(Op):
@@ -53,14 +53,14 @@ class Function(Op):
         self.dtype = None if dtype is None else np.dtype(dtype)
         self.shape = None if shape is None else tuple(shape)
         self.each, self.parallel, self.workers = bool(each), parallel, workers
-        self._rng = _how_rng(function)
+        self._rng = _rng_style(function)
         self._start()
 
     def _start(self) -> None:
         """Make what the calls run in; nothing is started before it is needed."""
         self._count = count = (self.workers or default_threads()) if self.parallel else 1
         self.batches = 1 if self.each else count
-        # Nobody knows what a function does with a batch.
+        # A function of a batch may do anything with it.
         self.mixes = not self.each
         self._threads = Threads(count)
         self._processes: Processes | None = None
@@ -68,10 +68,10 @@ class Function(Op):
             alone = Function(self.function, dtype=self.dtype, shape=self.shape, each=self.each)
             self._processes = Processes(alone, count)
 
-    def own(self) -> Function:
-        made = copy.copy(self)
-        made._start()
-        return made
+    def for_loader(self) -> Function:
+        copied = copy.copy(self)
+        copied._start()
+        return copied
 
     def close(self) -> None:
         if self._processes is not None:
@@ -80,14 +80,14 @@ class Function(Op):
 
     @property
     def _ragged(self) -> bool | None:
-        """Whether values of varying length come out; None: if such go in."""
+        """True if values of varying length come out; None: if such go in."""
         return None if self.shape is None else bool(self.shape) and self.shape[0] is None
 
     def infer(self, spec: Spec) -> Spec:
         if spec.torch and (self.each or self.parallel == "processes"):
             raise OptionError(f"{self!r} takes arrays, not {spec}: put it before the step that makes tensors")
         if self.shape is None:
-            return spec.but(dtype=self.dtype or spec.dtype)
+            return spec.replace(dtype=self.dtype or spec.dtype)
         # What a function makes of text is ids, unless it is said otherwise.
         usual = np.dtype(np.int64) if self._ragged and spec.dtype is None else spec.dtype
         return Spec(self.dtype or usual, self.shape, ragged=bool(self._ragged))
@@ -98,40 +98,40 @@ class Function(Op):
 
     def __repr__(self) -> str:
         code = getattr(self.function, "__code__", None)
-        said = [self.name]
-        said += [f"{os.path.basename(code.co_filename)}:{code.co_firstlineno}"] if code is not None else []
-        said += ["each=True"] if self.each else []
-        said += [f"{key}={value!r}" for key in ("parallel", "workers") if (value := getattr(self, key))]
-        return f"Function({', '.join(said)})"
+        parts = [self.name]
+        parts += [f"{os.path.basename(code.co_filename)}:{code.co_firstlineno}"] if code is not None else []
+        parts += ["each=True"] if self.each else []
+        parts += [f"{key}={value!r}" for key in ("parallel", "workers") if (value := getattr(self, key))]
+        return f"Function({', '.join(parts)})"
 
-    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+    def run(self, batch: Batch, ids: I64, draws: Draws) -> Batch:
         if self._processes is not None:
-            return self._run_there(self._processes, batch, ids, draws)
+            return self._run_in_processes(self._processes, batch, ids, draws)
         if self.each:
             return self._run_each(batch, len(ids), draws)
-        found = self._call(batch, draws)
-        return self._varying(batch, found) if self._ragged else found
+        result = self._call(batch, draws)
+        return self._as_ragged(batch, result) if self._ragged else result
 
-    def _varying(self, batch: Any, found: Any) -> Any:
-        """What a function of a batch gave, as values of varying length."""
-        if isinstance(found, tuple) and len(found) == 2:
-            return np.asarray(found[0], dtype=self.dtype), np.asarray(found[1], dtype=np.int64)
-        if isinstance(found, list | np.ndarray):
-            return self._joined(batch, list(found))
+    def _as_ragged(self, batch: Batch, result: Any) -> Any:
+        """Convert the result of a function of a batch to (values, offsets)."""
+        if isinstance(result, tuple) and len(result) == 2:
+            return np.asarray(result[0], dtype=self.dtype), np.asarray(result[1], dtype=np.int64)
+        if isinstance(result, list | np.ndarray):
+            return self._join_samples(batch, list(result))
         raise OptionError(
             f"by its shape {self.shape}, {self.name} gives values of varying length: a list of them, or "
-            f"(values, offsets), not {type(found).__name__}"
+            f"(values, offsets), not {type(result).__name__}"
         )
 
-    def _call(self, value: Any, draws: Draws) -> Any:
+    def _call(self, value: Any, draws: Draws) -> Batch:
         if self._rng == "named":
             return self.function(value, rng=draws)
         return self.function(value, draws) if self._rng == "second" else self.function(value)
 
     # -- every sample ----------------------------------------------------------------------------------
 
-    def _run_each(self, batch: Any, count: int, draws: Draws) -> Any:
-        def one(row: int) -> Any:
+    def _run_each(self, batch: Batch, count: int, draws: Draws) -> Batch:
+        def run_sample(row: int) -> Any:
             try:
                 return self._call(_part(batch, row), draws.part(slice(row, row + 1)))
             except DataError:
@@ -139,91 +139,90 @@ class Function(Op):
             except Exception as error:
                 raise RowError(row, error) from None
 
-        return self._joined(batch, self._threads.each(count, one))
+        return self._join_samples(batch, self._threads.each(count, run_sample))
 
-    def _joined(self, batch: Any, found: list[Any]) -> Any:
-        """What the function gave for every sample, as a batch."""
+    def _join_samples(self, batch: Batch, results: list[Any]) -> Any:
+        """Join the results for all samples to a batch."""
         ragged = isinstance(batch, tuple) if self._ragged is None else self._ragged
         if isinstance(batch, list) and self.dtype is None and self.shape is None:
-            return found
-        arrays = [np.asarray(one, dtype=self.dtype) for one in found]
+            return results
+        arrays = [np.asarray(array, dtype=self.dtype) for array in results]
         if ragged:
-            arrays = [np.atleast_1d(one) for one in arrays]
-        for row, one in enumerate(arrays):
-            _check_shape(self, row, one.shape[int(ragged) :], arrays[0].shape[int(ragged) :])
+            arrays = [np.atleast_1d(array) for array in arrays]
+        for row, array in enumerate(arrays):
+            _check_shape(self, row, array.shape[int(ragged) :], arrays[0].shape[int(ragged) :])
         if ragged:
-            lengths = [len(one) for one in arrays]
-            return np.concatenate(arrays or [self._none(batch)]), np.cumsum([0, *lengths])
-        return np.stack(arrays) if arrays else self._none(batch)
+            lengths = [len(array) for array in arrays]
+            return np.concatenate(arrays or [self._empty_array(batch)]), np.cumsum([0, *lengths])
+        return np.stack(arrays) if arrays else self._empty_array(batch)
 
-    def _none(self, batch: Any) -> Any:
+    def _empty_array(self, batch: Batch) -> Any:
         """The array of no samples."""
         before = batch[0] if isinstance(batch, tuple) else np.asarray(batch)
         shape = before.shape[1:] if self.shape is None else self.shape[1 if self._ragged else 0 :]
         return np.empty((0, *(size or 0 for size in shape)), dtype=self.dtype or before.dtype)
 
-    # -- elsewhere -------------------------------------------------------------------------------------
+    # -- in processes ------------------------------------------------------------------------------------
 
-    def _run_there(self, there: Processes, batch: Any, ids: I64, draws: Draws) -> Any:
+    def _run_in_processes(self, processes: Processes, batch: Batch, ids: I64, draws: Draws) -> Batch:
         if self._rng is None:
             draws = draws.part(slice(0))
         if not self.each or not len(ids):
-            return there.run(batch, ids, draws)
-        step = -(-len(ids) // (PARTS * self._count))
+            return processes.run(batch, ids, draws)
+        step = -(-len(ids) // (PARTS_PER_WORKER * self._count))
         parts = [slice(start, start + step) for start in range(0, len(ids), step)]
 
-        def one(number: int) -> Any:
+        def run_part(number: int) -> Any:
             rows = parts[number]
             try:
-                return there.run(_part(batch, rows), ids[rows], draws.part(rows))
+                return processes.run(_part(batch, rows), ids[rows], draws.part(rows))
             except RowError as error:
                 raise RowError(rows.start + error.row, error.error) from None
             except WorkerError as error:
                 error.add_note(f"it was given samples {', '.join(map(str, ids[rows]))}")
                 raise
-            except CellErrors as found:
-                # Each is told by itself, with its row.
-                return {rows.start + row: error for row, error in found.errors.items()}
+            except CellErrors as cells:
+                return {rows.start + row: error for row, error in cells.errors.items()}
 
-        found = self._threads.each(len(parts), one)
-        errors = {row: error for part in found if isinstance(part, dict) for row, error in part.items()}
+        results = self._threads.each(len(parts), run_part)
+        errors = {row: error for part in results if isinstance(part, dict) for row, error in part.items()}
         if errors:
             raise CellErrors(errors)
-        return self._together(found, [rows.start for rows in parts])
+        return self._join_parts(results, [rows.start for rows in parts])
 
-    def _together(self, found: list[Any], starts: list[int]) -> Any:
+    def _join_parts(self, parts: list[Any], starts: list[int]) -> Any:
         """Parts of a batch as one."""
-        first = found[0]
+        first = parts[0]
         if isinstance(first, list):
-            return [one for part in found for one in part]
-        arrays = [part[0] if isinstance(part, tuple) else part for part in found]
-        for row, one in zip(starts, arrays, strict=True):
-            _check_shape(self, row, one.shape[1:], arrays[0].shape[1:])
+            return [array for part in parts for array in part]
+        arrays = [part[0] if isinstance(part, tuple) else part for part in parts]
+        for row, array in zip(starts, arrays, strict=True):
+            _check_shape(self, row, array.shape[1:], arrays[0].shape[1:])
         if not isinstance(first, tuple):
             return np.concatenate(arrays)
-        lengths = np.concatenate([np.diff(offsets) for _, offsets in found])
+        lengths = np.concatenate([np.diff(offsets) for _, offsets in parts])
         return np.concatenate(arrays), np.concatenate([[0], np.cumsum(lengths)])
 
 
 def _check_shape(op: Function, row: int, shape: tuple[int, ...], first: tuple[int, ...]) -> None:
     if shape != first:
-        said = f"{op.name} gave the shape {shape} for it and {first} for others"
-        raise RowError(row, OptionError(f"{said}; if the first size varies, say so: shape=(None, …)"))
+        problem = f"{op.name} gave the shape {shape} for it and {first} for others"
+        raise RowError(row, OptionError(f"{problem}; if the first size varies, say so: shape=(None, …)"))
 
 
-def _part(batch: Any, rows: int | slice) -> Any:
+def _part(batch: Batch, rows: int | slice) -> Any:
     """A sample of a batch, or several as a batch."""
     if not isinstance(batch, tuple):
         return batch[rows]
     values, offsets = batch
     if isinstance(rows, int):
         return values[offsets[rows] : offsets[rows + 1]]
-    own = offsets[rows.start : rows.stop + 1]
-    return values[own[0] : own[-1]], own - own[0]
+    row_offsets = offsets[rows.start : rows.stop + 1]
+    return values[row_offsets[0] : row_offsets[-1]], row_offsets - row_offsets[0]
 
 
-def _how_rng(function: Callable[..., Any]) -> str | None:
-    """How a function takes random draws: ``named``, as its ``second`` argument, or not at all."""
+def _rng_style(function: Callable[..., Any]) -> str | None:
+    """Style in which a function takes random draws: ``named``, as its ``second`` argument, or None."""
     try:
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):  # built in C
@@ -231,5 +230,9 @@ def _how_rng(function: Callable[..., Any]) -> str | None:
     if "rng" in parameters and parameters["rng"].kind is not inspect.Parameter.POSITIONAL_ONLY:
         return "named"
     placed = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    needed = [one for one in parameters.values() if one.kind in placed and one.default is one.empty]
+    needed = [
+        parameter
+        for parameter in parameters.values()
+        if parameter.kind in placed and parameter.default is parameter.empty
+    ]
     return "second" if len(needed) >= 2 else None

@@ -1,4 +1,4 @@
-"""Where steps take the pixels of images: :class:`Motion`, by which boxes, keypoints and masks go along.
+"""Motion of the pixels of images, by which boxes, keypoints and masks move along.
 
 Positions are (x, y) with x to the right and y down, and whole numbers are the corners of pixels: the middle
 of the first pixel is (0.5, 0.5), an image reaches from (0, 0) to (width, height).
@@ -18,10 +18,10 @@ I32 = npt.NDArray[np.int32]
 
 @dataclasses.dataclass(frozen=True)
 class Motion:
-    """What a step does to the images of a batch, one row for each.
+    """Map of positions of the images of a batch, one row for each.
 
     matrix: (n, 3, 3), from positions before to positions after it. sizes: (n, 2), height and width after it.
-    samples: whether pixels are sampled behind it; several motions before that are one step for them.
+    samples: pixels are sampled after it; motions up to then are one step for them.
     """
 
     matrix: F64
@@ -31,19 +31,19 @@ class Motion:
     def __len__(self) -> int:
         return len(self.sizes)
 
-    def then(self, other: Motion) -> Motion:
-        """Both, this one first."""
-        return Motion(other.matrix @ self.matrix, other.sizes)
+    def then(self, following: Motion) -> Motion:
+        """Compose with a motion that follows this one."""
+        return Motion(following.matrix @ self.matrix, following.sizes)
 
     def take(self, rows: Any) -> Motion:
         return Motion(self.matrix[rows], self.sizes[rows], self.samples)
 
     def points(self, row: int, points: Any) -> F64:
-        """Where positions (…, 2) of one image go."""
+        """Positions (…, 2) of one image after the motion."""
         points = np.asarray(points, dtype=np.float64)
         moved = points @ self.matrix[row, :, :2].T + self.matrix[row, :, 2]
-        found: F64 = moved[..., :2] / moved[..., 2:]
-        return found
+        positions: F64 = moved[..., :2] / moved[..., 2:]
+        return positions
 
 
 def still(sizes: I32) -> Motion:
@@ -66,19 +66,19 @@ def stretched(boxes: F64, sizes: Any) -> Motion:
 
 def shifted(sizes: I32, right: Any, down: Any, after: Any = None) -> Motion:
     """The upper left corner comes to (right, down) in images of the sizes ``after``."""
-    made = still(sizes)
-    made.matrix[:, 0, 2], made.matrix[:, 1, 2] = right, down
+    motion = still(sizes)
+    motion.matrix[:, 0, 2], motion.matrix[:, 1, 2] = right, down
     if after is None:
-        return made
-    return Motion(made.matrix, np.broadcast_to(np.asarray(after, dtype=np.int32), made.sizes.shape))
+        return motion
+    return Motion(motion.matrix, np.broadcast_to(np.asarray(after, dtype=np.int32), motion.sizes.shape))
 
 
 def mirrored(sizes: I32, across: Any = None, down: Any = None) -> Motion:
     """Left and right (``across``) or top and bottom (``down``) change places where these are true."""
-    made = still(sizes)
-    for axis, which in ((0, across), (1, down)):
-        if which is not None:
-            rows = np.flatnonzero(which)
-            made.matrix[rows, axis, axis] = -1
-            made.matrix[rows, axis, 2] = made.sizes[rows, 1 - axis]
-    return made
+    motion = still(sizes)
+    for axis, flags in ((0, across), (1, down)):
+        if flags is not None:
+            rows = np.flatnonzero(flags)
+            motion.matrix[rows, axis, axis] = -1
+            motion.matrix[rows, axis, 2] = motion.sizes[rows, 1 - axis]
+    return motion

@@ -12,13 +12,13 @@ import numpy as np
 from ..errors import OptionError, listed, near
 from ..schema.columns import I64
 from .annotations import Mover
-from .base import CellOp, Draws, Op, RowError, Spec
+from .base import Batch, CellOp, Draws, Op, RowError, Spec
 from .function import Function
-from .video import fitted
+from .video import adapt_op
 
 
-class Known(NamedTuple):
-    """What is known of the outputs of a batch, by name.
+class OutputInfo(NamedTuple):
+    """Facts about the outputs of a batch, by name.
 
     movers: what moves those that lie in an image, as they are in the batch. rows: the outputs with a row for
     each of these boxes. classes: how many a field names.
@@ -46,19 +46,19 @@ class JointOp(Op):
 
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
-    # Those that the batch no longer has behind this step.
+    # Inputs that this step removes from the batch.
     drops: tuple[str, ...] = ()
 
     @property
-    def there(self) -> tuple[str, ...]:
-        """The inputs that ``on_device`` takes wherever they are; the others come to it as arrays."""
+    def device_inputs(self) -> tuple[str, ...]:
+        """Inputs that ``on_device`` takes as tensors or arrays; the others come to it as arrays."""
         return self.inputs[:1]
 
     def infer(self, spec: Spec) -> Spec:
         raise OptionError(f"{self!r} sees several fields: give it to the Loader as joint=[…]")
 
-    def infer_all(self, known: Known) -> dict[str, Spec]:
-        """What comes out, by the names of ``outputs``; OptionError where the op cannot take the inputs."""
+    def infer_all(self, outputs: OutputInfo) -> dict[str, Spec]:
+        """Return the specs of ``outputs``; raise OptionError if the op cannot take the inputs."""
         raise NotImplementedError
 
 
@@ -119,79 +119,78 @@ class Map(JointOp):
             f"Map({self.name}, inputs={list(self.inputs)}{outputs}{', batched=True' if self.batched else ''})"
         )
 
-    def own(self) -> Map:
-        made = copy.copy(self)
-        made.op = None if self.op is None else self.op.own()
-        made._called = None if self._called is None else self._called.own()
-        made._layout = {}
-        return made
+    def for_loader(self) -> Map:
+        copied = copy.copy(self)
+        copied.op = None if self.op is None else self.op.for_loader()
+        copied._called = None if self._called is None else self._called.for_loader()
+        copied._layout = {}
+        return copied
 
     def close(self) -> None:
-        for one in (self.op, self._called):
-            if one is not None:
-                one.close()
+        for step in (self.op, self._called):
+            if step is not None:
+                step.close()
 
-    def infer_all(self, known: Known) -> dict[str, Spec]:
-        specs = [known.spec(name, self) for name in self.inputs]
+    def infer_all(self, outputs: OutputInfo) -> dict[str, Spec]:
+        specs = [outputs.spec(name, self) for name in self.inputs]
         if self.op is not None:
-            # This is one loader's own.
-            self.op, spec = fitted(self.op, specs[0])
+            self.op, spec = adapt_op(self.op, specs[0])
             return {self.outputs[0]: spec}
-        found = {}
+        output_specs = {}
         for name in self.outputs:
-            before, shape, dtype = known.specs.get(name, Spec(None)), self._shapes[name], self._dtypes[name]
+            before, shape, dtype = outputs.specs.get(name, Spec(None)), self._shapes[name], self._dtypes[name]
             if shape is not None:
                 ragged = bool(shape) and shape[0] is None
-                found[name] = Spec(
+                output_specs[name] = Spec(
                     np.dtype(dtype) if dtype else before.dtype or np.dtype(np.float32), shape, ragged=ragged
                 )
             else:
-                found[name] = before if dtype is None else before.but(dtype=np.dtype(dtype))
-            spec = found[name]
-            new = name not in known.specs and shape is None
+                output_specs[name] = before if dtype is None else before.replace(dtype=np.dtype(dtype))
+            spec = output_specs[name]
+            new = name not in outputs.specs and shape is None
             self._layout[name] = (
                 "any" if new else "ragged" if spec.ragged else "list" if spec.dtype is None else "array"
             )
-        return found
+        return output_specs
 
     @property
     def device_form(self) -> Any:
-        return None if self.op is None or self.op.device_form is None else self._there
+        return None if self.op is None or self.op.device_form is None else self._run_on_device
 
-    def _there(self, batch: Any, ids: I64, draws: Draws, tensors: Any) -> Any:
+    def _run_on_device(self, batch: Batch, ids: I64, draws: Draws, tensors: Any) -> Batch:
         assert self.op is not None
         assert self.op.device_form is not None
         return {self.outputs[0]: self.op.device_form(batch[self.inputs[0]], ids, draws, tensors)}
 
-    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+    def run(self, batch: Batch, ids: I64, draws: Draws) -> Batch:
         if self.op is not None:
             return {self.outputs[0]: self.op.run(batch[self.inputs[0]], ids, draws)}
         assert self._called is not None
-        given = [batch[name] for name in self.inputs]
+        inputs = [batch[name] for name in self.inputs]
         if self.batched:
-            found = self._named(self._called.run(given, ids, draws))
-            return {name: self._typed(name, value) for name, value in found.items()}
-        rows = [[part_of(value, row) for value in given] for row in range(len(ids))]
-        made = []
-        for row, one in enumerate(self._called.run(rows, ids, draws)):
+            results = self._by_name(self._called.run(inputs, ids, draws))
+            return {name: self._typed(name, value) for name, value in results.items()}
+        rows = [[part_of(value, row) for value in inputs] for row in range(len(ids))]
+        results_by_row = []
+        for row, result in enumerate(self._called.run(rows, ids, draws)):
             try:
-                made.append(self._named(one))
+                results_by_row.append(self._by_name(result))
             except OptionError as error:
                 raise RowError(row, error) from None
-        return {name: self._joined(name, [one[name] for one in made]) for name in self.outputs}
+        return {name: self._join(name, [result[name] for result in results_by_row]) for name in self.outputs}
 
-    def _named(self, found: Any) -> dict[str, Any]:
-        """What the function gave, by output."""
-        if isinstance(found, Mapping) and set(found) == set(self.outputs):
-            return dict(found)
+    def _by_name(self, result: Any) -> dict[str, Any]:
+        """Results of the function, by output."""
+        if isinstance(result, Mapping) and set(result) == set(self.outputs):
+            return dict(result)
         if len(self.outputs) == 1:
-            return {self.outputs[0]: found}
-        if isinstance(found, tuple | list) and len(found) == len(self.outputs):
-            return dict(zip(self.outputs, found, strict=True))
-        many = f" of {len(found)}" if isinstance(found, tuple | list) else ""
+            return {self.outputs[0]: result}
+        if isinstance(result, tuple | list) and len(result) == len(self.outputs):
+            return dict(zip(self.outputs, result, strict=True))
+        many = f" of {len(result)}" if isinstance(result, tuple | list) else ""
         raise OptionError(
             f"{self.name} gives {listed(self.outputs)}: a tuple of {len(self.outputs)}, or a dict of these; "
-            f"not a {type(found).__name__}{many}"
+            f"not a {type(result).__name__}{many}"
         )
 
     def _typed(self, name: str, value: Any) -> Any:
@@ -200,21 +199,23 @@ class Map(JointOp):
             return np.asarray(value[0], dtype=dtype), np.asarray(value[1], dtype=np.int64)
         return value if isinstance(value, list) or dtype is None else np.asarray(value, dtype=dtype)
 
-    def _joined(self, name: str, values: list[Any]) -> Any:
+    def _join(self, name: str, values: list[Any]) -> Any:
         """The values of samples as a batch."""
         layout, dtype, shape = self._layout.get(name, "any"), self._dtypes[name], self._shapes[name]
         if layout == "list" or (layout == "any" and not all(map(_is_number, values))):
             return values
-        arrays = [np.asarray(one, dtype=dtype) for one in values]
+        arrays = [np.asarray(array, dtype=dtype) for array in values]
         skip = int(layout == "ragged")
-        for row, one in enumerate(arrays):
-            if one.shape[skip:] != arrays[0].shape[skip:] or (skip and not one.ndim):
-                said = (
-                    f"{self.name} gave the shape {one.shape} for {name!r}, and {arrays[0].shape} for others"
+        for row, array in enumerate(arrays):
+            if array.shape[skip:] != arrays[0].shape[skip:] or (skip and not array.ndim):
+                problem = (
+                    f"{self.name} gave the shape {array.shape} for {name!r}, and {arrays[0].shape} for others"
                 )
                 raise RowError(
                     row,
-                    OptionError(f"{said}; if the first size varies, say so: shape={{'{name}': (None, …)}}"),
+                    OptionError(
+                        f"{problem}; if the first size varies, say so: shape={{'{name}': (None, …)}}"
+                    ),
                 )
         if not arrays:
             return np.empty((0, *(size or 0 for size in (shape or ())[skip:])), dtype or np.float32)
@@ -247,13 +248,13 @@ class Stack(JointOp):
         dtype = "" if self.dtype is None else f", dtype={self.dtype.name!r}"
         return f"Stack([{listed(map(repr, self.inputs))}], into={self.outputs[0]!r}{dtype})"
 
-    def own(self) -> Stack:
+    def for_loader(self) -> Stack:
         return copy.copy(self)
 
-    def infer_all(self, known: Known) -> dict[str, Spec]:
+    def infer_all(self, outputs: OutputInfo) -> dict[str, Spec]:
         dtypes, widths = [], []
         for name in self.inputs:
-            spec = known.spec(name, self)
+            spec = outputs.spec(name, self)
             shape = spec.shape
             if (
                 spec.dtype is None or spec.dtype.kind not in "biuf" or spec.ragged or spec.unequal
@@ -268,7 +269,7 @@ class Stack(JointOp):
         self._ends = np.cumsum([0, *widths]).tolist()
         return {self.outputs[0]: Spec(self._dtype, (self._ends[-1],))}
 
-    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+    def run(self, batch: Batch, ids: I64, draws: Draws) -> Batch:
         matrix = np.empty((len(ids), self._ends[-1]), dtype=self._dtype)
         for number, name in enumerate(self.inputs):
             begin, end = self._ends[number : number + 2]
@@ -292,8 +293,8 @@ class _Spread:
         return self.function(*values, rng=rng) if self._rng else self.function(*values)
 
 
-def part_of(batch: Any, row: int) -> Any:
-    """A sample of a batch."""
+def part_of(batch: Batch, row: int) -> Any:
+    """Return a sample of a batch."""
     if not isinstance(batch, tuple):
         return batch[row]
     values, offsets = batch
@@ -307,23 +308,23 @@ def _is_number(value: Any) -> bool:
     )
 
 
-def _names(given: str | Sequence[str], what: str) -> tuple[str, ...]:
-    names = (given,) if isinstance(given, str) else tuple(given)
-    if not names or not all(isinstance(one, str) for one in names) or len(set(names)) < len(names):
-        raise OptionError(f"{what} are names of outputs, each once, not {given!r}")
+def _names(names_or_name: str | Sequence[str], option: str) -> tuple[str, ...]:
+    names = (names_or_name,) if isinstance(names_or_name, str) else tuple(names_or_name)
+    if not names or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
+        raise OptionError(f"{option} are names of outputs, each once, not {names_or_name!r}")
     return names
 
 
-def _by_output(given: Any, outputs: tuple[str, ...], what: str) -> dict[str, Any]:
-    if isinstance(given, Mapping):
-        wrong = [name for name in given if name not in outputs]
+def _by_output(value: Any, outputs: tuple[str, ...], option: str) -> dict[str, Any]:
+    if isinstance(value, Mapping):
+        wrong = [name for name in value if name not in outputs]
         if wrong:
-            raise OptionError(f"{what} names {wrong[0]!r}, which is no output{near(wrong[0], outputs)}")
-        found = {name: given.get(name) for name in outputs}
-    elif given is not None and len(outputs) > 1:
-        raise OptionError(f"there are {len(outputs)} outputs: give {what} as a dict, by their names")
+            raise OptionError(f"{option} names {wrong[0]!r}, which is no output{near(wrong[0], outputs)}")
+        by_output = {name: value.get(name) for name in outputs}
+    elif value is not None and len(outputs) > 1:
+        raise OptionError(f"there are {len(outputs)} outputs: give {option} as a dict, by their names")
     else:
-        found = dict.fromkeys(outputs, given)
-    if what == "shape":
-        return {name: None if one is None else tuple(one) for name, one in found.items()}
-    return {name: None if one is None else np.dtype(one) for name, one in found.items()}
+        by_output = dict.fromkeys(outputs, value)
+    if option == "shape":
+        return {name: None if entry is None else tuple(entry) for name, entry in by_output.items()}
+    return {name: None if entry is None else np.dtype(entry) for name, entry in by_output.items()}

@@ -23,88 +23,86 @@ from .annotations import (
     MoveRle,
     area_of,
     as_ragged,
-    gathered,
-    merged,
-    regrouped,
-    rows_taken,
+    gather_samples,
+    merge_samples,
+    regroup_rows,
+    take_label_rows,
 )
-from .base import Draws, Spec, Tensors, check_probability, per_sample
+from .base import Batch, Draws, Spec, Tensors, check_probability, per_sample
 from .dtypes import choose, signed
 from .geometry import Motion, shifted
-from .joint import JointOp, Known
+from .joint import JointOp, OutputInfo
 
-# Of the objects in an image; those beyond are chosen as the first ones are.
-MOST_CHOSEN = 64
+# Draws for the objects of an image; an image with more of them repeats the draws.
+MAX_OBJECT_DRAWS = 64
 
 
 class MixOp(JointOp):
-    """What the mixing steps have in common: the names of what they mix."""
+    """Base class of ops that mix samples: the names of the outputs that they mix."""
 
     mixes = True
     image: str
     boxes: str | None
     labels: tuple[str, ...] | None
     masks: tuple[str, ...] = ()
-    # Besides those above.
-    _more: tuple[str, ...] = ()
+    _extra_inputs: tuple[str, ...] = ()
 
-    def _take(self, image: str, boxes: str | None, labels: Any, masks: Any) -> None:
+    def _set_names(self, image: str, boxes: str | None, labels: Any, masks: Any) -> None:
         self.image, self.boxes, self.masks = image, boxes, _listed(masks)
         self.labels = None if labels is None else _listed(labels)
 
     @property
-    def there(self) -> tuple[str, ...]:
+    def device_inputs(self) -> tuple[str, ...]:
         return (self.image, *self.masks)
 
-    def own(self) -> MixOp:
-        # What a batch has is noted in it.
+    def for_loader(self) -> MixOp:
         return copy.copy(self)
 
     def __repr__(self) -> str:
-        said = []
-        for name, one in inspect.signature(type(self)).parameters.items():
+        arguments = []
+        for name, parameter in inspect.signature(type(self)).parameters.items():
             value = getattr(self, name)
-            if value != one.default and value != (one.default,):
-                said.append(f"{name}={value!r}")
-        return f"{type(self).__name__}({', '.join(said)})"
+            if value != parameter.default and value != (parameter.default,):
+                arguments.append(f"{name}={value!r}")
+        return f"{type(self).__name__}({', '.join(arguments)})"
 
-    def _note(self, known: Known, labels: tuple[str, ...] = ()) -> None:
-        """Note what goes in: all that has a row for each box, unless it is said; else these labels."""
+    def _set_inputs(self, outputs: OutputInfo, labels: tuple[str, ...] = ()) -> None:
+        """Set ``inputs``: labels default to all outputs with a row for each box, or to ``labels``."""
         boxes = () if self.boxes is None else (self.boxes,)
-        rows = known.rows.get(self.boxes or "", ()) if boxes else labels
+        rows = outputs.rows.get(self.boxes or "", ()) if boxes else labels
         self._labels: tuple[str, ...] = rows if self.labels is None else self.labels
-        names = dict.fromkeys([self.image, *boxes, *self._labels, *self.masks, *self._more])
+        names = dict.fromkeys([self.image, *boxes, *self._labels, *self.masks, *self._extra_inputs])
         self.inputs = self.outputs = tuple(names)
-        self._movers = {name: known.movers[name] for name in names if name in known.movers}
+        self._movers = {name: outputs.movers[name] for name in names if name in outputs.movers}
 
-    def _images(self, known: Known, *, whole: bool = True) -> tuple[int, int, int]:
-        """The size of images, whose masks have the same."""
-        spec = known.spec(self.image, self)
+    def _check_images(self, outputs: OutputInfo, *, uint8_only: bool = True) -> tuple[int, int, int]:
+        """Return the size of the images, and check that masks have the same."""
+        spec = outputs.spec(self.image, self)
         size = spec.image(self)
-        if whole and spec.dtype != np.uint8:
+        if uint8_only and spec.dtype != np.uint8:
             raise OptionError(
                 f"{type(self).__name__} needs uint8 images, not {spec}: normalize them after it"
             )
         for name in self.masks:
-            if known.spec(name, self).image(self)[:2] != size[:2]:
-                raise OptionError(f"{name!r} has another size than {self.image!r}: {known.specs[name]}")
+            if outputs.spec(name, self).image(self)[:2] != size[:2]:
+                raise OptionError(f"{name!r} has another size than {self.image!r}: {outputs.specs[name]}")
         return size
 
-    def _objects(self, known: Known) -> None:
-        """Boxes and what has a row for each are of varying length."""
+    def _check_objects(self, outputs: OutputInfo) -> None:
+        """Check that boxes, and outputs with a row for each, are of varying length."""
         for name in ([] if self.boxes is None else [self.boxes]) + list(self._labels):
-            spec = known.spec(name, self)
+            spec = outputs.spec(name, self)
             if not spec.ragged and (spec.dtype is not None or name == self.boxes):
                 raise OptionError(
                     f"{type(self).__name__} takes {name!r} with a row for each box, not {spec}: "
                     f'pad after it, as in joint=[{type(self).__name__}(), {{"{name}": [Pad(100)]}}]'
                 )
 
-    def _mover(self) -> MoveBoxes:
-        """What moves the boxes as they are in the batch."""
-        found = self._movers.get(self.boxes or "")
-        made = found if isinstance(found, MoveBoxes) else MoveBoxes().bound(Boxes())
-        return copy.copy(made)
+    def _box_mover(self) -> MoveBoxes:
+        """A mover of the boxes as they are in the batch."""
+        mover = self._movers.get(self.boxes or "")
+        moved_boxes = mover if isinstance(mover, MoveBoxes) else MoveBoxes().bind(Boxes())
+        return copy.copy(moved_boxes)
 
 
 class Mosaic(MixOp):
@@ -130,7 +128,7 @@ class Mosaic(MixOp):
         min_area: float = 0.0,
         min_visibility: float = 0.0,
     ) -> None:
-        self._take(image, boxes, labels, masks)
+        self._set_names(image, boxes, labels, masks)
         self.p = check_probability(p, "p")
         self.center = (check_probability(center[0], "center"), check_probability(center[1], "center"))
         if self.center[0] > self.center[1] or not 0 <= fill <= 255:
@@ -138,14 +136,14 @@ class Mosaic(MixOp):
         self.fill, self.min_area = int(fill), float(min_area)
         self.min_visibility = check_probability(min_visibility, "min_visibility")
 
-    def infer_all(self, known: Known) -> dict[str, Spec]:
-        self._note(known)
-        if min(self._images(known)[:2]) < 2:
+    def infer_all(self, outputs: OutputInfo) -> dict[str, Spec]:
+        self._set_inputs(outputs)
+        if min(self._check_images(outputs)[:2]) < 2:
             raise OptionError("Mosaic needs images of at least 2×2")
-        self._objects(known)
-        return {name: known.specs[name] for name in self.outputs}
+        self._check_objects(outputs)
+        return {name: outputs.specs[name] for name in self.outputs}
 
-    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+    def run(self, batch: Batch, ids: I64, draws: Draws) -> Batch:
         images = batch[self.image]
         count, height, width = images.shape[:3]
         done = draws.chance(self.p)
@@ -155,60 +153,61 @@ class Mosaic(MixOp):
         x = np.rint(draws.uniform(low, high) * width).astype(np.int64)
         y = np.rint(draws.uniform(low, high) * height).astype(np.int64)
         rows = np.flatnonzero(done)
-        made = {self.image: self._laid(images, rows, parts, x, y, _halved(images), self.fill)}
+        mixed = {self.image: self._lay_out(images, rows, parts, x, y, _halved(images), self.fill)}
         for name in self.masks:
             small = batch[name][:, : height // 2 * 2 : 2, : width // 2 * 2 : 2]
-            made[name] = self._laid(batch[name], rows, parts, x, y, small, 0)
+            mixed[name] = self._lay_out(batch[name], rows, parts, x, y, small, 0)
         if self.boxes is not None:
-            made |= self._moved(batch, _Pieces(done, parts, x, y, (height, width)))
-        return made
+            mixed |= self._move_annotations(batch, _Pieces(done, parts, x, y, (height, width)))
+        return mixed
 
-    def _laid(self, old: Any, rows: Any, parts: Any, x: Any, y: Any, small: Any, fill: int) -> Any:
-        made = old.copy()
+    def _lay_out(self, old: Any, rows: Any, parts: Any, x: Any, y: Any, small: Any, fill: int) -> Any:
+        canvas = old.copy()
         high, wide = small.shape[1:3]
         height, width = old.shape[1:3]
         for row in rows:
-            made[row] = fill
-            for part, (source, (left, top)) in enumerate(
+            canvas[row] = fill
+            for part, (source, (piece_x, piece_y)) in enumerate(
                 zip(parts[row], _corners_at(int(x[row]), int(y[row]), high, wide), strict=True)
             ):
                 area = _cell(part, int(x[row]), int(y[row]), height, width)
-                x0, y0, x1, y1 = (
-                    max(left, area[0]), max(top, area[1]), min(left + wide, area[2]), min(top + high, area[3])
-                )  # fmt: skip
+                x0, x1 = max(piece_x, area[0]), min(piece_x + wide, area[2])
+                y0, y1 = max(piece_y, area[1]), min(piece_y + high, area[3])
                 if x0 < x1 and y0 < y1:
-                    made[row, y0:y1, x0:x1] = small[source, y0 - top : y1 - top, x0 - left : x1 - left]
-        return made
+                    piece = small[source, y0 - piece_y : y1 - piece_y, x0 - piece_x : x1 - piece_x]
+                    canvas[row, y0:y1, x0:x1] = piece
+        return canvas
 
-    def _moved(self, batch: Any, pieces: _Pieces) -> dict[str, Any]:
-        """What lies in the images, cut where each piece ends."""
+    def _move_annotations(self, batch: Batch, pieces: _Pieces) -> dict[str, Any]:
+        """Move the annotations of each piece, cut where it ends."""
         assert self.boxes is not None
-        mover = self._mover()
+        mover = self._box_mover()
         mover.clip, mover.min_area, mover.min_visibility = True, self.min_area, self.min_visibility
-        before = gathered(batch[self.boxes], pieces.sources)
-        boxes, (kept, offsets) = mover.move_with(before, pieces.steps, pieces.sizes)
-        made = {self.boxes: merged(boxes, pieces.first)}
-        values = {name: gathered(batch[name], pieces.sources) for name in self._labels}
+        before = gather_samples(batch[self.boxes], pieces.sources)
+        boxes, (visible_rows, offsets) = mover.move_with(before, pieces.steps, pieces.sizes)
+        moved = {self.boxes: merge_samples(boxes, pieces.first)}
+        values = {name: gather_samples(batch[name], pieces.sources) for name in self._labels}
         outlines = []
         for name in self._labels:
             if name in self._movers:
-                old, other = values[name], self._movers[name]
-                values[name], _ = other.move_with(old, pieces.steps, pieces.sizes)
-                if isinstance(other, MoveRle | MovePolygons):
-                    outlines.append((other, old, values[name]))
+                old, label_mover = values[name], self._movers[name]
+                values[name], _ = label_mover.move_with(old, pieces.steps, pieces.sizes)
+                if isinstance(label_mover, MoveRle | MovePolygons):
+                    outlines.append((label_mover, old, values[name]))
         if mover._areas in values:
             moves = pieces.steps, pieces.sizes
-            values[mover._areas] = mover.resized(values[mover._areas], before, outlines, moves)
+            values[mover._areas] = mover.scale_areas(values[mover._areas], before, outlines, moves)
         for name, value in values.items():
-            made[name] = merged(rows_taken(value, kept, offsets, name, self.boxes), pieces.first)
-        return made
+            moved[name] = merge_samples(
+                take_label_rows(value, visible_rows, offsets, name, self.boxes), pieces.first
+            )
+        return moved
 
 
 class _Pieces:
     """The pieces of images that samples are made of, in order.
 
-    sources: of which images they are. steps: how these move. first: the first piece of each sample, and the
-    end.
+    sources: their images. steps: how these move. first: the first piece of each sample, and the end.
     """
 
     def __init__(self, done: Any, parts: Any, x: Any, y: Any, size: tuple[int, int]) -> None:
@@ -222,10 +221,10 @@ class _Pieces:
                 lengths.append(1)
                 continue
             places = _corners_at(int(x[row]), int(y[row]), height // 2, width // 2)
-            for part, (left, top) in enumerate(places):
+            for part, (piece_x, piece_y) in enumerate(places):
                 sources.append(int(parts[row, part]))
                 cells.append(_cell(part, int(x[row]), int(y[row]), height, width))
-                matrices.append((0.5, left, top))
+                matrices.append((0.5, piece_x, piece_y))
             lengths.append(4)
         self.sources = np.array(sources, dtype=np.int64)
         self.first = np.cumsum(lengths)
@@ -263,67 +262,67 @@ class CopyPaste(MixOp):
         part: float = 0.5,
         min_visibility: float = 0.1,
     ) -> None:
-        self._take(image, boxes, labels, masks)
+        self._set_names(image, boxes, labels, masks)
         self.mask, self.instances = mask, instances
-        self._more = (mask, *([] if instances is None else [instances]))
+        self._extra_inputs = (mask, *([] if instances is None else [instances]))
         self.p, self.part = check_probability(p, "p"), check_probability(part, "part")
         self.min_visibility = check_probability(min_visibility, "min_visibility")
         if instances is not None and boxes is None:
             raise OptionError("instances names the values that the objects of boxes have: name these")
 
-    def infer_all(self, known: Known) -> dict[str, Spec]:
-        self._note(known)
-        self._images(known, whole=False)
-        self._objects(known)
-        known.spec(self.mask, self).image(self)
-        if self.instances is not None and not known.spec(self.instances, self).ragged:
-            raise OptionError(f"{self.instances!r} has no row for each box: {known.specs[self.instances]}")
-        return {name: known.specs[name] for name in self.outputs}
+    def infer_all(self, outputs: OutputInfo) -> dict[str, Spec]:
+        self._set_inputs(outputs)
+        self._check_images(outputs, uint8_only=False)
+        self._check_objects(outputs)
+        outputs.spec(self.mask, self).image(self)
+        if self.instances is not None and not outputs.spec(self.instances, self).ragged:
+            raise OptionError(f"{self.instances!r} has no row for each box: {outputs.specs[self.instances]}")
+        return {name: outputs.specs[name] for name in self.outputs}
 
-    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+    def run(self, batch: Batch, ids: I64, draws: Draws) -> Batch:
         images = (self.image, self.mask, *self.masks)
-        made = {name: batch[name].copy() for name in images}
+        mixed = {name: batch[name].copy() for name in images}
         objects = _Objects(self, batch)
         count = len(batch[self.image])
         done = draws.chance(self.p) & (count > 1)
         # Any but itself.
-        other = (np.arange(count) + 1 + draws.integers(max(count - 1, 1))) % max(count, 1)
-        chosen = draws.uniform(count=MOST_CHOSEN) < self.part
+        sources = (np.arange(count) + 1 + draws.integers(max(count - 1, 1))) % max(count, 1)
+        chosen = draws.uniform(count=MAX_OBJECT_DRAWS) < self.part
         rows, lengths = [np.empty(0, np.int64)], [0]
-        for row, source in enumerate(other.tolist()):
-            own, theirs = objects.rows(row), objects.rows(source)[:0]
+        for row, source in enumerate(sources.tolist()):
+            own_rows, pasted_rows = objects.rows(row), objects.rows(source)[:0]
             if done[row]:
-                theirs = objects.rows(source)
+                pasted_rows = objects.rows(source)
                 if self.instances is not None:
-                    theirs = theirs[chosen[row, np.arange(len(theirs)) % MOST_CHOSEN]]
-                laid = objects.mask_of(source, theirs)
-                own = objects.uncovered(row, own, laid, self.min_visibility)
+                    pasted_rows = pasted_rows[chosen[row, np.arange(len(pasted_rows)) % MAX_OBJECT_DRAWS]]
+                laid = objects.mask_of(source, pasted_rows)
+                own_rows = objects.uncovered(row, own_rows, laid, self.min_visibility)
                 for name in images:
-                    made[name][row][laid] = batch[name][source][laid]
+                    mixed[name][row][laid] = batch[name][source][laid]
                 if self.instances is not None:
-                    made[self.mask][row, ..., 0] = objects.numbered(row, own, source, theirs)
-            rows += [own, theirs]
-            lengths.append(len(own) + len(theirs))
-        taken, after = np.concatenate(rows), np.cumsum(lengths, dtype=np.int64)
+                    mixed[self.mask][row, ..., 0] = objects.numbered(row, own_rows, source, pasted_rows)
+            rows += [own_rows, pasted_rows]
+            lengths.append(len(own_rows) + len(pasted_rows))
+        row_order, after = np.concatenate(rows), np.cumsum(lengths, dtype=np.int64)
         for name in ([] if self.boxes is None else [self.boxes]) + list(self._labels):
-            made[name] = regrouped(batch[name], taken, after)
+            mixed[name] = regroup_rows(batch[name], row_order, after)
         if self.instances is not None:
-            values = as_ragged(batch[self.instances])[0][taken]
+            values = as_ragged(batch[self.instances])[0][row_order]
             for row in np.flatnonzero(done).tolist():
                 values[after[row] : after[row + 1]] = np.arange(1, after[row + 1] - after[row] + 1)
-            made[self.instances] = (values, after)
-        return made
+            mixed[self.instances] = (values, after)
+        return mixed
 
 
 class _Objects:
     """The objects of a batch, by the rows of their boxes."""
 
-    def __init__(self, op: CopyPaste, batch: Any) -> None:
+    def __init__(self, op: CopyPaste, batch: Batch) -> None:
         self._mask = batch[op.mask][..., 0].astype(np.int64)
         self._values: Any = None
         self._offsets: I64 = np.zeros(len(self._mask) + 1, dtype=np.int64)
         if op.boxes is not None:
-            size, mover = np.array(self._mask.shape[1:3]), op._mover()
+            size, mover = np.array(self._mask.shape[1:3]), op._box_mover()
             values, self._offsets = as_ragged(batch[op.boxes], 4)
             self._corners = mover.corners(values, np.zeros(len(values), np.int64), size[None])
         if op.instances is not None:
@@ -333,13 +332,13 @@ class _Objects:
         return np.arange(self._offsets[sample], self._offsets[sample + 1])
 
     def mask_of(self, sample: int, rows: I64) -> Any:
-        """Where these objects are in their image; without instances, where any is."""
+        """Mask of these objects in their image; without instances, of all objects."""
         mask = self._mask[sample]
         return mask > 0 if self._values is None else (mask > 0) & np.isin(mask, self._values[rows])
 
-    def uncovered(self, sample: int, rows: I64, laid: Any, least: float) -> I64:
+    def uncovered(self, sample: int, rows: I64, laid: Any, min_visibility: float) -> I64:
         """The objects of which enough is still to be seen."""
-        kept = []
+        visible_rows = []
         for row in rows:
             if self._values is not None:
                 under = laid[self._mask[sample] == self._values[row]]
@@ -347,18 +346,18 @@ class _Objects:
                 box = np.clip(np.rint(self._corners[row]), 0, laid.shape[::-1] * 2).astype(np.int64)
                 under = laid[box[1] : box[3], box[0] : box[2]]
             seen = under.size - np.count_nonzero(under)
-            if seen > 0 and seen >= least * under.size:
-                kept.append(row)
-        return np.array(kept, dtype=np.int64)
+            if seen > 0 and seen >= min_visibility * under.size:
+                visible_rows.append(row)
+        return np.array(visible_rows, dtype=np.int64)
 
-    def numbered(self, sample: int, own: I64, source: int, theirs: I64) -> Any:
+    def numbered(self, sample: int, own_rows: I64, source: int, pasted_rows: I64) -> Any:
         """The mask of a sample's own objects and those that are laid over them, from 1 on."""
-        made = np.zeros_like(self._mask[sample])
-        for number, row in enumerate(own, 1):
-            made[self._mask[sample] == self._values[row]] = number
-        for number, row in enumerate(theirs, len(own) + 1):
-            made[self._mask[source] == self._values[row]] = number
-        return made
+        mask = np.zeros_like(self._mask[sample])
+        for number, row in enumerate(own_rows, 1):
+            mask[self._mask[sample] == self._values[row]] = number
+        for number, row in enumerate(pasted_rows, len(own_rows) + 1):
+            mask[self._mask[source] == self._values[row]] = number
+        return mask
 
 
 def _listed(names: Any) -> tuple[str, ...]:
@@ -382,9 +381,9 @@ def _corners_at(x: int, y: int, high: int, wide: int) -> list[tuple[int, int]]:
 
 def _cell(part: int, x: int, y: int, height: int, width: int) -> tuple[int, int, int, int]:
     """The quarter of the canvas that a part may be seen in."""
-    left, right = ((0, x), (x, width))[part % 2]
-    top, bottom = ((0, y), (y, height))[part // 2]
-    return left, top, right, bottom
+    x0, x1 = ((0, x), (x, width))[part % 2]
+    y0, y1 = ((0, y), (y, height))[part // 2]
+    return x0, y0, x1, y1
 
 
 def check_alpha(alpha: float) -> float:
@@ -397,13 +396,13 @@ def check_alpha(alpha: float) -> float:
 class SoftMix(MixOp):
     """Two samples in one, and labels that say how much of each: rows of class weights."""
 
-    def _classes(self, known: Known, num_classes: int | None) -> dict[str, Spec]:
-        found = {}
+    def _classes(self, outputs: OutputInfo, num_classes: int | None) -> dict[str, Spec]:
+        specs = {}
         self._sizes: dict[str, int] = {}
         for name in self._labels:
-            spec = known.spec(name, self)
+            spec = outputs.spec(name, self)
             soft = len(spec.shape) == 1 and spec.dtype is not None and spec.dtype.kind == "f"
-            count = spec.shape[0] if soft else num_classes or known.classes.get(name)
+            count = spec.shape[0] if soft else num_classes or outputs.classes.get(name)
             if spec.ragged or (not soft and spec.shape not in ((), (1,))):
                 raise OptionError(
                     f"{type(self).__name__} needs one label for each sample, not {name!r}: {spec}"
@@ -411,8 +410,8 @@ class SoftMix(MixOp):
             if count is None:
                 raise OptionError(f"say how many classes {name!r} has: {type(self).__name__}(num_classes=…)")
             self._sizes[name] = int(count)
-            found[name] = Spec(np.dtype(np.float32), (int(count),))
-        return found
+            specs[name] = Spec(np.dtype(np.float32), (int(count),))
+        return specs
 
     def _soft(self, name: str, labels: Any) -> Any:
         """Rows of class weights."""
@@ -425,25 +424,25 @@ class SoftMix(MixOp):
             raise OptionError(
                 f"there is a label {labels[wrong][0]} in {name!r}, of {self._sizes[name]} classes"
             )
-        made = np.zeros((len(labels), self._sizes[name]), np.float32)
-        made[np.arange(len(labels)), labels] = 1
-        return made
+        weights = np.zeros((len(labels), self._sizes[name]), np.float32)
+        weights[np.arange(len(labels)), labels] = 1
+        return weights
 
-    def _mixed(self, batch: Any, other: I64, part: Any) -> dict[str, Any]:
+    def _mix_soft_labels(self, batch: Batch, partners: I64, part: Any) -> dict[str, Any]:
         """Labels: ``part`` of its own, the rest of the other's."""
         weight = np.asarray(part, dtype=np.float32)[:, None]
         soft = {name: self._soft(name, batch[name]) for name in self._labels}
-        return {name: weight * one + (1 - weight) * one[other] for name, one in soft.items()}
+        return {name: weight * weights + (1 - weight) * weights[partners] for name, weights in soft.items()}
 
 
-def _drawn(alpha: float, p: float, same: bool, draws: Draws) -> tuple[I64, Any]:
-    """For each sample another of the batch, and how much it keeps of itself."""
+def _draw_partners(alpha: float, p: float, same: bool, draws: Draws) -> tuple[I64, Any]:
+    """Draw a partner of the batch for each sample, and the weight of the sample itself."""
     generator = draws.generator()
     count = len(draws)
-    other = generator.permutation(count)
+    partners = generator.permutation(count)
     part = generator.beta(alpha, alpha, 1 if same else count)
     part = np.broadcast_to(part, count)
-    return other, np.where(draws.chance(p), part, 1.0)
+    return partners, np.where(draws.chance(p), part, 1.0)
 
 
 class MixUp(SoftMix):
@@ -466,49 +465,52 @@ class MixUp(SoftMix):
         p: float = 1.0,
         same: bool = False,
     ) -> None:
-        self._take(image, boxes, labels, ())
+        self._set_names(image, boxes, labels, ())
         self.alpha, self.p, self.same = check_alpha(alpha), check_probability(p, "p"), bool(same)
         self.num_classes = num_classes
 
-    def infer_all(self, known: Known) -> dict[str, Spec]:
-        self._note(known, ("label",))
-        spec = known.spec(self.image, self)
+    def infer_all(self, outputs: OutputInfo) -> dict[str, Spec]:
+        self._set_inputs(outputs, ("label",))
+        spec = outputs.spec(self.image, self)
         if spec.numbers(self).torch:
             raise OptionError(f"MixUp needs arrays, not {spec}: put it before the step that makes tensors")
         if self.boxes is not None:
-            self._objects(known)
-            return {name: known.specs[name] for name in self.outputs}
-        return {self.image: spec, **self._classes(known, self.num_classes)}
+            self._check_objects(outputs)
+            return {name: outputs.specs[name] for name in self.outputs}
+        return {self.image: spec, **self._classes(outputs, self.num_classes)}
 
-    def _rest(self, batch: Any, other: I64, part: Any) -> dict[str, Any]:
+    def _mix_labels(self, batch: Batch, partners: I64, part: Any) -> dict[str, Any]:
         if self.boxes is None:
-            return self._mixed(batch, other, part)
+            return self._mix_soft_labels(batch, partners, part)
         # Of each sample its own, then those of the other.
-        mixed = (part < 1) & (other != np.arange(len(other)))
+        mixed = (part < 1) & (partners != np.arange(len(partners)))
         first = np.concatenate([[0], np.cumsum(1 + mixed)])
-        sources = np.repeat(np.arange(len(other)), 1 + mixed)
-        sources[first[1:][mixed] - 1] = other[mixed]
-        return {name: merged(gathered(batch[name], sources), first) for name in (self.boxes, *self._labels)}
+        sources = np.repeat(np.arange(len(partners)), 1 + mixed)
+        sources[first[1:][mixed] - 1] = partners[mixed]
+        return {
+            name: merge_samples(gather_samples(batch[name], sources), first)
+            for name in (self.boxes, *self._labels)
+        }
 
-    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
-        other, part = _drawn(self.alpha, self.p, self.same, draws)
+    def run(self, batch: Batch, ids: I64, draws: Draws) -> Batch:
+        partners, part = _draw_partners(self.alpha, self.p, self.same, draws)
         images = batch[self.image]
         weight = per_sample(part, images.ndim).astype(np.float32)
-        mixed = weight * images + (1 - weight) * images[other]
+        mixed = weight * images + (1 - weight) * images[partners]
         if images.dtype.kind in "iu":
             mixed = np.floor(mixed + 0.5)
-        return {self.image: mixed.astype(images.dtype), **self._rest(batch, other, part)}
+        return {self.image: mixed.astype(images.dtype), **self._mix_labels(batch, partners, part)}
 
-    def on_device(self, batch: Any, ids: I64, draws: Draws, tensors: Tensors) -> Any:
-        other, part = _drawn(self.alpha, self.p, self.same, draws)
+    def on_device(self, batch: Batch, ids: I64, draws: Draws, tensors: Tensors) -> Batch:
+        partners, part = _draw_partners(self.alpha, self.p, self.same, draws)
         images = batch[self.image]
         weight = tensors.send(per_sample(part, images.ndim).astype(np.float32))
-        whole = not images.dtype.is_floating_point
-        levels = images.float() if whole else images
-        mixed = weight * levels + (1 - weight) * levels[tensors.send(other)]
-        if whole:
+        is_integer = not images.dtype.is_floating_point
+        levels = images.float() if is_integer else images
+        mixed = weight * levels + (1 - weight) * levels[tensors.send(partners)]
+        if is_integer:
             mixed = (mixed + 0.5).floor()
-        return {self.image: mixed.to(images.dtype), **self._rest(batch, other, part)}
+        return {self.image: mixed.to(images.dtype), **self._mix_labels(batch, partners, part)}
 
 
 class CutMix(SoftMix):
@@ -529,50 +531,47 @@ class CutMix(SoftMix):
         num_classes: int | None = None,
         p: float = 1.0,
     ) -> None:
-        self._take(image, None, labels, masks)
+        self._set_names(image, None, labels, masks)
         self.alpha, self.p = check_alpha(alpha), check_probability(p, "p")
         self.num_classes = num_classes
 
-    def infer_all(self, known: Known) -> dict[str, Spec]:
-        self._note(known, ("label",))
-        self._images(known, whole=False)
-        same = {name: known.specs[name] for name in (self.image, *self.masks)}
-        return {**same, **self._classes(known, self.num_classes)}
+    def infer_all(self, outputs: OutputInfo) -> dict[str, Spec]:
+        self._set_inputs(outputs, ("label",))
+        self._check_images(outputs, uint8_only=False)
+        same = {name: outputs.specs[name] for name in (self.image, *self.masks)}
+        return {**same, **self._classes(outputs, self.num_classes)}
 
     def _cuts(self, size: tuple[int, int], draws: Draws) -> tuple[I64, Any, Any]:
-        """For each sample another, the box of it (left, top, right, bottom), and the part that stays."""
-        other, part = _drawn(self.alpha, self.p, False, draws)
+        """Draw a partner for each sample, the box of it to paste, and the weight of the sample itself."""
+        partners, part = _draw_partners(self.alpha, self.p, False, draws)
         height, width = size
         side = np.sqrt(1 - part)
         x, y = draws.uniform(0, width), draws.uniform(0, height)
-        left, right = np.rint(x - side * width / 2), np.rint(x + side * width / 2)
-        top, bottom = np.rint(y - side * height / 2), np.rint(y + side * height / 2)
-        box = np.stack(
-            [left.clip(0, width), top.clip(0, height), right.clip(0, width), bottom.clip(0, height)], 1
-        )
-        return other, box.astype(np.int64), 1 - area_of(box) / (height * width)
+        x0, x1 = np.rint(x - side * width / 2), np.rint(x + side * width / 2)
+        y0, y1 = np.rint(y - side * height / 2), np.rint(y + side * height / 2)
+        box = np.stack([x0.clip(0, width), y0.clip(0, height), x1.clip(0, width), y1.clip(0, height)], 1)
+        return partners, box.astype(np.int64), 1 - area_of(box) / (height * width)
 
-    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
-        other, box, part = self._cuts(batch[self.image].shape[1:3], draws)
-        made = {}
+    def run(self, batch: Batch, ids: I64, draws: Draws) -> Batch:
+        partners, box, part = self._cuts(batch[self.image].shape[1:3], draws)
+        mixed = {}
         for name in (self.image, *self.masks):
-            # Others take from what was there before.
-            made[name] = batch[name].copy()
-            for row, (left, top, right, bottom) in enumerate(box):
-                made[name][row, top:bottom, left:right] = batch[name][other[row], top:bottom, left:right]
-        return {**made, **self._mixed(batch, other, part)}
+            mixed[name] = batch[name].copy()
+            for row, (x0, y0, x1, y1) in enumerate(box):
+                mixed[name][row, y0:y1, x0:x1] = batch[name][partners[row], y0:y1, x0:x1]
+        return {**mixed, **self._mix_soft_labels(batch, partners, part)}
 
-    def on_device(self, batch: Any, ids: I64, draws: Draws, tensors: Tensors) -> Any:
+    def on_device(self, batch: Batch, ids: I64, draws: Draws, tensors: Tensors) -> Batch:
         torch, size = tensors.torch, tuple(batch[self.image].shape[1:3])
-        other, box, part = self._cuts(size, draws)
-        left, top, right, bottom = (tensors.send(per_sample(box[:, side], 4)) for side in range(4))
-        made = {}
+        partners, box, part = self._cuts(size, draws)
+        x0, y0, x1, y1 = (tensors.send(per_sample(box[:, side], 4)) for side in range(4))
+        mixed = {}
         for name in (self.image, *self.masks):
             # A mask may have been made on the CPU.
             images = tensors.send(batch[name]) if isinstance(batch[name], np.ndarray) else batch[name]
             y = torch.arange(size[0], device=images.device).view(1, -1, 1, 1)
             x = torch.arange(size[1], device=images.device).view(1, 1, -1, 1)
-            inside = (y >= top) & (y < bottom) & (x >= left) & (x < right)
-            others = signed(images)[tensors.send(other)].view(images.dtype)
-            made[name] = choose(inside, others, images)
-        return {**made, **self._mixed(batch, other, part)}
+            inside = (y >= y0) & (y < y1) & (x >= x0) & (x < x1)
+            partner_images = signed(images)[tensors.send(partners)].view(images.dtype)
+            mixed[name] = choose(inside, partner_images, images)
+        return {**mixed, **self._mix_soft_labels(batch, partners, part)}

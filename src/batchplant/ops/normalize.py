@@ -1,4 +1,4 @@
-"""Numbers and pixels around 0: (value - mean) / std, with a mean and a std that may be found in the data."""
+"""Normalize numbers and pixels, with a mean and a std that may be computed from the data; channels first."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ..data.reader import Reader
 from ..errors import DamagedError, OptionError
 from ..schema.columns import I64
 from ..storage import NOTE_ERRORS, parse_object, put_file, read_whole
-from .base import Draws, Op, Spec, Tensors
+from .base import Batch, Draws, Op, Spec, Tensors
 from .cutting import engine
-from .values import SAMPLES, moments
+from .values import FIT_SAMPLES, moments
 
 
 class Normalize(Op):
@@ -30,7 +30,7 @@ class Normalize(Op):
     def __init__(
         self, mean: float | Sequence[float], std: float | Sequence[float], dtype: Any = "float32"
     ) -> None:
-        self.mean, self.std = (np.atleast_1d(np.array(one, dtype=np.float64)) for one in (mean, std))
+        self.mean, self.std = (np.atleast_1d(np.array(numbers, dtype=np.float64)) for numbers in (mean, std))
         self.dtype = np.dtype(dtype)
         if self.dtype not in (np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64)):
             raise OptionError(f"Normalize gives float16, float32 or float64, not {self.dtype}")
@@ -44,7 +44,7 @@ class Normalize(Op):
         field: str,
         *,
         each: bool = True,
-        samples: int = SAMPLES,
+        samples: int = FIT_SAMPLES,
         dtype: Any = "float32",
     ) -> Self:
         """With mean and std of a field of images, numbers or arrays; missing values and NaN do not count.
@@ -57,18 +57,18 @@ class Normalize(Op):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """What ``save`` wrote."""
+        """Load a file that ``save`` wrote."""
         where = os.fspath(path)
         try:
-            found = parse_object(read_whole(where))
-            return cls(found["mean"], found["std"], found["dtype"])
+            stored = parse_object(read_whole(where))
+            return cls(stored["mean"], stored["std"], stored["dtype"])
         except NOTE_ERRORS as error:
             raise DamagedError(f"no mean and std: {error}", path=where) from None
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """As a JSON file, which appears when it is complete."""
-        held = {"mean": self.mean.tolist(), "std": self.std.tolist(), "dtype": self.dtype.name}
-        put_file(os.fspath(path), json.dumps({"batchplant": 1, **held}).encode())
+        content = {"mean": self.mean.tolist(), "std": self.std.tolist(), "dtype": self.dtype.name}
+        put_file(os.fspath(path), json.dumps({"batchplant": 1, **content}).encode())
 
     def infer(self, spec: Spec) -> Spec:
         if spec.dtype == np.uint8 and len(spec.shape) >= 3:
@@ -77,15 +77,17 @@ class Normalize(Op):
             raise OptionError(f"Normalize needs images or numbers, not {spec}")
         elif len(self.mean) not in (1, spec.shape[-1] if spec.shape else 1):
             raise OptionError(f"Normalize has {len(self.mean)} means, and they do not fit {spec}")
-        return spec.but(dtype=self.dtype)
+        return spec.replace(dtype=self.dtype)
 
     def _check_images(self, spec: Spec) -> None:
         # Clips are images below each other.
-        channels = spec.but(shape=spec.shape[-3:]).channels(self, unequal=True)
+        channels = spec.replace(shape=spec.shape[-3:]).channels(self, unequal=True)
         if channels != len(self.mean):
             raise OptionError(f"Normalize needs uint8 images of {len(self.mean)} channels, not {spec}")
         if ((self.mean > 0) & (self.mean < 1)).all():
-            mean, std = (", ".join(f"{255 * one:.6g}" for one in many) for many in (self.mean, self.std))
+            mean, std = (
+                ", ".join(f"{255 * number:.6g}" for number in many) for many in (self.mean, self.std)
+            )
             warnings.warn(
                 "Normalize has means below 1, and the levels of images are from 0 to 255: multiply means "
                 f"and stds by 255, Normalize(({mean}), ({std}))",
@@ -96,9 +98,9 @@ class Normalize(Op):
         """The value of every level in every channel."""
         return ((np.arange(256)[:, None] - self.mean) / self.std).astype(self.dtype)
 
-    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+    def run(self, batch: Batch, ids: I64, draws: Draws) -> Batch:
         if isinstance(batch, list):
-            return [self.run(one[None], ids, draws)[0] for one in batch]
+            return [self.run(image[None], ids, draws)[0] for image in batch]
         if isinstance(batch, tuple):
             return self.run(batch[0], ids, draws), batch[1]
         if batch.dtype != np.uint8 or batch.ndim < 4:
@@ -106,22 +108,22 @@ class Normalize(Op):
             return ((batch.astype(np.float64) - mean) / std).astype(self.dtype)
         return self.pixels(batch, np.empty(batch.shape, dtype=self.dtype))
 
-    def pixels(self, batch: Any, out: Any, plane: int = 0) -> Any:
+    def pixels(self, batch: Batch, out: Any, plane: int = 0) -> Any:
         """Images of uint8, into ``out``; ``plane``: the pixels of each, whose channels shall come first."""
         # As whole numbers of that size: they are only copied.
-        whole = np.dtype(f"u{self.dtype.itemsize}")
+        bits = np.dtype(f"u{self.dtype.itemsize}")
         tables = np.ascontiguousarray(self.table().T)
         levels = np.ascontiguousarray(batch).reshape(-1)
-        _native.look_up(levels, tables.view(whole), out.reshape(-1).view(whole), plane, engine())
+        _native.look_up(levels, tables.view(bits), out.reshape(-1).view(bits), plane, engine())
         return out
 
-    def on_device(self, batch: Any, ids: I64, draws: Draws, tensors: Tensors) -> Any:
+    def on_device(self, batch: Batch, ids: I64, draws: Draws, tensors: Tensors) -> Batch:
         mean, std = tensors.send(self.mean), tensors.send(self.std)
         return ((batch.float() - mean) / std).to(getattr(tensors.torch, self.dtype.name))
 
 
 class NormalizedPlanes(Op):
-    """What the plan makes of Normalize and a ChannelsFirst behind it."""
+    """Normalize and ChannelsFirst in one pass; the plan puts it in place of both."""
 
     def __init__(self, normalize: Normalize) -> None:
         self._normalize, self._first = normalize, ChannelsFirst()
@@ -132,18 +134,18 @@ class NormalizedPlanes(Op):
     def infer(self, spec: Spec) -> Spec:
         return self._first.infer(self._normalize.infer(spec))
 
-    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+    def run(self, batch: Batch, ids: I64, draws: Draws) -> Batch:
         if isinstance(batch, list):
-            return [self.run(one[None], ids, draws)[0] for one in batch]
+            return [self.run(image[None], ids, draws)[0] for image in batch]
         if batch.dtype != np.uint8:
             return self._first.run(self._normalize.run(batch, ids, draws), ids, draws)
         count, height, width, channels = batch.shape
         out = np.empty((count, channels, height, width), dtype=self._normalize.dtype)
         return self._normalize.pixels(batch, out, height * width)
 
-    def on_device(self, batch: Any, ids: I64, draws: Draws, tensors: Tensors) -> Any:
-        made = self._normalize.on_device(batch, ids, draws, tensors)
-        return self._first.on_device(made, ids, draws, tensors)
+    def on_device(self, batch: Batch, ids: I64, draws: Draws, tensors: Tensors) -> Batch:
+        normalized = self._normalize.on_device(batch, ids, draws, tensors)
+        return self._first.on_device(normalized, ids, draws, tensors)
 
 
 class ChannelsFirst(Op):
@@ -151,12 +153,12 @@ class ChannelsFirst(Op):
 
     def infer(self, spec: Spec) -> Spec:
         channels = spec.channels(self, unequal=True)
-        return spec.but(shape=(channels, *spec.shape[:2]), channels_first=True)
+        return spec.replace(shape=(channels, *spec.shape[:2]), channels_first=True)
 
-    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+    def run(self, batch: Batch, ids: I64, draws: Draws) -> Batch:
         if isinstance(batch, list):
-            return [self.run(one[None], ids, draws)[0] for one in batch]
+            return [self.run(image[None], ids, draws)[0] for image in batch]
         return np.ascontiguousarray(np.moveaxis(batch, -1, 1))
 
-    def on_device(self, batch: Any, ids: I64, draws: Draws, tensors: Tensors) -> Any:
+    def on_device(self, batch: Batch, ids: I64, draws: Draws, tensors: Tensors) -> Batch:
         return batch.permute(0, 3, 1, 2).contiguous()

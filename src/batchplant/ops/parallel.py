@@ -1,4 +1,4 @@
-"""Run something for each cell of a batch, in threads."""
+"""Threads and processes that ops run in."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 
 from ..errors import DataError, OptionError, WorkerError
 from ..order import default_threads
-from .base import CellErrors, Op, RowError
+from .base import Batch, CellErrors, Op, RowError
 
 Result = TypeVar("Result")
 
@@ -41,10 +41,10 @@ class Threads:
         return {"workers": self.workers, "_pools": {}}
 
     def each(self, count: int, function: Callable[[int], Result]) -> list[Result]:
-        """``function(row)`` of every row. Those that raise a DataError are told together, as CellErrors."""
+        """``function(row)`` of every row. Collects DataErrors and raises them together, as CellErrors."""
         errors: dict[int, DataError] = {}
 
-        def one(row: int) -> Any:
+        def run_row(row: int) -> Any:
             try:
                 return function(row)
             except DataError as error:
@@ -53,12 +53,12 @@ class Threads:
                 return None
 
         workers = min(count, self.workers or default_threads())
-        found: list[Result] = list(
-            map(one, range(count)) if workers < 2 else self._pool().map(one, range(count))
+        results: list[Result] = list(
+            map(run_row, range(count)) if workers < 2 else self._pool().map(run_row, range(count))
         )
         if errors:
             raise CellErrors(errors)
-        return found
+        return results
 
     def close(self) -> None:
         """End the threads; they are started again if they are needed."""
@@ -75,11 +75,13 @@ class Threads:
         return pool
 
 
-# Of an array in shared memory: as NumPy and vector instructions like it.
-ALIGNED = 64
-# Seconds after which a worker that says nothing is looked at.
-PATIENCE = 1.0
-GUARD = 'is what your script does under `if __name__ == "__main__":`? Workers import the script, too'
+# Alignment of arrays in shared memory, for vector instructions.
+ALIGNMENT_BYTES = 64
+# A worker that has not answered for this long is checked.
+POLL_SECONDS = 1.0
+MAIN_GUARD_HINT = (
+    'is what your script does under `if __name__ == "__main__":`? Workers import the script, too'
+)
 
 
 class Shared:
@@ -113,11 +115,11 @@ def send(connection: Connection, shared: Shared, value: Any) -> None:
     """Give a value to the other side: arrays through shared memory, everything else pickled."""
     buffers: list[pickle.PickleBuffer] = []
     data = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
-    parts = [one.raw() for one in buffers]
+    parts = [buffer.raw() for buffer in buffers]
     starts, end = [], 0
     for part in parts:
         starts.append(end)
-        end += -(-part.nbytes // ALIGNED) * ALIGNED
+        end += -(-part.nbytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
     # Arrays may be empty.
     if end:
         memory = shared.view(end)
@@ -128,7 +130,7 @@ def send(connection: Connection, shared: Shared, value: Any) -> None:
 
 
 def receive(connection: Connection, shared: Shared) -> Any:
-    """What the other side gave, with arrays of its own."""
+    """Receive a value that the other side sent, with arrays of its own."""
     data, places, end = pickle.loads(connection.recv_bytes())
     memory = shared.view(end) if end else memoryview(b"")
     return pickle.loads(data, buffers=[bytearray(memory[start : start + size]) for start, size in places])
@@ -138,29 +140,29 @@ def receive(connection: Connection, shared: Shared) -> Any:
 
 
 def work(connection: Connection) -> None:
-    """The life of a worker: an op and two memories come, then parts of batches, until nobody sends any."""
+    """Main function of a worker: receive an op and two memories, then run batches until the parent closes."""
     # Ctrl-C is for the parent, which ends its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
     threading.Thread(target=_watch, args=(connection.fileno(),), daemon=True).start()
     # The parent is gone, or has no use for us.
     with contextlib.suppress(EOFError, ConnectionError):
-        given, made = (Shared(reduction.recv_handle(connection)) for _ in range(2))
+        inputs, outputs = (Shared(reduction.recv_handle(connection)) for _ in range(2))
         encoded = connection.recv_bytes()
         try:
             op: Op = pickle.loads(encoded)
         except Exception as error:
-            send(connection, made, _told(error))
+            send(connection, outputs, _portable(error))
             return
-        send(connection, made, None)
+        send(connection, outputs, None)
         while True:
-            batch, ids, draws = receive(connection, given)
+            batch, ids, draws = receive(connection, inputs)
             try:
-                found = op.run(batch, ids, draws)
+                result = op.run(batch, ids, draws)
                 del batch
-                send(connection, made, (found, None))
+                send(connection, outputs, (result, None))
             except Exception as error:
-                send(connection, made, (None, _told(error)))
+                send(connection, outputs, (None, _portable(error)))
 
 
 def _watch(socket: int) -> None:
@@ -171,7 +173,7 @@ def _watch(socket: int) -> None:
     os._exit(0)
 
 
-def _told(error: Exception) -> tuple[Exception, str]:
+def _portable(error: Exception) -> tuple[Exception, str]:
     """An exception that the parent can unpickle, and the traceback as text."""
     inner = error.error if isinstance(error, RowError) else error
     text = "".join(traceback.format_exception(inner))
@@ -190,35 +192,35 @@ class Worker:
     """One process, as its parent sees it. One thread at a time uses it."""
 
     def __init__(self, op: Op, context: Any, starting: threading.Lock) -> None:
-        # Whether it was asked for something that it did not give yet.
-        self.what, self.asked = repr(op), True
+        # Busy until it has answered.
+        self.op_name, self.busy = repr(op), True
         ours, theirs = context.Pipe()
-        self.connection, self.given, self.made = ours, Shared.make(), Shared.make()
+        self.connection, self.inputs, self.outputs = ours, Shared.make(), Shared.make()
         self.process = context.Process(target=work, args=(theirs,), name="batchplant-worker", daemon=True)
         try:
             with starting, _without_ctrl_c():
                 self.process.start()
             theirs.close()
-            for shared in (self.given, self.made):
+            for shared in (self.inputs, self.outputs):
                 reduction.send_handle(ours, shared.file, self.process.pid)
             ours.send_bytes(pickle.dumps(op))
             problem = self._answer()
         except (OSError, EOFError, RuntimeError) as error:
             self.end()
             why = error.message if isinstance(error, WorkerError) else repr(error)
-            raise WorkerError(f"no worker process can be started: {why}; {GUARD}") from None
+            raise WorkerError(f"no worker process can be started: {why}; {MAIN_GUARD_HINT}") from None
         if problem is not None:
             self.end()
-            raise WorkerError(f"a worker process cannot load {self.what}: {problem[0]}\n{problem[1]}")
+            raise WorkerError(f"a worker process cannot load {self.op_name}: {problem[0]}\n{problem[1]}")
 
-    def run(self, *given: Any) -> Any:
-        """What the op makes of (batch, ids, draws)."""
-        self.asked = True
+    def run(self, *arguments: Any) -> Batch:
+        """Run the op on (batch, ids, draws)."""
+        self.busy = True
         try:
-            send(self.connection, self.given, given)
+            send(self.connection, self.inputs, arguments)
         except OSError:
-            raise WorkerError(f"a worker process died while it ran {self.what}: {self._why()}") from None
-        found, problem = self._answer()
+            raise WorkerError(f"a worker process died while it ran {self.op_name}: {self._why()}") from None
+        result, problem = self._answer()
         if problem is not None:
             error, text = problem
             inner = error.error if isinstance(error, RowError) else error
@@ -229,24 +231,24 @@ class Worker:
             finally:
                 # Else its traceback would hold it.
                 del error, inner, problem
-        return found
+        return result
 
     def _answer(self) -> Any:
         try:
             # Its socket may be held open by processes that it started.
-            while not self.connection.poll(PATIENCE):
+            while not self.connection.poll(POLL_SECONDS):
                 if not self.process.is_alive():
                     raise EOFError
                 os.kill(self.process.pid, 0)
-            found = receive(self.connection, self.made)
-            self.asked = False
-            return found
+            answer = receive(self.connection, self.outputs)
+            self.busy = False
+            return answer
         except (EOFError, OSError):
-            raise WorkerError(f"a worker process died while it ran {self.what}: {self._why()}") from None
+            raise WorkerError(f"a worker process died while it ran {self.op_name}: {self._why()}") from None
 
     def _why(self) -> str:
-        """How it ended."""
-        self.process.join(PATIENCE)
+        """Describe how the process ended."""
+        self.process.join(POLL_SECONDS)
         code = self.process.exitcode
         if code is None or code >= 0:
             return "it ended" if code is None else f"it ended with exit code {code}"
@@ -254,15 +256,15 @@ class Worker:
         return f"signal {-code} ({signal.Signals(-code).name}) ended it{hint}"
 
     def end(self) -> None:
-        """Kill it. What it shares with us stays while anybody uses it: a thread may wait for an answer."""
+        """Kill it. Shared memory stays while it is in use: a thread may wait for an answer."""
         if self.process.pid is not None:
             self.process.kill()
-            self.process.join(PATIENCE)
+            self.process.join(POLL_SECONDS)
 
 
 @contextlib.contextmanager
 def _without_ctrl_c() -> Iterator[None]:
-    """What is started here does not hear of Ctrl-C before it can say that it does not want to."""
+    """Block SIGINT while a process starts, until it ignores the signal itself."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
         yield
@@ -280,7 +282,7 @@ class Processes:
     def _reset(self) -> None:
         self._process, self._closed = os.getpid(), False
         self._idle: queue.LifoQueue[Worker | None] = queue.LifoQueue()
-        # A place for each that can be started yet.
+        # None stands for a worker that can still be started.
         for _ in range(self._workers):
             self._idle.put(None)
         self._all: list[Worker] = []
@@ -294,8 +296,8 @@ class Processes:
         self.__dict__.update(state)
         self._reset()
 
-    def run(self, *given: Any) -> Any:
-        """What the op makes of (batch, ids, draws), in one of the processes."""
+    def run(self, *arguments: Any) -> Batch:
+        """Run the op on (batch, ids, draws) in one of the processes."""
         if self._process != os.getpid():
             # Those are the parent's.
             self._reset()
@@ -305,14 +307,14 @@ class Processes:
                 worker = Worker(self._op, _context(), self._starting)
                 self._all.append(worker)
             if self._closed:
-                # Whoever closed it may not have seen ours.
+                # The thread that closed it may have missed this worker.
                 _end(self._all, self._process)
                 raise WorkerError(f"the loader was closed while {self._op!r} ran")
             assert worker is not None
-            return worker.run(*given)
+            return worker.run(*arguments)
         finally:
             # It died, or Ctrl-C came: then its answer would be taken for that to the next question.
-            if worker is not None and worker.asked:
+            if worker is not None and worker.busy:
                 worker.end()
                 with contextlib.suppress(ValueError):
                     self._all.remove(worker)
@@ -343,7 +345,7 @@ def _context() -> Any:
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
     server = getattr(forkserver, "_forkserver", None)
-    # Imported once, by the server that forks the workers; unless somebody else says what it imports.
+    # Imported once, by the server that forks the workers, unless the user chose its imports.
     if getattr(server, "_preload_modules", None) == ["__main__"]:
         context.set_forkserver_preload(["__main__", __name__])
     return context

@@ -15,7 +15,7 @@ import numpy as np
 from ..errors import OptionError
 from ..order.keyed import whole
 from ..schema.columns import I64
-from .base import F64, Draws, Spec, Tensors
+from .base import F64, Batch, Draws, Spec, Tensors
 from .changes import AMOUNTS, Change, Changes, change, change_on_device, mix_changed
 from .colour import FillOp
 from .geometry import I32, Motion
@@ -37,37 +37,37 @@ class Choice(NamedTuple):
 
 
 def _only(values: F64, sizes: I32) -> F64:
-    made = np.zeros((len(values), AMOUNTS))
-    made[:, 0] = values
-    return made
+    amounts = np.zeros((len(values), AMOUNTS))
+    amounts[:, 0] = values
+    return amounts
 
 
 def _from_one(values: F64, sizes: I32) -> F64:
     return _only(1 + values, sizes)
 
 
-def _moved(values: F64, **parts: Any) -> F64:
-    made = np.zeros((len(values), AMOUNTS))
-    made[:, 0] = made[:, 4] = 1
+def _affine(values: F64, **parts: Any) -> F64:
+    matrix = np.zeros((len(values), AMOUNTS))
+    matrix[:, 0] = matrix[:, 4] = 1
     for name, part in parts.items():
-        made[:, "abcdef".index(name)] = part
-    return made
+        matrix[:, "abcdef".index(name)] = part
+    return matrix
 
 
 def _shear_x(values: F64, sizes: I32) -> F64:
-    return _moved(values, b=values)
+    return _affine(values, b=values)
 
 
 def _shear_y(values: F64, sizes: I32) -> F64:
-    return _moved(values, d=values)
+    return _affine(values, d=values)
 
 
 def _translate_x(values: F64, sizes: I32) -> F64:
-    return _moved(values, c=-np.trunc(values))
+    return _affine(values, c=-np.trunc(values))
 
 
 def _translate_y(values: F64, sizes: I32) -> F64:
-    return _moved(values, f=-np.trunc(values))
+    return _affine(values, f=-np.trunc(values))
 
 
 def _translate_x_part(values: F64, sizes: I32) -> F64:
@@ -84,12 +84,12 @@ def _rotate(values: F64, sizes: I32) -> F64:
     # As Pillow rounds them.
     cos, sin = np.round(np.cos(angle), 15), np.round(np.sin(angle), 15)
     x, y = sizes[:, 1] / 2, sizes[:, 0] / 2
-    return _moved(values, a=cos, b=sin, c=-cos * x - sin * y + x, d=-sin, e=cos, f=sin * x - cos * y + y)
+    return _affine(values, a=cos, b=sin, c=-cos * x - sin * y + x, d=-sin, e=cos, f=sin * x - cos * y + y)
 
 
 def _choices(bins: int, *, shear: float, translate: float, part: bool, rotate: float, enhance: float,
              bits: tuple[int, int]) -> list[Choice]:  # fmt: skip
-    """What all policies draw from. ``translate``: in pixels, or as a ``part`` of the side.
+    """Choices of a policy. ``translate``: in pixels, or as a ``part`` of the side.
 
     ``bits``: from how many posterising goes, and by how many down.
     """
@@ -98,7 +98,7 @@ def _choices(bins: int, *, shear: float, translate: float, part: bool, rotate: f
         return np.linspace(0.0, end, bins)
 
     across, down = (_translate_x_part, _translate_y_part) if part else (_translate_x, _translate_y)
-    kept = bits[0] - np.round(np.arange(bins) / ((bins - 1) / bits[1]))
+    bit_counts = bits[0] - np.round(np.arange(bins) / ((bins - 1) / bits[1]))
     return [
         Choice(Change.NONE, np.zeros(bins), False, _only),
         Choice(Change.AFFINE, line(shear), True, _shear_x),
@@ -110,7 +110,7 @@ def _choices(bins: int, *, shear: float, translate: float, part: bool, rotate: f
         Choice(Change.SATURATION, line(enhance), True, _from_one),
         Choice(Change.CONTRAST, line(enhance), True, _from_one),
         Choice(Change.SHARPNESS, line(enhance), True, _from_one),
-        Choice(Change.POSTERIZE, kept, False, _only),
+        Choice(Change.POSTERIZE, bit_counts, False, _only),
         Choice(Change.SOLARIZE, np.linspace(255.0, 0.0, bins), False, _only),
         Choice(Change.AUTOCONTRAST, np.zeros(bins), False, _only),
         Choice(Change.EQUALIZE, np.zeros(bins), False, _only),
@@ -125,8 +125,7 @@ class Policy(FillOp):
 
     filter: str
     _list: list[Choice]
-    # Whether it runs on masks.
-    _masks = False
+    _on_masks = False
 
     def __init__(self, fill: int | Sequence[int], filter: str, share: str | None) -> None:
         if filter not in FILTERS:
@@ -140,7 +139,7 @@ class Policy(FillOp):
             )
         return spec
 
-    def _drawn(self, made: Changes, step: int, sizes: I32, draws: Draws, bins: Any = None) -> None:
+    def _draw_step(self, changes: Changes, step: int, sizes: I32, draws: Draws, bins: Any = None) -> None:
         """Draw one change for each sample; ``bins``: its magnitudes, else any."""
         number = draws.integers(len(self._list))
         bins = draws.integers(len(self._list[0].magnitudes)) if bins is None else bins
@@ -149,37 +148,37 @@ class Policy(FillOp):
         for n in np.unique(number):
             choice, rows = self._list[n], np.flatnonzero(number == n)
             values = choice.magnitudes[bins[rows]] * (sign[rows] if choice.signed else 1.0)
-            made.codes[rows, step] = choice.change
-            made.amounts[rows, step] = choice.amounts(values, sizes[rows])
+            changes.codes[rows, step] = choice.change
+            changes.amounts[rows, step] = choice.amounts(values, sizes[rows])
 
     def of_masks(self) -> Policy:
-        """This, for masks, which are moved as their images are, and keep their values."""
-        made = copy.copy(self)
-        made.filter, made._masks = "nearest", True
-        return made
+        """Return the policy for masks, which move as their images do and keep their values."""
+        mask_policy = copy.copy(self)
+        mask_policy.filter, mask_policy._on_masks = "nearest", True
+        return mask_policy
 
     def changes(self, sizes: I32, draws: Draws) -> Changes:
-        """What is done to images of these sizes, (height, width)."""
+        """Draw the changes of images of these sizes, (height, width)."""
         raise NotImplementedError
 
-    def _made(self, batch: Any, draws: Draws) -> Changes:
-        found = self.changes(_sizes(batch), draws)
-        if self._masks:
-            found.codes[found.codes != Change.AFFINE] = Change.NONE
-        return found
+    def _draw_changes(self, batch: Batch, draws: Draws) -> Changes:
+        changes = self.changes(_sizes(batch), draws)
+        if self._on_masks:
+            changes.codes[changes.codes != Change.AFFINE] = Change.NONE
+        return changes
 
     def move(self, sizes: I32, draws: Draws) -> Motion | None:
         return self.changes(np.asarray(sizes), draws).motion(sizes)
 
-    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
-        return change(batch, self._made(batch, draws), self.fill, self.filter == "bilinear")
+    def run(self, batch: Batch, ids: I64, draws: Draws) -> Batch:
+        return change(batch, self._draw_changes(batch, draws), self.fill, self.filter == "bilinear")
 
-    def on_device(self, batch: Any, ids: I64, draws: Draws, tensors: Tensors) -> Any:
-        made = self._made(batch, draws)
-        return change_on_device(batch, made, tensors, self.fill, self.filter == "bilinear")
+    def on_device(self, batch: Batch, ids: I64, draws: Draws, tensors: Tensors) -> Batch:
+        changes = self._draw_changes(batch, draws)
+        return change_on_device(batch, changes, tensors, self.fill, self.filter == "bilinear")
 
 
-def _sizes(batch: Any) -> I32:
+def _sizes(batch: Batch) -> I32:
     return np.broadcast_to(np.array(batch.shape[1:3], dtype=np.int32), (len(batch), 2))
 
 
@@ -209,10 +208,10 @@ class RandAugment(Policy):
         )  # fmt: skip
 
     def changes(self, sizes: I32, draws: Draws) -> Changes:
-        made = Changes.none(len(sizes), self.num_ops)
+        changes = Changes.none(len(sizes), self.num_ops)
         for step in range(self.num_ops):
-            self._drawn(made, step, sizes, draws, self.magnitude)
-        return made
+            self._draw_step(changes, step, sizes, draws, self.magnitude)
+        return changes
 
 
 class TrivialAugment(Policy):
@@ -234,9 +233,9 @@ class TrivialAugment(Policy):
         )  # fmt: skip
 
     def changes(self, sizes: I32, draws: Draws) -> Changes:
-        made = Changes.none(len(sizes), 1)
-        self._drawn(made, 0, sizes, draws)
-        return made
+        changes = Changes.none(len(sizes), 1)
+        self._draw_step(changes, 0, sizes, draws)
+        return changes
 
 
 class AugMix(Policy):
@@ -273,52 +272,52 @@ class AugMix(Policy):
         every = _choices(
             self._BINS, shear=0.3, translate=1 / 3, part=True, rotate=30.0, enhance=0.9, bits=(4, 4)
         )
-        self._list = [one for one in every[1:] if all_ops or one.amounts is not _from_one]
+        self._list = [choice for choice in every[1:] if all_ops or choice.amounts is not _from_one]
 
     def chains(self, sizes: I32, draws: Draws) -> tuple[list[Changes], F64]:
         """The changes of every chain, and the weights: (n, 1 + chains), that of the image first."""
-        rest = _dirichlet(self.alpha, 2, draws)
+        shares = _dirichlet(self.alpha, 2, draws)
         weights = np.concatenate(
-            [rest[:, :1], rest[:, 1:] * _dirichlet(self.alpha, self.mixture_width, draws)], axis=1
+            [shares[:, :1], shares[:, 1:] * _dirichlet(self.alpha, self.mixture_width, draws)], axis=1
         )
-        found = []
+        chains = []
         for _ in range(self.mixture_width):
-            made = Changes.none(len(sizes), self.chain_depth or self._DEEPEST)
+            chain = Changes.none(len(sizes), self.chain_depth or self._DEEPEST)
             deep = 1 + draws.integers(self._DEEPEST)
-            for step in range(made.codes.shape[1]):
-                self._drawn(made, step, sizes, draws, draws.integers(self.severity))
+            for step in range(chain.codes.shape[1]):
+                self._draw_step(chain, step, sizes, draws, draws.integers(self.severity))
                 if self.chain_depth is None:
-                    made.codes[step >= deep, step] = Change.NONE
-            found.append(made)
-        return found, weights
+                    chain.codes[step >= deep, step] = Change.NONE
+            chains.append(chain)
+        return chains, weights
 
     def move(self, sizes: I32, draws: Draws) -> None:
         return None
 
-    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
-        if self._masks:
+    def run(self, batch: Batch, ids: I64, draws: Draws) -> Batch:
+        if self._on_masks:
             return batch
         chains, weights = self.chains(_sizes(batch), draws)
         return mix_changed(batch, chains, weights, self.fill, self.filter == "bilinear")
 
-    def on_device(self, batch: Any, ids: I64, draws: Draws, tensors: Tensors) -> Any:
-        if self._masks:
+    def on_device(self, batch: Batch, ids: I64, draws: Draws, tensors: Tensors) -> Batch:
+        if self._on_masks:
             return batch
         chains, weights = self.chains(_sizes(batch), draws)
         sums = tensors.send(weights[:, 0].reshape(-1, 1, 1, 1)) * batch.float()
-        for number, made in enumerate(chains):
-            changed = change_on_device(batch, made, tensors, self.fill, self.filter == "bilinear")
+        for number, chain in enumerate(chains):
+            changed = change_on_device(batch, chain, tensors, self.fill, self.filter == "bilinear")
             sums += tensors.send(weights[:, number + 1].reshape(-1, 1, 1, 1)) * changed.float()
         return sums.clamp(0, 255).to(batch.dtype)
 
 
 def _dirichlet(alpha: float, parts: int, draws: Draws) -> F64:
     """(n, parts), each row adding up to one."""
-    found = np.stack([_gamma(alpha, draws) for _ in range(parts)], axis=1)
-    total = found.sum(axis=1, keepdims=True)
+    gammas = np.stack([_gamma(alpha, draws) for _ in range(parts)], axis=1)
+    total = gammas.sum(axis=1, keepdims=True)
     # Where alpha is so small that all are zero, one of them has it all.
-    found[:, :1] += total == 0
-    sums: F64 = found / found.sum(axis=1, keepdims=True)
+    gammas[:, :1] += total == 0
+    sums: F64 = gammas / gammas.sum(axis=1, keepdims=True)
     return sums
 
 
@@ -332,6 +331,6 @@ def _gamma(alpha: float, draws: Draws) -> F64:
     normal = np.sqrt(-2 * np.log(radius)) * np.cos(2 * np.pi * angle)
     root = 1 + normal / np.sqrt(9 * third)
     cube = np.maximum(root, 1e-9) ** 3
-    taken = (root > 0) & (np.log(height) < 0.5 * normal**2 + third * (1 - cube + np.log(cube)))
-    found: F64 = third * np.take_along_axis(cube, taken.argmax(axis=1)[:, None], axis=1)[:, 0]
-    return found if alpha >= 1 else found * unit[:, -1] ** (1 / alpha)
+    accepted = (root > 0) & (np.log(height) < 0.5 * normal**2 + third * (1 - cube + np.log(cube)))
+    gamma: F64 = third * np.take_along_axis(cube, accepted.argmax(axis=1)[:, None], axis=1)[:, 0]
+    return gamma if alpha >= 1 else gamma * unit[:, -1] ** (1 / alpha)

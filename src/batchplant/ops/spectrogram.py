@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,17 +13,17 @@ from .. import _native
 from ..errors import DecodeError, OptionError
 from ..schema.columns import I64, starts_of
 from .audio import check_sound, time_axis
-from .base import F64, CellErrors, Draws, Op, Spec, Tensors, check_probability
+from .base import F64, Batch, CellErrors, Draws, Op, Spec, Tensors, check_probability
 from .parallel import Threads
 
 LOGS = (None, "db", "natural")
 SCALES = ("htk", "slaney")
-# Below it there is silence: nothing has a logarithm of minus infinity.
-LEAST = 1e-10
+# Silence: no logarithm is minus infinity.
+MIN_POWER = 1e-10
 
 
 class Spectrogram(Op):
-    """How strong every frequency is in windows of a sound, ``hop_length`` frames apart: float32.
+    """Strength of every frequency in windows of a sound, ``hop_length`` frames apart: float32.
 
     A sound (frames,) becomes (bins, windows), one of (frames, channels) becomes (channels, bins, windows);
     a ragged batch stays one, with time first: (windows, bins), or (windows, channels, bins). n_fft: length of
@@ -47,10 +46,10 @@ class Spectrogram(Op):
         top_db: float | None = None,
         workers: int | None = None,
     ) -> None:
-        self.n_fft = _whole("n_fft", n_fft, 2)
-        self.win_length = self.n_fft if win_length is None else _whole("win_length", win_length)
+        self.n_fft = _check_integer("n_fft", n_fft, 2)
+        self.win_length = self.n_fft if win_length is None else _check_integer("win_length", win_length)
         self.hop_length = (
-            max(1, self.win_length // 2) if hop_length is None else _whole("hop_length", hop_length)
+            max(1, self.win_length // 2) if hop_length is None else _check_integer("hop_length", hop_length)
         )
         self.power, self.center, self.log, self.top_db = float(power), bool(center), log, top_db
         self.workers = workers
@@ -66,21 +65,21 @@ class Spectrogram(Op):
 
     @property
     def rows(self) -> int:
-        """How many numbers a window becomes."""
+        """Numbers for each window."""
         return self.n_fft // 2 + 1
 
     def filters(self) -> F64 | None:
-        """Which sums of bins the rows are, (bins, rows); None: the bins themselves."""
+        """Weights of bins in rows, (bins, rows); None: rows are the bins."""
         return None
 
     @functools.cached_property
     def _window(self) -> npt.NDArray[np.float32]:
-        found = np.zeros(self.n_fft, dtype=np.float32)
+        window = np.zeros(self.n_fft, dtype=np.float32)
         first = (self.n_fft - self.win_length) // 2
         # Periodic: the first point of the next window would be 0 again.
         turns = 2 * np.pi * np.arange(self.win_length) / self.win_length
-        found[first : first + self.win_length] = 0.5 - 0.5 * np.cos(turns)
-        return found
+        window[first : first + self.win_length] = 0.5 - 0.5 * np.cos(turns)
+        return window
 
     @functools.cached_property
     def _spectra(self) -> _native.Spectrogram:
@@ -89,9 +88,9 @@ class Spectrogram(Op):
         if filters is None:
             parts = none, none, none.astype(np.float32)
         else:
-            some = filters != 0
-            firsts = np.where(some.any(axis=0), some.argmax(axis=0), 0)
-            ends = np.where(some.any(axis=0), len(some) - some[::-1].argmax(axis=0), 0)
+            nonzero = filters != 0
+            firsts = np.where(nonzero.any(axis=0), nonzero.argmax(axis=0), 0)
+            ends = np.where(nonzero.any(axis=0), len(nonzero) - nonzero[::-1].argmax(axis=0), 0)
             runs = zip(firsts, ends, filters.T, strict=True)
             weights = [row[first:end] for first, end, row in runs]
             parts = firsts, starts_of(ends - firsts), np.concatenate(weights).astype(np.float32)
@@ -112,24 +111,24 @@ class Spectrogram(Op):
         return Spec(np.dtype(np.float32), (*channels, self.rows, count))
 
     def _too_short(self, length: int) -> str:
-        least = self.n_fft // 2 + 1 if self.center else self.n_fft
-        return f"a sound of {length} frames is too short for n_fft={self.n_fft}, which needs {least}"
+        min_frames = self.n_fft // 2 + 1 if self.center else self.n_fft
+        return f"a sound of {length} frames is too short for n_fft={self.n_fft}, which needs {min_frames}"
 
-    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+    def run(self, batch: Batch, ids: I64, draws: Draws) -> Batch:
         return self._run_ragged(*batch) if isinstance(batch, tuple) else self._run_dense(batch)
 
-    def _run_dense(self, batch: Any) -> Any:
+    def _run_dense(self, batch: Batch) -> Any:
         axis = time_axis(batch.shape[1:]) + 1
         sounds = np.moveaxis(batch, axis, -1)
         out = np.empty((*sounds.shape[:-1], self.rows, self._spectra.frames(sounds.shape[-1])), np.float32)
 
-        def one(row: int) -> None:
+        def transform(row: int) -> None:
             signals = np.ascontiguousarray(sounds[row], dtype=np.float32).reshape(-1, sounds.shape[-1])
-            place = out[row].reshape(len(signals), *out.shape[-2:])
-            self._spectra.run(signals, place)
-            self._take_log(place)
+            spectra = out[row].reshape(len(signals), *out.shape[-2:])
+            self._spectra.run(signals, spectra)
+            self._take_log(spectra)
 
-        self._threads.each(len(batch), one)
+        self._threads.each(len(batch), transform)
         return out
 
     def _run_ragged(self, values: Any, offsets: I64) -> Any:
@@ -142,22 +141,22 @@ class Spectrogram(Op):
         starts = starts_of(counts)
         out = np.empty((int(starts[-1]), *values.shape[1:], self.rows), dtype=np.float32)
 
-        def one(row: int) -> None:
+        def transform(row: int) -> None:
             signals = np.ascontiguousarray(values[offsets[row] : offsets[row + 1]].T, dtype=np.float32)
-            place = out[starts[row] : starts[row + 1]]
+            spectra = out[starts[row] : starts[row + 1]]
             signals = signals.reshape(-1, signals.shape[-1])
-            spread = place.reshape(len(place), -1, self.rows)
+            spread = spectra.reshape(len(spectra), -1, self.rows)
             self._spectra.run(signals, spread.transpose(1, 2, 0))
-            self._take_log(place)
+            self._take_log(spectra)
 
-        self._threads.each(len(counts), one)
+        self._threads.each(len(counts), transform)
         return out, starts
 
     def _take_log(self, spectra: Any) -> None:
-        """Of one sound, in place."""
+        """Take the logarithm of one sound in place."""
         if self.log is None:
             return
-        np.log(np.maximum(spectra, LEAST, out=spectra), out=spectra)
+        np.log(np.maximum(spectra, MIN_POWER, out=spectra), out=spectra)
         if self.log == "db":
             spectra *= np.float32(self._decibels)
             if self.top_db is not None and spectra.size:
@@ -167,7 +166,7 @@ class Spectrogram(Op):
     def _decibels(self) -> float:
         return (20 / self.power) / math.log(10)
 
-    def on_device(self, batch: Any, ids: I64, draws: Draws, tensors: Tensors) -> Any:
+    def on_device(self, batch: Batch, ids: I64, draws: Draws, tensors: Tensors) -> Batch:
         torch = tensors.torch
         sounds = batch.movedim(time_axis(tuple(batch.shape[1:])) + 1, -1).float()
         lead, length = sounds.shape[:-1], sounds.shape[-1]
@@ -186,7 +185,7 @@ class Spectrogram(Op):
         spectra = spectra.transpose(-1, -2).reshape(*lead, self.rows, -1).contiguous()
         if self.log is None:
             return spectra
-        spectra = spectra.clamp(min=LEAST).log()
+        spectra = spectra.clamp(min=MIN_POWER).log()
         if self.log == "db":
             spectra = spectra * self._decibels
             if self.top_db is not None:
@@ -224,12 +223,12 @@ class MelSpectrogram(Spectrogram):
         top_db: float | None = None,
         workers: int | None = None,
     ) -> None:
-        self.sample_rate = _whole("sample_rate", sample_rate)
+        self.sample_rate = _check_integer("sample_rate", sample_rate)
         super().__init__(
             n_fft, win_length=win_length, hop_length=hop_length, power=power, center=center, log=log,
             top_db=top_db, workers=workers,
         )  # fmt: skip
-        self.n_mels = _whole("n_mels", n_mels)
+        self.n_mels = _check_integer("n_mels", n_mels)
         self.f_min, self.f_max = float(f_min), sample_rate / 2 if f_max is None else float(f_max)
         self.mel_scale, self.norm = mel_scale, norm
         if not 0 <= self.f_min < self.f_max:
@@ -252,8 +251,8 @@ class MelSpectrogram(Spectrogram):
         bins = np.linspace(0, self.sample_rate // 2, self.n_fft // 2 + 1)[:, None]
         rising = (bins - edges[:-2]) / (edges[1:-1] - edges[:-2])
         falling = (edges[2:] - bins) / (edges[2:] - edges[1:-1])
-        found: F64 = np.maximum(0, np.minimum(rising, falling))
-        return found * (2 / (edges[2:] - edges[:-2])) if self.norm == "slaney" else found
+        triangles: F64 = np.maximum(0, np.minimum(rising, falling))
+        return triangles * (2 / (edges[2:] - edges[:-2])) if self.norm == "slaney" else triangles
 
 
 # Slaney's scale is linear below a kilohertz and a logarithm above.
@@ -271,8 +270,8 @@ def _mels(hertz: F64, scale: str) -> F64:
 
 def _hertz(mels: F64, scale: str) -> F64:
     if scale == "htk":
-        found: F64 = 700 * (10 ** (mels / 2595) - 1)
-        return found
+        hertz: F64 = 700 * (10 ** (mels / 2595) - 1)
+        return hertz
     knee = _KNEE / _LINEAR
     return np.where(mels < knee, mels * _LINEAR, _KNEE * np.exp(_STEP * (np.maximum(mels, knee) - knee)))
 
@@ -297,9 +296,9 @@ class SpecAugment(Op):
         p: float = 1.0,
         share: str | None = None,
     ) -> None:
-        self.time, self.frequency = _whole("time", time, 0), _whole("frequency", frequency, 0)
-        self.time_masks = _whole("time_masks", time_masks, 0)
-        self.frequency_masks = _whole("frequency_masks", frequency_masks, 0)
+        self.time, self.frequency = _check_integer("time", time, 0), _check_integer("frequency", frequency, 0)
+        self.time_masks = _check_integer("time_masks", time_masks, 0)
+        self.frequency_masks = _check_integer("frequency_masks", frequency_masks, 0)
         self.longest, self.p = check_probability(longest, "longest"), check_probability(p, "p")
         self.value, self.share = value, share
         if isinstance(value, str) and value != "mean":
@@ -314,41 +313,41 @@ class SpecAugment(Op):
         """(samples, masks, 2) of time and of frequency: from and to; ``times``: windows of each sample."""
         chosen = draws.chance(self.p)
         times = np.broadcast_to(times, chosen.shape)
-        found = []
-        for count, most, size in (
+        masks = []
+        for count, max_width, size in (
             (self.time_masks, np.minimum(self.time, self.longest * times), times),
             (self.frequency_masks, np.minimum(self.frequency, wide := np.full(len(chosen), bands)), wide),
         ):
-            part, place = draws.uniform(0, 1, count), draws.uniform(0, 1, count)
-            width = np.floor(part * (np.floor(most) + 1)[:, None]).astype(np.int64) * chosen[:, None]
-            first = np.floor(place * (size[:, None] - width + 1)).astype(np.int64)
-            found.append(np.stack([first, first + width], axis=-1))
-        return found[0], found[1]
+            part, position = draws.uniform(0, 1, count), draws.uniform(0, 1, count)
+            width = np.floor(part * (np.floor(max_width) + 1)[:, None]).astype(np.int64) * chosen[:, None]
+            first = np.floor(position * (size[:, None] - width + 1)).astype(np.int64)
+            masks.append(np.stack([first, first + width], axis=-1))
+        return masks[0], masks[1]
 
-    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+    def run(self, batch: Batch, ids: I64, draws: Draws) -> Batch:
         values, offsets = batch if isinstance(batch, tuple) else (batch, None)
         times = values.shape[-1] if offsets is None else np.diff(offsets)
         masks = self._masks(times, values.shape[-2 if offsets is None else -1], draws)
         for row in range(len(ids)):
-            one = values[row] if offsets is None else values[offsets[row] : offsets[row + 1]]
+            spectrogram = values[row] if offsets is None else values[offsets[row] : offsets[row + 1]]
             if offsets is not None:
                 # Frequency and time last.
-                one = np.moveaxis(one, 0, -1)
-            value = one.mean() if self.value == "mean" and one.size else self.value
+                spectrogram = np.moveaxis(spectrogram, 0, -1)
+            value = spectrogram.mean() if self.value == "mean" and spectrogram.size else self.value
             for first, last in masks[0][row].tolist():
-                one[..., first:last] = value
+                spectrogram[..., first:last] = value
             for first, last in masks[1][row].tolist():
-                one[..., first:last, :] = value
+                spectrogram[..., first:last, :] = value
         return batch
 
-    def on_device(self, batch: Any, ids: I64, draws: Draws, tensors: Tensors) -> Any:
+    def on_device(self, batch: Batch, ids: I64, draws: Draws, tensors: Tensors) -> Batch:
         torch = tensors.torch
         lead = [1] * (batch.ndim - 3)
         hidden: Any = torch.zeros(1, dtype=torch.bool, device=batch.device)
         for axis, masks in zip((-1, -2), self._masks(batch.shape[-1], batch.shape[-2], draws), strict=True):
-            at = torch.arange(batch.shape[axis], device=batch.device)
+            index = torch.arange(batch.shape[axis], device=batch.device)
             first, last = tensors.send(masks).unbind(-1)
-            under = ((at >= first[..., None]) & (at < last[..., None])).any(1)
+            under = ((index >= first[..., None]) & (index < last[..., None])).any(1)
             tail = (1, batch.shape[-1]) if axis == -1 else (batch.shape[-2], 1)
             hidden = hidden | under.view(len(under), *lead, *tail)
         if self.value == "mean":
@@ -358,10 +357,7 @@ class SpecAugment(Op):
         return torch.where(hidden, value, batch)
 
 
-def _whole(name: str, value: Any, least: int = 1) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-        raise OptionError(f"{name} is a whole number from {least} on, not {value!r}")
+def _check_integer(name: str, value: Any, minimum: int = 1) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < minimum:
+        raise OptionError(f"{name} is a whole number from {minimum} on, not {value!r}")
     return int(value)
-
-
-__all__: Sequence[str] = ["MelSpectrogram", "SpecAugment", "Spectrogram"]

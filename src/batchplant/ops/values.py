@@ -1,4 +1,4 @@
-"""Changes to labels, numbers, ragged values and anything else."""
+"""Ops on numbers, labels, ragged values and text: convert, pad, fill, encode, tokenize."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from ..errors import DamagedError, DataError, DecodeError, OptionError, no_such
 from ..schema import Bytes, Field, Image, Int, Text
 from ..schema.columns import I64, Column, Masked, Ragged, as_bytes, dense_of
 from ..storage import NOTE_ERRORS, parse_object, put_file, read_whole
-from .base import CellErrors, CellOp, Draws, Op, RowError, Spec, Tensors
+from .base import Batch, CellErrors, CellOp, Draws, Op, RowError, Spec, Tensors
 from .dtypes import is_torch_dtype, numpy_dtype, torch_dtype
 from .parallel import Threads
 
 
 class Present(CellOp):
-    """Whether the value is there: what ``NAME_mask`` of an optional field of numbers begins with."""
+    """True where the value is present: the first step of ``NAME_mask`` of an optional field of numbers."""
 
     def infer_field(self, field: Field) -> Spec:
         return Spec(np.dtype(np.bool_))
 
-    def run(self, batch: Column, ids: I64, draws: Draws) -> Any:
+    def run(self, batch: Column, ids: I64, draws: Draws) -> Batch:
         valid = batch.valid if isinstance(batch, Ragged) else None
         return np.ones(len(batch), dtype=np.bool_) if valid is None else valid.copy()
 
@@ -43,16 +43,16 @@ class Convert(Op):
         self.target_dtype = target_dtype if is_torch_dtype(target_dtype) else np.dtype(target_dtype)
 
     def infer(self, spec: Spec) -> Spec:
-        return spec.but(dtype=converted_dtype(spec, self.target_dtype, self))
+        return spec.replace(dtype=converted_dtype(spec, self.target_dtype, self))
 
-    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+    def run(self, batch: Batch, ids: I64, draws: Draws) -> Batch:
         if isinstance(batch, tuple):
             return self.run(batch[0], ids, draws), batch[1]
         if isinstance(batch, np.ndarray):
             return batch.astype(numpy_dtype(self.target_dtype))
         return batch.to(torch_dtype(self.target_dtype))
 
-    def on_device(self, batch: Any, ids: I64, draws: Draws, tensors: Tensors) -> Any:
+    def on_device(self, batch: Batch, ids: I64, draws: Draws, tensors: Tensors) -> Batch:
         return self.run(batch, ids, draws)
 
 
@@ -106,47 +106,44 @@ class Pad(Op):
         return Spec(spec.dtype, (self.length, *spec.shape[1:]))
 
     def _sizes(self, offsets: I64) -> tuple[int, I64]:
-        """How long rows become, and how many values each keeps."""
+        """Return the padded length of rows, and the number of values that each keeps."""
         lengths = np.diff(offsets)
         length = self.length
         if length is None:
-            unit = self.multiple_of or 1
-            length = -(-int(lengths.max(initial=0)) // unit) * unit
+            multiple = self.multiple_of or 1
+            length = -(-int(lengths.max(initial=0)) // multiple) * multiple
             length = length if self.max_length is None else min(length, self.max_length)
         return length, np.minimum(lengths, length)
 
-    def mask_of(self, batch: Any) -> Any:
-        """Where values are, once the batch is padded."""
-        length, kept = self._sizes(batch[1])
+    def mask_of(self, batch: Batch) -> Any:
+        """Mask of values, as opposed to padding, once the batch is padded."""
+        length, lengths = self._sizes(batch[1])
         places = np.arange(length)
-        return places < kept[:, None] if self.side == "right" else places >= length - kept[:, None]
+        return places < lengths[:, None] if self.side == "right" else places >= length - lengths[:, None]
 
-    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+    def run(self, batch: Batch, ids: I64, draws: Draws) -> Batch:
         values, offsets = np.ascontiguousarray(batch[0]), np.asarray(batch[1])
-        length, kept = self._sizes(offsets)
-        out = np.full((len(kept), length, *values.shape[1:]), self.value, dtype=values.dtype)
+        length, lengths = self._sizes(offsets)
+        out = np.full((len(lengths), length, *values.shape[1:]), self.value, dtype=values.dtype)
         width = values.itemsize * int(np.prod(values.shape[1:]))
         if out.size:
-            starts = offsets[:-1] if self.truncate == "right" else offsets[1:] - kept
-            places = np.arange(len(kept)) * length
-            places = places if self.side == "right" else places + length - kept
-            sizes = kept * width
+            starts = offsets[:-1] if self.truncate == "right" else offsets[1:] - lengths
+            places = np.arange(len(lengths)) * length
+            places = places if self.side == "right" else places + length - lengths
+            sizes = lengths * width
             _native.copy_runs(as_bytes(values), starts * width, sizes, as_bytes(out), places * width)
         return out
 
 
-def ragged_values(cells: Ragged, dtype: Any, rest: tuple[int, ...]) -> tuple[Any, Any]:
+def ragged_values(cells: Ragged, dtype: Any, cell_shape: tuple[int, ...]) -> tuple[Any, Any]:
     """(values, offsets) of ragged numbers, offsets counting rows."""
-    width = np.dtype(dtype).itemsize * int(np.prod(rest))
+    width = np.dtype(dtype).itemsize * int(np.prod(cell_shape))
     packed = cells.take(slice(None))
-    values = as_bytes(packed.data).view(dtype).reshape(-1, *rest)
+    values = as_bytes(packed.data).view(dtype).reshape(-1, *cell_shape)
     return values, packed.offsets // max(width, 1)
 
 
-__all__ = ["Convert", "Pad", "Present", "converted_dtype", "ragged_values"]
-
-
-WAYS = ("mean", "median", "most_frequent", "min", "max")
+STATISTICS = ("mean", "median", "most_frequent", "min", "max")
 
 
 class Fill(CellOp):
@@ -162,17 +159,19 @@ class Fill(CellOp):
         self.value = value
 
     def fit(self, reader: Reader, field: str) -> Self:
-        """With the value that ``Fill("median")`` names, of this field: the whole of it is read once.
+        """Return a Fill with the statistic that ``Fill("median")`` names; reads the whole field once.
 
-        Of whole numbers, mean and median are rounded.
+        Mean and median of whole numbers are rounded.
         """
-        if not isinstance(self.value, str) or self.value not in WAYS:
-            raise OptionError(f"Fill({self.value!r}) has its value already; to be found: {', '.join(WAYS)}")
+        if not isinstance(self.value, str) or self.value not in STATISTICS:
+            raise OptionError(
+                f"Fill({self.value!r}) has its value already; to be found: {', '.join(STATISTICS)}"
+            )
         return type(self)(typical(reader, field, self.value))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """What ``save`` wrote."""
+        """Load a file that ``save`` wrote."""
         where = os.fspath(path)
         try:
             return cls(parse_object(read_whole(where))["value"])
@@ -194,48 +193,47 @@ class Fill(CellOp):
         if dense is None:
             raise OptionError(f"Fill needs numbers, arrays of one shape, or text, and this is {field}")
         if isinstance(self.value, str) and dense[0].kind not in "mM":
-            how = f'Fill("{self.value}").fit(reader, field)'
+            call = f'Fill("{self.value}").fit(reader, field)'
             raise OptionError(
-                f"its value is not found yet: {how} gives one that has it"
-                if self.value in WAYS
-                else f"Fill needs a number, or one of {', '.join(WAYS)}, not {self.value!r}"
+                f"its value is not found yet: {call} gives one that has it"
+                if self.value in STATISTICS
+                else f"Fill needs a number, or one of {', '.join(STATISTICS)}, not {self.value!r}"
             )
-        self._as(*dense)
+        self._cast(*dense)
         return Spec(*dense)
 
-    def _as(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
+    def _cast(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
         """The value, as it stands in an array of this dtype."""
         try:
-            given = np.asarray(self.value)
-            made = given.astype(dtype)
-            fits = given.dtype.kind in "biuf" or dtype.kind in "mM"
+            value = np.asarray(self.value)
+            converted = value.astype(dtype)
+            fits = value.dtype.kind in "biuf" or dtype.kind in "mM"
             # A fraction, or what is out of range, would become another number.
-            same = dtype.kind not in "iub" or np.array_equal(made, given)
-            if fits and same and np.broadcast_shapes(made.shape, shape) == shape:
-                return made
+            same = dtype.kind not in "iub" or np.array_equal(converted, value)
+            if fits and same and np.broadcast_shapes(converted.shape, shape) == shape:
+                return converted
         except (ValueError, TypeError, OverflowError):
             pass
         raise OptionError(f"{self.value!r} cannot stand among values of {dtype} {shape}")
 
-    def run(self, batch: Column, ids: I64, draws: Draws) -> Any:
+    def run(self, batch: Column, ids: I64, draws: Draws) -> Batch:
         if isinstance(batch, Ragged) and not isinstance(batch, Masked):
-            return [self.value if one is None else one.tobytes().decode() for one in batch]
+            return [self.value if cell is None else cell.tobytes().decode() for cell in batch]
         values = np.array(batch.values if isinstance(batch, Masked) else batch)
-        filling = self._as(values.dtype, values.shape[1:])
+        filling = self._cast(values.dtype, values.shape[1:])
         if isinstance(batch, Masked):
             values[~batch.mask] = filling
         if values.dtype.kind in "fcmM":
-            gone = np.isnat(values) if values.dtype.kind in "mM" else np.isnan(values)
-            values[gone] = np.broadcast_to(filling, values.shape)[gone]
+            missing = np.isnat(values) if values.dtype.kind in "mM" else np.isnan(values)
+            values[missing] = np.broadcast_to(filling, values.shape)[missing]
         return values
 
 
-# So many images tell their mean.
-SAMPLES = 10_000
-# Read at a time.
-ROWS, IMAGES = 4096, 64
-# Values that a median is of, evenly spread; distinct values of which one is most frequent.
-MOST_VALUES, MOST_DISTINCT = 1 << 24, 1_000_000
+# Images of which a mean is estimated.
+FIT_SAMPLES = 10_000
+SCAN_ROWS, SCAN_IMAGES = 4096, 64
+# A median is of at most this many values, evenly spread.
+MAX_MEDIAN_VALUES, MAX_DISTINCT_VALUES = 1 << 24, 1_000_000
 
 F64 = npt.NDArray[np.float64]
 
@@ -252,54 +250,54 @@ class Moments:
     def __init__(self) -> None:
         self.count: Any = 0
         self.mean: Any = 0.0
-        self.apart: Any = 0.0
+        self.squares: Any = 0.0
 
     def add(self, values: Any) -> None:
         """Rows of numbers (n, columns); NaN does not count."""
         values = values.astype(np.float64)
-        there = ~np.isnan(values)
-        count = there.sum(axis=0)
+        present = ~np.isnan(values)
+        count = present.sum(axis=0)
         safe = np.maximum(count, 1)
-        mean = np.where(there, values, 0).sum(axis=0) / safe
-        apart = np.square(np.where(there, values - mean, 0)).sum(axis=0)
-        self.merge(count, mean, apart)
+        mean = np.where(present, values, 0).sum(axis=0) / safe
+        squares = np.square(np.where(present, values - mean, 0)).sum(axis=0)
+        self.merge(count, mean, squares)
 
-    def merge(self, count: Any, mean: Any, apart: Any) -> None:
+    def merge(self, count: Any, mean: Any, squares: Any) -> None:
         total = np.maximum(self.count + count, 1)
         between = mean - self.mean
-        self.apart = self.apart + apart + between**2 * self.count * count / total
+        self.squares = self.squares + squares + between**2 * self.count * count / total
         self.mean = self.mean + between * count / total
         self.count = self.count + count
 
-    def found(self, path: str | None, field: str) -> tuple[F64, F64]:
+    def mean_and_std(self, path: str | None, field: str) -> tuple[F64, F64]:
         if not np.all(self.count):
             raise OptionError("there are no values to find a mean in", path=path, field=field)
-        std = np.sqrt(self.apart / self.count)
+        std = np.sqrt(self.squares / self.count)
         # What never varies stays as it is.
         return np.atleast_1d(self.mean), np.atleast_1d(np.where(std == 0, 1.0, std))
 
 
-def moments(reader: Reader, name: str, *, each: bool = True, samples: int = SAMPLES) -> tuple[F64, F64]:
+def moments(reader: Reader, name: str, *, each: bool = True, samples: int = FIT_SAMPLES) -> tuple[F64, F64]:
     """Mean and standard deviation of a field: of every channel of images, of every number of the last axis
     of arrays (one for all without ``each``), or of a number."""
     field = field_of(reader, name)
-    made = Moments()
+    totals = Moments()
     if isinstance(field, Image):
         if samples < 1:
             raise OptionError(f"samples is a number from 1 on, not {samples}")
-        _add_images(made, reader, name, field, samples)
-        return made.found(reader.path, name)
+        _add_images(totals, reader, name, field, samples)
+        return totals.mean_and_std(reader.path, name)
     dense = dense_of(field)
     if dense is None or dense[0].kind not in "biuf":
         raise OptionError(f"a mean is of images, numbers, or arrays of one shape, not of {field}", field=name)
     width = dense[1][-1] if each and dense[1] else 1
     for values in _numbers(reader, name):
         if len(values):
-            made.add(values.reshape(-1, width))
-    return made.found(reader.path, name)
+            totals.add(values.reshape(-1, width))
+    return totals.mean_and_std(reader.path, name)
 
 
-def _add_images(made: Moments, reader: Reader, name: str, field: Image, samples: int) -> None:
+def _add_images(totals: Moments, reader: Reader, name: str, field: Image, samples: int) -> None:
     as_loaded = Image(mode=field.mode or "RGB")
     total = len(reader)
     if not total:
@@ -307,31 +305,31 @@ def _add_images(made: Moments, reader: Reader, name: str, field: Image, samples:
     numbers = np.unique(np.linspace(0, total - 1, min(samples, total)).astype(np.int64))
     threads = Threads()
     try:
-        for start in range(0, len(numbers), IMAGES):
-            column = reader.read(numbers[start : start + IMAGES], [name])[name]
+        for start in range(0, len(numbers), SCAN_IMAGES):
+            column = reader.read(numbers[start : start + SCAN_IMAGES], [name])[name]
             assert isinstance(column, Ragged)
 
-            def one(row: int, column: Ragged = column) -> tuple[Any, Any, Any] | None:
+            def image_moments(row: int, column: Ragged = column) -> tuple[Any, Any, Any] | None:
                 pixels = decode_cell(as_loaded, column, row)
                 if pixels is None:
                     return None
                 levels = pixels.reshape(-1, pixels.shape[2] if pixels.ndim == 3 else 1)
                 # Exact, and without an array of floats: how often each level is there.
-                counts = np.stack([np.bincount(one, minlength=256) for one in levels.T], axis=1)
+                counts = np.stack([np.bincount(channel, minlength=256) for channel in levels.T], axis=1)
                 scale = np.arange(len(counts), dtype=np.float64)[:, None]
                 mean = (counts * scale).sum(axis=0) / len(levels)
                 return len(levels), mean, (counts * np.square(scale - mean)).sum(axis=0)
 
-            for found in threads.each(len(column), one):
-                if found is not None:
-                    made.merge(*found)
+            for moments_of_image in threads.each(len(column), image_moments):
+                if moments_of_image is not None:
+                    totals.merge(*moments_of_image)
     finally:
         threads.close()
 
 
 def _numbers(reader: Reader, name: str) -> Iterator[npt.NDArray[Any]]:
     """The values that are there."""
-    for columns in reader.scan(ROWS, [name]):
+    for columns in reader.scan(SCAN_ROWS, [name]):
         column: Column = columns[name]
         if isinstance(column, Masked):
             yield column.values[column.mask]
@@ -339,59 +337,62 @@ def _numbers(reader: Reader, name: str) -> Iterator[npt.NDArray[Any]]:
             yield np.asarray(column)
 
 
-def typical(reader: Reader, name: str, how: str) -> Any:
+def typical(reader: Reader, name: str, statistic: str) -> Any:
     """The mean, median, most_frequent, min or max of a field of numbers; the most frequent text."""
     field = field_of(reader, name)
     dense = dense_of(field)
-    if isinstance(field, Text) and how == "most_frequent":
+    if isinstance(field, Text) and statistic == "most_frequent":
         return _most_frequent(_texts(reader, name), name)
     if dense is None or dense[1] or dense[0].kind not in "biuf":
-        raise OptionError(f"the {how} is of numbers, not of {field}", path=reader.path, field=name)
-    if how == "most_frequent":
+        raise OptionError(f"the {statistic} is of numbers, not of {field}", path=reader.path, field=name)
+    if statistic == "most_frequent":
         return _most_frequent((values[values == values].tolist() for values in _numbers(reader, name)), name)
-    if how == "mean":
+    if statistic == "mean":
         mean = float(moments(reader, name)[0][0])
         return mean if dense[0].kind == "f" else round(mean)
-    stride = max(1, math.ceil(len(reader) / MOST_VALUES)) if how == "median" else 1
-    kept = [np.empty(0, dtype=dense[0])]
+    stride = max(1, math.ceil(len(reader) / MAX_MEDIAN_VALUES)) if statistic == "median" else 1
+    parts = [np.empty(0, dtype=dense[0])]
     for values in _numbers(reader, name):
         values = values[values == values][::stride]
-        kept.append(values if how == "median" or not len(values) else np.atleast_1d(getattr(values, how)()))
-    found = np.concatenate(kept)
-    if not len(found):
-        raise OptionError(f"there are no values to find a {how} in", path=reader.path, field=name)
-    if how == "median":
-        middle = float(np.median(found))
+        parts.append(
+            values
+            if statistic == "median" or not len(values)
+            else np.atleast_1d(getattr(values, statistic)())
+        )
+    numbers = np.concatenate(parts)
+    if not len(numbers):
+        raise OptionError(f"there are no values to find a {statistic} in", path=reader.path, field=name)
+    if statistic == "median":
+        middle = float(np.median(numbers))
         return middle if dense[0].kind == "f" else round(middle)
-    return getattr(found, how)().item()
+    return getattr(numbers, statistic)().item()
 
 
 def _texts(reader: Reader, name: str) -> Iterator[list[str]]:
-    for columns in reader.scan(ROWS, [name]):
+    for columns in reader.scan(SCAN_ROWS, [name]):
         column = columns[name]
         assert isinstance(column, Ragged)
-        yield [one.tobytes().decode(errors="replace") for one in column if one is not None]
+        yield [cell.tobytes().decode(errors="replace") for cell in column if cell is not None]
 
 
 def _most_frequent(parts: Iterator[list[Any]], name: str) -> Any:
     counts: collections.Counter[Any] = collections.Counter()
     for part in parts:
         counts.update(part)
-        if len(counts) > MOST_DISTINCT:
-            raise OptionError(f"there are more than {MOST_DISTINCT:,} different values", field=name)
+        if len(counts) > MAX_DISTINCT_VALUES:
+            raise OptionError(f"there are more than {MAX_DISTINCT_VALUES:,} different values", field=name)
     if not counts:
         raise OptionError("there are no values to find the most frequent of", field=name)
-    most = max(counts.values())
+    highest = max(counts.values())
     # Of several, the least: whatever the order of samples.
-    return min(value for value, count in counts.items() if count == most)
+    return min(value for value, count in counts.items() if count == highest)
 
 
-# What is longer is no category, and more of them are none either.
-LONGEST = 4096
-MOST = 1_000_000
-SCAN_ROWS = 4096
-# Behind every word in a table: its length, and a byte that is not 0, which NumPy would cut off.
-TAIL = 5
+# A field with longer or more values holds no categories.
+MAX_CATEGORY_BYTES = 4096
+MAX_CATEGORIES = 1_000_000
+# Suffix of every word in a table: its length, and a nonzero byte, because NumPy strips trailing zeros.
+SUFFIX_BYTES = 5
 
 Words = npt.NDArray[np.bytes_]
 
@@ -439,16 +440,23 @@ class Categories(CellOp):
         return len(self.vocabulary)
 
     @classmethod
-    def fit(cls, reader: Reader, field: str, *, unknown: int | None = -1) -> Self:
-        """With the values that a field has, sorted; the whole field is read once."""
+    def fit(
+        cls, reader: Reader, field: str, *, unknown: int | None = -1, max_values: int = MAX_CATEGORIES
+    ) -> Self:
+        """Return Categories with the values that a field has, sorted; reads the whole field once.
+
+        A field with more than ``max_values`` is an error.
+        """
         kind = reader.schema[field]
         _check(kind, field)
-        found: set[Any] = set()
+        values: set[Any] = set()
         for columns in reader.scan(SCAN_ROWS, [field]):
-            found.update(_distinct(columns[field], field))
-            if len(found) > MOST:
-                raise OptionError(f"it has more than {MOST:,} values; these are no categories", field=field)
-        return cls(sorted(found), unknown=unknown)
+            values.update(_distinct(columns[field], field))
+            if len(values) > max_values:
+                raise OptionError(
+                    f"it has more than {max_values:,} values; these are no categories", field=field
+                )
+        return cls(sorted(values), unknown=unknown)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """As a JSON file, which appears when it is complete."""
@@ -458,11 +466,11 @@ class Categories(CellOp):
     def infer_field(self, field: Field) -> Spec:
         _check(field, None)
         if isinstance(field, Text) != self._text:
-            held = "text" if self._text else "numbers"
-            raise OptionError(f"the vocabulary is of {held}, and the field is {field}")
+            content = "text" if self._text else "numbers"
+            raise OptionError(f"the vocabulary is of {content}, and the field is {field}")
         return Spec(np.dtype(np.int64))
 
-    def run(self, batch: Column, ids: I64, draws: Draws) -> Any:
+    def run(self, batch: Column, ids: I64, draws: Draws) -> Batch:
         keys: npt.NDArray[Any]
         if isinstance(batch, Ragged):
             valid = np.ones(len(batch), dtype=np.bool_) if batch.valid is None else batch.valid
@@ -477,10 +485,10 @@ class Categories(CellOp):
     def _codes(self, keys: npt.NDArray[Any], valid: Any, batch: Column, ids: I64) -> I64:
         codes = np.full(len(keys), -1 if self.unknown is None else self.unknown, dtype=np.int64)
         places = np.searchsorted(self._table, keys).clip(max=len(self._table) - 1)
-        known = valid & (self._table[places] == keys)
-        codes[known] = self._order[places[known]]
-        if self.unknown is None and not known.all():
-            row = int(np.argmin(known))
+        in_vocabulary = valid & (self._table[places] == keys)
+        codes[in_vocabulary] = self._order[places[in_vocabulary]]
+        if self.unknown is None and not in_vocabulary.all():
+            row = int(np.argmin(in_vocabulary))
             raise DecodeError(
                 f"{_said(batch, row)} is not among the {len(self.vocabulary)} values of the vocabulary",
                 sample=int(ids[row]),
@@ -513,13 +521,13 @@ def _said(batch: Column, row: int) -> str:
 def _words(cells: Ragged, width: int) -> Words:
     """The cells as one array of equally long keys that are equal exactly where the cells are."""
     sizes = cells.sizes
-    table = np.zeros((len(cells), width + TAIL), dtype=np.uint8)
-    starts = np.arange(len(cells), dtype=np.int64) * (width + TAIL)
-    some = np.minimum(sizes, width)
-    _native.copy_runs(cells.data, np.ascontiguousarray(cells.starts), some, table.reshape(-1), starts)
+    table = np.zeros((len(cells), width + SUFFIX_BYTES), dtype=np.uint8)
+    starts = np.arange(len(cells), dtype=np.int64) * (width + SUFFIX_BYTES)
+    lengths = np.minimum(sizes, width)
+    _native.copy_runs(cells.data, np.ascontiguousarray(cells.starts), lengths, table.reshape(-1), starts)
     table[:, width:-1] = sizes.clip(max=2**32 - 1).astype(">u4").view(np.uint8).reshape(-1, 4)
     table[:, -1] = 1
-    return table.reshape(-1).view(f"S{width + TAIL}")
+    return table.reshape(-1).view(f"S{width + SUFFIX_BYTES}")
 
 
 def _distinct(column: Column, name: str) -> Iterator[Any]:
@@ -530,11 +538,11 @@ def _distinct(column: Column, name: str) -> Iterator[Any]:
     if column.valid is not None:
         column = column.take(column.valid)
     width = int(column.sizes.max(initial=0))
-    if width > LONGEST:
+    if width > MAX_CATEGORY_BYTES:
         raise OptionError(f"a text of {width:,} bytes is no category", field=name)
     for word in np.unique(_words(column, width)).tolist():
         try:
-            yield word[: int.from_bytes(word[-TAIL:-1], "big")].decode()
+            yield word[: int.from_bytes(word[-SUFFIX_BYTES:-1], "big")].decode()
         except UnicodeDecodeError as error:
             raise DecodeError(f"not text: {error}", field=name) from None
 
@@ -553,13 +561,13 @@ class Tokenize(Tokenizer, CellOp):
     """
 
     def __repr__(self) -> str:
-        given = self.path if self.path is not None else getattr(self.tokenizer, "__name__", None)
-        said = [repr(given) if self.path else given or type(self.tokenizer).__name__]
+        source = self.path if self.path is not None else getattr(self.tokenizer, "__name__", None)
+        arguments = [repr(source) if self.path else source or type(self.tokenizer).__name__]
         usual = {"truncate": "right", "add_special_tokens": True, "dtype": np.dtype("int32")}
         for name, value in self._options().items():
             if value != usual.get(name):
-                said.append(f"{name}={str(value) if name == 'dtype' else value!r}")
-        return f"Tokenize({', '.join(said)})"
+                arguments.append(f"{name}={str(value) if name == 'dtype' else value!r}")
+        return f"Tokenize({', '.join(arguments)})"
 
     def infer_field(self, field: Field) -> Spec:
         if not isinstance(field, Text | Bytes):
@@ -572,14 +580,14 @@ class Tokenize(Tokenizer, CellOp):
             raise OptionError(f"Tokenize takes text, not {spec}")
         return Spec(self.dtype, (None,), ragged=True)
 
-    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+    def run(self, batch: Batch, ids: I64, draws: Draws) -> Batch:
         texts, failures = texts_of(batch) if isinstance(batch, Ragged) else (list(batch), {})
-        found = self.encode(texts)
-        failures |= found.failures
+        tokens = self.encode(texts)
+        failures |= tokens.failures
         wrong = {row: error for row, error in failures.items() if isinstance(error, DataError)}
         if wrong:
             raise CellErrors(wrong)
         # A user's function raised it.
         for row, error in failures.items():
             raise RowError(row, error)
-        return found.values, found.offsets
+        return tokens.values, tokens.offsets

@@ -15,15 +15,15 @@ from ..errors import DataError, DecodeError, OptionError
 from ..order import default_threads
 from ..schema import Bytes, Field, Video
 from ..schema.columns import I32, I64, U8, Column, Ragged
-from .base import CellErrors, CellOp, Draws, Op, Spec, Tensors
+from .base import Batch, CellErrors, CellOp, DeviceForm, Draws, Op, Spec, Tensors
 from .crops import CenterCrop, pair_of
 from .cutting import Cuts, Cutting, cuts_of, part, resample
 from .geometry import Motion
 
 PLACES = ("random", "centre", "start")
 SHORT = ("loop", "last", "error")
-# Bytes of frames of a clip that are cut at a time: handing them to other threads costs the more, the fewer.
-TOGETHER = 1 << 25
+# Frames of a clip that are resampled at a time: large, because every call synchronizes threads.
+MAX_RESAMPLED_BYTES = 1 << 25
 
 
 class DecodeVideo(CellOp):
@@ -75,17 +75,17 @@ class DecodeVideo(CellOp):
         return ", ".join([super().__repr__(), *(repr(op) for op, _ in self._cuts)])
 
     def then(self, op: Op, key: str) -> DecodeVideo | None:
-        """This, and the frames cut by the op while they are read; None where it has to come behind it."""
+        """Return this decoder with the op applied to frames as they are read; None if it cannot be."""
         if not isinstance(op, Cutting) or not op.composes or self.channels_first:
             return None
         if isinstance(op, CenterCrop) and self._cuts:
-            op = op.behind()
-        before = [one for one, _ in self._cuts if one.fills((None, None))]
+            op = op.after_decoding()
+        before = [cutting for cutting, _ in self._cuts if cutting.fills((None, None))]
         if before and op.fills((None, None)) and not np.array_equal(before[-1].fill, op.fill):
             return None
-        made = copy.copy(self)
-        made._cuts = (*self._cuts, (op, key))
-        return made
+        extended = copy.copy(self)
+        extended._cuts = (*self._cuts, (op, key))
+        return extended
 
     def infer_field(self, field: Field) -> Spec:
         if not isinstance(field, Video | Bytes) or field.optional:
@@ -100,13 +100,13 @@ class DecodeVideo(CellOp):
         shape = (3, height, width) if self.channels_first else (height, width, 3)
         return Spec(np.dtype(np.uint8), (self.frames, *shape), channels_first=self.channels_first)
 
-    def run(self, batch: Column, ids: I64, draws: Draws) -> Any:
+    def run(self, batch: Column, ids: I64, draws: Draws) -> Batch:
         assert isinstance(batch, Ragged)
         places = draws.uniform(0, 1, self.segments)
         jitter = np.rint(draws.uniform(-self.jitter - 0.5, self.jitter + 0.5, self.frames)).astype(np.int64)
         failed: dict[int, DataError] = {}
 
-        def one(row: int) -> U8 | None:
+        def decode_clip(row: int) -> U8 | None:
             try:
                 return self._clip(batch[row], places[row], jitter[row], draws.part(slice(row, row + 1)))
             except DataError as error:
@@ -116,7 +116,7 @@ class DecodeVideo(CellOp):
         # FFmpeg runs without the interpreter's lock. The threads live as long as the batch: none is left
         # behind by a fork, and the op can be pickled.
         with ThreadPoolExecutor(min(len(ids), default_threads()) or 1) as pool:
-            clips = list(pool.map(one, range(len(ids))))
+            clips = list(pool.map(decode_clip, range(len(ids))))
         good = [clip for clip in clips if clip is not None]
         for row, clip in enumerate(clips):
             if clip is not None and clip.shape != good[0].shape:
@@ -132,8 +132,8 @@ class DecodeVideo(CellOp):
             height, width = sizes_made[-1] if sizes_made else self.size or (0, 0)
             shape = (3, height, width) if self.channels_first else (height, width, 3)
             return np.empty((0, self.frames, *shape), dtype=np.uint8)
-        found = np.stack(good)
-        return np.ascontiguousarray(np.moveaxis(found, -1, 2)) if self.channels_first else found
+        clips_array = np.stack(good)
+        return np.ascontiguousarray(np.moveaxis(clips_array, -1, 2)) if self.channels_first else clips_array
 
     def _clip(self, cell: U8 | None, places: Any, jitter: I64, draws: Draws) -> U8:
         if cell is None:
@@ -146,14 +146,14 @@ class DecodeVideo(CellOp):
         out: U8 = np.empty((0, 0, 0, 3), dtype=np.uint8)
         cuts: Cuts | None = None
         waiting: list[tuple[I64, U8]] = []
-        for found, image in each_frame(data, index, numbers, size=self.size, upright=self.upright):
+        for frame_numbers, image in each_frame(data, index, numbers, size=self.size, upright=self.upright):
             if cuts is None:
                 cuts = self._cut(image, draws)
                 size = cuts.sizes[0].tolist()
                 check_clip(len(numbers), *size)
                 out = np.empty((len(numbers), *size, 3), dtype=np.uint8)
-            waiting.append((found, np.array(image)))
-            if len(waiting) * image.nbytes > TOGETHER:
+            waiting.append((frame_numbers, np.array(image)))
+            if len(waiting) * image.nbytes > MAX_RESAMPLED_BYTES:
                 self._resample(waiting, cuts, out)
                 waiting = []
         if cuts is not None:
@@ -162,10 +162,10 @@ class DecodeVideo(CellOp):
 
     def _resample(self, waiting: list[tuple[I64, U8]], cuts: Cuts, out: U8) -> None:
         """Put frames to their places, cut."""
-        made = np.empty((len(waiting), *out.shape[1:]), dtype=np.uint8)
+        resampled = np.empty((len(waiting), *out.shape[1:]), dtype=np.uint8)
         rows = np.zeros(len(waiting), dtype=np.int64)
-        resample([image for _, image in waiting], part(cuts, rows), made, self._filter, self._fill)
-        for (places, _), image in zip(waiting, made, strict=True):
+        resample([image for _, image in waiting], part(cuts, rows), resampled, self._filter, self._fill)
+        for (places, _), image in zip(waiting, resampled, strict=True):
             out[places] = image
 
     @property
@@ -192,7 +192,7 @@ class DecodeVideo(CellOp):
         return cuts_of(first, motions)
 
     def _numbers(self, total: int, places: Any, jitter: I64) -> I64:
-        """Which frames of a video of this many; ``places``: from 0 up to 1, in each segment."""
+        """Numbers of the frames to read; ``places``: from 0 up to 1, in each segment."""
         steps = np.arange(self.frames // self.segments) * self.stride
         part = total / self.segments
         # Where a run of frames can start, from the beginning of its segment.
@@ -207,28 +207,28 @@ class DecodeVideo(CellOp):
             numbers = np.sort(np.maximum(numbers + jitter, 0))
             if free > 0:
                 numbers = np.minimum(numbers, total - 1)
-        found: I64 = numbers % total if self.short == "loop" else np.minimum(numbers, total - 1)
-        return found
+        frame_numbers: I64 = numbers % total if self.short == "loop" else np.minimum(numbers, total - 1)
+        return frame_numbers
 
 
-def joined(ops: list[tuple[Op, str]]) -> list[tuple[Op, str]]:
-    """Ops with the names of their draws: what cuts clips right behind their decoder becomes part of it."""
+def merge_cuts(ops: list[tuple[Op, str]]) -> list[tuple[Op, str]]:
+    """Merge ops that cut clips into the decoder before them; ops come with the names of their draws."""
     while len(ops) > 1 and isinstance(ops[0][0], DecodeVideo):
-        made = ops[0][0].then(*ops[1])
-        if made is None:
+        extended = ops[0][0].then(*ops[1])
+        if extended is None:
             break
-        ops = [(made, ops[0][1]), *ops[2:]]
+        ops = [(extended, ops[0][1]), *ops[2:]]
     return ops
 
 
-def fitted(op: Op, spec: Spec) -> tuple[Op, Spec]:
-    """The op for this batch, and what comes out: one of images runs on each frame of clips."""
+def adapt_op(op: Op, spec: Spec) -> tuple[Op, Spec]:
+    """Return the op for this spec, and its output spec; ops of images run on each frame of clips."""
     try:
-        return op.suited(spec), op.infer(spec)
+        return op.for_spec(spec), op.infer(spec)
     except OptionError:
         if len(spec.shape) != 4 or spec.dtype is None or spec.torch or spec.ragged or spec.unequal:
             raise
-        framed = EachFrame(op.suited(spec.but(shape=spec.shape[1:])))
+        framed = EachFrame(op.for_spec(spec.replace(shape=spec.shape[1:])))
         return framed, framed.infer(spec)
 
 
@@ -243,8 +243,8 @@ class EachFrame(Op):
         return repr(self.op)
 
     def infer(self, spec: Spec) -> Spec:
-        out = self.op.infer(spec.but(shape=spec.shape[1:]))
-        return out.but(shape=(spec.shape[0], *out.shape))
+        out = self.op.infer(spec.replace(shape=spec.shape[1:]))
+        return out.replace(shape=(spec.shape[0], *out.shape))
 
     def move(self, sizes: I32, draws: Draws) -> Motion | None:
         return self.op.move(sizes, draws)
@@ -253,30 +253,30 @@ class EachFrame(Op):
         self.op.close()
 
     @property
-    def device_form(self) -> Callable[[Any, I64, Draws, Tensors], Any] | None:
-        return None if self.op.device_form is None else self._there
+    def device_form(self) -> DeviceForm | None:
+        return None if self.op.device_form is None else self._run_on_device
 
-    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+    def run(self, batch: Batch, ids: I64, draws: Draws) -> Batch:
         if self.mixes:
             return self._mixed(batch, lambda images: self.op.run(images, ids, draws))
         count, frames = batch.shape[:2]
         images = batch.reshape(count * frames, *batch.shape[2:])
-        made = self.op.run(images, np.repeat(ids, frames), draws.repeat(frames))
-        return made.reshape(count, frames, *made.shape[1:])
+        result = self.op.run(images, np.repeat(ids, frames), draws.repeat(frames))
+        return result.reshape(count, frames, *result.shape[1:])
 
-    def _there(self, batch: Any, ids: I64, draws: Draws, tensors: Tensors) -> Any:
+    def _run_on_device(self, batch: Batch, ids: I64, draws: Draws, tensors: Tensors) -> Batch:
         form = self.op.device_form
         assert form is not None
         if self.mixes:
             return self._mixed(batch, lambda images: form(images, ids, draws, tensors))
         count, frames = batch.shape[:2]
         images = batch.reshape(count * frames, *batch.shape[2:])
-        made = form(images, np.repeat(ids, frames), draws.repeat(frames), tensors)
-        return made.reshape(count, frames, *made.shape[1:])
+        result = form(images, np.repeat(ids, frames), draws.repeat(frames), tensors)
+        return result.reshape(count, frames, *result.shape[1:])
 
-    def _mixed(self, batch: Any, run: Callable[[Any], Any]) -> Any:
+    def _mixed(self, batch: Batch, run: Callable[[Any], Any]) -> Any:
         """Clips are mixed with clips: their frames lie side by side, as channels of one image."""
         count, frames, height, width, channels = batch.shape
-        made = run(batch.swapaxes(1, 2).swapaxes(2, 3).reshape(count, height, width, frames * channels))
-        made = made.reshape(count, height, width, frames, channels).swapaxes(2, 3).swapaxes(1, 2)
-        return np.ascontiguousarray(made) if isinstance(made, np.ndarray) else made.contiguous()
+        mixed = run(batch.swapaxes(1, 2).swapaxes(2, 3).reshape(count, height, width, frames * channels))
+        mixed = mixed.reshape(count, height, width, frames, channels).swapaxes(2, 3).swapaxes(1, 2)
+        return np.ascontiguousarray(mixed) if isinstance(mixed, np.ndarray) else mixed.contiguous()

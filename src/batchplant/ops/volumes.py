@@ -15,7 +15,7 @@ import numpy as np
 from ..errors import DecodeError, OptionError
 from ..schema.columns import I64
 from .audio import span_of
-from .base import CellErrors, Draws, Op, Spec, Tensors, check_probability, per_sample
+from .base import Batch, CellErrors, Draws, Op, Spec, Tensors, check_probability, per_sample
 from .dtypes import choose, signed
 
 NAMES = ("depth", "height", "width")
@@ -30,15 +30,15 @@ class VolumeOp(Op):
 
     def sizes_of(self, spec: Spec) -> tuple[int, int, int]:
         """Depth, height, width; OptionError where these are no volumes."""
-        known = [size for size in spec.shape if size is not None]
-        varying = spec.dtype is None or spec.ragged or len(known) != len(spec.shape)
-        if varying or len(known) not in (3, 4):
+        sizes = [size for size in spec.shape if size is not None]
+        varying = spec.dtype is None or spec.ragged or len(sizes) != len(spec.shape)
+        if varying or len(sizes) not in (3, 4):
             hint = ": put RandomCrop3d before it, or cut patches with bp.VolumePatches" if varying else ""
             raise OptionError(
                 f"{type(self).__name__} needs volumes (depth, height, width) or (depth, height, width, "
                 f"channels) of one size, not {spec}{hint}"
             )
-        return known[0], known[1], known[2]
+        return sizes[0], sizes[1], sizes[2]
 
 
 class CenterCrop3d(VolumeOp):
@@ -53,7 +53,7 @@ class CenterCrop3d(VolumeOp):
     def __init__(self, size: int | Sequence[int]) -> None:
         self.size = _three(size)
 
-    def suited(self, spec: Spec) -> Op:
+    def for_spec(self, spec: Spec) -> Op:
         suited = copy.copy(self)
         suited._values = spec.dtype, spec.shape[3:]
         return suited
@@ -65,24 +65,26 @@ class CenterCrop3d(VolumeOp):
             sizes = self.sizes_of(spec)
         if any(have is not None and want > have for want, have in zip(self.size, sizes, strict=True)):
             raise OptionError(f"{type(self).__name__} of {self.size} does not fit into volumes of {sizes}")
-        return spec.but(shape=(*self.size, *spec.shape[3:]), unequal=False, ragged=False)
+        return spec.replace(shape=(*self.size, *spec.shape[3:]), unequal=False, ragged=False)
 
     def corners(self, sizes: I64, draws: Draws) -> I64:
-        """Where the parts of volumes of these sizes begin; both (samples, 3)."""
+        """Corners of the crops of volumes of these sizes; both (samples, 3)."""
         return (sizes - self.size) // 2
 
-    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+    def run(self, batch: Batch, ids: I64, draws: Draws) -> Batch:
         if isinstance(batch, tuple):
             values, offsets = batch
             batch = [values[start:end] for start, end in itertools.pairwise(offsets)]
-        dtype, rest = (batch.dtype, batch.shape[4:]) if isinstance(batch, np.ndarray) else self._values
+        dtype, trailing_shape = (
+            (batch.dtype, batch.shape[4:]) if isinstance(batch, np.ndarray) else self._values
+        )
         sizes = np.array([volume.shape[:3] for volume in batch], dtype=np.int64).reshape(-1, 3)
         small = np.flatnonzero((sizes < self.size).any(axis=1)).tolist()
         if small:
             raise CellErrors({row: self._misfit(tuple(sizes[row].tolist())) for row in small})
-        out = np.empty((len(batch), *self.size, *rest), dtype=dtype)
-        for row, place in enumerate(self._places(sizes, draws)):
-            out[row] = batch[row][place]
+        out = np.empty((len(batch), *self.size, *trailing_shape), dtype=dtype)
+        for row, box in enumerate(self._boxes(sizes, draws)):
+            out[row] = batch[row][box]
         return out
 
     def _misfit(self, shape: tuple[int, ...]) -> DecodeError:
@@ -91,14 +93,14 @@ class CenterCrop3d(VolumeOp):
             "bp.VolumePatches(…, pad=0) fills such volumes up"
         )
 
-    def on_device(self, batch: Any, ids: I64, draws: Draws, tensors: Tensors) -> Any:
-        places = self._places(np.tile(np.array(batch.shape[1:4]), (len(batch), 1)), draws)
-        parts = [one[place] for one, place in zip(signed(batch), places, strict=True)]
+    def on_device(self, batch: Batch, ids: I64, draws: Draws, tensors: Tensors) -> Batch:
+        boxes = self._boxes(np.tile(np.array(batch.shape[1:4]), (len(batch), 1)), draws)
+        parts = [volume[box] for volume, box in zip(signed(batch), boxes, strict=True)]
         if not parts:
             return batch.new_empty((0, *self.size, *batch.shape[4:]))
         return tensors.torch.stack(parts).view(batch.dtype)
 
-    def _places(self, sizes: I64, draws: Draws) -> list[tuple[slice, ...]]:
+    def _boxes(self, sizes: I64, draws: Draws) -> list[tuple[slice, ...]]:
         corners = self.corners(sizes, draws).tolist()
         return [
             tuple(slice(first, first + size) for first, size in zip(corner, self.size, strict=True))
@@ -130,18 +132,18 @@ class RandomFlip3d(VolumeOp):
         self.axes = tuple(_axes(axes))
         self.p, self.share = check_probability(p, "p"), share
 
-    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+    def run(self, batch: Batch, ids: I64, draws: Draws) -> Batch:
         for axis in self.axes:
             rows = draws.chance(self.p)
             batch[rows] = np.flip(batch[rows], axis + 1)
         return batch
 
-    def on_device(self, batch: Any, ids: I64, draws: Draws, tensors: Tensors) -> Any:
-        found = signed(batch)
+    def on_device(self, batch: Batch, ids: I64, draws: Draws, tensors: Tensors) -> Batch:
+        volumes = signed(batch)
         for axis in self.axes:
             rows = tensors.send(per_sample(draws.chance(self.p), batch.ndim))
-            found = tensors.torch.where(rows, found.flip(axis + 1), found)
-        return found.view(batch.dtype)
+            volumes = tensors.torch.where(rows, volumes.flip(axis + 1), volumes)
+        return volumes.view(batch.dtype)
 
 
 class RandomRotate90(VolumeOp):
@@ -163,7 +165,7 @@ class RandomRotate90(VolumeOp):
     def _turns(self, draws: Draws) -> I64:
         return np.where(draws.chance(self.p), draws.integers(3) + 1, 0)
 
-    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+    def run(self, batch: Batch, ids: I64, draws: Draws) -> Batch:
         axes = (self.axes[0] + 1, self.axes[1] + 1)
         turns = self._turns(draws)
         for count in (1, 2, 3):
@@ -171,12 +173,12 @@ class RandomRotate90(VolumeOp):
             batch[rows] = np.rot90(batch[rows], count, axes)
         return batch
 
-    def on_device(self, batch: Any, ids: I64, draws: Draws, tensors: Tensors) -> Any:
+    def on_device(self, batch: Batch, ids: I64, draws: Draws, tensors: Tensors) -> Batch:
         turns = tensors.send(per_sample(self._turns(draws), batch.ndim))
-        axes, found = (self.axes[0] + 1, self.axes[1] + 1), (before := signed(batch))
+        axes, rotated = (self.axes[0] + 1, self.axes[1] + 1), (before := signed(batch))
         for count in (1, 2, 3):
-            found = tensors.torch.where(turns == count, before.rot90(count, axes), found)
-        return found.view(batch.dtype)
+            rotated = tensors.torch.where(turns == count, before.rot90(count, axes), rotated)
+        return rotated.view(batch.dtype)
 
 
 class RandomIntensity(VolumeOp):
@@ -207,7 +209,7 @@ class RandomIntensity(VolumeOp):
             raise OptionError(f"gamma is above 0, not {gamma}")
 
     def _amounts(self, draws: Draws) -> tuple[Any, ...]:
-        """Which volumes; their gamma, factor, offset and noise."""
+        """Draw a mask of volumes to change, and their gamma, factor, offset and noise."""
         drawn = (
             draws.chance(self.p), draws.uniform(*self.gamma), draws.uniform(1 - self.scale, 1 + self.scale),
             draws.uniform(-self.shift, self.shift), draws.uniform(0, self.noise),
@@ -215,10 +217,10 @@ class RandomIntensity(VolumeOp):
         draws.reserve(1)
         return drawn
 
-    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+    def run(self, batch: Batch, ids: I64, draws: Draws) -> Batch:
         chosen, *amounts = self._amounts(draws)
         for row in np.flatnonzero(chosen).tolist():
-            gamma, factor, offset, deviation = (np.float32(one[row]) for one in amounts)
+            gamma, factor, offset, deviation = (np.float32(amount[row]) for amount in amounts)
             values = batch[row].astype(np.float32)
             if self.gamma != (1.0, 1.0):
                 low, high = values.min(), values.max()
@@ -233,13 +235,13 @@ class RandomIntensity(VolumeOp):
             batch[row] = values
         return batch
 
-    def on_device(self, batch: Any, ids: I64, draws: Draws, tensors: Tensors) -> Any:
+    def on_device(self, batch: Batch, ids: I64, draws: Draws, tensors: Tensors) -> Batch:
         torch = tensors.torch
         chosen, *amounts = self._amounts(draws)
-        gamma, factor, offset = (tensors.send(per_sample(one, batch.ndim)) for one in amounts[:3])
-        values, rest = batch.float(), tuple(range(1, batch.ndim))
+        gamma, factor, offset = (tensors.send(per_sample(amount, batch.ndim)) for amount in amounts[:3])
+        values, value_axes = batch.float(), tuple(range(1, batch.ndim))
         if self.gamma != (1.0, 1.0):
-            low, high = values.amin(rest, keepdim=True), values.amax(rest, keepdim=True)
+            low, high = values.amin(value_axes, keepdim=True), values.amax(value_axes, keepdim=True)
             width = torch.where(high > low, high - low, torch.ones_like(high))
             values = ((values - low) / width) ** gamma * (high - low) + low
         values = values * factor + offset
@@ -255,7 +257,7 @@ class RandomIntensity(VolumeOp):
 
 
 def _three(size: int | Sequence[int]) -> tuple[int, int, int]:
-    sizes = [int(one) for one in np.atleast_1d(np.asarray(size)).flat]
+    sizes = [int(number) for number in np.atleast_1d(np.asarray(size)).flat]
     sizes = sizes * 3 if len(sizes) == 1 else sizes
     if len(sizes) != 3 or min(sizes) < 1:
         raise OptionError(f"the size of a volume is one or three numbers from 1 on, not {size!r}")
@@ -263,7 +265,7 @@ def _three(size: int | Sequence[int]) -> tuple[int, int, int]:
 
 
 def _axes(axes: int | Sequence[int]) -> list[int]:
-    found = [int(one) for one in np.atleast_1d(np.asarray(axes)).flat]
-    if not found or len(set(found)) < len(found) or not set(found) <= {0, 1, 2}:
+    numbers = [int(axis) for axis in np.atleast_1d(np.asarray(axes)).flat]
+    if not numbers or len(set(numbers)) < len(numbers) or not set(numbers) <= {0, 1, 2}:
         raise OptionError(f"axes are 0 (depth), 1 (height) and 2 (width), not {axes!r}")
-    return found
+    return numbers

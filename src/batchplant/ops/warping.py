@@ -13,7 +13,7 @@ import numpy as np
 
 from ..errors import OptionError
 from ..schema.columns import I32, I64
-from .base import F64, Draws, Op, Spec, Tensors, check_probability
+from .base import F64, Batch, Draws, Op, Spec, Tensors, check_probability
 from .cutting import check_fill, colour, engine, sizes_of
 from .geometry import Motion
 
@@ -30,7 +30,7 @@ class Warp(Op):
     filter: str | None = None
     fill: Any = np.array(0)
     resamples: bool = True
-    # Whether images change their size.
+    # Images change their size.
     expand: bool = False
 
     def move(self, sizes: I32, draws: Draws) -> Motion:
@@ -45,29 +45,29 @@ class Warp(Op):
         if spec.dtype != np.uint8 or channels > 4:
             raise OptionError(f"{type(self).__name__} needs uint8 images of 1 to 4 channels, not {spec}")
         check_fill(self.fill, channels, spec)
-        return spec.but(shape=(None, None, channels), unequal=True) if self.expand else spec
+        return spec.replace(shape=(None, None, channels), unequal=True) if self.expand else spec
 
-    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+    def run(self, batch: Batch, ids: I64, draws: Draws) -> Batch:
         sizes = sizes_of(batch)
         inverse, canvases, after = inverses(sizes, self.chain(sizes, draws))
         if isinstance(batch, np.ndarray) and not self.expand:
             out = np.empty(batch.shape, np.uint8)
-            self._warped(batch, inverse, canvases, out)
+            self._warp_into(batch, inverse, canvases, out)
             return out
-        made = []
-        for row, one in enumerate(batch):
-            out = np.empty((*after[row], one.shape[-1]), np.uint8)
-            some = slice(row, row + 1)
-            self._warped(one[None], inverse[some], canvases[some], out[None])
-            made.append(out)
-        return made
+        results = []
+        for row, image in enumerate(batch):
+            out = np.empty((*after[row], image.shape[-1]), np.uint8)
+            rows = slice(row, row + 1)
+            self._warp_into(image[None], inverse[rows], canvases[rows], out[None])
+            results.append(out)
+        return results
 
-    def _warped(self, batch: Any, inverse: F64, canvases: I32, out: Any) -> None:
+    def _warp_into(self, batch: Batch, inverse: F64, canvases: I32, out: Any) -> None:
         if len(batch):
             images, filter = np.ascontiguousarray(batch), self.filter or "bilinear"
             engine().warp(images, inverse, canvases, out, filter, colour(self.fill, batch.shape[-1]))
 
-    def on_device(self, batch: Any, ids: I64, draws: Draws, tensors: Tensors) -> Any:
+    def on_device(self, batch: Batch, ids: I64, draws: Draws, tensors: Tensors) -> Batch:
         sizes = np.tile(np.array(batch.shape[1:3], np.int32), (len(batch), 1))
         inverse, canvases, _ = inverses(sizes, self.chain(sizes, draws))
         return warp_tensor(batch, inverse, canvases, self.filter != "nearest", self.fill, tensors)
@@ -78,23 +78,13 @@ class Warp(Op):
 
     def joined(self, key: str, before: tuple[Op, str]) -> Warp | None:
         """This op, whose draws go by ``key``, and the one before it as one; None where they do not join."""
-        other, other_key = before
-        if not isinstance(other, Warp) or self.filter != other.filter:
+        previous, other_key = before
+        if not isinstance(previous, Warp) or self.filter != previous.filter:
             return None
-        if not (_composes(self) and _composes(other) and np.array_equal(self.fill, other.fill)):
+        if not (self.composes and previous.composes and np.array_equal(self.fill, previous.fill)):
             return None
-        first = other.parts if isinstance(other, _Joined) else ((other, other_key),)
+        first = previous.parts if isinstance(previous, _Joined) else ((previous, other_key),)
         return _Joined((*first, (self, key)))
-
-
-def _composes(op: Op) -> bool:
-    """Whether ``move`` tells all of it; not where a subclass changed ``run`` alone."""
-    for kind in type(op).__mro__:
-        if "move" in vars(kind):
-            return True
-        if "run" in vars(kind):
-            return False
-    return False
 
 
 class _Joined(Warp):
@@ -109,31 +99,30 @@ class _Joined(Warp):
         return " + ".join(repr(op) for op, _ in self.parts)
 
     def chain(self, sizes: I32, draws: Draws) -> list[Motion]:
-        made: list[Motion] = []
+        motions: list[Motion] = []
         for op, key in self.parts:
-            made.append(op.move(made[-1].sizes if made else sizes, draws.named(key)))
-        return made
+            motions.append(op.move(motions[-1].sizes if motions else sizes, draws.named(key)))
+        return motions
 
     def move(self, sizes: I32, draws: Draws) -> Motion:
-        first, *rest = self.chain(sizes, draws)
-        for one in rest:
-            first = first.then(one)
+        first, *later_motions = self.chain(sizes, draws)
+        for motion in later_motions:
+            first = first.then(motion)
         return first
 
 
 def inverses(sizes: I32, motions: list[Motion]) -> tuple[F64, I32, I32]:
-    """From results back to each canvas on the way, the first of which is the image; the sizes of these, and
-    of the results."""
-    canvases = [np.asarray(sizes, dtype=np.int32), *(one.sizes for one in motions[:-1])]
-    found = []
+    """Matrices from results back to each canvas, the image first; sizes of canvases; sizes of results."""
+    canvases = [np.asarray(sizes, dtype=np.int32), *(step.sizes for step in motions[:-1])]
+    inverse_maps = []
     back = np.broadcast_to(np.eye(3), (len(sizes), 3, 3))
     for motion in reversed(motions):
         inverse = np.linalg.inv(motion.matrix)
         inverse /= inverse[:, 2:, 2:]
         back = inverse @ back
-        found.append(back)
+        inverse_maps.append(back)
     return (
-        np.ascontiguousarray(np.stack(found[::-1], axis=1)),
+        np.ascontiguousarray(np.stack(inverse_maps[::-1], axis=1)),
         np.ascontiguousarray(np.stack(canvases, axis=1), dtype=np.int32),
         motions[-1].sizes,
     )
@@ -193,9 +182,9 @@ class RandomRotation(Warp):
             [sizes[:, None, ::-1], np.ones((len(sizes), 1, 1))], axis=2
         )
         # Backwards, as Pillow has it: the same numbers, but for how they are rounded.
-        at = np.einsum("nij,nkj->nki", np.linalg.inv(matrix)[:, :2], corners)
-        at = np.where(np.abs(at - np.rint(at)) < 1e-9, np.rint(at), at)
-        after = (np.ceil(at.max(axis=1)) - np.floor(at.min(axis=1)))[:, ::-1].astype(np.int32)
+        positions = np.einsum("nij,nkj->nki", np.linalg.inv(matrix)[:, :2], corners)
+        positions = np.where(np.abs(positions - np.rint(positions)) < 1e-9, np.rint(positions), positions)
+        after = (np.ceil(positions.max(axis=1)) - np.floor(positions.min(axis=1)))[:, ::-1].astype(np.int32)
         matrix[:, :2, 2] += (after - sizes)[:, ::-1] / 2
         return Motion(matrix, after)
 
@@ -226,10 +215,10 @@ class RandomAffine(Warp):
             raise OptionError(f"scale is (low, high) above 0, not {scale!r}")
         self._shears = (0.0, 0.0), (0.0, 0.0)
         if shear is not None:
-            given: list[Any] = [shear]
+            shears: list[Any] = [shear]
             if isinstance(shear, Sequence) and len(shear) == 4:
-                given = [shear[:2], shear[2:]]
-            spans = [_span(one, "shear") for one in given]
+                shears = [shear[:2], shear[2:]]
+            spans = [_span(shear_range, "shear") for shear_range in shears]
             self._shears = spans[0], spans[1] if len(spans) == 2 else (0.0, 0.0)
         self.fill, self.filter, self.share = np.array(fill), _check(filter), share
 
@@ -295,7 +284,9 @@ def _between(start: F64, end: F64) -> F64:
     return np.concatenate([solved, np.ones((len(start), 1))], axis=1).reshape(-1, 3, 3)
 
 
-def warp_tensor(batch: Any, inverse: F64, canvases: I32, bilinear: bool, fill: Any, tensors: Tensors) -> Any:
+def warp_tensor(
+    batch: Batch, inverse: F64, canvases: I32, bilinear: bool, fill: Any, tensors: Tensors
+) -> Any:
     """Images (n, height, width, channels) of a tensor; the matrices as the engine takes them."""
     torch = tensors.torch
     count, height, width, channels = batch.shape
@@ -311,24 +302,24 @@ def warp_tensor(batch: Any, inverse: F64, canvases: I32, bilinear: bool, fill: A
         across, down = across / depth, down / depth
         high, wide = tensors.send(canvases[:, number].reshape(count, 2, 1, 1)).unbind(1)
         inside &= (across >= 0) & (across < wide) & (down >= 0) & (down < high)
-    inside, across, down = (one.reshape(count, height * width) for one in (inside, across, down))
+    inside, across, down = (plane.reshape(count, height * width) for plane in (inside, across, down))
     flat = batch.reshape(count, height * width, channels)
     # What is nowhere is not looked at.
-    across, down = (torch.where(inside, one, torch.zeros_like(one)) for one in (across, down))
+    across, down = (torch.where(inside, plane, torch.zeros_like(plane)) for plane in (across, down))
 
-    def taken(row: Any, column: Any) -> Any:
-        at = row.clamp(0, height - 1) * width + column.clamp(0, width - 1)
-        return flat.gather(1, at[..., None].expand(-1, -1, channels))
+    def pixels_at(row: Any, column: Any) -> Any:
+        index = row.clamp(0, height - 1) * width + column.clamp(0, width - 1)
+        return flat.gather(1, index[..., None].expand(-1, -1, channels))
 
     if bilinear:
         across, down = across - 0.5, down - 0.5
-        left, top = across.floor(), down.floor()
-        right_share, lower_share = (across - left).float()[..., None], (down - top).float()[..., None]
-        column, row = left.long(), top.long()
-        upper = taken(row, column) * (1 - right_share) + taken(row, column + 1) * right_share
-        lower = taken(row + 1, column) * (1 - right_share) + taken(row + 1, column + 1) * right_share
-        made = (upper * (1 - lower_share) + lower * lower_share).round().to(batch.dtype)
+        x0, y0 = across.floor(), down.floor()
+        right_share, lower_share = (across - x0).float()[..., None], (down - y0).float()[..., None]
+        column, row = x0.long(), y0.long()
+        upper = pixels_at(row, column) * (1 - right_share) + pixels_at(row, column + 1) * right_share
+        lower = pixels_at(row + 1, column) * (1 - right_share) + pixels_at(row + 1, column + 1) * right_share
+        warped = (upper * (1 - lower_share) + lower * lower_share).round().to(batch.dtype)
     else:
-        made = taken(down.long(), across.long())
+        warped = pixels_at(down.long(), across.long())
     colour = tensors.send(np.asarray(fill)).to(batch.dtype)
-    return torch.where(inside[..., None], made, colour).reshape(batch.shape)
+    return torch.where(inside[..., None], warped, colour).reshape(batch.shape)

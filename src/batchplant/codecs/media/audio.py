@@ -33,7 +33,7 @@ VARIABLE = "BATCHPLANT_MAX_SAMPLES"
 
 
 class Header(NamedTuple):
-    """What an encoded sound says about itself. ``subtype`` as libsndfile names it: PCM_24, FLOAT, VORBIS …"""
+    """Header of an encoded sound. ``subtype`` as libsndfile names it: PCM_24, FLOAT, VORBIS …"""
 
     encoding: str
     rate: int
@@ -88,7 +88,7 @@ class Sound(bytes):
         dtype: Any = "float32",
     ) -> Samples:
         """The samples from frame ``start`` on, (frames, channels); see :func:`decode`."""
-        return decode(self, start, frames, rate=rate, mono=mono, dtype=dtype, known=self.header)
+        return decode(self, start, frames, rate=rate, mono=mono, dtype=dtype, header_of_sound=self.header)
 
     def check(self) -> None:
         """Decode all of it; DecodeError where that fails."""
@@ -104,12 +104,12 @@ class Sound(bytes):
 
 
 def limit() -> int:
-    """How many samples one call may decode."""
-    said = os.environ.get(VARIABLE)
+    """Largest number of samples that one call may decode."""
+    setting = os.environ.get(VARIABLE)
     try:
-        return MOST_SAMPLES if said is None else int(said)
+        return MOST_SAMPLES if setting is None else int(setting)
     except ValueError:
-        raise OptionError(f"the environment variable {VARIABLE} is {said!r}, not a number") from None
+        raise OptionError(f"the environment variable {VARIABLE} is {setting!r}, not a number") from None
 
 
 def encoding_of(data: Any) -> str:
@@ -127,13 +127,13 @@ def encoding_of(data: Any) -> str:
 
 
 def header(data: Any) -> Header:
-    """What a sound says about itself; nothing is decoded, unless it does not tell its length."""
+    """Read the header of a sound; decode it only if the header does not give its length."""
     view = memoryview(data).cast("B")
     encoding = encoding_of(view)
     if encoding == "wav":
-        found = wav.parse(view)
-        if found is not None:
-            return Header("wav", found.rate, found.channels, found.frames, found.subtype)
+        wav_header = wav.parse(view)
+        if wav_header is not None:
+            return Header("wav", wav_header.rate, wav_header.channels, wav_header.frames, wav_header.subtype)
     if encoding == "flac":
         exact = _flac_header(view)
         if exact is not None:
@@ -142,8 +142,8 @@ def header(data: Any) -> Header:
         frames, channels = int(file.frames), int(file.channels)
         if frames >= sndfile.UNKNOWN:
             # Written into a pipe: who wants to know its length has to decode it.
-            most = min(limit() // max(1, channels), len(view) * sndfile.MOST_FRAMES_PER_BYTE)
-            frames = len(_read(file, most, channels, np.dtype(np.int16)))
+            max_frames = min(limit() // max(1, channels), len(view) * sndfile.MOST_FRAMES_PER_BYTE)
+            frames = len(_read(file, max_frames, channels, np.dtype(np.int16)))
         return Header(encoding, int(file.samplerate), channels, frames, str(file.subtype))
 
 
@@ -155,7 +155,7 @@ def decode(
     rate: int | None = None,
     mono: bool = False,
     dtype: Any = "float32",
-    known: Header | None = None,
+    header_of_sound: Header | None = None,
 ) -> Samples:
     """The samples of a sound as an array (frames, channels).
 
@@ -172,7 +172,7 @@ def decode(
         raise OptionError(f"start and frames must not be negative: {start}, {frames}")
     if rate is not None and not 0 < rate < 1 << 31:
         raise OptionError(f"rate is a number above 0, not {rate}")
-    head = header(view) if known is None else known
+    head = header(view) if header_of_sound is None else header_of_sound
     count = max(0, head.frames - start)
     count = count if frames is None else min(count, frames)
     _check_size(count * head.channels)
@@ -201,11 +201,11 @@ def encode(samples: Any, rate: int, encoding: str = "flac", subtype: str | None 
     if isinstance(rate, bool) or not isinstance(rate, int | np.integer) or not 0 < rate < 1 << 31:
         raise EncodeError(f"rate is a whole number above 0, not {rate!r}")
     if encoding not in set(SUFFIXES.values()):
-        known = ", ".join(sorted(set(SUFFIXES.values())))
-        raise EncodeError(f"sounds are encoded as {known}, not {encoding!r}")
+        encodings = ", ".join(sorted(set(SUFFIXES.values())))
+        raise EncodeError(f"sounds are encoded as {encodings}, not {encoding!r}")
     if encoding == "wav":
-        own = {"int16": "PCM_16", "int32": "PCM_32", "float32": "FLOAT", "float64": "DOUBLE"}
-        chosen = subtype or own[array.dtype.name]
+        subtypes = {"int16": "PCM_16", "int32": "PCM_32", "float32": "FLOAT", "float64": "DOUBLE"}
+        chosen = subtype or subtypes[array.dtype.name]
         if chosen not in wav.WIDTHS:
             raise EncodeError(f"WAV is written as {', '.join(wav.WIDTHS)}, not {chosen!r}")
         return wav.write(array, int(rate), chosen)
@@ -237,17 +237,17 @@ def _samples(view: memoryview, head: Header, start: int, count: int, dtype: np.d
         before = _before(view, head.encoding, start) if file.frames < sndfile.UNKNOWN else start
         if before < start:
             file.seek(start - before)
-        found = _read(file, before + count, head.channels, dtype if direct else np.dtype(np.float32))
-    if len(found) < before + count:
-        end = start + len(found) - before
+        decoded = _read(file, before + count, head.channels, dtype if direct else np.dtype(np.float32))
+    if len(decoded) < before + count:
+        end = start + len(decoded) - before
         raise DecodeError(
             f"the header says {head.frames} frames, but the data end or are damaged at frame {max(0, end)}"
         )
-    return found[before:] if direct else wav.convert(found[before:], dtype)
+    return decoded[before:] if direct else wav.convert(decoded[before:], dtype)
 
 
 def _before(view: memoryview, encoding: str, start: int) -> int:
-    """How many frames have to be decoded before those that are wanted, and thrown away."""
+    """Number of frames to decode and discard before the requested ones."""
     if encoding == "mp3":
         return min(start, mp3.PREROLL)
     if encoding == "ogg":
@@ -258,8 +258,8 @@ def _before(view: memoryview, encoding: str, start: int) -> int:
 
 
 def _read(file: Any, frames: int, channels: int, dtype: np.dtype[Any]) -> Samples:
-    found: Samples = file.read(out=np.empty((frames, channels), dtype=dtype))
-    return found
+    samples: Samples = file.read(out=np.empty((frames, channels), dtype=dtype))
+    return samples
 
 
 def _flac_header(view: memoryview) -> Header | None:
@@ -296,11 +296,11 @@ def _resample(samples: Samples, old: int, new: int) -> Samples:
     except (ImportError, OSError):
         raise MissingLibraryError('resampling needs soxr: pip install "batchplant[audio]"') from None
     try:
-        found: Samples = soxr.resample(np.ascontiguousarray(samples), old, new)
+        resampled: Samples = soxr.resample(np.ascontiguousarray(samples), old, new)
     # It raises what it likes, also on rates it cannot do.
     except Exception as error:
         raise DecodeError(f"from {old} Hz to {new} Hz: {error}") from None
-    return found
+    return resampled
 
 
 # -- writing -------------------------------------------------------------------------------------------------

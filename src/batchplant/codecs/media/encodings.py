@@ -23,18 +23,18 @@ NO_FILES = ("idna", "punycode", "unicode-escape", "raw-unicode-escape")
 HINT = "where it is text of another encoding, name it: encoding='cp1252', 'utf-16' …"
 
 
-def checked(given: str | None) -> str | None:
-    """The usual name of an encoding; None for UTF-8, and where none is given."""
-    if given is None:
+def normalize_encoding(encoding: str | None) -> str | None:
+    """The usual name of an encoding; None for UTF-8, and if none is given."""
+    if encoding is None:
         return None
     try:
         # What Python calls codecs are also rot13, zip and base64; these are refused here.
-        "a".encode(given)
-        name = codecs.lookup(given).name
+        "a".encode(encoding)
+        name = codecs.lookup(encoding).name
     except (LookupError, TypeError, ValueError):
         name = NO_FILES[0]
     if name in NO_FILES:
-        raise OptionError(f"encoding is one such as 'cp1252', 'shift_jis' or 'utf-16', not {given!r}")
+        raise OptionError(f"encoding is one such as 'cp1252', 'shift_jis' or 'utf-16', not {encoding!r}")
     return None if name in ("utf-8", "utf-8-sig", "ascii") else name
 
 
@@ -54,9 +54,9 @@ def to_utf8(pieces: Iterable[U8], encoding: str) -> Iterator[U8]:
         yield np.frombuffer(decoder.decode(b"", True).encode(), dtype=np.uint8)
     except UnicodeDecodeError as error:
         # It is about what was left over from before, and the piece.
-        place = max(0, done - len(error.object) + error.start)
+        position = max(0, done - len(error.object) + error.start)
         raise DamagedError(
-            f"the bytes are not {encoding}; choose another with encoding=", offset=place
+            f"the bytes are not {encoding}; choose another with encoding=", offset=position
         ) from None
     except UnicodeError:
         raise DamagedError(f"the text does not fit {encoding}; choose another with encoding=") from None

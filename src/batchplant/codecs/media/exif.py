@@ -1,4 +1,4 @@
-"""EXIF and ICC profiles of encoded images: which way up they are, and what travels with the pixels.
+"""EXIF and ICC profiles of encoded images: read, and attached to re-encoded ones.
 
 JPEG, PNG, WebP and TIFF can hold both. Only bytes are parsed here; no library is needed.
 """
@@ -15,20 +15,19 @@ from . import ifd
 
 EXIF, PROFILE = b"Exif\0\0", b"ICC_PROFILE\0"
 # Real profiles have some kilobytes, a few of them a megabyte or two. In a PNG they are packed.
-MOST_PROFILE = 16 << 20
-# What fits into one segment of a JPEG.
-MOST_SEGMENT = 65533
+MAX_PROFILE_BYTES = 16 << 20
+MAX_SEGMENT_BYTES = 65533
 
 
 class Metadata(NamedTuple):
-    """What describes an image: EXIF as a small TIFF, an ICC profile; empty where there is none."""
+    """Metadata of an image: EXIF as a small TIFF, an ICC profile; empty if there is none."""
 
     exif: bytes = b""
     icc: bytes = b""
 
 
 def orientation(data: Any) -> int:
-    """How the image is to be turned, 1 to 8 as EXIF counts; 1 (not at all) where nothing is said."""
+    """EXIF orientation of an image, 1 to 8; 1 (upright) if it has none."""
     view = _view(data)
     blob = view if ifd.order_of(view) else _exif(view)
     order = ifd.order_of(blob)
@@ -46,12 +45,12 @@ def read(data: Any) -> Metadata:
     view = _view(data)
     order = ifd.order_of(view)
     if order is not None:
-        return _of_tiff(view, order)
+        return _read_tiff(view, order)
     return Metadata(bytes(_exif(view)), _icc(view))
 
 
 def upright(metadata: Metadata) -> Metadata:
-    """The same for pixels that have been turned."""
+    """Return the metadata for pixels that have been turned upright."""
     blob = bytearray(metadata.exif)
     order = ifd.order_of(blob)
     if order is None:
@@ -76,7 +75,7 @@ def attach(data: bytes, encoding: str, metadata: Metadata, *, channels: int = 3)
 
 
 def is_lossy_webp(data: Any) -> bool:
-    """Whether an image is a WebP whose pixels are stored with loss."""
+    """True for a WebP whose pixels are stored with loss."""
     view = _view(data)
     return _encoding(view) == "webp" and any(kind == b"VP8 " for kind, _, _ in _webp_chunks(view))
 
@@ -122,101 +121,101 @@ def _icc(view: memoryview) -> bytes:
     chunks = {"png": _png_chunks, "webp": _webp_chunks}.get(encoding)
     for kind, start, end in chunks(view) if chunks else ():
         if kind == b"iCCP":
-            return _unpacked(bytes(view[start:end]))
+            return _unpack_profile(bytes(view[start:end]))
         if kind == b"ICCP":
             return bytes(view[start:end])
     return b""
 
 
-def _unpacked(chunk: bytes) -> bytes:
+def _unpack_profile(chunk: bytes) -> bytes:
     name, _, packed = chunk.partition(b"\0")
     unpack = zlib.decompressobj()
     try:
-        found = unpack.decompress(packed[1:], MOST_PROFILE)
+        profile = unpack.decompress(packed[1:], MAX_PROFILE_BYTES)
     except zlib.error as error:
         raise DecodeError(f"its ICC profile is damaged: {error}") from None
     if unpack.unconsumed_tail:
-        raise DecodeError(f"its ICC profile unpacks to more than {MOST_PROFILE} bytes")
-    return found if len(name) < 80 else b""
+        raise DecodeError(f"its ICC profile unpacks to more than {MAX_PROFILE_BYTES} bytes")
+    return profile if len(name) < 80 else b""
 
 
 def _jpeg_segments(view: memoryview) -> Iterator[tuple[int, int, int]]:
-    """(marker, start, end) of what stands before the pixels."""
-    at, size = 2, len(view)
-    while at + 4 <= size:
-        if view[at] != 0xFF:
+    """(marker, start, end) of the segments before the pixels."""
+    position, size = 2, len(view)
+    while position + 4 <= size:
+        if view[position] != 0xFF:
             return
-        marker = view[at + 1]
+        marker = view[position + 1]
         if marker == 0xFF:
-            at += 1
+            position += 1
             continue
         if marker in (0xD9, 0xDA):
             return
         if marker == 0x01 or 0xD0 <= marker <= 0xD8:
-            at += 2
+            position += 2
             continue
-        end = at + 2 + (view[at + 2] << 8 | view[at + 3])
-        if end > size or end < at + 4:
+        end = position + 2 + (view[position + 2] << 8 | view[position + 3])
+        if end > size or end < position + 4:
             return
-        yield marker, at + 4, end
-        at = end
+        yield marker, position + 4, end
+        position = end
 
 
 def _png_chunks(view: memoryview) -> Iterator[tuple[bytes, int, int]]:
-    at = 8
-    while at + 12 <= len(view):
-        length, kind = struct.unpack_from(">I4s", view, at)
-        end = at + 8 + length
+    position = 8
+    while position + 12 <= len(view):
+        length, kind = struct.unpack_from(">I4s", view, position)
+        end = position + 8 + length
         if end + 4 > len(view) or kind == b"IEND":
             return
-        yield kind, at + 8, end
-        at = end + 4
+        yield kind, position + 8, end
+        position = end + 4
 
 
 def _webp_chunks(view: memoryview) -> Iterator[tuple[bytes, int, int]]:
-    at = 12
-    while at + 8 <= len(view):
-        kind, length = struct.unpack_from("<4sI", view, at)
-        end = at + 8 + length
+    position = 12
+    while position + 8 <= len(view):
+        kind, length = struct.unpack_from("<4sI", view, position)
+        end = position + 8 + length
         if end > len(view):
             return
-        yield kind, at + 8, end
-        at = end + length % 2
+        yield kind, position + 8, end
+        position = end + length % 2
 
 
-def _of_tiff(view: memoryview, order: str) -> Metadata:
-    found = ifd.read(view, ifd.first_offset(view, order), order, most=MOST_PROFILE)
-    profile = found.get(ifd.ICC)
+def _read_tiff(view: memoryview, order: str) -> Metadata:
+    directory = ifd.read(view, ifd.first_offset(view, order), order, max_bytes=MAX_PROFILE_BYTES)
+    profile = directory.get(ifd.ICC)
     icc = profile.data if isinstance(profile, ifd.Value) else b""
-    kept = {tag: one for tag, one in found.items() if tag not in ifd.STRUCTURE}
-    if not kept:
+    tags = {tag: value for tag, value in directory.items() if tag not in ifd.STRUCTURE}
+    if not tags:
         return Metadata(b"", icc)
-    return Metadata(b"II*\0" + struct.pack("<I", 8) + ifd.write(kept, 8), icc)
+    return Metadata(b"II*\0" + struct.pack("<I", 8) + ifd.write(tags, 8), icc)
 
 
-def _to_jpeg(data: bytes, metadata: Metadata) -> bytes:
+def _attach_to_jpeg(data: bytes, metadata: Metadata) -> bytes:
     new = []
     if metadata.exif:
-        if len(metadata.exif) + len(EXIF) > MOST_SEGMENT:
+        if len(metadata.exif) + len(EXIF) > MAX_SEGMENT_BYTES:
             raise EncodeError(f"a JPEG cannot hold EXIF data of {len(metadata.exif)} bytes")
         new.append(_segment(0xE1, EXIF + metadata.exif))
-    size = MOST_SEGMENT - len(PROFILE) - 2
-    parts = [metadata.icc[at : at + size] for at in range(0, len(metadata.icc), size)]
+    size = MAX_SEGMENT_BYTES - len(PROFILE) - 2
+    parts = [metadata.icc[position : position + size] for position in range(0, len(metadata.icc), size)]
     if len(parts) > 255:
         raise EncodeError(f"a JPEG cannot hold an ICC profile of {len(metadata.icc)} bytes")
     for number, part in enumerate(parts, 1):
         new.append(_segment(0xE2, PROFILE + bytes([number, len(parts)]) + part))
     # Behind the JFIF segment, which comes first.
     first = next(_jpeg_segments(_view(data)), (0, 0, 2))
-    at = first[2] if first[0] == 0xE0 else 2
-    return b"".join([data[:at], *new, data[at:]])
+    position = first[2] if first[0] == 0xE0 else 2
+    return b"".join([data[:position], *new, data[position:]])
 
 
 def _segment(marker: int, data: bytes) -> bytes:
     return struct.pack(">BBH", 0xFF, marker, len(data) + 2) + data
 
 
-def _to_png(data: bytes, metadata: Metadata) -> bytes:
+def _attach_to_png(data: bytes, metadata: Metadata) -> bytes:
     new = []
     if metadata.icc:
         new.append(_chunk(b"iCCP", b"ICC profile\0\0" + zlib.compress(metadata.icc)))
@@ -230,7 +229,7 @@ def _chunk(kind: bytes, data: bytes) -> bytes:
     return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
 
-def _to_webp(data: bytes, metadata: Metadata) -> bytes:
+def _attach_to_webp(data: bytes, metadata: Metadata) -> bytes:
     chunks = [(kind, data[start:end]) for kind, start, end in _webp_chunks(_view(data))]
     profile, exif, alpha = 0x20, 0x08, 0x10
     if chunks[0][0] == b"VP8X":
@@ -243,7 +242,7 @@ def _to_webp(data: bytes, metadata: Metadata) -> bytes:
             width, height = (packed & 0x3FFF), (packed >> 14 & 0x3FFF)
             flags = alpha if packed >> 28 & 1 else 0
         else:
-            width, height = (one & 0x3FFF for one in struct.unpack_from("<HH", body, 6))
+            width, height = (side & 0x3FFF for side in struct.unpack_from("<HH", body, 6))
             width, height, flags = width - 1, height - 1, 0
         size = width.to_bytes(3, "little") + height.to_bytes(3, "little")
     if metadata.icc:
@@ -253,22 +252,24 @@ def _to_webp(data: bytes, metadata: Metadata) -> bytes:
         flags |= exif
         chunks.append((b"EXIF", metadata.exif))
     chunks.insert(0, (b"VP8X", bytes([flags, 0, 0, 0]) + size))
-    body = b"".join(kind + struct.pack("<I", len(one)) + one + b"\0" * (len(one) % 2) for kind, one in chunks)
+    body = b"".join(
+        kind + struct.pack("<I", len(data)) + data + b"\0" * (len(data) % 2) for kind, data in chunks
+    )
     return b"RIFF" + struct.pack("<I", len(body) + 4) + b"WEBP" + body
 
 
-def _to_tiff(data: bytes, metadata: Metadata) -> bytes:
+def _attach_to_tiff(data: bytes, metadata: Metadata) -> bytes:
     """With a new directory at the end; the pixels stay where they are. We write little-endian files."""
-    own = ifd.read(data, ifd.first_offset(data, "<"), "<")
-    more: ifd.Directory = {}
+    directory = ifd.read(data, ifd.first_offset(data, "<"), "<")
+    added: ifd.Directory = {}
     order = ifd.order_of(metadata.exif)
     if order is not None:
-        found = ifd.read(metadata.exif, ifd.first_offset(metadata.exif, order), order)
-        more = {tag: one for tag, one in found.items() if tag not in ifd.STRUCTURE}
+        exif_tags = ifd.read(metadata.exif, ifd.first_offset(metadata.exif, order), order)
+        added = {tag: value for tag, value in exif_tags.items() if tag not in ifd.STRUCTURE}
     if metadata.icc:
-        more[ifd.ICC] = ifd.Value(ifd.UNDEFINED, metadata.icc)
+        added[ifd.ICC] = ifd.Value(ifd.UNDEFINED, metadata.icc)
     data += b"\0" * (len(data) % 2)
-    return data[:4] + struct.pack("<I", len(data)) + data[8:] + ifd.write({**own, **more}, len(data))
+    return data[:4] + struct.pack("<I", len(data)) + data[8:] + ifd.write({**directory, **added}, len(data))
 
 
-_ATTACH = {"jpeg": _to_jpeg, "png": _to_png, "webp": _to_webp, "tiff": _to_tiff}
+_ATTACH = {"jpeg": _attach_to_jpeg, "png": _attach_to_png, "webp": _attach_to_webp, "tiff": _attach_to_tiff}

@@ -1,4 +1,4 @@
-"""What encoded images say about themselves, and whether that may be believed: before memory is taken."""
+"""Headers of encoded images, checked for plausibility before memory is allocated."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ALWAYS = 1 << 16
 
 
 class Header(NamedTuple):
-    """What an encoded image says about itself."""
+    """Header of an encoded image."""
 
     encoding: str
     width: int
@@ -38,7 +38,7 @@ class Header(NamedTuple):
         return CHANNELS.get(self.mode.partition(";")[0], 4)
 
     def size_as(self, channels: int) -> int:
-        """What its pixels take in memory, in bytes."""
+        """Bytes that its pixels take in memory."""
         return self.width * self.height * channels * max(1, self.bits // 8)
 
 
@@ -47,14 +47,14 @@ def probe(cells: Ragged) -> npt.NDArray[np.int32]:
 
     Raw pixels have encoding 0 and their true size.
     """
-    found = _native.probe(*column_runs(cells))
+    headers = _native.probe(*column_runs(cells))
     if cells.shape is not None:
         raw = cells.raw
-        found[raw, 0] = 0
-        found[raw, 1:3] = cells.shape[raw][:, 1::-1]
-        found[raw, 3] = cells.shape[raw, 2]
-        found[raw, 4] = 8
-    return found
+        headers[raw, 0] = 0
+        headers[raw, 1:3] = cells.shape[raw][:, 1::-1]
+        headers[raw, 3] = cells.shape[raw, 2]
+        headers[raw, 4] = 8
+    return headers
 
 
 def modes(cells: Ragged) -> list[str]:
@@ -72,43 +72,43 @@ def modes(cells: Ragged) -> list[str]:
 def header(data: U8) -> Header:
     """The header of one encoded image; all empty where it is none."""
     row = _native.probe(data, np.zeros(1, np.int64), np.array([len(data)], np.int64))[0]
-    found = Header(ENCODINGS[row[0]], int(row[1]), int(row[2]), MODES[row[3]], int(row[4]))
-    if found.encoding == "tiff":
+    read_header = Header(ENCODINGS[row[0]], int(row[1]), int(row[2]), MODES[row[3]], int(row[4]))
+    if read_header.encoding == "tiff":
         page = next(tiff.pages(data), None)
         if page is not None and page.dtype is not None and page.width and page.height and not page.plain:
             return Header("tiff", page.width, page.height, mode_name(page.dtype, page.channels), page.bits)
-    if found.bits == 16:
-        return found._replace(mode={"L": "I;16"}.get(found.mode, f"{found.mode};16"))
-    return found
+    if read_header.bits == 16:
+        return read_header._replace(mode={"L": "I;16"}.get(read_header.mode, f"{read_header.mode};16"))
+    return read_header
 
 
-def check(found: Header, view: U8, *, indices: bool = False) -> None:
+def check(header: Header, view: U8, *, indices: bool = False) -> None:
     """A DecodeError where an image claims more than its bytes can hold, or than is allowed.
 
     ``indices``: of a palette, which is not looked up.
     """
-    pixels = found.width * found.height
-    size = found.size_as(1 if indices and found.mode == "P" else found.channels)
-    if found.encoding == "tiff":
+    pixels = header.width * header.height
+    size = header.size_as(1 if indices and header.mode == "P" else header.channels)
+    if header.encoding == "tiff":
         page = next(tiff.pages(view), None)
         pixels = page.cost if page is not None else 0
         size = 0 if page is None else max(size, page.size) if page.plain else page.size
-    elif _claims(found, view):
-        raise DecodeError(f"it claims {found.width}×{found.height} pixels and ends after {len(view)} bytes")
+    elif _claims(header, view):
+        raise DecodeError(f"it claims {header.width}×{header.height} pixels and ends after {len(view)} bytes")
     if pixels > limits.max_pixels():
-        raise too_large(f"the image has {found.width}×{found.height} pixels")
-    check_bytes(f"the image of {found.width}×{found.height} pixels", size, view)
+        raise too_large(f"the image has {header.width}×{header.height} pixels")
+    check_bytes(f"the image of {header.width}×{header.height} pixels", size, view)
 
 
-def _claims(found: Header, view: U8) -> bool:
-    """Whether these bytes cannot unpack to so many pixels."""
-    if found.encoding == "bmp":
+def _claims(header: Header, view: U8) -> bool:
+    """True if these bytes cannot unpack to so many pixels."""
+    if header.encoding == "bmp":
         return _bitmap_size(view) > len(view)
-    if found.encoding not in MOST_GAIN:
+    if header.encoding not in MOST_GAIN:
         return False
-    channels = 1 if found.mode == "P" else found.channels
-    values = found.width * found.height * channels * found.bits // 8
-    return values > MOST_GAIN[found.encoding] * len(view) + ALWAYS
+    channels = 1 if header.mode == "P" else header.channels
+    values = header.width * header.height * channels * header.bits // 8
+    return values > MOST_GAIN[header.encoding] * len(view) + ALWAYS
 
 
 def _bitmap_size(view: U8) -> int:
@@ -116,23 +116,26 @@ def _bitmap_size(view: U8) -> int:
     # The short header has shorter numbers, and never packs.
     head = view[:34].tobytes().ljust(34, b"\0")
     if int.from_bytes(head[14:18], "little") == 12:
-        width, height, bits = (int.from_bytes(head[at : at + 2], "little") for at in (18, 20, 24))
+        width, height, bits = (int.from_bytes(head[offset : offset + 2], "little") for offset in (18, 20, 24))
         packing = 0
     else:
-        width, height = (abs(int.from_bytes(head[at : at + 4], "little", signed=True)) for at in (18, 22))
+        width, height = (
+            abs(int.from_bytes(head[offset : offset + 4], "little", signed=True)) for offset in (18, 22)
+        )
         bits, packing = int.from_bytes(head[28:30], "little"), int.from_bytes(head[30:34], "little")
     return 0 if packing in (1, 2) else (width * bits + 7) // 8 * height
 
 
-def check_bytes(what: str, size: int, view: U8) -> None:
+def check_bytes(description: str, size: int, view: U8) -> None:
     """A DecodeError where so many bytes are more than these may become."""
     if size > limits.allowed(len(view)):
-        raise DecodeError(limits.too_large(what, size, len(view)))
+        raise DecodeError(limits.too_large(description, size, len(view)))
 
 
-def too_large(what: str) -> DecodeError:
+def too_large(description: str) -> DecodeError:
     """For more pixels than are allowed."""
-    most = limits.max_pixels()
+    max_pixels = limits.max_pixels()
     return DecodeError(
-        f"{what}, and the limit is {most}; raise it with {limits.PIXELS_VARIABLE} or batchplant.max_pixels"
+        f"{description}, and the limit is {max_pixels}; raise it with {limits.PIXELS_VARIABLE} or "
+        "batchplant.max_pixels"
     )

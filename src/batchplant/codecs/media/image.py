@@ -49,10 +49,10 @@ SUFFIXES = {
     ".tiff": "tiff",
 }
 # The native decoder of JPEG has a limit of its own.
-MOST_PIXELS = 1 << 28
+MAX_NATIVE_JPEG_PIXELS = 1 << 28
 LOSSLESS = ("png", "webp", "tiff", "bmp")
 # The modes that an encoding holds; TIFF holds all of them.
-HELD = {
+LOSSLESS_MODES = {
     "jpeg": ("L", "RGB", "CMYK"),
     "png": ("L", "LA", "RGB", "RGBA", "P", "I;16", "LA;16", "RGB;16", "RGBA;16"),
     "webp": ("L", "LA", "RGB", "RGBA"),
@@ -66,8 +66,8 @@ palette_of = pillow.palette_of
 
 
 def holds(encoding: str, mode: str) -> bool:
-    """Whether pixels of this mode can be stored so without losing any of their values."""
-    return encoding == "tiff" or mode in HELD.get(encoding, ())
+    """True if this encoding stores pixels of this mode without loss."""
+    return encoding == "tiff" or mode in LOSSLESS_MODES.get(encoding, ())
 
 
 def decode(data: Any, mode: str | None = None, *, mask: bool = False) -> Pixels:
@@ -76,35 +76,35 @@ def decode(data: Any, mode: str | None = None, *, mask: bool = False) -> Pixels:
     Palettes are looked up. In mode P, and of a mask, the indices of its palette are the pixels.
     """
     indices = mode == "P" or (mask and mode in (None, "L"))
-    view, found = _view_and_header(data, indices=indices)
+    view, head = _view_and_header(data, indices=indices)
     if indices:
-        mode = "P" if found.mode == "P" else None if mode is None else "L"
-    pixels = _native_decode(view, found, mode)
+        mode = "P" if head.mode == "P" else None if mode is None else "L"
+    pixels = _native_decode(view, head, mode)
     if pixels is None:
-        pixels = _library_decode(view, found, mode, indices=indices)
+        pixels = _library_decode(view, head, mode, indices=indices)
     return pixels
 
 
 def _view_and_header(data: Any, *, indices: bool = False) -> tuple[U8, Header]:
     """The bytes and their header, whose claims are checked before anything is decoded."""
     view = np.frombuffer(data, dtype=np.uint8)
-    found = header(view)
-    if not found.encoding:
+    head = header(view)
+    if not head.encoding:
         raise DecodeError("these bytes are not an image that batchplant knows")
-    check(found, view, indices=indices)
-    return view, found
+    check(head, view, indices=indices)
+    return view, head
 
 
-def _native_decode(view: U8, found: Header, mode: str | None) -> Pixels | None:
+def _native_decode(view: U8, head: Header, mode: str | None) -> Pixels | None:
     """The pixels, where the native code decodes such an image."""
     try:
-        if found.encoding == "jpeg":
-            if found.width * found.height > MOST_PIXELS:
+        if head.encoding == "jpeg":
+            if head.width * head.height > MAX_NATIVE_JPEG_PIXELS:
                 return None
-            if found.mode in ("L", "RGB", "") and mode in (None, "RGB", found.mode):
+            if head.mode in ("L", "RGB", "") and mode in (None, "RGB", head.mode):
                 return squeeze(_native.jpeg_decode(view.data, "RGB" if mode == "RGB" else None))
-        elif found.bits <= 8 and found.encoding in ("png", "webp"):
-            codec = _native.png_decode if found.encoding == "png" else _native.webp_decode
+        elif head.bits <= 8 and head.encoding in ("png", "webp"):
+            codec = _native.png_decode if head.encoding == "png" else _native.webp_decode
             pixels = codec(view, mode, limits.max_pixels())
             return None if pixels is None else squeeze(pixels)
     except ValueError as error:
@@ -112,20 +112,20 @@ def _native_decode(view: U8, found: Header, mode: str | None) -> Pixels | None:
     return None
 
 
-def _library_decode(view: U8, found: Header, mode: str | None, *, indices: bool) -> Pixels:
-    if _is_deep(view, found):
-        if mode not in (None, found.mode):
-            raise DecodeError(f"the image is {found.mode}; making it {mode} would change its pixels")
-        return _png16_decode(view) if found.encoding == "png" else squeeze(tiff.read(view)[0])
-    image = pillow.load(view, found.encoding)
+def _library_decode(view: U8, head: Header, mode: str | None, *, indices: bool) -> Pixels:
+    if _is_deep(view, head):
+        if mode not in (None, head.mode):
+            raise DecodeError(f"the image is {head.mode}; making it {mode} would change its pixels")
+        return _png16_decode(view) if head.encoding == "png" else squeeze(tiff.read(view)[0])
+    image = pillow.load(view, head.encoding)
     return pillow.pixels_of(image, None if mode == "P" else mode, indices=indices)
 
 
-def _is_deep(view: U8, found: Header) -> bool:
-    """Whether Pillow would cut it to 8 bits or not know it."""
-    if found.encoding == "png":
-        return found.bits == 16 and found.mode != "I;16"
-    page = next(tiff.pages(view), None) if found.encoding == "tiff" else None
+def _is_deep(view: U8, head: Header) -> bool:
+    """True if Pillow would reduce it to 8 bits, or cannot read it."""
+    if head.encoding == "png":
+        return head.bits == 16 and head.mode != "I;16"
+    page = next(tiff.pages(view), None) if head.encoding == "tiff" else None
     if page is None or not page.width * page.height:
         return False
     # Beyond a limit of its own Pillow decodes nothing.
@@ -153,18 +153,18 @@ def _imagecodecs() -> Any:
 
 def to_rgb(data: Any) -> Pixels:
     """The pixels as RGB whatever the image is: alpha dropped, CMYK and 16 bits converted."""
-    view, found = _view_and_header(data)
-    if found.encoding == "tiff" and _is_deep(view, found):
+    view, head = _view_and_header(data)
+    if head.encoding == "tiff" and _is_deep(view, head):
         pixels = squeeze(tiff.read(view)[0])
         if mode_of(pixels).endswith(";16"):
             pixels = (pixels >> 8).astype(np.uint8)
-        if mode_of(pixels) not in HELD["raw"]:
-            raise DecodeError(f"the image is {found.mode}, and there is no known conversion of it to RGB")
+        if mode_of(pixels) not in LOSSLESS_MODES["raw"]:
+            raise DecodeError(f"the image is {head.mode}, and there is no known conversion of it to RGB")
         return pixels_to_rgb(pixels)
-    native = _native_decode(view, found, None) if found.encoding in ("png", "webp") else None
+    native = _native_decode(view, head, None) if head.encoding in ("png", "webp") else None
     if native is not None:
         return pixels_to_rgb(native)
-    image = pillow.load(view, found.encoding)
+    image = pillow.load(view, head.encoding)
     if image.mode.startswith("I;16"):
         return pixels_to_rgb((np.asarray(image) >> 8).astype(np.uint8))
     return pillow.array_of(image, "RGB")
@@ -172,13 +172,13 @@ def to_rgb(data: Any) -> Pixels:
 
 def decode_palette(data: Any) -> tuple[Pixels, pillow.Palette | None]:
     """The indices of a palette image, and the palette."""
-    view, found = _view_and_header(data, indices=True)
-    image = pillow.load(view, found.encoding)
+    view, head = _view_and_header(data, indices=True)
+    image = pillow.load(view, head.encoding)
     return pillow.pixels_of(image, indices=True), pillow.palette_of(image)
 
 
 def page_count(data: Any) -> int:
-    """How many images an encoded image has: pages of a TIFF, images of an animation."""
+    """Number of images in an encoded image: pages of a TIFF, images of an animation."""
     view = np.frombuffer(data, dtype=np.uint8)
     encoding = header(view).encoding
     if encoding == "tiff":
@@ -200,25 +200,25 @@ def page_count(data: Any) -> int:
 def pages(data: Any) -> Pixels:
     """All pages of a TIFF, (pages, height, width[, channels]); all images of an animation, as RGB."""
     view = np.frombuffer(data, dtype=np.uint8)
-    found = header(view)
-    if found.encoding != "tiff":
+    head = header(view)
+    if head.encoding != "tiff":
         return decode(view)[None] if page_count(view) == 1 else np.stack(frames(view))
     cost = size = count = 0
-    deep = _is_deep(view, found)
+    deep = _is_deep(view, head)
     for count, page in enumerate(tiff.pages(view), 1):
         cost, size = cost + page.cost, size + page.size
         if cost > limits.max_pixels():
             raise too_large(f"its first {count} pages have {cost} pixels")
         check_bytes(f"a TIFF of {count} pages or more", size, view)
-    made = [squeeze(one) for one in tiff.read(view, 0, count)] if deep else _plain_pages(view, count)
-    if len({(one.shape, one.dtype) for one in made}) != 1:
+    images = [squeeze(image) for image in tiff.read(view, 0, count)] if deep else _plain_pages(view, count)
+    if len({(image.shape, image.dtype) for image in images}) != 1:
         raise DecodeError("its pages differ in size or kind")
-    return np.stack(made)
+    return np.stack(images)
 
 
 def _plain_pages(view: U8, count: int) -> list[Pixels]:
     image = pillow.open_image(view, "tiff")
-    made = []
+    images = []
     for number in range(count):
         try:
             image.seek(number)
@@ -226,15 +226,15 @@ def _plain_pages(view: U8, count: int) -> list[Pixels]:
         # As Pillow's decoders do.
         except Exception as error:
             raise DecodeError(f"{type(error).__name__}: {error}") from None
-        made.append(pillow.pixels_of(image))
-    return made
+        images.append(pillow.pixels_of(image))
+    return images
 
 
 def frames(data: Any) -> list[Pixels]:
     """All images of an animation, as RGB."""
-    view, known = _view_and_header(data)
-    image = pillow.load(view, known.encoding)
-    found: list[Pixels] = []
+    view, head = _view_and_header(data)
+    image = pillow.load(view, head.encoding)
+    images: list[Pixels] = []
     for number in range(1, getattr(image, "n_frames", 1) + 1):
         try:
             # It may grow on the way.
@@ -242,17 +242,17 @@ def frames(data: Any) -> list[Pixels]:
         # As Pillow's decoders do.
         except Exception as error:
             raise DecodeError(f"{type(error).__name__}: {error}") from None
-        what = f"an animation whose first {number} images are {image.width}×{image.height}"
+        description = f"an animation whose first {number} images are {image.width}×{image.height}"
         pixels = number * image.width * image.height
         if pixels > limits.max_pixels():
-            raise too_large(what)
-        check_bytes(what, 3 * pixels, view)
+            raise too_large(description)
+        check_bytes(description, 3 * pixels, view)
         try:
-            found.append(pillow.array_of(image, "RGB"))
+            images.append(pillow.array_of(image, "RGB"))
         # As Pillow's decoders do.
         except Exception as error:
             raise DecodeError(f"{type(error).__name__}: {error}") from None
-    return found
+    return images
 
 
 def encode(

@@ -1,4 +1,4 @@
-"""How images are stored: which cells pass through untouched, and what becomes of the others.
+"""Rules by which writers store images: which cells pass untouched, and how others are encoded.
 
 A cell that the target can hold and that is within the bounds passes byte for byte. Nothing else is
 lossy unless the caller asked for it: without a ``write_mode`` or an ``image_format``, a JPEG or lossy WebP
@@ -32,7 +32,7 @@ GROWTH_BYTES = 1_000_000
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ImageOptions:
-    """How a writer stores images, those of all fields or of one.
+    """Options of a writer for images, those of all fields or of one.
 
     write_mode: None (keep what is there, lossless otherwise), or FFCV's ``jpg``, ``raw``, ``smart`` (JPEG
     where the raw pixels exceed ``smart_threshold`` bytes, else raw) and ``proportion`` (JPEG with
@@ -81,8 +81,8 @@ class ImageOptions:
         if chosen is not None and self.write_mode is not None:
             raise OptionError("write_mode and image_format both say how images are stored; give one of them")
         if self.lossless and chosen in (None, "jpeg"):
-            which = "jpeg cannot be" if chosen else "lossless needs an image_format that can be"
-            raise OptionError(f"{which} lossless; choose webp, png, tiff, bmp or raw")
+            problem = "jpeg cannot be" if chosen else "lossless needs an image_format that can be"
+            raise OptionError(f"{problem} lossless; choose webp, png, tiff, bmp or raw")
         if self.quality is not None and (self.lossless or chosen in ("png", "tiff", "bmp", "raw")):
             raise OptionError(f"quality is for lossy encodings, and {chosen} is stored without loss here")
 
@@ -93,7 +93,7 @@ class ImageOptions:
 
     @property
     def lossy(self) -> bool:
-        """Whether the caller asked for a lossy encoding."""
+        """True if the caller asked for a lossy encoding."""
         webp = self.image_format == "webp" and not self.lossless
         return webp or self.image_format == "jpeg" or self.write_mode not in (None, "raw")
 
@@ -104,43 +104,43 @@ Images = ImageOptions | Mapping[str, ImageOptions]
 
 @dataclasses.dataclass(frozen=True)
 class ImageTarget:
-    """What a format can hold in an image field: encodings ("raw" among them), and modes (None: all)."""
+    """Capabilities of a format's image fields: encodings ("raw" among them), and modes (None: all)."""
 
     encodings: frozenset[str] = ANY_ENCODED
     modes: frozenset[str] | None = None
 
 
 def stored_field(field: Image, options: ImageOptions, target: ImageTarget) -> Image:
-    """What is known of a field's images once they are stored."""
+    """Return the field that describes the images once they are stored."""
     encoding, mode = field.encoding, field.mode
-    asked = {"jpg": "jpeg"}.get(options.write_mode or "", options.write_mode) or options.image_format
+    requested = {"jpg": "jpeg"}.get(options.write_mode or "", options.write_mode) or options.image_format
     if field.mask:
         changes = options.max_resolution or options.reencode or options.orient
-        if asked in ("png", "tiff", "bmp", "raw"):
-            encoding = asked
+        if requested in ("png", "tiff", "bmp", "raw"):
+            encoding = requested
         elif encoding is not None:
             encoding = None if changes and encoding in LOSSY else _natural(encoding, target)
         return dataclasses.replace(field, encoding=encoding)
     if options.to_rgb:
         mode = "RGB"
-    if asked is not None:
-        encoding = asked if asked in IMAGE_FORMATS else None
+    if requested is not None:
+        encoding = requested if requested in IMAGE_FORMATS else None
         # WebP knows no grayscale: what comes back has three channels.
-        mode = None if asked == "webp" and mode in ("L", "LA") else mode
+        mode = None if requested == "webp" and mode in ("L", "LA") else mode
     elif encoding is not None:
         encoding = _natural(encoding, target)
     return dataclasses.replace(field, encoding=encoding, mode=mode)
 
 
 def remarks(fields: Mapping[str, Field], options_of: Callable[[str], ImageOptions]) -> list[str]:
-    """What a user may not expect of masks, one sentence each. ``options_of``: the options of a field."""
+    """Sentences on masks that a user may not expect. ``options_of``: the options of a field."""
     masks = []
     for name in (name for name, field in fields.items() if isinstance(field, Image) and field.mask):
-        asked = options_of(name)
-        if asked.lossy or asked.to_rgb or asked.image_format == "webp":
+        options = options_of(name)
+        if options.lossy or options.to_rgb or options.image_format == "webp":
             masks.append(name)
-    said = "a mask is stored without loss and as it is, whatever is asked for images"
-    return [f"{', '.join(masks)}: {said}"] if masks else []
+    note = "a mask is stored without loss and as it is, whatever is asked for images"
+    return [f"{', '.join(masks)}: {note}"] if masks else []
 
 
 def growth_remark(
@@ -155,17 +155,17 @@ def growth_remark(
         return None
     if options.image_format or options.write_mode:
         return None
-    raw, whole = "raw" in target.encodings, target.encodings >= ANY_ENCODED
-    held = " or ".join(sorted(one.upper() for one in target.encodings - {"raw"}))
-    which = "them" if whole or not held else f"images that are not {held}"
+    raw, any_encoding = "raw" in target.encodings, target.encodings >= ANY_ENCODED
+    names = " or ".join(sorted(encoding.upper() for encoding in target.encodings - {"raw"}))
+    kept_images = "them" if any_encoding or not names else f"images that are not {names}"
     ways = []
     if raw and "png" in target.encodings:
         ways.append("image_format='png' (convert --image-format png) makes them smaller without loss")
     elif "jpeg" in target.encodings and not mask:
         ways.append("image_format='jpeg' (convert --image-format jpeg) makes them smaller with loss")
-    if not whole:
+    if not any_encoding:
         ways.append("a .tar or .parquet file keeps their encoding")
-    reason = f"{format} stores {which} as {'pixels' if raw else 'PNG'}"
+    reason = f"{format} stores {kept_images} as {'pixels' if raw else 'PNG'}"
     return "; ".join([f"{human_size(before)} of images became {human_size(after)}: {reason}", *ways])
 
 
@@ -181,10 +181,10 @@ def conform(
     if options.to_rgb:
         target = dataclasses.replace(target, modes=frozenset({"RGB"}))
     headers = image.probe(cells)
-    want = _wanted(headers, options, numbers)
+    encodings = _choose_encodings(headers, options, numbers)
     if mask:
-        want = [None if one in LOSSY else one for one in want]
-    keep = _untouched(cells, headers, want, options, target)
+        encodings = [None if name in LOSSY else name for name in encodings]
+    keep = _untouched(cells, headers, encodings, options, target)
     if keep.all():
         return cells, []
     new: list[Any] = []
@@ -196,7 +196,7 @@ def conform(
         if not keep[row]:
             assert data is not None
             try:
-                data, shape = _store(data, shape, want[row], options, target, mask)
+                data, shape = _store(data, shape, encodings[row], options, target, mask)
             except BatchplantError as error:
                 failed.append((row, error))
                 data, shape = np.empty(0, dtype=np.uint8), None
@@ -205,7 +205,7 @@ def conform(
     return Ragged.from_cells(new, shapes), failed
 
 
-def _wanted(headers: Any, options: ImageOptions, numbers: I64) -> list[str | None]:
+def _choose_encodings(headers: Any, options: ImageOptions, numbers: I64) -> list[str | None]:
     """The encoding that each cell is to have; None: as it is."""
     rows = len(headers)
     mode = options.image_format or options.write_mode
@@ -219,29 +219,31 @@ def _wanted(headers: Any, options: ImageOptions, numbers: I64) -> list[str | Non
     else:
         draws = [np.random.Philox(key=[options.seed, int(number)]).random_raw() for number in numbers]
         jpeg = np.array(draws, dtype=np.float64) < options.compress_probability * 2.0**64
-    return ["jpeg" if one else "raw" for one in jpeg]
+    return ["jpeg" if chosen else "raw" for chosen in jpeg]
 
 
 def _untouched(
     cells: Ragged, headers: Any, want: list[str | None], options: ImageOptions, target: ImageTarget
 ) -> Flags:
-    """Which cells pass byte for byte."""
+    """Mask of the cells that pass byte for byte."""
     codes = headers[:, 0]
     raw = cells.raw
     allowed = np.array([encoding in target.encodings for encoding in image.ENCODINGS])
     # A target that keeps any file keeps unknown bytes too; whether they decode is verify's question.
     allowed[0] = target.encodings >= ANY_ENCODED and target.modes is None
     keep = np.where(raw, "raw" in target.encodings, allowed[codes])
-    wanted = [-1 if one is None else 0 if one == "raw" else image.ENCODINGS.index(one) for one in want]
+    target_codes = [
+        -1 if name is None else 0 if name == "raw" else image.ENCODINGS.index(name) for name in want
+    ]
     have = np.where(raw, 0, np.where(codes == 0, -2, codes))
-    keep &= (np.array(wanted) == -1) | (have == np.array(wanted))
+    keep &= (np.array(target_codes) == -1) | (have == np.array(target_codes))
     if options.max_resolution is not None:
         keep &= headers[:, 1:3].max(axis=1) <= options.max_resolution
     if target.modes is not None:
-        held = np.array([mode in target.modes for mode in image.MODES])[headers[:, 3]]
+        representable = np.array([mode in target.modes for mode in image.MODES])[headers[:, 3]]
         # Every decoder of RGB gives a grayscale JPEG as RGB, each level three times.
-        held |= (headers[:, 3] == image.MODES.index("L")) & (codes == 1) & ("RGB" in target.modes)
-        keep &= held & (headers[:, 4] == 8) & (headers[:, 1:3] > 0).all(axis=1)
+        representable |= (headers[:, 3] == image.MODES.index("L")) & (codes == 1) & ("RGB" in target.modes)
+        keep &= representable & (headers[:, 4] == 8) & (headers[:, 1:3] > 0).all(axis=1)
     if options.reencode:
         keep &= raw
     if options.orient:
@@ -276,31 +278,31 @@ def _store(
     if shape and any(shape):
         pixels = image.squeeze(data.reshape(shape))
         pixels = image.pixels_to_rgb(pixels) if options.to_rgb else pixels
-        found = _Decoded(pixels, image.mode_of(pixels), "raw")
+        decoded = _Decoded(pixels, image.mode_of(pixels), "raw")
     else:
-        found = _decoded(data, options, mask)
-    if target.modes == frozenset({"RGB"}) and found.mode == "L":
-        found = found._replace(pixels=np.repeat(found.pixels[:, :, None], 3, axis=2), mode="RGB")
-    if target.modes is not None and found.mode not in target.modes:
-        raise _wrong_mode(found.mode, target)
-    pixels = image.fit(found.pixels, options.max_resolution, nearest=mask)
-    encoding = want or _natural(found.source, target)
-    if want is None and (not image.holds(encoding, found.mode) or (mask and encoding in LOSSY)):
+        decoded = _decoded(data, options, mask)
+    if target.modes == frozenset({"RGB"}) and decoded.mode == "L":
+        decoded = decoded._replace(pixels=np.repeat(decoded.pixels[:, :, None], 3, axis=2), mode="RGB")
+    if target.modes is not None and decoded.mode not in target.modes:
+        raise _wrong_mode(decoded.mode, target)
+    pixels = image.fit(decoded.pixels, options.max_resolution, nearest=mask)
+    encoding = want or _natural(decoded.source, target)
+    if want is None and (not image.holds(encoding, decoded.mode) or (mask and encoding in LOSSY)):
         # Raw pixels have no palette either.
-        encoding = "png" if image.holds("png", found.mode) else "tiff"
+        encoding = "png" if image.holds("png", decoded.mode) else "tiff"
     if encoding not in target.encodings:
-        held = ", ".join(sorted(target.encodings))
-        raise EncodeError(f"this format cannot hold {encoding} images, only {held}")
+        names = ", ".join(sorted(target.encodings))
+        raise EncodeError(f"this format cannot hold {encoding} images, only {names}")
     if encoding == "raw":
-        if not image.holds("raw", found.mode) and found.mode != "P":
-            raise _wrong_mode(found.mode, ImageTarget(modes=frozenset(image.HELD["raw"])))
+        if not image.holds("raw", decoded.mode) and decoded.mode != "P":
+            raise _wrong_mode(decoded.mode, ImageTarget(modes=frozenset(image.LOSSLESS_MODES["raw"])))
         return np.ascontiguousarray(pixels).reshape(-1), image.expand(pixels).shape
-    lossless = not found.lossy if want is None else options.lossless
-    made = image.encode(
-        pixels, encoding, quality=options.level, lossless=lossless, mode=found.mode, palette=found.palette
+    lossless = not decoded.lossy if want is None else options.lossless
+    encoded = image.encode(
+        pixels, encoding, quality=options.level, lossless=lossless, mode=decoded.mode, palette=decoded.palette
     )
-    made = exif.attach(made, encoding, found.metadata, channels=image.expand(pixels).shape[2])
-    return np.frombuffer(made, np.uint8), None
+    encoded = exif.attach(encoded, encoding, decoded.metadata, channels=image.expand(pixels).shape[2])
+    return np.frombuffer(encoded, np.uint8), None
 
 
 def _decoded(data: Any, options: ImageOptions, mask: bool) -> _Decoded:
@@ -326,9 +328,9 @@ def _decoded(data: Any, options: ImageOptions, mask: bool) -> _Decoded:
 
 
 def _wrong_mode(mode: str, target: ImageTarget) -> EncodeError:
-    held = " and ".join(sorted(target.modes or ()))
+    modes = " and ".join(sorted(target.modes or ()))
     return EncodeError(
-        f"the image is {mode}, and what it is to be stored as holds only {held}; convert it with to_rgb "
+        f"the image is {mode}, and what it is to be stored as holds only {modes}; convert it with to_rgb "
         f"(--to-rgb), skip it, or keep the file as it is in a field Image(mode={mode!r})"
     )
 

@@ -1,4 +1,4 @@
-"""What of MP3 is told by hand: is it one, does it say how long it is, and if not, how long is it.
+"""Detection of MP3 files, and the length of those whose header does not give it.
 
 Without a header that says so (Xing, Info), libsndfile guesses the length from the first frame's bitrate,
 and reads no further. So :func:`with_length` counts the frames and puts such a header in front. The decoder
@@ -64,13 +64,13 @@ def after_id3(data: memoryview) -> int:
 
 
 def is_mp3(data: memoryview) -> bool:
-    """Whether it begins like one: a tag, or a frame and another behind it."""
+    """True for data that begin with a tag, or with two frames."""
     start = after_id3(data)
-    found = frame_at(data, start)
-    if found is None:
+    first_frame = frame_at(data, start)
+    if first_frame is None:
         return False
-    following = start + found.size
-    return found.size == 0 or following + 4 > len(data) or frame_at(data, following) is not None
+    following = start + first_frame.size
+    return first_frame.size == 0 or following + 4 > len(data) or frame_at(data, following) is not None
 
 
 def with_length(data: memoryview) -> memoryview:
@@ -83,8 +83,8 @@ def with_length(data: memoryview) -> memoryview:
     if bytes(data[start + 4 + side : start + 8 + side]) in (b"Xing", b"Info"):
         return data
     count, position = 0, start
-    while (found := frame_at(data, position)) is not None and found.size:
-        position += found.size
+    while (frame := frame_at(data, position)) is not None and frame.size:
+        position += frame.size
         count += 1
     if position > len(data):
         raise DecodeError("its last frame is cut off")
@@ -95,6 +95,6 @@ def with_length(data: memoryview) -> memoryview:
     head[1] |= 1
     head[2] = head[2] & 0x0C | 0x90
     head += bytes(side) + struct.pack(">4sII", b"Xing", 1, count)
-    made = frame_at(memoryview(head), 0)
-    assert made is not None
-    return memoryview(bytes(head.ljust(made.size, b"\0")) + data[start:])
+    header_frame = frame_at(memoryview(head), 0)
+    assert header_frame is not None
+    return memoryview(bytes(head.ljust(header_frame.size, b"\0")) + data[start:])

@@ -18,8 +18,8 @@ from . import exif
 PLUGINS = {"jpeg": "Jpeg", "png": "Png", "webp": "WebP", "gif": "Gif", "bmp": "Bmp", "tiff": "Tiff"}
 # (from, to) of conversions that keep every value.
 EXACT = {("L", "RGB"), ("RGB", "RGBA"), ("L", "RGBA"), ("L", "LA"), ("LA", "RGBA")}
-# Larger images are taken in parts of so many bytes: Pillow would make two more copies of the whole.
-STRIP = 1 << 21
+# Larger images are converted strip by strip: Pillow would make two more copies of the whole.
+STRIP_BYTES = 1 << 21
 
 Pixels = npt.NDArray[Any]
 
@@ -44,10 +44,10 @@ class _Memory(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        found = self._data[self._at : self._at + len(buffer)]
-        buffer[: len(found)] = found
-        self._at += len(found)
-        return len(found)
+        chunk = self._data[self._at : self._at + len(buffer)]
+        buffer[: len(chunk)] = chunk
+        self._at += len(chunk)
+        return len(chunk)
 
     def seek(self, offset: int, whence: int = 0) -> int:
         self._at = max(0, (0, self._at, len(self._data))[whence] + offset)
@@ -64,8 +64,8 @@ def library() -> ModuleType:
 
 def own_limit() -> float:
     """The pixels from which on Pillow warns, or refuses to decode."""
-    found = library().MAX_IMAGE_PIXELS
-    return float("inf") if found is None else float(found)
+    max_pixels = library().MAX_IMAGE_PIXELS
+    return float("inf") if max_pixels is None else float(max_pixels)
 
 
 def open_image(view: U8, encoding: str) -> Any:
@@ -77,7 +77,7 @@ def open_image(view: U8, encoding: str) -> Any:
     if encoding == "tiff" and exif.orientation(view) != 1:
         # Pillow would turn the pixels of a TIFF, and of nothing else.
         view = np.frombuffer(exif.upright(exif.Metadata(view.tobytes())).exif, np.uint8)
-    file = io.BufferedReader(_Memory(view.data)) if view.size > STRIP else io.BytesIO(view.tobytes())
+    file = io.BufferedReader(_Memory(view.data)) if view.size > STRIP_BYTES else io.BytesIO(view.tobytes())
     try:
         importlib.import_module(f"PIL.{PLUGINS[encoding]}ImagePlugin")
         image = opened.OPEN[encoding.upper()][0](file, "")
@@ -105,26 +105,28 @@ def load(view: U8, encoding: str) -> Any:
     return image
 
 
-def pixels_of(image: Any, mode: str | None = None, *, indices: bool = False) -> Pixels:
+def pixels_of(
+    image: Any, mode: str | None = None, *, indices: bool = False, strip_bytes: int = STRIP_BYTES
+) -> Pixels:
     """The pixels of a PIL image, converted to ``mode`` where that loses nothing.
 
-    Palettes are looked up; with ``indices`` the numbers of the colours are what is wanted.
+    Palettes are looked up; with ``indices`` the numbers of the colours are the pixels.
     """
     transparent = "transparency" in image.info
     if image.mode == "P" and indices:
-        return array_of(image)
+        return array_of(image, strip_bytes=strip_bytes)
     looked_up = "RGBA" if transparent else "RGB"
     has = {"P": looked_up, "1": "L"}.get(image.mode, image.mode)
     if mode not in (None, has) and ((has, mode) not in EXACT or transparent):
         raise DecodeError(f"the image is {has}; making it {mode} would change its pixels")
-    return array_of(image, has, mode or has)
+    return array_of(image, has, mode or has, strip_bytes=strip_bytes)
 
 
-def array_of(image: Any, *conversions: str) -> Pixels:
+def array_of(image: Any, *conversions: str, strip_bytes: int = STRIP_BYTES) -> Pixels:
     """The pixels of a PIL image, converted to one mode after the other."""
     width, height = image.size
-    rows = max(1, STRIP // (4 * max(1, width)))
-    found: Pixels | None = None
+    rows = max(1, strip_bytes // (4 * max(1, width)))
+    array: Pixels | None = None
     for top in range(0, max(1, height), rows):
         part = image if height <= rows else image.crop((0, top, width, min(top + rows, height)))
         for mode in conversions:
@@ -133,11 +135,11 @@ def array_of(image: Any, *conversions: str) -> Pixels:
         pixels = pixels.astype(pixels.dtype.newbyteorder("="), copy=False)
         if height <= rows:
             return pixels
-        if found is None:
-            found = np.empty((height, *pixels.shape[1:]), pixels.dtype)
-        found[top : top + rows] = pixels
-    assert found is not None
-    return found
+        if array is None:
+            array = np.empty((height, *pixels.shape[1:]), pixels.dtype)
+        array[top : top + rows] = pixels
+    assert array is not None
+    return array
 
 
 def palette_of(image: Any) -> Palette | None:

@@ -90,6 +90,6 @@ def fit(pixels: Pixels, longest: int | None, *, nearest: bool = False) -> Pixels
 def _shares(old: int, new: int) -> npt.NDArray[np.float64]:
     """For every new pixel the share that each old one has in it."""
     edges = np.arange(new + 1) * old / new
-    at = np.arange(old)
-    inside = np.minimum(edges[1:, None], at + 1) - np.maximum(edges[:-1, None], at)
+    position = np.arange(old)
+    inside = np.minimum(edges[1:, None], position + 1) - np.maximum(edges[:-1, None], position)
     return np.asarray(np.clip(inside, 0, None) * new / old)

@@ -28,10 +28,10 @@ def decode(text: str | bytes, height: int, width: int) -> U8:
 
 def encode(mask: npt.ArrayLike) -> str:
     """The run-length text of a mask (height, width): what is not 0 is in."""
-    found = np.asarray(mask)
-    if found.ndim != 2:
-        raise EncodeError(f"a mask has a height and a width, not the shape {found.shape}")
-    return _native.rle_text(_native.rle_of_mask(np.ascontiguousarray(found != 0).view(np.uint8))).decode()
+    pixels = np.asarray(mask)
+    if pixels.ndim != 2:
+        raise EncodeError(f"a mask has a height and a width, not the shape {pixels.shape}")
+    return _native.rle_text(_native.rle_of_mask(np.ascontiguousarray(pixels != 0).view(np.uint8))).decode()
 
 
 def of_polygons(rings: Rings, height: int, width: int) -> str:
@@ -41,19 +41,19 @@ def of_polygons(rings: Rings, height: int, width: int) -> str:
 
 def counts_of(text: bytes, height: int, width: int) -> I64:
     """The runs of a run-length text."""
-    found = _native.rle_counts(np.frombuffer(text, dtype=np.uint8), height * width)
-    if found is None:
+    counts = _native.rle_counts(np.frombuffer(text, dtype=np.uint8), height * width)
+    if counts is None:
         raise DamagedError(f"it is no run-length text of {height}×{width} pixels")
-    return found
+    return counts
 
 
-def text_of(found: Any, height: int, width: int) -> str:
+def text_of(rle: Any, height: int, width: int) -> str:
     """The run-length text of a segmentation that is an object: ``{"size": [h, w], "counts": …}``."""
     try:
-        size, counts = [int(one) for one in found["size"]], found["counts"]
+        size, counts = [int(side) for side in rle["size"]], rle["counts"]
         runs = None if isinstance(counts, str) else np.array(counts, dtype=np.int64)
     except (KeyError, TypeError, ValueError, OverflowError):
-        raise DamagedError(f"{json.dumps(found)[:60]} is no run-length mask") from None
+        raise DamagedError(f"{json.dumps(rle)[:60]} is no run-length mask") from None
     if size != [height, width]:
         shown = "×".join(map(str, size))
         raise DamagedError(f"a run-length mask of {shown} in an image of {height}×{width}")
@@ -96,17 +96,17 @@ def outlines(text: str, height: int, width: int) -> list[list[float]]:
         ends.setdefault(pair[0], []).append(pair[1])
     rings = []
     while ends:
-        start = at = next(iter(ends))
+        start = vertex = next(iter(ends))
         corners: list[tuple[int, int]] = []
         while True:
-            after = ends[at].pop()
-            if not ends[at]:
-                del ends[at]
+            after = ends[vertex].pop()
+            if not ends[vertex]:
+                del ends[vertex]
             straight = len(corners) > 0 and (after[0] == corners[-1][0] or after[1] == corners[-1][1])
             if not straight:
-                corners.append(at)
-            at = after
-            if at == start:
+                corners.append(vertex)
+            vertex = after
+            if vertex == start:
                 break
         # It may have begun in the midst of an edge.
         if any(corners[-1][side] == corners[0][side] == corners[1][side] for side in (0, 1)):

@@ -83,8 +83,8 @@ def opened(view: memoryview, encoding: str) -> Iterator[Any]:
         raise DecodeError("there is not enough memory for its samples") from None
     # The library has its own exceptions, and cffi others.
     except Exception as error:
-        said = str(error).partition(">: ")[2] or str(getattr(error, "error_string", "") or error)
-        raise DecodeError(f"this {encoding} sound cannot be decoded: {said.strip()}") from None
+        message = str(error).partition(">: ")[2] or str(getattr(error, "error_string", "") or error)
+        raise DecodeError(f"this {encoding} sound cannot be decoded: {message.strip()}") from None
 
 
 def _check_ogg(view: memoryview) -> None:
@@ -92,8 +92,8 @@ def _check_ogg(view: memoryview) -> None:
     tail = bytes(view[-OGG_TAIL:])
     page = tail.rfind(b"OggS")
     sizes = tail[page + 27 : page + 27 + tail[page + 26]] if 0 <= page < len(tail) - 27 else b""
-    whole = bool(sizes) and page + 27 + tail[page + 26] + sum(sizes) <= len(tail)
-    if not whole or not tail[page + 5] & 4:
+    complete = bool(sizes) and page + 27 + tail[page + 26] + sum(sizes) <= len(tail)
+    if not complete or not tail[page + 5] & 4:
         raise DecodeError("an Ogg file that ends before its last page")
 
 
@@ -115,13 +115,13 @@ def library() -> ModuleType:
     # OSError: the package is there, and the library it wraps is not.
     except (ImportError, OSError):
         raise MissingLibraryError('this sound needs soundfile: pip install "batchplant[audio]"') from None
-    found: ModuleType = soundfile
-    return found
+    module: ModuleType = soundfile
+    return module
 
 
 @functools.cache
 def _opener(module: ModuleType) -> Any:
-    """What opens a file that is read straight on: else soundfile seeks after every read, to where it is."""
+    """Class that opens files for sequential reads: soundfile itself seeks after every read."""
 
     class Straight(module.SoundFile):  # type: ignore[name-defined,misc]
         def seekable(self) -> bool:

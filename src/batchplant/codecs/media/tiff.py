@@ -19,8 +19,8 @@ from ...errors import DecodeError, EncodeError, MissingLibraryError
 from ...schema.columns import U8
 from . import ifd
 
-# A chain of directories may be as long as the file; nobody stores an image of so many pages.
-MOST_PAGES = 1 << 16
+# A chain of directories may be as long as the file.
+MAX_PAGES = 1 << 16
 # None, LZW, Deflate, PackBits, LZMA, Zstandard: what unpacks to the size that the directory says, and how
 # many bytes a byte can become at the most. Codecs with a size of their own inside (JPEG and its kin) are not
 # read here: it may be any size.
@@ -31,7 +31,7 @@ _TAGS = {256, 257, 258, 259, 262, 277, 284, 322, 323, 338, 339, 32997, 32998}
 
 
 class Page(NamedTuple):
-    """What the directory of a page says."""
+    """Layout of a page, from its directory."""
 
     width: int
     height: int
@@ -40,14 +40,14 @@ class Page(NamedTuple):
     kind: str
     photometric: int
     compression: int
-    # What the channels beyond the colours are: 1 and 2 alpha, 0 nobody knows.
+    # Meaning of channels beyond the colours: 1 and 2 are alpha, 0 is unspecified.
     extra: int | None
-    # Values that one piece of it unpacks to at the most.
-    piece: int
+    # Largest number of values of a tile or strip.
+    tile_values: int
 
     @property
     def dtype(self) -> np.dtype[Any] | None:
-        """Of its values; None where there is no such."""
+        """Dtype of its values; None if NumPy has none."""
         sizes = (16, 32, 64) if self.kind == "float" else (8, 16, 32, 64)
         room = next((size for size in sizes if size >= self.bits > 0), None)
         return None if room is None or not self.kind else np.dtype(f"{self.kind}{room}")
@@ -56,7 +56,7 @@ class Page(NamedTuple):
     def size(self) -> int:
         """In bytes, once it is unpacked."""
         itemsize = 1 if self.dtype is None else self.dtype.itemsize
-        return max(self.width * self.height * self.channels, self.piece) * itemsize
+        return max(self.width * self.height * self.channels, self.tile_values) * itemsize
 
     @property
     def cost(self) -> int:
@@ -65,7 +65,7 @@ class Page(NamedTuple):
 
     @property
     def plain(self) -> bool:
-        """Whether Pillow holds it: 8 bits and less with up to four channels, or 16 bits in gray."""
+        """True if Pillow can hold it: 8 bits and less with up to four channels, or 16 bits in gray."""
         if self.kind != "uint":
             return False
         if self.photometric in (0, 1) and self.channels == 1:
@@ -75,37 +75,37 @@ class Page(NamedTuple):
         if self.photometric == PALETTE:
             return self.channels == 1 and self.bits in (1, 2, 4, 8)
         # Pillow drops a fourth channel that is not alpha.
-        most = 4 if self.extra in (None, 1, 2) else 3
-        known = {RGB: (3, most), SEPARATED: (4,), YCBCR: (3,)}.get(self.photometric, ())
-        return self.bits == 8 and self.channels in known
+        max_channels = 4 if self.extra in (None, 1, 2) else 3
+        channel_counts = {RGB: (3, max_channels), SEPARATED: (4,), YCBCR: (3,)}.get(self.photometric, ())
+        return self.bits == 8 and self.channels in channel_counts
 
     @property
     def direct(self) -> bool:
-        """Whether its values are its colours, so that tifffile gives the same as Pillow."""
+        """True if its values are its colours, so that tifffile gives the same as Pillow."""
         simple = self.photometric in (1, RGB) and self.bits in (8, 16) and self.extra in (None, 2)
         return simple and self.compression in BOUNDED
 
 
-def pages(view: U8) -> Iterator[Page]:
-    """What the directories say, one after another; a chain without end is an error."""
+def pages(view: U8, max_pages: int = MAX_PAGES) -> Iterator[Page]:
+    """Read the directories of all pages; a chain that is circular or too long is an error."""
     data = view.data
     order = ifd.order_of(data)
-    at = ifd.first_offset(data, order) if order else 0
+    offset = ifd.first_offset(data, order) if order else 0
     seen: set[int] = set()
-    while order and at:
-        if at in seen:
-            raise DecodeError("its pages lead back to an earlier one", offset=at)
-        if len(seen) == MOST_PAGES:
-            raise DecodeError(f"it has more than {MOST_PAGES} pages", offset=at)
-        seen.add(at)
-        yield _page(ifd.read(data, at, order, _TAGS, 1 << 20))
-        at = ifd.next_offset(data, at, order)
+    while order and offset:
+        if offset in seen:
+            raise DecodeError("its pages lead back to an earlier one", offset=offset)
+        if len(seen) == max_pages:
+            raise DecodeError(f"it has more than {max_pages} pages", offset=offset)
+        seen.add(offset)
+        yield _page(ifd.read(data, offset, order, _TAGS, 1 << 20))
+        offset = ifd.next_offset(data, offset, order)
 
 
-def _page(found: ifd.Directory) -> Page:
+def _page(directory: ifd.Directory) -> Page:
     def numbers(tag: int) -> list[int]:
-        one = found.get(tag)
-        return one.numbers() if isinstance(one, ifd.Value) else []
+        value = directory.get(tag)
+        return value.numbers() if isinstance(value, ifd.Value) else []
 
     def number(tag: int, default: int) -> int:
         return next(iter(numbers(tag)), default)
@@ -116,28 +116,28 @@ def _page(found: ifd.Directory) -> Page:
     # Channels of differing kinds have no common dtype; widths differ in RGB of 5, 6 and 5 bits.
     kind = FORMATS.get(formats.pop(), "") if len(formats) == 1 else ""
     separate = number(284, 1) == 2
-    piece = number(322, 0) * number(323, 0) * max(1, number(32998, 1)) * (1 if separate else channels)
-    piece = max(piece, width * height * depth * channels)
+    tile_values = number(322, 0) * number(323, 0) * max(1, number(32998, 1)) * (1 if separate else channels)
+    tile_values = max(tile_values, width * height * depth * channels)
     extra = next(iter(numbers(338)), None)
-    return Page(width, height, channels, max(bits), kind, number(262, -1), number(259, 1), extra, piece)
+    return Page(width, height, channels, max(bits), kind, number(262, -1), number(259, 1), extra, tile_values)
 
 
 def read(view: U8, first: int = 0, count: int = 1) -> list[npt.NDArray[Any]]:
     """Pages of an image; sizes have been compared with what is allowed."""
     tifffile = library()
-    found: list[npt.NDArray[Any]] = []
+    images: list[npt.NDArray[Any]] = []
     try:
         with tifffile.TiffFile(io.BytesIO(view.data)) as file:
             for page in file.pages[first : first + count]:
-                found.append(_pixels(page, view))
+                images.append(_pixels(page, view))
     except DecodeError:
         raise
     # The library raises many kinds on damaged bytes.
     except Exception as error:
         raise DecodeError(f"{type(error).__name__}: {error}") from None
-    if len(found) != count:
-        raise DecodeError(f"it has {len(found)} pages where {count} were counted")
-    return found
+    if len(images) != count:
+        raise DecodeError(f"it has {len(images)} pages where {count} were counted")
+    return images
 
 
 def _pixels(page: Any, view: U8) -> npt.NDArray[Any]:
@@ -181,5 +181,5 @@ def library() -> ModuleType:
     logger = logging.getLogger("tifffile")
     if not logger.handlers:
         logger.addHandler(logging.NullHandler())
-    found: ModuleType = tifffile
-    return found
+    module: ModuleType = tifffile
+    return module

@@ -34,7 +34,7 @@ STREAMED = 0x7FFF_F000
 
 
 class Wav(NamedTuple):
-    """What the header says, and the byte at which the samples begin."""
+    """Header of a WAV file, and the byte at which the samples begin."""
 
     rate: int
     channels: int
@@ -72,11 +72,11 @@ def _wav(data: memoryview, form: bytes, start: int, length: int) -> Wav | None:
     code, channels, rate, _, block, bits = struct.unpack_from("<HHIIHH", form)
     if code == EXTENSIBLE and form[26:40] == GUID:
         code = int.from_bytes(form[24:26], "little")
-    rest = len(data) - start
+    available = len(data) - start
     if length >= STREAMED or (length == 0 and not any(data[4:8])):
-        length = min(length or rest, rest)
-    if length > rest:
-        raise DecodeError(f"its samples take {length} bytes, and {rest} are there")
+        length = min(length or available, available)
+    if length > available:
+        raise DecodeError(f"its samples take {length} bytes, and {available} are there")
     if not channels or not 0 < rate < 1 << 31:
         raise DecodeError(f"a WAV file of {channels} channels at {rate} Hz")
     subtype = SUBTYPES.get((code, bits))
@@ -92,13 +92,15 @@ def read(data: memoryview, wav: Wav, start: int, frames: int, dtype: Any) -> Sam
     first = wav.start + start * wav.channels * width
     if wav.subtype == "PCM_24":
         # Each with the byte before it (of the header, at least), then cleared: 24 bits as the upper of 32.
-        found = np.ndarray((count,), "<i4", data, first - 1, (3,)) & ~0xFF if count else np.empty(0, np.int32)
+        values = (
+            np.ndarray((count,), "<i4", data, first - 1, (3,)) & ~0xFF if count else np.empty(0, np.int32)
+        )
     elif wav.subtype == "PCM_U8":
-        found = (np.frombuffer(data, np.uint8, count, first).astype(np.int16) - 128) << 8
+        values = (np.frombuffer(data, np.uint8, count, first).astype(np.int16) - 128) << 8
     else:
         kind = "f" if wav.subtype in ("FLOAT", "DOUBLE") else "i"
-        found = np.frombuffer(data, f"<{kind}{width}", count, first)
-    return convert(found, dtype).reshape(frames, wav.channels)
+        values = np.frombuffer(data, f"<{kind}{width}", count, first)
+    return convert(values, dtype).reshape(frames, wav.channels)
 
 
 def convert(samples: Samples, dtype: Any) -> Samples:
@@ -111,9 +113,9 @@ def convert(samples: Samples, dtype: Any) -> Samples:
         wide = np.rint(samples.astype(np.float64) * scale)
         return np.asarray(np.nan_to_num(np.clip(wide, -scale, scale - 1)).astype(dtype))
     if dtype.kind == "f":
-        found = samples.astype(dtype)
-        found *= dtype.type(2.0 ** -(8 * samples.dtype.itemsize - 1))
-        return found
+        converted = samples.astype(dtype)
+        converted *= dtype.type(2.0 ** -(8 * samples.dtype.itemsize - 1))
+        return converted
     if dtype == np.int32 and samples.dtype.itemsize == 2:
         return np.left_shift(samples.astype(np.int32), 16)
     if dtype == np.int16 and samples.dtype.itemsize == 4:

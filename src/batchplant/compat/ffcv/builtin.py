@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from ...interop.torch import numpy_dtype, torch_dtype
-from ...ops.base import Draws, Op, Spec
+from ...ops.base import Batch, Draws, Op, Spec
 from .pipeline.allocation_query import AllocationQuery
 from .pipeline.operation import Operation
 from .pipeline.state import State
@@ -38,7 +38,7 @@ class Builtin(Operation):
 
     def generate_code(self) -> Callable[..., Any]:
         # For users who call it themselves; the Loader runs the op.
-        def run(batch: Any, memory: Any, indices: Any) -> Any:
+        def run(batch: Batch, memory: Any, indices: Any) -> Any:
             op = self.as_op(isinstance(batch, torch.Tensor))
             ids = np.asarray(indices, dtype=np.int64)
             return op.run(batch, ids, Draws(int(np.random.randint(2**31)), 0, ids, type(self).__name__))

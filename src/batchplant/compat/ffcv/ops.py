@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...errors import OptionError, listed, near
-from ...ops.base import Draws, Op, Spec, Tensors, per_sample
+from ...ops.base import Batch, Draws, Op, Spec, Tensors, per_sample
 from ...ops.colour import FillOp, ImageOp
 from ...ops.dtypes import choose, is_torch_dtype, numpy_dtype, torch_dtype
 from ...ops.mixing import check_alpha
@@ -46,7 +46,7 @@ class Cutout(FillOp):
             raise OptionError(f"Cutout of {self.crop_size} does not fit images of {width}×{height}")
         return spec
 
-    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+    def run(self, batch: Batch, ids: I64, draws: Draws) -> Batch:
         size = self.crop_size
         top = draws.integers(batch.shape[1] - size + 1)
         left = draws.integers(batch.shape[2] - size + 1)
@@ -54,7 +54,7 @@ class Cutout(FillOp):
             batch[row, top[row] : top[row] + size, left[row] : left[row] + size] = self.fill
         return batch
 
-    def on_device(self, batch: Any, ids: I64, draws: Draws, tensors: Tensors) -> Any:
+    def on_device(self, batch: Batch, ids: I64, draws: Draws, tensors: Tensors) -> Batch:
         size, torch = self.crop_size, tensors.torch
         top = tensors.send(per_sample(draws.integers(batch.shape[1] - size + 1), 4))
         left = tensors.send(per_sample(draws.integers(batch.shape[2] - size + 1), 4))
@@ -94,14 +94,14 @@ class Poison(ImageOp):
         """Opacity with an axis of channels."""
         return self.alpha[..., None] if self.alpha.ndim == 2 else self.alpha
 
-    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+    def run(self, batch: Batch, ids: I64, draws: Draws) -> Batch:
         rows = np.flatnonzero(np.isin(ids, self.indices))
         if len(rows):
             blend = batch[rows].astype(np.float32) * (1 - self._opacity) + self.mask * self._opacity
             batch[rows] = np.clip(blend, *self.clamp).astype(batch.dtype)
         return batch
 
-    def on_device(self, batch: Any, ids: I64, draws: Draws, tensors: Tensors) -> Any:
+    def on_device(self, batch: Batch, ids: I64, draws: Draws, tensors: Tensors) -> Batch:
         alpha = tensors.send(self._opacity)
         blend = (batch.float() * (1 - alpha) + tensors.send(self.mask) * alpha).clamp(*self.clamp)
         is_poisoned = tensors.send(per_sample(np.isin(ids, self.indices), 4))
@@ -127,12 +127,12 @@ class ImageMixup(ImageOp):
         weights = _own_weights(self.alpha, self.same_lambda, len(draws), draws)
         return per_sample(weights, 4).astype(np.float32)
 
-    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+    def run(self, batch: Batch, ids: I64, draws: Draws) -> Batch:
         weight = self._weights(draws)
         mixed = weight * batch + (1 - weight) * np.roll(batch, 1, axis=0)
         return mixed.astype(batch.dtype)
 
-    def on_device(self, batch: Any, ids: I64, draws: Draws, tensors: Tensors) -> Any:
+    def on_device(self, batch: Batch, ids: I64, draws: Draws, tensors: Tensors) -> Batch:
         weight = tensors.send(self._weights(draws))
         return (weight * batch + (1 - weight) * batch.roll(1, 0)).to(batch.dtype)
 
@@ -151,7 +151,7 @@ class LabelMixup(Op):
             raise OptionError(f"LabelMixup needs one label for each sample, not {spec}")
         return Spec(np.dtype(np.float32), (3,))
 
-    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+    def run(self, batch: Batch, ids: I64, draws: Draws) -> Batch:
         labels = np.asarray(batch, dtype=np.float32).reshape(len(batch))
         weights = _own_weights(self.alpha, self.same_lambda, len(batch), draws)
         return np.stack([labels, np.roll(labels, 1), weights], axis=1).astype(np.float32)
@@ -168,7 +168,7 @@ class MixupToOneHot(Op):
             raise OptionError(f"MixupToOneHot follows LabelMixup, and this is {spec}")
         return Spec(np.dtype(np.float32), (self.num_classes,))
 
-    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+    def run(self, batch: Batch, ids: I64, draws: Draws) -> Batch:
         one_hot = np.zeros((len(batch), self.num_classes), dtype=np.float32)
         rows = np.arange(len(batch))
         invalid = (batch[:, :2] < 0) | (batch[:, :2] >= self.num_classes)
@@ -187,7 +187,7 @@ class ReplaceLabel(Op):
         self.indices = np.unique(np.asarray(indices, dtype=np.int64))
         self.new_label = new_label
 
-    def suited(self, spec: Spec) -> Op:
+    def for_spec(self, spec: Spec) -> Op:
         if not isinstance(self.new_label, str):
             return self
         if spec.names is None:
@@ -200,7 +200,7 @@ class ReplaceLabel(Op):
     def infer(self, spec: Spec) -> Spec:
         return spec.numbers(self)
 
-    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+    def run(self, batch: Batch, ids: I64, draws: Draws) -> Batch:
         batch[np.isin(ids, self.indices)] = self.new_label
         return batch
 
@@ -213,16 +213,16 @@ class View(Op):
 
     def infer(self, spec: Spec) -> Spec:
         dtype = converted_dtype(spec.numbers(self), self.target_dtype, self)
-        return spec.but(dtype=dtype, shape=_view_shape(spec, dtype) if dtype else spec.shape)
+        return spec.replace(dtype=dtype, shape=_view_shape(spec, dtype) if dtype else spec.shape)
 
-    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+    def run(self, batch: Batch, ids: I64, draws: Draws) -> Batch:
         if isinstance(batch, np.ndarray):
             return np.ascontiguousarray(batch).view(numpy_dtype(self.target_dtype))
         # torch refuses the strides of an empty batch that came from NumPy.
         tensor = batch if batch.numel() else batch.new_empty(batch.shape)
         return tensor.view(torch_dtype(self.target_dtype))
 
-    def on_device(self, batch: Any, ids: I64, draws: Draws, tensors: Tensors) -> Any:
+    def on_device(self, batch: Batch, ids: I64, draws: Draws, tensors: Tensors) -> Batch:
         return self.run(batch, ids, draws)
 
 
@@ -251,7 +251,7 @@ class Squeeze(Op):
     def infer(self, spec: Spec) -> Spec:
         axes = self._axes(spec.numbers(self).shape)
         shape = tuple(size for axis, size in enumerate(spec.shape, 1) if axis not in axes)
-        return spec.but(shape=shape) if axes else spec
+        return spec.replace(shape=shape) if axes else spec
 
-    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+    def run(self, batch: Batch, ids: I64, draws: Draws) -> Batch:
         return batch.squeeze(self._axes(batch.shape[1:]))

@@ -14,7 +14,7 @@ from ... import ops
 from ...errors import OptionError
 from ...interop import torch as interop
 from ...loading.plan import Pipe, Pipelines
-from ...ops.base import Draws, Op, Spec
+from ...ops.base import Batch, Draws, Op, Spec
 from ...schema.columns import I64
 from .builtin import USER_CODE_LOCK, is_ours, spec_of, state_of
 from .fields.base import Field
@@ -80,7 +80,7 @@ class UserOp(Op):
         """The operation's function, compiled or not."""
         return self._code
 
-    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+    def run(self, batch: Batch, ids: I64, draws: Draws) -> Batch:
         with USER_CODE_LOCK:
             arguments = [ids if self._decodes else batch, allocate(self._query, len(ids))]
             if getattr(self._python_code, "with_indices", False):
@@ -103,7 +103,7 @@ class UserOp(Op):
             _LOCAL.shared[id(self.operation)] = memory
         return _LOCAL.shared[id(self.operation)]
 
-    def _call(self, arguments: list[Any]) -> Any:
+    def _call(self, arguments: list[Any]) -> Batch:
         assert self._code is not None
         if self._code is self._python_code:
             return self._code(*arguments)
@@ -236,7 +236,7 @@ class ArraysOrTensors(Op):
     def infer(self, spec: Spec) -> Spec:
         return (self.tensors if spec.torch else self.arrays).infer(spec)
 
-    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+    def run(self, batch: Batch, ids: I64, draws: Draws) -> Batch:
         op = self.tensors if isinstance(batch, torch.Tensor) else self.arrays
         return op.run(batch, ids, draws)
 
@@ -272,7 +272,7 @@ def split_at_device(steps: list[Any]) -> list[Any]:
 class Pending:
     """A batch on the host, and its remaining steps on the device's own stream."""
 
-    def __init__(self, batch: Any, ids: I64, draws: Draws, steps: list[Any]) -> None:
+    def __init__(self, batch: Batch, ids: I64, draws: Draws, steps: list[Any]) -> None:
         self.batch, self._ids, self._draws, self._steps = batch, ids, draws, steps
 
     def finish(self) -> Any:
@@ -297,7 +297,7 @@ class Deferred(Op):
             spec = step.infer(spec)
         return spec
 
-    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+    def run(self, batch: Batch, ids: I64, draws: Draws) -> Batch:
         return Pending(batch, ids, draws, self.steps)
 
 

@@ -100,7 +100,7 @@ class TextReader(Reader):
         """Open the file and scan it, or take what an earlier scan found."""
         if bad_rows not in BAD_ROWS:
             raise OptionError(f"bad_rows is raise or skip, not {bad_rows!r}")
-        given = encodings.checked(encoding)
+        given = encodings.normalize_encoding(encoding)
         self.path = path
         self.source = packed = open_source(path)
         try:

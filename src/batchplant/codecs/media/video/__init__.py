@@ -69,10 +69,10 @@ class Clip(bytes):
     @property
     def times(self) -> npt.NDArray[np.float64]:
         """The second at which each frame is shown; the first at 0."""
-        found = self._index
-        if not found.timed:
-            return np.arange(len(found.times)) / found.fps
-        seconds: npt.NDArray[np.float64] = (found.times - found.times[0]) * float(found.base)
+        index = self._index
+        if not index.timed:
+            return np.arange(len(index.times)) / index.fps
+        seconds: npt.NDArray[np.float64] = (index.times - index.times[0]) * float(index.base)
         return seconds
 
     @functools.cached_property
@@ -113,10 +113,14 @@ class Clip(bytes):
 
         seconds: None: to the end. rate: resampled to it. mono: the mean of all channels.
         """
-        found, own = read_sound(memoryview(self), self._index, start, seconds)
+        samples, stored_rate = read_sound(memoryview(self), self._index, start, seconds)
         if mono:
-            found = found.mean(axis=1, keepdims=True, dtype=np.float32)
-        return found if rate in (None, own) else resampled(found, own, int(rate or own))
+            samples = samples.mean(axis=1, keepdims=True, dtype=np.float32)
+        return (
+            samples
+            if rate in (None, stored_rate)
+            else resampled(samples, stored_rate, int(rate or stored_rate))
+        )
 
     def described(self) -> str:
         """One line for people; what is wrong where it is no video."""
@@ -146,8 +150,8 @@ def wanted(total: int, start: int, frames: int | None, stride: int) -> I64:
     if stride < 1:
         raise OptionError(f"stride is from 1 on, not {stride}")
     first = start + total if start < 0 else start
-    found = np.arange(first, total, stride)
-    if not 0 <= first <= total or (frames is not None and not 0 <= frames <= len(found)):
-        asked = "all" if frames is None else frames
-        raise OptionError(f"{asked} frames from {start} on, each {stride} after the last, of {total}")
-    return found if frames is None else found[:frames]
+    numbers = np.arange(first, total, stride)
+    if not 0 <= first <= total or (frames is not None and not 0 <= frames <= len(numbers)):
+        requested = "all" if frames is None else frames
+        raise OptionError(f"{requested} frames from {start} on, each {stride} after the last, of {total}")
+    return numbers if frames is None else numbers[:frames]

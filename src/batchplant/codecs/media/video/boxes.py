@@ -1,4 +1,4 @@
-"""What a file claims about itself, looked at before a library believes it.
+"""Checks of the claims of a file before a library relies on them.
 
 A file that was cut ends before its header says so; FFmpeg would play what is there.
 
@@ -33,30 +33,30 @@ def check(data: memoryview, encoding: str) -> None:
         _check_matroska(data)
 
 
-def _check_size(said: int, size: int) -> None:
-    if said > size:
-        raise DecodeError(f"the video is cut: {said:,} bytes were written, and {size:,} are here")
+def _check_size(claimed: int, size: int) -> None:
+    if claimed > size:
+        raise DecodeError(f"the video is cut: {claimed:,} bytes were written, and {size:,} are here")
 
 
 def _check_matroska(data: memoryview) -> None:
     """An element is an identity, a length and content; the first two are the header and all the rest."""
-    at = 0
+    position = 0
     for _ in range(2):
-        at += max(1, 9 - data[at].bit_length()) if at < len(data) else 1
-        if at >= len(data) or not data[at]:
+        position += max(1, 9 - data[position].bit_length()) if position < len(data) else 1
+        if position >= len(data) or not data[position]:
             raise DecodeError("the header of the video is cut or damaged")
-        width = 9 - data[at].bit_length()
+        width = 9 - data[position].bit_length()
         mask = (1 << 7 * width) - 1
-        size = int.from_bytes(data[at : at + width], "big") & mask
-        at += width
+        size = int.from_bytes(data[position : position + width], "big") & mask
+        position += width
         # A stream that was written without going back says no length.
         if size != mask:
-            _check_size(at + size, len(data))
-            at += size
+            _check_size(position + size, len(data))
+            position += size
 
 
 def _check_mp4(data: memoryview) -> None:
-    most = max(FREE, len(data))
+    max_entries = max(FREE, len(data))
     samples = edits = fragments = 0
     for kind, body in _boxes(data, 0):
         if kind == b"trak":
@@ -66,20 +66,20 @@ def _check_mp4(data: memoryview) -> None:
         elif kind in (b"stsz", b"stz2"):
             size, samples = _number(body, 4), _number(body, 8)
             # QuickTime counts sound in units of one byte.
-            _claim(samples * max(size if kind == b"stsz" else 0, 1), most)
+            _claim(samples * max(size if kind == b"stsz" else 0, 1), max_entries)
         elif kind in (b"stts", b"ctts"):
-            _claim(_runs(body), most)
+            _claim(_runs(body), max_entries)
         elif kind == b"elst":
             edits = min(_number(body, 4), len(body) // 12)
         elif kind == b"trun":
             fragments += _number(body, 4)
-            _claim(fragments, most)
+            _claim(fragments, max_entries)
         # Every edit lists its samples anew.
-        _claim(samples * edits, most)
+        _claim(samples * edits, max_entries)
 
 
-def _claim(count: int, most: int) -> None:
-    if count > most:
+def _claim(count: int, limit: int) -> None:
+    if count > limit:
         raise DecodeError(f"its header claims {count:,} samples, more than fit in it")
 
 
@@ -103,8 +103,8 @@ def _boxes(data: memoryview, depth: int) -> Iterator[tuple[bytes, memoryview]]:
         start += size
 
 
-def _number(data: memoryview, at: int) -> int:
-    return int.from_bytes(data[at : at + 4], "big")
+def _number(data: memoryview, offset: int) -> int:
+    return int.from_bytes(data[offset : offset + 4], "big")
 
 
 def _runs(body: memoryview) -> int:

@@ -58,10 +58,10 @@ def clip_limit() -> int:
 
 
 def _limit(variable: str, usual: int) -> int:
-    said = os.environ.get(variable, "")
-    if said and not said.isdecimal():
-        raise OptionError(f"the environment variable {variable} is {said!r}, not a number")
-    return int(said or usual)
+    setting = os.environ.get(variable, "")
+    if setting and not setting.isdecimal():
+        raise OptionError(f"the environment variable {variable} is {setting!r}, not a number")
+    return int(setting or usual)
 
 
 def encoding_of(data: Any) -> str | None:
@@ -95,9 +95,9 @@ class Memory:
         self._data, self._at = data, 0
 
     def read(self, size: int) -> bytes:
-        found = bytes(self._data[self._at : self._at + max(size, 0)])
-        self._at += len(found)
-        return found
+        chunk = bytes(self._data[self._at : self._at + max(size, 0)])
+        self._at += len(chunk)
+        return chunk
 
     def seek(self, offset: int, whence: int = 0) -> int:
         base = (0, self._at, len(self._data))[whence]
@@ -116,8 +116,8 @@ def guarded(doing: str) -> Iterator[None]:
     except BatchplantError:
         raise
     except Exception as error:
-        said = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        raise DecodeError(f"{doing}: {said}") from None
+        message = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise DecodeError(f"{doing}: {message}") from None
 
 
 def _nothing(*_: object) -> None:
@@ -125,7 +125,7 @@ def _nothing(*_: object) -> None:
 
 
 @contextlib.contextmanager
-def opened(data: memoryview, *, known: bool = False) -> Iterator[Any]:
+def opened(data: memoryview, *, checked: bool = False) -> Iterator[Any]:
     """The video in these bytes as a container of PyAV; ``known``: only its frames are wanted."""
     av = pyav()
     encoding = encoding_of(data)
@@ -140,7 +140,7 @@ def opened(data: memoryview, *, known: bool = False) -> Iterator[Any]:
             # Only options that the demuxer has; FFmpeg refuses to open references unless it is told to.
             container_options=OPTIONS,
             # FFmpeg decodes a little when it opens a file, to find facts.
-            options={"max_pixels": str(frame_limit()), **({"skip_frame": "all"} if known else {})},
+            options={"max_pixels": str(frame_limit()), **({"skip_frame": "all"} if checked else {})},
             metadata_errors="replace",
             io_open=_nothing,
         )
@@ -150,18 +150,22 @@ def opened(data: memoryview, *, known: bool = False) -> Iterator[Any]:
         container.close()
 
 
-def video_of(container: Any) -> Any:
+def video_of(container: Any, codecs: frozenset[str] = VIDEO_CODECS) -> Any:
     """The video among the streams, ready to be decoded; images of a cover are none."""
     av = pyav()
     cover = av.stream.Disposition.attached_pic
-    found = [stream for stream in container.streams.video if not stream.disposition & cover]
-    if not found:
+    streams = [stream for stream in container.streams.video if not stream.disposition & cover]
+    if not streams:
         raise DecodeError("there is no video in the file")
     with guarded("the streams cannot be read"):
         best = container.streams.best("video")
-    stream = best if best is not None and any(best.index == one.index for one in found) else found[0]
+    stream = (
+        best
+        if best is not None and any(best.index == candidate.index for candidate in streams)
+        else streams[0]
+    )
     codec = stream.codec_context
-    if codec is None or codec.name not in VIDEO_CODECS:
+    if codec is None or codec.name not in codecs:
         raise DecodeError(f"no decoder for this video ({'unknown' if codec is None else codec.name})")
     width, height = codec.width, codec.height
     if width < 1 or height < 1:

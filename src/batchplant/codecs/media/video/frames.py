@@ -33,12 +33,12 @@ def sized(size: int | Sequence[int] | None, index: Index) -> tuple[int, int]:
     """Height and width of the images that are asked for."""
     if size is None:
         return index.height, index.width
-    given = (size, size) if isinstance(size, int | np.integer) else tuple(size)
-    if len(given) != 2 or not all(isinstance(side, int | np.integer) and side > 0 for side in given):
+    pair = (size, size) if isinstance(size, int | np.integer) else tuple(size)
+    if len(pair) != 2 or not all(isinstance(side, int | np.integer) and side > 0 for side in pair):
         raise OptionError(f"size is one or two numbers from 1 on, not {size!r}")
-    if given[0] * given[1] > frame_limit():
-        raise OptionError(f"size is at most {frame_limit():,} pixels, not {given[0]}×{given[1]}")
-    return int(given[0]), int(given[1])
+    if pair[0] * pair[1] > frame_limit():
+        raise OptionError(f"size is at most {frame_limit():,} pixels, not {pair[0]}×{pair[1]}")
+    return int(pair[0]), int(pair[1])
 
 
 def read_frames(
@@ -81,10 +81,10 @@ def each_frame(
     An image is only good until the next one comes.
     """
     height, width = sized(size, index)
-    wanted, back = np.unique(numbers, return_inverse=True)
+    distinct, back = np.unique(numbers, return_inverse=True)
     reformatter = pyav().video.reformatter.VideoReformatter()
     shape: tuple[int, ...] | None = None
-    for place, frame in enumerate(_decoded(data, index, wanted)):
+    for position, frame in enumerate(_decoded(data, index, distinct)):
         turns = round(frame.rotation / 90) % 4 if upright else 0
         # The size is that of the image as it is returned.
         high, wide = (width, height) if turns % 2 and size is not None else (height, width)
@@ -92,7 +92,7 @@ def each_frame(
         if image.shape != (shape or image.shape):
             raise DecodeError("its frames have different rotations; read them with upright=False")
         shape = image.shape
-        yield np.flatnonzero(back == place), image
+        yield np.flatnonzero(back == position), image
 
 
 def check_frames(data: memoryview, index: Index) -> None:
@@ -113,33 +113,33 @@ def _image(reformatter: Any, frame: Any, height: int, width: int) -> U8:
     # What has the right size already is not filtered, and then this is what PyAV gives by itself.
     same = (frame.height, frame.width) == (height, width)
     with guarded("a frame cannot become an image"):
-        made = reformatter.reformat(
+        image = reformatter.reformat(
             frame, width, height, "rgb24", interpolation="BILINEAR" if same else "AREA", threads=1
         )
-        plane = made.planes[0]
+        plane = image.planes[0]
         rows = np.frombuffer(plane, dtype=np.uint8).reshape(-1, plane.line_size)
         return rows[:height, : 3 * width].reshape(height, width, 3)
 
 
-def _decoded(data: memoryview, index: Index, wanted: I64, *, seek: bool = True) -> Iterator[Any]:
+def _decoded(data: memoryview, index: Index, numbers: I64, *, seek: bool = True) -> Iterator[Any]:
     """The wanted frames (ascending numbers), each decoded once."""
     done, lost = 0, False
     if seek and index.seekable:
         try:
-            with opened(data, known=True) as container:
-                for frame in _Track(container, index).frames(wanted, seek=True):
+            with opened(data, checked=True) as container:
+                for frame in _Track(container, index).frames(numbers, seek=True):
                     yield frame
                     done += 1
             return
         except _LostError:
             lost = True
     try:
-        with opened(data, known=True) as container:
-            for frame in _Track(container, index).frames(wanted[done:], seek=False):
+        with opened(data, checked=True) as container:
+            for frame in _Track(container, index).frames(numbers[done:], seek=False):
                 yield frame
                 done += 1
     except _LostError as error:
-        raise DecodeError(f"frame {wanted[done]} of {len(index.times)}: {error}") from None
+        raise DecodeError(f"frame {numbers[done]} of {len(index.times)}: {error}") from None
     if lost:
         # What is marked as keyframes are none.
         index.seekable = False
@@ -153,28 +153,28 @@ class _Track:
         self._stream = video_of(container)
         self._times: set[int] | None = None
 
-    def frames(self, wanted: I64, *, seek: bool) -> Iterator[Any]:
+    def frames(self, numbers: I64, *, seek: bool) -> Iterator[Any]:
         """The frames of these ascending numbers."""
         index = self._index
         if index.timed and self._stream.codec_context.codec.name in SKIPPING:
-            self._times = set(index.times[wanted].tolist())
-        keys = np.zeros(len(wanted), dtype=np.int64)
+            self._times = set(index.times[numbers].tolist())
+        keys = np.zeros(len(numbers), dtype=np.int64)
         if seek:
-            after = np.searchsorted(index.key_times, index.times[wanted], side="right")
+            after = np.searchsorted(index.key_times, index.times[numbers], side="right")
             keys = np.maximum(after - 1, 0)
         # The first frame that comes from each keyframe.
         firsts = np.searchsorted(index.times, index.key_times[keys]) if seek else keys
         flow: Iterator[tuple[int, Any]] = iter(())
         last: int | None = None
-        for number, key, first in zip(wanted.tolist(), keys.tolist(), firsts.tolist(), strict=True):
+        for number, key, first in zip(numbers.tolist(), keys.tolist(), firsts.tolist(), strict=True):
             if last is None or first > last + NEAR:
                 flow = self._flow(key)
             last = number
-            for found, frame in flow:
-                if found == number:
+            for frame_number, frame in flow:
+                if frame_number == number:
                     yield frame
                     break
-                if found > number:
+                if frame_number > number:
                     raise _LostError("the decoder does not give this frame")
             else:
                 raise _LostError("the decoder does not give this frame")
@@ -190,15 +190,15 @@ class _Track:
                 needed = packet.pts is None or packet.pts in self._times
                 self._stream.codec_context.skip_frame = "DEFAULT" if needed else "NONREF"
             try:
-                found = packet.decode()
+                frames = packet.decode()
             # Decoders raise many kinds on damaged bytes.
             except Exception as error:
                 # Frames that are shown before the keyframe may need what lies before it.
                 if index.timed and packet.pts is not None and packet.pts < floor:
                     continue
-                said = getattr(error, "strerror", None) or type(error).__name__
-                raise _LostError(f"{said} (byte {packet.pos} of the video)") from None
-            for frame in found:
+                message = getattr(error, "strerror", None) or type(error).__name__
+                raise _LostError(f"{message} (byte {packet.pos} of the video)") from None
+            for frame in frames:
                 if not index.timed:
                     number, count = count, count + 1
                 elif frame.pts is None or frame.pts < floor:
@@ -228,16 +228,16 @@ class _Track:
                 self._container.seek(target, stream=self._stream)
                 flow = self._container.demux(self._stream)
                 for packet in flow:
-                    place = index.place(packet.pts)
-                    if place is None or place > start:
+                    position = index.place(packet.pts)
+                    if position is None or position > start:
                         break
-                    if place == start:
+                    if position == start:
                         yield packet
                         yield from flow
                         return
         except _LostError:
             raise
         except Exception as error:
-            said = getattr(error, "strerror", None) or type(error).__name__
-            raise _LostError(f"{said} (on the way to a keyframe)") from None
+            message = getattr(error, "strerror", None) or type(error).__name__
+            raise _LostError(f"{message} (on the way to a keyframe)") from None
         raise _LostError("its keyframe cannot be reached")

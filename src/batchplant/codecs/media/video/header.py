@@ -1,4 +1,4 @@
-"""What a video says about itself before its packets are read: quick, whatever its length."""
+"""Header of a video, without its packets: quick, whatever its length."""
 
 from __future__ import annotations
 

@@ -17,18 +17,18 @@ from .container import encoding_of, guarded, opened, video_of
 
 # Packets may share bytes of the file, but not more often than this.
 OVERLAP = 4
-KEPT_BYTES = 64 << 20
+INDEX_CACHE_BYTES = 64 << 20
 UNKNOWN = np.iinfo(np.int64).min
 # Average rates that are further from the times of the frames than this are not believed.
 RATE_ERROR = 0.02
 
 # Those of the clips that were looked into last: an epoch later, they are still known.
-_kept = ChunkCache(KEPT_BYTES)
+_cache = ChunkCache(INDEX_CACHE_BYTES)
 
 
 @dataclasses.dataclass
 class Index:
-    """What one pass over the packets of a video told. Times are in units of ``base`` seconds."""
+    """Index of a video, from one pass over its packets. Times are in units of ``base`` seconds."""
 
     encoding: str
     codec: str
@@ -65,38 +65,38 @@ class Index:
         """The number of the packet with this time."""
         if time is None:
             return None
-        at = int(np.searchsorted(self.packets, time, sorter=self.order))
-        if at == len(self.order) or self.packets[self.order[at]] != time:
+        position = int(np.searchsorted(self.packets, time, sorter=self.order))
+        if position == len(self.order) or self.packets[self.order[position]] != time:
             return None
-        return int(self.order[at])
+        return int(self.order[position])
 
 
 def index_of(data: memoryview) -> Index:
     """The index of a video, made or remembered."""
     key = (len(data), _native.crc32c(data))
-    return _kept.get(key, lambda: make_index(data), lambda index: index.nbytes)
+    return _cache.get(key, lambda: make_index(data), lambda index: index.nbytes)
 
 
 def make_index(data: memoryview) -> Index:
     with opened(data) as container:
         stream = video_of(container)
-        codec = stream.codec_context
+        codec = stream.decoder
         encoding = str(encoding_of(data))
         sound = None
         # Sound that cannot be decoded is a matter of who asks for it.
-        if container.streams.audio and (one := container.streams.audio[0].codec_context) is not None:
-            sound = (int(one.rate), int(one.channels)) if one.rate and one.channels else None
-        found = _Packets(codec.name)
+        if container.streams.audio and (decoder := container.streams.audio[0].decoder) is not None:
+            sound = (int(decoder.rate), int(decoder.channels)) if decoder.rate and decoder.channels else None
+        packets = _Packets(codec.name)
         with guarded("the packets cannot be read"):
-            most = OVERLAP * len(data) + (1 << 20)
+            budget = OVERLAP * len(data) + (1 << 20)
             for packet in container.demux(stream):
                 if packet.size:
-                    found.add(packet)
-                    most -= packet.size
-                    if most < 0:
+                    packets.add(packet)
+                    budget -= packet.size
+                    if budget < 0:
                         raise DecodeError("its packets are larger than the file")
         base = Fraction(stream.time_base or Fraction(1, 1000))
-        return found.index(encoding, codec, base, stream.average_rate, sound)
+        return packets.index(encoding, codec, base, stream.average_rate, sound)
 
 
 class _Packets:
@@ -121,7 +121,7 @@ class _Packets:
         self._last = packet.duration or 0
 
     def _hidden(self, packet: Any) -> bool:
-        """Whether it is an image that only others refer to; VP8 keeps those as packets of their own."""
+        """True for an image that only others refer to; VP8 stores those as packets of their own."""
         return self._codec == "vp8" and not memoryview(packet)[0] & 0x10
 
     def index(self, encoding: str, codec: Any, base: Fraction, rate: Any, sound: Any) -> Index:
@@ -158,10 +158,10 @@ class _Packets:
 
 def _rate(times: I64, base: Fraction, claimed: Any, timed: bool) -> float:
     """Frames a second: what the file says, unless the times of its frames say otherwise."""
-    said = float(claimed) if claimed else 0.0
-    said = said if 0 < said < math.inf else 0.0
+    rate = float(claimed) if claimed else 0.0
+    rate = rate if 0 < rate < math.inf else 0.0
     span = float(int(times[-1] - times[0]) * base)
     if timed and span > 0:
         seen = (len(times) - 1) / span
-        return said if said and abs(said - seen) <= RATE_ERROR * seen else seen
-    return said or 1.0
+        return rate if rate and abs(rate - seen) <= RATE_ERROR * seen else seen
+    return rate or 1.0

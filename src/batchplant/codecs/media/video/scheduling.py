@@ -20,10 +20,10 @@ def kept() -> Iterator[Callable[[], None]]:
     if not hasattr(os, "sched_setscheduler"):
         yield lambda: None
         return
-    before, known = _class(0), _threads()
+    before, threads = _class(0), _threads()
 
     def restore() -> None:
-        for thread in (0, *(_threads() - known)):
+        for thread in (0, *(_threads() - threads)):
             # It may be gone already.
             with contextlib.suppress(OSError):
                 if _class(thread) != before:

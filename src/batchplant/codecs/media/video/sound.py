@@ -34,8 +34,8 @@ def _collect(container: Any, stream: Any, start: float, seconds: float | None) -
     rate, channels = int(stream.codec_context.rate), int(stream.codec_context.channels)
     if rate < 1 or channels < 1:
         raise DecodeError("its sound track does not give its rate")
-    wanted = None if seconds is None else round(seconds * rate)
-    _check(0 if wanted is None else wanted, channels)
+    frames = None if seconds is None else round(seconds * rate)
+    _check(0 if frames is None else frames, channels)
     before = start - PREROLL
     if before > 0:
         container.seek(int(before / stream.time_base), stream=stream)
@@ -45,41 +45,41 @@ def _collect(container: Any, stream: Any, start: float, seconds: float | None) -
     parts: list[tuple[int, F32]] = []
     end = 0
     for frame in container.decode(stream):
-        for made in resampler.resample(frame):
-            if made.pts is None:
+        for resampled in resampler.resample(frame):
+            if resampled.pts is None:
                 raise DecodeError("its sound has no times")
-            at = round((float(made.pts * made.time_base) - start) * rate)
-            part = made.to_ndarray().T
-            if wanted is not None and at >= wanted:
-                return _joined(parts, wanted, channels, near), rate
-            if at + len(part) > 0:
-                end = max(end, at + len(part))
+            position = round((float(resampled.pts * resampled.time_base) - start) * rate)
+            part = resampled.to_ndarray().T
+            if frames is not None and position >= frames:
+                return _joined(parts, frames, channels, near), rate
+            if position + len(part) > 0:
+                end = max(end, position + len(part))
                 _check(end, channels)
-                parts.append((at, part))
-    return _joined(parts, end if wanted is None else min(wanted, end), channels, near), rate
+                parts.append((position, part))
+    return _joined(parts, end if frames is None else min(frames, end), channels, near), rate
 
 
-def resampled(values: F32, own: int, rate: int) -> F32:
+def resampled(values: F32, stored_rate: int, rate: int) -> F32:
     """The same sound at another rate, by FFmpeg: who has it needs no other library for this."""
     if rate < 1:
         raise OptionError(f"rate is from 1 on, not {rate}")
-    length, channels = round(len(values) * rate / own), values.shape[1]
+    length, channels = round(len(values) * rate / stored_rate), values.shape[1]
     _check(length, channels)
     out = np.zeros((length, channels), dtype=np.float32)
     # One channel after another: FFmpeg need not know which speaker each is for.
     for channel in range(channels if len(values) else 0):
         with guarded("the sound cannot be resampled"):
-            out[:, channel] = _resampled(values[:, channel], own, rate, length)
+            out[:, channel] = _resampled(values[:, channel], stored_rate, rate, length)
     return out
 
 
-def _resampled(values: Any, own: int, rate: int, length: int) -> F32:
+def _resampled(values: Any, stored_rate: int, rate: int, length: int) -> F32:
     av = pyav()
     resampler = av.AudioResampler(format="fltp", layout="mono", rate=rate)
     frame = av.AudioFrame.from_ndarray(np.ascontiguousarray(values[None]), format="fltp", layout="mono")
-    frame.sample_rate, frame.pts = own, 0
-    made = [*resampler.resample(frame), *resampler.resample(None)]
-    joined = np.concatenate([part.to_ndarray()[0] for part in made])[:length]
+    frame.sample_rate, frame.pts = stored_rate, 0
+    frames = [*resampler.resample(frame), *resampler.resample(None)]
+    joined = np.concatenate([part.to_ndarray()[0] for part in frames])[:length]
     return np.pad(joined, (0, length - len(joined)))
 
 
@@ -94,11 +94,11 @@ def _check(frames: int, channels: int) -> None:
 def _joined(parts: list[tuple[int, F32]], frames: int, channels: int, near: int) -> F32:
     """Every part at its place; silence between them."""
     out = np.zeros((frames, channels), dtype=np.float32)
-    at = None
+    end = None
     for start, part in parts:
-        place = start if at is None or abs(start - at) > near else at
-        at = place + len(part)
-        low, high = max(place, 0), min(at, frames)
+        position = start if end is None or abs(start - end) > near else end
+        end = position + len(part)
+        low, high = max(position, 0), min(end, frames)
         if low < high:
-            out[low:high] = part[low - place : high - place]
+            out[low:high] = part[low - position : high - position]
     return out

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ....ops.base import Draws, Op, Spec
+from ....ops.base import Batch, Draws, Op, Spec
 from ....schema.columns import I64
 from ..builtin import Builtin, interpreted
 from ..pipeline.allocation_query import AllocationQuery
@@ -57,7 +57,7 @@ class _Numbers(Op):
     def infer(self, spec: Spec) -> Spec:
         return Spec(self.dtype, (1,))
 
-    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+    def run(self, batch: Batch, ids: I64, draws: Draws) -> Batch:
         return np.asarray(batch).astype(self.dtype, copy=False).reshape(-1, 1)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from ....errors import OptionError
 from ....interop.torch import numpy_dtype
-from ....ops.base import Draws, Op
+from ....ops.base import Batch, Draws, Op
 from ....schema.columns import I64
 from ..pipeline.allocation_query import AllocationQuery
 from ..pipeline.operation import Operation
@@ -36,7 +36,7 @@ class NDArrayDecoder(Decoder):
 
 
 class _Identity(Op):
-    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+    def run(self, batch: Batch, ids: I64, draws: Draws) -> Batch:
         return batch
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
-from ....ops.base import Draws, Op, Spec
+from ....ops.base import Batch, Draws, Op, Spec
 from ....schema.columns import I64
 from .. import ops
 from ..builtin import Builtin
@@ -47,9 +45,9 @@ class MixupToOneHot(Builtin):
 
 class _OneHotTensor(ops.MixupToOneHot):
     def infer(self, spec: Spec) -> Spec:
-        return spec.but(shape=super().infer(spec).shape)
+        return spec.replace(shape=super().infer(spec).shape)
 
-    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+    def run(self, batch: Batch, ids: I64, draws: Draws) -> Batch:
         labels, previous, weights = batch[:, 0].long(), batch[:, 1].long(), batch[:, 2]
         one_hot = torch.zeros((len(batch), self.num_classes), dtype=batch.dtype, device=batch.device)
         one_hot.scatter_add_(1, labels[:, None], weights[:, None])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ....interop import torch as interop
-from ....ops.base import Draws, Op
+from ....ops.base import Batch, Draws, Op
 from ....schema.columns import I64
 from ..builtin import USER_CODE_LOCK, Builtin
 
@@ -22,7 +22,7 @@ class ModuleWrapper(Builtin):
 
 
 class _Module(interop.ModuleWrapper):
-    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+    def run(self, batch: Batch, ids: I64, draws: Draws) -> Batch:
         # Modules may store random draws in attributes: run one batch at a time.
         with USER_CODE_LOCK:
             return super().run(batch, ids, draws)

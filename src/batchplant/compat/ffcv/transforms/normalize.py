@@ -11,7 +11,7 @@ import torch
 from .... import ops
 from ....errors import OptionError
 from ....interop.torch import numpy_dtype, torch_dtype
-from ....ops.base import Draws, Op, Spec
+from ....ops.base import Batch, Draws, Op, Spec
 from ....schema.columns import I64
 from ..builtin import Builtin
 
@@ -62,9 +62,9 @@ class NormalizeTensor(ops.Normalize):
             or spec.shape[0 if self._channels_first else 2] != channels
         ):
             raise OptionError(f"NormalizeImage needs uint8 images of {channels} channels, not {spec}")
-        return spec.but(dtype=self.dtype)
+        return spec.replace(dtype=self.dtype)
 
-    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+    def run(self, batch: Batch, ids: I64, draws: Draws) -> Batch:
         pixels = (batch.permute(0, 2, 3, 1) if self._channels_first else batch).contiguous()
         table, starts = self._tables(batch.device)
         normalized = torch.empty(pixels.shape, dtype=table.dtype, device=batch.device)

@@ -8,7 +8,7 @@ import numpy as np
 
 from .... import _native, ops
 from ....errors import DecodeError
-from ....ops.base import Draws, Op, Spec
+from ....ops.base import Batch, Draws, Op, Spec
 from ....ops.crops import random_boxes
 from ....schema.columns import I64
 from ..builtin import Builtin
@@ -37,7 +37,7 @@ class _Crop(Op):
     def infer(self, spec: Spec) -> Spec:
         return Spec(spec.dtype, (*self.decoder.size, spec.image(self)[2]))
 
-    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+    def run(self, batch: Batch, ids: I64, draws: Draws) -> Batch:
         count, height, width, channels = batch.shape
         sizes = np.tile(np.array([[height, width]], dtype=np.int32), (count, 1))
         boxes = random_boxes(sizes, self.decoder.scale, self.decoder.ratio, draws)

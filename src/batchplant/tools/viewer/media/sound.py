@@ -42,7 +42,7 @@ def window(data: U8, start: float = 0.0) -> Window:
     """Decode the window that begins at this second."""
     head = audio.header(data)
     first = min(max(0, int(start * head.rate)), max(0, head.frames - 1))
-    samples = audio.decode(data, first, _window_frames(head), known=head)
+    samples = audio.decode(data, first, _window_frames(head), header_of_sound=head)
     return Window(samples, head.rate, first / head.rate, head.frames / head.rate)
 
 
