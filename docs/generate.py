@@ -83,21 +83,22 @@ the batch was copied back ([Images on the GPU](../guides/gpu.md#what-runs-on-the
 """
 
 OPS_SECTIONS = {
-    "decode": (
-        "Decoding images",
+    "crops": (
+        "Images: decoding, crops, flips, padding",
         """\
 A decoder is the first step of an image field's pipeline; without one it is `Decode()`. `filter` is one of
 `area`, `bilinear`, `bicubic`, `nearest`. Crops, flips and padding that follow the decoder, then `Normalize`
 and `ChannelsFirst`, are done by the engine while it decodes, and cost no pass of their own.
+[Crop, resize and rotate](../guides/crops.md) shows them.
 """,
     ),
     "colour": (
-        "Augmentation: colours",
-        "Batches of images, (samples, height, width, 3), `uint8`, go in and come out.\n",
-    ),
-    "levels": (
-        "Augmentation: levels",
-        "Images of `uint8`. [Augment images](../guides/augmentation.md) shows them.\n",
+        "Augmentation: colours, levels, erasing",
+        """\
+Batches of images, (samples, height, width, channels), `uint8`, go in and come out; colours need three
+channels. `RandomErasing` takes any dtype, channels first or last.
+[Augment images](../guides/augmentation.md) shows them.
+""",
     ),
     "policies": (
         "Augmentation: policies",
@@ -106,11 +107,6 @@ Changes drawn for each sample from a list; images of `uint8`, of one or three ch
 [Augment images](../guides/augmentation.md#policies) shows them.
 """,
     ),
-    "erasing": ("Augmentation: erasing", "Images of any dtype, channels first or last.\n"),
-    "framing": (
-        "Augmentation: crops and padding",
-        "[Crop, resize and rotate](../guides/crops.md) shows them.\n",
-    ),
     "warping": (
         "Augmentation: rotation and perspective",
         """\
@@ -118,7 +114,7 @@ Images of `uint8`. [Crop, resize and rotate](../guides/crops.md#rotation-affine-
 them.
 """,
     ),
-    "moving": (
+    "annotations": (
         "Boxes, keypoints, polygons",
         """\
 The first step of such a field, which goes with its image; without one it follows by itself.
@@ -127,17 +123,13 @@ The first step of such a field, which goes with its image; without one it follow
     ),
     "joint": (
         "Steps that see several fields",
-        "They are given to the Loader as `joint=[…]`, as are those of the next two sections.\n",
+        "They are given to the Loader as `joint=[…]`, as are those of the next section.\n",
     ),
-    "mixing": ("Several images in one", ""),
-    "blending": ("Two samples in one", ""),
+    "mixing": ("Several samples in one", ""),
     "audio": (
         "Sounds",
-        "The first step of an audio field. [Audio](../guides/audio.md#train) shows it.\n",
-    ),
-    "sound": (
-        "Augmentation: sounds",
-        "Behind `DecodeAudio`. [Audio](../guides/audio.md#augment) shows them.\n",
+        "`DecodeAudio` is the first step of an audio field; the others follow it. "
+        "[Audio](../guides/audio.md#train) shows them.\n",
     ),
     "spectrogram": ("Spectrograms", "[Audio](../guides/audio.md#spectrograms) shows them.\n"),
     "video": (
@@ -149,26 +141,19 @@ The first step of such a field, which goes with its image; without one it follow
         "Augmentation: volumes",
         "[Arrays and patches](../guides/arrays-and-patches.md#augment-volumes) shows them.\n",
     ),
-    "values": ("Labels, numbers, and anything else", ""),
-    "function": ("Functions of your own", "[Loading](../guides/loading.md) shows it.\n"),
+    "values": (
+        "Numbers, labels, text",
+        """\
+`Fill`, `Categories` and `Tokenize` are the first step of a field.
+[Tables in the loader](../guides/tables-in-the-loader.md#missing-values) and
+[Text](../guides/text.md) show them.
+""",
+    ),
     "normalize": (
         "Normalisation",
         "Of images, clips and numbers, by what you say or by what is found in the data.\n",
     ),
-    "filling": (
-        "Missing values",
-        "[Tables in the loader](../guides/tables-in-the-loader.md#missing-values) shows it.\n",
-    ),
-    "categories": (
-        "Categories",
-        "The first step of a text field, or of one of whole numbers. "
-        "[Tables in the loader](../guides/tables-in-the-loader.md#categories) shows it.\n",
-    ),
-    "tokens": (
-        "Text",
-        "The first step of a text field, or behind a function that makes text. "
-        "[Training on text](../guides/text.md#from-text-to-tokens) shows it.\n",
-    ),
+    "function": ("Functions of your own", "[Loading](../guides/loading.md) shows it.\n"),
     "torch": (
         "PyTorch",
         """\
