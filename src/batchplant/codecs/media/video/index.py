@@ -80,11 +80,11 @@ def index_of(data: memoryview) -> Index:
 def make_index(data: memoryview) -> Index:
     with opened(data) as container:
         stream = video_of(container)
-        codec = stream.decoder
+        codec = stream.codec_context
         encoding = str(encoding_of(data))
         sound = None
         # Sound that cannot be decoded is a matter of who asks for it.
-        if container.streams.audio and (decoder := container.streams.audio[0].decoder) is not None:
+        if container.streams.audio and (decoder := container.streams.audio[0].codec_context) is not None:
             sound = (int(decoder.rate), int(decoder.channels)) if decoder.rate and decoder.channels else None
         packets = _Packets(codec.name)
         with guarded("the packets cannot be read"):
