@@ -24,7 +24,8 @@ import processes
 import repository
 from batchplant.cli import main
 from batchplant.codecs.media import video
-from batchplant.codecs.media.video import Clip, index, scheduling
+from batchplant.codecs.media.video import Clip, index
+from batchplant.codecs.media.video.encode import keep_scheduling
 from batchplant.formats import registry
 from batchplant.ops import DecodeVideo
 from batchplant.testing.cases import film
@@ -65,7 +66,7 @@ def made(
         pytest.skip(f"this FFmpeg has no {codec}")
     out = io.BytesIO()
     # One of the encoders would make this process, and all that it starts, a real-time one.
-    with scheduling.kept(), av.open(out, "w", format=muxer, options=muxing or {}) as container:
+    with keep_scheduling(), av.open(out, "w", format=muxer, options=muxing or {}) as container:
         stream = container.add_stream(
             codec, rate=30, options={k.replace("_", "-"): v for k, v in options.items()}
         )

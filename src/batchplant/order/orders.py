@@ -11,10 +11,46 @@ from typing import Any, overload
 import numpy as np
 import numpy.typing as npt
 
+from .. import _native
 from ..errors import OptionError, SampleIndexError, no_such
 from ..schema.columns import I64, starts_of
-from . import arithmetic
 from .keyed import CHUNK, LONGEST, U64, derive, key_of, permute, uniform, whole
+
+# The native functions cannot be pickled; these wrap them.
+
+
+def _shuffle(count: int, key: int, positions: Any) -> Any:
+    """Shuffle all numbers below the count."""
+    return _native.shuffle(count, key, positions)
+
+
+def _unshuffle(count: int, key: int, positions: I64) -> I64:
+    """Invert :func:`_shuffle`."""
+    return _native.shuffle(count, key, np.ascontiguousarray(positions, dtype=np.int64), True)
+
+
+def _shuffle_runs(count: int, size: int, phases: tuple[int, ...], key: int, positions: Any) -> Any:
+    """Shuffle runs of ``size``, once for each phase (the start of the first run)."""
+    return _native.shuffle_runs(count, size, phases, key, positions)
+
+
+def _shuffle_windows(edges: I64, key: int, positions: Any) -> Any:
+    """Shuffle the numbers between each pair of edges."""
+    return _native.shuffle_windows(edges, key, positions)
+
+
+def _walk(firsts: I64, rows: I64 | None, turns: I64, starts: I64, positions: Any) -> Any:
+    """Walk through blocks in the order ``turns``, samples in file order; see :class:`BlockIndex`."""
+    return _native.walk(turns, starts, firsts, rows, positions)
+
+
+def _take_lanes(inner: Callable[[Any], Any], lanes: int, size: int, lane_length: int, positions: Any) -> Any:
+    """Take from the lanes of an order in turn."""
+    return inner(_native.in_lanes(lanes, size, lane_length, positions))
+
+
+def _compose(inner: Callable[[Any], Any], outer: Callable[[Any], Any], positions: Any) -> Any:
+    return outer(inner(positions))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -78,8 +114,8 @@ def random(n: int, *, seed: int, epoch: int) -> Order:
     """A permutation that is computed, not stored: no memory, whatever n is (up to 2**48)."""
     n = whole("n", n, 0)
     key = int(key_of(seed, epoch, 1)[0])
-    go = partial(arithmetic.shuffle, n, key)
-    return Order(n, n, go, partial(arithmetic.unshuffle, n, key), go)
+    go = partial(_shuffle, n, key)
+    return Order(n, n, go, partial(_unshuffle, n, key), go)
 
 
 class BlockIndex:
@@ -147,13 +183,11 @@ class _Blocks:
     key: int
 
     def take(self, positions: Any) -> Any:
-        return arithmetic.walk(
-            self.index.starts, self.index.rows, self.turns, self.starts, self.turned(positions)
-        )
+        return _walk(self.index.starts, self.index.rows, self.turns, self.starts, self.turned(positions))
 
     def turned(self, positions: Any) -> Any:
         """Return the row of each position in the blocks one after another."""
-        return arithmetic.shuffle_windows(self.edges, self.key, positions)
+        return _shuffle_windows(self.edges, self.key, positions)
 
     def read_by(self, positions: I64) -> I64:
         """The block that each position reads."""
@@ -211,7 +245,7 @@ def shards(n: int, *, seed: int, epoch: int, blocks: Any, lanes: int = 1, lane_s
     """
     n = whole("n", n, 0)
     index = _index_of("shards", n, blocks)
-    go = partial(arithmetic.walk, index.starts, index.rows, *index.turns(seed=seed, epoch=epoch))
+    go = partial(_walk, index.starts, index.rows, *index.turns(seed=seed, epoch=epoch))
     return in_lanes(Order(n, n, go, None, go), lanes, lane_size)
 
 
@@ -225,11 +259,11 @@ def in_lanes(order: Order, lanes: int, size: int) -> Order:
     lane_length = order.length // (lanes * size) * size
     if lanes == 1 or not lane_length:
         return order
-    take_one = order._take_one and partial(arithmetic.change, order._take_one, lanes, size, lane_length)
+    take_one = order._take_one and partial(_take_lanes, order._take_one, lanes, size, lane_length)
     return Order(
         order.samples,
         order.length,
-        partial(arithmetic.change, order._take, lanes, size, lane_length),
+        partial(_take_lanes, order._take, lanes, size, lane_length),
         None,
         take_one,
     )
@@ -256,7 +290,7 @@ def windowed(n: int, *, seed: int, epoch: int, window: int = 1000) -> Order:
     size = max(n if window >= n else window // 2 + 1, 1)
     phase = key % size
     phases = (0,) if window >= n else (phase, (phase + size // 2) % size)
-    go = partial(arithmetic.shuffle_runs, n, size, phases, key)
+    go = partial(_shuffle_runs, n, size, phases, key)
     return Order(n, n, go, None, go)
 
 
@@ -335,12 +369,8 @@ def subset(order: Order | int, indices: Any) -> Order:
     inner, outer = order if isinstance(order, Order) else sequential(order), from_array(indices)
     if inner.samples != outer.length:
         raise OptionError(f"the order is of {inner.samples} samples, but there are {outer.length} indices")
-    take_one = (
-        inner._take_one and outer._take_one and partial(arithmetic.compose, inner._take_one, outer._take_one)
-    )
-    return Order(
-        outer.samples, inner.length, partial(arithmetic.compose, inner._take, outer._take), None, take_one
-    )
+    take_one = inner._take_one and outer._take_one and partial(_compose, inner._take_one, outer._take_one)
+    return Order(outer.samples, inner.length, partial(_compose, inner._take, outer._take), None, take_one)
 
 
 NAMED: dict[str, Callable[..., Order]] = {

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import math
+import os
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
 from ....errors import BatchplantError, EncodeError, OptionError
-from . import scheduling
 from .container import one_thread, pyav
 
 MUXERS = {"mp4": "mp4", "mov": "mov", "mkv": "matroska", "webm": "webm", "avi": "avi"}
@@ -93,7 +95,7 @@ def _write(
     rate = Fraction(fps).limit_denominator(1001)
     out = io.BytesIO()
     quiet = {"libx265": {"x265-params": "log-level=none"}}.get(codec, {})
-    with scheduling.kept() as restore, av.open(out, "w", format=muxer) as container:
+    with keep_scheduling() as restore, av.open(out, "w", format=muxer) as container:
         stream = container.add_stream(codec, rate=rate, options={**options, **quiet})
         stream.height, stream.width = images.shape[1:3]
         stream.pix_fmt = pixels
@@ -113,3 +115,43 @@ def _write(
 
 def _described(array: Any) -> str:
     return f"{array.dtype} {array.shape}"
+
+
+# Linux lists the threads of a process here.
+TASKS = "/proc/self/task"
+
+
+@contextlib.contextmanager
+def keep_scheduling() -> Iterator[Callable[[], None]]:
+    """Restore the scheduling class of this thread, and of those started since, at the end.
+
+    Yields a function that does so earlier. As root, SVT-AV1 makes the thread that calls it, and all threads
+    that it starts, real-time threads, which preempt all others of the machine.
+    """
+    if not hasattr(os, "sched_setscheduler"):
+        yield lambda: None
+        return
+    before, threads = _class(0), _threads()
+
+    def restore() -> None:
+        for thread in (0, *(_threads() - threads)):
+            # It may be gone already.
+            with contextlib.suppress(OSError):
+                if _class(thread) != before:
+                    os.sched_setscheduler(thread, *before)
+
+    try:
+        yield restore
+    finally:
+        restore()
+
+
+def _class(thread: int) -> tuple[int, os.sched_param]:
+    return os.sched_getscheduler(thread), os.sched_getparam(thread)
+
+
+def _threads() -> set[int]:
+    try:
+        return {int(name) for name in os.listdir(TASKS)}
+    except OSError:
+        return set()
