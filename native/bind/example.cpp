@@ -6,7 +6,7 @@ namespace batchplant {
 namespace {
 
 using Request = std::tuple<nb::bytes, bool, int>;
-// Of each feature: kinds and counts by record, counts by step, then values: runs of bytes, floats, ints.
+// For each feature: kinds and counts by record, counts by step, then values: runs of bytes, floats, ints.
 using Column = std::tuple<Array<int8_t>, Array<int64_t>, Array<int64_t>, Array<int64_t>, Array<float>, Array<int64_t>>;
 using Feature = std::tuple<nb::bytes, bool, uint32_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t>;
 using Source = std::tuple<nb::bytes, int, Bytes, Int64s, Int64s, std::optional<Int64s>>;

@@ -6,7 +6,7 @@ NB_MODULE(_native, module) {
 Functions that work on many bytes release the GIL. Arrays are read in place, never converted: one of
 another dtype, or one that is not contiguous, is a TypeError. A *run* is a start and a size in an
 array of bytes; runs may overlap.)";
-    // What a script still holds when Python ends, Python does not always let go of; that is no news for its user.
+    // At exit Python does not always release what a script still holds; such leaks are not reported.
     nanobind::set_leak_warnings(false);
     batchplant::bind_crc(module);
     batchplant::bind_bytes(module);

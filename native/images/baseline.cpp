@@ -82,7 +82,7 @@ bool skip_ac(BitCursor& cursor, const HuffmanTable& table, const uint16_t* runs)
     return place == block_size;
 }
 
-// What can become of the coefficients of a block that is needed, all but the first. `place` is where the block stands;
+// Consumers of the coefficients of a needed block, all but the first. `place` is the position of the block;
 // a pair is two of them (HuffmanTable::pairs()), after which it stands at `next`.
 
 // Each goes to its place in a block of zeros.
@@ -113,7 +113,7 @@ struct ListedCoefficients {
         const size_t second = place + first_advance_of(pair);
         out[0] = entry(second, first_value_of(pair));
         out[1] = entry(next, second_value_of(pair));
-        // Where there is one, it comes twice.
+        // If there is one, it comes twice.
         out += 1 + static_cast<size_t>(next != second);
     }
     void add(int value, size_t next) {
@@ -287,7 +287,7 @@ void BaselineDecoder::plan(const BaselineHeader& header, const Part& part) {
         } else if (!coloured) {
             plane.need(0, 0, 0, 0);
         } else {
-            // Where colour has half as many samples, pixel 2 i is a blend of i and i - 1, 2 i + 1 of i and i + 1.
+            // If colour has half as many samples, pixel 2 i is a blend of i and i - 1, 2 i + 1 of i and i + 1.
             const auto from = [](size_t pixel, size_t factor) {
                 return factor == 1 ? pixel : std::max<size_t>((pixel + 1) / 2, 1) - 1;
             };
@@ -404,7 +404,7 @@ bool BaselineDecoder::read_scans(const BaselineHeader& header) {
     return scans_.read(all);
 }
 
-// What read_row() does for a sequential image, with the coefficients that are there already.
+// As read_row() for a sequential image, but with coefficients that are already decoded.
 bool BaselineDecoder::place_row(size_t mcu_row) {
     for (size_t c = 0; c < planes_.size(); ++c) {
         Plane& plane = planes_[c];
@@ -493,7 +493,7 @@ bool BaselineDecoder::can(const BaselineHeader& header) {
     return true;
 }
 
-// Of MCUs.
+// Rows of MCUs.
 size_t BaselineDecoder::rows_to_read(size_t bottom) const {
     const size_t last_row = bottom - 1, rows = last_row / mcu_height_ + 1;
     // libjpeg reads ahead for two rows, though one of them needs it.
@@ -524,7 +524,7 @@ bool BaselineDecoder::code(const BaselineHeader& header, size_t left, size_t top
     coded.blocks.resize(tell_extents(coded));
     blocks_of_[0] = coded.blocks.data();
     for (size_t c = 1; c < 3; ++c) blocks_of_[c] = blocks_of_[c - 1] + coded.extents[c - 1].blocks();
-    // Of an MCU: each of its values may take two.
+    // Largest number of entries of an MCU: each of its values may take two.
     constexpr size_t most_entries = 6 * 2 * block_size;
     struct Coding {  // also when it fails
         CodedPart*& to;

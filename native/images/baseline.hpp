@@ -23,7 +23,7 @@ struct BaselineHeader {
     bool progressive = false;
     size_t width = 0, height = 0;
     size_t components = 0;  // 1, or 3 for YCbCr
-    // Of the brightness, for one of each colour: 1 x 1, 2 x 1 or 2 x 2.
+    // Blocks of brightness for one of each colour: 1 x 1, 2 x 1 or 2 x 2.
     size_t across = 1, down = 1;
     std::array<Component, 3> component;
     std::array<const HuffmanCode*, 4> dc{}, ac{};  // null where the image has none
@@ -32,14 +32,14 @@ struct BaselineHeader {
     const uint8_t* end = nullptr;
 };
 
-// What a scan says of the blocks that a part of an image needs, before any arithmetic: for a device that does the rest.
+// Coefficients of the blocks that a part of an image needs, before any arithmetic, for a device that does the rest.
 struct CodedPart {
     struct Block {
         uint32_t start;  // of its entries
         uint16_t count;
         int16_t first;  // its first coefficient, which has no entry
     };
-    // Of a component, in blocks of the image.
+    // Needed part of a component, in blocks of the image.
     struct Extent {
         size_t first_column = 0, columns = 0, first_row = 0, rows = 0;
 
@@ -59,7 +59,7 @@ struct CodedPart {
 struct ScanPart {
     std::array<CodedPart::Extent, 3> extents;
     std::array<std::array<uint8_t, 64>, 3> steps;
-    // Of first coefficients and of all others: of the brightness, then of the colours.
+    // Tables of first coefficients and of all others: of the brightness, then of the colours.
     std::array<HuffmanCode, 4> codes;
     std::vector<uint32_t> words;  // the first bit is the highest; two words of zeros are behind the last
     size_t bits = 0;
@@ -158,7 +158,7 @@ private:
     CodedPart* coded_ = nullptr;  // where blocks go that are not transformed
     std::array<CodedPart::Block*, 3> blocks_of_{};
 
-    // Of the image at hand.
+    // State of the current image.
     BitCursor at_;
     size_t block_count_ = 0;
     size_t mcus_per_row_ = 0, mcu_rows_ = 0, mcu_height_ = 0;

@@ -46,7 +46,7 @@ Cell find_cell(const Job& job, size_t index) {
 
 bool is_raw(const DecodeJob& job, size_t index) { return job.shape != nullptr && job.shape[3 * index] != 0; }
 
-// Of raw pixels; all zeros where there are none.
+// Shape of raw pixels; all zeros for an encoded image.
 ImageShape raw_shape(const DecodeJob& job, size_t index, size_t size) {
     if (job.shape == nullptr) return {};
     const int32_t* given = job.shape + 3 * index;

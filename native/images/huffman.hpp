@@ -35,7 +35,7 @@ inline constexpr std::array<uint8_t, 64 + 16> zigzag = [] {
     return order;
 }();
 
-// What the next bits mean, found with the first `window` of them:
+// Meaning of the next bits, looked up by the first `window` of them:
 //   bits 0..5    how many bits it takes: the code, and the value after it where all of it is in the window
 //   bits 6..7    kind
 //   bits 8..15   how many coefficients further it leads; of an end of block, the size of the number of blocks in a
@@ -113,7 +113,7 @@ struct BitCursor {
         count |= 56;
     }
 
-    // Of the number the low six bits count, so that an entry of a table can be given as it is.
+    // Only the low six bits of the number count, so that an entry of a table can be passed as it is.
     void drop(uint64_t number) {
         bits <<= number & 63;
         count -= number;
@@ -150,7 +150,7 @@ public:
     bool ends_with_marker(const BitCursor& at) const;
     // Goes on behind that marker.
     BitCursor skip_marker() { return start(source_ + 2, source_end_); }
-    // What was not taken over yet; begins with the marker where there is one before it.
+    // Bytes not consumed yet; they begin with the marker if one was met.
     const uint8_t* rest() const { return source_; }
 
 private:

@@ -41,7 +41,7 @@ uint64_t luma_sum(const uint8_t* pixels, size_t count) {
     return sum;
 }
 
-// What follows computes in 16 bits, so that a register holds many pixels; intermediate names keep it so.
+// The functions below compute in 16 bits, so that a register holds many pixels; intermediate names keep it so.
 
 // A number as an integer times a power of two, for ratios of any size.
 struct Fixed {
@@ -70,7 +70,7 @@ int16_t away_from(int16_t gray, int16_t value, int16_t ratio, int bits) {
 // Fractions of levels, in bits, while a hue is turned: six times the largest spread still fits 16 bits.
 constexpr int fine = 4;
 
-// How much of the spread between its lowest and highest channel one of a pixel has; all are fine.
+// Share of a channel in the spread between the lowest and highest channel of its pixel; all are fine.
 int16_t part_of(int16_t spread, int16_t far) { return clamped(far, 0, spread); }
 
 int16_t apart(int16_t one, int16_t other) { return static_cast<int16_t>(one > other ? one - other : other - one); }

@@ -5,7 +5,7 @@
 
 namespace batchplant {
 
-// Of an image, in the order in which they are changed; a NaN leaves one as it is.
+// Amounts for an image, in the order in which they are applied; NaN means no change.
 struct Jitter {
     float brightness;  // 0 black, 1 as it is
     float contrast;    // 0 the mean gray, 1 as it is

@@ -198,7 +198,7 @@ struct JpegDecoder::State {
             header.ac[n] = copy(codec.ac_huff_tbl_ptrs[n], codes[NUM_HUFF_TBLS + n]);
         }
         header.restart_interval = codec.restart_interval;
-        // Where the data ended with the header, libjpeg reads an end that it made up.
+        // If the data end with the header, libjpeg reads an end-of-image marker that it made up.
         const auto begin = reinterpret_cast<uintptr_t>(encoded);
         const auto next = reinterpret_cast<uintptr_t>(codec.src->next_input_byte);
         if (next < begin || next - begin > encoded_size) return false;
@@ -218,7 +218,7 @@ struct JpegDecoder::State {
         return &to;
     }
 
-    // Where images were cut off after a whole scan, libjpeg guesses what is missing of a block from the
+    // Of images that end after a complete scan, libjpeg guesses what is missing of a block from the
     // blocks around it.
     bool guesses_blocks() const {
         if (!codec.progressive_mode || codec.coef_bits == nullptr) return false;

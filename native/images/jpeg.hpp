@@ -74,7 +74,7 @@ public:
     // as possible. Damage below the last row is not noticed. `spare` bytes after the pixels may be read.
     Part decode_part(size_t left, size_t top, size_t right, size_t bottom, const JpegOptions& options, size_t spare);
 
-    // What the scan says of that part, for a device that makes pixels of it. False where it is not of the common kind
+    // Coefficients of that part, for a device that makes pixels of them. False if it is not of the common kind
     // (baseline.hpp, three components) or anything at all is out of the ordinary.
     bool code_part(size_t left, size_t top, size_t right, size_t bottom, CodedPart& coded);
 

@@ -75,7 +75,7 @@ void RowWriter::finish(size_t y) const {
     if (output_.layout == Layout::nchw && output_.type == PixelType::uint8) {
         return kernels_.split(row, image_ + start, plane, width, channels);
     }
-    // What follows writes `runs` pieces of the row, each `run` values long, `step` values apart.
+    // The loop below writes `runs` pieces of the row, each `run` values long, `step` values apart.
     size_t runs = channels, run = width, step = plane;
     if (output_.layout == Layout::nchw) {
         uint8_t* planes = scratch_ + output_.row_values();

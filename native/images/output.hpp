@@ -64,7 +64,7 @@ public:
     bool direct() const { return direct_ && !down_ && place_.width == output_.width; }
 
 private:
-    // Of the output.
+    // Row of the output that row y is written to.
     size_t line(size_t y) const { return place_.top + (down_ ? place_.height - 1 - y : y); }
 
     const Output& output_;

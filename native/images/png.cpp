@@ -206,7 +206,7 @@ void PngDecoder::State::read_palette(const Chunk& chunk) {
 }
 
 void PngDecoder::State::read_transparency(const Chunk& chunk, bool has_palette) {
-    // Of gray and RGB it names one colour; what is asked of such an image decides whether that is in the way.
+    // For gray and RGB it names one transparent colour; the requested mode decides whether that matters.
     const bool fits =
         colour == Colour::palette ? has_palette && chunk.size <= 256 : chunk.size == (colour == Colour::gray ? 2 : 6);
     if (!fits || colour == Colour::gray_alpha || colour == Colour::rgb_alpha) throw NotNative();

@@ -270,7 +270,7 @@ inline uint64_t read_run(BitCursor& at, HuffmanEntry entry) {
     return (uint64_t{1} << size) + more;
 }
 
-// Of the bits of a byte: how many are set, and which, a byte for each.
+// For each byte: the number of its set bits, and their positions, a byte for each.
 struct BitTable {
     std::array<uint64_t, 256> places{};
     std::array<uint8_t, 256> counts{};
@@ -287,7 +287,7 @@ constexpr BitTable bit_table = [] {
     return made;
 }();
 
-// Where a block has zeros, in the order of scans, so that one look tells how far so many of them lead.
+// Zeros of a block, in the order of scans: one look-up tells how far a run of them leads.
 class Places {
 public:
     // `end` follows, often enough for any look.

@@ -97,7 +97,7 @@ void fix_weights(const Coverage<double>& covered, int bits, Coverage<int32_t>& w
     }
 }
 
-// Where results are thinner than this, 14 bits are too few for the weights of the pixels under each.
+// If results are thinner than this, 14 bits are too few for the weights of the pixels under each.
 constexpr double most_under_one = 62;
 
 bool is_whole(double value) { return value == std::floor(value); }
@@ -183,7 +183,7 @@ Region Resampler::plan(const Task& task) {
 
 namespace {
 
-// Where results lie in the source, the way Pillow's NEAREST adds them up.
+// Positions of results in the source, the way Pillow's NEAREST adds them up.
 void nearest_pixels(double from, double to, size_t source, size_t result, std::vector<int32_t>& at) {
     const auto begin = static_cast<float>(from);
     const auto end = static_cast<float>(to);

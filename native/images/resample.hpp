@@ -96,7 +96,7 @@ private:
         std::vector<const Value*> rows;  // under the result row at hand
         size_t next = 0;                 // source row
     };
-    // Of a row in the ring; a multiple of a register, since stores across two are slow.
+    // Values of a row in the ring: a multiple of a register, because stores across two are slow.
     size_t ring_length() const { return (task_.width * task_.channels + overrun + 31) / 32 * 32; }
     template <typename Value>
     void start(Ring<Value>& ring) const;

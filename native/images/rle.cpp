@@ -112,7 +112,7 @@ bool of_polygon(std::span<const double> corners, size_t height, size_t width, Co
         if (!(std::abs(x) <= farthest) || !(std::abs(y) <= farthest)) return false;
         points[i] = {on_grid(x), on_grid(y)};
     }
-    // Where the edge goes from one column of pixels to the next: there, the inside begins or ends.
+    // Crossings of the edge from one column of pixels to the next: there, the inside begins or ends.
     Counts turns;
     int64_t steps = 0;
     Point last{};

@@ -15,7 +15,7 @@ public:
     Turn(unsigned orientation, size_t stored_width, size_t stored_height);
 
     bool turns() const { return swap_ || mirror_x_ || mirror_y_; }
-    // Of the turned image.
+    // Size of the turned image.
     size_t width() const { return swap_ ? height_ : width_; }
     size_t height() const { return swap_ ? width_ : height_; }
 

@@ -66,7 +66,7 @@ void take_nearest(const WarpJob& job, const uint8_t* pixels, const WarpScratch& 
 }
 
 #if defined(__aarch64__)
-// Of pixels of three bytes beside each other and those below; reads eight bytes of each row, writes four.
+// Blends two pixels of three bytes with the two below; reads eight bytes of each row, writes four.
 inline void blend_four(const uint8_t* upper, const uint8_t* lower, uint16_t right, uint16_t down, uint8_t* to) {
     constexpr uint16_t one = 1 << bits;
     const uint16x8_t above = vmovl_u8(vld1_u8(upper)), below = vmovl_u8(vld1_u8(lower));

@@ -282,7 +282,7 @@ const Implementation& chosen_crc32c() {
 // libdeflate stays optional: a machine without a network or without root must still be able to build and read FFRecord.
 #ifdef BATCHPLANT_LIBDEFLATE
 uint32_t update_crc32(uint32_t crc, const uint8_t* p, size_t size) {
-    // Of a null pointer, which an empty array may have, libdeflate returns 0 whatever the seed.
+    // For a null pointer, which an empty array may have, libdeflate returns 0 whatever the seed.
     return size == 0 ? crc : libdeflate_crc32(crc, p, size);
 }
 #else

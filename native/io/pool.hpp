@@ -38,7 +38,7 @@ public:
             const AllSignalsBlocked blocked;  // inherited by the threads: signals are the main thread's affair
             for (size_t i = 0; i < threads; ++i) {
                 state_->threads.emplace_back([state = state_.get(), i, nice] {
-                    // Of a thread, on Linux. Where it is not allowed, nothing is lost but speed.
+                    // On Linux the priority is per thread. If setting it is not allowed, only speed is lost.
                     if (nice > 0) static_cast<void>(setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), nice));
                     state->serve(i);
                 });

@@ -23,7 +23,7 @@ class Window {
 public:
     Window(int fd, int direct) : fd_(fd), direct_(direct), bytes_(aligned_alloc(block, most + 2 * block), std::free) {}
 
-    // What is asked for next has nothing to do with what was before.
+    // The next request is independent of the previous ones.
     void begin() { last_ = std::numeric_limits<int64_t>::max(); }
 
     bool read(int64_t at, uint8_t* out, int64_t size, int64_t left) {

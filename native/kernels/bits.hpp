@@ -10,7 +10,7 @@ namespace batchplant {
 
 class Bits {
 public:
-    // Of the numbers below `size`.
+    // An empty set of numbers below `size`.
     explicit Bits(size_t size) {
         for (; levels_.empty() || size > 1; levels_.emplace_back(size, 0)) size = (size + 63) / 64;
     }

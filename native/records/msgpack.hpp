@@ -22,7 +22,7 @@ enum class Kind : uint8_t {
     extension = 10,
 };
 
-// What stands at the start of a value. A number's payload is its big-endian bytes; for the forms of one byte
+// Head of a value. A number's payload is its big-endian bytes; for the forms of one byte
 // the byte itself, which reads the same as an integer of 8 bits.
 struct Token {
     Kind kind = Kind::absent;

@@ -24,7 +24,7 @@ public:
     // is there. False, and nothing more may be added, where something is missing, or nonsense.
     bool add(Packed repetition, Packed definition, int present, size_t count);
 
-    // Of each depth, from outside in: where its lists begin among those of the next, or among the values; and the end.
+    // For each depth, from outside in: offsets of its lists among those of the next, or among the values.
     std::vector<std::vector<int32_t>> offsets() &&;
 
     size_t values() const { return values_; }

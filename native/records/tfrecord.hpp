@@ -36,7 +36,7 @@ struct TfRecordCheck {
     TfRecordFault fault = TfRecordFault::none;
 };
 
-// Whether at these places there are records of these sizes: the lengths in front of them and, with check_data, the
+// True if there are records of these sizes at these offsets: the lengths in front of them and, with check_data, the
 // checksums behind them.
 TfRecordCheck check_tfrecords(const uint8_t* data, size_t size, const int64_t* starts, const int64_t* sizes, size_t n,
                               bool check_data);

@@ -143,7 +143,7 @@ size_t Scanner::feed(const uint8_t* piece, size_t size, int64_t base, bool final
         Row row = walk(piece, size, at, dialect, stops, final, [&](size_t number, const Field& field) {
             several = several || field.quoted || field.special != 0;
             if (number >= columns) return;
-            // Where a column is text already, nothing more is to be learned but that cells are missing.
+            // In a column that is text already, only missing cells are still of interest.
             if (is_missing(piece, field, dialect)) {
                 found[number] = text::missing;
             } else if ((classes[number] & text::other) != 0) {

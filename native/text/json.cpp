@@ -422,7 +422,7 @@ size_t Scanner::feed_array(const uint8_t* piece, size_t size, int64_t base, bool
         const uint8_t* const value = comma && *begin == ',' ? skip_space(begin + 1, stop) : begin;
         End found = comma && *begin != ',' ? End{begin, Reason::syntax} : skip_value(value, stop);
         if (!final && (found.fault == Reason::ends || found.at == stop)) return at;
-        // What follows tells whether a number is whole.
+        // The next byte tells an integer from a float.
         const size_t end = static_cast<size_t>(found.at - piece);
         if (found.fault != Reason::none) {
             refuse(piece, at, end, base, found.fault);
