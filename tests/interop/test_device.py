@@ -16,6 +16,7 @@ from batchplant.errors import DecodeError, OptionError
 from batchplant.interop.gpu.split import FIRST_TRIAL_BATCHES, Split
 from batchplant.loading.loader import Loader
 from loaders import assert_no_producers
+from variants import exhaustive
 
 torch = pytest.importorskip("torch")
 image = pytest.importorskip("PIL.Image")
@@ -81,8 +82,13 @@ FARTHEST = {"area": 2, "nearest": 0, "bilinear": 2, "bicubic": 3}
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("filter", ["area", "bilinear", "bicubic", "nearest"])
-@pytest.mark.parametrize("size", [64, (200, 31)])
+@pytest.mark.parametrize(
+    ("filter", "size"),
+    [
+        *[("area", 64), ("bilinear", (200, 31)), ("bicubic", (200, 31)), ("nearest", 64)],
+        *exhaustive(("area", (200, 31)), ("bilinear", 64), ("bicubic", 64), ("nearest", (200, 31))),
+    ],
+)
 def test_raw_images_are_those_of_the_engine(raw, device, filter, size):
     """Shrunk, grown, and grown on one side only: the same boxes and flips, and at most two levels apart."""
     pipeline = [ops.RandomResizedCrop(size, filter=filter), ops.RandomHorizontalFlip()]
