@@ -1,4 +1,4 @@
-"""Megatron's token datasets: ``NAME.idx`` says where sequences are in ``NAME.bin``. Little-endian.
+r"""Megatron's token datasets: ``NAME.idx`` says where sequences are in ``NAME.bin``. Little-endian.
 
 The index: ``MMIDIDX\0\0``, u64 version (1), u8 code of the dtype, u64 S sequences, u64 D entries of
 documents; from byte 34 on i32 lengths[S] in tokens, i64 offsets[S] in bytes of the .bin, i64 documents[D]:
