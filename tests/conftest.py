@@ -55,8 +55,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-# A quick run leaves out what measures, draws or looks at the repository as a whole.
-NOT_QUICK = ("tests/tools/", "tests/project/", "tests/cli/test_bench")
+# Parts of the names of tests that a quick run leaves out: they measure, draw, look at the repository as a
+# whole, or do one thing many times over.
+NOT_QUICK = (
+    *("tests/tools/", "tests/project/", "tests/cli/test_bench"),
+    *("::test_damage_gives", "::test_an_interrupted_conversion", "::test_converts_to_itself"),
+)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -66,7 +70,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         # A suite that wraps another one has the same parser behind a compression.
         wraps = getattr(getattr(item, "cls", None), "wraps", False)
-        if not (wraps or item.nodeid.startswith(NOT_QUICK) or item.get_closest_marker("exhaustive")):
+        left_out = wraps or any(part in item.nodeid for part in NOT_QUICK)
+        if not left_out and not item.get_closest_marker("exhaustive"):
             chosen.setdefault((item.parent, getattr(item, "originalname", item.name)), item)
     items[:] = chosen.values()
 
