@@ -45,7 +45,7 @@ from _text_peers import (
 
 import batchplant
 from batchplant import Loader, Mix, Pack, _native
-from batchplant.formats.megatron import LOOKED_AT, MAGIC
+from batchplant.formats.megatron import CHECKED_ENTRIES, MAGIC
 from batchplant.loading.packing import PackedBatches
 
 BATCH, ROW, ROWS = 256, 8192, 16
@@ -346,7 +346,7 @@ def sparse(prefix: Path, documents: int) -> None:
     """Files as large as real ones, of which only what is looked at has been written."""
     head = MAGIC + (1).to_bytes(8, "little") + bytes([8])
     head += documents.to_bytes(8, "little") + (documents + 1).to_bytes(8, "little")
-    listed, ends = len(head) + 12 * documents, LOOKED_AT
+    listed, ends = len(head) + 12 * documents, CHECKED_ENTRIES
     with open(f"{prefix}.idx", "wb") as file:
         file.write(head)
         for start in (0, max(0, documents + 1 - ends)):

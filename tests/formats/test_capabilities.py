@@ -26,7 +26,7 @@ from batchplant.cli import formats as command
 from batchplant.cli import main
 from batchplant.codecs.media import image
 from batchplant.data.tensors import TENSORS
-from batchplant.formats import beton, megatron, onnx, recordio, registry, safetensors
+from batchplant.formats import megatron, onnx, recordio, registry, safetensors
 from batchplant.formats._table import OUTLINES
 from batchplant.formats.base.capabilities import CLAIMS, Capabilities, groups
 from batchplant.formats.base.format import Format
@@ -635,10 +635,8 @@ def test_metadata(name: str, tmp_path: Path) -> None:
 
 
 def beyond_beton(folder: Path, patch: pytest.MonkeyPatch) -> None:
-    assert beton.SIDE_MOST == 65_535
-    patch.setattr(beton, "SIDE_MOST", 10)
     with bp.create(folder / "a.beton", {"image": bp.Image()}) as out:
-        out.append({"image": bulk(0, bp.Image())})
+        out.append({"image": image.encode(np.zeros((1, 65_536, 3), np.uint8), "png")})
 
 
 def beyond_mds(folder: Path, patch: pytest.MonkeyPatch) -> None:
@@ -656,21 +654,21 @@ def beyond_litdata(folder: Path, patch: pytest.MonkeyPatch) -> None:
 
 
 def beyond_recordio(folder: Path, patch: pytest.MonkeyPatch) -> None:
-    assert recordio.MOST_BYTES == (512 << 20) - 1
-    patch.setattr(recordio, "MOST_BYTES", SIZE)
+    assert recordio.RecordIOWriter.max_record_bytes == (512 << 20) - 1
+    patch.setattr(recordio.RecordIOWriter, "max_record_bytes", SIZE)
     with bp.create(folder / "a.rec", {"blob": bp.Bytes()}) as out:
         out.append({"blob": bytes(SIZE + 1)})
 
 
 def beyond_safetensors(folder: Path, patch: pytest.MonkeyPatch) -> None:
-    assert safetensors.HEADER_MOST == 100_000_000
-    patch.setattr(safetensors, "HEADER_MOST", 30)
+    assert safetensors.SafetensorsWriter.max_header_bytes == 100_000_000
+    patch.setattr(safetensors.SafetensorsWriter, "max_header_bytes", 30)
     write(folder / "a.safetensors", spec("safetensors"), range(1))
 
 
 def beyond_onnx(folder: Path, patch: pytest.MonkeyPatch) -> None:
-    assert onnx.INLINE_MOST == 2_000_000_000
-    patch.setattr(onnx, "INLINE_MOST", SIZE)
+    assert onnx.OnnxWriter.max_inline_bytes == 2_000_000_000
+    patch.setattr(onnx.OnnxWriter, "max_inline_bytes", SIZE)
     write(folder / "a.onnx", spec("onnx"), range(1))
     assert (folder / "a.onnx.data").stat().st_size >= SIZE
     raise bp.SchemaError("it lies beside it")
@@ -682,8 +680,8 @@ def beyond_pmml(folder: Path, patch: pytest.MonkeyPatch) -> None:
 
 
 def beyond_megatron(folder: Path, patch: pytest.MonkeyPatch) -> None:
-    assert megatron.MOST_TOKENS == 2**31 - 1
-    patch.setattr(megatron, "MOST_TOKENS", 10)
+    assert megatron.MegatronWriter.max_tokens == 2**31 - 1
+    patch.setattr(megatron.MegatronWriter, "max_tokens", 10)
     with bp.create(folder / "a.idx", {"tokens": bp.Tensor("uint8", (None,))}) as out:
         out.append({"tokens": np.zeros(11, np.uint8)})
 

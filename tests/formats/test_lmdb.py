@@ -384,7 +384,7 @@ def test_the_library_reads_what_we_write(tmp_path):
 
 
 def test_the_map_grows_by_itself(tmp_path, monkeypatch):
-    monkeypatch.setattr(lmdb_writer, "BATCH_BYTES", 1 << 20)
+    monkeypatch.setattr(lmdb_writer.LmdbWriter, "transaction_bytes", 1 << 20)
     big = np.random.default_rng(0).integers(0, 256, 3 << 20, dtype=np.uint8).tobytes()
     with bp.create(tmp_path / "a.lmdb", {"data": bp.Bytes()}, map_size=1) as out:
         for n in range(6):
@@ -396,7 +396,7 @@ def test_the_map_grows_by_itself(tmp_path, monkeypatch):
 
 
 def test_a_resumed_writer_forgets_what_came_after_the_checkpoint(tmp_path, monkeypatch):
-    monkeypatch.setattr(lmdb_writer, "BATCH_BYTES", 1)
+    monkeypatch.setattr(lmdb_writer.LmdbWriter, "transaction_bytes", 1)
     from batchplant.data.writer import WriteOptions
     from batchplant.formats.registry import create_with
 

@@ -146,7 +146,7 @@ def test_documents_that_are_mixed_are_refused(tmp_path: Path) -> None:
         numbered(tmp_path / "a.idx", [0, 1, 0])
     assert (told.value.sample, told.value.field) == (2, "document")
     with pytest.raises(bp.EncodeError, match="comes after"):
-        numbered(tmp_path / "a.idx", [0, megatron.MOST_GAP + 1])
+        numbered(tmp_path / "a.idx", [0, megatron.MAX_DOCUMENT_GAP + 1])
     with pytest.raises(bp.EncodeError, match="-1 is no number from 0"):
         numbered(tmp_path / "a.idx", [-1])
     assert os.listdir(tmp_path) == []
@@ -302,8 +302,8 @@ def test_read_from_a_bucket_by_ranges(
         bucket.put(f"set/a{suffix}", (tmp_path / f"a{suffix}").read_bytes())
     with bp.open(path) as near:
         expected = [(one["tokens"].tolist(), one["document"], one["mode"]) for one in near]
-    for whole in (megatron.WHOLE, 0):
-        monkeypatch.setattr(megatron, "WHOLE", whole)
+    for max_bytes in (megatron.Index.max_fetched_bytes, 0):
+        monkeypatch.setattr(megatron.Index, "max_fetched_bytes", max_bytes)
         for name in ("a.idx", "a.bin"):
             with bp.open(f"{bucket.url}/set/{name}", endpoint=bucket.endpoint) as far:
                 assert [(one["tokens"].tolist(), one["document"], one["mode"]) for one in far] == expected
@@ -398,14 +398,14 @@ def test_opening_a_pair_opens_few_files(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_a_billion_sequences_open_without_being_read(tmp_path: Path) -> None:
     """A sparse file: opening touches both ends of it, reading what is asked for."""
-    count, last = 10**9, 10**9 - megatron.LOOKED_AT
+    count, last = 10**9, 10**9 - megatron.CHECKED_ENTRIES
     documents = megatron.ARRAYS + 12 * count
     try:
         with open(tmp_path / "a.idx", "wb") as file:
             file.write(header(count, count + 1))
             file.truncate(documents + 8 * (count + 1))
             file.seek(documents)
-            file.write(np.arange(megatron.LOOKED_AT).astype("<i8"))
+            file.write(np.arange(megatron.CHECKED_ENTRIES).astype("<i8"))
             file.seek(documents + 8 * last)
             file.write(np.arange(last, count + 1).astype("<i8"))
     except OSError:

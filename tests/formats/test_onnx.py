@@ -310,7 +310,7 @@ def test_the_oldest_version_that_has_the_dtypes(tmp_path):
 
 
 def test_what_does_not_fit_goes_beside(tmp_path, monkeypatch):
-    monkeypatch.setattr(onnx_format, "INLINE_MOST", 6000)
+    monkeypatch.setattr(onnx_format.OnnxWriter, "max_inline_bytes", 6000)
     arrays = {f"w{n}": np.arange(n * 1000, n * 1000 + 700, dtype=np.int32) for n in range(6)}
     with bp.create(tmp_path / "a.onnx", TENSORS) as out:
         for name, array in arrays.items():

@@ -15,6 +15,7 @@ import batchplant as bp
 import processes
 from batchplant import _native, ops
 from batchplant.formats import recordio
+from batchplant.storage import open_source
 from batchplant.testing import FormatSuite
 from batchplant.testing.cases import cells, jpeg
 from batchplant.testing.damage import cuts, flips, memory_bounded, survive
@@ -117,14 +118,18 @@ def test_a_split_image_record_is_read_whole(tmp_path):
         assert reader.spans("image", [2, 0]).size.tolist() == [len(jpeg())] * 2
 
 
-def test_a_record_is_longer_than_the_window_of_the_scan(tmp_path, monkeypatch):
+def test_a_record_is_longer_than_the_window_of_the_scan(tmp_path):
     records = [b"x" * size for size in (3, 500, 0, 70, 90)] + [b"1234" + MAGIC + b"y" * 300]
     with bp.create(tmp_path / "a.rec", {"data": bp.Bytes()}) as out:
         for data in records:
             out.append({"data": data})
-    monkeypatch.setattr(recordio, "STEP", 32)
-    with bp.open(tmp_path / "a.rec") as reader:
-        assert [sample["data"] for sample in reader] == records
+    source = open_source(str(tmp_path / "a.rec"))
+    expected, facts = recordio.scan(source, lambda done: None)
+    arrays, same_facts = recordio.scan(source, lambda done: None, step_bytes=32)
+    assert same_facts == facts
+    assert {name: array.tolist() for name, array in arrays.items()} == {
+        name: array.tolist() for name, array in expected.items()
+    }
 
 
 def test_the_scan_begins_and_stops_where_it_is_told(tmp_path):
@@ -260,7 +265,7 @@ def test_schemas_that_image_records_cannot_hold(tmp_path):
 
 
 def test_a_record_that_is_too_long(tmp_path, monkeypatch):
-    monkeypatch.setattr("batchplant.formats.recordio.MOST_BYTES", 100)
+    monkeypatch.setattr(recordio.RecordIOWriter, "max_record_bytes", 100)
     out = bp.create(tmp_path / "a.rec", {"data": bp.Bytes()})
     out.append({"data": bytes(101)})
     with pytest.raises(bp.EncodeError, match="at most 100 bytes"):

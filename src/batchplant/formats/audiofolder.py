@@ -37,7 +37,7 @@ class AudioFolderReader(FolderReader):
             # Damaged, or of an encoding whose library is missing; whoever decodes the sample is told.
             except BatchplantError:
                 continue
-        rate, channels = shared(one[0] for one in facts), shared(one[1] for one in facts)
+        rate, channels = shared(fact[0] for fact in facts), shared(fact[1] for fact in facts)
         return Audio(shared(encodings) or None, rate or None, channels or None)
 
 

@@ -65,7 +65,7 @@ ALLOCATING = (RGB, BYTES, ARRAY, JSON, TORCH)
 JPEG, RAW = 0, 1
 PAGE_LEAST, PAGE_USUAL, PAGE_END = 1 << 21, 1 << 23, 1 << 32
 # Width and height are u16.
-SIDE_MOST = 65535
+MAX_SIDE_PIXELS = 65535
 NOTE_MAGIC = b"bpschema"
 MISSING_MARK = 0xFF
 
@@ -121,8 +121,8 @@ def sniff(probe: Probe) -> bool:
 # Reading .beton: the tables stay in the mapping, a sample costs what it touches.
 
 # Tables of a file on a server that are fetched when it is opened, and what is fetched of a schema.
-SMALL_TABLES = 8 << 20
-NOTE_LEAST = 4096
+SMALL_TABLES_BYTES = 8 << 20
+MIN_NOTE_BYTES = 4096
 
 
 class BetonReader(Reader):
@@ -140,7 +140,7 @@ class BetonReader(Reader):
         descriptors = self._source.array(DESCRIPTOR, HEADER.itemsize, int(header["fields"]))
         self._table_at = HEADER.itemsize + descriptors.nbytes
         self.schema, self.types = self._fields(
-            descriptors, {name: as_field(one) for name, one in (custom or {}).items()}
+            descriptors, {name: as_field(field) for name, field in (custom or {}).items()}
         )
         self._dtype = self._row_dtype()
         end = self._table_at + self.length * self._dtype.itemsize
@@ -153,7 +153,7 @@ class BetonReader(Reader):
             )
         tables = self._source.size - self._allocations_at + end - self._table_at
         # One look at a server instead of three; who only wants the schema need not wait for large ones.
-        if is_remote(path) and tables <= SMALL_TABLES:
+        if is_remote(path) and tables <= SMALL_TABLES_BYTES:
             self._ask_for_tables()
         self.schema = self._noted(end) or self.schema
         self._numbers = {name: number for number, name in enumerate(self.schema)}
@@ -207,7 +207,7 @@ class BetonReader(Reader):
     def _noted(self, offset: int) -> Schema | None:
         """Our own schema, where we wrote the file."""
         room = self._allocations_at - offset
-        head = self._source.view(offset, max(0, min(room, NOTE_LEAST)))
+        head = self._source.view(offset, max(0, min(room, MIN_NOTE_BYTES)))
         if room < 16 or head[:8].tobytes() != NOTE_MAGIC:
             return None
         length, crc = (int(number) for number in head[8:16].view("<u4"))
@@ -228,7 +228,7 @@ class BetonReader(Reader):
 
     def _ask_for_tables(self) -> None:
         """Have both tables fetched side by side, with the schema behind the first."""
-        end = self._table_at + self.length * self._dtype.itemsize + NOTE_LEAST
+        end = self._table_at + self.length * self._dtype.itemsize + MIN_NOTE_BYTES
         starts = np.array([self._table_at, self._allocations_at], dtype=np.int64)
         ends = np.array([min(end, self._allocations_at), self._source.size], dtype=np.int64)
         self._source.request(starts, ends - starts)
@@ -265,11 +265,15 @@ class BetonReader(Reader):
             likely = table[indices * len(allocating) + allocating.index(self._numbers[name])]
             if (likely["ptr"] == ptrs).all():
                 return likely["size"].astype(np.int64)
-        known, sizes = self._by_ptr
-        offset = np.searchsorted(known, ptrs, side="right") - 1
-        found = (offset >= 0) & (known[offset] == ptrs) if len(known) else np.zeros(len(ptrs), dtype=np.bool_)
-        if not found.all():
-            row = int(np.argmin(found))
+        pointers, sizes = self._by_ptr
+        offset = np.searchsorted(pointers, ptrs, side="right") - 1
+        matches = (
+            (offset >= 0) & (pointers[offset] == ptrs)
+            if len(pointers)
+            else np.zeros(len(ptrs), dtype=np.bool_)
+        )
+        if not matches.all():
+            row = int(np.argmin(matches))
             raise self._damaged(
                 "the allocation table does not know this image", name, indices, row, ptrs[row]
             )
@@ -360,9 +364,9 @@ class BetonReader(Reader):
 
     def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
         # All others stand in the table, which is in memory.
-        own = {name for name, kind in zip(self.schema, self.types, strict=False) if kind in ALLOCATING}
-        found = [name for name in fields if name in own]
-        return super()._ranges(found, indices) if found else None
+        allocated = {name for name, kind in zip(self.schema, self.types, strict=False) if kind in ALLOCATING}
+        chosen = [name for name in fields if name in allocated]
+        return super()._ranges(chosen, indices) if chosen else None
 
     def blocks(self) -> I64 | None:
         for number, kind in enumerate(self.types):
@@ -409,7 +413,7 @@ class BetonReader(Reader):
 # -- writer -------------------------------------------------------------------------------------------
 # Writing .beton: cells go to their place as they come, the tables follow at the end.
 
-SMALL_FILE = 4 * PAGE_USUAL
+SMALL_FILE_BYTES = 4 * PAGE_USUAL
 
 
 class BetonWriter(Writer):
@@ -489,9 +493,9 @@ class BetonWriter(Writer):
             if kind in ALLOCATING:
                 totals += np.maximum(column_runs(column)[2], 0) + 1
             if isinstance(column, Ragged):
-                large = (probe(column)[:, 1:3] > SIDE_MOST).any(axis=1) if kind == RGB else ()
+                large = (probe(column)[:, 1:3] > MAX_SIDE_PIXELS).any(axis=1) if kind == RGB else ()
                 for row in np.flatnonzero(large):
-                    message = f".beton holds images of at most {SIDE_MOST} pixels a side"
+                    message = f".beton holds images of at most {MAX_SIDE_PIXELS} pixels a side"
                     problems[int(row)] = EncodeError(message, field=name)
         for row in np.flatnonzero(totals >= PAGE_END // 2):
             problems[int(row)] = EncodeError(f"{totals[row]} bytes exceed .beton's largest page")
@@ -505,30 +509,30 @@ class BetonWriter(Writer):
         }
         # A JSON cell ends with a NUL; every cell takes a byte at least.
         sizes = np.zeros((columns.rows, len(runs)), dtype=np.int64)
-        for number, (_, _, own) in enumerate(runs.values()):
-            sizes[:, number] = np.maximum(own, 0)
+        for number, (_, _, row_sizes) in enumerate(runs.values()):
+            sizes[:, number] = np.maximum(row_sizes, 0)
         sizes += np.array([kind == JSON for kind in self._types if kind in ALLOCATING], dtype=np.int64)
         ptrs = self._place(np.maximum(sizes, 1))
         rows = np.zeros(columns.rows, dtype=self._dtype)
         allocated = np.zeros(sizes.shape, dtype=ALLOCATION)
         allocated["sample"] = (self.written + np.arange(columns.rows))[:, None]
-        at = 0
+        column = 0
         for number, (name, kind) in enumerate(zip(self.schema, self._types, strict=True)):
             member = rows[f"f{number}"]
             if kind in (INT, FLOAT):
                 # A uint64 is kept as the int64 of the same bits.
                 member[...] = columns[name]
                 continue
-            allocated["ptr"][:, at], allocated["size"][:, at] = ptrs[:, at], sizes[:, at]
+            allocated["ptr"][:, column], allocated["size"][:, column] = ptrs[:, column], sizes[:, column]
             if kind == ARRAY:
-                member[...] = ptrs[:, at]
+                member[...] = ptrs[:, column]
             else:
-                member["ptr"] = ptrs[:, at]
+                member["ptr"] = ptrs[:, column]
                 if kind == RGB:
                     self._image(columns[name], member)
                 else:
-                    member["size"] = sizes[:, at]
-            at += 1
+                    member["size"] = sizes[:, column]
+            column += 1
         if runs and columns.rows:
             self._copy(ptrs, list(runs.values()))
         self._rows.write(rows)
@@ -540,7 +544,7 @@ class BetonWriter(Writer):
         starts = np.empty(len(totals), dtype=np.int64)
         for row, total in enumerate(totals.tolist()):
             # What lies in smaller pages lies in larger ones too, so the page may grow at any time.
-            if not self._fixed and self._cursor - self._origin >= SMALL_FILE:
+            if not self._fixed and self._cursor - self._origin >= SMALL_FILE_BYTES:
                 self._page = max(self._page, PAGE_USUAL)
             while total > self._page:
                 self._page *= 2
@@ -556,11 +560,11 @@ class BetonWriter(Writer):
             self._scratch = np.empty(self._cursor - first, dtype=np.uint8)
         buffer = self._scratch[: self._cursor - first]
         buffer.fill(0)
-        for number, (data, starts, own) in enumerate(runs):
+        for number, (data, starts, row_sizes) in enumerate(runs):
             _native.copy_runs(
-                data, starts, np.maximum(own, 0), buffer, np.ascontiguousarray(ptrs[:, number] - first)
+                data, starts, np.maximum(row_sizes, 0), buffer, np.ascontiguousarray(ptrs[:, number] - first)
             )
-            buffer[ptrs[own < 0, number] - first] = MISSING_MARK
+            buffer[ptrs[row_sizes < 0, number] - first] = MISSING_MARK
         self._pages.write_at(buffer, first)
 
     def _image(self, column: Column, member: Any) -> None:
@@ -599,14 +603,14 @@ class BetonWriter(Writer):
 
     _shift = 0
 
-    def _copy_rows(self, rows: Spool, dtype: np.dtype[Any], file: Spool, at: int) -> None:
+    def _copy_rows(self, rows: Spool, dtype: np.dtype[Any], file: Spool, offset: int) -> None:
         """Copy table or allocations behind the header, ptrs made absolute."""
         step = dtype.itemsize * (1 << 16)
         for done in range(0, rows.size, step):
             part = np.frombuffer(bytearray(rows.read_at(step, done)), dtype=dtype)
             for member in self._ptrs(part):
                 member += np.uint64(self._shift)
-            file.write_at(part, at + done)
+            file.write_at(part, offset + done)
 
     def _ptrs(self, rows: npt.NDArray[Any]) -> list[npt.NDArray[Any]]:
         if rows.dtype == ALLOCATION:

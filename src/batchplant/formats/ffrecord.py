@@ -103,8 +103,8 @@ class FFRecordReader(RecordReader):
 
     def _verify(self) -> Iterator[Problem]:
         """The header; samples are checked when they are read."""
-        rest = self.source.view(4, header_size(self.length) - 4)
-        if self.header_sum and _native.crc32(rest) != self.header_sum:
+        header = self.source.view(4, header_size(self.length) - 4)
+        if self.header_sum and _native.crc32(header) != self.header_sum:
             yield Problem("the checksum of the header is wrong", self.path, offset=0)
         if not self._in_order:
             floors = np.maximum.accumulate(np.append(header_size(self.length), self.offsets[:-1]))

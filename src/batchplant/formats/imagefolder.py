@@ -22,7 +22,7 @@ from .base.folders.pairs import Asked
 from .base.format import Format, Probe
 
 # Where the size and the mode of an image stand, unless there is a thumbnail before them.
-HEAD = 1 << 16
+HEAD_BYTES = 1 << 16
 
 
 class ImageFolderReader(FolderReader):
@@ -43,13 +43,13 @@ class ImageFolderReader(FolderReader):
             self.schema = Schema({**self.schema, self._field: field_kind})
 
     def _look(self, files: Sequence[str]) -> Image:
-        headers = [image.header(data[:HEAD]) for data in self._some(files)]
+        headers = [image.header(data[:HEAD_BYTES]) for data in self._some(files)]
         encoding = shared(header.encoding for header in headers) or None
         modes = {header.mode for header in headers} - {""}
         # Palettes and one-bit images are looked up; grayscale among colour decodes to RGB.
         modes = {{"P": "RGB", "1": "L"}.get(mode, mode) for mode in modes}
-        found = modes.pop() if len(modes) == 1 else "RGB" if modes <= {"L", "RGB"} else None
-        return Image(encoding, found)
+        shared_mode = modes.pop() if len(modes) == 1 else "RGB" if modes <= {"L", "RGB"} else None
+        return Image(encoding, shared_mode)
 
 
 class ImageFolderWriter(FolderWriter):

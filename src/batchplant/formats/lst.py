@@ -23,7 +23,7 @@ from .base.format import Format
 
 # As many images are looked at to tell what they are.
 PROBED_SAMPLES = 48
-HEAD = 65536
+HEAD_BYTES = 65536
 
 
 class LstReader(Reader):
@@ -57,7 +57,7 @@ class LstReader(Reader):
         self.schema = Schema({"image": self._infer_image(), "label": label, "id": Int("uint64")})
 
     def _infer_image(self) -> Image:
-        heads = [one[:HEAD] for one in self._below.some(self._files, PROBED_SAMPLES)]
+        heads = [file[:HEAD_BYTES] for file in self._below.some(self._files, PROBED_SAMPLES)]
         return infer_image(Ragged.from_cells(heads)) or Image()
 
     def where(self, sample: int) -> str:

@@ -55,17 +55,17 @@ CODES = {
 }  # fmt: skip
 DTYPES = {code: np.dtype(name).newbyteorder("<") for name, code in CODES.items()}
 # Entries of the documents that are looked at when it is opened, at either end.
-LOOKED_AT = 1 << 9
-COUNT = np.arange(LOOKED_AT, dtype="<i8")
+CHECKED_ENTRIES = 1 << 9
+COUNT = np.arange(CHECKED_ENTRIES, dtype="<i8")
 # Entries that are taken one by one out of a mapped index.
-FEW = 64
-# An index on a server that is no longer than this is fetched as a whole.
-WHOLE = 64 << 20
+FEW_ENTRIES = 64
 
 
 class Index:
     """The arrays of an .idx file; the header is checked, what the arrays say is not."""
 
+    # An index on a server that is no longer than this is fetched as a whole.
+    max_fetched_bytes: ClassVar[int] = 64 << 20
     sequences: int
     entries: int
 
@@ -116,11 +116,11 @@ class Index:
     def ends(self) -> tuple[bool, int, int]:
         """True if documents are one sequence each, as far as number and ends of their list tell; offset and
         length of the last sequence, 0 where there is none. All that opening needs, in one read."""
-        few, some = min(LOOKED_AT, self.entries), min(self.sequences, 1)
-        behind, last = self.entries - few, self.sequences - some
+        few, sequences = min(CHECKED_ENTRIES, self.entries), min(self.sequences, 1)
+        behind, last = self.entries - few, self.sequences - sequences
         runs = [
             (self._documents, 8 * few), (self._documents + 8 * behind, 8 * few),
-            (self._offsets + 8 * last, 8 * some), (self._lengths + 4 * last, 4 * some),
+            (self._offsets + 8 * last, 8 * sequences), (self._lengths + 4 * last, 4 * sequences),
         ]  # fmt: skip
         if self._is_gathered:
             data = self.source.peek(runs)
@@ -128,7 +128,7 @@ class Index:
             data = b"".join(self._whole[start : start + size].tobytes() for start, size in runs)
         listed = COUNT[:few].tobytes() + (COUNT[:few] + behind).tobytes()
         one_each = self.entries == self.sequences + 1 and data[: len(listed)] == listed
-        return one_each, *(LAST.unpack_from(data, len(listed)) if some else (0, 0))
+        return one_each, *(LAST.unpack_from(data, len(listed)) if sequences else (0, 0))
 
     def document_of(self, rows: I64) -> I64:
         """The last document that begins at or before each sequence; damaged lists give anything."""
@@ -143,7 +143,7 @@ class Index:
     @property
     def _is_gathered(self) -> bool:
         """True if what is asked for is read; else all of it is fetched once."""
-        return isinstance(self.source, MappedSource) or self.source.size > WHOLE
+        return isinstance(self.source, MappedSource) or self.source.size > self.max_fetched_bytes
 
     @functools.cached_property
     def _whole(self) -> U8:
@@ -154,12 +154,12 @@ class Index:
         count = self.entries if start == self._documents else self.sequences
         if not self._is_gathered:
             entries = self._whole[start : start + kind.itemsize * count].view(kind)
-        elif len(rows) < FEW and isinstance(self.source, MappedSource):
+        elif len(rows) < FEW_ENTRIES and isinstance(self.source, MappedSource):
             # Of a mixture of thousands of files, each is asked for a few.
             entries = self.source.array(kind, start, count)
         else:
-            found = self.source.gather_rows(start, kind.itemsize, kind.itemsize, rows).reshape(-1).view(kind)
-            return found.astype(np.int64)
+            values = self.source.gather_rows(start, kind.itemsize, kind.itemsize, rows).reshape(-1).view(kind)
+            return values.astype(np.int64)
         return entries[rows].astype(np.int64)
 
 
@@ -200,13 +200,13 @@ class MegatronReader(Reader):
             raise NotFoundError(message, path=self.path) from None
         except BatchplantError as error:
             raise error.at(path=self.path) from None
-        place = beside(self.path, BIN)
+        bin_path = beside(self.path, BIN)
         try:
-            self._bin = open_source(place)
+            self._bin = open_source(bin_path)
         except NotFoundError:
-            message = f"its tokens are missing: {place} has to lie beside it"
+            message = f"its tokens are missing: {bin_path} has to lie beside it"
             raise NotFoundError(message, path=self.path) from None
-        self.paths = [self.path, place]
+        self.paths = [self.path, bin_path]
         self.dtype = self._index.dtype
         self.length = self._index.sequences
         one_each, start, tokens = self._index.ends()
@@ -236,9 +236,9 @@ class MegatronReader(Reader):
         count = self._index.entries
         document = self._index.document_of(indices) if count > 1 else np.full(len(indices), -1)
         wrong = (document < 0) | (document + 1 >= count)
-        known = np.clip(document, 0, max(count - 2, 0))
+        valid = np.clip(document, 0, max(count - 2, 0))
         if not wrong.any() and len(indices):
-            wrong = (self._index.documents(known) > indices) | (self._index.documents(known + 1) <= indices)
+            wrong = (self._index.documents(valid) > indices) | (self._index.documents(valid + 1) <= indices)
         if wrong.any():
             raise DamagedError(
                 "the list of documents does not have the one of this sequence",
@@ -294,10 +294,9 @@ class MegatronReader(Reader):
 # Writing Megatron's token datasets.
 
 # What has no code of its own, and where its tokens go: no vocabulary is larger.
-OTHERS = {"uint32": "int32", "uint64": "int64"}
-MOST_TOKENS = 2**31 - 1
+SIGNED_DTYPES = {"uint32": "int32", "uint64": "int64"}
 # Numbers of documents may leave out so many: each takes an entry.
-MOST_GAP = 1 << 24
+MAX_DOCUMENT_GAP = 1 << 24
 
 
 class MegatronWriter(TokenWriter):
@@ -306,6 +305,8 @@ class MegatronWriter(TokenWriter):
 
     side_cars: ClassVar[tuple[str, ...]] = (BIN,)
     appends: ClassVar[bool] = True
+    # Lengths of documents are 32 bits.
+    max_tokens: ClassVar[int] = 2**31 - 1
 
     def __init__(self, path: str, schema: Schema, options: WriteOptions, *, dtype: str | None = None) -> None:
         if not path.endswith(".idx"):
@@ -314,19 +315,19 @@ class MegatronWriter(TokenWriter):
             )
         field = schema[TOKENS]
         assert isinstance(field, Tensor)
-        name = dtype or OTHERS.get(field.dtype, field.dtype)
+        name = dtype or SIGNED_DTYPES.get(field.dtype, field.dtype)
         super().__init__(path, schema, options, checked_dtype(name, tuple(CODES), path))
 
     @classmethod
     def refuses(cls, field: Field) -> str | None:
-        if isinstance(field, Tensor) and field.dtype not in CODES and field.dtype not in OTHERS:
+        if isinstance(field, Tensor) and field.dtype not in CODES and field.dtype not in SIGNED_DTYPES:
             return f"megatron has no tokens of {field.dtype}"
         return super().refuses(field)
 
     def _open_partial(self) -> Partial:
-        place = beside(self.path, BIN)
-        if not self.options.overwrite and self.options.base is None and tree.is_file(place):
-            raise ExistsError("it exists; replace it with overwrite=True (--overwrite)", path=place)
+        bin_path = beside(self.path, BIN)
+        if not self.options.overwrite and self.options.base is None and tree.is_file(bin_path):
+            raise ExistsError("it exists; replace it with overwrite=True (--overwrite)", path=bin_path)
         return super()._open_partial()
 
     def kept_schema(self) -> Schema:
@@ -360,22 +361,22 @@ class MegatronWriter(TokenWriter):
     def _unfit(self, columns: Columns) -> dict[int, BatchplantError]:
         problems = super()._unfit(columns)
         lengths = np.diff(self._values(columns)[1])
-        for row in np.flatnonzero(lengths > MOST_TOKENS).tolist():
-            problems[row] = EncodeError(f"a sequence has at most {MOST_TOKENS} tokens", field=TOKENS)
+        for row in np.flatnonzero(lengths > self.max_tokens).tolist():
+            problems[row] = EncodeError(f"a sequence has at most {self.max_tokens} tokens", field=TOKENS)
         for name, low, high in ((DOCUMENT, 0, 2**63 - 1), (MODE, -128, 127)):
             if name in columns:
                 numbers, rows = self._numbers(columns, name)
-                for one in np.flatnonzero((numbers < low) | (numbers > high)).tolist():
-                    message = f"{numbers[one]} is no number from {low} to {high}"
-                    problems.setdefault(int(rows[one]), EncodeError(message, field=name))
+                for token in np.flatnonzero((numbers < low) | (numbers > high)).tolist():
+                    message = f"{numbers[token]} is no number from {low} to {high}"
+                    problems.setdefault(int(rows[token]), EncodeError(message, field=name))
         return problems
 
     def _as_stored(self, columns: Columns) -> Columns:
-        found = super()._as_stored(columns)
+        stored = super()._as_stored(columns)
         for name, dtype in ((DOCUMENT, np.int64), (MODE, np.int8)):
             if name in columns:
-                found[name] = self._numbers(columns, name)[0].astype(dtype)
-        return found
+                stored[name] = self._numbers(columns, name)[0].astype(dtype)
+        return stored
 
     def _write(self, columns: Columns) -> None:
         tokens = columns[TOKENS]
@@ -390,7 +391,7 @@ class MegatronWriter(TokenWriter):
     def _number(self, numbers: I64) -> None:
         """Note with which sequence each document begins; one that has none begins with the next."""
         steps = np.diff(numbers, prepend=self._last)
-        wrong = (steps < 0) | (steps > MOST_GAP)
+        wrong = (steps < 0) | (steps > MAX_DOCUMENT_GAP)
         if wrong.any():
             row = int(np.argmax(wrong))
             before = self._last if row == 0 else int(numbers[row - 1])
@@ -449,8 +450,8 @@ class MegatronWriter(TokenWriter):
 
     def _changes(self, name: str) -> tuple[list[Patch], list[tuple[str, str]]]:
         assert self._old is not None
-        place = BIN.format(stem=self.partial.name.removesuffix(".idx"))
-        return [Patch("tokens", place, self._old._bin.size)], [(name, self.partial.name)]
+        bin_name = BIN.format(stem=self.partial.name.removesuffix(".idx"))
+        return [Patch("tokens", bin_name, self._old._bin.size)], [(name, self.partial.name)]
 
 
 def _copy(out: Spool, dtype: str, entries: Callable[[I64], I64], count: int) -> None:

@@ -35,7 +35,7 @@ from .base.records import GivenSchema, Note, RecordReader, RecordWriter, given_s
 
 SPEC = "https://github.com/msgpack/msgpack/blob/master/spec.md"
 PLAIN = "data"
-PIECE = 4 << 20
+READ_BYTES = 4 << 20
 # The fields are inferred from so many records, or from fewer where those are large.
 PROBED_SAMPLES, PROBED_BYTES = 1000, 16 << 20
 MEMBER_BYTES = 1 << 20
@@ -59,23 +59,23 @@ class MsgpackReader(RecordReader):
         self._gzip = is_gzip(self.source)
         self._looked_at = 0
         try:
-            found = index_of.load(
+            loaded = index_of.load(
                 self.source, "msgpack", build, mode=index, check=self._makes_sense, grow=build_rest
             )
-            self._offsets = found.arrays["offsets"]
-            self._is_array = bool(found.facts.get("array"))
+            self._offsets = loaded.arrays["offsets"]
+            self._is_array = bool(loaded.facts.get("array"))
             self.length = len(self._offsets) - 1
             if self._gzip:
-                self.source = GzipSource(self.source, int(found.facts["size"]), found.arrays["points"])
+                self.source = GzipSource(self.source, int(loaded.facts["size"]), loaded.arrays["points"])
             self._choose(None if schema is None else given_schema(schema))
         except BatchplantError as error:
             self.source.close()
             raise error.at(path=path) from None
 
-    def _makes_sense(self, found: index_of.Index) -> bool:
+    def _makes_sense(self, loaded: index_of.Index) -> bool:
         """True if a side-car says what a scan says."""
         points = {"points": "u1"} if self._gzip else {}
-        return found.has(offsets="i8", **points) and 0 <= found.arrays["offsets"][-1] <= found.size
+        return loaded.has(offsets="i8", **points) and 0 <= loaded.arrays["offsets"][-1] <= loaded.size
 
     def _choose(self, schema: Schema | None) -> None:
         """The schema: as given, or as it was written, or inferred."""
@@ -127,12 +127,12 @@ class MsgpackReader(RecordReader):
             )
         return starts, sizes
 
-    def _placed(self, error: BatchplantError, indices: I64, at: I64, starts: I64) -> BatchplantError:
+    def _placed(self, error: BatchplantError, indices: I64, positions: I64, starts: I64) -> BatchplantError:
         if self._looked_at and isinstance(error, DecodeError):
             error.message += (
                 f" (the fields were inferred from {self._looked_at} records; say what they are with schema)"
             )
-        return super()._placed(error, indices, at, starts)
+        return super()._placed(error, indices, positions, starts)
 
     def own_checks(self) -> tuple[str, ...]:
         return (CHECKED,) if self._gzip else ()
@@ -163,8 +163,8 @@ def build(source: Source, report: index_of.Report) -> tuple[index_of.Arrays, ind
                 yield piece[skip:]
                 skip = max(0, skip - len(piece))
             return
-        for offset in range(skip, source.size, PIECE):
-            yield source.view(offset, min(PIECE, source.size - offset))
+        for offset in range(skip, source.size, READ_BYTES):
+            yield source.view(offset, min(READ_BYTES, source.size - offset))
             report(offset)
 
     size, stored = (ENDLESS, source.size) if packed else (source.size, None)
@@ -187,20 +187,20 @@ def build(source: Source, report: index_of.Report) -> tuple[index_of.Arrays, ind
 
 
 def build_rest(
-    source: Source, report: index_of.Report, known: index_of.Index, offset: int
+    source: Source, report: index_of.Report, before: index_of.Index, offset: int
 ) -> tuple[index_of.Arrays, index_of.Facts]:
     """The same for a stream that goes on at ``at``."""
-    if known.facts["array"] or is_gzip(source):
+    if before.facts["array"] or is_gzip(source):
         return build(source, report)
 
     def pieces() -> Iterator[U8]:
-        for one in range(offset, source.size, PIECE):
-            yield source.view(one, min(PIECE, source.size - one))
-            report(one)
+        for start in range(offset, source.size, READ_BYTES):
+            yield source.view(start, min(READ_BYTES, source.size - start))
+            report(start)
 
-    rest = _offsets(pieces(), offset, source.size, None, None)
-    assert rest is not None
-    offsets = np.concatenate([known.arrays["offsets"][:-1], rest])
+    added = _offsets(pieces(), offset, source.size, None, None)
+    assert added is not None
+    offsets = np.concatenate([before.arrays["offsets"][:-1], added])
     return {"offsets": offsets}, {"array": False, "size": int(offsets[-1])}
 
 
@@ -225,7 +225,7 @@ def _offsets(
 
     ``stored``: the bytes of the file where the stream is packed.
     """
-    found: list[I64] = []
+    batches: list[I64] = []
     total = todo = skip = 0
     offset, carry = start, np.empty(0, dtype=np.uint8)
     limit = ENDLESS if count is None else count
@@ -234,7 +234,7 @@ def _offsets(
         starts, used, todo, skip, fault = _native.msgpack_scan(
             piece, offset, size - offset, limit - total, todo, skip
         )
-        found.append(starts)
+        batches.append(starts)
         total += len(starts)
         if stored is not None:
             limits.check_rows(total, stored)
@@ -246,7 +246,7 @@ def _offsets(
             return None
     if todo or skip or len(carry):
         raise DamagedError(ENDS_EARLY, sample=total - (todo > 0 or skip > 0), offset=offset)
-    return np.concatenate([*found, np.array([offset])]) if count in (None, total) else None
+    return np.concatenate([*batches, np.array([offset])]) if count in (None, total) else None
 
 
 # -- writing -----------------------------------------------------------------------------------------------
@@ -301,8 +301,8 @@ class MsgpackWriter(RecordWriter):
     def _write_member(self) -> None:
         """Compress the buffered bytes as a gzip member of their own, so that writing can be resumed."""
         if self._waiting_bytes:
-            whole, self._waiting_bytes = np.concatenate(self._waiting_bytes), []
-            self._file.write(gzip.compress(whole.data, self._level, mtime=0))
+            member, self._waiting_bytes = np.concatenate(self._waiting_bytes), []
+            self._file.write(gzip.compress(member.data, self._level, mtime=0))
 
     def _state(self) -> dict[str, Any]:
         self._write_member()

@@ -106,7 +106,7 @@ def _head(axes: int, data: U8) -> tuple[int, tuple[int, ...]]:
 
 def _block(dtype: np.dtype[Any], chunks: tuple[int, ...], kind: str, data: U8) -> npt.NDArray[Any]:
     start, shape = _head(len(chunks), data)
-    if any(have > most for have, most in zip(shape, chunks, strict=True)):
+    if any(have > limit for have, limit in zip(shape, chunks, strict=True)):
         raise DamagedError(f"the block has the shape {shape}, and blocks are {chunks}")
     need = dtype.itemsize * math.prod(shape)
     if kind in BY_NUMCODECS:
@@ -114,17 +114,21 @@ def _block(dtype: np.dtype[Any], chunks: tuple[int, ...], kind: str, data: U8) -
     values: Any = data[start:] if kind == "none" else unpack(kind, data[start:], need)
     if len(values) != need:
         raise DamagedError(f"the block has {len(values)} bytes, and {need} are needed")
-    found = np.frombuffer(values, dtype=dtype.newbyteorder(">")).reshape(shape)
-    return np.ascontiguousarray(found, dtype=dtype)
+    block = np.frombuffer(values, dtype=dtype.newbyteorder(">")).reshape(shape)
+    return np.ascontiguousarray(block, dtype=dtype)
 
 
-def _grid(store: Store, name: str, found: dict[str, Any]) -> Grid:
-    kind = found["dataType"]
+def _grid(store: Store, name: str, attributes: dict[str, Any]) -> Grid:
+    kind = attributes["dataType"]
     if kind not in TYPES:
         raise SchemaError(f"arrays of {kind} are not read", field=name)
-    dtype, shape, chunks = np.dtype(kind), tuple(found["dimensions"][::-1]), tuple(found["blockSize"][::-1])
+    dtype, shape, chunks = (
+        np.dtype(kind),
+        tuple(attributes["dimensions"][::-1]),
+        tuple(attributes["blockSize"][::-1]),
+    )
     # Old writers have compressionType in place of compression.
-    packing = found.get("compression", {"type": found.get("compressionType", "raw")})["type"]
+    packing = attributes.get("compression", {"type": attributes.get("compressionType", "raw")})["type"]
     ours = "none" if packing == "raw" else packing
     if ours not in PACKINGS:
         raise SchemaError(f"the compression {packing!r} is not read; {', '.join(PACKINGS)} are", field=name)
@@ -148,9 +152,9 @@ def _grid(store: Store, name: str, found: dict[str, Any]) -> Grid:
 def _walk(store: Store, below: str = "", deep: int = 0) -> Iterator[tuple[str, dict[str, Any]]]:
     for child in store.children(below)[:ARRAYS_MOST] if deep < DEEPEST else ():
         name = f"{below}/{child}" if below else child
-        found = _load(store, name)
-        if found is not None and "dimensions" in found:
-            yield name, found
+        attributes = _load(store, name)
+        if attributes is not None and "dimensions" in attributes:
+            yield name, attributes
         elif good_name(name):
             yield from _walk(store, name, deep + 1)
 
@@ -178,14 +182,14 @@ class N5Reader(GridReader):
         for name, field in note.schema.items():
             for part in parts_of(field):
                 path = f"{note.paths[name]}/{part}" if part else note.paths[name]
-                found = _load(store, path)
-                if found is not None:
-                    grids[path] = _grid(store, path, found)
+                attributes = _load(store, path)
+                if attributes is not None:
+                    grids[path] = _grid(store, path, attributes)
         return grids, top
 
     def _attributes_of(self, path: str) -> dict[str, Any]:
-        found = _load(self.store, path) or {}
-        return {name: value for name, value in found.items() if name not in (*OWN, NOTE)}
+        attributes = _load(self.store, path) or {}
+        return {name: value for name, value in attributes.items() if name not in (*OWN, NOTE)}
 
     def _as_noted(self, grid: Grid, dtype: np.dtype[Any], row: tuple[int, ...]) -> Grid:
         stored, shape = stored_as(dtype, row)
@@ -198,8 +202,8 @@ class N5Reader(GridReader):
             return locate((*index, *(0,) * (len(shape) - len(row))))
 
         def view(data: U8) -> npt.NDArray[Any]:
-            found: npt.NDArray[Any] = decode(data)
-            return found.view(dtype).reshape(found.shape[:axes])
+            values: npt.NDArray[Any] = decode(data)
+            return values.view(dtype).reshape(values.shape[:axes])
 
         return dataclasses.replace(
             grid, dtype=dtype, shape=grid.shape[:axes], chunks=grid.chunks[:axes], decode=view, locate=behind,
@@ -319,8 +323,8 @@ def sniff(probe: Probe) -> bool:
                 data = archive.read(top + ATTRIBUTES)
         else:
             return False
-        found = parse_object(data, finite=False)
-        return "n5" in found or {"dimensions", "blockSize"} <= set(found)
+        document = parse_object(data, finite=False)
+        return "n5" in document or {"dimensions", "blockSize"} <= set(document)
     except (*ZIP_ERRORS, BatchplantError, KeyError):
         return False
 

@@ -70,25 +70,23 @@ class NpzReader(TensorReader):
         self._members = ZipMembers(self._source)
         self._members.will_need(self._members)
         self._in_memory = isinstance(self._source, MappedSource)
-        wanted = None if fields is None else tuple(fields)
+        names = None if fields is None else tuple(fields)
         self._is_model = as_tensors is True or (as_tensors is None and self._members.comment == MODEL)
         try:
-            if self._is_model or (
-                SCHEMA not in self._members and as_tensors is None and self._differ(wanted)
-            ):
-                self._open_model(wanted)
+            if self._is_model or (SCHEMA not in self._members and as_tensors is None and self._differ(names)):
+                self._open_model(names)
             else:
-                self._open_noted(wanted) if SCHEMA in self._members else self._open_plain(wanted)
+                self._open_noted(names) if SCHEMA in self._members else self._open_plain(names)
         except BatchplantError as error:
             raise error.at(path=path) from None
 
-    def _open_noted(self, wanted: Sequence[str] | None) -> None:
+    def _open_noted(self, selected: Sequence[str] | None) -> None:
         try:
             self.schema = Schema.from_json(parse(self._members.view(SCHEMA).tobytes()))
         except NOTE_ERRORS as error:
             raise DamagedError(f"the schema is damaged: {error}") from None
-        if wanted is not None:
-            self.schema = self.schema.select(wanted)
+        if selected is not None:
+            self.schema = self.schema.select(selected)
         lengths = {
             self._count(name, field.cell[1]) if field.cell is not None else self._count(f"{name}.offsets") - 1
             for name, field in self.schema.items()
@@ -100,16 +98,16 @@ class NpzReader(TensorReader):
     def _array_names(self) -> list[str]:
         return [name.removesuffix(".npy") for name in self._members if name.endswith(".npy")]
 
-    def _differ(self, wanted: Sequence[str] | None) -> bool:
+    def _differ(self, selected: Sequence[str] | None) -> bool:
         """True if these are arrays of numbers that cannot be columns: they differ in length."""
-        heads = [self._header(name) for name in (self._array_names() if wanted is None else ())]
+        heads = [self._header(name) for name in (self._array_names() if selected is None else ())]
         lengths = {head.shape[0] for head in heads if head.shape}
         return len(lengths) > 1 and all(_dtype(head.dtype) for head in heads)
 
-    def _open_model(self, wanted: Sequence[str] | None) -> None:
+    def _open_model(self, selected: Sequence[str] | None) -> None:
         self._is_model = True
         entries = []
-        for name in self._array_names() if wanted is None else wanted:
+        for name in self._array_names() if selected is None else selected:
             try:
                 entries.append(self._entry(name))
             except BatchplantError as error:
@@ -136,8 +134,8 @@ class NpzReader(TensorReader):
     def _header(self, name: str) -> npy.Header:
         return npy.parse_header(self._members.head(f"{name}.npy", npy.MAX_HEADER_BYTES + 12).tobytes())
 
-    def _open_plain(self, wanted: Sequence[str] | None) -> None:
-        columns = npy.choose(self._array_names(), wanted, self._header, self._loaded)
+    def _open_plain(self, selected: Sequence[str] | None) -> None:
+        columns = npy.choose(self._array_names(), selected, self._header, self._loaded)
         fields = {}
         for name, array in columns.items():
             try:
@@ -213,8 +211,8 @@ class NpzReader(TensorReader):
         return self._checked[name]
 
     def _check_ragged(self, name: str) -> Ragged:
-        there = {part: f"{name}.{part}" for part in PARTS if f"{name}.{part}.npy" in self._members}
-        return npy.cells_of({part: self._loaded(one) for part, one in there.items()}, self.length)
+        members = {part: f"{name}.{part}" for part in PARTS if f"{name}.{part}.npy" in self._members}
+        return npy.cells_of({part: self._loaded(member) for part, member in members.items()}, self.length)
 
     def _array(self, field: str) -> Array | None:
         if self._is_model:

@@ -70,8 +70,8 @@ HELD_BY = {
     "int64": LONGS,
 }
 # The same as protobuf's own limit of 100 messages: a graph in a graph is three.
-DEEPEST = 33
-MOST_DIMENSIONS = 254
+MAX_DEPTH = 33
+MAX_DIMENSIONS = 254
 
 
 @dataclasses.dataclass
@@ -94,10 +94,10 @@ class Tensor:
     def place(self) -> tuple[int, int] | None:
         """Start and end of its bytes, where they lie in the model as they are; else None."""
         if self.values and self.raw is None:
-            [*_, one] = self.values
-            fixed = one.kind == BYTES and LISTS[one.number] is not None
-            right = HELD_BY.get(self.dtype, INTS) == one.number
-            return (one.start, one.end) if fixed and right and len(self.values) == 1 else None
+            [*_, part] = self.values
+            fixed = part.kind == BYTES and LISTS[part.number] is not None
+            right = HELD_BY.get(self.dtype, INTS) == part.number
+            return (part.start, part.end) if fixed and right and len(self.values) == 1 else None
         if self.raw is None and self.external is None and 0 in self.shape:
             return self.offset, self.offset
         return self.raw
@@ -125,9 +125,9 @@ class Model:
             self._take(part)
         if not graphs:
             raise DamagedError("it has no graph, or is not an ONNX model")
-        own = {tensor.name for tensor in self.tensors}
+        initialisers = {tensor.name for tensor in self.tensors}
         # Up to IR version 3 every initialiser is listed among the inputs.
-        self.inputs = {name: kind for name, kind in self.inputs.items() if name not in own}
+        self.inputs = {name: kind for name, kind in self.inputs.items() if name not in initialisers}
 
     def _take(self, part: Part) -> None:
         data = self._data
@@ -142,11 +142,11 @@ class Model:
                 self._graph(part.start, part.end, "", 0)
             case 8, 2:
                 domain, version = "", 0
-                for one in parts(data, part.start, part.end):
-                    if one[:2] == (1, BYTES):
-                        domain = protobuf.text(data, one)
-                    elif one[:2] == (2, VARINT):
-                        version = protobuf.signed(one.value)
+                for field in parts(data, part.start, part.end):
+                    if field[:2] == (1, BYTES):
+                        domain = protobuf.text(data, field)
+                    elif field[:2] == (2, VARINT):
+                        version = protobuf.signed(field.value)
                 self._opsets[domain or "ai.onnx"] = version
             case 14, 2:
                 key, value = _pair(data, part.start, part.end)
@@ -165,8 +165,8 @@ class Model:
         self._functions[f"{domain}.{title}" if domain else title] = nodes
 
     def _graph(self, start: int, end: int, prefix: str, depth: int) -> None:
-        if depth > DEEPEST:
-            raise DamagedError(f"graphs are nested more than {DEEPEST} deep", offset=start)
+        if depth > MAX_DEPTH:
+            raise DamagedError(f"graphs are nested more than {MAX_DEPTH} deep", offset=start)
         data, labels = self._data, set[str]()
         nodes = 0
         for part in parts(data, start, end):
@@ -193,11 +193,11 @@ class Model:
     def _sparse(self, part: Part, prefix: str) -> None:
         shape: list[int] = []
         values = None
-        for one in parts(self._data, part.start, part.end):
-            if one.number == 3:
-                shape += _integers(self._data, one)
-            elif one[:2] == (1, BYTES):
-                values = read_tensor(self._data, one.start, one.end)
+        for field in parts(self._data, part.start, part.end):
+            if field.number == 3:
+                shape += _integers(self._data, field)
+            elif field[:2] == (1, BYTES):
+                values = read_tensor(self._data, field.start, field.end)
         if values is not None:
             count = values.shape[0] if values.shape else 1
             self.sparse[prefix + values.name] = f"{values.dtype} {_shown(shape)}, {count} values"
@@ -249,7 +249,7 @@ class Model:
         """Facts for info, without empty ones."""
         producer = " ".join(filter(None, (self._texts.get(2), self._texts.get(3))))
         strings = {tensor.name: _shown(tensor.shape) for tensor in self.tensors if tensor.code == STRING}
-        found = {
+        facts = {
             "producer": producer,
             "domain": self._texts.get(4),
             **self.facts,
@@ -263,7 +263,7 @@ class Model:
             "sparse tensors": self.sparse,
             "text tensors": strings,
         }
-        return {name: value for name, value in found.items() if value or value == 0}
+        return {name: value for name, value in facts.items() if value or value == 0}
 
 
 def read_tensor(data: memoryview, start: int, end: int) -> Tensor:
@@ -275,8 +275,8 @@ def read_tensor(data: memoryview, start: int, end: int) -> Tensor:
         match part.number, part.kind:
             case 1, _:
                 shape += _integers(data, part)
-                if len(shape) > MOST_DIMENSIONS:
-                    raise DamagedError(f"a tensor of more than {MOST_DIMENSIONS} dimensions", offset=start)
+                if len(shape) > MAX_DIMENSIONS:
+                    raise DamagedError(f"a tensor of more than {MAX_DIMENSIONS} dimensions", offset=start)
             case 2, 0:
                 tensor.code = part.value
             case 3, 2:
@@ -303,21 +303,21 @@ def read_tensor(data: memoryview, start: int, end: int) -> Tensor:
 
 def values_of(data: U8, tensor: Tensor) -> U8:
     """The bytes of a tensor whose values stand one by one."""
-    wanted = HELD_BY.get(tensor.dtype, INTS)
-    kind = LISTS[wanted]
-    found = []
+    number = HELD_BY.get(tensor.dtype, INTS)
+    kind = LISTS[number]
+    values = []
     for part in tensor.values:
-        if part.number != wanted or (kind is not None and part.kind == VARINT):
+        if part.number != number or (kind is not None and part.kind == VARINT):
             raise DamagedError(f"{tensor.dtype} values in the field of another type", offset=part.start)
         if part.kind == VARINT:
-            found.append(np.array([part.value], dtype=np.uint64).view(np.int64))
+            values.append(np.array([part.value], dtype=np.uint64).view(np.int64))
         elif kind is None:
-            found.append(protobuf.unpack(data[part.start : part.end], part.start))
+            values.append(protobuf.unpack(data[part.start : part.end], part.start))
         elif (part.end - part.start) % np.dtype(kind).itemsize:
             raise DamagedError("numbers of a wrong size", offset=part.start)
         else:
-            found.append(data[part.start : part.end].view(kind))
-    together = np.concatenate(found)
+            values.append(data[part.start : part.end].view(kind))
+    together = np.concatenate(values)
     if kind is not None:
         return as_bytes(together)
     if BITS[tensor.dtype] == 6:
@@ -331,18 +331,18 @@ def _integers(data: memoryview, part: Part) -> list[int]:
     """Signed varints, packed or one by one."""
     if part.kind == VARINT:
         return [protobuf.signed(part.value)]
-    if part.kind != BYTES or part.end - part.start > 10 * MOST_DIMENSIONS:
+    if part.kind != BYTES or part.end - part.start > 10 * MAX_DIMENSIONS:
         raise DamagedError("not a shape", offset=part.start)
-    return [int(one) for one in protobuf.unpack(as_bytes(data[part.start : part.end]), part.start)]
+    return [int(integer) for integer in protobuf.unpack(as_bytes(data[part.start : part.end]), part.start)]
 
 
 def _pair(data: memoryview, start: int, end: int) -> tuple[str, str]:
     """A StringStringEntryProto."""
-    found = {1: "", 2: ""}
+    pair = {1: "", 2: ""}
     for part in parts(data, start, end):
-        if part.kind == BYTES and part.number in found:
-            found[part.number] = protobuf.text(data, part)
-    return found[1], found[2]
+        if part.kind == BYTES and part.number in pair:
+            pair[part.number] = protobuf.text(data, part)
+    return pair[1], pair[2]
 
 
 def _value_info(data: memoryview, start: int, end: int) -> tuple[str, str]:
@@ -357,7 +357,7 @@ def _value_info(data: memoryview, start: int, end: int) -> tuple[str, str]:
 
 def _type(data: memoryview, start: int, end: int, depth: int) -> str:
     """A TypeProto as text: ``float32 (batch, 3, 224, 224)``, ``sequence of int64 ()``."""
-    if depth > DEEPEST:
+    if depth > MAX_DEPTH:
         raise DamagedError("a type that is nested too deep", offset=start)
     for part in parts(data, start, end):
         if part.kind != BYTES or part.number not in (1, 4, 5, 8, 9):
@@ -366,8 +366,8 @@ def _type(data: memoryview, start: int, end: int, depth: int) -> str:
             kind = _tensor_type(data, part.start, part.end)
             return kind if part.number == 1 else f"sparse {kind}"
         inner = list(messages(data, part.start, part.end, 2 if part.number == 5 else 1))
-        what = _type(data, *inner[0], depth + 1) if inner else "any"
-        return f"{ {4: 'sequence of', 5: 'map to', 9: 'optional'}[part.number] } {what}"
+        element = _type(data, *inner[0], depth + 1) if inner else "any"
+        return f"{ {4: 'sequence of', 5: 'map to', 9: 'optional'}[part.number] } {element}"
     return "any"
 
 
@@ -399,8 +399,8 @@ def _shown(shape: Any) -> str:
 # -- reader -------------------------------------------------------------------------------------------
 # The initialisers of an ONNX model as named tensors.
 
-STEP = 16 << 20
-LONGEST_REASON = 400
+HASHED_BYTES = 16 << 20
+MAX_REASON_CHARS = 400
 
 
 class OnnxReader(TensorReader):
@@ -438,17 +438,17 @@ class OnnxReader(TensorReader):
     def _entry(self, tensor: Tensor) -> Entry:
         if tensor.code not in DTYPES:
             raise SchemaError(f"tensor {tensor.name!r} has the {tensor.dtype}, which is not known here")
-        dtype, shape, place = tensor.dtype, tensor.shape, tensor.place
+        dtype, shape, location = tensor.dtype, tensor.shape, tensor.place
         try:
             size = size_of(dtype, shape)
             if tensor.external is not None:
                 return Entry(tensor.name, dtype, shape, self._external(tensor.external, size))
-            if place is not None:
-                return Entry(tensor.name, dtype, shape, (self.path, place[0], place[1] - place[0]))
+            if location is not None:
+                return Entry(tensor.name, dtype, shape, (self.path, location[0], location[1] - location[0]))
             # A value has at least a byte, or two of them have one.
-            held = sum(max(1, part.end - part.start) for part in tensor.values)
-            if held < min(size, math.prod(shape)):
-                raise DamagedError(f"{held} bytes are not {dtype} {list(shape)}")
+            stored = sum(max(1, part.end - part.start) for part in tensor.values)
+            if stored < min(size, math.prod(shape)):
+                raise DamagedError(f"{stored} bytes are not {dtype} {list(shape)}")
         except BatchplantError as error:
             error.message = f"tensor {tensor.name!r}: {error.message}"
             raise error.at(offset=tensor.offset) from None
@@ -502,12 +502,12 @@ class OnnxReader(TensorReader):
 
     def _verify(self) -> Iterator[Problem]:
         """The checksums of external data, and what ONNX's own checker says."""
-        for file, wanted in self._outside.items():
-            if wanted:
-                source, found = self._file(file), hashlib.sha1(usedforsecurity=False)
-                for start in range(0, source.size, STEP):
-                    found.update(source.view(start, min(STEP, source.size - start)).data)
-                if found.hexdigest() != wanted.lower():
+        for file, checksum in self._outside.items():
+            if checksum:
+                source, digest = self._file(file), hashlib.sha1(usedforsecurity=False)
+                for start in range(0, source.size, HASHED_BYTES):
+                    digest.update(source.view(start, min(HASHED_BYTES, source.size - start)).data)
+                if digest.hexdigest() != checksum.lower():
                     yield Problem("the checksum of the external data is wrong", file)
         if self._checker and not (is_remote(self.path) and self._outside):
             yield from self._check_model()
@@ -520,12 +520,12 @@ class OnnxReader(TensorReader):
                 'the checker of ONNX models needs onnx: pip install "batchplant[onnx]"; '
                 "checker=False (--option checker=false) leaves it out"
             ) from None
-        given = self._all.tobytes() if is_remote(self.path) else os.path.abspath(self.path)
+        model = self._all.tobytes() if is_remote(self.path) else os.path.abspath(self.path)
         try:
-            onnx.checker.check_model(given, full_check=self._full_check)
+            onnx.checker.check_model(model, full_check=self._full_check)
         # It raises its own error, protobuf's, and whatever its C++ throws.
         except Exception as error:
-            reason = " ".join(str(error).split())[:LONGEST_REASON] or type(error).__name__
+            reason = " ".join(str(error).split())[:MAX_REASON_CHARS] or type(error).__name__
             yield Problem(f"the ONNX checker: {reason}", self.path)
 
 
@@ -533,8 +533,6 @@ class OnnxReader(TensorReader):
 # Named tensors as an ONNX model that has initialisers, which are its outputs, and no operators.
 
 CODES = {name: code for code, name in DTYPES.items()}
-# Protobuf ends at 2 GiB, and the rest of the model needs room too.
-INLINE_MOST = 2_000_000_000
 DATA = "{name}.data"
 # So that external data can be mapped; small tensors are not worth the gap.
 PAGE = 4096
@@ -560,6 +558,8 @@ class OnnxWriter(TensorWriter):
 
     side_cars = (DATA,)
     dtypes = tuple(CODES)
+    # Protobuf ends at 2 GiB, and the rest of the model needs room too.
+    max_inline_bytes: ClassVar[int] = 2_000_000_000
     elsewhere: ClassVar[str] = "write safetensors or npz"
 
     def __init__(
@@ -573,7 +573,7 @@ class OnnxWriter(TensorWriter):
     ) -> None:
         self._external = external
         self._metadata = dict(metadata or {})
-        if not all(isinstance(one, str) for pair in self._metadata.items() for one in pair):
+        if not all(isinstance(text, str) for pair in self._metadata.items() for text in pair):
             raise OptionError("metadata is text by name", path=path)
         super().__init__(path, schema, options)
 
@@ -601,7 +601,7 @@ class OnnxWriter(TensorWriter):
     def _put(self, name: str, dtype: str, shape: tuple[int, ...], data: U8) -> int:
         sizes = b"".join(protobuf.number(1, size) for size in shape)
         tensor = sizes + protobuf.number(2, CODES[dtype]) + block(8, name.encode())
-        inside = not self._external and self._model.size + len(tensor) + len(data) < INLINE_MOST
+        inside = not self._external and self._model.size + len(tensor) + len(data) < self.max_inline_bytes
         if inside or not len(data):
             tensor += protobuf.head(9, len(data))
             self._model.write(protobuf.head(5, len(tensor) + len(data)) + tensor)
@@ -641,7 +641,7 @@ class OnnxWriter(TensorWriter):
 # The wire types of the fields that a model may begin with, up to its graph.
 KINDS = {1: VARINT, 5: VARINT, **dict.fromkeys((2, 3, 4, 6, 8, 14, 20, 25, 26), BYTES)}
 GRAPH = 7
-MOST_VERSION = 100
+MAX_IR_VERSION = 100
 
 
 def sniff(probe: Probe) -> bool:
@@ -653,7 +653,7 @@ def sniff(probe: Probe) -> bool:
                 return count > 0 and part.start < part.end
             if KINDS.get(part.number) != part.kind or (part.number == 1) != (count == 0):
                 return False
-            if count == 0 and not 0 < part.value <= MOST_VERSION:
+            if count == 0 and not 0 < part.value <= MAX_IR_VERSION:
                 return False
     # The graph may come later than what is looked at; then the suffix tells.
     except (BatchplantError, IndexError):

@@ -69,7 +69,10 @@ class PickleWriter(ObjectWriter):
         # Without the memory of every value that it has written.
         pickler.fast = True
         pickler.dump(
-            {name: Inline(one) if isinstance(one, np.ndarray) else one for name, one in table.items()}
+            {
+                name: Inline(column) if isinstance(column, np.ndarray) else column
+                for name, column in table.items()
+            }
         )
 
 

@@ -28,8 +28,8 @@ from .base.format import Format, Probe
 SCHEMA = Schema(name=Text(), dtype=Text(), optype=Text(), usage=Text(), values=Json())
 CHUNK = 1 << 16
 # Trees are nested as deep as they are high; expat itself does not mind.
-DEEPEST = 5000
-LONGEST_TEXT = 1000
+MAX_DEPTH = 5000
+MAX_TEXT_CHARS = 1000
 # What the size of a model is counted in: what is shown, and the elements that make it.
 SIZES = {
     "segments": ("Segment",),
@@ -75,8 +75,8 @@ class _Document:
         name, stack = tag.rpartition(" ")[2], self._stack
         if not stack and name != "PMML":
             raise DamagedError(f"an XML file of {name[:80]}, not of PMML", offset=self.offset)
-        if len(stack) >= DEEPEST:
-            raise DamagedError(f"elements are nested more than {DEEPEST} deep", offset=self.offset)
+        if len(stack) >= MAX_DEPTH:
+            raise DamagedError(f"elements are nested more than {MAX_DEPTH} deep", offset=self.offset)
         inside = stack[-1] if stack else ""
         stack.append(name)
         if name in COUNTED:
@@ -85,9 +85,9 @@ class _Document:
         if depth == 1:
             self.version = attributes.get("version", "")
         elif inside == "PMML" and depth == 2 and "functionName" in attributes:
-            known = {"type": name, "function": attributes["functionName"]}
-            found = {key: attributes.get(f"{key}Name", "") for key in ("algorithm", "model")}
-            self.models.append(known | {key: value for key, value in found.items() if value})
+            model = {"type": name, "function": attributes["functionName"]}
+            names = {key: attributes.get(f"{key}Name", "") for key in ("algorithm", "model")}
+            self.models.append(model | {key: value for key, value in names.items() if value})
         elif inside == "DataDictionary" and name == "DataField":
             self._field(attributes)
         elif inside == "DataField" and stack[-3:-2] == ["DataDictionary"] and name in ("Value", "Interval"):
@@ -102,8 +102,8 @@ class _Document:
             count = attributes.get("numberOfFields", "")
             self.promised = int(count) if re.fullmatch(r"[0-9]{1,18}", count) else None
         elif inside == "Header" and name == "Application":
-            both = (attributes.get("name", ""), attributes.get("version", ""))
-            self.header["application"] = " ".join(filter(None, both))
+            producer = (attributes.get("name", ""), attributes.get("version", ""))
+            self.header["application"] = " ".join(filter(None, producer))
         elif name == "Header":
             self.header |= {key: attributes[key] for key in ("description", "copyright") if key in attributes}
         elif inside == "Header" and name == "Timestamp":
@@ -112,8 +112,8 @@ class _Document:
     def _field(self, attributes: dict[str, str]) -> None:
         if "name" not in attributes:
             raise DamagedError("a DataField has no name", offset=self.offset)
-        kept = {key: attributes.get(key, "") for key in ("name", "dataType", "optype")}
-        self.fields.append({**kept, "values": []})
+        field = {key: attributes.get(key, "") for key in ("name", "dataType", "optype")}
+        self.fields.append({**field, "values": []})
 
     def _usage(self, attributes: dict[str, str]) -> None:
         if "name" not in attributes:
@@ -123,11 +123,11 @@ class _Document:
     def _end(self, _: str) -> None:
         name = self._stack.pop()
         if name == "Timestamp" and self._stack[-1:] == ["Header"]:
-            self.header["timestamp"] = "".join(self._text).strip()[:LONGEST_TEXT]
+            self.header["timestamp"] = "".join(self._text).strip()[:MAX_TEXT_CHARS]
 
     def _take_text(self, data: str) -> None:
-        if self._stack[-2:] == ["Header", "Timestamp"] and len(self._text) < LONGEST_TEXT:
-            self._text.append(data[:LONGEST_TEXT])
+        if self._stack[-2:] == ["Header", "Timestamp"] and len(self._text) < MAX_TEXT_CHARS:
+            self._text.append(data[:MAX_TEXT_CHARS])
 
     @property
     def derived(self) -> int:
@@ -165,12 +165,14 @@ class PmmlReader(Reader):
             return json.dumps(row["values"], ensure_ascii=False).encode()
         if name == "usage":
             return self._document.usage.get(row["name"], "").encode()
-        found: str = row["dataType" if name == "dtype" else name]
-        return found.encode()
+        text: str = row["dataType" if name == "dtype" else name]
+        return text.encode()
 
     def facts(self) -> dict[str, Any]:
         document = self._document
-        sizes = {name: sum(document.counts[one] for one in made) for name, made in SIZES.items()}
+        sizes = {
+            name: sum(document.counts[element] for element in elements) for name, elements in SIZES.items()
+        }
         return {
             "version": document.version,
             "models": [dict(model) for model in document.models],

@@ -41,20 +41,23 @@ from .base.records import BLOCK_BYTES, RAW, SCHEMA_SIDE_CAR, GivenSchema, Note, 
 MAGIC = 0xCED7230A
 # What stands before the data of a record.
 FRAME = 8
-MOST_BYTES = (1 << 29) - 1
 KEYS = "{stem}.idx"
 # What stands before the image of an image record.
 HEADER = np.dtype([("flag", "<u4"), ("label", "<f4"), ("id", "<u8"), ("id2", "<u8")])
 LABEL_AT = 4
 NUMBERS = ("id", "id2")
-STEP = 64 << 20
+SCANNED_BYTES = 64 << 20
 
 
 def image_field(schema: Schema) -> str | None:
     """The image of a schema that image records can hold; None where they cannot."""
     images = [name for name, field in schema.items() if isinstance(field, Image) and not field.optional]
-    rest = [name for name in schema if name not in images and not _is_number(name, schema[name])]
-    if len(images) != 1 or len(rest) > 1 or (rest and not is_label(rest[0], schema[rest[0]])):
+    unclaimed = [name for name in schema if name not in images and not _is_number(name, schema[name])]
+    if (
+        len(images) != 1
+        or len(unclaimed) > 1
+        or (unclaimed and not is_label(unclaimed[0], schema[unclaimed[0]]))
+    ):
         return None
     return images[0]
 
@@ -72,43 +75,48 @@ def is_label(name: str, field: Field) -> bool:
 
 
 def scan(
-    source: Source, report: index.Report, known: index.Index | None = None, at: int = 0
+    source: Source,
+    report: index.Report,
+    before: index.Index | None = None,
+    position: int = 0,
+    *,
+    step_bytes: int = SCANNED_BYTES,
 ) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
-    """Locate all records; ``known``: those up to ``at``, from an earlier scan."""
-    found: list[tuple[I64, I64, I64]] = []
-    step = STEP if isinstance(source, MappedSource) else RANGE_MOST
-    count, least, limit = 0, 2**32 - 1, 0
-    if known is not None:
-        found = [(known.arrays["starts"], known.arrays["sizes"], known.arrays["split"])]
-        count, least, limit = len(found[0][0]), int(known.facts["least"]), int(known.facts["most"])
-    while at < source.size:
-        window = source.view(at, min(step, source.size - at))
+    """Locate all records; ``before``: those up to ``position``, from an earlier scan."""
+    batches: list[tuple[I64, I64, I64]] = []
+    step = step_bytes if isinstance(source, MappedSource) else RANGE_MOST
+    count, smallest, limit = 0, 2**32 - 1, 0
+    if before is not None:
+        batches = [(before.arrays["starts"], before.arrays["sizes"], before.arrays["split"])]
+        count, smallest, limit = len(batches[0][0]), int(before.facts["least"]), int(before.facts["most"])
+    while position < source.size:
+        window = source.view(position, min(step, source.size - position))
         starts, sizes, split, low, high, end, failure = _native.recordio_scan(window, 0, len(window))
         if failure is not None:
             message, offset, cut = failure
-            if not cut or at + len(window) == source.size:
+            if not cut or position + len(window) == source.size:
                 raise DamagedError(
                     f"{message}; the {count + len(starts)} records before it are whole",
                     path=source.path,
-                    offset=at + offset,
+                    offset=position + offset,
                 )
             # One record that is longer than the window.
             step = 2 * step if end == 0 else step
-        found.append((starts + at, sizes, split + count))
-        count, at = count + len(starts), at + end
-        least, limit = min(least, low), max(limit, high)
-        report(at)
-    columns = zip(*found, strict=True) if found else ([np.empty(0, np.int64)],) * 3
+        batches.append((starts + position, sizes, split + count))
+        count, position = count + len(starts), position + end
+        smallest, limit = min(smallest, low), max(limit, high)
+        report(position)
+    columns = zip(*batches, strict=True) if batches else ([np.empty(0, np.int64)],) * 3
     starts, sizes, split = (np.concatenate(list(parts)) for parts in columns)
-    return {"starts": starts, "sizes": sizes, "split": split}, {"least": least, "most": limit}
+    return {"starts": starts, "sizes": sizes, "split": split}, {"least": smallest, "most": limit}
 
 
-def _makes_sense(found: index.Index) -> bool:
-    arrays = found.arrays
+def _makes_sense(loaded: index.Index) -> bool:
+    arrays = loaded.arrays
     plain = {"starts", "sizes", "split"} <= set(arrays) and all(
         array.dtype == np.int64 and array.ndim == 1 for array in arrays.values()
     )
-    return plain and len(arrays["starts"]) == len(arrays["sizes"]) and {"least", "most"} <= set(found.facts)
+    return plain and len(arrays["starts"]) == len(arrays["sizes"]) and {"least", "most"} <= set(loaded.facts)
 
 
 def load_index(source: Source, mode: str) -> index.Index:
@@ -141,9 +149,11 @@ class RecordIOReader(RecordReader):
             raise OptionError(f"records is one of {', '.join(READ_KINDS)}, not {records!r}", path=path)
         self.path = path
         self.source = open_source(path)
-        found = load_index(self.source, index)
-        self._starts, self._sizes, self._split = (found.arrays[name] for name in ("starts", "sizes", "split"))
-        self._facts = found.facts
+        loaded = load_index(self.source, index)
+        self._starts, self._sizes, self._split = (
+            loaded.arrays[name] for name in ("starts", "sizes", "split")
+        )
+        self._facts = loaded.facts
         self.length = len(self._starts)
         self.image: str | None = None
         try:
@@ -154,8 +164,8 @@ class RecordIOReader(RecordReader):
         if self._noted_keys is not None:
             if "key" in self.schema:
                 raise SchemaError("there is a field 'key' already; open it without keys", path=path)
-            whole = not isinstance(self._noted_keys, Ragged)
-            self.schema = Schema({"key": Int() if whole else Text(), **self.schema})
+            all_keys = not isinstance(self._noted_keys, Ragged)
+            self.schema = Schema({"key": Int() if all_keys else Text(), **self.schema})
 
     # -- which fields there are ------------------------------------------------------------------------
 
@@ -164,16 +174,16 @@ class RecordIOReader(RecordReader):
         stored = None if note is None or records in ("raw", "header") else note.schema
         self._set_schema(self.path, given=given_schema, stored=RAW if stored is None else stored)
         self.noted = None if note is None else note.samples
-        known = given_schema is not None or stored is not None
+        declared = given_schema is not None or stored is not None
         if records == "raw":
             if not self.raw:
                 raise SchemaError("a raw record has the one field data", path=self.path)
             return
-        if records == "packed" or (records == "auto" and self.raw and known):
+        if records == "packed" or (records == "auto" and self.raw and declared):
             return
-        if records == "auto" and not self._has_headers(strict=not known):
+        if records == "auto" and not self._has_headers(strict=not declared):
             return
-        if not known:
+        if not declared:
             self.schema = self._found_schema(bare=records == "header")
         elif image_field(self.schema) is None and records != "header":
             if records == "image":
@@ -185,8 +195,12 @@ class RecordIOReader(RecordReader):
     def _body_field(self) -> str:
         """The field that is behind the header."""
         bodies = [name for name, field in self.schema.items() if isinstance(field, Image | Bytes)]
-        rest = [name for name in self.schema if name not in bodies and name not in NUMBERS]
-        if len(bodies) != 1 or len(rest) > 1 or (rest and not is_label("label", self.schema[rest[0]])):
+        unclaimed = [name for name in self.schema if name not in bodies and name not in NUMBERS]
+        if (
+            len(bodies) != 1
+            or len(unclaimed) > 1
+            or (unclaimed and not is_label("label", self.schema[unclaimed[0]]))
+        ):
             raise SchemaError("behind a header there is one field of bytes, and at most label, id and id2")
         return bodies[0]
 
@@ -199,21 +213,21 @@ class RecordIOReader(RecordReader):
         if not self.length:
             return not strict
         try:
-            data, at, sizes, _, body = self._bodies(self._some())
+            data, positions, sizes, _, body = self._bodies(self._some())
         except DamagedError:
             return False
-        return not strict or infer_image(gathered(data, at + body, sizes - body)) is not None
+        return not strict or infer_image(gathered(data, positions + body, sizes - body)) is not None
 
     def _found_schema(self, *, bare: bool) -> Schema:
         """The fields of image records that no schema describes."""
-        least, limit = self._facts["least"], self._facts["most"]
-        label: Field = Tensor("float32", (None,)) if least != limit else Tensor("float32", (limit,))
+        smallest, limit = self._facts["least"], self._facts["most"]
+        label: Field = Tensor("float32", (None,)) if smallest != limit else Tensor("float32", (limit,))
         if limit == 0 or not self.length:
             label = Float("float32")
         body: Field = Bytes()
         if not bare:
-            data, at, sizes, _, size = self._bodies(self._some())
-            body = infer_image(gathered(data, at + size, sizes - size)) or Image()
+            data, positions, sizes, _, size = self._bodies(self._some())
+            body = infer_image(gathered(data, positions + size, sizes - size)) or Image()
         numbers = {name: Int("uint64") for name in NUMBERS}
         return Schema({"data" if bare else "image": body, "label": label, **numbers})
 
@@ -252,17 +266,17 @@ class RecordIOReader(RecordReader):
 
     def _bodies(self, indices: I64) -> tuple[U8, I64, I64, npt.NDArray[Any], I64]:
         """Image records: data, starts, sizes, headers, and where each body begins behind its start."""
-        data, at, sizes, starts = self._found(indices, check=False)
+        data, positions, sizes, starts = self._found(indices, check=False)
         short = sizes < HEADER.itemsize
         if short.any():
             raise self._no_header(indices, starts, int(np.argmax(short)))
-        whole = np.full(len(at), HEADER.itemsize, dtype=np.int64)
-        headers = gathered(data, at, whole).data.view(HEADER)
-        body = whole + 4 * headers["flag"].astype(np.int64)
+        header_sizes = np.full(len(positions), HEADER.itemsize, dtype=np.int64)
+        headers = gathered(data, positions, header_sizes).data.view(HEADER)
+        body = header_sizes + 4 * headers["flag"].astype(np.int64)
         long = body > sizes
         if long.any():
             raise self._no_header(indices, starts, int(np.argmax(long)))
-        return data, at, sizes, headers, body
+        return data, positions, sizes, headers, body
 
     def _no_header(self, indices: I64, starts: I64, row: int) -> DamagedError:
         return DamagedError(
@@ -273,8 +287,8 @@ class RecordIOReader(RecordReader):
         )
 
     def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
-        own = [name for name in fields if name != "key" or self._noted_keys is None]
-        records = self._read_records(indices, own)
+        stored = [name for name in fields if name != "key" or self._noted_keys is None]
+        records = self._read_records(indices, stored)
         for name in fields:
             if name not in records:
                 assert self._noted_keys is not None
@@ -292,38 +306,38 @@ class RecordIOReader(RecordReader):
             return Columns()
         if self.image is None:
             if self.raw and self._is_split(indices):
-                data, at, sizes, _ = self._found(indices, check=True)
-                return Columns(data=gathered(data, at, sizes))
+                data, positions, sizes, _ = self._found(indices, check=True)
+                return Columns(data=gathered(data, positions, sizes))
             return super()._read(indices, fields)
-        data, at, sizes, headers, body = self._bodies(indices)
+        data, positions, sizes, headers, body = self._bodies(indices)
         columns = Columns()
         for name in fields:
             if name == self.image:
-                columns[name] = gathered(data, at + body, sizes - body)
+                columns[name] = gathered(data, positions + body, sizes - body)
             elif name in NUMBERS:
                 columns[name] = headers[name].astype(np.uint64)
             else:
-                columns[name] = self._labels(name, indices, data, at, headers)
+                columns[name] = self._labels(name, indices, data, positions, headers)
         return columns
 
-    def _labels(self, name: str, indices: I64, data: U8, at: I64, headers: npt.NDArray[Any]) -> Column:
+    def _labels(self, name: str, indices: I64, data: U8, positions: I64, headers: npt.NDArray[Any]) -> Column:
         field = self.schema[name]
         counts = headers["flag"].astype(np.int64)
         # Without a count, the label stands in the header, right behind it.
-        starts = at + np.where(counts > 0, HEADER.itemsize, LABEL_AT)
+        starts = positions + np.where(counts > 0, HEADER.itemsize, LABEL_AT)
         counts = np.maximum(counts, 1)
-        wanted = field.shape[0] if isinstance(field, Tensor) else 1
-        if wanted is not None and (wrong := counts != wanted).any():
+        count = field.shape[0] if isinstance(field, Tensor) else 1
+        if count is not None and (wrong := counts != count).any():
             row = int(np.argmax(wrong))
             raise DamagedError(
-                f"it has {counts[row]} labels, not {wanted}", path=self.path, sample=indices[row], field=name
+                f"it has {counts[row]} labels, not {count}", path=self.path, sample=indices[row], field=name
             )
         labels = gathered(data, starts, 4 * counts)
-        if wanted is None:
+        if count is None:
             return labels
         values = labels.data.view("<f4")
         if isinstance(field, Tensor):
-            return values.reshape(-1, wanted).astype(np.float32)
+            return values.reshape(-1, count).astype(np.float32)
         dtype = np.dtype(getattr(field, "dtype", "float32"))
         with np.errstate(invalid="ignore", over="ignore"):
             cast = values.astype(dtype)
@@ -353,22 +367,22 @@ class RecordIOReader(RecordReader):
 
     def _key_lines(self) -> tuple[list[str], I64] | None:
         """The keys and the offsets of the .idx file; None where there is none."""
-        place = beside(self.path, KEYS)
-        if not tree.is_file(place):
+        key_path = beside(self.path, KEYS)
+        if not tree.is_file(key_path):
             return None
         try:
-            lines = [line.split("\t") for line in read_text(place).splitlines()]
+            lines = [line.split("\t") for line in read_text(key_path).splitlines()]
             return [key for key, _ in lines], np.array([int(offset) for _, offset in lines], dtype=np.int64)
         except (ValueError, OverflowError) as error:
-            raise DamagedError(f"not lines of a key and an offset: {error}", path=place) from None
+            raise DamagedError(f"not lines of a key and an offset: {error}", path=key_path) from None
 
     def _read_keys(self) -> Column:
         key_lines = self._key_lines()
-        place = beside(self.path, KEYS)
+        key_path = beside(self.path, KEYS)
         if key_lines is None:
             raise OptionError("there is no .idx file beside it, so there are no keys", path=self.path)
         for problem in self._check_keys(*key_lines):
-            raise DamagedError(problem.message, path=place)
+            raise DamagedError(problem.message, path=key_path)
         keys = [key_lines[0][row] for row in np.argsort(key_lines[1], kind="stable")]
         try:
             return np.array([int(key) for key in keys], dtype=np.int64)
@@ -376,12 +390,12 @@ class RecordIOReader(RecordReader):
             return Ragged.from_cells([key.encode() for key in keys])
 
     def _check_keys(self, keys: list[str], offsets: I64) -> Iterator[Problem]:
-        place = beside(self.path, KEYS)
+        key_path = beside(self.path, KEYS)
         if len(keys) != self.length:
-            yield Problem(f"it has {len(keys)} keys, and there are {self.length} records", place)
+            yield Problem(f"it has {len(keys)} keys, and there are {self.length} records", key_path)
         elif (wrong := np.sort(offsets) != self._starts).any():
             offset = int(self._starts[np.argmax(wrong)])
-            yield Problem("it does not name the places where records begin", place, offset=offset)
+            yield Problem("it does not name the places where records begin", key_path, offset=offset)
 
     def _verify(self) -> Iterator[Problem]:
         yield from super()._verify()
@@ -404,7 +418,7 @@ class RecordIOReader(RecordReader):
 
 WRITTEN_KINDS = ("auto", "image", "packed")
 # More than the names, kinds and lengths of a packed cell take.
-CELL_ROOM = 4096
+CELL_HEADER_BYTES = 4096
 # Every whole number up to here is one of float32.
 EXACT = 1 << 24
 
@@ -412,6 +426,8 @@ EXACT = 1 << 24
 class RecordIOWriter(RecordWriter):
     """Writes .rec files and their .idx files. ``records``: ``image`` records, ``packed`` samples, or
     ``auto``: image records where an image, a label, id and id2 are all there is."""
+
+    max_record_bytes: ClassVar[int] = (1 << 29) - 1
 
     side_cars: ClassVar[tuple[str, ...]] = (SCHEMA_SIDE_CAR, KEYS)
     # There is a key for each.
@@ -429,8 +445,8 @@ class RecordIOWriter(RecordWriter):
                 "of those with one axis) and id and id2 (Int of uint64)",
                 path=path,
             )
-        rest = [name for name in schema if name != self._image and name not in NUMBERS]
-        self._label = rest[0] if self._image is not None and rest else None
+        unused = [name for name in schema if name != self._image and name not in NUMBERS]
+        self._label = unused[0] if self._image is not None and unused else None
         super().__init__(path, schema, options)
 
     @classmethod
@@ -457,9 +473,11 @@ class RecordIOWriter(RecordWriter):
         problems = super()._unfit(columns)
         sizes = np.zeros(columns.rows, dtype=np.int64)
         for column in columns.values():
-            sizes += column_runs(column)[2].clip(0) + (0 if self.raw else CELL_ROOM)
-        for row in np.flatnonzero(sizes > MOST_BYTES).tolist():
-            problems.setdefault(row, EncodeError(f"a record of RecordIO has at most {MOST_BYTES} bytes"))
+            sizes += column_runs(column)[2].clip(0) + (0 if self.raw else CELL_HEADER_BYTES)
+        for row in np.flatnonzero(sizes > self.max_record_bytes).tolist():
+            problems.setdefault(
+                row, EncodeError(f"a record of RecordIO has at most {self.max_record_bytes} bytes")
+            )
         if self._label is not None:
             for row in self._unfit_labels(columns):
                 problems.setdefault(row, self._unfit_label(columns, row))
@@ -478,9 +496,9 @@ class RecordIOWriter(RecordWriter):
     def _unfit_label(self, columns: Columns, row: int) -> BatchplantError:
         assert self._label is not None
         column = columns[self._label]
-        what = "an empty list" if isinstance(column, Ragged) else str(column[row])
+        label = "an empty list" if isinstance(column, Ragged) else str(column[row])
         return EncodeError(
-            f"{what} is no label of an image record, which has float32; write it with records=packed",
+            f"{label} is no label of an image record, which has float32; write it with records=packed",
             field=self._label,
         )
 
@@ -512,10 +530,10 @@ class RecordIOWriter(RecordWriter):
                 headers["label"] = labels
         parts = [column_runs(headers), *several, column_runs(columns[image])]
         offsets = starts_of(sum((sizes for _, _, sizes in parts), np.zeros(rows, dtype=np.int64)))
-        out, at = np.empty(offsets[-1], dtype=np.uint8), offsets[:-1].copy()
+        out, offset = np.empty(offsets[-1], dtype=np.uint8), offsets[:-1].copy()
         for data, starts, sizes in parts:
-            _native.copy_runs(data, np.ascontiguousarray(starts), np.ascontiguousarray(sizes), out, at)
-            at += sizes
+            _native.copy_runs(data, np.ascontiguousarray(starts), np.ascontiguousarray(sizes), out, offset)
+            offset += sizes
         return Ragged(out, offsets)
 
     def _write_records(self, records: Ragged) -> None:
@@ -523,7 +541,7 @@ class RecordIOWriter(RecordWriter):
             records.data, np.ascontiguousarray(records.starts), records.sizes
         )
         first, places = self.before + self.written, places + self.end + self._file.size
-        lines = (f"{first + row}\t{place}\n" for row, place in enumerate(places.tolist()))
+        lines = (f"{first + row}\t{offset}\n" for row, offset in enumerate(places.tolist()))
         self._keys.write("".join(lines).encode())
         self._file.write(framed)
 

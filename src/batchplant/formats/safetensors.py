@@ -29,10 +29,10 @@ from .base.tensors import BITS, Entry, TensorReader, TensorWriter, indexed, read
 INDEX = ".safetensors.index.json"
 METADATA = "__metadata__"
 # The reference reads no longer header.
-HEADER_MOST = 100_000_000
+MAX_HEADER_BYTES = 100_000_000
 # How a JSON object begins.
 OBJECT = re.compile(rb"\{\s*[\"}]")
-COPY_STEP = 16 << 20
+COPIED_BYTES = 16 << 20
 DTYPES = {
     "BOOL": "bool", "U8": "uint8", "U16": "uint16", "U32": "uint32", "U64": "uint64",
     "I8": "int8", "I16": "int16", "I32": "int32", "I64": "int64",
@@ -64,11 +64,11 @@ class SafetensorsReader(TensorReader):
                 raise DamagedError(f"{os.path.basename(file)} is missing", path=path) from None
             entries, metadata = read_header(sources[-1])
             self.metadata = {**metadata, **self.metadata}
-            found = {entry.name: entry for entry in entries}
+            by_name = {entry.name: entry for entry in entries}
             for name in names:
-                if name not in found:
+                if name not in by_name:
                     raise DamagedError(f"there is no tensor {name!r}, which the index names", path=file)
-                chosen.append(found[name])
+                chosen.append(by_name[name])
         self._accept(path, chosen, sources)
 
     def facts(self) -> dict[str, Any]:
@@ -88,28 +88,30 @@ def read_header(source: Source) -> tuple[list[Entry], Mapping[str, str]]:
 
 def _read_header(source: Source) -> tuple[list[Entry], Mapping[str, str]]:
     size = int.from_bytes(source.view(0, 8).tobytes(), "little")
-    if size > HEADER_MOST:
-        raise DamagedError(f"it promises a header of {size} bytes, and {HEADER_MOST} is the most", offset=0)
+    if size > MAX_HEADER_BYTES:
+        raise DamagedError(
+            f"it promises a header of {size} bytes, and {MAX_HEADER_BYTES} is the most", offset=0
+        )
     text = source.view(8, size).tobytes()
     if text[:1] != b"{":
         raise DamagedError("the header is no JSON object", offset=8)
     try:
-        found = json.loads(text.decode(), object_pairs_hook=_unique)
+        header = json.loads(text.decode(), object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
         raise DamagedError(f"the header is damaged: {error}", offset=8) from None
-    metadata = found.pop(METADATA, {})
+    metadata = header.pop(METADATA, {})
     if metadata is None:
         metadata = {}
     if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
         raise DamagedError("the metadata is not text by name", offset=8)
     first = 8 + size
-    entries = [_entry(source.path, name, said, first) for name, said in found.items()]
+    entries = [_entry(source.path, name, description, first) for name, description in header.items()]
     offset = first
-    for entry in sorted(entries, key=lambda one: (one.where[1], one.where[2])):  # type: ignore[index]
+    for entry in sorted(entries, key=lambda entry: (entry.where[1], entry.where[2])):  # type: ignore[index]
         assert isinstance(entry.where, tuple)
         if entry.where[1] != offset:
-            what = "overlap" if entry.where[1] < offset else "leave a gap"
-            raise DamagedError(f"the tensors {what} before {entry.name!r}", offset=offset)
+            fault = "overlap" if entry.where[1] < offset else "leave a gap"
+            raise DamagedError(f"the tensors {fault} before {entry.name!r}", offset=offset)
         offset += entry.where[2]
     if offset != source.size:
         raise DamagedError(f"the tensors end here, and the file at {source.size}", offset=offset)
@@ -123,16 +125,18 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return result
 
 
-def _entry(file: str, name: str, said: Any, first: int) -> Entry:
+def _entry(file: str, name: str, description: Any, first: int) -> Entry:
     try:
-        dtype, shape, (start, end) = said["dtype"], said["shape"], said["data_offsets"]
+        dtype, shape, (start, end) = description["dtype"], description["shape"], description["data_offsets"]
         good = isinstance(shape, list) and all(
             type(size) is int and size >= 0 for size in (*shape, start, end)
         )
     except (TypeError, KeyError, ValueError):
         good = False
     if not good or not isinstance(dtype, str) or end < start:
-        raise DamagedError(f"the header does not say where {name[:200]!r} is: {str(said)[:200]}", offset=8)
+        raise DamagedError(
+            f"the header does not say where {name[:200]!r} is: {str(description)[:200]}", offset=8
+        )
     if dtype not in DTYPES:
         raise SchemaError(f"tensor {name[:200]!r} has the dtype {dtype[:40]!r}, which is not known here")
     if math.prod(shape) * BITS[DTYPES[dtype]] % 8:
@@ -144,6 +148,7 @@ class SafetensorsWriter(TensorWriter):
     """Writes one .safetensors file. ``metadata``: text by name, for the header."""
 
     dtypes = tuple(NAMES)
+    max_header_bytes: ClassVar[int] = MAX_HEADER_BYTES
     elsewhere: ClassVar[str] = "npz and pytorch hold other dtypes"
 
     def __init__(
@@ -155,7 +160,7 @@ class SafetensorsWriter(TensorWriter):
         metadata: Mapping[str, str] | None = None,
     ) -> None:
         self._metadata = dict(metadata or {})
-        if not all(isinstance(one, str) for pair in self._metadata.items() for one in pair):
+        if not all(isinstance(text, str) for pair in self._metadata.items() for text in pair):
             raise OptionError("metadata is text by name", path=path)
         super().__init__(path, schema, options)
 
@@ -167,7 +172,7 @@ class SafetensorsWriter(TensorWriter):
 
     def _finish(self) -> str:
         # Wide values first: then everything is aligned, though there are no gaps.
-        order = sorted(self.entries, key=lambda one: -BITS[one.dtype])
+        order = sorted(self.entries, key=lambda entry: -BITS[entry.dtype])
         starts, offset = {}, 0
         for entry in order:
             starts[entry.name] = offset
@@ -182,16 +187,17 @@ class SafetensorsWriter(TensorWriter):
             }
         text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
         text += b" " * (-len(text) % 8)
-        if len(text) > HEADER_MOST:
+        if len(text) > self.max_header_bytes:
             raise SchemaError(
-                f"the header would have {len(text)} bytes, and {HEADER_MOST} is the most", path=self.path
+                f"the header would have {len(text)} bytes, and {self.max_header_bytes} is the most",
+                path=self.path,
             )
         out = self.partial.spool("safetensors")
         out.resize(0)
         out.write(len(text).to_bytes(8, "little") + text)
         for entry in order:
-            for done in range(0, entry.size, COPY_STEP):
-                out.write(self._data.read_at(min(COPY_STEP, entry.size - done), entry.start + done))
+            for done in range(0, entry.size, COPIED_BYTES):
+                out.write(self._data.read_at(min(COPIED_BYTES, entry.size - done), entry.start + done))
         return "safetensors"
 
 
@@ -201,7 +207,7 @@ def sniff(probe: Probe) -> bool:
     if probe.path.endswith(INDEX):
         return head.lstrip()[:1] == b"{"
     size = int.from_bytes(head[:8], "little")
-    return 2 <= size <= min(HEADER_MOST, probe.size - 8) and OBJECT.match(head, 8) is not None
+    return 2 <= size <= min(MAX_HEADER_BYTES, probe.size - 8) and OBJECT.match(head, 8) is not None
 
 
 FORMAT = Format(

@@ -71,9 +71,9 @@ class Pages(ChunkedArray):
         if bad is not None:
             raise DamagedError(f"tile {bad} lies outside of the file", offset=int(self._starts[bad]))
         limits.check("a tile", math.prod(self.chunks) * self.dtype.itemsize, int(self._sizes.max(initial=0)))
-        whole = first.bitspersample == 8 * first.dtype.itemsize and first.dtype.kind != "b"
+        bytewise = first.bitspersample == 8 * first.dtype.itemsize and first.dtype.kind != "b"
         # Then the bytes are the values.
-        self._plain = first.compression == NONE and first.predictor == 1 and first.fillorder == 1 and whole
+        self._plain = first.compression == NONE and first.predictor == 1 and first.fillorder == 1 and bytewise
         self._dtype = first.dtype.newbyteorder(order)
 
     def _number(self, index: Index) -> int:
@@ -87,12 +87,12 @@ class Pages(ChunkedArray):
         number = self._number(index)
         if self._plain and isinstance(self._source, MappedSource):
             return self._load(number, index)
-        return self._cache.get(number, lambda: self._load(number, index), lambda found: int(found.nbytes))
+        return self._cache.get(number, lambda: self._load(number, index), lambda array: int(array.nbytes))
 
     def _load(self, number: int, index: Index) -> npt.NDArray[Any]:
         start, size = int(self._starts[number]), int(self._sizes[number])
         inside = zip(index, self.chunks, self.shape, strict=True)
-        shape = [min(chunk, most - at * chunk) for at, chunk, most in inside]
+        shape = [min(chunk, axis_size - position * chunk) for position, chunk, axis_size in inside]
         if self._page.is_tiled:
             shape = list(self.chunks)
         if not size:
@@ -198,12 +198,12 @@ class TiffReader(Reader):
 
     def facts(self) -> dict[str, Any]:
         page = self._whole._page
-        found: dict[str, Any] = {
+        facts: dict[str, Any] = {
             "pages": self._pages,
             "tiles" if page.is_tiled else "strips": "×".join(map(str, page.chunks)),
             "compression": NAMES.get(int(page.compression), str(page.compression)),
         }
-        return found | ({"pages left out": self._left_out} if self._left_out else {})
+        return facts | ({"pages left out": self._left_out} if self._left_out else {})
 
     def close(self) -> None:
         self._whole._cache.clear()
@@ -212,8 +212,8 @@ class TiffReader(Reader):
 
 def _alike(file: Any, chosen: int | None) -> tuple[list[Any], int]:
     """The first page and those like it that follow; and how many others there are."""
-    found: list[Any] = []
-    others = 0
+    pages: list[Any] = []
+    different = 0
     seen: set[int] = set()
     for number in itertools.count():
         try:
@@ -223,16 +223,16 @@ def _alike(file: Any, chosen: int | None) -> tuple[list[Any], int]:
         if page.offset in seen or number == tiff.MAX_PAGES:
             raise DamagedError("its pages have no end", offset=page.offset)
         seen.add(page.offset)
-        if not found and number == (chosen or 0):
+        if not pages and number == (chosen or 0):
             _check(page)
-            found.append(page)
-        elif chosen is None and not others and _kind(page) == _kind(found[0]):
-            found.append(page)
+            pages.append(page)
+        elif chosen is None and not different and _kind(page) == _kind(pages[0]):
+            pages.append(page)
         else:
-            others += 1
-    if not found:
-        raise OptionError(f"there is no page {chosen}; there are {others}")
-    return found, others
+            different += 1
+    if not pages:
+        raise OptionError(f"there is no page {chosen}; there are {different}")
+    return pages, different
 
 
 def _kind(page: Any) -> tuple[Any, ...]:

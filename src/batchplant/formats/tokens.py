@@ -40,9 +40,9 @@ from .base.capabilities import Capabilities
 from .base.format import Format, Probe
 from .base.tokens import TOKENS, TokenWriter, check_runs, checked_dtype
 
-NOTE = "{name}.tokens.json"
+NOTE_NAME = "{name}.tokens.json"
 DTYPES = ("uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64")
-STEP = 64 << 20
+SCANNED_BYTES = 64 << 20
 
 
 class TokensReader(Reader):
@@ -72,8 +72,8 @@ class TokensReader(Reader):
         try:
             self._start = self._open_header(dtype)
             if length is None and eos is None:
-                found = _note_beside(path)
-                length, eos, self.noted = found.get("length"), found.get("eos"), found.get("tokens")
+                note = _note_beside(path)
+                length, eos, self.noted = note.get("length"), note.get("eos"), note.get("tokens")
             if (length is None) == (eos is None):
                 raise OptionError(
                     "say where a sample ends: length=1024 (--option length=1024) for rows of so many tokens, "
@@ -123,32 +123,34 @@ class TokensReader(Reader):
         limits = np.iinfo(self.dtype)
         if not limits.min <= self.eos <= limits.max:
             raise OptionError(f"eos is a token, and {self.eos} is no {self.dtype.name}")
-        found = indexes.load(self._source, "tokens", self._scan, mode=mode, check=self._fits, grow=self._scan)
-        self._ends = found.arrays["ends"]
+        loaded = indexes.load(
+            self._source, "tokens", self._scan, mode=mode, check=self._fits, grow=self._scan
+        )
+        self._ends = loaded.arrays["ends"]
         last = int(self._ends[-1]) + 1 if len(self._ends) else 0
         self.length = len(self._ends) + (last < self.tokens)
 
     def _scan(
-        self, source: Source, report: indexes.Report, known: indexes.Index | None = None, offset: int = 0
+        self, source: Source, report: indexes.Report, before: indexes.Index | None = None, offset: int = 0
     ) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
         """Locate the ends of all documents; ``known``: those up to byte ``at``, from an earlier scan."""
-        found = [np.empty(0, dtype=np.int64) if known is None else known.arrays["ends"]]
+        ends = [np.empty(0, dtype=np.int64) if before is None else before.arrays["ends"]]
         width = self.dtype.itemsize
-        step = (STEP if isinstance(source, MappedSource) else RANGE_MOST) // width
-        first = len(range(self._start, offset, width)) if known is not None else 0
+        step = (SCANNED_BYTES if isinstance(source, MappedSource) else RANGE_MOST) // width
+        first = len(range(self._start, offset, width)) if before is not None else 0
         while first < self.tokens:
             count = min(step, self.tokens - first)
-            some = source.array(self.dtype, self._start + first * width, count)
-            found.append(np.flatnonzero(some == self.eos) + first)
+            tokens = source.array(self.dtype, self._start + first * width, count)
+            ends.append(np.flatnonzero(tokens == self.eos) + first)
             first += count
             report(self._start + first * width)
         facts = {"eos": self.eos, "dtype": self.dtype.name, "start": self._start}
-        return {"ends": np.concatenate(found)}, facts
+        return {"ends": np.concatenate(ends)}, facts
 
-    def _fits(self, found: indexes.Index) -> bool:
+    def _fits(self, loaded: indexes.Index) -> bool:
         """True if an index is one of these documents."""
-        facts = (found.facts.get(name) for name in ("eos", "dtype", "start"))
-        return tuple(facts) == (self.eos, self.dtype.name, self._start) and found.has(ends="i8")
+        facts = (loaded.facts.get(name) for name in ("eos", "dtype", "start"))
+        return tuple(facts) == (self.eos, self.dtype.name, self._start) and loaded.has(ends="i8")
 
     def _runs(self, indices: I64) -> tuple[I64, I64]:
         width = self.dtype.itemsize
@@ -156,9 +158,9 @@ class TokensReader(Reader):
             starts = indices * self._row
             counts = np.minimum(self.tokens - starts, self._row)
         else:
-            whole = len(self._ends)
+            documents = len(self._ends)
             starts, ends = np.zeros(len(indices), dtype=np.int64), np.full(len(indices), self.tokens)
-            later, ended = indices > 0, indices < whole
+            later, ended = indices > 0, indices < documents
             starts[later] = self._ends[indices[later] - 1] + 1
             ends[ended] = self._ends[indices[ended]] + self._keep
             counts = ends - starts
@@ -169,11 +171,11 @@ class TokensReader(Reader):
     def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
         if not fields:
             return Columns()
-        found: Any = self._source.gather(*self._runs(indices))
+        tokens: Any = self._source.gather(*self._runs(indices))
         cell = self.schema[TOKENS].cell
         if cell is not None:
-            found = found.data.view(self.dtype).reshape(-1, *cell[1])
-        return Columns({TOKENS: found})
+            tokens = tokens.data.view(self.dtype).reshape(-1, *cell[1])
+        return Columns({TOKENS: tokens})
 
     def _spans(self, field: str, indices: I64) -> Spans | None:
         return Spans([self._source], *self._runs(indices))
@@ -184,8 +186,8 @@ class TokensReader(Reader):
             yield Problem(f"it has {self.tokens} tokens, and {self.noted} were written", self.path)
 
     def facts(self) -> dict[str, Any]:
-        how = {"length": self._row} if self._row is not None else {"eos": self.eos}
-        return {"dtype": self.dtype.name, "tokens": self.tokens, **how}
+        grouping = {"length": self._row} if self._row is not None else {"eos": self.eos}
+        return {"dtype": self.dtype.name, "tokens": self.tokens, **grouping}
 
     def close(self) -> None:
         self._source.close()
@@ -193,25 +195,25 @@ class TokensReader(Reader):
 
 def _note_beside(path: str) -> dict[str, Any]:
     """Read our metadata beside a file; empty if there are none."""
-    place = beside(path, NOTE)
-    data = read_beside(place)
+    note_path = beside(path, NOTE_NAME)
+    data = read_beside(note_path)
     if data is None:
         return {}
     try:
-        found = parse_object(data)
-        numbers = {name: found[name] for name in ("length", "eos", "tokens") if found.get(name) is not None}
-        if not all(type(number) is int for number in numbers.values()) or type(found["dtype"]) is not str:
+        note = parse_object(data)
+        numbers = {name: note[name] for name in ("length", "eos", "tokens") if note.get(name) is not None}
+        if not all(type(number) is int for number in numbers.values()) or type(note["dtype"]) is not str:
             raise ValueError("dtype is a name, the others are numbers")
-        return {"dtype": found["dtype"], **numbers}
+        return {"dtype": note["dtype"], **numbers}
     except NOTE_ERRORS as error:
-        raise DamagedError(f"the note about the tokens is damaged: {error}", path=place) from None
+        raise DamagedError(f"the note about the tokens is damaged: {error}", path=note_path) from None
 
 
 class TokensWriter(TokenWriter):
     """Writes flat files of tokens, .npy by that suffix. ``eos``: the token that ends each document, which no
     document may have inside; rows of one length need none. ``dtype``: as what tokens are stored."""
 
-    side_cars: ClassVar[tuple[str, ...]] = (NOTE,)
+    side_cars: ClassVar[tuple[str, ...]] = (NOTE_NAME,)
     appends: ClassVar[bool] = True
     reading: ClassVar[tuple[str, ...]] = ("dtype", "eos")
 
@@ -293,8 +295,8 @@ class TokensWriter(TokenWriter):
             (self.base.tokens, 0) if isinstance(self.base, TokensReader) else (0, len(self._header(0)))
         )
         tokens = old + (self._file.size - start) // self._stored.itemsize
-        how = {"length": self._row} if self._eos is None else {"eos": self._eos}
-        message = {"dtype": self._stored.name, **how, "tokens": tokens}
+        grouping = {"length": self._row} if self._eos is None else {"eos": self._eos}
+        message = {"dtype": self._stored.name, **grouping, "tokens": tokens}
         note = self.partial.spool("note")
         note.resize(0)
         note.write(json.dumps(message).encode())
@@ -307,7 +309,7 @@ class TokensWriter(TokenWriter):
         return "tokens"
 
     def _beside(self) -> list[tuple[str, str]]:
-        return [("note", NOTE)]
+        return [("note", NOTE_NAME)]
 
     def _changes(self, name: str) -> tuple[list[Patch], list[tuple[str, str]]]:
         patches, moves = super()._changes(name)
@@ -316,7 +318,7 @@ class TokensWriter(TokenWriter):
 
 def sniff(probe: Probe) -> bool:
     """Nothing in a file tells; what we wrote beside a .bin does."""
-    return not probe.folder and probe.path.endswith(".bin") and tree.is_file(beside(probe.path, NOTE))
+    return not probe.folder and probe.path.endswith(".bin") and tree.is_file(beside(probe.path, NOTE_NAME))
 
 
 FORMAT = Format(

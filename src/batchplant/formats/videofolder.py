@@ -39,9 +39,9 @@ class VideoFolderReader(FolderReader):
                 continue
         return Video(
             shared(encodings) or None,
-            fps=shared(one.fps for one in facts),
-            width=shared(one.width for one in facts),
-            height=shared(one.height for one in facts),
+            fps=shared(fact.fps for fact in facts),
+            width=shared(fact.width for fact in facts),
+            height=shared(fact.height for fact in facts),
         )
 
 

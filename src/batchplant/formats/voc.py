@@ -51,7 +51,7 @@ DEEPEST, LONGEST = 16, 1 << 20
 # How JSON that is no text stands in XML: <score type="json">0.5</score>.
 TYPE, JSON = "type", "json"
 # Keys that are no names of elements.
-OTHERS = "batchplant"
+EXTRA_TAG = "batchplant"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _PLAIN = re.compile(r"[^\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff\r]*")
 KNOWN = frozenset({"filename", "object"})
@@ -64,23 +64,23 @@ FLAGS = ("difficult", "truncated", "occluded")
 class Thing:
     """An object: the text of its elements, its box as the file has it, and other elements as JSON."""
 
-    told: dict[str, str]
+    tags: dict[str, str]
     box: tuple[float, float, float, float]
     extra: dict[str, Any]
 
 
 @dataclasses.dataclass
 class Annotation:
-    """``told``: filename, width, height and the like; ``extra``: all elements besides objects, as JSON."""
+    """``tags``: filename, width, height and the like; ``extra``: all elements besides objects, as JSON."""
 
-    told: dict[str, str]
+    tags: dict[str, str]
     things: list[Thing]
     extra: dict[str, Any]
 
 
 class _Reading:
     def __init__(self) -> None:
-        self.told: dict[str, str] = {}
+        self.tags: dict[str, str] = {}
         self.things: list[Thing] = []
         self._stack: list[str] = []
         self._text: list[str] = []
@@ -116,9 +116,9 @@ class _Reading:
         if self._inside and below != ["object"]:
             _add(self._inside[-1], name, _element(inside, text))
         if len(below) == 1 and below != ["object"]:
-            self.told[below[0]] = text
+            self.tags[below[0]] = text
         elif len(below) == 2 and below[0] == "size":
-            self.told[below[1]] = text
+            self.tags[below[1]] = text
         elif below[:1] == ["object"] and len(below) == 2:
             self._object[below[1]] = text
         elif below[:2] == ["object", "bndbox"] and len(below) == 3:
@@ -140,12 +140,12 @@ class _Reading:
 def parse(data: bytes) -> Annotation:
     reading = _Reading()
     reading.parser.feed(data, True)
-    return Annotation(reading.told, reading.things, reading.extra)
+    return Annotation(reading.tags, reading.things, reading.extra)
 
 
 def _add(inside: dict[str, Any], name: str, value: Any) -> None:
     """Put an element into the one around it; several of one name are a list."""
-    if name == OTHERS and isinstance(value, dict):
+    if name == EXTRA_TAG and isinstance(value, dict):
         inside.update(value)
     elif name not in inside:
         inside[name] = value
@@ -169,8 +169,8 @@ def _element(inside: dict[str, Any], text: str) -> Any:
     return inside or text
 
 
-def _without(inside: dict[str, Any], known: frozenset[str]) -> dict[str, Any]:
-    return {key: value for key, value in inside.items() if key not in known}
+def _without(inside: dict[str, Any], keys: frozenset[str]) -> dict[str, Any]:
+    return {key: value for key, value in inside.items() if key not in keys}
 
 
 def write(file: str, size: tuple[int, int], extra: dict[str, Any], things: list[dict[str, Any]]) -> str:
@@ -179,9 +179,9 @@ def write(file: str, size: tuple[int, int], extra: dict[str, Any], things: list[
     ``extra``: other elements, which come first. Each thing has its elements in order, the sides of its box
     among them.
     """
-    known = {"width": size[0], "height": size[1], "depth": 3}
+    size_tags = {"width": size[0], "height": size[1], "depth": 3}
     sides = extra.get("size")
-    sides = {**known, **(sides if isinstance(sides, dict) else {})}
+    sides = {**size_tags, **(sides if isinstance(sides, dict) else {})}
     head = {"filename": file, **_without(extra, KNOWN | {"size", "segmented"})}
     lines = [
         "<annotation>",
@@ -197,23 +197,23 @@ def write(file: str, size: tuple[int, int], extra: dict[str, Any], things: list[
 
 def _lines(values: dict[str, Any], depth: int) -> Iterator[str]:
     """Elements, each with what is in it; what XML cannot say is JSON."""
-    others = {key: value for key, value in values.items() if not _NAME.fullmatch(key)}
+    unnameable = {key: value for key, value in values.items() if not _NAME.fullmatch(key)}
     space = "\t" * depth
     for key, value in values.items():
-        if key in others:
+        if key in unnameable:
             continue
         several = isinstance(value, list) and len(value) > 1 and all(isinstance(v, str | dict) for v in value)
-        for one in value if several else [value]:
-            if isinstance(one, str) and one == one.strip() and _PLAIN.fullmatch(one):
-                yield f"{space}<{key}>{escape(one)}</{key}>"
-            elif isinstance(one, dict) and one and depth < DEEPEST - 2 and not _has_marks(one):
+        for element in value if several else [value]:
+            if isinstance(element, str) and element == element.strip() and _PLAIN.fullmatch(element):
+                yield f"{space}<{key}>{escape(element)}</{key}>"
+            elif isinstance(element, dict) and element and depth < DEEPEST - 2 and not _has_marks(element):
                 yield f"{space}<{key}>"
-                yield from _lines(one, depth + 1)
+                yield from _lines(element, depth + 1)
                 yield f"{space}</{key}>"
             else:
-                yield f'{space}<{key} {TYPE}="{JSON}">{escape(json.dumps(one))}</{key}>'
-    if others:
-        yield f'{space}<{OTHERS} {TYPE}="{JSON}">{escape(json.dumps(others))}</{OTHERS}>'
+                yield f'{space}<{key} {TYPE}="{JSON}">{escape(json.dumps(element))}</{key}>'
+    if unnameable:
+        yield f'{space}<{EXTRA_TAG} {TYPE}="{JSON}">{escape(json.dumps(unnameable))}</{EXTRA_TAG}>'
 
 
 def _has_marks(values: dict[str, Any]) -> bool:
@@ -228,8 +228,8 @@ _CLASS_LIST = re.compile(r"\s+(-1|0|1)$")
 ANNOTATIONS, IMAGES, SETS = "Annotations", "JPEGImages", "ImageSets"
 MASKS = {"mask": "SegmentationClass", "instances": "SegmentationObject"}
 # Files that are read at once.
-ROWS = 1024
-MOST_PROBLEMS = 100
+FILES_PER_BATCH = 1024
+MAX_PROBLEMS = 100
 # A longer side is a mistake in the file.
 LONGEST_SIDE_PIXELS = 1 << 31
 # The list of all images, in the order in which our writer got them.
@@ -286,27 +286,29 @@ class VocReader(DetectionReader):
                 listed = self._listed(lists[0], set(stems)) if lists else stems
                 stems = listed if set(listed) == set(stems) and len(listed) == len(stems) else stems
             files = [images.get(stem, f"{folders[1]}/{stem}.jpg") for stem in stems]
-            known = set(stems)
+            annotated = set(stems)
             self._alone = (
-                sorted(name for stem, name in images.items() if stem not in known) if split is None else []
+                sorted(name for stem, name in images.items() if stem not in annotated)
+                if split is None
+                else []
             )
-            others: dict[str, Any] = {}
+            optional: dict[str, Any] = {}
             for field, folder in MASKS.items() if masks else ():
-                there = {_stem(name): name for name in every if _in(name, folder)}
-                if any(stem in there for stem in stems):
-                    others[field] = below, [there.get(stem) for stem in stems]
-            self._set_images(below, files, **others)
+                masks_by_stem = {_stem(name): name for name in every if _in(name, folder)}
+                if any(stem in masks_by_stem for stem in stems):
+                    optional[field] = below, [masks_by_stem.get(stem) for stem in stems]
+            self._set_images(below, files, **optional)
             shown = [name.partition("/")[2] for name in files]
             self._columns["file_name"] = Ragged.from_cells([os.fsencode(name) for name in shown])
             sets = {} if split is not None else self._sets(stems)
-            self._set_fields([f"{folders[0]}/{stem}.xml" for stem in stems], classes, list(others), sets)
+            self._set_fields([f"{folders[0]}/{stem}.xml" for stem in stems], classes, list(optional), sets)
         except BatchplantError as error:
             below.close()
             raise error.at(path=path) from None
         except OSError as error:
             raise DamagedError(f"{error.filename}: {error.strerror}", path=path) from None
 
-    def _listed(self, split: str, there: set[str]) -> list[str]:
+    def _listed(self, split: str, known_stems: set[str]) -> list[str]:
         """The images of a list of a split."""
         if not is_plain(split):
             raise OptionError(f"a split is the name of a list, such as train, not {split!r}")
@@ -316,14 +318,14 @@ class VocReader(DetectionReader):
                 continue
             # Lists of one class have a second column: whether it is in the image.
             named = [line.strip() for line in read_text(path).splitlines() if line.strip()]
-            stems = [line if line in there else _CLASS_LIST.sub("", line) for line in named]
+            stems = [line if line in known_stems else _CLASS_LIST.sub("", line) for line in named]
             for number, stem in enumerate(stems, 1):
-                if not is_below(stem) or stem not in there:
+                if not is_below(stem) or stem not in known_stems:
                     raise DamagedError(f"line {number}: there is no annotation of {stem!r}", path=path)
             return stems
         main = [name[:-4] for name in tree.names(join(self.path, SETS, "Main")) if name.endswith(".txt")]
-        some = [name for name in main if "_" not in name] or main
-        raise OptionError(f"there is no split {split!r}; there are {', '.join(some[:8]) or 'none'}")
+        candidates = [name for name in main if "_" not in name] or main
+        raise OptionError(f"there is no split {split!r}; there are {', '.join(candidates[:8]) or 'none'}")
 
     def _sets(self, stems: list[str]) -> dict[str, Field]:
         """The field that says which lists name an image, where there are lists that tell them apart.
@@ -331,47 +333,53 @@ class VocReader(DetectionReader):
         ``split``, where the lists of ImageSets/Main share the images out, else ``sets``.
         """
         lists: dict[str, list[str]] = {}
-        there = set(stems)
+        known_stems = set(stems)
         folder = join(self.path, SETS)
         for name in sorted(tree.names(folder)) if tree.is_folder(folder) else ():
             for file in sorted(tree.names(join(folder, name))) if tree.is_folder(join(folder, name)) else ():
-                found = self._named(join(folder, name, file), there) if file.endswith(".txt") else None
-                if found is not None:
-                    lists[f"{name.rstrip('/')}/{file[:-4]}"] = found
+                members_of_list = (
+                    self._named(join(folder, name, file), known_stems) if file.endswith(".txt") else None
+                )
+                if members_of_list is not None:
+                    lists[f"{name.rstrip('/')}/{file[:-4]}"] = members_of_list
         if read_note(self.path) is not None:
             lists.pop(f"{MAIN}{ORDER[0]}", None)
-        if set(lists.get(f"{MAIN}{ALL}", ())) == there:
+        if set(lists.get(f"{MAIN}{ALL}", ())) == known_stems:
             del lists[f"{MAIN}{ALL}"]
         if not lists:
             return {}
         usual = ("train", "val", "test")
-        shares = sorted(lists, key=lambda name: ([name != MAIN + one for one in usual], name))
+        shares = sorted(lists, key=lambda name: ([name != MAIN + split for split in usual], name))
         named = [stem for name in shares for stem in lists[name]]
-        if len(named) == len(stems) and set(named) == there and all(name.startswith(MAIN) for name in lists):
-            place = {stem: number for number, name in enumerate(shares) for stem in lists[name]}
-            self._columns["split"] = np.array([place[stem] for stem in stems], dtype=np.int64)
+        if (
+            len(named) == len(stems)
+            and set(named) == known_stems
+            and all(name.startswith(MAIN) for name in lists)
+        ):
+            share_of = {stem: number for number, name in enumerate(shares) for stem in lists[name]}
+            self._columns["split"] = np.array([share_of[stem] for stem in stems], dtype=np.int64)
             return {"split": Int(names=tuple(name.removeprefix(MAIN) for name in shares))}
-        members = {name: set(found) for name, found in lists.items()}
-        cells = [[name for name, found in members.items() if stem in found] for stem in stems]
-        self._columns["sets"] = Ragged.from_cells([json_text(one) for one in cells])
+        members = {name: set(listed) for name, listed in lists.items()}
+        cells = [[name for name, listed in members.items() if stem in listed] for stem in stems]
+        self._columns["sets"] = Ragged.from_cells([json_text(names) for names in cells])
         return {"sets": List(Text())}
 
     @staticmethod
-    def _named(path: str, there: set[str]) -> list[str] | None:
+    def _named(path: str, stems: set[str]) -> list[str] | None:
         """The images of a list; None where it is one of a class, or names what is not there."""
         try:
             lines = [line.strip() for line in read_text(path).splitlines() if line.strip()]
         except BatchplantError:
             return None
-        return lines if there.issuperset(lines) and len(set(lines)) == len(lines) else None
+        return lines if stems.issuperset(lines) and len(set(lines)) == len(lines) else None
 
     def _set_fields(
         self, files: list[str], classes: Sequence[str] | None, masks: list[str], sets: dict[str, Field]
     ) -> None:
-        found = list(self._parsed(files))
-        things = [thing for one in found for thing in one.things]
-        counts = np.array([len(one.things) for one in found], dtype=np.int64)
-        names = [thing.told.get("name", "") for thing in things]
+        annotations = list(self._parsed(files))
+        things = [thing for annotation in annotations for thing in annotation.things]
+        counts = np.array([len(annotation.things) for annotation in annotations], dtype=np.int64)
+        names = [thing.tags.get("name", "") for thing in things]
         if classes is None:
             classes = read_classes(self.path)
         if classes is None:
@@ -388,7 +396,7 @@ class VocReader(DetectionReader):
         with np.errstate(over="ignore"):
             boxes = boxes if wide else boxes.astype(np.float32) if noted else narrowed(boxes)
         self._class_of = names
-        columns, has = self._columns, {key for thing in things for key in thing.told}
+        columns, has = self._columns, {key for thing in things for key in thing.tags}
         has |= set(noted)
         fields: dict[str, Field] = {"image": self._look(), "file_name": Text(), **sets}
         fields["boxes"] = boxes_field("xyxy", ["labels", *FLAGS])
@@ -398,26 +406,31 @@ class VocReader(DetectionReader):
         for flag in FLAGS:
             if flag != "occluded" or flag in has:
                 values = [
-                    thing.told.get(flag, "0").strip().lower() in ("1", "true", "yes") for thing in things
+                    thing.tags.get(flag, "0").strip().lower() in ("1", "true", "yes") for thing in things
                 ]
                 fields[flag] = Tensor("bool", (None,))
                 columns[flag] = ragged(np.array(values, dtype=np.bool_), counts)
         fields["boxes"] = boxes_field("xyxy", fields, dtype=boxes.dtype.name)
         if "pose" in has:
             fields["pose"] = List(Text())
-            poses = [[thing.told.get("pose", "Unspecified") for thing in one.things] for one in found]
+            poses = [
+                [thing.tags.get("pose", "Unspecified") for thing in annotation.things]
+                for annotation in annotations
+            ]
             columns["pose"] = Ragged.from_cells([json_text(part) for part in poses])
         for field in masks:
             fields[field] = self._look(field, mask=True)
-        extras = [self._extra(one, row) for row, one in enumerate(found)]
+        extras = [self._extra(annotation, row) for row, annotation in enumerate(annotations)]
         if any(extras) or "image_extra" in noted:
             fields["image_extra"] = Json()
-            columns["image_extra"] = Ragged.from_cells([json_text(one) for one in extras])
+            columns["image_extra"] = Ragged.from_cells([json_text(extra) for extra in extras])
         if any(thing.extra for thing in things) or "object_extra" in noted:
             fields["object_extra"] = Json()
-            cells = [json_text([thing.extra for thing in one.things]) for one in found]
+            cells = [json_text([thing.extra for thing in annotation.things]) for annotation in annotations]
             columns["object_extra"] = Ragged.from_cells(cells)
-        self._sizes = np.array([_size(one) for one in found], dtype=np.int64).reshape(-1, 2)
+        self._sizes = np.array([_size(annotation) for annotation in annotations], dtype=np.int64).reshape(
+            -1, 2
+        )
         self.schema = self._chosen(fields)
 
     def _extra(self, annotation: Annotation, row: int) -> dict[str, Any]:
@@ -430,17 +443,17 @@ class VocReader(DetectionReader):
         extra = {key: value for key, value in annotation.extra.items() if usual.get(key, ...) != value}
         size = extra.pop("size", None)
         if isinstance(size, dict):
-            rest = {key: side for key, side in size.items() if key not in ("width", "height")}
-            if rest not in ({}, {"depth": "3"}):
-                extra["size"] = rest
+            size_tags = {key: side for key, side in size.items() if key not in ("width", "height")}
+            if size_tags not in ({}, {"depth": "3"}):
+                extra["size"] = size_tags
         return extra
 
     def _parsed(self, files: list[str]) -> Iterator[Annotation]:
         below = self._images["image"].below
-        for start in range(0, len(files), ROWS):
-            some = files[start : start + ROWS]
+        for start in range(0, len(files), FILES_PER_BATCH):
+            batch = files[start : start + FILES_PER_BATCH]
             try:
-                cells = below.read(some)
+                cells = below.read(batch)
             except BatchplantError as error:
                 error.sample = None if error.sample is None else start + error.sample
                 raise
@@ -448,7 +461,7 @@ class VocReader(DetectionReader):
                 try:
                     yield parse(bytes(cell if cell is not None else b""))
                 except BatchplantError as error:
-                    raise error.at(path=below.path(some[row]), sample=start + row) from None
+                    raise error.at(path=below.path(batch[row]), sample=start + row) from None
 
     def facts(self) -> dict[str, Any]:
         return {"objects": len(self._class_of)}
@@ -458,7 +471,7 @@ class VocReader(DetectionReader):
 
     def _verify(self) -> Iterator[Problem]:
         yield from super()._verify()
-        for name in self._alone[:MOST_PROBLEMS]:
+        for name in self._alone[:MAX_PROBLEMS]:
             yield Problem(f"{name} has no annotation", self.path)
 
 
@@ -473,7 +486,7 @@ def _stem(name: str) -> str:
 def _size(annotation: Annotation) -> tuple[int, int]:
     """Width and height; 0 where the file does not tell."""
     try:
-        sides = [float(annotation.told.get(side, 0)) for side in ("width", "height")]
+        sides = [float(annotation.tags.get(side, 0)) for side in ("width", "height")]
     except ValueError:
         return 0, 0
     width, height = (int(side) if 0 <= side <= LONGEST_SIDE_PIXELS else 0 for side in sides)
@@ -535,19 +548,19 @@ class VocWriter(DetectionWriter):
 
     def _thing(self, values: dict[str, Any], row: int) -> dict[str, Any]:
         label = int(values["labels"][row])
-        found: dict[str, Any] = {"name": self.classes[label] if self.classes else str(label)}
-        found["pose"] = values["pose"][row] if "pose" in values else "Unspecified"
+        thing: dict[str, Any] = {"name": self.classes[label] if self.classes else str(label)}
+        thing["pose"] = values["pose"][row] if "pose" in values else "Unspecified"
         for flag in FLAGS:
             if flag != "occluded" or flag in values:
-                found[flag] = str(int(values[flag][row])) if flag in values else "0"
+                thing[flag] = str(int(values[flag][row])) if flag in values else "0"
         if "boxes" in values:
             left, top, right, bottom = (float(str(value)) for value in values["boxes"][row])
             box = (left + 1, top + 1, right, bottom)
         else:
             box = (0.0, 0.0, 0.0, 0.0)
         extra = values["object_extra"][row] if "object_extra" in values else {}
-        found |= {key: value for key, value in extra.items() if key not in found}
-        return found | dict(zip(SIDES, map(_number, box), strict=True))
+        thing |= {key: value for key, value in extra.items() if key not in thing}
+        return thing | dict(zip(SIDES, map(_number, box), strict=True))
 
     def _save_other(self, name: str, file: str, column: Any, row: int, number: int) -> str | None:
         cell = column[row]

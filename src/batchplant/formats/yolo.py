@@ -125,8 +125,10 @@ def objects_of(lines: Lines, points: tuple[int, int] | None) -> Objects:
     if len(wrong):
         row = int(wrong[0])
         number = row - int(np.searchsorted(owner, owner[row]))
-        wanted = f"{BOX} or {pose}" if points else f"{BOX}, or 7 and more (a class and an outline)"
-        raise DamagedError(f"object {number} has {sizes[row]} numbers, not {wanted}", sample=int(owner[row]))
+        expected = f"{BOX} or {pose}" if points else f"{BOX}, or 7 and more (a class and an outline)"
+        raise DamagedError(
+            f"object {number} has {sizes[row]} numbers, not {expected}", sample=int(owner[row])
+        )
     classes = values[firsts] if len(firsts) else np.empty(0)
     odd = np.flatnonzero((classes != np.floor(classes)) | (classes < 0) | (classes > 2**31))
     if len(odd):
@@ -140,9 +142,9 @@ def objects_of(lines: Lines, points: tuple[int, int] | None) -> Objects:
     keypoints = None
     if points:
         keypoints = np.zeros((len(sizes), *points), dtype=np.float32)
-        there = np.flatnonzero(sizes == pose)
-        found = values[firsts[there][:, None] + np.arange(BOX, pose)]
-        keypoints[there] = found.reshape(-1, *points).astype(np.float32)
+        poses = np.flatnonzero(sizes == pose)
+        pose_values = values[firsts[poses][:, None] + np.arange(BOX, pose)]
+        keypoints[poses] = pose_values.reshape(-1, *points).astype(np.float32)
     return Objects(classes.astype(np.int64), boxes.astype(np.float32), rings, keypoints)
 
 
@@ -155,14 +157,14 @@ def bounds(ring: Any) -> F64:
 
 def joined(rings: list[list[float]]) -> list[float]:
     """Rings as one, each hung onto those before it by a line there and back where both are nearest."""
-    whole = np.asarray(rings[0], dtype=np.float64).reshape(-1, 2)
+    outline = np.asarray(rings[0], dtype=np.float64).reshape(-1, 2)
     for ring in rings[1:]:
-        other = np.asarray(ring, dtype=np.float64).reshape(-1, 2)
-        apart = np.square(whole[:, None] - other[None]).sum(axis=2)
-        offset, to = (int(one) for one in np.unravel_index(int(np.argmin(apart)), apart.shape))
-        turned = np.roll(other, -to, axis=0)
-        whole = np.concatenate([whole[: offset + 1], turned, turned[:1], whole[offset:]])
-    result: list[float] = whole.reshape(-1).tolist()
+        ring_points = np.asarray(ring, dtype=np.float64).reshape(-1, 2)
+        apart = np.square(outline[:, None] - ring_points[None]).sum(axis=2)
+        offset, to = (int(index) for index in np.unravel_index(int(np.argmin(apart)), apart.shape))
+        turned = np.roll(ring_points, -to, axis=0)
+        outline = np.concatenate([outline[: offset + 1], turned, turned[:1], outline[offset:]])
+    result: list[float] = outline.reshape(-1).tolist()
     return result
 
 
@@ -171,7 +173,7 @@ def joined(rings: list[list[float]]) -> list[float]:
 
 SPLITS = ("train", "val", "valid", "test")
 # A longer file of YAML is none of YOLO's.
-MOST = 1 << 20
+MAX_YAML_BYTES = 1 << 20
 
 
 class Layout(NamedTuple):
@@ -184,15 +186,15 @@ class Layout(NamedTuple):
 
 def yaml_of(path: str) -> str | None:
     """The YAML file of a folder: data.yaml, or the only one."""
-    found = [name for name in tree.names(path) if name.endswith((".yaml", ".yml")) and name[0] != "."]
-    best = [name for name in ("data.yaml", "dataset.yaml", "data.yml") if name in found]
-    if best or len(found) == 1:
-        return [*best, *found][0]
-    return _with_names(path, found)
+    candidates = [name for name in tree.names(path) if name.endswith((".yaml", ".yml")) and name[0] != "."]
+    best = [name for name in ("data.yaml", "dataset.yaml", "data.yml") if name in candidates]
+    if best or len(candidates) == 1:
+        return [*best, *candidates][0]
+    return _with_names(path, candidates)
 
 
-def _with_names(path: str, found: list[str]) -> str | None:
-    fitting = [name for name in found if "names" in read_yaml(join(path, name))]
+def _with_names(path: str, candidates: list[str]) -> str | None:
+    fitting = [name for name in candidates if "names" in read_yaml(join(path, name))]
     if len(fitting) > 1:
         raise DamagedError(f"there are several files of YAML: open one of {', '.join(fitting)}", path=path)
     return fitting[0] if fitting else None
@@ -202,7 +204,7 @@ def read_yaml(path: str) -> dict[str, Any]:
     """Parse a YAML file that describes a dataset."""
     source = open_source(path)
     try:
-        text = source.view(0, min(source.size, MOST)).tobytes().decode("utf-8-sig")
+        text = source.view(0, min(source.size, MAX_YAML_BYTES)).tobytes().decode("utf-8-sig")
         return parse_yaml(text)
     except (ValueError, RecursionError) as error:
         raise DamagedError(f"it cannot be read: {error}", path=path) from None
@@ -212,32 +214,35 @@ def read_yaml(path: str) -> dict[str, Any]:
         source.close()
 
 
-def find(root: str, below: Files, told: dict[str, Any]) -> Layout:
+def find(root: str, below: Files, config: dict[str, Any]) -> Layout:
     """The images and the labels."""
     every = list(below.walk(lambda name: IMAGE_FILES.has(name) or name.endswith(".txt"), ".batchplant.json"))
     images = sorted(name for name in every if IMAGE_FILES.has(name))
     labels = {name for name in every if name.endswith(".txt")}
     splits: dict[str, list[str]] = {}
     folders: dict[str, str] = {}
-    for split in (one for one in SPLITS if told.get(one)):
-        places = told[split] if isinstance(told[split], list) else [told[split]]
-        found = [_resolved(root, str(told.get("path") or ""), str(one)) for one in places]
-        splits[split], folders[split] = [], found[0]
-        for place in found:
-            if place.endswith(".txt"):
-                splits[split] += _listed(join(root, place), place)
+    for split in (name for name in SPLITS if config.get(name)):
+        places = config[split] if isinstance(config[split], list) else [config[split]]
+        sources = [_resolved(root, str(config.get("path") or ""), str(folder)) for folder in places]
+        splits[split], folders[split] = [], sources[0]
+        for source in sources:
+            if source.endswith(".txt"):
+                splits[split] += _listed(join(root, source), source)
                 folders[split] = _above(splits[split], split)
             else:
-                prefix = f"{place}/" if place else ""
+                prefix = f"{source}/" if source else ""
                 splits[split] += [name for name in images if name.startswith(prefix)]
     if splits:
         return Layout(splits, folders, labels)
     inside = [name for name in images if name.startswith("images/")]
     tops = {name.split("/")[1] if name.count("/") > 1 else "" for name in inside}
     if tops and tops <= set(SPLITS):
-        names = [one for one in SPLITS if one in tops]
+        names = [split_name for split_name in SPLITS if split_name in tops]
         return Layout(
-            {one: [name for name in inside if name.startswith(f"images/{one}/")] for one in names},
+            {
+                split_name: [name for name in inside if name.startswith(f"images/{split_name}/")]
+                for split_name in names
+            },
             {name: f"images/{name}" for name in names},
             labels,
         )
@@ -247,7 +252,9 @@ def find(root: str, below: Files, told: dict[str, Any]) -> Layout:
 def _above(names: list[str], split: str) -> str:
     """The folder that listed images lie in."""
     tried = (f"images/{split}", "images")
-    return next((one for one in tried if names and all(name.startswith(one + "/") for name in names)), "")
+    return next(
+        (folder for folder in tried if names and all(name.startswith(folder + "/") for name in names)), ""
+    )
 
 
 def _resolved(root: str, base: str, name: str) -> str:
@@ -255,39 +262,39 @@ def _resolved(root: str, base: str, name: str) -> str:
     plain = name.replace("\\", "/").rstrip("/")
     # Some write ../train/images for what lies beside the YAML.
     tried = [posixpath.join(base, plain), plain, re.sub(r"^(\.\./)+", "", plain)]
-    for one in dict.fromkeys(map(posixpath.normpath, tried)):
-        if one == "." or (is_below(one) and tree.exists(join(root, one))):
-            return "" if one == "." else one
+    for path in dict.fromkeys(map(posixpath.normpath, tried)):
+        if path == "." or (is_below(path) and tree.exists(join(root, path))):
+            return "" if path == "." else path
     raise NotFoundError(f"the YAML names {name!r}, and there is no such folder below it", path=root)
 
 
 def _listed(path: str, name: str) -> list[str]:
     """The images that a list names, below the root."""
-    found = []
+    images = []
     for number, line in enumerate(read_text(path).splitlines(), 1):
         if not line.strip():
             continue
-        one = posixpath.normpath(line.strip().replace("\\", "/"))
-        if not is_below(one):
+        image = posixpath.normpath(line.strip().replace("\\", "/"))
+        if not is_below(image):
             raise DamagedError(f"line {number}: {line.strip()!r} is no path below the folder", path=path)
         folder = posixpath.dirname(name)
-        found.append(posixpath.join(folder, one) if line.strip().startswith("./") and folder else one)
-    return found
+        images.append(posixpath.join(folder, image) if line.strip().startswith("./") and folder else image)
+    return images
 
 
 def label_of(image: str) -> str:
     """Return the path of an image's labels: in labels/ if it lies in images/, else beside it."""
     parts = image.split("/")
-    for place in range(len(parts) - 2, -1, -1):
-        if parts[place] == "images":
-            parts[place] = "labels"
+    for depth in range(len(parts) - 2, -1, -1):
+        if parts[depth] == "images":
+            parts[depth] = "labels"
             break
     return os.path.splitext("/".join(parts))[0] + ".txt"
 
 
-def class_names(told: dict[str, Any], path: str) -> tuple[str, ...] | None:
+def class_names(config: dict[str, Any], path: str) -> tuple[str, ...] | None:
     """The names of the classes, by number."""
-    names, count = told.get("names"), told.get("nc")
+    names, count = config.get("names"), config.get("nc")
     if isinstance(names, dict):
         try:
             numbers = {int(number): str(name) for number, name in names.items()}
@@ -295,7 +302,7 @@ def class_names(told: dict[str, Any], path: str) -> tuple[str, ...] | None:
             raise DamagedError("names has a class without a number", path=path) from None
         if numbers and (min(numbers) < 0 or max(numbers) > 1 << 20):
             raise DamagedError("names has a class out of range", path=path)
-        return tuple(numbers.get(one, str(one)) for one in range(max(numbers, default=-1) + 1))
+        return tuple(numbers.get(index, str(index)) for index in range(max(numbers, default=-1) + 1))
     if isinstance(names, list):
         return tuple(str(name) for name in names)
     if isinstance(count, int) and not isinstance(count, bool) and 0 < count <= 1 << 20:
@@ -307,7 +314,7 @@ def class_names(told: dict[str, Any], path: str) -> tuple[str, ...] | None:
 # Reading YOLO folders.
 
 ALL = "all"
-MOST_PROBLEMS = 100
+MAX_PROBLEMS = 100
 
 
 class YoloReader(DetectionReader):
@@ -324,85 +331,93 @@ class YoloReader(DetectionReader):
         below = open_files(root)
         try:
             yaml = yaml_of(path) if folder else os.path.basename(path)
-            told = {} if yaml is None else read_yaml(join(root, yaml))
-            found = find(root, below, told)
-            chosen = self._split(split, found.splits)
-            names = [name for one in chosen for name in found.splits[one]]
+            config = {} if yaml is None else read_yaml(join(root, yaml))
+            layout = find(root, below, config)
+            chosen = self._split(split, layout.splits)
+            names = [name for name_of_split in chosen for name in layout.splits[name_of_split]]
             self._set_images(below, names)
             self._labels = [label_of(name) for name in names]
-            self._orphans = self._lonely(found.labels, found.splits)
-            self._set_objects(found.labels, told)
-            heads = [found.folders[one] for one in chosen for _ in found.splits[one]]
+            self._orphans = self._lonely(layout.labels, layout.splits)
+            self._set_objects(layout.labels, config)
+            heads = [
+                layout.folders[name_of_split]
+                for name_of_split in chosen
+                for _ in layout.splits[name_of_split]
+            ]
             shown = [name[len(head) + 1 :] if head and name.startswith(head + "/") else name
                      for name, head in zip(names, heads, strict=True)]  # fmt: skip
             self._columns["file_name"] = Ragged.from_cells([os.fsencode(name) for name in shown])
-            self._set_fields(told, chosen if split == ALL else [], [len(found.splits[one]) for one in chosen])
+            self._set_fields(
+                config,
+                chosen if split == ALL else [],
+                [len(layout.splits[name_of_split]) for name_of_split in chosen],
+            )
         except BatchplantError as error:
             below.close()
             raise error.at(path=path) from None
         except OSError as error:
             raise DamagedError(f"{error.filename}: {error.strerror}", path=path) from None
 
-    def _split(self, asked: str | None, splits: dict[str, Any]) -> list[str]:
+    def _split(self, option: str | None, splits: dict[str, Any]) -> list[str]:
         result = list(splits)
-        if asked is None:
+        if option is None:
             if len(result) > 1:
-                counts = [(one, len(splits[one])) for one in result]
-                shown = ", ".join(f"{one} ({many:,} image{'s' * (many != 1)})" for one, many in counts)
+                counts = [(name, len(splits[name])) for name in result]
+                shown = ", ".join(f"{name} ({many:,} image{'s' * (many != 1)})" for name, many in counts)
                 raise OptionError(
                     f"it has {shown}: choose with split={result[0]!r} (--option split={result[0]}); "
                     f"split={ALL!r} takes all, and adds the field split"
                 )
             return result
-        if asked == ALL:
+        if option == ALL:
             return result
-        same = {"valid": "val", "val": "valid"}.get(asked)
-        for one in (asked, same):
-            if one in result:
-                return [str(one)]
-        raise OptionError(f"there is no split {asked!r}; it has {', '.join(filter(None, result)) or 'none'}")
+        same = {"valid": "val", "val": "valid"}.get(option)
+        for name in (option, same):
+            if name in result:
+                return [str(name)]
+        raise OptionError(f"there is no split {option!r}; it has {', '.join(filter(None, result)) or 'none'}")
 
-    def _lonely(self, there: set[str], splits: dict[str, list[str]]) -> list[str]:
+    def _lonely(self, label_files: set[str], splits: dict[str, list[str]]) -> list[str]:
         """Labels without an image."""
-        known = {label_of(name) for names in splits.values() for name in names}
-        return sorted(name for name in there if "labels" in name.split("/")[:-1] and name not in known)
+        used = {label_of(name) for names in splits.values() for name in names}
+        return sorted(name for name in label_files if "labels" in name.split("/")[:-1] and name not in used)
 
-    def _set_objects(self, there: set[str], told: dict[str, Any]) -> None:
+    def _set_objects(self, label_files: set[str], config: dict[str, Any]) -> None:
         """Labels of all images; one without a file of them has no objects."""
         below = self._images["image"].below
-        rows = [row for row, name in enumerate(self._labels) if name in there]
+        rows = [row for row, name in enumerate(self._labels) if name in label_files]
         try:
-            found = parse(below.read([self._labels[row] for row in rows]))
-            self._points = _points_of(told)
-            self._objects = objects_of(found, self._points)
+            lines = parse(below.read([self._labels[row] for row in rows]))
+            self._points = _points_of(config)
+            self._objects = objects_of(lines, self._points)
         except BatchplantError as error:
             if error.sample is not None:
                 row = rows[error.sample]
                 raise DamagedError(f"{self._labels[row]}: {error.message}", sample=row) from None
             raise
         self._counts = np.zeros(self.length, dtype=np.int64)
-        self._counts[rows] = found.counts
+        self._counts[rows] = lines.counts
         self._firsts = starts_of(self._counts)
 
-    def _set_fields(self, told: dict[str, Any], splits: list[str], sizes: list[int]) -> None:
+    def _set_fields(self, config: dict[str, Any], splits: list[str], sizes: list[int]) -> None:
         objects, counts = self._objects, self._counts
         fields: dict[str, Field] = {"image": self._look(), "file_name": Text()}
         if splits:
             fields["split"] = Int(names=tuple(splits))
             self._columns["split"] = np.repeat(np.arange(len(splits)), sizes).astype(np.int64)
         fields["boxes"] = boxes_field("cxcywh", ["labels"], normalized=True)
-        fields["labels"] = Labels(class_names(told, self.path))
+        fields["labels"] = Labels(class_names(config, self.path))
         self._columns["boxes"] = ragged(objects.boxes, counts)
         self._columns["labels"] = ragged(objects.labels, counts)
         if objects.rings is not None or (self._points is None and "polygons" in (read_note(self.path) or ())):
             fields["polygons"] = Polygons(normalized=True)
         if objects.keypoints is not None and self._points is not None:
-            points, each = self._points
-            names = told.get("kpt_names")
+            points, values_per_point = self._points
+            names = config.get("kpt_names")
             names = names if isinstance(names, list) and len(names) == points else ()
-            swap = _swap(told.get("flip_idx"), points)
+            swap = _swap(config.get("flip_idx"), points)
             fields["keypoints"] = Keypoints(
-                points, tuple(map(str, names)), swap=swap, visibility=each == 3, normalized=True
+                points, tuple(map(str, names)), swap=swap, visibility=values_per_point == 3, normalized=True
             )
             self._columns["keypoints"] = ragged(objects.keypoints, counts)
         self.schema = self._chosen(fields)
@@ -431,18 +446,18 @@ class YoloReader(DetectionReader):
 
     def _verify(self) -> Iterator[Problem]:
         yield from super()._verify()
-        for name in self._orphans[:MOST_PROBLEMS]:
+        for name in self._orphans[:MAX_PROBLEMS]:
             yield Problem(f"{name} has no image", self.path)
-        if len(self._orphans) > MOST_PROBLEMS:
-            yield Problem(f"{len(self._orphans) - MOST_PROBLEMS:,} more labels without an image", self.path)
+        if len(self._orphans) > MAX_PROBLEMS:
+            yield Problem(f"{len(self._orphans) - MAX_PROBLEMS:,} more labels without an image", self.path)
 
 
-def _points_of(told: dict[str, Any]) -> tuple[int, int] | None:
-    shape = told.get("kpt_shape")
+def _points_of(config: dict[str, Any]) -> tuple[int, int] | None:
+    shape = config.get("kpt_shape")
     if shape is None:
         return None
     if (
-        not isinstance(shape, list) or len(shape) != 2 or not all(type(one) is int for one in shape)
+        not isinstance(shape, list) or len(shape) != 2 or not all(type(size) is int for size in shape)
         or not 0 < shape[0] < 10_000 or shape[1] not in (2, 3)
     ):  # fmt: skip
         raise DamagedError(f"kpt_shape is [points, 2 or 3], not {shape!r}")
@@ -453,7 +468,11 @@ def _swap(flips: Any, points: int) -> tuple[tuple[int, int], ...] | None:
     """The pairs that a mirror exchanges, out of the number that each point gets."""
     if not isinstance(flips, list) or sorted(map(str, flips)) != sorted(map(str, range(points))):
         return None
-    return tuple((one, other) for one, other in enumerate(flips) if one < other and flips[other] == one)
+    return tuple(
+        (point, mirrored)
+        for point, mirrored in enumerate(flips)
+        if point < mirrored and flips[mirrored] == point
+    )
 
 
 # -- writer -------------------------------------------------------------------------------------------

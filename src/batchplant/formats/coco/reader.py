@@ -68,12 +68,12 @@ class CocoReader(DetectionReader):
             self._root = parent(absolute(file))
             names = self._file_names()
             below = self._folder(images, file, names, "images")
-            others = {}
+            optional = {}
             if "panoptic" in self._facts["has"]:
                 files = self._panoptic_names()
-                there = [name for name in files if name is not None]
-                others["panoptic"] = self._folder(panoptic, file, there, "panoptic"), files
-            self._set_images(below, names, **others)
+                named = [name for name in files if name is not None]
+                optional["panoptic"] = self._folder(panoptic, file, named, "panoptic"), files
+            self._set_images(below, names, **optional)
             self._set_fields()
         except BatchplantError as error:
             self._source.close()
@@ -81,32 +81,32 @@ class CocoReader(DetectionReader):
 
     # -- opening ---------------------------------------------------------------------------------------
 
-    def _annotations(self, asked: str | None) -> str:
+    def _annotations(self, option: str | None) -> str:
         """The file of annotations."""
         if not tree.is_folder(self.path):
-            if asked is not None:
+            if option is not None:
                 raise OptionError("this is a file; annotations chooses one in a folder", path=self.path)
             return self.path
-        if asked is not None:
-            for name in (asked, f"annotations/{asked}"):
-                if is_below(asked) and tree.is_file(join(self.path, name)):
+        if option is not None:
+            for name in (option, f"annotations/{option}"):
+                if is_below(option) and tree.is_file(join(self.path, name)):
                     return join(self.path, name)
-            raise NotFoundError(f"there is no file {asked!r} of annotations", path=self.path)
-        found = list(coco_files(self.path, Probe(self.path).names))
-        if not found:
+            raise NotFoundError(f"there is no file {option!r} of annotations", path=self.path)
+        candidates = list(coco_files(self.path, Probe(self.path).names))
+        if not candidates:
             raise NotFoundError("there are no annotations of COCO (.json) in this folder", path=self.path)
-        if len(found) > 1:
-            shown = ", ".join(found[:6]) + ", …" * (len(found) > 6)
+        if len(candidates) > 1:
+            shown = ", ".join(candidates[:6]) + ", …" * (len(candidates) > 6)
             raise OptionError(
-                f"there are {len(found)} files of annotations: open one of them, or choose with "
-                f"annotations={os.path.basename(found[0])!r} (--option annotations=…): {shown}",
+                f"there are {len(candidates)} files of annotations: open one of them, or choose with "
+                f"annotations={os.path.basename(candidates[0])!r} (--option annotations=…): {shown}",
                 path=self.path,
             )
-        return join(self.path, found[0])
+        return join(self.path, candidates[0])
 
     def _load(self, mode: str) -> None:
-        found = index.load(self._source, "coco", scan, mode=mode, version=2, check=fits)
-        self._arrays, self._facts = found.arrays, found.facts
+        loaded = index.load(self._source, "coco", scan, mode=mode, version=2, check=fits)
+        self._arrays, self._facts = loaded.arrays, loaded.facts
         self._counts: I64 = self._arrays["counts"]
         self._firsts = starts_of(self._counts)
 
@@ -120,16 +120,20 @@ class CocoReader(DetectionReader):
             raise DamagedError("the index does not know the panoptic images")
         return [os.fsdecode(letters[a:b]) or None for a, b in itertools.pairwise(ends)]
 
-    def _folder(self, asked: str | None, file: str, names: Sequence[str], option: str) -> Files:
+    def _folder(self, option_value: str | None, file: str, names: Sequence[str], option: str) -> Files:
         """The folder in which files lie: the one that is asked for, or the first that has one of them."""
         root = self._root
         above = parent(root) if os.path.basename(root.rstrip("/")) == "annotations" else root
-        if asked is not None:
-            given = like(file, asked)
+        if option_value is not None:
+            asked_folder = like(file, option_value)
             # What is named as it lies here comes first, then what is named as it lies beside the file.
-            chosen = given if "://" in asked or tree.is_folder(given) else join(above, asked)
+            chosen = (
+                asked_folder
+                if "://" in option_value or tree.is_folder(asked_folder)
+                else join(above, option_value)
+            )
             if not tree.is_folder(chosen):
-                raise NotFoundError(f"{option}: there is no folder {asked!r}", path=file)
+                raise NotFoundError(f"{option}: there is no folder {option_value!r}", path=file)
             return open_files(absolute(chosen))
         stem = os.path.splitext(os.path.basename(file))[0]
         # instances_val2017 -> val2017
@@ -146,7 +150,7 @@ class CocoReader(DetectionReader):
             # The first is missing, and others may be there: who reads them is told which.
             return open_files(absolute(next(folder for folder in tried if tree.is_folder(folder))))
         looked = ", ".join(
-            dict.fromkeys(os.path.relpath(one, above) if "://" not in one else one for one in tried)
+            dict.fromkeys(os.path.relpath(path, above) if "://" not in path else path for path in tried)
         )
         raise NotFoundError(
             f"the images are not found ({first} is in none of {looked}): say where with {option}=FOLDER "
@@ -212,9 +216,9 @@ class CocoReader(DetectionReader):
 
     def _reals(self, name: str, noted: Mapping[str, Field]) -> npt.NDArray[Any]:
         """Real numbers, as float64 where our writer was given such."""
-        found = self._arrays[name]
+        values = self._arrays[name]
         wide = name in self._float64 or getattr(noted.get(name), "dtype", None) == "float64"
-        return found.astype(np.float64) if wide else found
+        return values.astype(np.float64) if wide else values
 
     # -- reading ---------------------------------------------------------------------------------------
 
@@ -235,8 +239,8 @@ class CocoReader(DetectionReader):
                 elif name == "rle":
                     cell = json_text([self._rle(number, kind, text) for kind, text in texts[row]])
                 else:
-                    wanted = name == "captions"
-                    parts = [text if wanted or kind == LIST else b"[]" for kind, text in texts[row]]
+                    captions = name == "captions"
+                    parts = [text if captions or kind == LIST else b"[]" for kind, text in texts[row]]
                     cell = b"[" + b", ".join(parts) + b"]"
                 cells.append(cell)
             except BatchplantError as error:
@@ -262,32 +266,34 @@ class CocoReader(DetectionReader):
         starts = np.where(sizes > 0, starts, 0)
         if self._source.outside(starts, sizes) is not None:
             raise DamagedError("the index does not fit the file", path=self.path)
-        found = self._source.gather(starts, sizes)
-        letters, ends = found.data.tobytes(), found.offsets.tolist()
+        texts = self._source.gather(starts, sizes)
+        letters, ends = texts.data.tobytes(), texts.offsets.tolist()
         return [letters[a:b] for a, b in itertools.pairwise(ends)]
 
     def _extras(self, name: str, indices: I64) -> Ragged:
         """The keys of images, or of their objects, that have no field."""
         if name == "image_extra":
             parts, cuts = self._spelled(name, indices), list(range(len(indices) + 1))
-            known = set(IMAGE_KEYS)
+            known_keys = set(IMAGE_KEYS)
         else:
             rows, cuts = self._rows_of(indices)
-            parts, known = self._spelled(name, rows), set(OBJECT_KEYS)
+            parts, known_keys = self._spelled(name, rows), set(OBJECT_KEYS)
             if self._own_ids:
-                known.remove("id")
+                known_keys.remove("id")
                 ids = self._arrays["id"][rows].tolist()
                 parts = [part or b'{"id": %d}' % number for part, number in zip(parts, ids, strict=True)]
         cells = []
         for number, (a, b) in enumerate(itertools.pairwise(cuts)):
             try:
-                found = [
-                    {key: one for key, one in _value(part).items() if key not in known} if part else {}
+                documents = [
+                    {key: value for key, value in _value(part).items() if key not in known_keys}
+                    if part
+                    else {}
                     for part in parts[a:b]
                 ]
             except BatchplantError as error:
                 raise error.at(path=self.path, sample=int(indices[number]), field=name) from None
-            cells.append(json_text(found[0] if name == "image_extra" else found))
+            cells.append(json_text(documents[0] if name == "image_extra" else documents))
         return Ragged.from_cells(cells)
 
     def _rle(self, sample: int, kind: int, text: bytes) -> str:
@@ -299,21 +305,21 @@ class CocoReader(DetectionReader):
     def _mask(self, sample: int, texts: list[tuple[int, bytes]]) -> tuple[Any, Any]:
         first = int(self._firsts[sample])
         rows = np.arange(first, first + len(texts))
-        width, height = (int(one) for one in self._sizes[sample])  # type: ignore[index]
+        width, height = (int(side) for side in self._sizes[sample])  # type: ignore[index]
         if self._masks == "classes":
-            ids = np.array([one["id"] for one in self._facts["categories"]], dtype=np.int64)
+            ids = np.array([category["id"] for category in self._facts["categories"]], dtype=np.int64)
             values = _places(self._arrays["category"][rows], ids, bool(len(ids))) + 1
         else:
             values = np.arange(1, len(rows) + 1)
         # Large ones first, so that small ones before them are seen.
         order = np.argsort(-self._arrays["area"][rows], kind="stable").tolist()
         objects = []
-        for one in order:
-            kind, text = texts[one]
+        for annotation in order:
+            kind, text = texts[annotation]
             rings = _value(text) if kind == LIST else []
             if not all(isinstance(ring, list) for ring in rings):
-                raise DamagedError(f"object {one}: a segmentation is a list of lists of numbers")
-            objects.append((int(values[one]), rings, self._rle(sample, kind, text)))
+                raise DamagedError(f"object {annotation}: a segmentation is a list of lists of numbers")
+            objects.append((int(values[annotation]), rings, self._rle(sample, kind, text)))
         try:
             canvas = rle.painted(objects, height, width)
         except (TypeError, ValueError):
@@ -330,10 +336,14 @@ class CocoReader(DetectionReader):
     def attributes(self) -> Mapping[str, Mapping[str, Any]]:
         categories = self._facts["categories"]
         info = {name: value for name, value in self._facts["info"].items() if name != NOTE}
-        about = {name: one for name, one in (("info", info), ("licenses", self._facts["licenses"])) if one}
+        about = {
+            name: content
+            for name, content in (("info", info), ("licenses", self._facts["licenses"]))
+            if content
+        }
         note = self._facts["info"].get(NOTE)
-        others = note.get("attributes") if isinstance(note, dict) else None
-        about |= others if isinstance(others, dict) else {}
+        noted = note.get("attributes") if isinstance(note, dict) else None
+        about |= noted if isinstance(noted, dict) else {}
         about |= self._facts["others"]
         attributes: dict[str, Mapping[str, Any]] = {"": about} if about else {}
         if categories and "labels" in self.schema:
@@ -390,13 +400,13 @@ def _value(text: bytes) -> Any:
         raise DamagedError(f"no JSON: {error}") from None
 
 
-def _is_rings(found: Any) -> bool:
-    if not isinstance(found, list):
+def _is_rings(value: Any) -> bool:
+    if not isinstance(value, list):
         return False
     return all(
         isinstance(ring, list) and len(ring) >= 6 and len(ring) % 2 == 0
-        and all(isinstance(one, int | float) for one in ring)
-        for ring in found
+        and all(isinstance(coordinate, int | float) for coordinate in ring)
+        for ring in value
     )  # fmt: skip
 
 
@@ -405,8 +415,8 @@ def _places(categories: I64, ids: I64, named: bool) -> I64:
     if not named:
         return np.maximum(categories, -1)
     order = np.argsort(ids)
-    at = np.searchsorted(ids[order], categories).clip(0, len(ids) - 1)
-    places: I64 = np.where(ids[order][at] == categories, order[at], -1)
+    position = np.searchsorted(ids[order], categories).clip(0, len(ids) - 1)
+    places: I64 = np.where(ids[order][position] == categories, order[position], -1)
     return places
 
 

@@ -23,7 +23,7 @@ from ...storage import Source, index, parse
 from ..base.detection.boxes import narrowed
 
 # Objects that are looked at at once.
-ROWS = 1 << 16
+ROWS_PER_CALL = 1 << 16
 # What the native parser calls kinds of values.
 ABSENT, NULL, TRUE, FALSE, NUMBER, STRING, ESCAPED, LIST, OBJECT = range(9)
 TOP = ["info", "licenses", "images", "annotations", "categories"]
@@ -70,22 +70,26 @@ def scan(source: Source, report: index.Report) -> tuple[index.Arrays, index.Fact
         "licenses": _small(data, top["licenses"], []),
         "others": _others(data, top),
     }
-    names = [one["keypoints"] for one in facts["categories"] if isinstance(one.get("keypoints"), list)]
+    names = [
+        category["keypoints"]
+        for category in facts["categories"]
+        if isinstance(category.get("keypoints"), list)
+    ]
     names = [name for name in names if name]
     points = len(names[0]) if names else 0
     objects = _Rows(data, *_elements(data, top["annotations"]), "annotation")
-    found, facts["has"], facts["points"] = _objects(objects, arrays["image_id"], points)
+    object_arrays, facts["has"], facts["points"] = _objects(objects, arrays["image_id"], points)
     report(source.size)
-    lost = found.pop("lost")
+    lost = object_arrays.pop("lost")
     facts["orphans"] = [int(lost.size), *lost[:8].tolist()]
-    return {**arrays, **found}, facts
+    return {**arrays, **object_arrays}, facts
 
 
 class _Rows:
     """JSON objects at known places, whose values are asked for by key."""
 
-    def __init__(self, data: U8, starts: I64, sizes: I64, what: str) -> None:
-        self.data, self.starts, self.sizes, self.what = data, starts, sizes, what
+    def __init__(self, data: U8, starts: I64, sizes: I64, title: str) -> None:
+        self.data, self.starts, self.sizes, self.what = data, starts, sizes, title
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -93,15 +97,15 @@ class _Rows:
     def find(self, keys: list[str]) -> dict[str, tuple[Any, Any, Any]]:
         """Kind, start and size of the value of each key in each row."""
         parts = []
-        for first in range(0, max(len(self), 1), ROWS):
-            some = slice(first, first + ROWS)
-            *found, failure = _native.json_find(
-                self.data, self.starts[some], self.sizes[some], [key.encode() for key in keys]
+        for first in range(0, max(len(self), 1), ROWS_PER_CALL):
+            chunk = slice(first, first + ROWS_PER_CALL)
+            *matches, failure = _native.json_find(
+                self.data, self.starts[chunk], self.sizes[chunk], [key.encode() for key in keys]
             )
             if failure is not None:
                 raise DamagedError(f"{self.what} {first + failure[0]}: {failure[2]}", offset=failure[1])
-            parts.append(found)
-        joined = [np.concatenate(each, axis=1) for each in zip(*parts, strict=True)]
+            parts.append(matches)
+        joined = [np.concatenate(columns, axis=1) for columns in zip(*parts, strict=True)]
         return {key: (joined[0][n], joined[1][n], joined[2][n]) for n, key in enumerate(keys)}
 
     def with_others(self, places: dict[str, tuple[Any, Any, Any]]) -> tuple[I64, I64]:
@@ -109,22 +113,24 @@ class _Rows:
 
         A key is quoted: it is there where quotes are left outside of the keys and values that are known.
         """
-        others = np.zeros(len(self), dtype=np.bool_)
+        has_others = np.zeros(len(self), dtype=np.bool_)
         for first in range(0, len(self), QUOTED_ROWS):
-            some = slice(first, first + QUOTED_ROWS)
-            starts, ends = self.starts[some], self.starts[some] + self.sizes[some]
+            chunk = slice(first, first + QUOTED_ROWS)
+            starts, ends = self.starts[chunk], self.starts[chunk] + self.sizes[chunk]
             count = _quotes(self.data, int(starts.min()), int(ends.max()))
-            known = np.zeros(len(starts), dtype=np.int64)
-            for kind, start, size in ((one[some] for one in place) for place in places.values()):
-                there, quoted = kind > NULL, (kind == STRING) | (kind == ESCAPED)
-                inside = count(np.where(there, start, starts), np.where(there, start + size, starts))
-                known += inside + 2 * quoted + 2 * (kind != ABSENT)
-            others[some] = count(starts, ends) > known
-        return np.where(others, self.starts, 0), np.where(others, self.sizes, 0)
+            accounted = np.zeros(len(starts), dtype=np.int64)
+            for kind, start, size in ((column[chunk] for column in location) for location in places.values()):
+                present, quoted = kind > NULL, (kind == STRING) | (kind == ESCAPED)
+                inside = count(np.where(present, start, starts), np.where(present, start + size, starts))
+                accounted += inside + 2 * quoted + 2 * (kind != ABSENT)
+            has_others[chunk] = count(starts, ends) > accounted
+        return np.where(has_others, self.starts, 0), np.where(has_others, self.sizes, 0)
 
-    def numbers(self, key: str, place: tuple[Any, Any, Any], field: Field, default: Any) -> npt.NDArray[Any]:
+    def numbers(
+        self, key: str, location: tuple[Any, Any, Any], field: Field, default: Any
+    ) -> npt.NDArray[Any]:
         """The values of a key as numbers, or lists of them; ``default`` where there is none."""
-        kind, start, size = place
+        kind, start, size = location
         rows = np.flatnonzero((kind != ABSENT) & (kind != NULL))
         dtype, shape = field.cell or (np.dtype(field.dtype), ())  # type: ignore[attr-defined]
         out = np.full((len(self), *shape), default, dtype=dtype)
@@ -157,22 +163,22 @@ def _quotes(data: U8, low: int, high: int) -> Callable[[I64, I64], I64]:
 
 def _others(data: U8, top: dict[str, tuple[int, int, int]]) -> dict[str, Any]:
     """Keys of the file that COCO does not know, with their values."""
-    parts, at = [], 0
+    parts, end = [], 0
     spans = sorted((start, size) for kind, start, size in top.values() if kind in (LIST, OBJECT))
     for start, size in spans:
-        parts += [data[at:start], np.frombuffer(b"null", dtype=np.uint8)]
-        at = start + size
-    parts.append(data[at:])
+        parts += [data[end:start], np.frombuffer(b"null", dtype=np.uint8)]
+        end = start + size
+    parts.append(data[end:])
     if sum(map(len, parts)) > MAX_TOP_BYTES:
         return {}
     with contextlib.suppress(ValueError, RecursionError, BatchplantError):
-        found = parse(b"".join(part.tobytes() for part in parts).removeprefix(b"\xef\xbb\xbf"))
-        return {key: value for key, value in found.items() if key not in TOP}
+        document = parse(b"".join(part.tobytes() for part in parts).removeprefix(b"\xef\xbb\xbf"))
+        return {key: value for key, value in document.items() if key not in TOP}
     return {}
 
 
-def _elements(data: U8, place: tuple[int, int, int]) -> tuple[I64, I64]:
-    kind, start, size = place
+def _elements(data: U8, location: tuple[int, int, int]) -> tuple[I64, I64]:
+    kind, start, size = location
     if kind != LIST:
         return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
     starts, sizes, failure = _native.json_elements(data[start : start + size])
@@ -181,31 +187,31 @@ def _elements(data: U8, place: tuple[int, int, int]) -> tuple[I64, I64]:
     return starts + start, sizes
 
 
-def _small(data: U8, place: tuple[int, int, int], default: Any) -> Any:
+def _small(data: U8, location: tuple[int, int, int], default: Any) -> Any:
     """A value that is read whole: notes and categories."""
-    kind, start, size = place
+    kind, start, size = location
     if kind not in (LIST, OBJECT):
         return default
     try:
-        found = parse(data[start : start + size].tobytes())
+        value = parse(data[start : start + size].tobytes())
     except (ValueError, RecursionError, BatchplantError):
         return default
-    return found if isinstance(found, type(default)) else default
+    return value if isinstance(value, type(default)) else default
 
 
-def _categories(found: list[Any]) -> list[dict[str, Any]]:
+def _categories(entries: list[Any]) -> list[dict[str, Any]]:
     categories, seen = [], set()
-    for one in found:
-        number = one.get("id") if isinstance(one, dict) else None
+    for entry in entries:
+        number = entry.get("id") if isinstance(entry, dict) else None
         if (
             not isinstance(number, int)
             or isinstance(number, bool)
             or abs(number) >= 1 << 62
             or number in seen
         ):
-            raise DamagedError(f"a category has no id of its own: {json.dumps(one)[:80]}")
+            raise DamagedError(f"a category has no id of its own: {json.dumps(entry)[:80]}")
         seen.add(number)
-        categories.append(one)
+        categories.append(entry)
     return categories
 
 
@@ -227,13 +233,13 @@ def _images(rows: _Rows) -> index.Arrays:
 
 def _names(rows: _Rows, places: dict[str, tuple[Any, Any, Any]]) -> tuple[U8, I64]:
     """The file of each image. LVIS has only addresses, whose ends are folder and file."""
-    kind, start, size = (one.copy() for one in places["file_name"])
+    kind, start, size = (column.copy() for column in places["file_name"])
     addressed = np.flatnonzero((kind == ABSENT) & (places["coco_url"][0] == STRING))
     for row in addressed.tolist():
-        at, long = int(places["coco_url"][1][row]), int(places["coco_url"][2][row])
-        address = rows.data[at : at + long].tobytes()
+        url_start, long = int(places["coco_url"][1][row]), int(places["coco_url"][2][row])
+        address = rows.data[url_start : url_start + long].tobytes()
         end = b"/".join(address.split(b"/")[-2:])
-        kind[row], start[row], size[row] = STRING, at + long - len(end), len(end)
+        kind[row], start[row], size[row] = STRING, url_start + long - len(end), len(end)
     bad = np.flatnonzero((kind != STRING) & (kind != ESCAPED))
     if len(bad):
         raise DamagedError(f"image {bad[0]} has no file_name", offset=int(rows.starts[bad[0]]))
@@ -265,53 +271,53 @@ def _objects(rows: _Rows, images: I64, points: int) -> tuple[index.Arrays, list[
         area = np.where(np.isnan(area), (boxes[:, 2] * boxes[:, 3]).astype(area.dtype), area)
     keypoints, points = _keypoints(rows, places["keypoints"], points)
     extra, extra_size = rows.with_others({key: places[key] for key in keys})
-    told = places["caption"] if "caption" in has else places["segmentation"]
-    quoted = ((told[0] == STRING) | (told[0] == ESCAPED)).astype(np.int64)
-    found = {
+    extras = places["caption"] if "caption" in has else places["segmentation"]
+    quoted = ((extras[0] == STRING) | (extras[0] == ESCAPED)).astype(np.int64)
+    unordered = {
         "id": rows.numbers("id", places["id"], Int(), -1),
         "category": rows.numbers("category_id", places["category_id"], Int(), np.iinfo(np.int64).min),
         "boxes": boxes, "area": area,
         "crowd": rows.numbers("iscrowd", places["iscrowd"], Bool(), False).view(np.uint8),
         "keypoints": keypoints, "object_extra": extra, "object_extra_size": extra_size,
-        "text": told[1] - quoted, "text_size": told[2] + 2 * quoted,
-        "text_kind": told[0],
+        "text": extras[1] - quoted, "text_size": extras[2] + 2 * quoted,
+        "text_kind": extras[0],
     }  # fmt: skip
     rank = _rank(owners, images)
     # Stable: the objects of an image stay in the order of the file.
     order = np.argsort(np.where(rank < 0, len(images), rank), kind="stable")[: int((rank >= 0).sum())]
-    made = {name: np.ascontiguousarray(one[order]).reshape(-1) for name, one in found.items()}
-    made["counts"] = np.bincount(rank[rank >= 0], minlength=len(images)).astype(np.int64)
-    made["lost"] = rows.starts[rank < 0]
-    return {**made, "panoptic": panoptic[0], "panoptic_offsets": panoptic[1]}, has, points
+    result = {name: np.ascontiguousarray(column[order]).reshape(-1) for name, column in unordered.items()}
+    result["counts"] = np.bincount(rank[rank >= 0], minlength=len(images)).astype(np.int64)
+    result["lost"] = rows.starts[rank < 0]
+    return {**result, "panoptic": panoptic[0], "panoptic_offsets": panoptic[1]}, has, points
 
 
 def _rank(owners: I64, images: I64) -> I64:
     """The place among the images of each that is named; -1 where there is none."""
     order = np.argsort(images, kind="stable")
-    at = np.searchsorted(images[order], owners)
-    inside = at < len(images)
-    rank = np.where(inside, order[np.minimum(at, max(len(images) - 1, 0))] if len(images) else -1, -1)
-    known = images[rank] == owners if len(images) else np.zeros(len(owners), dtype=np.bool_)
-    result: I64 = np.where(inside & known, rank, -1).astype(np.int64)
+    position = np.searchsorted(images[order], owners)
+    inside = position < len(images)
+    rank = np.where(inside, order[np.minimum(position, max(len(images) - 1, 0))] if len(images) else -1, -1)
+    matches = images[rank] == owners if len(images) else np.zeros(len(owners), dtype=np.bool_)
+    result: I64 = np.where(inside & matches, rank, -1).astype(np.int64)
     return result
 
 
-def _keypoints(rows: _Rows, place: tuple[Any, Any, Any], points: int) -> tuple[npt.NDArray[Any], int]:
-    kind, start, size = place
-    there = np.flatnonzero(kind == LIST)
-    if not len(there):
+def _keypoints(rows: _Rows, location: tuple[Any, Any, Any], points: int) -> tuple[npt.NDArray[Any], int]:
+    kind, start, size = location
+    present = np.flatnonzero(kind == LIST)
+    if not len(present):
         return np.zeros((len(rows), 0), dtype=np.float32), 0
     if not points:
-        first = int(there[0])
+        first = int(present[0])
         points = len(_elements(rows.data, (LIST, int(start[first]), int(size[first])))[0]) // 3
     if not points:
-        raise DamagedError("keypoints are x, y and visibility of each", offset=int(start[there[0]]))
-    return narrowed(rows.numbers("keypoints", place, Tensor("float64", (3 * points,)), 0)), points
+        raise DamagedError("keypoints are x, y and visibility of each", offset=int(start[present[0]]))
+    return narrowed(rows.numbers("keypoints", location, Tensor("float64", (3 * points,)), 0)), points
 
 
-def _files(rows: _Rows, place: tuple[Any, Any, Any], rank: I64, count: int) -> tuple[U8, I64]:
+def _files(rows: _Rows, location: tuple[Any, Any, Any], rank: I64, count: int) -> tuple[U8, I64]:
     """The names of the panoptic images, image by image; empty where one has none."""
-    kind, start, size = place
+    kind, start, size = location
     names: list[bytes] = [b""] * count
     for row in np.flatnonzero((kind == STRING) & (rank >= 0)).tolist():
         names[int(rank[row])] = rows.data[start[row] : start[row] + size[row]].tobytes()
@@ -319,9 +325,9 @@ def _files(rows: _Rows, place: tuple[Any, Any, Any], rank: I64, count: int) -> t
     return np.frombuffer(b"".join(names), dtype=np.uint8), starts_of(lengths)
 
 
-def fits(found: index.Index) -> bool:
+def fits(loaded: index.Index) -> bool:
     """True if an index is one that this module made."""
-    arrays, facts = found.arrays, found.facts
+    arrays, facts = loaded.arrays, loaded.facts
     images, objects = len(arrays["image_id"]), len(arrays["id"])
     counts, points = arrays["counts"], int(facts["points"])
     flat = all(
@@ -336,7 +342,7 @@ def fits(found: index.Index) -> bool:
     names = arrays["name_offsets"]
     ends = len(names) == images + 1 and int(names[0]) == 0 and int(names[-1]) == len(arrays["names"])
     return (
-        found.has(**ARRAYS) and flat and ends and bool((np.diff(names) >= 0).all())
+        loaded.has(**ARRAYS) and flat and ends and bool((np.diff(names) >= 0).all())
         and len(arrays["width"]) == len(arrays["height"]) == len(counts) == images
         and len(arrays["image_extra"]) == len(arrays["image_extra_size"]) == images
         and len(arrays["boxes"]) == 4 * objects and len(arrays["keypoints"]) == 3 * points * objects

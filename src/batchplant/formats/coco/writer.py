@@ -61,10 +61,14 @@ class CocoWriter(DetectionWriter):
     def _given_categories(self) -> list[dict[str, Any]]:
         """The categories, with the ids and the rest that they had, where they are the same classes."""
         names = self._names_of_classes
-        given = self._attributes.get("labels", {}).get("categories")
-        known = [str(one.get("name", one.get("id"))) for one in given] if isinstance(given, list) else None
-        if given is not None and known == names:
-            return list(given)
+        categories = self._attributes.get("labels", {}).get("categories")
+        given_names = (
+            [str(category.get("name", category.get("id"))) for category in categories]
+            if isinstance(categories, list)
+            else None
+        )
+        if categories is not None and given_names == names:
+            return list(categories)
         labels = self.schema.get("labels") if "labels" in self.schema else None
         ids = getattr(labels, "ids", None) or range(1, len(names) + 1)
         return [{"id": number, "name": name} for number, name in zip(ids, names, strict=True)]

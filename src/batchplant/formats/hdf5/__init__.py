@@ -27,8 +27,8 @@ SIGNATURE = b"\x89HDF\r\n\x1a\n"
 def sniff(probe: Probe) -> bool:
     """The signature, at the start or behind a block of the user's: at 512 bytes, 1024, 2048 …"""
     head = probe.head
-    places = [0, *(512 << step for step in range(6))]
-    return any(head[at : at + 8] == SIGNATURE for at in places)
+    offsets = [0, *(512 << step for step in range(6))]
+    return any(head[offset : offset + 8] == SIGNATURE for offset in offsets)
 
 
 FORMAT = Format(

@@ -60,25 +60,25 @@ class Cells:
     def _valid(self, indices: I64) -> npt.NDArray[np.bool_] | None:
         if self.valid is None:
             return None
-        found = self.valid.rows(indices, 0, 1)[:, 0] != 0
-        return None if found.all() else found
+        flags = self.valid.rows(indices, 0, 1)[:, 0] != 0
+        return None if flags.all() else flags
 
     def _shapes(self, indices: I64) -> npt.NDArray[np.int32] | None:
         if self.shapes is None:
             return None
-        found = self.shapes.rows(indices, 0, 12).view("<i4").astype(np.int32)
-        if ((found < 0) | (found[:, 2:] > 4)).any():
+        shapes = self.shapes.rows(indices, 0, 12).view("<i4").astype(np.int32)
+        if ((shapes < 0) | (shapes[:, 2:] > 4)).any():
             raise DamagedError("the shape of an image makes no sense")
-        return found if found.any() else None
+        return shapes if shapes.any() else None
 
 
 class Numbers(Cells):
     """Cells of one size."""
 
     def __init__(
-        self, source: Source, field: Field, stored: Stored, part: Part, item: int, **more: Any
+        self, source: Source, field: Field, stored: Stored, part: Part, item: int, **beside: Any
     ) -> None:
-        super().__init__(source, field, **more)
+        super().__init__(source, field, **beside)
         self.stored = stored
         self.part = part
         self.item = item
@@ -92,9 +92,9 @@ class Numbers(Cells):
         rows = self.stored.rows(indices, 0, self.stored.width)
         if self.part.width == self.item:
             return rows
-        each = rows.reshape(len(indices), self.inner, self.item)
+        elements = rows.reshape(len(indices), self.inner, self.item)
         inside = slice(self.part.offset, self.part.offset + self.part.width)
-        return np.ascontiguousarray(each[:, :, inside]).reshape(len(indices), -1)
+        return np.ascontiguousarray(elements[:, :, inside]).reshape(len(indices), -1)
 
     def read(self, indices: I64) -> Column:
         assert self._dense is not None
@@ -112,9 +112,9 @@ class Numbers(Cells):
             return values
         valid = self._valid(indices)
         width = dtype.itemsize * int(np.prod(shape))
-        there = np.ones(len(indices), dtype=np.bool_) if valid is None else valid
-        offsets = starts_of(there * np.int64(width))
-        return Ragged(np.ascontiguousarray(values[there]).reshape(-1).view(np.uint8), offsets, None, valid)
+        present = np.ones(len(indices), dtype=np.bool_) if valid is None else valid
+        offsets = starts_of(present * np.int64(width))
+        return Ragged(np.ascontiguousarray(values[present]).reshape(-1).view(np.uint8), offsets, None, valid)
 
     def needs(self, indices: I64) -> tuple[I64, I64]:
         return self.stored.needs(indices)
@@ -138,8 +138,8 @@ class Strings(Numbers):
             ends = raw == 0
             sizes = np.where(ends.any(axis=1), ends.argmax(axis=1), width)
         else:
-            kept = raw != (ord(" ") if self.part.padding == SPACE_PADDED else 0)
-            sizes = np.where(kept.any(axis=1), width - kept[:, ::-1].argmax(axis=1), 0)
+            significant = raw != (ord(" ") if self.part.padding == SPACE_PADDED else 0)
+            sizes = np.where(significant.any(axis=1), width - significant[:, ::-1].argmax(axis=1), 0)
         sizes = sizes.astype(np.int64)
         offsets = starts_of(sizes)
         data = np.empty(offsets[-1], dtype=np.uint8)
@@ -175,9 +175,9 @@ class Varying(Ranges):
         part: Part,
         base: int,
         cache: ChunkCache,
-        **more: Any,
+        **beside: Any,
     ) -> None:
-        super().__init__(source, field, **more)
+        super().__init__(source, field, **beside)
         self.stored = stored
         self.part = part
         self.base = base
@@ -212,8 +212,8 @@ class Varying(Ranges):
 class Packed(Ranges):
     """One after another in one dataset, and in another where they end."""
 
-    def __init__(self, source: Source, field: Field, data: Stored, offsets: Stored, **more: Any) -> None:
-        super().__init__(source, field, **more)
+    def __init__(self, source: Source, field: Field, data: Stored, offsets: Stored, **beside: Any) -> None:
+        super().__init__(source, field, **beside)
         self.data = data
         self.offsets = kept(offsets)
 
@@ -262,37 +262,37 @@ class Hdf5Chunks(ChunkedArray):
         self._in_place = not stored.filters and isinstance(stored.source, MappedSource)
 
     def _chunk(self, index: Index) -> npt.NDArray[Any]:
-        at = self._chunks.find(index)
-        if at is None:
-            one = self._decode(np.frombuffer(self._chunks.fill, dtype=np.uint8))
-            return np.broadcast_to(one.reshape((1,) * self.ndim), self.chunks)
+        number = self._chunks.find(index)
+        if number is None:
+            fill = self._decode(np.frombuffer(self._chunks.fill, dtype=np.uint8))
+            return np.broadcast_to(fill.reshape((1,) * self.ndim), self.chunks)
         if self._in_place:
-            return self._load(at, index)
+            return self._load(number, index)
         return self._chunks.cache.get(
-            (self._chunks.key, self.field, index), lambda: self._load(at, index), _size
+            (self._chunks.key, self.field, index), lambda: self._load(number, index), _size
         )
 
-    def _load(self, at: int, index: Index) -> npt.NDArray[Any]:
+    def _load(self, number: int, index: Index) -> npt.NDArray[Any]:
         result: npt.NDArray[Any]
         try:
-            result = self._decode(self._chunks.unpack(at)).reshape(self.chunks)
+            result = self._decode(self._chunks.unpack(number)).reshape(self.chunks)
         except BatchplantError as error:
             error.message = f"chunk {'.'.join(map(str, index))}: {error.message}"
             raise
         return result
 
     def _known(self, chunks: Sequence[Index]) -> list[int]:
-        return [at for at in map(self._chunks.find, chunks) if at is not None]
+        return [number for number in map(self._chunks.find, chunks) if number is not None]
 
     def _ahead(self, chunks: Sequence[Index]) -> None:
-        known = self._known(chunks)
+        numbers = self._known(chunks)
         if not isinstance(self._chunks.source, MappedSource):
-            self._chunks.source.request(self._chunks.places[known], self._chunks.sizes[known])
+            self._chunks.source.request(self._chunks.places[numbers], self._chunks.sizes[numbers])
 
     def _places(self, chunks: Sequence[Index]) -> list[SourceRun] | None:
-        known = self._known(chunks)
-        places: I64 = self._chunks.places[known]
-        sizes: I64 = self._chunks.sizes[known]
+        numbers = self._known(chunks)
+        places: I64 = self._chunks.places[numbers]
+        sizes: I64 = self._chunks.sizes[numbers]
         runs = zip(places.tolist(), sizes.tolist(), strict=True)
         return [(self._chunks.source, start, size) for start, size in runs]
 
@@ -300,5 +300,5 @@ class Hdf5Chunks(ChunkedArray):
         return int(self._chunks.sizes.sum())
 
 
-def _size(found: npt.NDArray[Any]) -> int:
-    return math.prod(found.shape) * found.itemsize
+def _size(array: npt.NDArray[Any]) -> int:
+    return math.prod(array.shape) * array.itemsize

@@ -79,26 +79,26 @@ class Part:
 def parts_of(kind: Any, name: str = "", offset: int = 0) -> tuple[list[Part], int]:
     """The parts of a type and the bytes that an element takes in the file; SchemaError for strange types."""
     if isinstance(kind, h5py.h5t.TypeCompoundID) and not _is_complex(kind):
-        found: list[Part] = []
+        result: list[Part] = []
         # Parts of varying length are larger in the file, and move what lies behind them.
         moved = 0
         numbers = sorted(range(kind.get_nmembers()), key=kind.get_member_offset)
         for number in numbers:
             inner = kind.get_member_type(number)
             label = kind.get_member_name(number).decode()
-            at = offset + kind.get_member_offset(number) + moved
+            start = offset + kind.get_member_offset(number) + moved
             full = f"{name}.{label}" if name else label
             try:
-                parts, size = parts_of(inner, full, at)
+                parts, size = parts_of(inner, full, start)
             except SchemaError as error:
                 # A reference may be larger in the file, and move what lies behind it.
                 if not isinstance(inner, h5py.h5t.TypeOpaqueID | h5py.h5t.TypeArrayID | h5py.h5t.TypeTimeID):
                     raise
                 size = inner.get_size()
-                parts = [Part(full, "number", at, size, np.dtype("u1"), refused=error.message)]
-            found += parts
+                parts = [Part(full, "number", start, size, np.dtype("u1"), refused=error.message)]
+            result += parts
             moved += size - inner.get_size()
-        return found, kind.get_size() + moved
+        return result, kind.get_size() + moved
     part = _simple(kind, name, offset)
     return [part], part.width
 
@@ -122,18 +122,18 @@ def _simple(kind: Any, name: str, offset: int) -> Part:
         shape = tuple(int(size) for size in kind.get_array_dims())
         kind = kind.get_super()
         if isinstance(kind, h5py.h5t.TypeStringID) and not kind.is_variable_str():
-            one = _simple(kind, name, offset)
-            width = one.width * int(np.prod(shape, dtype=object))
-            return dataclasses.replace(one, width=width, shape=shape)
+            element = _simple(kind, name, offset)
+            width = element.width * int(np.prod(shape, dtype=object))
+            return dataclasses.replace(element, width=width, shape=shape)
     dtype, names = _number(kind)
     width = dtype.itemsize * int(np.prod(shape, dtype=object))
     return Part(name, "number", offset, width, dtype, shape, names=names)
 
 
 def _number(kind: Any) -> tuple[np.dtype[Any], tuple[str, ...] | None]:
-    known = h5py.h5t.TypeIntegerID | h5py.h5t.TypeFloatID | h5py.h5t.TypeEnumID | h5py.h5t.TypeBitfieldID
+    numeric = h5py.h5t.TypeIntegerID | h5py.h5t.TypeFloatID | h5py.h5t.TypeEnumID | h5py.h5t.TypeBitfieldID
     complexes = kind.get_class() not in (h5py.h5t.OPAQUE, h5py.h5t.REFERENCE) and _is_complex(kind)
-    if not isinstance(kind, known) and not complexes:
+    if not isinstance(kind, numeric) and not complexes:
         raise SchemaError(f"{_class_name(kind)} values have no field kind")
     dtype = np.dtype(kind.dtype)
     strange = dtype.itemsize != kind.get_size() or dtype.kind not in "biufc"
@@ -161,16 +161,16 @@ def walk(group: Any, left_out: dict[str, str], limit: int = 100_000) -> Iterator
     seen = {_address(group)}
     stack = [("", group)]
     while stack:
-        prefix, here = stack.pop()
+        prefix, inside = stack.pop()
         inner = []
-        for label in here:
+        for label in inside:
             name = prefix + label
-            link = here.get(label, getlink=True)
+            link = inside.get(label, getlink=True)
             if not isinstance(link, h5py.HardLink):
                 outside = isinstance(link, h5py.ExternalLink)
                 left_out[name] = "a link to another file" if outside else "a soft link"
                 continue
-            child = here[label]
+            child = inside[label]
             if _address(child) in seen:
                 left_out[name] = "another name of an object that was met before"
                 continue
@@ -226,7 +226,7 @@ def is_frame(dataset: Any) -> bool:
 
 def columns_of(dataset: Any, parts: list[Part]) -> list[Part]:
     """The columns of the frame, each by its own name."""
-    found: list[Part] = []
+    columns: list[Part] = []
     for part in parts:
         kind, meaning = _text(dataset, f"{part.name}_kind"), _text(dataset, f"{part.name}_dtype")
         # Of the index, the kind itself is told.
@@ -234,25 +234,25 @@ def columns_of(dataset: Any, parts: list[Part]) -> list[Part]:
         names = _names(dataset, f"{part.name}_kind") or [part.name]
         count = part.shape[0] if len(part.shape) == 1 else 1
         if len(names) != count or len(part.shape) > 1:
-            found.append(part)
+            columns.append(part)
             continue
         width = part.width // count
         for number, name in enumerate(names):
             offset = part.offset + number * width
-            one = dataclasses.replace(part, name=name, shape=(), offset=offset, width=width)
-            found.append(dataclasses.replace(one, means=_meaning(meaning, part.dtype)))
+            column = dataclasses.replace(part, name=name, shape=(), offset=offset, width=width)
+            columns.append(dataclasses.replace(column, means=_meaning(meaning, part.dtype)))
     # Two columns, or one and the index, may have one name.
-    known = [part.name for part in found]
-    return found if len(set(known)) == len(known) else parts
+    column_names = [part.name for part in columns]
+    return columns if len(set(column_names)) == len(column_names) else parts
 
 
-def _meaning(said: str | None, dtype: np.dtype[Any]) -> str | None:
-    if said == "bool" and dtype.itemsize == 1:
+def _meaning(stated: str | None, dtype: np.dtype[Any]) -> str | None:
+    if stated == "bool" and dtype.itemsize == 1:
         return "bool"
-    found = TIME.fullmatch(said or "")
-    if found is None or dtype.newbyteorder("=") != np.int64:
+    match = TIME.fullmatch(stated or "")
+    if match is None or dtype.newbyteorder("=") != np.int64:
         return None
-    return f"{found[1]}[{found[3] or 'ns'}]"
+    return f"{match[1]}[{match[3] or 'ns'}]"
 
 
 def _names(dataset: Any, attribute: str) -> list[str] | None:
@@ -272,8 +272,8 @@ def _names(dataset: Any, attribute: str) -> list[str] | None:
 
 def _text(thing: Any, attribute: str) -> str | None:
     try:
-        found = thing.attrs.get(attribute)
-        return found.decode() if isinstance(found, bytes) else None
+        value = thing.attrs.get(attribute)
+        return value.decode() if isinstance(value, bytes) else None
     except Exception:
         return None
 
@@ -284,13 +284,13 @@ T = TypeVar("T")
 
 NOTE = "batchplant"
 # Groups that are joined, at most.
-MOST_GROUPS = 100_000
+MAX_GROUPS = 100_000
 # The names of a dataset's axes, by the name that Zarr and xarray have for them.
 AXES = "_ARRAY_DIMENSIONS"
 # What the library, and that of NetCDF, keep about axes; the first two lead to their names.
 LINKS = ("DIMENSION_LIST", "DIMENSION_LABELS")
 INTERNAL = ("REFERENCE_LIST", "_Netcdf4Dimid", "_Netcdf4Coordinates", "_nc3_strict", "_NCProperties")
-ATTRIBUTE_MOST = 64 << 10
+MAX_ATTRIBUTE_BYTES = 64 << 10
 TEXTS_SECONDS = 20
 # Those that can be undone here, by us or by the library.
 FILTERS = {
@@ -327,12 +327,12 @@ class Table:
         if self.chunk is None:
             return "contiguous" if self.data is None else "compact"
         size = self.item * math.prod(self.chunk)
-        kept = (
+        storage = (
             "" if self.chunks is None or not self.filters else f", {int(self.chunks[2].sum())} bytes stored"
         )
-        how = "+".join(FILTERS.get(code, f"filter {code}") for code, _ in self.filters) or "no filter"
+        filters = "+".join(FILTERS.get(code, f"filter {code}") for code, _ in self.filters) or "no filter"
         shape = "×".join(map(str, self.chunk))
-        return f"chunks of {shape} ({size} bytes), {how}{kept}"
+        return f"chunks of {shape} ({size} bytes), {filters}{storage}"
 
     def stored(self, source: Source, cache: ChunkCache) -> stored.Stored:
         width = self.item * math.prod(self.dims[1:])
@@ -341,19 +341,19 @@ class Table:
         if self.start is not None:
             return stored.Run(source, self.dims[0], width, self.start)
         if self.chunk is None or not width:
-            if self.dims[0] > stored.EMPTY_MOST:
+            if self.dims[0] > stored.MAX_EMPTY_CHUNKS:
                 raise DamagedError(f"{self.dims[0]} samples are said to be there, and no bytes")
             limits.check("a row", width)
-            one = np.frombuffer(self.fill * math.prod(self.dims[1:]), dtype=np.uint8)
-            return stored.Given(source, np.broadcast_to(one, (self.dims[0], width)))
-        known = {
+            row = np.frombuffer(self.fill * math.prod(self.dims[1:]), dtype=np.uint8)
+            return stored.Given(source, np.broadcast_to(row, (self.dims[0], width)))
+        chunk_options = {
             "dims": self.dims, "shape": self.chunk, "item": self.item, "fill": self.fill,
             "filters": list(self.filters), "table": self.chunks,
         }  # fmt: skip
         if {code for code, _ in self.filters} <= stored.OURS:
-            return stored.Chunks(source, cache, self.path, **known)  # type: ignore[arg-type]
+            return stored.Chunks(source, cache, self.path, **chunk_options)  # type: ignore[arg-type]
         check_filters(code for code, _ in self.filters)
-        return stored.Library(source, cache, self.path, kind=self.kind, flags=self.flags, **known)
+        return stored.Library(source, cache, self.path, kind=self.kind, flags=self.flags, **chunk_options)
 
 
 @dataclasses.dataclass
@@ -431,19 +431,19 @@ def load_groups(path: str, source: Source, pattern: str) -> dict[str, File]:
 
 def _matching(file: Any, pattern: str) -> list[str]:
     """The groups that match, part by part; links are not followed."""
-    found = {"": file}
+    groups = {"": file}
     for part in pattern.strip("/").split("/"):
-        found = {
-            f"{path}/{name}": here[name]
-            for path, here in found.items()
-            for name in here
+        groups = {
+            f"{path}/{name}": group[name]
+            for path, group in groups.items()
+            for name in group
             if fnmatch.fnmatchcase(name, part)
-            and isinstance(here.get(name, getlink=True), h5py.HardLink)
-            and here.get(name, getclass=True) is h5py.Group
+            and isinstance(group.get(name, getlink=True), h5py.HardLink)
+            and group.get(name, getclass=True) is h5py.Group
         }
-        if len(found) > MOST_GROUPS:
-            raise SchemaError(f"more than {MOST_GROUPS:,} groups match {pattern!r}")
-    return [name.lstrip("/") for name in found]
+        if len(groups) > MAX_GROUPS:
+            raise SchemaError(f"more than {MAX_GROUPS:,} groups match {pattern!r}")
+    return [name.lstrip("/") for name in groups]
 
 
 def _some_groups(file: Any) -> str:
@@ -566,14 +566,14 @@ def _chunks(dataset: Any, table: Table, source: Source, base: int) -> I64:
     bad = (offset >= np.array(grid)).any(axis=1) | (places > np.uint64(MOST_BYTES))
     if bad.any():
         raise DamagedError(f"a chunk of {dataset.name} lies nowhere")
-    found = np.empty((4, len(infos)), dtype=np.int64)
-    found[0] = np.ravel_multi_index(tuple(offset.T), grid) if len(grid) > 1 else offset[:, 0]
-    found[1] = places
-    found[2] = [info.size for info in infos]
-    found[3] = [info.filter_mask for info in infos]
+    columns = np.empty((4, len(infos)), dtype=np.int64)
+    columns[0] = np.ravel_multi_index(tuple(offset.T), grid) if len(grid) > 1 else offset[:, 0]
+    columns[1] = places
+    columns[2] = [info.size for info in infos]
+    columns[3] = [info.filter_mask for info in infos]
     if base and _is_shifted(dataset, infos[0], source):
-        found[1] += base
-    return found[:, np.argsort(found[0], kind="stable")]
+        columns[1] += base
+    return columns[:, np.argsort(columns[0], kind="stable")]
 
 
 def _is_shifted(dataset: Any, info: Any, source: Source) -> bool:
@@ -594,22 +594,22 @@ def _attributes(thing: Any, texts: list[str]) -> dict[str, Any]:
     attributes: dict[str, Any] = {}
     for name in thing.attrs:
         try:
-            one = h5py.h5a.open(thing.id, name.encode())
+            opened = h5py.h5a.open(thing.id, name.encode())
             if name in LINKS:
                 texts += [AXES] if AXES not in (*texts, *thing.attrs) else []
                 continue
             if name in INTERNAL:
                 continue
-            if one.dtype.hasobject:
-                texts += [name] if h5py.check_ref_dtype(one.dtype) is None else []
-            elif one.get_storage_size() <= ATTRIBUTE_MOST and name != NOTE:
+            if opened.dtype.hasobject:
+                texts += [name] if h5py.check_ref_dtype(opened.dtype) is None else []
+            elif opened.get_storage_size() <= MAX_ATTRIBUTE_BYTES and name != NOTE:
                 attributes[name] = plain(thing.attrs[name])
         # An attribute that cannot be read takes nothing away from the samples.
         except Exception:
             continue
     if attributes.get("CLASS") == "DIMENSION_SCALE":
         # It is an axis itself.
-        attributes = {name: one for name, one in attributes.items() if name not in ("CLASS", "NAME")}
+        attributes = {name: value for name, value in attributes.items() if name not in ("CLASS", "NAME")}
         if AXES not in thing.attrs and len(thing.shape or ()) == 1:
             texts[:] = [name for name in texts if name not in (AXES, "NAME")]
             attributes[AXES] = [thing.name.rpartition("/")[2]]
@@ -626,22 +626,24 @@ def plain(value: Any) -> Any:
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
     if isinstance(value, list):
-        return [plain(one) for one in value]
+        return [plain(element) for element in value]
     if isinstance(value, bytes):
         return value.decode(errors="replace")
     return value if isinstance(value, bool | int | float | str | None) else str(value)
 
 
-def read_texts(path: str, wanted: dict[str, list[str]]) -> dict[str, dict[str, Any]]:
+def read_texts(
+    path: str, names: dict[str, list[str]], *, timeout_seconds: float = TEXTS_SECONDS
+) -> dict[str, dict[str, Any]]:
     """Attributes of varying length, by the path of their object; what cannot be read is left out.
 
     In a process of its own: they lie in heaps, and a damaged heap can hold up the library for ever.
     """
-    asked = json.dumps([path, dataclasses.asdict(options_at(path)), wanted])
+    request = json.dumps([path, dataclasses.asdict(options_at(path)), names])
     with contextlib.suppress(subprocess.SubprocessError, ValueError, OSError):
         done = subprocess.run(
             [sys.executable, "-c", f"from {__name__} import answer; answer()"],
-            input=asked.encode(), capture_output=True, timeout=TEXTS_SECONDS, check=True,
+            input=request.encode(), capture_output=True, timeout=timeout_seconds, check=True,
         )  # fmt: skip
         texts: dict[str, dict[str, Any]] = json.loads(done.stdout)
         return texts
@@ -650,14 +652,14 @@ def read_texts(path: str, wanted: dict[str, list[str]]) -> dict[str, dict[str, A
 
 def answer() -> None:
     """The other end of :func:`read_texts`."""
-    path, options, wanted = json.load(sys.stdin)
-    found: dict[str, dict[str, Any]] = {}
+    path, options, requested = json.load(sys.stdin)
+    texts: dict[str, dict[str, Any]] = {}
     opened = open_source(Url(path, StorageOptions(**options))).file() if is_remote(path) else path
     with h5py.File(opened, "r", locking=False) as file:
-        for where, names in wanted.items():
+        for where, names in requested.items():
             for name in names:
                 with contextlib.suppress(Exception):
                     value = _axes(file[where]) if name == AXES else plain(file[where].attrs[name])
                     if name != AXES or any(value):
-                        found.setdefault(where, {})[name] = value
-    json.dump(found, sys.stdout)
+                        texts.setdefault(where, {})[name] = value
+    json.dump(texts, sys.stdout)

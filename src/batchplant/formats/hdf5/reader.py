@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 BLOCK_BYTES = 8 << 20
 # So many samples say whether bytes are text or images.
-PROBED = 16
+PROBED_SAMPLES = 16
 # The number of the filter that is a checksum.
 FLETCHER = 3
 
@@ -69,7 +69,7 @@ class Hdf5Reader(PackedReader):
         if group_field is not None:
             raise OptionError(f"group_field is for a pattern of groups, and {group!r} is none", path=path)
         self.path = path
-        self._wanted = None if fields is None else tuple(fields)
+        self._selected = None if fields is None else tuple(fields)
         self._group = group
         self._swmr = swmr
         self._cache = ChunkCache(cache)
@@ -127,7 +127,7 @@ class Hdf5Reader(PackedReader):
     def _open_noted(self, file: File, source: Source) -> None:
         assert file.note is not None
         note = Note.from_bytes(file.note)
-        schema = note.schema if self._wanted is None else note.schema.select(self._wanted)
+        schema = note.schema if self._selected is None else note.schema.select(self._selected)
         self._cells: dict[str, Cells] = {}
         lengths = set()
         for name, field in schema.items():
@@ -148,20 +148,28 @@ class Hdf5Reader(PackedReader):
             return file.tables[key]
 
         def beside(key: str, dtype: Any, shape: tuple[int, ...]) -> Stored | None:
-            found = file.tables.get(f"batchplant.{key}.{name}")
-            if found is None:
+            dataset = file.tables.get(f"batchplant.{key}.{name}")
+            if dataset is None:
                 return None
-            one = found.parts[0]
-            if len(found.parts) > 1 or (one.kind, one.dtype) != ("number", dtype) or found.dims[1:] != shape:
+            part = dataset.parts[0]
+            if (
+                len(dataset.parts) > 1
+                or (part.kind, part.dtype) != ("number", dtype)
+                or dataset.dims[1:] != shape
+            ):
                 raise DamagedError(f"its {key} dataset makes no sense")
-            if found.dims[0] != length:
-                raise DamagedError(f"its {key} dataset has {found.dims[0]} rows for {length} samples")
-            return self._stored(found)
+            if dataset.dims[0] != length:
+                raise DamagedError(f"its {key} dataset has {dataset.dims[0]} rows for {length} samples")
+            return self._stored(dataset)
 
         if f"{name}.offsets" in file.tables and name not in file.tables:
             data, offsets = table(f"{name}.data"), table(f"{name}.offsets")
             length = offsets.dims[0] - 1
-            kinds = [(part.dtype.str, len(found.dims)) for found in (data, offsets) for part in found.parts]
+            kinds = [
+                (part.dtype.str, len(stored_table.dims))
+                for stored_table in (data, offsets)
+                for part in stored_table.parts
+            ]
             packed = self._stored(data)
             if (
                 kinds != [("|u1", 1), ("<i8", 1)]
@@ -174,11 +182,11 @@ class Hdf5Reader(PackedReader):
                 "shapes": beside("shape", np.dtype("<i4"), (3,)),
             }
             return Packed(source, field, packed, self._stored(offsets), **marks), length
-        found = table(name)
-        length = found.dims[0]
-        if len(found.parts) != 1:
+        stored_table = table(name)
+        length = stored_table.dims[0]
+        if len(stored_table.parts) != 1:
             raise DamagedError(f"the dataset is not {field}")
-        [part] = found.parts
+        [part] = stored_table.parts
         marks = {
             "valid": beside("valid", np.dtype("?"), ()),
             "shapes": beside("shape", np.dtype("<i4"), (3,)),
@@ -186,45 +194,49 @@ class Hdf5Reader(PackedReader):
         dense = dense_of(field)
         if dense is not None:
             dtype, shape = dense
-            have = part.dtype.newbyteorder("="), (*found.dims[1:], *part.shape)
+            have = part.dtype.newbyteorder("="), (*stored_table.dims[1:], *part.shape)
             same = have == (np.dtype("i8") if dtype.kind in "mM" else dtype, shape)
             if part.kind != "number" or not same:
                 raise DamagedError(f"the dataset is not {field}")
-            return Numbers(source, field, self._stored(found), part, found.item, **marks), length
-        if part.kind != "vlen" or len(found.dims) != 1 or part.dtype.itemsize != _value_width(field):
+            return Numbers(
+                source, field, self._stored(stored_table), part, stored_table.item, **marks
+            ), length
+        if part.kind != "vlen" or len(stored_table.dims) != 1 or part.dtype.itemsize != _value_width(field):
             raise DamagedError(f"the dataset is not {field}")
-        return Varying(source, field, self._stored(found), part, file.base, self._cache, **marks), length
+        return Varying(
+            source, field, self._stored(stored_table), part, file.base, self._cache, **marks
+        ), length
 
     # -- files of others -------------------------------------------------------------------------------
 
     def _open_plain(self, file: File, source: Source) -> None:
-        found: dict[str, tuple[Table, Any, Field]] = {}
+        columns: dict[str, tuple[Table, Any, Field]] = {}
         for name, table in file.tables.items():
             for part in table.parts:
                 full = ".".join(filter(None, (name, part.name)))
                 try:
-                    found[full] = table, part, part.field(table.dims[1:])
+                    columns[full] = table, part, part.field(table.dims[1:])
                 except SchemaError as error:
                     file.left_out[full] = error.message
-        self._choose(found, file)
-        if not found:
+        self._choose(columns, file)
+        if not columns:
             message = "; ".join(f"{name}: {why}" for name, why in list(file.left_out.items())[:5])
             raise SchemaError(f"there is no dataset in it that has samples{': ' if message else ''}{message}")
-        self.length = next(iter(found.values()))[0].dims[0]
+        self.length = next(iter(columns.values()))[0].dims[0]
         self._cells, fields = {}, {}
-        known: dict[str, Stored] = {}
-        for name, (table, part, field) in found.items():
+        opened: dict[str, Stored] = {}
+        for name, (table, part, field) in columns.items():
             try:
-                if table.path not in known:
-                    known[table.path] = self._stored(table)
+                if table.path not in opened:
+                    opened[table.path] = self._stored(table)
             except SchemaError as error:
-                if self._wanted is not None:
+                if self._selected is not None:
                     raise error.at(field=name) from None
                 file.left_out[name] = error.message
                 continue
             except BatchplantError as error:
                 raise error.at(field=name) from None
-            stored = known[table.path]
+            stored = opened[table.path]
             if part.kind == "vlen":
                 cells: Cells = Varying(source, field, stored, part, file.base, self._cache)
             else:
@@ -237,44 +249,48 @@ class Hdf5Reader(PackedReader):
             raise SchemaError(f"nothing in it can be read: {file.left_out}")
         self.schema = Schema(fields)
 
-    def _choose(self, found: dict[str, Any], file: File) -> None:
+    def _choose(self, columns: dict[str, Any], file: File) -> None:
         """Leave only the fields that were asked for, or those whose length most datasets have.
 
         A single value is no column, unless there are only such.
         """
-        if self._wanted is None and not all(table.single for table, _, _ in found.values()):
-            for name in [name for name, (table, _, _) in found.items() if table.single]:
-                del found[name]
+        if self._selected is None and not all(table.single for table, _, _ in columns.values()):
+            for name in [name for name, (table, _, _) in columns.items() if table.single]:
+                del columns[name]
                 file.left_out[name] = "a single value has no samples"
-        if self._wanted is not None:
-            for name in self._wanted:
-                if name not in found:
-                    raise FieldNameError(file.left_out.get(name, no_such("dataset", name, found)), field=name)
-            chosen = {name: found[name] for name in self._wanted}
-            found.clear()
-            found.update(chosen)
-        lengths = {name: one[0].dims[0] for name, one in found.items()}
+        if self._selected is not None:
+            for name in self._selected:
+                if name not in columns:
+                    raise FieldNameError(
+                        file.left_out.get(name, no_such("dataset", name, columns)), field=name
+                    )
+            chosen = {name: columns[name] for name in self._selected}
+            columns.clear()
+            columns.update(chosen)
+        lengths = {name: column[0].dims[0] for name, column in columns.items()}
         if len(set(lengths.values())) < 2:
             return
         # A compound dataset counts once.
-        counts = Counter({one[0].path: one[0].dims[0] for one in found.values()}.values()).most_common(2)
-        if self._wanted is not None or counts[0][1] == counts[1][1]:
+        counts = Counter(
+            {column[0].path: column[0].dims[0] for column in columns.values()}.values()
+        ).most_common(2)
+        if self._selected is not None or counts[0][1] == counts[1][1]:
             message = ", ".join(f"{name} {length}" for name, length in list(lengths.items())[:20])
             ways = "choose equal ones with fields=[…]"
-            groups = dict.fromkeys(one[0].path.rpartition("/")[0] for one in found.values())
+            groups = dict.fromkeys(column[0].path.rpartition("/")[0] for column in columns.values())
             if len(groups) > 1:
                 named = " or ".join(f'"{name or "/"}"' for name in list(groups)[:4])
                 ways += f", or those of a group with group={named}"
             raise SchemaError(f"the datasets differ in length ({message}); {ways}")
         for name, length in lengths.items():
             if length != counts[0][0]:
-                del found[name]
+                del columns[name]
                 file.left_out[name] = f"it has {length} rows, and the others {counts[0][0]}"
 
     def _probed(self, cells: Cells, part: Any, field: Field) -> Field:
         """Bytes that are images are an Image; a text that says it is ASCII, and is not, is Bytes."""
         try:
-            sample = cells.read(np.arange(min(PROBED, self.length)))
+            sample = cells.read(np.arange(min(PROBED_SAMPLES, self.length)))
         # What is damaged will be found when it is read.
         except DamagedError:
             return field
@@ -318,22 +334,22 @@ class Hdf5Reader(PackedReader):
         return array_of(self.path, field, kind, self._stored(table), part, table.item)
 
     def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
-        found = [self._cells[name].needs(indices) for name in fields]
-        runs = [one for one in found if one is not None]
-        if len(runs) < len(found) or not runs:
+        needs = [self._cells[name].needs(indices) for name in fields]
+        runs = [column_ranges for column_ranges in needs if column_ranges is not None]
+        if len(runs) < len(needs) or not runs:
             return None
-        starts, sizes = (np.concatenate(one) for one in zip(*runs, strict=True))
+        starts, sizes = (np.concatenate(column_ranges) for column_ranges in zip(*runs, strict=True))
         return Spans([self._source], starts, sizes)
 
     def blocks(self) -> I64:
         """The chunks of the field that is most work to unpack; else about 8 MiB of the file."""
         packed = [cells.stored for cells in self._cells.values() if isinstance(cells, Numbers | Varying)]
-        costly = [one for one in packed if isinstance(one, Chunks) and one.filters]
+        costly = [dataset for dataset in packed if isinstance(dataset, Chunks) and dataset.filters]
         numbers = np.arange(self.length, dtype=np.int64)
         if costly:
-            return numbers // max(costly, key=lambda one: one.width).chunk
-        each = max(1, self._source.size // max(1, self.length))
-        return numbers // max(1, BLOCK_BYTES // each)
+            return numbers // max(costly, key=lambda dataset: dataset.width).chunk
+        sample_bytes = max(1, self._source.size // max(1, self.length))
+        return numbers // max(1, BLOCK_BYTES // sample_bytes)
 
     @property
     def file_bytes(self) -> int:
@@ -341,8 +357,15 @@ class Hdf5Reader(PackedReader):
         return self._source.size
 
     def own_checks(self) -> tuple[str, ...]:
-        stored = [one.stored for one in self._cells.values() if isinstance(one, Numbers | Varying)]
-        sums = any(code == FLETCHER for one in stored if isinstance(one, Chunks) for code, _ in one.filters)
+        stored = [
+            dataset.stored for dataset in self._cells.values() if isinstance(dataset, Numbers | Varying)
+        ]
+        sums = any(
+            code == FLETCHER
+            for dataset in stored
+            if isinstance(dataset, Chunks)
+            for code, _ in dataset.filters
+        )
         return ("Fletcher-32 of every chunk",) if sums else ()
 
     def facts(self) -> dict[str, Any]:
@@ -364,8 +387,8 @@ class Hdf5Reader(PackedReader):
         return facts
 
     def close(self) -> None:
-        for one in self._opened:
-            one.close()
+        for dataset in self._opened:
+            dataset.close()
         self._cache.clear()
         self._source.close()
 
@@ -384,7 +407,7 @@ class Hdf5Group(Hdf5Reader):
         decode: bool | None = None,
     ) -> None:
         self.path, self._cache, self._swmr, self._group = path, cache, False, ""
-        self._wanted = None if fields is None else tuple(fields)
+        self._selected = None if fields is None else tuple(fields)
         self._begin(file, source)
         self._unpack(decode)
 
@@ -410,13 +433,13 @@ class Hdf5Groups(Concat):
             raise OptionError("swmr is for one group, not for a pattern of several", path=path)
         layout = layout_of(path)
         source = open_source(path)
-        wanted = None if fields is None else [name for name in fields if name != group_field]
+        names = None if fields is None else [name for name in fields if name != group_field]
         shared = ChunkCache(cache)
         try:
             files = layout.load_groups(path, source, group)
             self.groups = tuple(files)
             readers = [
-                Hdf5Group(path, source, file, shared, fields=wanted or None, decode=decode)
+                Hdf5Group(path, source, file, shared, fields=names or None, decode=decode)
                 for file in files.values()
             ]
             self._check_alike(readers)
@@ -428,7 +451,7 @@ class Hdf5Groups(Concat):
                     raise OptionError(
                         f"there is a field {group_field!r} already; give group_field another name"
                     )
-                stored = {} if wanted == [] else self.schema
+                stored = {} if names == [] else self.schema
                 self.schema = Schema({**stored, group_field: Text()})
         except BatchplantError as error:
             source.close()
@@ -438,13 +461,13 @@ class Hdf5Groups(Concat):
         first = readers[0].schema
         for name, reader in zip(self.groups, readers, strict=True):
             differing = [
-                one for one in {**first, **reader.schema} if first.get(one) != reader.schema.get(one)
+                field for field in {**first, **reader.schema} if first.get(field) != reader.schema.get(field)
             ]
             if differing:
-                one = differing[0]
-                had, has = first.get(one, "nothing"), reader.schema.get(one, "nothing")
+                field = differing[0]
+                had, has = first.get(field, "nothing"), reader.schema.get(field, "nothing")
                 message = f"it is {has} in group {name}, and {had} in {self.groups[0]}"
-                raise SchemaError(f"{message}; choose what all groups have with fields=[…]", field=one)
+                raise SchemaError(f"{message}; choose what all groups have with fields=[…]", field=field)
 
     def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
         stored = [name for name in fields if name != self._named]
@@ -463,8 +486,8 @@ class Hdf5Groups(Concat):
 
     def blocks(self) -> I64:
         """About 8 MiB of the file."""
-        each = max(1, self.readers[0].file_bytes // max(1, self.length))
-        return np.arange(self.length, dtype=np.int64) // max(1, BLOCK_BYTES // each)
+        sample_bytes = max(1, self.readers[0].file_bytes // max(1, self.length))
+        return np.arange(self.length, dtype=np.int64) // max(1, BLOCK_BYTES // sample_bytes)
 
     def boundaries(self) -> I64:
         """The first sample of every group: an episode does not go on in the next."""

@@ -164,7 +164,7 @@ class Overlay(Sink):
         run: list[int] = []
         for number in [*sorted(self._pages), -1]:
             if run and number != run[-1] + 1:
-                yield run[0] * PAGE, b"".join(bytes(self._pages[one]) for one in run)
+                yield run[0] * PAGE, b"".join(bytes(self._pages[page]) for page in run)
                 run = []
             run.append(number)
 

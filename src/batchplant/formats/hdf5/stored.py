@@ -36,12 +36,12 @@ from ...storage.cache import ChunkCache
 
 # What stands in place of a cell of varying length: how many values, in which heap, under which number.
 DESCRIPTOR = np.dtype([("count", "<u4"), ("heap", "<u8"), ("number", "<u4")])
-HEAD = 16
+HEAD_BYTES = 16
 # The library lets cells share a heap as long as it is no larger than this.
 SHARED = 65536
 OBJECT = struct.Struct("<H6xQ")
 # Numbers of objects have 16 bits.
-MOST_OBJECTS = 65536
+MAX_OBJECTS = 65536
 
 
 def find(
@@ -56,7 +56,7 @@ def find(
     rows = np.flatnonzero(sizes)
     if not len(rows):
         return starts, sizes
-    bad = descriptors["heap"][rows] > np.uint64(max(0, source.size - base - 2 * HEAD))
+    bad = descriptors["heap"][rows] > np.uint64(max(0, source.size - base - 2 * HEAD_BYTES))
     if bad.any():
         raise DamagedError("it lies in a heap outside of the file", sample=int(rows[np.argmax(bad)]))
     heaps = descriptors["heap"].astype(np.int64) + base
@@ -65,24 +65,24 @@ def find(
     rows = rows[np.argsort(heaps[rows], kind="stable")]
     first = 0
     for end in (np.flatnonzero(np.diff(heaps[rows], append=-1)) + 1).tolist():
-        here = rows[first:end]
+        in_heap = rows[first:end]
         first = end
-        row = here.item(0)
+        row = in_heap.item(0)
         heap = heaps.item(row)
         try:
             places, room = cache.get(("heap", heap), functools.partial(_objects, source, heap), _size_of)
         except DamagedError as error:
             raise DamagedError(error.message, offset=heap, sample=row) from None
-        if len(here) == 1:
+        if len(in_heap) == 1:
             # The usual case in a random batch, and much quicker than arrays of one number.
             number = numbers.item(row)
             bad_row = None if number < len(room) and room.item(number) >= sizes.item(row) else row
             starts[row] = places.item(number) if bad_row is None else 0
         else:
-            offset = np.minimum(numbers[here], len(places) - 1)
-            bad = (offset != numbers[here]) | (room[offset] < sizes[here])
-            bad_row = int(here[np.argmax(bad)]) if bad.any() else None
-            starts[here] = places[offset]
+            offset = np.minimum(numbers[in_heap], len(places) - 1)
+            bad = (offset != numbers[in_heap]) | (room[offset] < sizes[in_heap])
+            bad_row = int(in_heap[np.argmax(bad)]) if bad.any() else None
+            starts[in_heap] = places[offset]
         if bad_row is not None:
             raise DamagedError("it is not in its heap", sample=bad_row, offset=heap)
     return starts, sizes
@@ -93,42 +93,42 @@ def around(source: Source, base: int, descriptors: npt.NDArray[Any], width: int)
     starts = np.minimum(descriptors["heap"], np.uint64(source.size)).astype(np.int64) + base
     sizes = descriptors["count"].astype(np.int64) * width
     return starts, np.where(
-        sizes > 0, np.clip(source.size - starts, 0, np.maximum(SHARED, sizes + 2 * HEAD)), 0
+        sizes > 0, np.clip(source.size - starts, 0, np.maximum(SHARED, sizes + 2 * HEAD_BYTES)), 0
     )
 
 
 def _alone(source: Source, heaps: I64, numbers: I64, sizes: I64, starts: I64, rows: I64) -> I64:
     """Fill in the cells that come first in their heap, as large ones do; return the other rows."""
-    heads = source.gather(heaps[rows], np.full(len(rows), 2 * HEAD)).data.reshape(-1, 2 * HEAD)
+    heads = source.gather(heaps[rows], np.full(len(rows), 2 * HEAD_BYTES)).data.reshape(-1, 2 * HEAD_BYTES)
     length = heads[:, 8:16].copy().view("<u8")[:, 0]
     good = (heads[:, :4] == np.frombuffer(b"GCOL", np.uint8)).all(axis=1) & (heads[:, 4] == 1)
-    good &= (length >= 2 * HEAD) & (length <= (source.size - heaps[rows]).astype(np.uint64))
+    good &= (length >= 2 * HEAD_BYTES) & (length <= (source.size - heaps[rows]).astype(np.uint64))
     if not good.all():
         row = int(rows[np.argmin(good)])
         raise DamagedError("it lies in no heap", sample=row, offset=int(heaps[row]))
     number = heads[:, 16:18].copy().view("<u2")[:, 0]
     size = heads[:, 24:32].copy().view("<u8")[:, 0]
-    here = (number == numbers[rows]) & (size >= sizes[rows].astype(np.uint64))
-    here &= size <= length - np.uint64(2 * HEAD)
-    starts[rows[here]] = heaps[rows[here]] + 2 * HEAD
-    rest: I64 = rows[~here]
-    return rest
+    is_first = (number == numbers[rows]) & (size >= sizes[rows].astype(np.uint64))
+    is_first &= size <= length - np.uint64(2 * HEAD_BYTES)
+    starts[rows[is_first]] = heaps[rows[is_first]] + 2 * HEAD_BYTES
+    remaining: I64 = rows[~is_first]
+    return remaining
 
 
 def _objects(source: Source, heap: int) -> tuple[I64, I64]:
     """Start and size of every object of a heap, by number; a size of -1 where there is none."""
     length = int.from_bytes(source.view(heap + 8, 8).tobytes(), "little")
     data = source.view(heap, length).data
-    found: list[tuple[int, int, int]] = []
-    offset = HEAD
-    while offset + HEAD <= length and len(found) < MOST_OBJECTS:
+    objects: list[tuple[int, int, int]] = []
+    offset = HEAD_BYTES
+    while offset + HEAD_BYTES <= length and len(objects) < MAX_OBJECTS:
         number, size = OBJECT.unpack_from(data, offset)
-        offset += HEAD
+        offset += HEAD_BYTES
         if number == 0 or size > length - offset:
             break
-        found.append((number, heap + offset, size))
+        objects.append((number, heap + offset, size))
         offset += (size + 7) // 8 * 8
-    table = np.array(found, dtype=np.int64).reshape(-1, 3)
+    table = np.array(objects, dtype=np.int64).reshape(-1, 3)
     places = np.zeros(int(table[:, 0].max(initial=0)) + 1, dtype=np.int64)
     room = np.full(len(places), -1, dtype=np.int64)
     places[table[:, 0]], room[table[:, 0]] = table[:, 1], table[:, 2]
@@ -144,9 +144,9 @@ def _size_of(table: tuple[I64, I64]) -> int:
 SHUFFLE, FLETCHER, DEFLATE = 2, 3, 1
 OURS = {SHUFFLE, FLETCHER, DEFLATE}
 # More samples than this have to take some room in the file.
-EMPTY_MOST = 1_000_000
+MAX_EMPTY_CHUNKS = 1_000_000
 # Bytes of a dataset of offsets, flags or shapes that are kept in memory.
-KEPT_MOST = 256 << 20
+MAX_KEPT_BYTES = 256 << 20
 # Files in memory need names of their own.
 SCRATCH = itertools.count()
 
@@ -226,7 +226,7 @@ class Kept(Stored):
 
 def kept(stored: Stored) -> Stored:
     """The dataset, in memory where that pays."""
-    small = stored.length * stored.width <= KEPT_MOST
+    small = stored.length * stored.width <= MAX_KEPT_BYTES
     return Kept(stored) if small and not isinstance(stored.source, MappedSource) else stored
 
 
@@ -265,16 +265,16 @@ class Chunks(Stored):
         if bad is not None:
             raise DamagedError("a chunk lies outside of the file", offset=int(self.places[bad]))
         if self.filters:
-            least, lies = int(self.sizes.min()) if len(self.sizes) else 0, False
+            smallest, lies = int(self.sizes.min()) if len(self.sizes) else 0, False
             limits.check("a chunk", self.bytes, int(self.sizes.max(initial=0)))
         else:
-            least, lies = self.bytes, bool((self.sizes != self.bytes).any())
+            smallest, lies = self.bytes, bool((self.sizes != self.bytes).any())
         # What no chunk backs is fill values.
         limits.check("a row", self.width, int(self.sizes.sum()))
         stored = self.chunk * len(np.unique(self.numbers // max(1, self._across)))
         if (np.diff(self.numbers) <= 0).any():
             raise DamagedError("two chunks are said to be one")
-        if lies or (least < 1 and len(self.sizes)) or self.length - stored > EMPTY_MOST:
+        if lies or (smallest < 1 and len(self.sizes)) or self.length - stored > MAX_EMPTY_CHUNKS:
             raise DamagedError(f"{self.length} samples are more than its chunks can hold")
 
     @property
@@ -286,11 +286,11 @@ class Chunks(Stored):
         if self.filters or not self._whole:
             return None
         block = indices // self.chunk
-        at = np.searchsorted(self.numbers, block)
-        known = at < len(self.numbers)
-        if not known.all() or not (self.numbers[at] == block).all():
+        position = np.searchsorted(self.numbers, block)
+        exists = position < len(self.numbers)
+        if not exists.all() or not (self.numbers[position] == block).all():
             return None
-        starts: I64 = self.places[at] + (indices - block * self.chunk) * self.width
+        starts: I64 = self.places[position] + (indices - block * self.chunk) * self.width
         return starts
 
     def needs(self, indices: I64) -> tuple[I64, I64]:
@@ -337,8 +337,8 @@ class Chunks(Stored):
         number = 0
         for offset, size in zip(index, (1, *self.grid), strict=True):
             number = number * size + offset
-        found = int(np.searchsorted(self.numbers, number))
-        return found if found < len(self.numbers) and self.numbers[found] == number else None
+        position = int(np.searchsorted(self.numbers, number))
+        return position if position < len(self.numbers) and self.numbers[position] == number else None
 
     def load(self, block: int, inside: I64 | None = None) -> U8:
         """The samples of one chunk, or of a row of chunks side by side; or only those ``inside`` of it."""
@@ -352,8 +352,8 @@ class Chunks(Stored):
         picked = slice(rows) if inside is None else inside
 
         def put(number: int) -> None:
-            at = np.unravel_index(int(self.numbers[number]) % self._across, self.grid)
-            parts = zip(at, self.shape[1:], strict=True)
+            corner = np.unravel_index(int(self.numbers[number]) % self._across, self.grid)
+            parts = zip(corner, self.shape[1:], strict=True)
             target = out[(slice(None), *(slice(int(n) * size, (int(n) + 1) * size) for n, size in parts))]
             chunk = self.unpack(number).view(kind).reshape(self.shape)
             target[...] = chunk[(picked, *(slice(size) for size in target.shape[1:]))]
@@ -363,8 +363,8 @@ class Chunks(Stored):
 
     def unpack(self, number: int) -> U8:
         """The bytes of the chunk at a place in ``numbers``."""
-        place = int(self.places[number])
-        data = self.source.view(place, int(self.sizes[number]))
+        start = int(self.places[number])
+        data = self.source.view(start, int(self.sizes[number]))
         try:
             for step in range(len(self.filters) - 1, -1, -1):
                 if not int(self.masks[number]) >> step & 1:
@@ -372,7 +372,7 @@ class Chunks(Stored):
             if data.size != self.bytes:
                 raise DamagedError(f"a chunk has {data.size} bytes in place of {self.bytes}")
         except DamagedError as error:
-            raise error.at(offset=place) from None
+            raise error.at(offset=start) from None
         return data
 
 
@@ -383,8 +383,8 @@ class Library(Chunks):
     memory, and read from there.
     """
 
-    def __init__(self, *args: Any, kind: bytes, flags: tuple[int, ...], **known: Any) -> None:
-        super().__init__(*args, **known)
+    def __init__(self, *args: Any, kind: bytes, flags: tuple[int, ...], **chunk_options: Any) -> None:
+        super().__init__(*args, **chunk_options)
         self._kind = kind
         self._flags = flags
         # Whose the file in memory is, if there is one, and whose the lock.
@@ -392,8 +392,8 @@ class Library(Chunks):
         self._lock = threading.Lock()
 
     def unpack(self, number: int) -> U8:
-        place, mask = int(self.places[number]), int(self.masks[number])
-        data = self.source.view(place, int(self.sizes[number]))
+        start, mask = int(self.places[number]), int(self.masks[number])
+        data = self.source.view(start, int(self.sizes[number]))
         # Another thread may have held the lock when the process was forked.
         if self._owner != os.getpid():
             self._lock, self._process, self._owner = threading.Lock(), -1, os.getpid()
@@ -407,7 +407,7 @@ class Library(Chunks):
                 dataset.read(h5py.h5s.ALL, h5py.h5s.ALL, out, dataset.get_type())
         # The library raises what it likes.
         except Exception as error:
-            raise DamagedError(f"a chunk cannot be unpacked: {error}", offset=place) from None
+            raise DamagedError(f"a chunk cannot be unpacked: {error}", offset=start) from None
         return out
 
     def _scratch(self, mask: int) -> Any:
@@ -462,16 +462,16 @@ def _undo(step: tuple[int, tuple[int, ...]], data: U8, limit: int) -> U8:
         return out
     if data.size < 4:
         raise DamagedError("a chunk is too short for its checksum")
-    said = int.from_bytes(data[-4:].tobytes(), "little")
-    if not _is_sum(fletcher32(data[:-4]), said):
+    stated = int.from_bytes(data[-4:].tobytes(), "little")
+    if not _is_sum(fletcher32(data[:-4]), stated):
         raise DamagedError("the checksum of a chunk is wrong")
     return data[:-4]
 
 
-def _is_sum(sums: tuple[int, int], said: int) -> bool:
+def _is_sum(sums: tuple[int, int], stated: int) -> bool:
     # Old versions of the library wrote the bytes of each half the other way round, and it takes both.
-    swapped = (said & 0xFF00FF) << 8 | said >> 8 & 0xFF00FF
-    return any(sums == ((one & 0xFFFF) % 65535, (one >> 16) % 65535) for one in (said, swapped))
+    swapped = (stated & 0xFF00FF) << 8 | stated >> 8 & 0xFF00FF
+    return any(sums == ((order & 0xFFFF) % 65535, (order >> 16) % 65535) for order in (stated, swapped))
 
 
 def fletcher32(data: U8) -> tuple[int, int]:

@@ -55,34 +55,38 @@ def write_attributes(thing: Any, values: Mapping[str, Any]) -> None:
 
 def attach_axes(file: Any, names: Sequence[str]) -> None:
     """A field that is called like an axis of others, and has a number for each place on it, is its scale."""
-    found = {name: file[name] for name in names if hasattr(file.get(name), "dims")}
-    scales = {name: one for name, one in found.items() if one.ndim == 1 and one.dims[0].label == name}
-    for name, one in scales.items():
-        if one.dtype.kind in "iuf":
-            one.make_scale(name)
-    for name, one in found.items():
-        for number, axis in enumerate(one.dims):
+    datasets = {name: file[name] for name in names if hasattr(file.get(name), "dims")}
+    scales = {
+        name: dataset
+        for name, dataset in datasets.items()
+        if dataset.ndim == 1 and dataset.dims[0].label == name
+    }
+    for name, dataset in scales.items():
+        if dataset.dtype.kind in "iuf":
+            dataset.make_scale(name)
+    for name, dataset in datasets.items():
+        for number, axis in enumerate(dataset.dims):
             scale = scales.get(axis.label)
             if scale is None or name == axis.label or scale.dtype.kind not in "iuf":
                 continue
-            if scale.shape[0] == one.shape[number]:
+            if scale.shape[0] == dataset.shape[number]:
                 axis.attach_scale(scale)
 
 
 def _name_each(value: Any, axes: int) -> bool:
     good = isinstance(value, list | tuple) and len(value) == axes
-    return good and all(isinstance(one, str) for one in value)
+    return good and all(isinstance(name, str) for name in value)
 
 
 def _fits(value: Any, dtype: np.dtype[Any]) -> bool:
-    one = np.asarray(value)
-    return one.dtype.kind in "iuf" and (dtype.kind == "f" or bool((one.astype(dtype) == one).all()))
+    array = np.asarray(value)
+    return array.dtype.kind in "iuf" and (dtype.kind == "f" or bool((array.astype(dtype) == array).all()))
 
 
 def attribute(value: Any) -> Any:
     """Convert a value to one that HDF5 can hold: numbers, texts, arrays of one kind; else its JSON."""
     if isinstance(value, list | tuple):
-        kinds = {type(one) for one in value}
+        kinds = {type(element) for element in value}
         if not value or kinds == {str} or kinds <= {int, float, bool}:
             return list(value)
     elif not isinstance(value, dict | None):
@@ -133,9 +137,9 @@ class GrowingWriter(Writer):
             raise self.cannot_append(reason)
 
     @contextlib.contextmanager
-    def _opened(self, what: Any, mode: str, **how: Any) -> Iterator[Any]:
+    def _opened(self, file_or_path: Any, mode: str, **options: Any) -> Iterator[Any]:
         try:
-            with self._library.File(what, mode, **how) as file:
+            with self._library.File(file_or_path, mode, **options) as file:
                 yield file
         except OSError as error:
             raise self.cannot_append(f"the library does not open it: {error}") from None
@@ -187,13 +191,15 @@ def varying_kind(library: Any, field: Field) -> tuple[Any, np.dtype[Any]]:
 def obstacle(file: Any, rows: dict[str, Rows]) -> str | None:
     """Why rows cannot be added to datasets; None where they can."""
     for name, (dtype, shape) in rows.items():
-        found = file.get(name)
-        if found is None or not hasattr(found, "maxshape"):
+        dataset = file.get(name)
+        if dataset is None or not hasattr(dataset, "maxshape"):
             return f"there is no dataset {name} that could grow; {HINT}"
-        if not found.maxshape or found.maxshape[0] is not None:
+        if not dataset.maxshape or dataset.maxshape[0] is not None:
             return f"the dataset {name} has a fixed size; {HINT}"
-        if found.dtype != dtype or found.shape[1:] != shape:
-            return f"the dataset {name} has rows of {found.dtype} {found.shape[1:]}, not of {dtype} {shape}"
+        if dataset.dtype != dtype or dataset.shape[1:] != shape:
+            return (
+                f"the dataset {name} has rows of {dataset.dtype} {dataset.shape[1:]}, not of {dtype} {shape}"
+            )
     return None
 
 
@@ -263,8 +269,8 @@ class Hdf5Writer(GrowingWriter):
             )
         compression = None if compression == "none" else compression
         if compression not in (None, "gzip", "lzf", *PLUGINS):
-            known = ", ".join(("none", "gzip", "lzf", *PLUGINS))
-            raise OptionError(f"compression is one of {known}, not {compression!r}", path=path)
+            names = ", ".join(("none", "gzip", "lzf", *PLUGINS))
+            raise OptionError(f"compression is one of {names}, not {compression!r}", path=path)
         if not 0 <= level <= 9 or (chunk is not None and chunk < 1):
             raise OptionError(f"a level of 0 to 9 and a chunk of 1 or more, not {level}, {chunk}", path=path)
         if attributes is not None and not set(attributes) <= {"", *schema}:
@@ -309,8 +315,8 @@ class Hdf5Writer(GrowingWriter):
                 column.data[column.offsets[0] : column.offsets[-1]] == 0
             )
             for row in np.unique(np.searchsorted(column.offsets, zeros, "right") - 1).tolist():
-                said = 'text with NUL does not fit into HDF5\'s strings; write it with layout="packed"'
-                problems.setdefault(row, EncodeError(said, field=name))
+                message = 'text with NUL does not fit into HDF5\'s strings; write it with layout="packed"'
+                problems.setdefault(row, EncodeError(message, field=name))
         return problems
 
     def _begin(self, state: dict[str, Any] | None) -> None:
@@ -356,10 +362,10 @@ class Hdf5Writer(GrowingWriter):
         aligned = {"alignment_threshold": 1 << 16, "alignment_interval": 4096}
         self._sink = sink = Sink(self.partial.folder / FILE)
         # What is freed stays as it is, for those who read an older state.
-        kept = {"fs_strategy": "none"} if self._resizable else {}
+        free_space = {"fs_strategy": "none"} if self._resizable else {}
         with (
             contextlib.closing(sink),
-            self._library.File(sink, "w", libver="v110", track_order=True, **aligned, **kept) as file,
+            self._library.File(sink, "w", libver="v110", track_order=True, **aligned, **free_space) as file,
         ):
             rows = 0
             for name, field in self.schema.items():
@@ -393,9 +399,9 @@ class Hdf5Writer(GrowingWriter):
 
     def _write_note(self, file: Any, chunks: str) -> None:
         note = json.loads(note_of(self.schema, self.before + self.written))
-        said = json.dumps({**note, "chunks": chunks}, ensure_ascii=False).encode()
+        text = json.dumps({**note, "chunks": chunks}, ensure_ascii=False).encode()
         # Of fixed length: it does not lie in a heap.
-        file.attrs.create(RESERVED, np.bytes_(said), dtype=self._library.string_dtype("utf-8", len(said)))
+        file.attrs.create(RESERVED, np.bytes_(text), dtype=self._library.string_dtype("utf-8", len(text)))
 
     def _chunks_text(self) -> str:
         if self._shapes:
@@ -415,26 +421,26 @@ class Hdf5Writer(GrowingWriter):
         return source.array(dtype, 0, source.size // dtype.itemsize).reshape(-1, *shape)
 
     def _plain(self, file: Any, where: str, array: npt.NDArray[Any]) -> Any:
-        how: dict[str, Any] = {}
+        options: dict[str, Any] = {}
         if self._resizable:
             rows = max(1, CHUNK_BYTES // max(1, array.dtype.itemsize * math.prod(array.shape[1:])))
-            how = {
+            options = {
                 "maxshape": (None, *array.shape[1:]),
                 "chunks": (rows, *(max(1, n) for n in array.shape[1:])),
             }
-        return file.create_dataset(where, data=array, track_times=False, **how)
+        return file.create_dataset(where, data=array, track_times=False, **options)
 
     def _add(self, file: Any, where: str, name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> int:
         array = self._array(f"{name}/data", dtype, shape)
-        wanted, cut = self._shapes.get(name, (self._chunk, None))
-        if (self._compression is None and wanted is None) or not (array.size or self._resizable):
+        chunk_rows, cut = self._shapes.get(name, (self._chunk, None))
+        if (self._compression is None and chunk_rows is None) or not (array.size or self._resizable):
             self._plain(file, where, array)
             return len(array)
         width = max(1, dtype.itemsize * math.prod(shape))
-        rows = wanted or max(1, CHUNK_BYTES // width)
+        rows = chunk_rows or max(1, CHUNK_BYTES // width)
         rows = rows if self._resizable else min(len(array), rows)
         chunk = rows, *(max(1, n) for n in (shape if cut is None else cut))
-        made = file.create_dataset(
+        dataset = file.create_dataset(
             where, array.shape, dtype, chunks=chunk, track_times=False,
             maxshape=(None, *shape) if self._resizable else None, **self._filter,
         )  # fmt: skip
@@ -442,11 +448,11 @@ class Hdf5Writer(GrowingWriter):
             # A few chunks at a time, so that the library holds no more than that.
             step = rows * max(1, PART_BYTES // (rows * width))
             for start in range(0, len(array), step):
-                made[start : start + step] = array[start : start + step]
+                dataset[start : start + step] = array[start : start + step]
                 self._sink.check()
             return len(array)
         for begin, data in self._deflated(array, chunk):
-            made.id.write_direct_chunk(begin, data)
+            dataset.id.write_direct_chunk(begin, data)
             self._sink.check()
         return len(array)
 
@@ -456,7 +462,9 @@ class Hdf5Writer(GrowingWriter):
         """Yield starts of chunks and the chunks, compressed on all cores, in order."""
 
         def work(start: tuple[int, ...]) -> bytes:
-            part = array[tuple(slice(at, at + size) for at, size in zip(start, chunk, strict=True))]
+            part = array[
+                tuple(slice(offset, offset + size) for offset, size in zip(start, chunk, strict=True))
+            ]
             full = np.zeros(chunk, dtype=array.dtype)
             full[tuple(map(slice, part.shape))] = part
             plain = full.reshape(-1).view(np.uint8).reshape(-1, array.dtype.itemsize)
@@ -480,13 +488,13 @@ class Hdf5Writer(GrowingWriter):
         library = self._library
         kind, dtype = varying_kind(library, field)
         if self.base is None:
-            how = {"maxshape": (None,), "chunks": (CELLS,)} if self._resizable else {}
-            made = file.create_dataset(where, (len(offsets) - 1,), kind, track_times=False, **how)
+            options = {"maxshape": (None,), "chunks": (CELLS,)} if self._resizable else {}
+            dataset = file.create_dataset(where, (len(offsets) - 1,), kind, track_times=False, **options)
             behind = 0
         else:
-            made = file[where]
-            behind = grow(made, len(offsets) - 1)
-        space = made.id.get_space()
+            dataset = file[where]
+            behind = grow(dataset, len(offsets) - 1)
+        space = dataset.id.get_space()
         first = 0
         while first < len(offsets) - 1:
             last = int(np.searchsorted(offsets, offsets[first] + PART_BYTES, "right")) - 1
@@ -498,7 +506,7 @@ class Hdf5Writer(GrowingWriter):
                 cells[row] = cell.tobytes() if text else cell.view(dtype)
             # Not made[first:last] = cells: cells of equal length would be taken for a table.
             space.select_hyperslab((behind + first,), (last - first,))
-            made.id.write(library.h5s.create_simple((last - first,)), space, cells)
+            dataset.id.write(library.h5s.create_simple((last - first,)), space, cells)
             self._sink.check()
             first = last
 
@@ -551,6 +559,8 @@ def _check_names(schema: Schema, layout: str) -> None:
     for path, name in paths.items():
         above = path.split(".")
         for depth in range(1, len(above)):
-            other = paths.get(".".join(above[:depth]))
-            if other not in (None, name):
-                raise OptionError(f"{other!r} would be a dataset and the group of {name!r}; rename one field")
+            holder = paths.get(".".join(above[:depth]))
+            if holder not in (None, name):
+                raise OptionError(
+                    f"{holder!r} would be a dataset and the group of {name!r}; rename one field"
+                )

@@ -72,7 +72,7 @@ TORCH = (
 )  # fmt: skip
 NUMBERS = {"int": "int64", "float": "float64", "bool": "uint8"}
 IMAGE_ENCODINGS = ("jpeg", "image")
-MOST_AXES = 63
+MAX_AXES = 63
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,15 +100,15 @@ class Encoding:
 @functools.lru_cache(1024)
 def parse_encoding(text: str) -> Encoding:
     """The encoding of that name. LitData's users make some of their own: what is not known is bytes."""
-    name, _, rest = text.partition(":")
+    name, _, code = text.partition(":")
     if text in NUMBERS:
         return Encoding(text, text, NUMBERS[text])
     if text in ("numpy", "tensor"):
         return Encoding(text, "array")
     if name in ("no_header_numpy", "no_header_tensor"):
         codes = NUMPY if name == "no_header_numpy" else TORCH
-        known = rest.isdecimal() and len(rest) < 4 and int(rest) < len(codes)
-        dtype = codes[int(rest)] if known else None
+        has_code = code.isdecimal() and len(code) < 4 and int(code) < len(codes)
+        dtype = codes[int(code)] if has_code else None
         return Encoding(text, "plain") if dtype is None else Encoding(text, "flat", dtype)
     return Encoding(text, text if text in ("pil", "json", "pickle") else "plain")
 
@@ -127,7 +127,7 @@ def encoding_of(field: Field) -> Encoding:
 def _text_of(field: Field) -> str:
     if isinstance(field, Tensor):
         stored = stored_dtype(np.dtype(field.dtype))
-        if stored is None or len(field.shape) > MOST_AXES:
+        if stored is None or len(field.shape) > MAX_AXES:
             return "bytes"
         return f"no_header_numpy:{NUMPY.index(stored)}" if len(field.shape) == 1 else "numpy"
     dense = dense_of(field)
@@ -167,14 +167,14 @@ def field_of(encoding: Encoding, cells: Ragged) -> Field:
     if name in IMAGE_ENCODINGS:
         image = infer_image(cells) if len(cells) else None
         return Image() if image is None and not len(cells) else image or Bytes()
-    known: dict[str, Field] = {
+    fields: dict[str, Field] = {
         "str": Text(),
         "text": Text(),
         "json": Json(),
         "video": Video(),
         "audio": Audio(),
     }
-    return known.get(name, Bytes())
+    return fields.get(name, Bytes())
 
 
 def _array_field(encoding: Encoding, cells: Ragged) -> Field:
@@ -183,10 +183,10 @@ def _array_field(encoding: Encoding, cells: Ragged) -> Field:
         return Bytes()
     code, axes = head
     dtype = encoding.codes[code] if code < len(encoding.codes) else None
-    return Bytes() if dtype is None or axes > MOST_AXES else Tensor(dtype, (None,) * axes)
+    return Bytes() if dtype is None or axes > MAX_AXES else Tensor(dtype, (None,) * axes)
 
 
-def vague(encoding: Encoding) -> bool:
+def is_ambiguous(encoding: Encoding) -> bool:
     """True if the first cells have to tell the field."""
     return encoding.form in ("array", "pil") or encoding.text.partition(":")[0] in IMAGE_ENCODINGS
 
@@ -290,7 +290,7 @@ class _Packed:
 # -- cells --------------------------------------------------------------------------------------------
 
 
-def looks(encoding: Encoding) -> bool:
+def needs_look(encoding: Encoding) -> bool:
     """True if cells have to be read to know where those of the field lie in them."""
     return encoding.form in ("array", "pil", "json")
 
@@ -318,7 +318,7 @@ def inner(encoding: Encoding, field: Field, data: U8 | None, starts: I64, sizes:
     return Inner(starts + heads, sizes - heads) if field.flat or field.cell is not None else None
 
 
-def made(encoding: Encoding, field: Field, cells: Ragged) -> Ragged:
+def decoded(encoding: Encoding, field: Field, cells: Ragged) -> Ragged:
     """The cells of a field of which :func:`inner` knows no place."""
     if encoding.form in NUMBERS:
         return _narrowed(encoding, field, cells)
@@ -327,11 +327,11 @@ def made(encoding: Encoding, field: Field, cells: Ragged) -> Ragged:
     assert isinstance(field, Tensor)
     head, shapes = _shapes(encoding, field, cells.data, cells.starts, cells.sizes)
     dtype = np.dtype(field.dtype)
-    whole = []
+    arrays = []
     for row, cell in enumerate(cells):
         assert cell is not None
-        whole.append(npy.header_bytes(dtype, tuple(shapes[row].tolist())) + cell[head:].tobytes())
-    return Ragged.from_cells(whole)
+        arrays.append(npy.header_bytes(dtype, tuple(shapes[row].tolist())) + cell[head:].tobytes())
+    return Ragged.from_cells(arrays)
 
 
 def _is_same(encoding: Encoding, field: Field) -> bool:
@@ -352,10 +352,10 @@ def _narrowed(encoding: Encoding, field: Field, cells: Ragged) -> Ragged:
     _check_numbers(encoding, cells.sizes)
     wide = cells.data.view(str(encoding.dtype))
     with np.errstate(over="ignore"):
-        found = wide.astype(dense[0])
+        narrow = wide.astype(dense[0])
     if dense[0].kind in "iu":
-        wrong(found != wide, f"it is no {dense[0]}")
-    return Ragged(as_bytes(found), np.arange(len(found) + 1, dtype=np.int64) * dense[0].itemsize)
+        wrong(narrow != wide, f"it is no {dense[0]}")
+    return Ragged(as_bytes(narrow), np.arange(len(narrow) + 1, dtype=np.int64) * dense[0].itemsize)
 
 
 def _document(cell: U8 | None, row: int) -> bytes:
@@ -377,10 +377,10 @@ def _shapes(
     axes = len(field.shape)
     head = 8 + 4 * axes
     wrong(sizes < 8, "it is too short for an array")
-    codes, found = numbers_at(data, starts, 2, encoding.order + "u4").T
-    known = [code for code, name in enumerate(encoding.codes) if name == stored]
-    wrong(~np.isin(codes, known), f"its values are not {stored}")
-    wrong(found != axes, f"it has another number of axes than {axes}")
+    codes, axis_counts = numbers_at(data, starts, 2, encoding.order + "u4").T
+    accepted = [code for code, name in enumerate(encoding.codes) if name == stored]
+    wrong(~np.isin(codes, accepted), f"its values are not {stored}")
+    wrong(axis_counts != axes, f"it has another number of axes than {axes}")
     wrong(sizes < head, "it is too short for its shape")
     shapes = numbers_at(data, starts + 8, axes, encoding.order + "u4").astype(np.int64)
     for axis, size in enumerate(field.shape):
@@ -446,19 +446,19 @@ def _with_heads(encoding: Encoding, field: Tensor, column: Column) -> Ragged:
     code = max(code for code, name in enumerate(encoding.codes) if name == stored)
     width = dtype.itemsize * math.prod(size or 0 for size in field.shape[1:])
     heads: dict[tuple[int, ...], bytes] = {}
-    whole = []
+    cells = []
     shape: tuple[int, ...]
     for cell in column:
         assert cell is not None
         if not isinstance(column, Ragged):
             shape, values = cell.shape, cell.tobytes()
         elif field.flat:
-            rest = tuple(size or 0 for size in field.shape[1:])
-            shape, values = (cell.size // width, *rest) if field.shape else (), cell.tobytes()
+            inner = tuple(size or 0 for size in field.shape[1:])
+            shape, values = (cell.size // width, *inner) if field.shape else (), cell.tobytes()
         else:
             array = npy.read(cell)
             shape, values = array.shape, array.tobytes()
         if shape not in heads:
             heads[shape] = np.array([code, len(shape), *shape], encoding.order + "u4").tobytes()
-        whole.append(heads[shape] + values)
-    return Ragged.from_cells(whole)
+        cells.append(heads[shape] + values)
+    return Ragged.from_cells(cells)

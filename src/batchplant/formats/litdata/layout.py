@@ -30,19 +30,19 @@ from . import cells
 from .cells import Encoding
 
 MAGIC = b"LDFZ01\0\0"
-HEAD = 24
+HEAD_BYTES = 24
 # Samples of a batch.
-BATCH = 256
-LEVEL = 4
+BATCH_SAMPLES = 256
+DEFAULT_LEVEL = 4
 FRAME = np.dtype([("first", "<u4"), ("rows", "<u4"), ("place", "<u8"), ("packed", "<u4"), ("size", "<u4")])
 
 
 def pack(compression: str) -> Callable[[U8], bytes]:
     """Compressor by name: ``zstd``, ``zstd:7``."""
-    name, colon, given = compression.partition(":")
-    if name != "zstd" or (colon and not (given.isdecimal() and 1 <= int(given) <= 22)):
+    name, colon, level = compression.partition(":")
+    if name != "zstd" or (colon and not (level.isdecimal() and 1 <= int(level) <= 22)):
         raise OptionError(f"compression is zstd, with a level as in zstd:7, not {compression!r}")
-    return zstd_compress(int(given) if given else LEVEL)
+    return zstd_compress(int(level) if level else DEFAULT_LEVEL)
 
 
 def packed_chunk(level: str, compress: Callable[[U8], bytes], head: list[U8], records: U8, sizes: I64) -> U8:
@@ -54,8 +54,8 @@ def packed_chunk(level: str, compress: Callable[[U8], bytes], head: list[U8], re
         parts = [as_bytes(compress(records[start:end])) for start, end in itertools.pairwise(bounds)]
         table = 4 * (len(sizes) + 2) + starts_of(np.array([len(part) for part in parts], np.int64))
         return np.concatenate([head[0], as_bytes(table.astype("<u4")), *parts])
-    firsts = np.arange(0, len(sizes), BATCH)
-    ends = np.minimum(firsts + BATCH, len(sizes))
+    firsts = np.arange(0, len(sizes), BATCH_SAMPLES)
+    ends = np.minimum(firsts + BATCH_SAMPLES, len(sizes))
     parts = [
         as_bytes(compress(records[bounds[start] : bounds[end]]))
         for start, end in zip(firsts, ends, strict=True)
@@ -63,9 +63,9 @@ def packed_chunk(level: str, compress: Callable[[U8], bytes], head: list[U8], re
     frames = np.zeros(len(firsts), FRAME)
     frames["first"], frames["rows"] = firsts, ends - firsts
     frames["packed"], frames["size"] = [len(part) for part in parts], bounds[ends] - bounds[firsts]
-    before = HEAD + 4 * len(bounds) + frames.nbytes
+    before = HEAD_BYTES + 4 * len(bounds) + frames.nbytes
     frames["place"] = before + starts_of(frames["packed"].astype(np.int64))[:-1]
-    counts = np.array([1, len(sizes), BATCH, len(frames)], "<u4")
+    counts = np.array([1, len(sizes), BATCH_SAMPLES, len(frames)], "<u4")
     pieces = [as_bytes(MAGIC), as_bytes(counts), as_bytes(bounds.astype("<u4")), as_bytes(frames), *parts]
     return np.concatenate(pieces)
 
@@ -83,10 +83,10 @@ def unpack(source: Source, level: str, samples: int, limit: int) -> UnpackedSour
 
 
 def _up_to(pieces: Iterator[U8], limit: int, path: str, offset: int | None = None) -> Iterator[U8]:
-    left = limit
+    remaining = limit
     for piece in pieces:
-        left -= len(piece)
-        if left < 0:
+        remaining -= len(piece)
+        if remaining < 0:
             raise DamagedError(f"more than {limit} bytes are packed here", path=path, offset=offset)
         yield piece
 
@@ -104,15 +104,15 @@ def _batches(source: Source, samples: int) -> Iterator[U8]:
     if version != 1 or count != samples:
         message = f"it has {count} samples in a layout {version}, and the index says {samples}"
         raise DamagedError(message, offset=8)
-    bounds = source.array("<u4", HEAD, count + 1).astype(np.int64)
-    frames = source.array(FRAME, HEAD + 4 * (count + 1), batches)
+    bounds = source.array("<u4", HEAD_BYTES, count + 1).astype(np.int64)
+    frames = source.array(FRAME, HEAD_BYTES + 4 * (count + 1), batches)
     ends = frames["first"].astype(np.int64) + frames["rows"]
     follow = len(frames) and (frames["first"] == np.append(0, ends[:-1])).all() and ends[-1] == count
     sizes = np.diff(bounds)
     if not follow or bounds[0] or (sizes < 0).any():
-        raise DamagedError("its batches are not one behind the other", offset=HEAD)
+        raise DamagedError("its batches are not one behind the other", offset=HEAD_BYTES)
     if (frames["size"] != bounds[ends] - bounds[frames["first"]]).any():
-        raise DamagedError("its batches have other sizes than their samples", offset=HEAD)
+        raise DamagedError("its batches have other sizes than their samples", offset=HEAD_BYTES)
     yield _usual_head(sizes)
     for _, _, frame, packed, size in frames.tolist():
         yield from _frame(source, frame, packed, size)
@@ -122,15 +122,15 @@ def _frame(source: Source, start: int, packed: int, size: int | None) -> Iterato
     """Decompress a range of a file."""
     part = UnpackedSource(source.path, source.view(start, packed))
     pieces = limited(unzstd(part), source.path, source.size) if size is None else unzstd(part)
-    found = 0
+    unpacked = 0
     try:
         for piece in pieces if size is None else _up_to(pieces, size, source.path, start):
-            found += len(piece)
+            unpacked += len(piece)
             yield piece
     except BatchplantError as error:
         raise error.at(offset=start) from None
-    if size not in (None, found):
-        message = f"{found} bytes are packed here, and it says {size}"
+    if size not in (None, unpacked):
+        message = f"{unpacked} bytes are packed here, and it says {size}"
         raise DamagedError(message, path=source.path, offset=start)
 
 
@@ -167,18 +167,18 @@ def _samples(source: Source, samples: int) -> Iterator[U8]:
 # What a sample is called that is no container.
 ONLY = "data"
 DICTS = ("builtins.dict", "collections.OrderedDict")
-ROWS = ("builtins.list", "builtins.tuple", "collections.namedtuple", "collections.deque")
+SEQUENCES = ("builtins.list", "builtins.tuple", "collections.namedtuple", "collections.deque")
 
 _LEAF: dict[str, Any] = {"type": None, "context": None, "children_spec": []}
 
 
-def names_of(said: str) -> list[str]:
+def names_of(spec: str) -> list[str]:
     """The names of the leaves, in order; any of NOTE_ERRORS where it is no such tree."""
-    version, root = parse(said)
+    version, root = parse(spec)
     if version != 1:
         raise SchemaError(f"its data_spec is of version {str(version)[:20]!r}, and only 1 is known")
     names = [".".join(path) or ONLY for path in _leaves(root, ())]
-    twice = next((name for place, name in enumerate(names) if name in names[:place]), None)
+    twice = next((name for position, name in enumerate(names) if name in names[:position]), None)
     if twice is not None:
         raise SchemaError("two of its values would have this name", field=twice)
     return names
@@ -195,7 +195,7 @@ def _leaves(node: dict[str, Any], path: tuple[str, ...]) -> Iterator[tuple[str, 
         keys = parse(context)
     elif kind == "collections.defaultdict":
         keys = context["dict_context"]
-    elif kind in ROWS:
+    elif kind in SEQUENCES:
         keys = range(len(inside))
     else:
         raise SchemaError(f"its samples hold a {str(kind)[:80]}, which is not known here")
@@ -239,14 +239,14 @@ class Chunk(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Index:
-    """Contents of an index. ``said``: the whole document; ``bare``: chunks are tokens without sizes.
+    """Contents of an index. ``document``: all of it; ``bare``: chunks are tokens without sizes.
 
     ``compression``: ``zstd`` or ``zstd:7``, and ``level`` what is packed by itself: a chunk, a batch or a
     sample. ``tables``: name → (encoding, whether it can be missing), where chunks may hold Arrow tables.
     """
 
     chunks: list[Chunk]
-    said: dict[str, Any]
+    document: dict[str, Any]
     columns: list[tuple[str, Encoding]]
     compression: str | None
     level: str
@@ -264,8 +264,8 @@ def read(folder: str) -> Index:
     return read_index(folder, "LitData", _parsed)
 
 
-def _parsed(said: dict[str, Any]) -> Index:
-    config = said["config"]
+def _parsed(document: dict[str, Any]) -> Index:
+    config = document["config"]
     loader = config.get("item_loader") or TREES
     if config.get("encryption") is not None:
         named = str(dict(config["encryption"]).get("algorithm", "unknown"))[:40]
@@ -279,22 +279,24 @@ def _parsed(said: dict[str, Any]) -> Index:
         raise SchemaError(f"its chunks are packed with {compression[:40]!r}, and only zstd is known")
     if level not in LEVELS:
         raise SchemaError(f"its compression_level {str(level)[:40]!r} is none of {', '.join(LEVELS)}")
-    chunks = [_chunk(one) for one in said["chunks"]]
+    chunks = [_chunk(entry) for entry in document["chunks"]]
     columns, note = _columns(config), None
     if loader == TOKENS:
-        columns = _tokens(columns, said.get(NOTE))
-    if said.get(NOTE) is not None:
-        note = Note.parse(said[NOTE], [column for column, _ in columns])
+        columns = _tokens(columns, document.get(NOTE))
+    if document.get(NOTE) is not None:
+        note = Note.parse(document[NOTE], [column for column, _ in columns])
         _check_note(note, dict(columns))
-    return Index(chunks, said, columns, compression, level, loader == TOKENS, note, _tables(config, columns))
+    return Index(
+        chunks, document, columns, compression, level, loader == TOKENS, note, _tables(config, columns)
+    )
 
 
-def _chunk(one: dict[str, Any]) -> Chunk:
-    name, dim = one["filename"], one.get("dim")
+def _chunk(entry: dict[str, Any]) -> Chunk:
+    name, dim = entry["filename"], entry.get("dim")
     if not is_below(name):
         raise ValueError(f"{str(name)[:200]!r} is no file in its folder")
     return Chunk(
-        _count(one["chunk_size"]), name, _count(one["chunk_bytes"]), None if dim is None else _count(dim)
+        _count(entry["chunk_size"]), name, _count(entry["chunk_bytes"]), None if dim is None else _count(dim)
     )
 
 
@@ -306,7 +308,7 @@ def _count(value: Any) -> int:
 
 def _columns(config: dict[str, Any]) -> list[tuple[str, Encoding]]:
     formats = config["data_format"]
-    if not isinstance(formats, list) or not all(isinstance(one, str) for one in formats):
+    if not isinstance(formats, list) or not all(isinstance(encoding, str) for encoding in formats):
         raise ValueError("data_format is a list of names")
     names = names_of(config["data_spec"])
     return [(name, cells.parse_encoding(text)) for name, text in zip(names, formats, strict=True)]
@@ -327,17 +329,17 @@ def _tables(
 ) -> dict[str, tuple[Encoding, bool]] | None:
     """Fields of Arrow tables: all keys that samples had, not only those of the first one."""
     types = config.get("types")
-    if not isinstance(types, dict) or not types or not all(isinstance(one, str) for one in types):
+    if not isinstance(types, dict) or not types or not all(isinstance(name, str) for name in types):
         return None
     tables = {}
     # The index has them in order of name; samples have theirs.
     first = dict.fromkeys(name.partition(".")[0] for name, _ in columns)
     for name in [*(name for name in first if name in types), *(name for name in types if name not in first)]:
-        one = types[name] if isinstance(types[name], dict) else {"type": types[name]}
-        kind = IN_TABLES.get(str(one.get("type")))
+        description = types[name] if isinstance(types[name], dict) else {"type": types[name]}
+        kind = IN_TABLES.get(str(description.get("type")))
         if kind is None:
             return None
-        tables[name] = cells.parse_encoding(kind), bool(one.get("optional"))
+        tables[name] = cells.parse_encoding(kind), bool(description.get("optional"))
     return tables
 
 
@@ -351,25 +353,25 @@ def _check_note(note: Note, columns: dict[str, Encoding]) -> None:
 
 def columns_of(schema: Schema) -> list[tuple[str, Encoding]]:
     """The values of our own samples."""
-    found = [(name, cells.encoding_of(field)) for name, field in schema.items()]
+    columns = [(name, cells.encoding_of(field)) for name, field in schema.items()]
     missing = Note.of(schema).missing
-    return found if missing is None else [*found, (missing, cells.parse_encoding("no_header_numpy:4"))]
+    return columns if missing is None else [*columns, (missing, cells.parse_encoding("no_header_numpy:4"))]
 
 
-def document(said: dict[str, Any], sums: Sequence[int]) -> str:
+def document(content: dict[str, Any], sums: Sequence[int]) -> str:
     """An index. ``sums``: of the new chunks.
 
     LitData knows by ``updated_at`` whether what it has copied is still the same: it depends on the bytes, and
     not on the time, so that the same samples make the same files.
     """
-    digest = hashlib.blake2b(json.dumps([said, sums], sort_keys=True).encode(), digest_size=8).hexdigest()
-    return json.dumps({**said, "updated_at": digest}, sort_keys=True)
+    digest = hashlib.blake2b(json.dumps([content, sums], sort_keys=True).encode(), digest_size=8).hexdigest()
+    return json.dumps({**content, "updated_at": digest}, sort_keys=True)
 
 
 def sniff(probe: Probe) -> bool:
     """An index of chunks; those that are Parquet files are for Parquet."""
     head = index_head(probe)
-    found = _CHUNKS.search(head)
-    if found is None or _PARQUET.search(head) is not None:
+    match = _CHUNKS.search(head)
+    if match is None or _PARQUET.search(head) is not None:
         return False
     return _CHUNK.search(head) is not None

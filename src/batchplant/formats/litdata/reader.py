@@ -71,29 +71,29 @@ def open_table(source: Source, samples: int, tables: Tables) -> Opened:
     for name, column in columns.items():
         if isinstance(column, Ragged) and column.valid is not None:
             absent[name] = ~column.valid
-    made = [
+    packed = [
         cells.packed(table, field_of(table, optional=optional), columns[name])
         for name, (table, optional) in tables.items()
     ]
-    records = records_of(made, [True] * len(made))
+    records = records_of(packed, [True] * len(packed))
     table = (4 * (samples + 2) + records.offsets).astype("<u4")
     head = np.array([samples], "<u4")
-    whole = np.concatenate([as_bytes(head), as_bytes(table), records.data])
-    return Opened(UnpackedSource(source.path, whole), table, absent)
+    chunk = np.concatenate([as_bytes(head), as_bytes(table), records.data])
+    return Opened(UnpackedSource(source.path, chunk), table, absent)
 
 
-def _column(part: Part, name: str, told: tuple[Encoding, bool], samples: int) -> Ragged | np.ndarray:
-    encoding, optional = told
+def _column(part: Part, name: str, declared: tuple[Encoding, bool], samples: int) -> Ragged | np.ndarray:
+    encoding, optional = declared
     field = field_of(encoding, optional=optional)
     if name not in part.schema.names:
         if not optional:
             raise DamagedError("its table has no such column")
         # No sample of this chunk had the key.
         return Ragged.from_cells([None] * samples)
-    found, first = [], 0
+    columns, first = [], 0
     for number, rows in enumerate(part.rows):
         try:
-            found.append(column_of(field, part.load(number, [name]).column(name)))
+            columns.append(column_of(field, part.load(number, [name]).column(name)))
         except BatchplantError as error:
             error.sample = None if error.sample is None else first + error.sample
             raise
@@ -102,7 +102,7 @@ def _column(part: Part, name: str, told: tuple[Encoding, bool], samples: int) ->
             message = str(error).strip().split("\n")[0]
             raise DamagedError(f"its table cannot be read: {message}") from None
         first += rows
-    return concat_columns(found)
+    return concat_columns(columns)
 
 
 # -- chunks -------------------------------------------------------------------------------------------
@@ -191,39 +191,39 @@ class LitDataReader(ShardsReader):
         self, path: str, *, schema: GivenSchema | str | None = None, block_size: int | None = None
     ) -> None:
         self.path = path
-        self.index = found = layout.read(path)
-        if block_size is not None and (not found.bare or block_size < 1):
-            takes = "is 1 or more" if found.bare else "is for sets of tokens, and this is none"
+        self.index = index = layout.read(path)
+        if block_size is not None and (not index.bare or block_size < 1):
+            takes = "is 1 or more" if index.bare else "is for sets of tokens, and this is none"
             raise OptionError(f"block_size {takes}", path=path)
-        if block_size is not None and any(chunk.dim is None for chunk in found.chunks):
+        if block_size is not None and any(chunk.dim is None for chunk in index.chunks):
             # LitData does not count where the first sample of a chunk is empty, and cannot read it either.
             raise DamagedError("its index does not count the tokens; open it without block_size", path=path)
         self._block = block_size
         # Whether chunks are Arrow tables: then those know more keys than the first sample had.
-        self.by_table = found.tables is not None and self._has_table()
-        self.columns = found.columns
-        if self.by_table and found.tables is not None:
-            self.columns = [(name, table) for name, (table, _) in found.tables.items()]
+        self.by_table = index.tables is not None and self._has_table()
+        self.columns = index.columns
+        if self.by_table and index.tables is not None:
+            self.columns = [(name, table) for name, (table, _) in index.tables.items()]
         self._encodings = dict(self.columns)
         self.width = len(self.columns)
         self.shards = Shards(
             [
                 chunk.samples if block_size is None else (chunk.dim or 0) // block_size
-                for chunk in found.chunks
+                for chunk in index.chunks
             ],
             [(name, None) for name, _ in self.columns],
-            lambda number: open_file(path, found, found.chunks[number]),
+            lambda number: open_file(path, index, index.chunks[number]),
             self._load,
-            lambda number: self.by_table or found.compression is not None,
+            lambda number: self.by_table or index.compression is not None,
             remote=is_remote(path),
-            bare=found.bare,
+            bare=index.bare,
         )
         self.length = int(self.shards.firsts[-1])
         # Whoever shuffles takes a number for each sample, so many have to be there.
         if 8 * self.length > limits.allowed():
-            check_counts(path, found)
-        self.missing = None if found.note is None else found.note.missing
-        self._set_schema(self._told(), schema)
+            check_counts(path, index)
+        self.missing = None if index.note is None else index.note.missing
+        self._set_schema(self._inferred_schema(), schema)
         allowed = () if schema is None else given_schema(schema)
         self._pickles = {
             name for name, column in self.columns if column.form == "pickle" and name not in allowed
@@ -242,18 +242,20 @@ class LitDataReader(ShardsReader):
         chunk = self.index.chunks[number]
         return load(self.path, self.index, chunk, source, by_table=self.by_table, block=self._block)
 
-    def _told(self) -> Schema:
+    def _inferred_schema(self) -> Schema:
         if self.by_table and self.index.tables is not None:
-            told = self.index.tables.items()
-            return Schema({name: field_of(one, optional=may) for name, (one, may) in told})
+            declared = self.index.tables.items()
+            return Schema({name: field_of(encoding, optional=may) for name, (encoding, may) in declared})
         if self._block is not None:
-            [(name, one)] = self.columns
-            return Schema({name: Tensor(str(one.dtype), (self._block,))})
+            [(name, encoding)] = self.columns
+            return Schema({name: Tensor(str(encoding.dtype), (self._block,))})
         if self.index.note is not None:
             return self.index.note.schema
-        first = self._first_cells([name for name, one in self.columns if cells.vague(one)])
+        first = self._first_cells([name for name, encoding in self.columns if cells.is_ambiguous(encoding)])
         none = Ragged.from_cells([])
-        return Schema({name: cells.field_of(one, first.get(name, none)) for name, one in self.columns})
+        return Schema(
+            {name: cells.field_of(encoding, first.get(name, none)) for name, encoding in self.columns}
+        )
 
     # -- reading ---------------------------------------------------------------------------------------
 
@@ -278,13 +280,13 @@ class LitDataReader(ShardsReader):
         return None if cells.holds(self._encodings[name], field) else self._encodings[name].text
 
     def _look(self, name: str) -> bool:
-        return cells.looks(self._encodings[name])
+        return cells.needs_look(self._encodings[name])
 
     def _inner(self, name: str, data: U8 | None, starts: I64, sizes: I64) -> Inner | None:
         return cells.inner(self._encodings[name], self.schema[name], data, starts, sizes)
 
-    def _make(self, name: str, found: Ragged) -> Ragged:
-        return cells.made(self._encodings[name], self.schema[name], found)
+    def _make(self, name: str, stored: Ragged) -> Ragged:
+        return cells.decoded(self._encodings[name], self.schema[name], stored)
 
     def _file_of(self, number: int) -> str:
         return file_of(self.path, self.index, self.index.chunks[number])[0]
@@ -297,12 +299,12 @@ class LitDataReader(ShardsReader):
     def _verify(self) -> Iterator[Problem]:
         for number in range(len(self.index.chunks)):
             try:
-                found = self.shards.open(number)
+                shard = self.shards.open(number)
             except BatchplantError as error:
                 yield Problem.of(error)
                 continue
-            table, size = found.table.astype(np.int64), found.source.size
-            if found.head is None and (
+            table, size = shard.table.astype(np.int64), shard.source.size
+            if shard.head is None and (
                 (np.diff(table) < 0).any() or table[-1] != size or table[0] != 4 * len(table) + 4
             ):
                 message = f"its offsets do not rise from the first sample to its end, {size}"
@@ -312,11 +314,11 @@ class LitDataReader(ShardsReader):
         packed = self.index.compression
         if packed is not None and self.index.level != "chunk":
             packed = f"{packed}, by {self.index.level}"
-        found: dict[str, Any] = {"chunks": len(self.index.chunks), "compression": packed}
+        facts: dict[str, Any] = {"chunks": len(self.index.chunks), "compression": packed}
         if self.index.bare:
-            found["tokens"] = sum(chunk.dim or 0 for chunk in self.index.chunks)
+            facts["tokens"] = sum(chunk.dim or 0 for chunk in self.index.chunks)
         if self.by_table:
-            found["layout"] = "Arrow tables"
+            facts["layout"] = "Arrow tables"
         if self._pickles:
-            found["not read"] = f"{', '.join(sorted(self._pickles))} (pickled)"
-        return {name: value for name, value in found.items() if value is not None}
+            facts["not read"] = f"{', '.join(sorted(self._pickles))} (pickled)"
+        return {name: value for name, value in facts.items() if value is not None}

@@ -15,10 +15,10 @@ from ...schema import Schema, Tensor
 from ...schema.columns import I64, U8, Columns, Ragged
 from ..base.shards import MOST, NOTE, Note, ShardsWriter, records_of
 from . import cells, layout
-from .layout import BATCH, LEVELS, TOKENS, TREES, pack, packed_chunk
+from .layout import BATCH_SAMPLES, LEVELS, TOKENS, TREES, pack, packed_chunk
 from .reader import LitDataReader
 
-LIMIT = 1 << 26
+CHUNK_BYTES = 1 << 26
 
 
 class LitDataWriter(ShardsWriter):
@@ -39,7 +39,7 @@ class LitDataWriter(ShardsWriter):
         schema: Schema,
         options: WriteOptions,
         *,
-        chunk_bytes: int = LIMIT,
+        chunk_bytes: int = CHUNK_BYTES,
         compression: str | None = None,
         compression_level: str = "chunk",
         tokens: bool = False,
@@ -77,29 +77,32 @@ class LitDataWriter(ShardsWriter):
     def _continue(self, base: Any) -> None:
         """Write on as what is there was written: LitData has one compression for all chunks."""
         assert isinstance(base, LitDataReader)
-        found = base.index
+        index = base.index
         pickled = next((name for name, column in base.columns if column.form == "pickle"), None)
         if pickled is not None:
             raise self.cannot_append(f"its field {pickled!r} holds pickles")
-        if base.columns != found.columns:
+        if base.columns != index.columns:
             raise self.cannot_append("its chunks are Arrow tables, and hold more keys than its first sample")
         if base.missing is None and self._flags is not None:
             raise self.cannot_append("its samples have no value that says what is missing")
-        asked, there = (one and one.partition(":")[0] for one in (self._compression, found.compression))
-        if asked not in (None, there):
+        algorithm, present = (
+            compression and compression.partition(":")[0]
+            for compression in (self._compression, index.compression)
+        )
+        if algorithm not in (None, present):
             raise self.cannot_append("its chunks are not packed, and LitData packs all of them or none")
-        self._columns, self._flags, self._tokens = base.columns, base.missing, found.bare
-        if there is not None:
-            self._pack = self._pack or pack(str(found.compression))
-        self._compression, self._level = found.compression, found.level
-        names = (re.search(r"chunk-\d+-(\d{1,9})\D", chunk.name) for chunk in found.chunks)
+        self._columns, self._flags, self._tokens = base.columns, base.missing, index.bare
+        if present is not None:
+            self._pack = self._pack or pack(str(index.compression))
+        self._compression, self._level = index.compression, index.level
+        names = (re.search(r"chunk-\d+-(\d{1,9})\D", chunk.name) for chunk in index.chunks)
         self._first = max((int(name[1]) for name in names if name), default=-1) + 1
 
     # -- samples ---------------------------------------------------------------------------------------
 
     def _packed(self, columns: Columns) -> Ragged:
-        found = self._cells(columns, cells.packed)
-        return found[0] if self._tokens else records_of(found, [True] * len(found))
+        values = self._cells(columns, cells.packed)
+        return values[0] if self._tokens else records_of(values, [True] * len(values))
 
     # -- chunks ----------------------------------------------------------------------------------------
 
@@ -109,32 +112,32 @@ class LitDataWriter(ShardsWriter):
 
     def _shard(self, number: int, head: list[U8], sizes: I64) -> tuple[U8, dict[str, Any]]:
         records = np.concatenate(self._records)
-        whole = data = np.concatenate([*head, records])
+        unpacked = data = np.concatenate([*head, records])
         if self._pack is not None:
             data = packed_chunk(self._level, self._pack, head, records, sizes)
         tokens = len(records) // np.dtype(str(self._columns[0][1].dtype)).itemsize if self._tokens else None
-        said = {
+        entry = {
             "filename": self._file_name(number), "chunk_size": len(sizes), "dim": tokens,
-            "chunk_bytes": len(whole if self._level == "chunk" else data), "crc": zlib.crc32(data.data),
+            "chunk_bytes": len(unpacked if self._level == "chunk" else data), "crc": zlib.crc32(data.data),
         }  # fmt: skip
-        return data, said
+        return data, entry
 
     def _index(self, lines: list[str]) -> str:
-        made = [json.loads(line) for line in lines]
+        entries = [json.loads(line) for line in lines]
         # So that the index changes whenever the bytes do.
-        sums = [one.pop("crc") for one in made]
+        sums = [entry.pop("crc") for entry in entries]
         if self.base is not None:
             assert isinstance(self.base, LitDataReader)
-            said = dict(self.base.index.said)
-            said["chunks"] = [*said["chunks"], *made]
-            return layout.document(said, sums)
+            document = dict(self.base.index.document)
+            document["chunks"] = [*document["chunks"], *entries]
+            return layout.document(document, sums)
         inside = self._level if self._compression is not None and self._level != "chunk" else None
         config = {
             "chunk_bytes": self._limit, "chunk_size": None, "compression": self._compression,
             "compression_level": inside, "ipc_compression": None,
-            "compression_batch_size": BATCH if inside == "batch" else None,
+            "compression_batch_size": BATCH_SAMPLES if inside == "batch" else None,
             "data_format": [column.text for _, column in self._columns],
             "data_spec": layout.spec_of(None if self._tokens else [name for name, _ in self._columns]),
             "types": None, "encryption": None, "item_loader": TOKENS if self._tokens else TREES,
         }  # fmt: skip
-        return layout.document({"chunks": made, "config": config, NOTE: Note.of(self.schema).said}, sums)
+        return layout.document({"chunks": entries, "config": config, NOTE: Note.of(self.schema).said}, sums)

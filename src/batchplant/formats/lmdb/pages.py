@@ -73,9 +73,9 @@ def load(source: Source, db: str | None, mode: str) -> index.Index:
     """The index of an environment; one of another transaction or database is made anew."""
     meta = read_meta(source.view(0, min(source.size, 2 * 65536 + 256)), source.path)
 
-    def fits(found: index.Index) -> bool:
-        return _makes_sense(found) and found.facts == {
-            **found.facts,
+    def fits(loaded: index.Index) -> bool:
+        return _makes_sense(loaded) and loaded.facts == {
+            **loaded.facts,
             "transaction": meta.transaction,
             "db": db,
         }
@@ -83,9 +83,9 @@ def load(source: Source, db: str | None, mode: str) -> index.Index:
     return index.load(source, "lmdb", functools.partial(scan, db=db), mode=mode, check=fits)
 
 
-def _makes_sense(found: index.Index) -> bool:
+def _makes_sense(loaded: index.Index) -> bool:
     names = {"key_starts": np.int64, "key_sizes": np.uint16, "starts": np.int64, "sizes": np.int64}
-    arrays = found.arrays
+    arrays = loaded.arrays
     return set(arrays) == set(names) and all(
         array.dtype == names[name] and array.shape == arrays["starts"].shape and array.ndim == 1
         for name, array in arrays.items()
@@ -130,25 +130,25 @@ def _scan_remote(
     """The same for a file on a server, of which not all is fetched."""
     meta = read_meta(source.view(0, min(source.size, 2 * 65536 + 256)), source.path)
     tree = meta.main
-    found = remote.walk(source, meta.page_size, tree)
+    walked = remote.walk(source, meta.page_size, tree)
     remote.walk(source, meta.page_size, meta.free)
-    names = [bytes(found.keys[one]).decode(errors="replace") for one in found.named.tolist()]  # type: ignore[arg-type]
+    names = [bytes(walked.keys[row]).decode(errors="replace") for row in walked.named.tolist()]  # type: ignore[arg-type]
     if db is not None:
         if db not in names:
             raise OptionError(no_such("database", db, names), path=source.path)
-        record = source.view(int(found.arrays["starts"][found.named[names.index(db)]]), 48)
+        record = source.view(int(walked.arrays["starts"][walked.named[names.index(db)]]), 48)
         tree = _native.lmdb_tree(np.ascontiguousarray(record))
-        found = remote.walk(source, meta.page_size, tree)
+        walked = remote.walk(source, meta.page_size, tree)
         names = []
-    if names and len(names) == len(found.arrays["starts"]):
+    if names and len(names) == len(walked.arrays["starts"]):
         raise OptionError(_choose(names), path=source.path)
     report(source.size)
-    return {name: np.delete(array, found.named) for name, array in found.arrays.items()}, {
+    return {name: np.delete(array, walked.named) for name, array in walked.arrays.items()}, {
         "db": db,
         "transaction": meta.transaction,
         "page_size": meta.page_size,
         "ordered": not tree[3] & OTHER_ORDER,
-        "printable": _are_printable(found.keys.data),
+        "printable": _are_printable(walked.keys.data),
     }
 
 
@@ -158,8 +158,8 @@ def _choose(names: list[str]) -> str:
 
 def walk(data: U8, meta: Meta, tree: Tree, path: str) -> tuple[dict[str, npt.NDArray[Any]], npt.NDArray[Any]]:
     """The entries of a tree, and the numbers of those that are databases."""
-    found = _native.lmdb_walk(data, meta.page_size, tree)
-    key_starts, key_sizes, starts, sizes, named, failure, duplicates = found
+    walked = _native.lmdb_walk(data, meta.page_size, tree)
+    key_starts, key_sizes, starts, sizes, named, failure, duplicates = walked
     if duplicates:
         raise SchemaError(
             "a key has several values (MDB_DUPSORT), which batchplant cannot read as samples", path=path
@@ -194,15 +194,15 @@ def _without(
     return {name: np.delete(array, named) for name, array in arrays.items()}
 
 
-def before(keys: Ragged, others: Ragged) -> Flags:
+def before(keys: Ragged, bounds: Ragged) -> Flags:
     """Compare keys bytewise; of equal prefixes, the shorter comes first."""
-    width = max(1, int(keys.sizes.max(initial=0)), int(others.sizes.max(initial=0)))
+    width = max(1, int(keys.sizes.max(initial=0)), int(bounds.sizes.max(initial=0)))
     padded = [np.zeros((len(keys), width), dtype=np.uint8) for _ in range(2)]
-    for grid, cells in zip(padded, (keys, others), strict=True):
+    for grid, cells in zip(padded, (keys, bounds), strict=True):
         places = np.arange(len(cells), dtype=np.int64) * width
         _native.copy_runs(cells.data, cells.starts.copy(), cells.sizes, grid.reshape(-1), places)
-    one, other = (grid.view(f"S{width}")[:, 0] for grid in padded)
-    result: Flags = (one < other) | ((one == other) & (keys.sizes < others.sizes))
+    left_keys, right_keys = (grid.view(f"S{width}")[:, 0] for grid in padded)
+    result: Flags = (left_keys < right_keys) | ((left_keys == right_keys) & (keys.sizes < bounds.sizes))
     return result
 
 

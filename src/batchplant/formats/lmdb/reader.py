@@ -42,11 +42,11 @@ class LmdbReader(RecordReader):
         index: str = "auto",
     ) -> None:
         self.path = path
-        self.source, found = pages.open_environment(path, db, index)
-        self._facts = found.facts
+        self.source, loaded = pages.open_environment(path, db, index)
+        self._facts = loaded.facts
         self._db = db
-        self._starts, self._sizes = found.arrays["starts"], found.arrays["sizes"]
-        self._key_starts, self._key_sizes = found.arrays["key_starts"], found.arrays["key_sizes"]
+        self._starts, self._sizes = loaded.arrays["starts"], loaded.arrays["sizes"]
+        self._key_starts, self._key_sizes = loaded.arrays["key_starts"], loaded.arrays["key_sizes"]
         self.length = len(self._starts)
         self._codec: Codec | None = None
         try:
@@ -57,9 +57,13 @@ class LmdbReader(RecordReader):
                 self.noted = note.samples
                 return
             step = max(1, self.length // PROBED_SAMPLES)
-            data, at, sizes, _ = self._found(np.arange(0, self.length, step)[:PROBED_SAMPLES], check=False)
-            given = None if schema is None else given_schema(schema)
-            self._codec = codec_of(codec, data, at, sizes, given, allow_pickle=allow_pickle, bgr=bgr)
+            data, positions, sizes, _ = self._found(
+                np.arange(0, self.length, step)[:PROBED_SAMPLES], check=False
+            )
+            declared = None if schema is None else given_schema(schema)
+            self._codec = codec_of(
+                codec, data, positions, sizes, declared, allow_pickle=allow_pickle, bgr=bgr
+            )
         except BatchplantError as error:
             # A row of those that were looked at is no sample's number.
             error.sample = None
@@ -121,14 +125,14 @@ class LmdbReader(RecordReader):
     def _find_keys(self, keys: Ragged) -> I64:
         """Search as LMDB itself does: the entries stand in the order of their keys."""
         low, high = np.zeros(len(keys), dtype=np.int64), np.full(len(keys), self.length, dtype=np.int64)
-        while len(left := np.flatnonzero(low < high)):
-            middle = (low[left] + high[left]) // 2
-            before = pages.before(self._key_cells(middle), keys.take(left))
-            low[left[before]], high[left[~before]] = middle[before] + 1, middle[~before]
-        there = np.flatnonzero(low < self.length)
-        there = there[same_cells(self._key_cells(low[there]), keys.take(there))]
+        while len(open_rows := np.flatnonzero(low < high)):
+            middle = (low[open_rows] + high[open_rows]) // 2
+            before = pages.before(self._key_cells(middle), keys.take(open_rows))
+            low[open_rows[before]], high[open_rows[~before]] = middle[before] + 1, middle[~before]
+        matches = np.flatnonzero(low < self.length)
+        matches = matches[same_cells(self._key_cells(low[matches]), keys.take(matches))]
         result = np.full(len(keys), -1, dtype=np.int64)
-        result[there] = low[there]
+        result[matches] = low[matches]
         return result
 
     def _is_key(self, field: str) -> bool:
@@ -140,11 +144,11 @@ class LmdbReader(RecordReader):
         values = [name for name in fields if not self._is_key(name)]
         columns = Columns()
         if values:
-            data, at, sizes, starts = self._found(indices, check=False)
+            data, positions, sizes, starts = self._found(indices, check=False)
             try:
-                columns = self._codec.read(values, data, at, sizes)
+                columns = self._codec.read(values, data, positions, sizes)
             except BatchplantError as error:
-                raise self._placed(error, indices, at, starts) from None
+                raise self._placed(error, indices, positions, starts) from None
         return Columns(
             (name, self._key_cells(indices) if self._is_key(name) else columns[name]) for name in fields
         )
@@ -156,12 +160,12 @@ class LmdbReader(RecordReader):
             return Spans([self.source], *self._key_runs(indices))
         if not isinstance(self.source, MappedSource):
             return None
-        data, at, sizes, starts = self._found(indices, check=False)
+        data, positions, sizes, starts = self._found(indices, check=False)
         try:
-            runs = self._codec.find(field, data, at, sizes)
+            runs = self._codec.find(field, data, positions, sizes)
         except BatchplantError as error:
-            raise self._placed(error, indices, at, starts) from None
-        return None if runs is None else self._as_spans(runs, at, starts)
+            raise self._placed(error, indices, positions, starts) from None
+        return None if runs is None else self._as_spans(runs, positions, starts)
 
     def _verify(self) -> Iterator[Problem]:
         yield from super()._verify()
@@ -196,5 +200,5 @@ class LmdbReader(RecordReader):
 
     def facts(self) -> dict[str, Any]:
         kind = "samples" if self._codec is None else self._codec.name
-        found = {"values": kind, "page size": self._facts.get("page_size"), "db": self._db}
-        return {name: value for name, value in found.items() if value is not None}
+        facts = {"values": kind, "page size": self._facts.get("page_size"), "db": self._db}
+        return {name: value for name, value in facts.items() if value is not None}

@@ -57,7 +57,9 @@ def walk(source: Source, page_size: int, tree: Tree) -> Entries:
     level, used = np.array([root], dtype=np.uint64), []
     for _ in range(depth - 1):
         used.append(_checked(level, total, source))
-        level = np.concatenate([_children(*one) for one in _fetched(source, page_size, used[-1], BRANCH)])
+        level = np.concatenate(
+            [_children(*page_batch) for page_batch in _fetched(source, page_size, used[-1], BRANCH)]
+        )
     used.append(_checked(level, total, source))
     parts, keys = [], []
     runs = [(pages, np.ones_like(pages)) for pages in used]
@@ -67,10 +69,10 @@ def walk(source: Source, page_size: int, tree: Tree) -> Entries:
         keys.append(inside)
         runs.append(large)
     _check_apart(source, page_size, runs)
-    found = _joined(parts, keys, np.concatenate([part["named"] for part in parts]))
-    if len(found.arrays["starts"]) != count:
+    result = _joined(parts, keys, np.concatenate([part["named"] for part in parts]))
+    if len(result.arrays["starts"]) != count:
         raise DamagedError("the tree has another number of entries than it says", path=source.path)
-    return found
+    return result
 
 
 def _joined(parts: list[dict[str, Any]], keys: list[Ragged], flags: Any) -> Entries:
@@ -94,23 +96,25 @@ def _fetched(source: Source, size: int, pages: I64, kind: int) -> Iterator[tuple
     """Pages of one kind, some at a time, and what is in them."""
     step = max(1, WINDOW // size)
     for first in range(0, len(pages), step):
-        some = pages[first : first + step]
-        data = source.gather_rows(0, size, size, some)
+        batch = pages[first : first + step]
+        data = source.gather_rows(0, size, size, batch)
         number = np.ascontiguousarray(data[:, :8]).view("<u8")[:, 0]
         _, flags, lower, upper = np.ascontiguousarray(data[:, 8:16]).view("<u2").astype(np.int64).T
-        _refuse(source, number != some.astype(np.uint64), some * size, "a page has the wrong number")
-        _refuse(source, flags & KINDS != kind, some * size, "a page is of the wrong kind")
+        _refuse(source, number != batch.astype(np.uint64), batch * size, "a page has the wrong number")
+        _refuse(source, flags & KINDS != kind, batch * size, "a page is of the wrong kind")
         bad = (lower < HEAD) | (lower % 2 != 0) | (upper < lower) | (upper > size)
-        _refuse(source, bad, some * size, "the bounds of a page are damaged")
+        _refuse(source, bad, batch * size, "the bounds of a page are damaged")
         counts = (lower - HEAD) // 2
-        row = np.repeat(np.arange(len(some)), counts)
+        row = np.repeat(np.arange(len(batch)), counts)
         slot = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
         offset = _number(data, row, HEAD + 2 * slot, 2)
         bad = (offset < upper[row]) | (offset + NODE > size)
-        _refuse(source, bad, some[row] * size, "a node leaves its page")
-        low, node_flags, key = (_number(data, row, offset + at, n) for at, n in ((0, 4), (4, 2), (6, 2)))
-        _refuse(source, offset + NODE + key > size, some[row] * size + offset, "a key leaves its page")
-        yield some, data, Nodes(row, offset, low, node_flags, key)
+        _refuse(source, bad, batch[row] * size, "a node leaves its page")
+        low, node_flags, key = (
+            _number(data, row, offset + field, n) for field, n in ((0, 4), (4, 2), (6, 2))
+        )
+        _refuse(source, offset + NODE + key > size, batch[row] * size + offset, "a key leaves its page")
+        yield batch, data, Nodes(row, offset, low, node_flags, key)
 
 
 def _number(data: U8, row: I64, offset: I64, width: int) -> I64:
@@ -135,20 +139,20 @@ def _entries(
 ) -> tuple[dict[str, Any], Ragged, tuple[I64, I64]]:
     """The entries of leaves, their keys, and the pages of large values: first, and how many."""
     row, offset, low, flags, key = nodes
-    at, big = offset + NODE + key, flags & BIG != 0
+    value_start, big = offset + NODE + key, flags & BIG != 0
     inside = np.where(big, 8, low)
-    _refuse(source, at + inside > size, pages[row] * size + offset, "a value leaves its page")
+    _refuse(source, value_start + inside > size, pages[row] * size + offset, "a value leaves its page")
     room = size - HEAD - 2 * np.bincount(row, minlength=len(pages))
-    taken = np.bincount(row, weights=NODE + key + inside, minlength=len(pages))
-    _refuse(source, taken > room, pages * size, "nodes of a page overlap")
+    used = np.bincount(row, weights=NODE + key + inside, minlength=len(pages))
+    _refuse(source, used > room, pages * size, "nodes of a page overlap")
     if (flags & SEVERAL).any():
         message = "a key has several values (MDB_DUPSORT), which batchplant cannot read as samples"
         raise SchemaError(message, path=source.path)
     named = flags & NAMED != 0
     _refuse(source, named & (low != TREE), pages[row] * size + offset, "a named database is damaged")
-    starts = pages[row] * size + at
+    starts = pages[row] * size + value_start
     large = np.flatnonzero(big)
-    words = np.stack([_number(data, row[large], at[large] + half, 4) for half in (0, 4)])
+    words = np.stack([_number(data, row[large], value_start[large] + half, 4) for half in (0, 4)])
     first = words[0] | np.minimum(words[1], 2**30) << 32
     count = -(-(HEAD + low[large]) // size)
     bad = (first >= total) | (count > total - first)

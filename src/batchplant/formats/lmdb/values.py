@@ -44,7 +44,7 @@ class Codec:
 # The columns of what _native.datum_scan gives.
 CHANNELS, HEIGHT, WIDTH, LABEL, ENCODED, START, SIZE, _, FLOATS = range(9)
 # Longer sides make no image; the product of three stays far from overflowing.
-LONGEST = 1 << 20
+MAX_TEXT_BYTES = 1 << 20
 
 
 class DatumCodec(Codec):
@@ -64,15 +64,15 @@ class DatumCodec(Codec):
         if (rows[:, FLOATS] > 0).any() or not np.isin(rows[~encoded, CHANNELS], (1, 3)).all():
             return None
         if encoded.any():
-            found = infer_image(gathered(data, rows[encoded, START], rows[encoded, SIZE])) or Image()
-            return found if encoded.all() else Image(mode=found.mode)
+            field = infer_image(gathered(data, rows[encoded, START], rows[encoded, SIZE])) or Image()
+            return field if encoded.all() else Image(mode=field.mode)
         gray = len(rows) > 0 and bool((rows[:, CHANNELS] == 1).all())
         return Image(mode="L" if gray else "RGB")
 
     def _tensor(self, rows: I64) -> Tensor:
         dtype = "float32" if (rows[:, FLOATS] > 0).any() else "uint8"
         shapes = np.unique(rows[:, [CHANNELS, HEIGHT, WIDTH]], axis=0)
-        same = len(shapes) == 1 and bool(((shapes > 0) & (shapes <= LONGEST)).all())
+        same = len(shapes) == 1 and bool(((shapes > 0) & (shapes <= MAX_TEXT_BYTES)).all())
         return Tensor(dtype, tuple(shapes[0].tolist()) if same else (None, None, None))
 
     def read(self, fields: Sequence[str], data: U8, starts: I64, sizes: I64) -> Columns:
@@ -148,7 +148,7 @@ def _is_encoded(rows: I64) -> npt.NDArray[np.bool_]:
 
 def _shape(rows: I64, row: int) -> tuple[int, ...]:
     shape = tuple(rows[row, [CHANNELS, HEIGHT, WIDTH]].tolist())
-    if min(shape) < 0 or max(shape) > LONGEST:
+    if min(shape) < 0 or max(shape) > MAX_TEXT_BYTES:
         raise DecodeError(f"no image has the shape {shape}", sample=row)
     return shape
 
@@ -210,8 +210,8 @@ def _is_map(value: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    found = as_array(value)
-    return value if found is None else found
+    array = as_array(value)
+    return value if array is None else array
 
 
 def _field_of(values: list[Any]) -> Field:
@@ -259,18 +259,18 @@ class PickleCodec(Codec):
         return result
 
     def read(self, fields: Sequence[str], data: U8, starts: I64, sizes: I64) -> Columns:
-        wanted = self._schema.select(fields)
+        schema = self._schema.select(fields)
         samples = []
         for row, value in enumerate(self._load(data, starts, sizes)):
             value = {VALUE: value} if self._whole else value
             if not isinstance(value, dict):
                 raise DecodeError(f"the pickle is a {type(value).__name__}, not a dict", sample=row)
-            samples.append({name: value.get(name) for name in wanted})
+            samples.append({name: value.get(name) for name in schema})
         try:
-            return encode_samples(wanted, samples)
+            return encode_samples(schema, samples)
         except BatchplantError as error:
-            place = {"sample": error.sample, "field": error.field}
-            raise DecodeError(error.message, **place) from None  # type: ignore[arg-type]
+            location = {"sample": error.sample, "field": error.field}
+            raise DecodeError(error.message, **location) from None  # type: ignore[arg-type]
 
 
 def _guess(data: U8, starts: I64, sizes: I64) -> Codec:

@@ -23,8 +23,6 @@ from .reader import LmdbReader
 FOLDER = "environment"
 MAP_BYTES = 64 << 20
 PAGE = 4096
-# One transaction holds so much in memory.
-BATCH_BYTES = 16 << 20
 
 
 def _library() -> ModuleType:
@@ -34,8 +32,8 @@ def _library() -> ModuleType:
         raise MissingLibraryError(
             'writing LMDB needs the package lmdb: pip install "batchplant[lmdb]"'
         ) from None
-    found: ModuleType = lmdb
-    return found
+    library: ModuleType = lmdb
+    return library
 
 
 class LmdbWriter(RecordWriter):
@@ -45,6 +43,8 @@ class LmdbWriter(RecordWriter):
     side_cars: ClassVar[tuple[str, ...]] = ()
     schema_inside: ClassVar[bool] = True
     appends: ClassVar[bool] = True
+    # One transaction holds so much in memory.
+    transaction_bytes: ClassVar[int] = 16 << 20
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ class LmdbWriter(RecordWriter):
             return
         self._records.append((self.written, records))
         self._held += int(records.offsets[-1] - records.offsets[0])
-        if self._held >= BATCH_BYTES:
+        if self._held >= self.transaction_bytes:
             self._flush()
 
     def _flush(self) -> None:

@@ -51,13 +51,13 @@ TEXTS = ("str", "str_decimal")
 IMAGE_ENCODINGS = ("jpeg", "png")
 DIGITS = {"str_int": "int64", "str_float": "float64"}
 # Python gives up on more digits by itself, and says so at length.
-MOST_DIGITS = 400
+MAX_DIGITS = 400
 # Those whose cells we hand on as they are. A pickle would run code: it stays bytes.
 OPAQUE = ("bytes", "pkl", "jpeg_array", "jpegarray", "list[jpeg]", "list[png]", "list[pil]")
 PLAIN = (*OPAQUE, *TEXTS, *IMAGE_ENCODINGS, "json")
-MOST_AXES = 63
+MAX_AXES = 63
 # No size of an array that fits into a shard is larger.
-MOST_SIZE = 1 << 40
+MAX_AXIS_SIZE = 1 << 40
 
 _ARRAY = re.compile(r"ndarray(?::(\w+)(?::(\d+(?:,\d+)*))?)?")
 
@@ -98,13 +98,13 @@ def parse_encoding(text: str) -> Encoding | None:
         return Encoding(text, "int64" if text == "int" else text, ())
     if text in PLAIN or text in DIGITS or text == "pil":
         return Encoding(text)
-    found = _ARRAY.fullmatch(text)
-    if found is None or found[1] not in (None, *DTYPES.values()):
+    match = _ARRAY.fullmatch(text)
+    if match is None or match[1] not in (None, *DTYPES.values()):
         return None
-    shape = None if found[2] is None else tuple(map(int, found[2].split(",")))
-    if shape is not None and (0 in shape or len(shape) > MOST_AXES or math.prod(shape) > MOST_SIZE):
+    shape = None if match[2] is None else tuple(map(int, match[2].split(",")))
+    if shape is not None and (0 in shape or len(shape) > MAX_AXES or math.prod(shape) > MAX_AXIS_SIZE):
         return None
-    return Encoding(text, found[1], shape, array=True)
+    return Encoding(text, match[1], shape, array=True)
 
 
 def stored_dtype(dtype: np.dtype[Any]) -> tuple[str, tuple[int, ...]] | None:
@@ -131,7 +131,7 @@ def _text_of(field: Field) -> str:
     stored = stored_dtype(np.dtype(getattr(field, "dtype", "bool"))) if numbers else None
     if stored is not None and isinstance(field, Tensor):
         shape = (*field.shape, *stored[1])
-        if len(shape) > MOST_AXES or not shape:
+        if len(shape) > MAX_AXES or not shape:
             return "bytes" if shape or dense is None else stored[0]
         if dense is None:
             return f"ndarray:{stored[0]}"
@@ -178,7 +178,7 @@ def field_of(encoding: Encoding, cells: Ragged) -> Field:
 def _digits_field(cells: Ragged) -> Field:
     """Whole numbers of any size, as Python has them; what no integer of NumPy holds stays text."""
     try:
-        values = [int(cell[:MOST_DIGITS].tobytes()) for cell in cells if cell is not None]
+        values = [int(cell[:MAX_DIGITS].tobytes()) for cell in cells if cell is not None]
     # Whoever reads it says what is wrong with it.
     except ValueError:
         return Int()
@@ -221,7 +221,7 @@ def _shapes(
     extra = int(encoding.dtype is None)
     wrong(sizes <= extra, "it is too short for an array")
     if extra:
-        code = next(key for key, one in DTYPES.items() if one == stored[0])
+        code = next(key for key, dtype in DTYPES.items() if dtype == stored[0])
         wrong(data[starts] != code, f"its values are not {stored[0]}")
     first = data[starts + extra].astype(np.int64)
     axes = len(field.shape) + len(stored[1])
@@ -233,8 +233,8 @@ def _shapes(
     for width in (1, 2, 4, 8):
         rows = np.flatnonzero(widths == width)
         if len(rows):
-            found = numbers_at(data, starts[rows] + extra + 1, axes, f"<u{width}")
-            shapes[rows] = np.minimum(found, np.array(MOST_SIZE, found.dtype) if width == 8 else found)
+            stated = numbers_at(data, starts[rows] + extra + 1, axes, f"<u{width}")
+            shapes[rows] = np.minimum(stated, np.array(MAX_AXIS_SIZE, stated.dtype) if width == 8 else stated)
     want = (*field.shape, *stored[1])
     for axis, size in enumerate(want):
         if size is not None:
@@ -246,39 +246,39 @@ def _shapes(
     return heads, shapes
 
 
-def unpacked(encoding: Encoding, field: Field, cells: Ragged) -> Ragged:
+def decoded(encoding: Encoding, field: Field, cells: Ragged) -> Ragged:
     """The cells of a field of which :func:`inner` knows no place."""
     assert isinstance(field, Tensor | Int | Float)
     if encoding.text in DIGITS:
-        made = _numbers(field, cells)
-        return Ragged(as_bytes(made), np.arange(len(made) + 1) * made.itemsize)
+        numbers = _numbers(field, cells)
+        return Ragged(as_bytes(numbers), np.arange(len(numbers) + 1) * numbers.itemsize)
     assert isinstance(field, Tensor)
     heads, shapes = _shapes(encoding, field, cells.data, cells.starts, cells.sizes)
-    axes, dtype, whole = len(field.shape), np.dtype(field.dtype), []
+    axes, dtype, arrays = len(field.shape), np.dtype(field.dtype), []
     for row in range(len(cells)):
         cell = cells[row]
         shape = tuple(shapes[row, :axes].tolist())
-        whole.append(None if cell is None else npy.header_bytes(dtype, shape) + cell[heads[row] :].tobytes())
-    return Ragged.from_cells(whole)
+        arrays.append(None if cell is None else npy.header_bytes(dtype, shape) + cell[heads[row] :].tobytes())
+    return Ragged.from_cells(arrays)
 
 
 def _numbers(field: Field, cells: Ragged) -> npt.NDArray[Any]:
     dense = dense_of(field)
     assert dense is not None
-    made = np.zeros(len(cells), dtype=dense[0])
+    numbers = np.zeros(len(cells), dtype=dense[0])
     for row, cell in enumerate(cells):
         assert cell is not None
         try:
-            text = cell[:MOST_DIGITS].tobytes().decode()
-            made[row] = int(text) if dense[0].kind in "iu" else float(text)
+            text = cell[:MAX_DIGITS].tobytes().decode()
+            numbers[row] = int(text) if dense[0].kind in "iu" else float(text)
         except OverflowError:
-            said = (
+            message = (
                 f'{text[:40]} does not fit into {dense[0]}; open the column as text: schema={{NAME: "text"}}'
             )
-            raise DecodeError(said, sample=row) from None
+            raise DecodeError(message, sample=row) from None
         except ValueError:
             raise DecodeError(f"{text[:40]!r} is no {dense[0]}", sample=row) from None
-    return made
+    return numbers
 
 
 def packed(encoding: Encoding, field: Field, column: Column) -> Ragged:
@@ -288,7 +288,7 @@ def packed(encoding: Encoding, field: Field, column: Column) -> Ragged:
     if encoding.text in DIGITS:
         if isinstance(column, Ragged):
             return _checked_digits(encoding, column)
-        return Ragged.from_cells([str(one).encode() for one in column.tolist()])
+        return Ragged.from_cells([str(number).encode() for number in column.tolist()])
     if not isinstance(column, Ragged):
         width = column.dtype.itemsize * math.prod(column.shape[1:])
         return Ragged(as_bytes(column), np.arange(len(column) + 1, dtype=np.int64) * width)
@@ -302,7 +302,7 @@ def _checked_digits(encoding: Encoding, column: Ragged) -> Ragged:
     number: Any = int if encoding.text == "str_int" else float
     for row, cell in enumerate(column):
         try:
-            number(b"" if cell is None else cell[:MOST_DIGITS].tobytes())
+            number(b"" if cell is None else cell[:MAX_DIGITS].tobytes())
         except ValueError:
             raise EncodeError(f"a column of {encoding.text} holds numbers", sample=row) from None
     return column
@@ -323,23 +323,23 @@ def _packed_arrays(encoding: Encoding, field: Field, column: Ragged) -> Ragged:
     dtype = np.dtype(field.dtype)
     stored = stored_dtype(dtype)
     assert stored is not None
-    code = b"" if encoding.dtype else bytes([next(key for key, one in DTYPES.items() if one == stored[0])])
+    code = b"" if encoding.dtype else bytes([next(key for key, name in DTYPES.items() if name == stored[0])])
     width = dtype.itemsize * math.prod(size or 0 for size in field.shape[1:])
     heads: dict[tuple[int, ...], bytes] = {}
-    made = []
+    arrays = []
     shape: tuple[int, ...]
     for cell in column:
         assert cell is not None
         if field.flat:
-            rest = (size or 0 for size in field.shape[1:])
-            shape, values = (cell.size // width, *rest), cell.tobytes()
+            inner = (size or 0 for size in field.shape[1:])
+            shape, values = (cell.size // width, *inner), cell.tobytes()
         else:
             array = npy.read(cell)
             shape, values = array.shape, array.tobytes()
         if shape not in heads:
             heads[shape] = code + _head((*shape, *stored[1]))
-        made.append(heads[shape] + values)
-    return Ragged.from_cells(made)
+        arrays.append(heads[shape] + values)
+    return Ragged.from_cells(arrays)
 
 
 def _head(shape: tuple[int, ...]) -> bytes:

@@ -36,18 +36,18 @@ ALGORITHMS: dict[str, tuple[range, int | None]] = {
 }
 ARROW = {"br": "brotli", "zstd": "zstd", "snappy": "snappy"}
 XXHASH = ("xxh32", "xxh64", "xxh128", "xxh3_64", "xxh3_128")
-PIECE = 1 << 20
+READ_BYTES = 1 << 20
 
 
 def pack(compression: str) -> Callable[[bytes], bytes]:
     """Compressor of a shard by name: ``zstd``, ``zstd:7``."""
-    name, colon, given = compression.partition(":")
+    name, colon, level_text = compression.partition(":")
     levels, usual = ALGORITHMS.get(name, (range(0), None))
-    if name not in ALGORITHMS or (colon and not (given.isdecimal() and int(given) in levels)):
+    if name not in ALGORITHMS or (colon and not (level_text.isdecimal() and int(level_text) in levels)):
         raise OptionError(
             f"compression is one of {', '.join(ALGORITHMS)}, with a level as in zstd:7, not {compression!r}"
         )
-    level = int(given) if given else usual
+    level = int(level_text) if level_text else usual
     if name == "gz":
         # No date, so that the same samples are the same bytes.
         return lambda data: gzip.compress(data, level or 0, mtime=0)
@@ -74,10 +74,10 @@ def unpack(source: Source, compression: str, size: int) -> UnpackedSource:
 
 def _pieces(source: Source, compression: str, size: int) -> Iterator[U8]:
     pieces = inflate(source) if compression == "gz" else map(_as_array, _unpacked(source, compression, size))
-    left = size
+    remaining = size
     for piece in pieces:
-        left -= len(piece)
-        if left < 0:
+        remaining -= len(piece)
+        if remaining < 0:
             raise DamagedError(f"more than the {size} bytes of the index are packed in it", path=source.path)
         yield piece
 
@@ -90,7 +90,7 @@ def _unpacked(source: Source, compression: str, size: int) -> Iterable[bytes]:
     try:
         if compression == "bz2":
             with bz2.open(source.file()) as file:
-                while piece := file.read(PIECE):
+                while piece := file.read(READ_BYTES):
                     yield piece
             return
         pyarrow = _pyarrow()
@@ -103,7 +103,7 @@ def _unpacked(source: Source, compression: str, size: int) -> Iterable[bytes]:
         stream = pyarrow.CompressedInputStream(
             pyarrow.PythonFile(source.file(), mode="r"), ARROW[compression]
         )
-        while piece := stream.read(PIECE):
+        while piece := stream.read(READ_BYTES):
             yield piece
     except BatchplantError:
         raise
@@ -147,12 +147,12 @@ def check_hashes(names: Iterable[str]) -> list[str]:
 
 def digest(name: str, data: Any) -> str | None:
     """The hash of these bytes, in small letters; None where nobody can make it here."""
-    made = hasher(name)
-    if made is None:
+    factory = hasher(name)
+    if factory is None:
         return None
-    found = made()
-    found.update(data)
-    return str(found.hexdigest())
+    digester = factory()
+    digester.update(data)
+    return str(digester.hexdigest())
 
 
 def _pyarrow() -> Any:
@@ -191,10 +191,10 @@ class Shard(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Index:
-    """Contents of an index. ``said``: its shards as they are written there."""
+    """Contents of an index. ``entries``: its shards as they are written there."""
 
     shards: list[Shard]
-    said: list[dict[str, Any]]
+    entries: list[dict[str, Any]]
     columns: list[tuple[str, Encoding]]
     note: Note | None
 
@@ -203,54 +203,57 @@ def read(folder: str) -> Index:
     return read_index(folder, "MDS", _parsed)
 
 
-def _parsed(found: dict[str, Any]) -> Index:
-    if found.get("version") != 2:
-        raise DamagedError(f"it is of version {str(found.get('version'))[:20]!r}, and only 2 is known")
-    said = found["shards"]
+def _parsed(document: dict[str, Any]) -> Index:
+    if document.get("version") != 2:
+        raise DamagedError(f"it is of version {str(document.get('version'))[:20]!r}, and only 2 is known")
+    entries = document["shards"]
     columns: list[tuple[str, Encoding]] | None = None
-    known: tuple[Any, ...] = ()
-    for number, one in enumerate(said):
-        described = one["column_names"], one["column_encodings"], one["column_sizes"]
+    first_described: tuple[Any, ...] = ()
+    for number, entry in enumerate(entries):
+        described = entry["column_names"], entry["column_encodings"], entry["column_sizes"]
         # Mostly the same again.
         if columns is None:
-            columns, known = _columns(*described), described
-        elif described != known:
+            columns, first_described = _columns(*described), described
+        elif described != first_described:
             raise SchemaError(f"shard {number} has other columns than the first: {described[0]}")
-    shards = _usual(said) or [_shard(one) for one in said]
-    if found.get(NOTE) is None:
-        return Index(shards, said, columns or [], None)
+    shards = _usual(entries) or [_shard(entry) for entry in entries]
+    if document.get(NOTE) is None:
+        return Index(shards, entries, columns or [], None)
     if columns is None:
-        columns = columns_of(Schema.from_json(found[NOTE]["schema"]))
-    note = Note.parse(found[NOTE], dict(columns))
+        columns = columns_of(Schema.from_json(document[NOTE]["schema"]))
+    note = Note.parse(document[NOTE], dict(columns))
     _check_note(note, dict(columns))
-    return Index(shards, said, columns, note)
+    return Index(shards, entries, columns, note)
 
 
 def _columns(names: Any, named: Any, sizes: Any) -> list[tuple[str, Encoding]]:
-    found: dict[str, Encoding] = {}
-    if not all(isinstance(one, list) for one in (names, named, sizes)):
+    columns: dict[str, Encoding] = {}
+    if not all(isinstance(values, list) for values in (names, named, sizes)):
         raise ValueError("columns are lists")
     for name, text, size in zip(names, named, sizes, strict=True):
-        if not isinstance(name, str) or not isinstance(text, str) or name in found:
+        if not isinstance(name, str) or not isinstance(text, str) or name in columns:
             raise ValueError(f"a column is called {name!r}")
         encoding = cells.parse_encoding(text)
         if encoding is None:
             raise SchemaError(f"its encoding {text!r} is none of MDS", field=name)
         if size != encoding.size:
             raise ValueError(f"cells of {text} have {encoding.size} bytes, not {size!r}")
-        found[name] = encoding
-    return list(found.items())
+        columns[name] = encoding
+    return list(columns.items())
 
 
-def _usual(said: list[dict[str, Any]]) -> list[Shard] | None:
+def _usual(entries: list[dict[str, Any]]) -> list[Shard] | None:
     """Parse entries of uncompressed shards with plain names; None if something is unusual.
 
     The same as :func:`_shard` of each, which knows what to say of what is wrong; but a set may have 100,000.
     """
-    kinds = {(one["format"], one["version"], one["zip_data"] is one["compression"] is None) for one in said}
+    kinds = {
+        (entry["format"], entry["version"], entry["zip_data"] is entry["compression"] is None)
+        for entry in entries
+    }
     if kinds != {("mds", 2, True)}:
         return None
-    samples, files = [one["samples"] for one in said], [one["raw_data"] for one in said]
+    samples, files = [entry["samples"] for entry in entries], [entry["raw_data"] for entry in entries]
     names, sizes = [file["basename"] for file in files], [file["bytes"] for file in files]
     hashes = [file["hashes"] for file in files]
     if {*map(type, samples), *map(type, sizes)} != {int} or {*map(type, hashes)} != {dict} or any(hashes):
@@ -267,38 +270,38 @@ def _usual(said: list[dict[str, Any]]) -> list[Shard] | None:
     if not fit or not plain:
         return None
     # As File(…) and Shard(…) do it, without a step in Python for each.
-    made = map(functools.partial(tuple.__new__, File), zip(names, sizes, hashes, strict=True))
+    raw_files = map(functools.partial(tuple.__new__, File), zip(names, sizes, hashes, strict=True))
     nothing = itertools.repeat(None)
-    return list(map(functools.partial(tuple.__new__, Shard), zip(samples, made, nothing, nothing)))  # noqa: B905
+    return list(map(functools.partial(tuple.__new__, Shard), zip(samples, raw_files, nothing, nothing)))  # noqa: B905
 
 
-def _shard(one: dict[str, Any]) -> Shard:
-    if one["format"] != "mds" or one["version"] != 2:
+def _shard(entry: dict[str, Any]) -> Shard:
+    if entry["format"] != "mds" or entry["version"] != 2:
         raise SchemaError(
-            f"its shards are {one['format']!r}, version {one['version']!r}; only MDS, version 2, is read"
+            f"its shards are {entry['format']!r}, version {entry['version']!r}; only MDS, version 2, is read"
         )
-    packed = None if one["zip_data"] is None else _file(one["zip_data"])
-    compression = one["compression"]
+    packed = None if entry["zip_data"] is None else _file(entry["zip_data"])
+    compression = entry["compression"]
     if compression is not None:
         compression = str(compression).partition(":")[0]
         if packed is None or compression not in ALGORITHMS:
             raise ValueError(f"a shard is compressed with {compression!r}, and nobody knows how")
     elif packed is not None:
         raise ValueError("a shard has a compressed file, and no compression")
-    shard = Shard(_count(one["samples"]), _file(one["raw_data"]), packed, compression)
+    shard = Shard(_count(entry["samples"]), _file(entry["raw_data"]), packed, compression)
     # A sample takes an offset.
     if 4 * (shard.samples + 2) > shard.raw.size:
         raise ValueError(f"{shard.samples} samples do not fit into {shard.raw.size} bytes")
     return shard
 
 
-def _file(one: dict[str, Any]) -> File:
-    name, hashes = one["basename"], one["hashes"]
+def _file(entry: dict[str, Any]) -> File:
+    name, hashes = entry["basename"], entry["hashes"]
     if not is_below(name):
         raise ValueError(f"{name!r} is no file in its folder")
-    if not isinstance(hashes, dict) or not all(isinstance(each, str) for each in hashes.values()):
+    if not isinstance(hashes, dict) or not all(isinstance(hex_digest, str) for hex_digest in hashes.values()):
         raise ValueError("hashes are text by name")
-    return File(name, _count(one["bytes"]), hashes)
+    return File(name, _count(entry["bytes"]), hashes)
 
 
 def _count(value: Any) -> int:
@@ -317,22 +320,22 @@ def _check_note(note: Note, columns: dict[str, Encoding]) -> None:
 
 def columns_of(schema: Schema) -> list[tuple[str, Encoding]]:
     """The columns of our own sets, in order of name, as Streaming has them."""
-    found = {name: cells.encoding_of(field) for name, field in schema.items()}
+    columns = {name: cells.encoding_of(field) for name, field in schema.items()}
     missing = Note.of(schema).missing
     if missing is not None:
         flags = cells.parse_encoding(f"ndarray:uint8:{len(optional_fields(schema))}")
         assert flags is not None
-        found[missing] = flags
-    return sorted(found.items(), key=lambda one: one[0])
+        columns[missing] = flags
+    return sorted(columns.items(), key=lambda column: column[0])
 
 
-def document(said: Iterable[str], note: Any) -> Iterable[str]:
+def document(entries: Iterable[str], note: Any) -> Iterable[str]:
     """The index of these shards, each as JSON; first what tells that it is one."""
     yield '{"shards": ['
-    for number, one in enumerate(said):
-        yield f"{', ' if number else ''}{one}"
-    own = "" if note is None else f', "{NOTE}": {json.dumps(note)}'
-    yield f'], "version": 2{own}}}'
+    for number, entry in enumerate(entries):
+        yield f"{', ' if number else ''}{entry}"
+    note_text = "" if note is None else f', "{NOTE}": {json.dumps(note)}'
+    yield f'], "version": 2{note_text}}}'
 
 
 def fields_of(index: Index, first: Mapping[str, Ragged]) -> dict[str, Field]:
@@ -344,5 +347,5 @@ def fields_of(index: Index, first: Mapping[str, Ragged]) -> dict[str, Field]:
 def sniff(probe: Probe) -> bool:
     """An index of shards, the first of which is MDS, or of none."""
     head = index_head(probe)
-    found = _SHARDS.search(head)
-    return found is not None and (found[1] is not None or _FORMAT.search(head) is not None)
+    match = _SHARDS.search(head)
+    return match is not None and (match[1] is not None or _FORMAT.search(head) is not None)

@@ -30,10 +30,10 @@ def open_file(folder: str, shard: Shard) -> Source:
         source = open_source(path)
     except NotFoundError:
         raise DamagedError("the index lists it, but it is not there", path=path) from None
-    told = shard.raw if packed is None else shard.packed
-    if told is None or source.size != told.size:
-        said = 0 if told is None else told.size
-        raise DamagedError(f"it has {source.size} bytes, and the index says {said}", path=path)
+    expected = shard.raw if packed is None else shard.packed
+    if expected is None or source.size != expected.size:
+        size = 0 if expected is None else expected.size
+        raise DamagedError(f"it has {source.size} bytes, and the index says {size}", path=path)
     return source
 
 
@@ -50,10 +50,10 @@ def load(folder: str, shard: Shard, source: Source) -> Opened:
 
 def check_sizes(folder: str, every: Sequence[Shard]) -> None:
     """DamagedError where a file has not the bytes that the index says."""
-    known = [-1] * len(every)
+    sizes = [-1] * len(every)
     if not is_remote(folder):
-        known = stat_files(folder, [one.raw.name for one in every])[0].tolist()
-    for shard, at_least in zip(every, known, strict=True):
+        sizes = stat_files(folder, [entry.raw.name for entry in every])[0].tolist()
+    for shard, at_least in zip(every, sizes, strict=True):
         if shard.raw.size <= at_least and shard.packed is None:
             continue
         path, packed = file_of(folder, shard)
@@ -88,7 +88,7 @@ class MdsReader(ShardsReader):
         self.width = len(self.columns)
         every = self.index.shards
         self.shards = Shards(
-            [one.samples for one in every],
+            [shard.samples for shard in every],
             [(name, column.size) for name, column in self.columns],
             lambda number: open_file(path, every[number]),
             lambda number, source: load(path, every[number], source),
@@ -101,11 +101,11 @@ class MdsReader(ShardsReader):
             check_sizes(path, every)
         note = self.index.note
         self.missing = None if note is None or not every else note.missing
-        self._set_schema(self._told() if note is None else note.schema, schema)
+        self._set_schema(self._inferred_schema() if note is None else note.schema, schema)
 
-    def _told(self) -> Schema:
-        told = ("pil", "str_int", *IMAGE_ENCODINGS)
-        vague = [name for name, column in self.columns if column.varies or column.text in told]
+    def _inferred_schema(self) -> Schema:
+        ambiguous = ("pil", "str_int", *IMAGE_ENCODINGS)
+        vague = [name for name, column in self.columns if column.varies or column.text in ambiguous]
         return Schema(layout.fields_of(self.index, self._first_cells(vague)))
 
     # -- reading ---------------------------------------------------------------------------------------
@@ -127,7 +127,7 @@ class MdsReader(ShardsReader):
         return Inner(starts, sizes)
 
     def _make(self, name: str, cells_: Ragged) -> Ragged:
-        return cells.unpacked(self._encodings[name], self.schema[name], cells_)
+        return cells.decoded(self._encodings[name], self.schema[name], cells_)
 
     def _file_of(self, number: int) -> str:
         return file_of(self.path, self.index.shards[number])[0]
@@ -149,12 +149,12 @@ class MdsReader(ShardsReader):
                 yield Problem.of(error)
 
     def _verify_shard(self, number: int, shard: Shard) -> Iterator[Problem]:
-        found = self.shards.open(number)
+        opened = self.shards.open(number)
         path, packed = file_of(self.path, shard)
-        table, size = found.table.astype(np.int64), found.source.size
+        table, size = opened.table.astype(np.int64), opened.source.size
         if (np.diff(table) < 0).any() or table[-1] != size or table[0] < 4 * len(table) + 4:
             yield Problem(f"its offsets do not rise from the first sample to its end, {size}", path, offset=4)
-        files = [(shard.raw, found.source)]
+        files = [(shard.raw, opened.source)]
         if packed is not None and shard.packed is not None:
             files.append((shard.packed, open_source(path)))
         for file, source in files:
@@ -165,7 +165,7 @@ class MdsReader(ShardsReader):
 
     def facts(self) -> dict[str, Any]:
         every = self.index.shards
-        packed = ", ".join(sorted({one.compression for one in every if one.compression}))
-        hashes = ", ".join(sorted({name for one in every for name in one.raw.hashes}))
-        found = {"shards": len(every), "compression": packed, "hashes": hashes}
-        return {name: value for name, value in found.items() if value != ""}
+        packed = ", ".join(sorted({shard.compression for shard in every if shard.compression}))
+        hashes = ", ".join(sorted({name for shard in every for name in shard.raw.hashes}))
+        facts = {"shards": len(every), "compression": packed, "hashes": hashes}
+        return {name: value for name, value in facts.items() if value != ""}

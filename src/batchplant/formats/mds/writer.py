@@ -18,7 +18,7 @@ from . import cells, layout
 from .layout import check_hashes, digest, pack
 from .reader import MdsReader
 
-LIMIT = 1 << 26
+SHARD_BYTES = 1 << 26
 
 
 class MdsWriter(ShardsWriter):
@@ -37,7 +37,7 @@ class MdsWriter(ShardsWriter):
         schema: Schema,
         options: WriteOptions,
         *,
-        size_limit: int = LIMIT,
+        size_limit: int = SHARD_BYTES,
         compression: str | None = None,
         hashes: Sequence[str] = (),
     ) -> None:
@@ -74,14 +74,14 @@ class MdsWriter(ShardsWriter):
             raise self.cannot_append("its samples have no column that says what is missing")
         self._flags = base.missing
         names = [file.name for shard in base.index.shards for file in (shard.raw, shard.packed) if file]
-        found = (re.fullmatch(r"shard\.(\d{1,9})\.mds.*", name) for name in names)
-        self._first = max((int(one[1]) for one in found if one), default=-1) + 1
+        matches = (re.fullmatch(r"shard\.(\d{1,9})\.mds.*", name) for name in names)
+        self._first = max((int(match[1]) for match in matches if match), default=-1) + 1
 
     # -- samples ---------------------------------------------------------------------------------------
 
     def _packed(self, columns: Columns) -> Ragged:
-        found = self._cells(columns, cells.packed)
-        return records_of(found, [column.size is None for _, column in self._columns])
+        stored = self._cells(columns, cells.packed)
+        return records_of(stored, [column.size is None for _, column in self._columns])
 
     # -- shards ----------------------------------------------------------------------------------------
 
@@ -96,26 +96,26 @@ class MdsWriter(ShardsWriter):
         return raw if self._compression is None else f"{raw}.{self._compression.partition(':')[0]}"
 
     def _shard(self, number: int, head: list[U8], sizes: I64) -> tuple[U8, dict[str, Any]]:
-        whole = np.concatenate([*head, *self._records])
-        said: dict[str, Any] = {**self._config, "samples": len(sizes), "zip_data": None}
-        said["raw_data"] = self._described(self._raw_name(number), whole)
+        data = np.concatenate([*head, *self._records])
+        entry: dict[str, Any] = {**self._config, "samples": len(sizes), "zip_data": None}
+        entry["raw_data"] = self._described(self._raw_name(number), data)
         if self._pack is not None:
-            whole = as_bytes(self._pack(whole.tobytes()))
-            said["zip_data"] = self._described(self._file_name(number), whole)
-        return whole, said
+            data = as_bytes(self._pack(data.tobytes()))
+            entry["zip_data"] = self._described(self._file_name(number), data)
+        return data, entry
 
     def _described(self, name: str, data: U8) -> dict[str, Any]:
         return {
             "basename": name,
             "bytes": len(data),
-            "hashes": {one: digest(one, data) for one in self._hashes},
+            "hashes": {hash_name: digest(hash_name, data) for hash_name in self._hashes},
         }
 
     def _index(self, lines: list[str]) -> str:
-        said: list[str] = []
+        entries: list[str] = []
         note = Note.of(self.schema).said
         if self.base is not None:
             assert isinstance(self.base, MdsReader)
             note = None if self.base.index.note is None else self.base.index.note.said
-            said = [json.dumps(one, sort_keys=True) for one in self.base.index.said]
-        return "".join(layout.document([*said, *lines], note))
+            entries = [json.dumps(entry, sort_keys=True) for entry in self.base.index.entries]
+        return "".join(layout.document([*entries, *lines], note))

@@ -40,7 +40,7 @@ from .unpickle import DTYPES, STORAGES, OtherTensor, Record, Storage, TensorView
 INDEX = ".bin.index.json"
 # The pickle of a number that files without an archive begin with, of any protocol that writes it so.
 LEGACY = re.compile(rb"\x80[\x02-\x05](?:\x95.{8})?\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19\.", re.DOTALL)
-LEGACY_MOST = 24
+MAX_LEGACY_BYTES = 24
 # A pickle may name one container in many places, and the containers in it again; few do.
 MOST_REPEATED, MOST_DEPTH, MOST_NAME = 100_000, 200, 10_000
 # Values beside the tensors that `info` shows.
@@ -59,7 +59,7 @@ class Checkpoint:
         self.members: ZipMembers | None = None
         self._path = path
         try:
-            head = self.source.view(0, min(LEGACY_MOST, self.source.size)).tobytes()
+            head = self.source.view(0, min(MAX_LEGACY_BYTES, self.source.size)).tobytes()
             legacy = LEGACY.match(head)
             archive = self._open_archive() if legacy is None else self._open_legacy(legacy.end())
             self.entries = list(self._entries(archive))
@@ -97,7 +97,7 @@ class Checkpoint:
         if machine.get("little_endian") is False:
             raise SchemaError("it was written on a big-endian machine; load and save it with PyTorch first")
         self.kind = "file without an archive, as of PyTorch before 1.6"
-        found, keys = pickles.load(), pickles.load()
+        content, keys = pickles.load(), pickles.load()
         self._places: dict[str, tuple[int, int]] = {}
         offset = pickles.at
         for key in keys if isinstance(keys, list) else ():
@@ -109,7 +109,7 @@ class Checkpoint:
             self.source.view(offset + 8, size)
             self._places[str(key)] = offset + 8, size
             offset += 8 + size
-        return found
+        return content
 
     def _place(self, storage: Storage) -> tuple[int | None, int]:
         """Return the start of a storage (None if it is compressed) and its size."""
@@ -121,8 +121,8 @@ class Checkpoint:
         start = self.members.start(name)
         return start if self.members.stored(name) else None, self.members.size(name)
 
-    def _entries(self, found: Any) -> Iterator[Entry]:
-        for name, value in self._walk(found):
+    def _entries(self, content: Any) -> Iterator[Entry]:
+        for name, value in self._walk(content):
             if isinstance(value, OtherTensor):
                 raise SchemaError(
                     f"tensor {name[:200]!r} is {value.kind}, which is no plain run of values; "
@@ -140,10 +140,10 @@ class Checkpoint:
                 else:
                     self.more += 1
 
-    def _walk(self, found: Any) -> Iterator[tuple[str, Any]]:
+    def _walk(self, content: Any) -> Iterator[tuple[str, Any]]:
         """Everything in it that is no container, by the names that lead there, joined with dots."""
-        stack = [("", iter([(BARE, found)]) if not _parts(found) else iter(_parts(found)), id(found))]
-        inside, seen, repeated = {id(found)}, {id(found)}, 0
+        stack = [("", iter([(BARE, content)]) if not _parts(content) else iter(_parts(content)), id(content))]
+        inside, seen, repeated = {id(content)}, {id(content)}, 0
         while stack:
             prefix, parts, number = stack[-1]
             for key, value in parts:
@@ -172,17 +172,19 @@ class Checkpoint:
         storage = view.storage
         size = size_of(view.dtype, view.shape)
         width = BITS[view.dtype] // 8
-        start, there = self._place(storage)
+        start, stored_bytes = self._place(storage)
         first = storage.offset * _width(storage) + view.offset * width
         if len(view.stride) != len(view.shape) or view.offset < 0 or any(step < 0 for step in view.stride):
             raise DamagedError("its strides are impossible")
         steps = zip(view.shape, view.stride, strict=True)
         last = sum((axis - 1) * step for axis, step in steps)
         end = first + (last + 1) * width if size else first
-        if end > there:
-            raise DamagedError(f"it needs {end} bytes of storage {storage.key[:40]}, which has {there}")
+        if end > stored_bytes:
+            raise DamagedError(
+                f"it needs {end} bytes of storage {storage.key[:40]}, which has {stored_bytes}"
+            )
         # It may repeat the values of its storage.
-        limits.check("it", size, there)
+        limits.check("it", size, stored_bytes)
         plain = size == 0 or _contiguous(view.shape, view.stride)
         if start is not None and plain:
             return Entry(name, view.dtype, view.shape, (self._path, start + first, size))
@@ -190,12 +192,12 @@ class Checkpoint:
 
     def _load(self, view: TensorView, first: int, size: int, plain: bool) -> U8:
         """The values of a tensor one after another."""
-        start, there = self._place(view.storage)
+        start, stored_bytes = self._place(view.storage)
         if start is None:
             assert self.members is not None
             data = self.members.view(f"{self._root}data/{view.storage.key}")
         else:
-            data = self.source.view(start, there)
+            data = self.source.view(start, stored_bytes)
         if plain:
             return data[first : first + size]
         width = BITS[view.dtype] // 8
@@ -219,9 +221,9 @@ def _parts(value: Any) -> list[tuple[str, Any]]:
     if isinstance(value, Record):
         value = value.state
     if isinstance(value, dict):
-        return [(key if isinstance(key, str) else str(key)[:200], one) for key, one in value.items()]
+        return [(key if isinstance(key, str) else str(key)[:200], member) for key, member in value.items()]
     if isinstance(value, list | tuple):
-        return [(str(number), one) for number, one in enumerate(value)]
+        return [(str(number), member) for number, member in enumerate(value)]
     return []
 
 
@@ -253,11 +255,11 @@ class PytorchReader(TensorReader):
                 self._files.append(Checkpoint(file))
             except FileNotFoundError:
                 raise DamagedError(f"{os.path.basename(file)} is missing", path=path) from None
-            found = {entry.name: entry for entry in self._files[-1].entries}
+            by_name = {entry.name: entry for entry in self._files[-1].entries}
             for name in names:
-                if name not in found:
+                if name not in by_name:
                     raise DamagedError(f"there is no tensor {name!r}, which the index names", path=file)
-                chosen.append(found[name])
+                chosen.append(by_name[name])
         self._accept(path, chosen, [file.source for file in self._files])
 
     def facts(self) -> dict[str, Any]:

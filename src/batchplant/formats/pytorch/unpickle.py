@@ -93,23 +93,23 @@ class OtherTensor:
     kind: str
 
 
-def _sizes(given: Any) -> tuple[int, ...]:
-    if not isinstance(given, tuple | list) or not all(type(one) is int for one in given):
-        raise DamagedError(f"a shape or stride is a {type(given).__name__}")
-    return tuple(given)
+def _sizes(sizes: Any) -> tuple[int, ...]:
+    if not isinstance(sizes, tuple | list) or not all(type(size) is int for size in sizes):
+        raise DamagedError(f"a shape or stride is a {type(sizes).__name__}")
+    return tuple(sizes)
 
 
-def _tensor(storage: Any, offset: Any, size: Any, stride: Any, *rest: Any) -> Any:
+def _tensor(storage: Any, offset: Any, size: Any, stride: Any, *ignored: Any) -> Any:
     """_rebuild_tensor (v1) and _rebuild_tensor_v2: storages of one dtype."""
-    metadata = rest[2] if len(rest) > 2 else None
+    metadata = ignored[2] if len(ignored) > 2 else None
     return _view(storage, offset, size, stride, getattr(storage, "dtype", None), metadata)
 
 
-def _tensor_v3(storage: Any, offset: Any, size: Any, stride: Any, *rest: Any) -> Any:
+def _tensor_v3(storage: Any, offset: Any, size: Any, stride: Any, *ignored: Any) -> Any:
     """The storage is bytes; the dtype is told."""
-    if len(rest) < 3 or not isinstance(rest[2], DType):
+    if len(ignored) < 3 or not isinstance(ignored[2], DType):
         raise DamagedError("a tensor has no dtype")
-    return _view(storage, offset, size, stride, rest[2].name, rest[3] if len(rest) > 3 else None)
+    return _view(storage, offset, size, stride, ignored[2].name, ignored[3] if len(ignored) > 3 else None)
 
 
 def _view(storage: Any, offset: Any, size: Any, stride: Any, dtype: str | None, metadata: Any) -> Any:
@@ -126,9 +126,9 @@ def _from_type(make: Any, kind: Any, arguments: Any, state: Any) -> Any:
     return make.make(*arguments)
 
 
-def _plain(*given: Any) -> Any:
+def _plain(*arguments: Any) -> Any:
     """Values without meaning here: the first argument, or all of them."""
-    return given[0] if len(given) == 1 else given
+    return arguments[0] if len(arguments) == 1 else arguments
 
 
 def _encode(text: Any, encoding: Any = "latin1") -> bytes:
@@ -138,9 +138,9 @@ def _encode(text: Any, encoding: Any = "latin1") -> bytes:
     return text.encode(encoding)
 
 
-def _dict(*given: Any) -> dict[Any, Any]:
+def _dict(*arguments: Any) -> dict[Any, Any]:
     result: dict[Any, Any] = {}
-    for pair in given[0] if given else ():
+    for pair in arguments[0] if arguments else ():
         set_key(result, *pair)
     return result
 
@@ -159,7 +159,7 @@ def set_key(into: dict[Any, Any], key: Any, value: Any) -> None:
 def _key(key: Any) -> Any:
     # Python's hash of a tuple goes as deep as the tuple, without a limit.
     flat = key if type(key) is tuple else (key,)
-    if not all(type(one) in (str, int, float, bool, bytes, type(None)) for one in flat):
+    if not all(type(element) in (str, int, float, bool, bytes, type(None)) for element in flat):
         raise DamagedError(f"a {type(key).__name__} as the key of a dict")
     return key
 
@@ -193,7 +193,7 @@ for _module in ("builtins", "__builtin__"):
     _PARTS[_module, "frozenset"] = Maker(_plain)
     _PARTS[_module, "bytearray"] = Maker(_plain)
     # Protocol 2 has no other word for bytes of no length.
-    _PARTS[_module, "bytes"] = Maker(lambda *given: given[0] if given else b"")
+    _PARTS[_module, "bytes"] = Maker(lambda *parts: parts[0] if parts else b"")
     _PARTS[_module, "complex"] = Maker(_plain)
 
 
@@ -206,8 +206,8 @@ def find(module: str, name: str) -> Any:
     if module == "torch" and name in DTYPES:
         return DType(name)
     if module == "torch._utils" and name in OTHER_TENSORS:
-        other = OtherTensor(OTHER_TENSORS[name])
-        return Maker(lambda *_: other)
+        placeholder = OtherTensor(OTHER_TENSORS[name])
+        return Maker(lambda *_: placeholder)
     if module == "torch" and name.endswith("Storage"):
         raise SchemaError(f"tensors of torch.{name[:40]} are not read")
     if module.startswith("__torch__"):
@@ -224,8 +224,8 @@ def find(module: str, name: str) -> Any:
 class Unpickler:
     """One pickle after another, from ``at`` on; ``at`` is behind the last one that was loaded."""
 
-    def __init__(self, data: memoryview, at: int = 0) -> None:
-        self._data, self.at = data, at
+    def __init__(self, data: memoryview, offset: int = 0) -> None:
+        self._data, self.at = data, offset
         self.storages: dict[str, Storage] = {}
 
     def load(self) -> Any:
@@ -260,12 +260,12 @@ class Unpickler:
         return int.from_bytes(self._take(size), "little")
 
     def _line(self) -> str:
-        found = bytearray()
+        line = bytearray()
         while (byte := self._take(1)) != b"\n":
-            found += byte
-            if len(found) > 1000:
+            line += byte
+            if len(line) > 1000:
                 raise DamagedError("a name without an end")
-        return found.decode()
+        return line.decode()
 
     def _load(self) -> Any:
         self._stack: list[Any] = []
@@ -321,26 +321,26 @@ class Unpickler:
         self._push(find(module, name))
 
     def _reduce(self) -> None:
-        arguments, made = self._stack.pop(), self._stack.pop()
-        if isinstance(made, Class):
-            self._push(Record(made.name, arguments or None))
-        elif isinstance(made, Maker) and isinstance(arguments, tuple):
-            self._push(made.make(*arguments))
+        arguments, maker = self._stack.pop(), self._stack.pop()
+        if isinstance(maker, Class):
+            self._push(Record(maker.name, arguments or None))
+        elif isinstance(maker, Maker) and isinstance(arguments, tuple):
+            self._push(maker.make(*arguments))
         else:
             raise DamagedError("the pickle calls what cannot be called")
 
     def _build(self) -> None:
         state = self._stack.pop()
-        made = self._stack[-1]
+        target = self._stack[-1]
         # Of other objects, attributes beside their content are of no use here.
-        if isinstance(made, Record):
-            made.state = state
+        if isinstance(target, Record):
+            target.state = state
 
     def _persistent(self) -> None:
-        said = self._stack.pop()
-        if not isinstance(said, tuple) or len(said) < 5 or said[0] != "storage":
-            raise UnsafeError(f"its pickle refers to a {str(said[:1])[:40]} outside of itself")
-        _, kind, key, _, count, *rest = said
+        identifier = self._stack.pop()
+        if not isinstance(identifier, tuple) or len(identifier) < 5 or identifier[0] != "storage":
+            raise UnsafeError(f"its pickle refers to a {str(identifier[:1])[:40]} outside of itself")
+        _, kind, key, _, count, *views = identifier
         if not isinstance(kind, StorageType) or not isinstance(key, str | int) or type(count) is not int:
             raise DamagedError("a storage is not described as one")
         storage = Storage(str(key), kind.dtype, count)
@@ -348,8 +348,8 @@ class Unpickler:
         if root.dtype != storage.dtype or root.count != storage.count:
             # A storage of bytes may be seen as several dtypes; each tensor says its own.
             self.storages[storage.key] = root if root.count >= storage.count else storage
-        if rest and isinstance(rest[0], tuple):
-            _, offset, size = rest[0]
+        if views and isinstance(views[0], tuple):
+            _, offset, size = views[0]
             if type(offset) is not int or type(size) is not int or offset < 0 or size < 0:
                 raise DamagedError("a part of a storage is not described as one")
             if offset + size > count:

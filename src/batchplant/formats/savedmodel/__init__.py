@@ -61,26 +61,26 @@ def _meta_graph(
     data: memoryview,
     start: int,
     end: int,
-    found: dict[str, Any],
+    facts: dict[str, Any],
     operators: Counter[str],
     functions: list[str],
 ) -> None:
     for part in parts(data, start, end):
         match part.number, part.kind:
             case 1, 2:
-                for one in parts(data, part.start, part.end):
-                    if one[:2] == (4, BYTES):
-                        found["tags"].append(text(data, one))
-                    elif one[:2] == (5, BYTES):
-                        found["tensorflow"] = text(data, one)
+                for field in parts(data, part.start, part.end):
+                    if field[:2] == (4, BYTES):
+                        facts["tags"].append(text(data, field))
+                    elif field[:2] == (5, BYTES):
+                        facts["tensorflow"] = text(data, field)
             case 2, 2:
                 _graph(data, part.start, part.end, operators, functions)
             case 5, 2:
                 key, value = _pair(data, part.start, part.end)
                 if value is not None and not key.startswith(INTERNAL):
-                    found["signatures"][key] = _signature(data, *value)
+                    facts["signatures"][key] = _signature(data, *value)
             case 6, 2:
-                found["assets"] = found.get("assets", 0) + 1
+                facts["assets"] = facts.get("assets", 0) + 1
 
 
 def _graph(data: memoryview, start: int, end: int, operators: Counter[str], functions: list[str]) -> None:
@@ -90,11 +90,11 @@ def _graph(data: memoryview, start: int, end: int, operators: Counter[str], func
             operators[_operator(data, part.start, part.end)] += 1
         elif part[:2] == (2, BYTES):
             for function in messages(data, part.start, part.end, 1):
-                for one in parts(data, *function):
-                    if one[:2] == (3, BYTES):
-                        operators[_operator(data, one.start, one.end)] += 1
-                    elif one[:2] == (1, BYTES):
-                        functions.append(_first(data, one.start, one.end, 1))
+                for field in parts(data, *function):
+                    if field[:2] == (3, BYTES):
+                        operators[_operator(data, field.start, field.end)] += 1
+                    elif field[:2] == (1, BYTES):
+                        functions.append(_first(data, field.start, field.end, 1))
 
 
 def _operator(data: memoryview, start: int, end: int) -> str:
@@ -118,14 +118,14 @@ def _pair(data: memoryview, start: int, end: int) -> tuple[str, tuple[int, int] 
 
 
 def _signature(data: memoryview, start: int, end: int) -> dict[str, dict[str, str]]:
-    found: dict[str, dict[str, str]] = {"inputs": {}, "outputs": {}}
+    tensors_by_side: dict[str, dict[str, str]] = {"inputs": {}, "outputs": {}}
     for part in parts(data, start, end):
         side = {1: "inputs", 2: "outputs"}.get(part.number)
         if side is not None and part.kind == BYTES:
             key, value = _pair(data, part.start, part.end)
             if value is not None:
-                found[side][key] = _tensor(data, *value)
-    return {side: dict(sorted(tensors.items())) for side, tensors in found.items()}
+                tensors_by_side[side][key] = _tensor(data, *value)
+    return {side: dict(sorted(tensors.items())) for side, tensors in tensors_by_side.items()}
 
 
 def _tensor(data: memoryview, start: int, end: int) -> str:
@@ -137,8 +137,8 @@ def _tensor(data: memoryview, start: int, end: int) -> str:
         elif part[:2] == (3, BYTES):
             sizes = open_shape(data, part.start, part.end)
             if sizes is not None:
-                said = ", ".join("?" if size is None else str(size) for size in sizes)
-                shape = f"({said})"
+                shown = ", ".join("?" if size is None else str(size) for size in sizes)
+                shape = f"({shown})"
     return f"{dtype} {shape}"
 
 
@@ -157,13 +157,13 @@ class SavedModelReader(TensorReader):
 
     def __init__(self, path: str, *, checksums: bool = False) -> None:
         self._checksums = checksums
-        given = like(path, path.rstrip("/"))
+        plain_path = like(path, path.rstrip("/"))
         self._folder: str | None = None
-        if os.path.basename(given) == GRAPH:
-            self._folder = parent(given) or "."
-        elif tree.is_folder(given):
-            self._folder = given
-        index = given if self._folder is None else join(self._folder, f"{VARIABLES}.index")
+        if os.path.basename(plain_path) == GRAPH:
+            self._folder = parent(plain_path) or "."
+        elif tree.is_folder(plain_path):
+            self._folder = plain_path
+        index = plain_path if self._folder is None else join(self._folder, f"{VARIABLES}.index")
         self._prefix = like(index, index.removesuffix(".index"))
         self._bundle: Bundle | None = None
         self.path = path
@@ -174,10 +174,10 @@ class SavedModelReader(TensorReader):
             else:
                 # A model without variables has no checkpoint; one without a graph is no model.
                 open_source(join(self._folder, GRAPH)).close()
-            found = [one for one in self._all() if one.code in DTYPES]
-            self._kept = found
-            names = _names_of(found)
-            entries = [self._entry(one, name) for one, name in zip(found, names, strict=True)]
+            numeric = [stored for stored in self._all() if stored.code in DTYPES]
+            self._numeric = numeric
+            names = _names_of(numeric)
+            entries = [self._entry(stored, name) for stored, name in zip(numeric, names, strict=True)]
             self._accept(path, entries, self._sources.values())
         except BatchplantError as error:
             raise error.at(path=path) from None
@@ -201,25 +201,25 @@ class SavedModelReader(TensorReader):
         except NotFoundError:
             raise DamagedError("a file of the checkpoint is missing", path=path) from None
 
-    def _entry(self, one: Stored, name: str) -> Entry:
-        dtype = DTYPES[one.code]
-        if one.slices:
+    def _entry(self, tensor: Stored, name: str) -> Entry:
+        dtype = DTYPES[tensor.code]
+        if tensor.slices:
             assert self._bundle is not None
-            size = sum(self._bounds(part) for _, part in self._bundle.parts_of(one))
-            if size != self._stored_size(one):
-                raise DamagedError(f"the parts of {one.key!r} have {size} bytes")
-            return Entry(name, dtype, one.shape, functools.partial(self._join, one))
-        size, stored = self._bounds(one), self._stored_size(one)
-        in_place = size == size_of(dtype, one.shape) and (size != stored or BITS[dtype] >= 8)
+            size = sum(self._bounds(part) for _, part in self._bundle.parts_of(tensor))
+            if size != self._stored_size(tensor):
+                raise DamagedError(f"the parts of {tensor.key!r} have {size} bytes")
+            return Entry(name, dtype, tensor.shape, functools.partial(self._join, tensor))
+        size, stored = self._bounds(tensor), self._stored_size(tensor)
+        in_place = size == size_of(dtype, tensor.shape) and (size != stored or BITS[dtype] >= 8)
         if not in_place and size != stored:
             raise DamagedError(
-                f"{size} bytes are not {dtype} {one.shape}",
-                path=self._shard(one.shard).path,
-                offset=one.start,
+                f"{size} bytes are not {dtype} {tensor.shape}",
+                path=self._shard(tensor.shard).path,
+                offset=tensor.start,
             )
         if in_place and not self._checksums:
-            return Entry(name, dtype, one.shape, (self._shard(one.shard).path, one.start, size))
-        return Entry(name, dtype, one.shape, functools.partial(self._load, one))
+            return Entry(name, dtype, tensor.shape, (self._shard(tensor.shard).path, tensor.start, size))
+        return Entry(name, dtype, tensor.shape, functools.partial(self._load, tensor))
 
     @staticmethod
     def _stored_size(stored: Stored) -> int:
@@ -258,8 +258,8 @@ class SavedModelReader(TensorReader):
         width = max(8, BITS[dtype]) // 8
         out = np.empty((*stored.shape, width), dtype=np.uint8)
         filled = np.zeros(stored.shape, dtype=np.bool_)
-        for place, part in parts:
-            where = tuple(slice(start, start + length) for start, length in place)
+        for slices, part in parts:
+            where = tuple(slice(start, start + length) for start, length in slices)
             out[where] = self._bytes(part).reshape(*part.shape, width)
             filled[where] = True
         if not filled.all():
@@ -268,10 +268,11 @@ class SavedModelReader(TensorReader):
 
     def facts(self) -> dict[str, Any]:
         facts = super().facts()
-        left = [one for one in self._all() if one.code not in DTYPES]
-        if left:
+        not_numeric = [stored for stored in self._all() if stored.code not in DTYPES]
+        if not_numeric:
             facts["no numbers"] = {
-                one.key: f"{OTHER_DTYPES.get(one.code, f'type {one.code}')} {list(one.shape)}" for one in left
+                stored.key: f"{OTHER_DTYPES.get(stored.code, f'type {stored.code}')} {list(stored.shape)}"
+                for stored in not_numeric
             }
         if self._bundle is not None:
             facts["data files"] = self._bundle.shards
@@ -294,16 +295,16 @@ class SavedModelReader(TensorReader):
             self.facts()
         except BatchplantError as error:
             yield Problem.of(error)
-        numbers = {id(one): number for number, one in enumerate(self._kept)}
-        for one in self._all():
-            number = numbers.get(id(one))
+        numbers = {id(kept_tensor): number for number, kept_tensor in enumerate(self._numeric)}
+        for tensor in self._all():
+            number = numbers.get(id(tensor))
             try:
                 assert self._bundle is not None
-                parts = [part for _, part in self._bundle.parts_of(one)] if one.slices else [one]
+                parts = [part for _, part in self._bundle.parts_of(tensor)] if tensor.slices else [tensor]
                 for part in parts:
                     if self._sum(part) != part.crc:
                         path = self._shard(part.shard).path
-                        message = f"the checksum of {one.key!r} is wrong"
+                        message = f"the checksum of {tensor.key!r} is wrong"
                         yield Problem(message, path, number, None if number is None else "data", part.start)
             except BatchplantError as error:
                 yield Problem.of(error.at(path=self.path, sample=number))
@@ -314,10 +315,10 @@ class SavedModelReader(TensorReader):
         return masked(_text_sum(data, stored.shape) if stored.code == STRING else _native.crc32c(data))
 
 
-def _names_of(found: list[Stored]) -> list[str]:
-    short = [one.key.removesuffix(SUFFIX) for one in found]
+def _names_of(tensors: list[Stored]) -> list[str]:
+    short = [tensor.key.removesuffix(SUFFIX) for tensor in tensors]
     often = Counter(short)
-    return [name if often[name] == 1 else one.key for name, one in zip(short, found, strict=True)]
+    return [name if often[name] == 1 else tensor.key for name, tensor in zip(short, tensors, strict=True)]
 
 
 def _pack(dtype: str, data: U8) -> U8:
@@ -325,10 +326,10 @@ def _pack(dtype: str, data: U8) -> U8:
     bits = BITS[dtype]
     if bits >= 8:
         return data
-    each = 8 // bits
-    padded = np.pad(data, (0, -len(data) % each)) & np.uint8((1 << bits) - 1)
+    values_per_byte = 8 // bits
+    padded = np.pad(data, (0, -len(data) % values_per_byte)) & np.uint8((1 << bits) - 1)
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
-    packed: U8 = np.bitwise_or.reduce(padded.reshape(-1, each) << shifts, axis=1)
+    packed: U8 = np.bitwise_or.reduce(padded.reshape(-1, values_per_byte) << shifts, axis=1)
     return packed
 
 

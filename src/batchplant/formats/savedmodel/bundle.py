@@ -28,10 +28,10 @@ FOOTER = 48
 # Behind a block.
 TRAILER = 5
 # Keys are names; a table that makes more of its bytes than this was not written, but thought out.
-LONGEST_KEY = 1 << 16
+MAX_KEY_BYTES = 1 << 16
 KEYS_ALWAYS, KEYS_PER_BYTE = 16 << 20, 64
 # A copy of 64 bytes takes three.
-SNAPPY_MOST = 24
+MAX_SNAPPY_RATIO = 24
 
 
 def masked(crc: int) -> int:
@@ -100,48 +100,48 @@ def _entries(block: memoryview, start: int) -> Iterator[tuple[bytes, bytes]]:
     while offset < end:
         try:
             shared, offset = read_varint(block, offset, end)
-            own, offset = read_varint(block, offset, end)
+            unshared, offset = read_varint(block, offset, end)
             size, offset = read_varint(block, offset, end)
         except DamagedError as error:
             error.offset = start
             raise
-        if shared > len(key) or offset + own + size > end or shared + own > LONGEST_KEY:
+        if shared > len(key) or offset + unshared + size > end or shared + unshared > MAX_KEY_BYTES:
             raise DamagedError("an entry of the table reaches beyond its block", offset=start)
-        key = key[:shared] + bytes(block[offset : offset + own])
-        yield key, bytes(block[offset + own : offset + own + size])
-        offset += own + size
+        key = key[:shared] + bytes(block[offset : offset + unshared])
+        yield key, bytes(block[offset + unshared : offset + unshared + size])
+        offset += unshared + size
 
 
 def unsnap(data: memoryview, offset: int) -> bytearray:
     """Unpack Snappy; ``offset`` is where the bytes lie, for errors."""
     wrong = DamagedError("a block of the table is no Snappy", offset=offset)
     try:
-        size, at = read_varint(data, 0, len(data))
+        size, position = read_varint(data, 0, len(data))
     except DamagedError:
         raise wrong from None
-    if size > SNAPPY_MOST * len(data):
+    if size > MAX_SNAPPY_RATIO * len(data):
         raise wrong
     out = bytearray()
-    while at < len(data):
-        tag = data[at]
-        kind, at = tag & 3, at + 1
+    while position < len(data):
+        tag = data[position]
+        kind, position = tag & 3, position + 1
         if kind == 0:
-            count, more = tag >> 2, max(0, (tag >> 2) - 59)
-            if more:
-                count = int.from_bytes(data[at : at + more], "little")
-            at += more
-            out += data[at : at + count + 1]
-            at += count + 1
-            if at > len(data):
+            count, extra = tag >> 2, max(0, (tag >> 2) - 59)
+            if extra:
+                count = int.from_bytes(data[position : position + extra], "little")
+            position += extra
+            out += data[position : position + count + 1]
+            position += count + 1
+            if position > len(data):
                 raise wrong
         else:
-            more = (0, 1, 2, 4)[kind]
-            back = int.from_bytes(data[at : at + more], "little")
+            extra = (0, 1, 2, 4)[kind]
+            back = int.from_bytes(data[position : position + extra], "little")
             count = (tag >> 2) + 1
             if kind == 1:
                 back, count = back | tag >> 5 << 8, (tag >> 2 & 7) + 4
-            at += more
-            if at > len(data) or not 0 < back <= len(out):
+            position += extra
+            if position > len(data) or not 0 < back <= len(out):
                 raise wrong
             for _ in range(0, count, back):
                 piece = out[len(out) - back : len(out) - back + min(back, count)]
@@ -166,8 +166,8 @@ DTYPES = {
 }
 OTHER_DTYPES = {7: "string", 20: "resource", 21: "variant"}
 STRING = 7
-MOST_DIMENSIONS = 254
-MOST_SHARDS = 1 << 20
+MAX_DIMENSIONS = 254
+MAX_SHARDS = 1 << 20
 
 Slice = tuple[tuple[int, int], ...]
 
@@ -206,7 +206,7 @@ class Bundle:
                 big = part.value
         if big:
             raise DamagedError("a checkpoint with big-endian numbers, which is not read here")
-        if not 0 <= shards <= MOST_SHARDS:
+        if not 0 <= shards <= MAX_SHARDS:
             raise DamagedError(f"a checkpoint of {shards} files")
         return shards
 
@@ -245,22 +245,22 @@ class Bundle:
         room = 1
         for size in stored.shape:
             room *= size
-        for place in stored.slices:
-            key = part_key(stored.key, place)
-            if len(place) != len(stored.shape) or key not in self._parts:
+        for bounds in stored.slices:
+            key = part_key(stored.key, bounds)
+            if len(bounds) != len(stored.shape) or key not in self._parts:
                 raise DamagedError(f"a part of {stored.key!r} is missing")
             stored_part = self._stored_part(key, stored)
-            place = tuple(
+            bounds = tuple(
                 (0, size) if length < 0 else (start, length)
-                for (start, length), size in zip(place, stored.shape, strict=True)
+                for (start, length), size in zip(bounds, stored.shape, strict=True)
             )
             inside = all(
                 start >= 0 and start + length <= size
-                for (start, length), size in zip(place, stored.shape, strict=True)
+                for (start, length), size in zip(bounds, stored.shape, strict=True)
             )
             if (
                 not inside
-                or stored_part.shape != tuple(length for _, length in place)
+                or stored_part.shape != tuple(length for _, length in bounds)
                 or stored_part.code != stored.code
             ):
                 raise DamagedError(f"a part of {stored.key!r} does not fit into it")
@@ -268,17 +268,17 @@ class Bundle:
             for size in stored_part.shape:
                 count *= size
             room -= count
-            yield place, stored_part
+            yield bounds, stored_part
         if room:
             raise DamagedError(f"the parts of {stored.key!r} are not all of it")
 
-    def _stored_part(self, key: bytes, whole: Stored) -> Stored:
+    def _stored_part(self, key: bytes, tensor: Stored) -> Stored:
         view = memoryview(self._parts[key])
-        stored = Stored(whole.key)
+        stored = Stored(tensor.key)
         for part in protobuf.parts(view, 0, len(view)):
             self._take(stored, view, part)
         if not 0 <= stored.shard < self.shards:
-            raise DamagedError(f"a part of {whole.key!r} lies in file {stored.shard} of {self.shards}")
+            raise DamagedError(f"a part of {tensor.key!r} lies in file {stored.shard} of {self.shards}")
         return stored
 
 
@@ -303,14 +303,14 @@ def open_shape(view: memoryview, start: int, end: int) -> tuple[int | None, ...]
             if inner[:2] == (1, protobuf.VARINT):
                 size = protobuf.signed(inner.value)
         sizes.append(size if size >= 0 else None)
-        if len(sizes) > MOST_DIMENSIONS:
-            raise DamagedError(f"a shape of more than {MOST_DIMENSIONS} dimensions", offset=start)
+        if len(sizes) > MAX_DIMENSIONS:
+            raise DamagedError(f"a shape of more than {MAX_DIMENSIONS} dimensions", offset=start)
     return tuple(sizes)
 
 
 def _slice_of(view: memoryview, start: int, end: int) -> Slice:
     """A TensorSliceProto: (start, length) for each axis."""
-    found = []
+    axes = []
     for first, last in protobuf.messages(view, start, end, 1):
         offset, length = 0, -1
         for part in protobuf.parts(view, first, last):
@@ -318,15 +318,15 @@ def _slice_of(view: memoryview, start: int, end: int) -> Slice:
                 offset = protobuf.signed(part.value)
             elif part[:2] == (2, protobuf.VARINT):
                 length = protobuf.signed(part.value)
-        found.append((offset, length))
-    return tuple(found)
+        axes.append((offset, length))
+    return tuple(axes)
 
 
-def part_key(name: str, place: Slice) -> bytes:
+def part_key(name: str, bounds: Slice) -> bytes:
     """The key of a part: 0, the name, the place; so written that its bytes sort as what they say."""
     text = name.encode().replace(b"\0", b"\0\xff") + b"\0\1"
-    sizes = b"".join(_ordered(start) + _ordered(length) for start, length in place)
-    return b"\0" + text + _unsigned(len(place)) + sizes
+    sizes = b"".join(_ordered(start) + _ordered(length) for start, length in bounds)
+    return b"\0" + text + _unsigned(len(bounds)) + sizes
 
 
 def _unsigned(value: int) -> bytes:

@@ -63,11 +63,13 @@ class TfRecordReader(RecordReader):
         self.source = self._packed = open_source(path)
         self.compression = compression_of(self._packed) if compression == "auto" else compression
         try:
-            self._found_out = self._scan(index)
+            self._findings = self._scan(index)
             if self.compression != "none":
-                found = self._found_out
-                self.source = open_gzip(self._packed, self.compression, size=found.size, points=found.points)
-            self._starts, self._sizes = self._found_out.starts, self._found_out.sizes
+                findings = self._findings
+                self.source = open_gzip(
+                    self._packed, self.compression, size=findings.size, points=findings.points
+                )
+            self._starts, self._sizes = self._findings.starts, self._findings.sizes
             if dali_index is not None:
                 self._starts, self._sizes = read_dali_index(os.fspath(dali_index), self.source.size)
             self.length = len(self._starts)
@@ -79,7 +81,7 @@ class TfRecordReader(RecordReader):
             raise error.at(path=path) from None
 
     def _scan(self, mode: str) -> Findings:
-        found = index.load(
+        loaded = index.load(
             self._packed,
             "tfrecord",
             lambda source, report: build(source, self.compression, report),
@@ -88,7 +90,7 @@ class TfRecordReader(RecordReader):
             check=functools.partial(makes_sense, compression=self.compression),
             grow=build_rest,
         )
-        return Findings(found)
+        return Findings(loaded)
 
     # -- fields ----------------------------------------------------------------------------------------
 
@@ -96,14 +98,14 @@ class TfRecordReader(RecordReader):
         self, records: str, features: Mapping[str, Any] | None, schema: GivenSchema | str | None
     ) -> None:
         """Kind of the records, and the fields that follow from it."""
-        seen, noted = self._found_out.seen, None
+        seen, noted = self._findings.seen, None
         if features is not None and schema is not None:
             raise OptionError("give features or schema, not both")
         note = Note.beside(self.path)
         self.noted = None if note is None else note.samples
         if features is None and schema is None:
             noted = None if note is None else note.schema
-        keys = {one.key for one in seen or ()}
+        keys = {seen_feature.key for seen_feature in seen or ()}
         if noted == RAW and not keys <= set(RAW):
             # Somebody wrote finished Examples as bytes.
             noted = None
@@ -122,13 +124,14 @@ class TfRecordReader(RecordReader):
             self.features = example.parse_features(features)
         elif schema is not None:
             self.features = {
-                name: self._adapt(one) for name, one in example.parse_features(given_schema(schema)).items()
+                name: self._adapt(parsed)
+                for name, parsed in example.parse_features(given_schema(schema)).items()
             }
         elif noted is not None:
             self.features = example.features_of(noted)
         elif seen:
             self._inferred = True
-            self.features = example.infer(seen, self._found_out.examples, self._found_out.images)
+            self.features = example.infer(seen, self._findings.examples, self._findings.images)
         else:
             raise SchemaError(
                 "no features of Examples are found; name them with features={…}, or read records='raw'"
@@ -140,30 +143,34 @@ class TfRecordReader(RecordReader):
 
     def _adapt(self, feature: Feature) -> Feature:
         """A field that the user named, as the file has it: feature list, list of bytes, bytes of numbers."""
-        for one in self._found_out.seen or ():
-            if one.key == feature.key:
-                if one.kind == BYTES and not one.sequence and isinstance(feature.field, Tensor):
+        for seen_feature in self._findings.seen or ():
+            if seen_feature.key == feature.key:
+                if (
+                    seen_feature.kind == BYTES
+                    and not seen_feature.sequence
+                    and isinstance(feature.field, Tensor)
+                ):
                     feature = dataclasses.replace(feature, kind=BYTES)
-                listed = isinstance(feature.field, Json) and (one.sequence or one.most != 1)
-                kind = one.kind if listed else feature.kind
-                return Feature(feature.field, feature.key, kind, one.sequence, listed)
+                listed = isinstance(feature.field, Json) and (seen_feature.sequence or seen_feature.most != 1)
+                kind = seen_feature.kind if listed else feature.kind
+                return Feature(feature.field, feature.key, kind, seen_feature.sequence, listed)
         return feature
 
     def with_schema(self, schema: Schema) -> Reader | None:
         if not self._inferred or self.features is None:
             return None
-        known = self.features
+        features = self.features
         # copy.copy would open the file again.
-        made = type(self).__new__(type(self))
-        made.__dict__.update(self.__dict__)
+        reader = type(self).__new__(type(self))
+        reader.__dict__.update(self.__dict__)
         args, options = self._init_args
-        made._init_args = (args, {**options, "schema": schema})
-        made.features = {
-            name: dataclasses.replace(known.get(name, example.feature_of(name, field)), field=field)
+        reader._init_args = (args, {**options, "schema": schema})
+        reader.features = {
+            name: dataclasses.replace(features.get(name, example.feature_of(name, field)), field=field)
             for name, field in schema.items()
         }
-        made.schema = schema
-        return made
+        reader.schema = schema
+        return reader
 
     # -- reading ---------------------------------------------------------------------------------------
 
@@ -179,15 +186,15 @@ class TfRecordReader(RecordReader):
         # With the frame, for that is where the checksum is.
         frames = starts - HEAD, sizes + HEAD + TAIL
         if isinstance(self.source, MappedSource):
-            data, at = self.source.placed(*frames)
+            data, positions = self.source.placed(*frames)
             if len(indices) > 1 and data is self.source.data:
                 self.source.request(*frames)
         else:
             read = self.source.gather(*frames)
-            data, at = read.data, read.starts
-        at = at + HEAD
-        self._raise_fault(*_native.tfrecord_check(data, at, sizes, check), indices, starts)
-        return data, at, sizes, starts
+            data, positions = read.data, read.starts
+        positions = positions + HEAD
+        self._raise_fault(*_native.tfrecord_check(data, positions, sizes, check), indices, starts)
+        return data, positions, sizes, starts
 
     def _raise_fault(self, row: int, fault: int, indices: I64, starts: I64) -> None:
         if row >= 0:
@@ -196,15 +203,15 @@ class TfRecordReader(RecordReader):
     def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
         if self.raw:
             return self._read_raw(indices, fields)
-        data, at, sizes, starts = self._found(indices, check=self._checks)
+        data, positions, sizes, starts = self._found(indices, check=self._checks)
         try:
             if self.features is not None:
-                return example.read({name: self.features[name] for name in fields}, data, at, sizes)
-            return sample.unpack(self.schema, fields, data, at, sizes)
+                return example.read({name: self.features[name] for name in fields}, data, positions, sizes)
+            return sample.unpack(self.schema, fields, data, positions, sizes)
         except RecordError as error:
-            raise self._no_example(error, indices, at, starts) from None
+            raise self._no_example(error, indices, positions, starts) from None
         except BatchplantError as error:
-            raise self._placed(error, indices, at, starts) from None
+            raise self._placed(error, indices, positions, starts) from None
 
     def _read_raw(self, indices: I64, fields: Sequence[str]) -> Columns:
         """The records themselves, checked and copied in one pass."""
@@ -213,19 +220,19 @@ class TfRecordReader(RecordReader):
             return Columns((name, cells) for name in fields)
         if isinstance(self.source, MappedSource):
             starts, sizes = self._runs(indices)
-            found = self.source.can_check_residency(starts) and _native.tfrecord_gather(
+            done = self.source.can_check_residency(starts) and _native.tfrecord_gather(
                 self.source.data, starts, sizes, True
             )
-            if found:
-                self._raise_fault(found[2], found[3], indices, starts)
-                return Columns((name, Ragged(found[0], found[1])) for name in fields)
-        data, at, sizes, _ = self._found(indices, check=True)
-        return Columns((name, gathered(data, at, sizes)) for name in fields)
+            if done:
+                self._raise_fault(done[2], done[3], indices, starts)
+                return Columns((name, Ragged(done[0], done[1])) for name in fields)
+        data, positions, sizes, _ = self._found(indices, check=True)
+        return Columns((name, gathered(data, positions, sizes)) for name in fields)
 
-    def _no_example(self, error: RecordError, indices: I64, at: I64, starts: I64) -> DamagedError:
+    def _no_example(self, error: RecordError, indices: I64, positions: I64, starts: I64) -> DamagedError:
         row = error.row
-        place = int(error.offset - at[row] + starts[row])
-        return DamagedError(str(error), path=self.path, sample=indices[row], offset=place)
+        offset = int(error.offset - positions[row] + starts[row])
+        return DamagedError(str(error), path=self.path, sample=indices[row], offset=offset)
 
     def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
         """The frames around the records too."""
@@ -240,20 +247,20 @@ class TfRecordReader(RecordReader):
         feature = self.features[field]
         if not example.in_place(feature):
             return None
-        data, at, sizes, starts = self._found(indices, check=False)
+        data, positions, sizes, starts = self._found(indices, check=False)
         try:
-            return self._as_spans((*example.runs(feature, data, at, sizes), None), at, starts)
+            return self._as_spans((*example.runs(feature, data, positions, sizes), None), positions, starts)
         except RecordError as error:
-            raise self._no_example(error, indices, at, starts) from None
+            raise self._no_example(error, indices, positions, starts) from None
         except BatchplantError as error:
-            raise self._placed(error, indices, at, starts) from None
+            raise self._placed(error, indices, positions, starts) from None
 
     # -- checking --------------------------------------------------------------------------------------
 
     def facts(self) -> dict[str, Any]:
         kind = "raw"
         if self.features is not None:
-            lists = any(one.sequence for one in self._found_out.seen or ())
+            lists = any(feature.sequence for feature in self._findings.seen or ())
             kind = "SequenceExample" if lists else "Example"
         return {"records": kind, "compression": self.compression}
 
@@ -261,8 +268,10 @@ class TfRecordReader(RecordReader):
         """The places of the records, found anew; and the checksums, where reading leaves them alone."""
         yield from super()._verify()
         arrays, _ = build(self._packed, self.compression, lambda done: None)
-        found = self._found_out
-        same = np.array_equal(arrays["starts"], found.starts) and np.array_equal(arrays["sizes"], found.sizes)
+        findings = self._findings
+        same = np.array_equal(arrays["starts"], findings.starts) and np.array_equal(
+            arrays["sizes"], findings.sizes
+        )
         if not same:
             yield Problem("the index is not that of this file", self.path)
         step = 256
@@ -270,7 +279,7 @@ class TfRecordReader(RecordReader):
             yield from self._wrong_sums(np.arange(first, min(first + step, len(self))))
 
     def _stored(self) -> int:
-        return len(self._found_out.starts)
+        return len(self._findings.starts)
 
     def _wrong_sums(self, rows: I64) -> Iterator[Problem]:
         for row in rows:

@@ -30,7 +30,7 @@ FAULTS = {
 SHORT = (1, 3)
 CHUNK = 32 << 20
 # A record larger than this in a packed file is not looked into, for all of it would have to be kept.
-LARGEST = 64 << 20
+MAX_RECORD_BYTES = 64 << 20
 # How many records are looked at to find out which features are images.
 PROBED_RECORDS = 64
 
@@ -117,7 +117,7 @@ class Scan:
         none = np.empty(0, dtype=np.int64)
         seen = None if self.survey is None else example.statistics_of(self.survey)
         facts = {
-            "features": None if seen is None else [dataclasses.astuple(one) for one in seen],
+            "features": None if seen is None else [dataclasses.astuple(feature) for feature in seen],
             "images": {name: image.to_json() for name, image in (self.images or {}).items()},
             "examples": self.count - self.passed,
         }
@@ -157,13 +157,13 @@ def build_rest(
     scan.count = len(before.starts)
     size = scan_mapped(scan, source.view(0, source.size), report, offset)
     arrays, facts = scan.result()
-    after = [_seen(*one) for one in facts["features"]] if facts["features"] is not None else None
+    after = [_seen(*feature) for feature in facts["features"]] if facts["features"] is not None else None
     if before.seen is not None and after is not None and _differ(before.seen, after):
         return build(source, "none", report)
-    both = None if before.seen is None or after is None else joined(before.seen, after)
+    merged = None if before.seen is None or after is None else joined(before.seen, after)
     images = {name: image.to_json() for name, image in before.images.items()}
     return {name: np.concatenate([index.arrays[name], array]) for name, array in arrays.items()}, {
-        "features": None if both is None else [dataclasses.astuple(one) for one in both],
+        "features": None if merged is None else [dataclasses.astuple(feature) for feature in merged],
         "images": images if len(before.starts) else facts["images"],
         "examples": before.examples + facts["examples"] - len(before.starts),
         "compression": "none",
@@ -173,23 +173,27 @@ def build_rest(
 
 def joined(before: list[FeatureStatistics], after: list[FeatureStatistics]) -> list[FeatureStatistics]:
     """Merge the statistics of features in the first record with those of the others."""
-    found = {(one.key, one.sequence): one for one in before}
-    for one in after:
-        old = found.get((one.key, one.sequence))
-        steps = [each for each in (old, one) if each is not None and each.step_fewest >= 0]
-        found[one.key, one.sequence] = one if old is None else dataclasses.replace(
-            old, present=old.present + one.present, fewest=min(old.fewest, one.fewest),
-            most=max(old.most, one.most), step_fewest=min((each.step_fewest for each in steps), default=-1),
-            step_most=max(old.step_most, one.step_most),
+    by_key = {(feature.key, feature.sequence): feature for feature in before}
+    for feature in after:
+        old = by_key.get((feature.key, feature.sequence))
+        steps = [version for version in (old, feature) if version is not None and version.step_fewest >= 0]
+        by_key[feature.key, feature.sequence] = feature if old is None else dataclasses.replace(
+            old, present=old.present + feature.present, fewest=min(old.fewest, feature.fewest),
+            most=max(old.most, feature.most),
+            step_fewest=min((version.step_fewest for version in steps), default=-1),
+            step_most=max(old.step_most, feature.step_most),
         )  # fmt: skip
-    return list(found.values())
+    return list(by_key.values())
 
 
 def _differ(before: list[FeatureStatistics], after: list[FeatureStatistics]) -> bool:
     """True if a feature has values of several kinds, or is a list in some records only: a rare thing."""
-    kinds = {one.key: (one.kinds, one.sequence) for one in before}
-    changed = any(kinds.get(one.key, (one.kinds, one.sequence)) != (one.kinds, one.sequence) for one in after)
-    return changed or any(one.kinds & (one.kinds - 1) for one in (*before, *after))
+    kinds = {feature.key: (feature.kinds, feature.sequence) for feature in before}
+    changed = any(
+        kinds.get(feature.key, (feature.kinds, feature.sequence)) != (feature.kinds, feature.sequence)
+        for feature in after
+    )
+    return changed or any(feature.kinds & (feature.kinds - 1) for feature in (*before, *after))
 
 
 def scan_mapped(scan: Scan, data: U8, report: Report, offset: int = 0) -> int:
@@ -204,33 +208,33 @@ def scan_mapped(scan: Scan, data: U8, report: Report, offset: int = 0) -> int:
 
 def scan_stream(scan: Scan, pieces: Iterable[U8], stored: int | None = None) -> int:
     """The same for a file that comes in pieces, unpacked from ``stored`` bytes; its size."""
-    kept = np.empty(0, dtype=np.uint8)
+    pending = np.empty(0, dtype=np.uint8)
     base = fault = skip = large = 0
     for piece in pieces:
         if skip:
             passed = min(skip, len(piece))
             skip, base, piece = skip - passed, base + passed, piece[passed:]
-        data = np.concatenate([kept, piece]) if len(kept) else piece
+        data = np.concatenate([pending, piece]) if len(pending) else piece
         starts, sizes, done, fault = _native.tfrecord_scan(data, 0, len(data))
         scan.add(data, starts, sizes, base)
         if stored is not None:
             limits.check_rows(2 * scan.count, stored)
-        base, kept = base + done, data[done:]
+        base, pending = base + done, data[done:]
         if fault and fault not in SHORT:
             raise scan.fail(fault, base)
-        length = int.from_bytes(kept[:8].tobytes(), "little") if fault == 3 else 0
-        if length > LARGEST:
-            skip = length + HEAD + TAIL - len(kept)
+        length = int.from_bytes(pending[:8].tobytes(), "little") if fault == 3 else 0
+        if length > MAX_RECORD_BYTES:
+            skip = length + HEAD + TAIL - len(pending)
             # A length near 2**64 would be no number of the index.
             if length >= 2**62:
                 raise scan.fail(3, base)
             large = base
             scan.add_large(base + HEAD, length)
-            base, kept = base + len(kept), kept[:0]
+            base, pending = base + len(pending), pending[:0]
     if skip:
         scan.count -= 1
         raise scan.fail(3, large)
-    if len(kept):
+    if len(pending):
         raise scan.fail(fault, base)
     return base
 
@@ -250,11 +254,11 @@ class Findings:
         self.points = arrays.get("points")
         self.compression, self.size = str(facts["compression"]), index.size
         self.examples = int(facts["examples"])
-        found = facts["features"]
-        self.seen = None if found is None else [_seen(*one) for one in found]
+        features = facts["features"]
+        self.seen = None if features is None else [_seen(*feature) for feature in features]
         self.images: dict[str, Image] = {}
-        for name, one in facts["images"].items():
-            field: Field = field_from_json(one)
+        for name, feature in facts["images"].items():
+            field: Field = field_from_json(feature)
             if isinstance(field, Image):
                 self.images[str(name)] = field
         good = self.starts.dtype == self.sizes.dtype == np.int64 and self.starts.shape == self.sizes.shape

@@ -22,7 +22,7 @@ from .reader import TfRecordReader
 from .scan import HEAD, TAIL
 
 DALI_SIDE_CAR = "{name}.idx"
-PIECE = 4 << 20
+PACKED_BYTES = 4 << 20
 
 
 class TfRecordWriter(RecordWriter):
@@ -72,13 +72,15 @@ class TfRecordWriter(RecordWriter):
     def remarks(self) -> list[str]:
         if not self._examples:
             return []
-        found = [
+        names = [
             name
             for name, feature in self._features.items()
             if isinstance(feature.field, Float | Tensor) and feature.kind == BYTES
         ]
-        said = "TFRecord has no type for these values, so they are stored as their bytes (tf.io.decode_raw)"
-        return [f"{', '.join(found)}: {said}"] if found else []
+        message = (
+            "TFRecord has no type for these values, so they are stored as their bytes (tf.io.decode_raw)"
+        )
+        return [f"{', '.join(names)}: {message}"] if names else []
 
     def _begin(self, state: dict[str, Any] | None) -> None:
         if self.base is not None:
@@ -124,8 +126,8 @@ class TfRecordWriter(RecordWriter):
         # Packed at the end, and not as it comes, so that a resumed writer need not pick up inside of it.
         pack = zlib.compressobj(6, zlib.DEFLATED, WBITS[self._compression])
         with open(self.partial.folder / "packed", "wb") as out:
-            for offset in range(0, self._file.size, PIECE):
-                out.write(pack.compress(self._file.read_at(PIECE, offset)))
+            for offset in range(0, self._file.size, PACKED_BYTES):
+                out.write(pack.compress(self._file.read_at(PACKED_BYTES, offset)))
             out.write(pack.flush())
         return "packed"
 

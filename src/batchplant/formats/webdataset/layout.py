@@ -54,11 +54,11 @@ _ROOM = 40
 def kind_of(extension: str) -> type[Field]:
     """The kind that an extension stands for."""
     last = extension.rpartition(".")[2]
-    for kind, known in (
+    for kind, endings in (
         (Image, IMAGES), (Int, INTS), (Text, TEXTS), (Json, ("json", "jsn")), (Tensor, ("npy",)),
         (Audio, AUDIO), (Video, VIDEO),
     ):  # fmt: skip
-        if last in known:
+        if last in endings:
             return kind
     return Bytes
 
@@ -66,18 +66,18 @@ def kind_of(extension: str) -> type[Field]:
 def extensions_of(schema: Mapping[str, Field]) -> dict[str, list[str]]:
     """Field name → the extensions that its members may have; an image's depends on its bytes."""
     extensions: dict[str, list[str]] = {}
-    taken = {NOTHING}
+    used = {NOTHING}
     bare = _bare(schema)
     for name, field in schema.items():
         stem = _plain(name)
         endings = bare.get(name) or _endings(stem, field)
-        made, number = endings, 1
+        candidate, number = endings, 1
         # Names that differ only in case, or in what no extension can hold.
-        while taken & set(made):
+        while used & set(candidate):
             number += 1
-            made = [f"{stem}-{number}{ending[len(stem) :]}" for ending in endings]
-        taken |= set(made)
-        extensions[name] = made
+            candidate = [f"{stem}-{number}{ending[len(stem) :]}" for ending in endings]
+        used |= set(candidate)
+        extensions[name] = candidate
     return extensions
 
 
@@ -95,17 +95,22 @@ def _bare(schema: Mapping[str, Field]) -> dict[str, list[str]]:
     ]
     by_kind[Int] = classes or by_kind[Int]
     usual = {name: _endings(_plain(name), field) for name, field in schema.items()}
-    found: dict[str, list[str]] = {}
+    by_ending: dict[str, list[str]] = {}
     for names in (images, *by_kind.values()):
         name = names[0] if len(names) == 1 else None
         # One whose name is an extension stays under it.
         if name is None or usual[name] == [_plain(name)]:
             continue
-        endings = [one.rpartition(".")[2] for one in usual[name]]
-        others = {one for other, own in usual.items() if other != name for one in own}
-        if kind_of(endings[-1]) is not Bytes and not others & set(endings):
-            found[name] = endings
-    return found
+        endings = [ending.rpartition(".")[2] for ending in usual[name]]
+        elsewhere = {
+            ending
+            for other_name, other_endings in usual.items()
+            if other_name != name
+            for ending in other_endings
+        }
+        if kind_of(endings[-1]) is not Bytes and not elsewhere & set(endings):
+            by_ending[name] = endings
+    return by_ending
 
 
 def _plain(name: str) -> str:
@@ -121,10 +126,10 @@ def _endings(stem: str, field: Field) -> list[str]:
     if isinstance(field, (Bytes, kind_of(stem))):
         return [stem]
     if isinstance(field, Image):
-        return [f"{stem}.{one}" for one in IMAGE_SUFFIXES]
+        return [f"{stem}.{suffix}" for suffix in IMAGE_SUFFIXES]
     if isinstance(field, Audio | Video):
-        known = AUDIO if isinstance(field, Audio) else VIDEO
-        return [f"{stem}.{field.encoding if field.encoding in known else field.kind}"]
+        suffixes = AUDIO if isinstance(field, Audio) else VIDEO
+        return [f"{stem}.{field.encoding if field.encoding in suffixes else field.kind}"]
     return [f"{stem}.{ {'int': 'cls', 'text': 'txt', 'json': 'json'}.get(field.kind, 'npy') }"]
 
 
@@ -141,7 +146,7 @@ class Note:
     def to_bytes(self) -> bytes:
         """The header; as long for every number of samples and bytes."""
         numbers = {"samples": self.samples, "size": self.size}
-        said = {
+        document = {
             "batchplant": 1,
             "schema": self.schema.to_json(),
             "extensions": self.extensions,
@@ -149,7 +154,7 @@ class Note:
             **numbers,
         }
         room = _ROOM - sum(len(str(number)) for number in numbers.values())
-        return _native.tar_comment(json.dumps(said).encode() + b" " * room)
+        return _native.tar_comment(json.dumps(document).encode() + b" " * room)
 
     @classmethod
     def from_comment(cls, comment: bytes) -> Note | None:
@@ -157,15 +162,19 @@ class Note:
         if not comment.startswith(_MARK.encode()):
             return None
         try:
-            said = parse_object(comment)
-            schema, extensions, key = Schema.from_json(said["schema"]), said["extensions"], said["key"]
+            document = parse_object(comment)
+            schema, extensions, key = (
+                Schema.from_json(document["schema"]),
+                document["extensions"],
+                document["key"],
+            )
             lists = isinstance(extensions, dict) and all(
-                isinstance(extension, list) and all(isinstance(one, str) for one in extension)
+                isinstance(extension, list) and all(isinstance(ending, str) for ending in extension)
                 for extension in extensions.values()
             )
             if not lists or set(extensions) != set(schema) - {key} or (key is not None and key not in schema):
                 raise ValueError("it does not say where every field is")
-            return cls(schema, extensions, key, int(said["samples"]), int(said["size"]))
+            return cls(schema, extensions, key, int(document["samples"]), int(document["size"]))
         except (*NOTE_ERRORS, SchemaError) as error:
             raise DamagedError(f"its note is damaged: {error}", offset=0) from None
 
@@ -176,5 +185,5 @@ class Note:
         }  # fmt: skip
 
     @classmethod
-    def from_json(cls, said: dict[str, Any]) -> Note:
-        return cls(**{**said, "schema": Schema.from_json(said["schema"])})
+    def from_json(cls, document: dict[str, Any]) -> Note:
+        return cls(**{**document, "schema": Schema.from_json(document["schema"])})

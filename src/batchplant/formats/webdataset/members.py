@@ -15,7 +15,7 @@ from ...schema import Bool, Field, Float, Int, Tensor
 from ...schema.columns import Column, Ragged, as_bytes, starts_of
 
 # No number is longer: uint64 has 20 digits, and there may be blanks around it; reals have more.
-TEXT_MOST = 64
+MAX_NUMBER_CHARS = 64
 
 
 def packed(field: Field, column: Column) -> Ragged:
@@ -30,8 +30,8 @@ def packed(field: Field, column: Column) -> Ragged:
     dtype, shape = _number(field)
     valid = column.valid if isinstance(column, Ragged) else None
     values = column if not isinstance(column, Ragged) else _values(column, dtype, shape)
-    made = _decimals(values) if isinstance(field, Int) else _npy_files(values, dtype, shape)
-    return made if valid is None else _spread(made, valid)
+    cells = _decimals(values) if isinstance(field, Int) else _npy_files(values, dtype, shape)
+    return cells if valid is None else _spread(cells, valid)
 
 
 def _varies(field: Field) -> bool:
@@ -61,10 +61,10 @@ def _decimals(values: npt.NDArray[Any]) -> Ragged:
 def _npy_files(values: npt.NDArray[Any], dtype: np.dtype[Any], shape: tuple[int, ...]) -> Ragged:
     header = np.frombuffer(npy.header_bytes(dtype, shape), np.uint8)
     width = dtype.itemsize * int(np.prod(shape))
-    made = np.empty((len(values), len(header) + width), np.uint8)
-    made[:, : len(header)] = header
-    made[:, len(header) :] = as_bytes(values).reshape(len(values), width)
-    return Ragged(made.reshape(-1), np.arange(len(values) + 1, dtype=np.int64) * made.shape[1])
+    files = np.empty((len(values), len(header) + width), np.uint8)
+    files[:, : len(header)] = header
+    files[:, len(header) :] = as_bytes(values).reshape(len(values), width)
+    return Ragged(files.reshape(-1), np.arange(len(values) + 1, dtype=np.int64) * files.shape[1])
 
 
 def _spread(cells: Ragged, valid: npt.NDArray[np.bool_]) -> Ragged:
@@ -76,19 +76,19 @@ def _spread(cells: Ragged, valid: npt.NDArray[np.bool_]) -> Ragged:
 
 def _packed_arrays(field: Tensor, column: Ragged) -> Ragged:
     """Bare values whose first size varies, each behind the header for its size."""
-    dtype, rest = np.dtype(field.dtype), tuple(size or 0 for size in field.shape[1:])
-    width = dtype.itemsize * int(np.prod(rest))
+    dtype, inner = np.dtype(field.dtype), tuple(size or 0 for size in field.shape[1:])
+    width = dtype.itemsize * int(np.prod(inner))
     headers: dict[int, bytes] = {}
-    made: list[bytes | None] = []
+    files: list[bytes | None] = []
     for cell in column:
         if cell is None:
-            made.append(None)
+            files.append(None)
             continue
         first = cell.size // width
         if first not in headers:
-            headers[first] = npy.header_bytes(dtype, (first, *rest))
-        made.append(headers[first] + cell.tobytes())
-    return Ragged.from_cells(made)
+            headers[first] = npy.header_bytes(dtype, (first, *inner))
+        files.append(headers[first] + cell.tobytes())
+    return Ragged.from_cells(files)
 
 
 def unpacked(field: Field, cells: Ragged) -> Column:
@@ -108,8 +108,8 @@ def unpacked(field: Field, cells: Ragged) -> Column:
         raise
     if field.cell is not None:
         return values
-    made = Ragged(as_bytes(values), np.arange(len(values) + 1, dtype=np.int64) * values[:1].nbytes)
-    return _spread(made, np.ones(len(cells), np.bool_) if cells.valid is None else cells.valid)
+    result = Ragged(as_bytes(values), np.arange(len(values) + 1, dtype=np.int64) * values[:1].nbytes)
+    return _spread(result, np.ones(len(cells), np.bool_) if cells.valid is None else cells.valid)
 
 
 def _parsed(field: Field, cells: Ragged, dtype: np.dtype[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
@@ -125,20 +125,20 @@ def _parsed(field: Field, cells: Ragged, dtype: np.dtype[Any], shape: tuple[int,
         return _from_text(field, cells, np.dtype(np.float64)).astype(dtype)
     # Bool, too: 0 or 1.
     limits = np.iinfo(dtype) if isinstance(field, Int) else None
-    least, limit = (limits.min, limits.max) if limits is not None else (0, 1)
-    whole = _from_text(field, cells, np.dtype(np.uint64 if dtype == np.uint64 else np.int64))
-    bad = (whole < least) | (whole > limit)
+    smallest, limit = (limits.min, limits.max) if limits is not None else (0, 1)
+    numbers = _from_text(field, cells, np.dtype(np.uint64 if dtype == np.uint64 else np.int64))
+    bad = (numbers < smallest) | (numbers > limit)
     if bad.any():
         row = int(np.argmax(bad))
-        raise DecodeError(f"{whole[row]} is out of range for {field}", sample=row)
-    return whole.astype(dtype)
+        raise DecodeError(f"{numbers[row]} is out of range for {field}", sample=row)
+    return numbers.astype(dtype)
 
 
 def decimals(cells: Ragged, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     """Numbers written as text; ValueError or OverflowError where one is not."""
     sizes = cells.sizes
     width = int(sizes.max(initial=1))
-    if width > TEXT_MOST:
+    if width > MAX_NUMBER_CHARS:
         raise ValueError("it is too long")
     grid = np.zeros((len(cells), max(width, 1)), dtype=np.uint8)
     places = np.arange(len(cells), dtype=np.int64) * grid.shape[1]
@@ -207,20 +207,20 @@ def _array(cells: Ragged, row: int) -> npt.NDArray[Any]:
 def _unpacked_arrays(field: Field, cells: Ragged) -> Ragged:
     assert isinstance(field, Tensor)
     dtype = np.dtype(field.dtype)
-    made: list[bytes | None] = []
+    arrays: list[bytes | None] = []
     for row in range(len(cells)):
         if cells.valid is not None and not cells.valid[row]:
-            made.append(None)
+            arrays.append(None)
             continue
         cell = cells[row]
         assert cell is not None
         if field.flat and cell[: len(npy.MAGIC)].tobytes() != npy.MAGIC:
             _check_bare(field, cells.take(slice(row, row + 1)), row)
-            made.append(cell.tobytes())
+            arrays.append(cell.tobytes())
             continue
         array = _array(cells, row)
         if array.dtype.newbyteorder("=") != dtype or not field.fits(array.shape):
             raise DecodeError(f"an array {array.dtype} {array.shape} is not {field}", sample=row)
         array = array.astype(dtype, copy=False)
-        made.append(array.tobytes() if field.flat else npy.write(array))
-    return Ragged.from_cells(made)
+        arrays.append(array.tobytes() if field.flat else npy.write(array))
+    return Ragged.from_cells(arrays)

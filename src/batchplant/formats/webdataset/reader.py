@@ -71,8 +71,8 @@ class WebDatasetReader(Reader):
             self._arrays, self._facts = scan.read_dali(like(self.path, dali_index), self._source)
         else:
             check = functools.partial(_makes_sense, packed=self.packed)
-            found = index.load(self._file, "webdataset", self._scan, mode=mode, check=check)
-            self._arrays, self._facts = found.arrays, found.facts
+            loaded = index.load(self._file, "webdataset", self._scan, mode=mode, check=check)
+            self._arrays, self._facts = loaded.arrays, loaded.facts
         if self.packed and self._source is self._file:
             self._source = open_gzip(self._file, size=self._facts["size"], points=self._arrays["points"])
         self.length = len(self._arrays["firsts"])
@@ -123,8 +123,8 @@ class WebDatasetReader(Reader):
             except tarfile.HeaderError as error:
                 raise DamagedError(f"here is no member: {error}", path=self.path, offset=offset) from None
             # Links and folders have no bytes, whatever the header says.
-            known = member.type in tarfile.SUPPORTED_TYPES and member.type not in tarfile.REGULAR_TYPES
-            empty = known and member.type not in (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
+            supported = member.type in tarfile.SUPPORTED_TYPES and member.type not in tarfile.REGULAR_TYPES
+            empty = supported and member.type not in (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
             offset += BLOCK if empty else BLOCK + -(-member.size // BLOCK) * BLOCK
         return offset
 
@@ -142,13 +142,13 @@ class WebDatasetReader(Reader):
         if self._facts["note"] is not None:
             return None
         # Pickling would open the file again, and so would copying.
-        made = type(self).__new__(type(self))
-        made.__dict__.update(self.__dict__)
+        reader = type(self).__new__(type(self))
+        reader.__dict__.update(self.__dict__)
         args, options = self._init_args
-        made._init_args = (args, {**options, "schema": schema})
-        made._tables = {}
-        made.schema = schema
-        return made
+        reader._init_args = (args, {**options, "schema": schema})
+        reader._tables = {}
+        reader.schema = schema
+        return reader
 
     def _own(self, extension: str) -> Table:
         """The members of one extension."""
@@ -156,22 +156,28 @@ class WebDatasetReader(Reader):
         if number is None:
             none = np.empty(0, dtype=np.int64)
             return Table(none, none, none)
-        own = slice(*self._arrays["extension_offsets"][number : number + 2])
-        return Table(*(self._arrays[name][own] for name in ("rows", "starts", "sizes")))
+        bounds = slice(*self._arrays["extension_offsets"][number : number + 2])
+        return Table(*(self._arrays[name][bounds] for name in ("rows", "starts", "sizes")))
 
     def _table(self, name: str) -> Table:
         if name not in self._tables:
-            some = [one for one in self._extensions.get(name, [name]) if one in self._numbers]
-            found = self._own(some[0] if len(some) == 1 else "") if len(some) < 2 else self._merged(some)
-            assert found.rows is not None
-            complete = len(found.rows) == self.length
-            self._tables[name] = found._replace(rows=None) if complete else found
+            present = [
+                extension for extension in self._extensions.get(name, [name]) if extension in self._numbers
+            ]
+            table = (
+                self._own(present[0] if len(present) == 1 else "")
+                if len(present) < 2
+                else self._merged(present)
+            )
+            assert table.rows is not None
+            complete = len(table.rows) == self.length
+            self._tables[name] = table._replace(rows=None) if complete else table
         return self._tables[name]
 
     def _merged(self, extensions: list[str]) -> Table:
         """The members of a field whose cells have several extensions, in order of sample."""
         parts = [self._own(extension) for extension in extensions]
-        rows, starts, sizes = (np.concatenate(one) for one in zip(*parts, strict=True))
+        rows, starts, sizes = (np.concatenate(columns) for columns in zip(*parts, strict=True))
         order = np.argsort(rows, kind="stable")
         rows, starts, sizes = rows[order], starts[order], sizes[order]
         twice = np.flatnonzero(np.diff(rows) == 0)
@@ -190,9 +196,9 @@ class WebDatasetReader(Reader):
         if rows is None:
             starts, sizes = starts[indices], sizes[indices]
         elif len(rows):
-            at = np.minimum(np.searchsorted(rows, indices), len(rows) - 1)
-            there = rows[at] == indices
-            starts, sizes = np.where(there, starts[at], 0), np.where(there, sizes[at], -1)
+            position = np.minimum(np.searchsorted(rows, indices), len(rows) - 1)
+            present = rows[position] == indices
+            starts, sizes = np.where(present, starts[position], 0), np.where(present, sizes[position], -1)
         else:
             starts, sizes = np.zeros(len(indices), np.int64), np.full(len(indices), -1, np.int64)
         missing = sizes < 0
@@ -215,11 +221,11 @@ class WebDatasetReader(Reader):
         together: dict[str, Ragged] = {}
         if isinstance(self._source, RemoteSource) and len(runs) > 1:
             # The members of a sample are neighbours: one request for all of them.
-            starts, sizes = (np.concatenate(one) for one in zip(*runs.values(), strict=True))
+            starts, sizes = (np.concatenate(columns) for columns in zip(*runs.values(), strict=True))
             cells = self._source.gather(starts, np.maximum(sizes, 0))
             for number, name in enumerate(runs):
-                own = cells.offsets[number * len(indices) : (number + 1) * len(indices) + 1]
-                together[name] = Ragged(cells.data[own[0] : own[-1]], own - own[0])
+                offsets = cells.offsets[number * len(indices) : (number + 1) * len(indices) + 1]
+                together[name] = Ragged(cells.data[offsets[0] : offsets[-1]], offsets - offsets[0])
         return Columns(
             (name, self._column(name, indices, runs.get(name), together.get(name))) for name in fields
         )
@@ -286,12 +292,12 @@ class WebDatasetReader(Reader):
         self._file.close()
 
 
-def _makes_sense(found: index.Index, packed: bool) -> bool:
+def _makes_sense(loaded: index.Index, packed: bool) -> bool:
     """True if the parts of an index fit together, so that no row leads outside of them."""
-    arrays, facts = found.arrays, found.facts
+    arrays, facts = loaded.arrays, loaded.facts
     keys, members_ = arrays["key_offsets"], arrays["extension_offsets"]
-    for one in (facts["key"], *facts["kinds"].values()):
-        field_from_json(one)
+    for kind in (facts["key"], *facts["kinds"].values()):
+        field_from_json(kind)
     if not all(isinstance(name, str) for name in facts["extensions"]):
         return False
     if facts["note"] is not None:
@@ -306,7 +312,7 @@ def _makes_sense(found: index.Index, packed: bool) -> bool:
         and bool((keys[[0, -1]] == [0, len(arrays["keys"])]).all() and (np.diff(keys) >= 0).all())
         and bool((members_[[0, -1]] == [0, len(arrays["rows"])]).all() and (np.diff(members_) >= 0).all())
         and len(arrays["rows"]) == len(arrays["starts"]) == len(arrays["sizes"])
-        and (not packed or ("points" in arrays and found.size >= 0))
+        and (not packed or ("points" in arrays and loaded.size >= 0))
     )
 
 

@@ -25,7 +25,7 @@ from .layout import IMAGES, KEY, Note, kind_of
 # The fields are told by them afterwards, and to fetch them then would be to fetch all that lies between.
 
 # The most of a member that is kept: a number, or the header of an NPY file.
-MOST = 128
+MAX_PASSED_BYTES = 128
 
 
 class Passed(Source):
@@ -42,14 +42,14 @@ class Passed(Source):
         scanner = _native.TarScanner()
         if scanner.scan(piece, self.size - offset) is not None:
             return
-        found = scanner.finish()
-        if found["failure"] is not None:
+        arrays = scanner.finish()
+        if arrays["failure"] is not None:
             return
-        wanted = [
-            kind_of(name.decode(errors="replace").lower()) in (Int, Tensor) for name in found["extensions"]
+        probes = [
+            kind_of(name.decode(errors="replace").lower()) in (Int, Tensor) for name in arrays["extensions"]
         ]
-        chosen = np.repeat(np.array(wanted, dtype=np.bool_), np.diff(found["extension_offsets"]))
-        starts, sizes = found["starts"], np.minimum(found["sizes"], MOST)
+        chosen = np.repeat(np.array(probes, dtype=np.bool_), np.diff(arrays["extension_offsets"]))
+        starts, sizes = arrays["starts"], np.minimum(arrays["sizes"], MAX_PASSED_BYTES)
         chosen &= starts + sizes <= len(piece)
         starts, sizes = starts[chosen], sizes[chosen]
         to = starts_of(sizes)
@@ -67,58 +67,60 @@ class Passed(Source):
             begins, lengths, data = (np.concatenate(part) for part in parts)
             order = np.argsort(begins, kind="stable")
             self._known = begins[order], lengths[order], starts_of(lengths)[:-1][order], data
-        begins, lengths, at, data = self._known
+        begins, lengths, positions, data = self._known
         row = np.minimum(np.searchsorted(begins, starts), max(len(begins) - 1, 0))
-        here = np.zeros(len(starts), dtype=np.bool_)
+        cached = np.zeros(len(starts), dtype=np.bool_)
         if len(begins):
-            here = (begins[row] == starts) & (sizes <= lengths[row])
-        _native.copy_runs(data, at[row[here]], sizes[here], out, out_starts[here])
-        self._source.gather_into(starts[~here], sizes[~here], out, out_starts[~here])
+            cached = (begins[row] == starts) & (sizes <= lengths[row])
+        _native.copy_runs(data, positions[row[cached]], sizes[cached], out, out_starts[cached])
+        self._source.gather_into(starts[~cached], sizes[~cached], out, out_starts[~cached])
 
 
 # -- scan ---------------------------------------------------------------------------------------------
 
 ARRAYS = ("keys", "key_offsets", "firsts", "extension_offsets", "rows", "starts", "sizes")
 # Larger than the largest header, so that every piece moves the scan on.
-PIECE = 32 << 20
+SCANNED_BYTES = 32 << 20
 # Of a file on a server: what is read where the scan jumped over a member of at least so many bytes.
 FIRST, JUMP = 64 << 10, 1 << 20
 # Enough to tell which encodings and modes images have without opening every one.
 PROBED_SAMPLES = 48
 # Cells that are looked at in one go.
-STEP = 1 << 16
+ROWS_PER_STEP = 1 << 16
 
 Arrays = dict[str, npt.NDArray[Any]]
 Facts = dict[str, Any]
 
 
-def scan(source: Source, report: Callable[[int], None]) -> tuple[Arrays, Facts]:
+def scan(
+    source: Source, report: Callable[[int], None], *, piece_bytes: int = SCANNED_BYTES
+) -> tuple[Arrays, Facts]:
     """Arrays and facts of the index. Members are in the order of their extensions, and of samples in each."""
     if source.size == 0:
         raise DamagedError("the file is empty; a tar archive has at least one block", offset=0)
     scanner = _native.TarScanner()
     failure = None
     remote = isinstance(source, RemoteSource)
-    piece = FIRST if remote else PIECE
+    piece = FIRST if remote else piece_bytes
     passed = Passed(source) if remote else None
     while scanner.next < source.size and failure is None:
-        at = scanner.next
-        end = min(at + piece, source.size)
-        data = source.view(at, end - at)
+        position = scanner.next
+        end = min(position + piece, source.size)
+        data = source.view(position, end - position)
         failure = scanner.scan(data, source.size)
         if passed is not None:
-            passed.add(data, at)
+            passed.add(data, position)
         # Large members are not fetched for their headers; what is between small ones is.
-        limit = RANGE_MOST if remote and scanner.next > at else PIECE
+        limit = RANGE_MOST if remote and scanner.next > position else piece_bytes
         piece = FIRST if remote and scanner.next - end >= JUMP else min(2 * piece, limit)
         report(scanner.next)
-    found: dict[str, Any] = {"failure": failure} if failure is not None else scanner.finish()
-    if found["failure"] is not None:
-        message, offset = found["failure"]
+    result: dict[str, Any] = {"failure": failure} if failure is not None else scanner.finish()
+    if result["failure"] is not None:
+        message, offset = result["failure"]
         raise DamagedError(message, offset=offset)
-    arrays = {name: found[name] for name in ARRAYS}
+    arrays = {name: result[name] for name in ARRAYS}
     told_by = passed or source
-    return arrays, describe(told_by, arrays, found["extensions"], found["skipped"], found["comment"])
+    return arrays, describe(told_by, arrays, result["extensions"], result["skipped"], result["comment"])
 
 
 def describe(source: Source, arrays: Arrays, extensions: list[bytes], skipped: int, comment: bytes) -> Facts:
@@ -128,12 +130,14 @@ def describe(source: Source, arrays: Arrays, extensions: list[bytes], skipped: i
         _check_note(note, source.size, len(arrays["firsts"]))
     names = _names(extensions)
     if KEY in names:
-        place = int(arrays["starts"][arrays["extension_offsets"][names.index(KEY)]])
-        raise DamagedError(f"a member has the extension {KEY}, the name of the field of keys", offset=place)
+        key_start = int(arrays["starts"][arrays["extension_offsets"][names.index(KEY)]])
+        raise DamagedError(
+            f"a member has the extension {KEY}, the name of the field of keys", offset=key_start
+        )
     kinds = {}
     for number, name in enumerate(names if note is None else ()):
-        own = slice(*arrays["extension_offsets"][number : number + 2])
-        kinds[name] = infer(source, name, arrays["starts"][own], arrays["sizes"][own]).to_json()
+        bounds = slice(*arrays["extension_offsets"][number : number + 2])
+        kinds[name] = infer(source, name, arrays["starts"][bounds], arrays["sizes"][bounds]).to_json()
     try:
         arrays["keys"].tobytes().decode()
         key: Field = Text()
@@ -156,7 +160,7 @@ def _check_note(note: Note, size: int, samples: int) -> None:
 def _names(extensions: list[bytes]) -> list[str]:
     """Extensions as text, in small letters as WebDataset has them, unless two would be one."""
     plain = [extension.decode(errors="backslashreplace") for extension in extensions]
-    small = [one.lower() for one in plain]
+    small = [text.lower() for text in plain]
     for names in (small, plain):
         if len(set(names)) == len(names):
             return names
@@ -192,9 +196,9 @@ def _infer_image(source: Source, name: str, starts: I64, sizes: I64) -> Field:
 def _infer_int(source: Source, starts: I64, sizes: I64) -> Field:
     """Int where every one is a number, else Text."""
     try:
-        for first in range(0, len(starts), STEP):
-            part = slice(first, first + STEP)
-            if sizes[part].max() > members.TEXT_MOST:
+        for first in range(0, len(starts), ROWS_PER_STEP):
+            part = slice(first, first + ROWS_PER_STEP)
+            if sizes[part].max() > members.MAX_NUMBER_CHARS:
                 return Text()
             members.decimals(source.gather(starts[part], sizes[part]), np.dtype(np.int64))
     except (ValueError, OverflowError) as error:
@@ -210,12 +214,12 @@ def _infer_tensor(source: Source, starts: I64, sizes: I64) -> Field:
     shapes: set[tuple[int, ...]] = set()
     headers: dict[bytes, npy.Header] = {}
     try:
-        for first in range(0, len(starts), STEP):
-            part = slice(first, first + STEP)
+        for first in range(0, len(starts), ROWS_PER_STEP):
+            part = slice(first, first + ROWS_PER_STEP)
             for head in set(_heads(source.gather, starts[part], sizes[part])) - set(headers):
-                headers[head] = found = npy.parse_header(head)
-                dtypes.add(found.dtype.newbyteorder("="))
-                shapes.add(found.shape)
+                headers[head] = header = npy.parse_header(head)
+                dtypes.add(header.dtype.newbyteorder("="))
+                shapes.add(header.shape)
             if len(dtypes) > 1 or len({len(shape) for shape in shapes}) > 1:
                 return Bytes()
         [dtype] = dtypes
@@ -230,11 +234,11 @@ def _heads(gather: Callable[[I64, I64], Ragged], starts: I64, sizes: I64) -> lis
     """The NPY headers of these members."""
     prefixes = gather(starts, np.minimum(sizes, 10))
     lengths = np.full(len(starts), npy.MAX_HEADER_BYTES + 12, dtype=np.int64)
-    whole = prefixes.sizes == 10
-    table = prefixes.take(whole).data.reshape(-1, 10)
+    complete = prefixes.sizes == 10
+    table = prefixes.take(complete).data.reshape(-1, 10)
     # Version 1 has a length of two bytes; of the others, which are rare, more is taken than needed.
     stated = 10 + table[:, 8] + 256 * table[:, 9].astype(np.int64)
-    lengths[whole] = np.where(table[:, 6] == 1, stated, lengths[whole])
+    lengths[complete] = np.where(table[:, 6] == 1, stated, lengths[complete])
     cells = gather(starts, np.minimum(sizes, np.minimum(lengths, npy.MAX_HEADER_BYTES + 12)))
     data, ends = cells.data.tobytes(), cells.offsets.tolist()
     return [data[a:b] for a, b in itertools.pairwise(ends)]
@@ -242,8 +246,8 @@ def _heads(gather: Callable[[I64, I64], Ragged], starts: I64, sizes: I64) -> lis
 
 def verify(source: Source, arrays: Arrays | None) -> None:
     """DamagedError unless the archive is sound, and what its index says."""
-    found, _ = scan(source, lambda done: None)
-    if arrays is not None and not all(np.array_equal(found[name], arrays[name]) for name in ARRAYS):
+    scanned, _ = scan(source, lambda done: None)
+    if arrays is not None and not all(np.array_equal(scanned[name], arrays[name]) for name in ARRAYS):
         raise DamagedError("its index belongs to another archive; build it again (batchplant index --force)")
 
 
@@ -279,14 +283,14 @@ def _parse(lines: list[str], source: Source) -> tuple[Arrays, Facts]:
         raise ValueError(f"it promises {int(count)} samples and has {len(lines) - 1}")
     width = VERSIONS[version]
     keys: list[bytes] = []
-    found: dict[str, tuple[list[int], list[int], list[int]]] = {}
+    members: dict[str, tuple[list[int], list[int], list[int]]] = {}
     firsts = []
     for row, line in enumerate(lines[1:]):
         words = line.split(" ")
         if len(words) % width or not all(words):
             raise ValueError(f"line {row + 2} has {len(words)} words")
         for offset in range(0, len(words), width):
-            rows, starts, sizes = found.setdefault(words[offset].lower(), ([], [], []))
+            rows, starts, sizes = members.setdefault(words[offset].lower(), ([], [], []))
             if rows and rows[-1] == row:
                 raise ValueError(f"line {row + 2} has {words[offset]} twice")
             rows.append(row)
@@ -296,10 +300,10 @@ def _parse(lines: list[str], source: Source) -> tuple[Arrays, Facts]:
         key = words[3].removesuffix("." + words[0]) if width == 4 else f"{row:08d}"
         keys.append(key.encode())
         firsts.append(int(words[1]) - 512)
-    counts = [len(rows) for rows, _, _ in found.values()]
+    counts = [len(rows) for rows, _, _ in members.values()]
 
     def joined(part: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        return np.array([column for columns in found.values() for column in columns[part]], dtype=np.int64)
+        return np.array([column for columns in members.values() for column in columns[part]], dtype=np.int64)
 
     arrays: Arrays = {
         "keys": np.frombuffer(b"".join(keys), np.uint8),
@@ -309,7 +313,7 @@ def _parse(lines: list[str], source: Source) -> tuple[Arrays, Facts]:
         "rows": joined(0), "starts": joined(1), "sizes": joined(2),
     }  # fmt: skip
     _check(source, arrays)
-    return arrays, describe(source, arrays, [one.encode() for one in found], 0, b"")
+    return arrays, describe(source, arrays, [extension.encode() for extension in members], 0, b"")
 
 
 def _check(source: Source, arrays: Arrays) -> None:

@@ -22,7 +22,7 @@ from . import members, scan
 from .layout import BLOCK, KEY, NOTHING, Note, extensions_of
 from .reader import WebDatasetReader
 
-PIECE = 1 << 22
+COPIED_BYTES = 1 << 22
 # Of the keys, where there is no field for them.
 DIGITS = 8
 GZIP_LEVEL = 6
@@ -59,8 +59,8 @@ class WebDatasetWriter(Writer):
     def _set_names(self, schema: Schema, named: dict[str, list[str]]) -> None:
         self._note = Note(schema, named, self._key)
         # Every extension there is, and the first of each field in that list.
-        self._endings = [one for found in named.values() for one in found] + [NOTHING]
-        self._first = starts_of(np.array([len(found) for found in named.values()], dtype=np.int64))
+        self._endings = [ending for endings in named.values() for ending in endings] + [NOTHING]
+        self._first = starts_of(np.array([len(endings) for endings in named.values()], dtype=np.int64))
 
     def _begin(self, state: dict[str, Any] | None) -> None:
         self._last = "" if state is None else str(state["last"])
@@ -140,8 +140,8 @@ class WebDatasetWriter(Writer):
             return Ragged.from_cells([f"{self._prefix}{number:0{DIGITS}d}".encode() for number in numbers])
         digits = numbers[:, None] // 10 ** np.arange(DIGITS - 1, -1, -1) % 10 + ord("0")
         prefix = np.frombuffer(self._prefix.encode(), np.uint8)
-        made = np.concatenate([np.tile(prefix, (rows, 1)), digits.astype(np.uint8)], axis=1)
-        return Ragged(made.reshape(-1), np.arange(rows + 1, dtype=np.int64) * made.shape[1])
+        names = np.concatenate([np.tile(prefix, (rows, 1)), digits.astype(np.uint8)], axis=1)
+        return Ragged(names.reshape(-1), np.arange(rows + 1, dtype=np.int64) * names.shape[1])
 
     def _write(self, columns: Columns) -> None:
         keys = self._keys(columns)
@@ -161,14 +161,17 @@ class WebDatasetWriter(Writer):
         headers, ends = _native.tar_headers(names.data, names.offsets, sizes)
         first = self._file.size
         places = starts_of(np.diff(ends) + (sizes + BLOCK - 1) // BLOCK * BLOCK)
-        made = np.zeros(places[-1], dtype=np.uint8)
-        _native.copy_runs(headers, ends[:-1].copy(), np.diff(ends), made, places[:-1].copy())
+        archive = np.zeros(places[-1], dtype=np.uint8)
+        _native.copy_runs(headers, ends[:-1].copy(), np.diff(ends), archive, places[:-1].copy())
         starts = places[:-1] + np.diff(ends)
         for number, column in enumerate(cells):
-            own = fields == number
-            runs = (np.ascontiguousarray(column.starts[rows[own]]), np.ascontiguousarray(sizes[own]))
-            _native.copy_runs(as_bytes(column.data), *runs, made, np.ascontiguousarray(starts[own]))
-        self._file.write(made)
+            of_field = fields == number
+            runs = (
+                np.ascontiguousarray(column.starts[rows[of_field]]),
+                np.ascontiguousarray(sizes[of_field]),
+            )
+            _native.copy_runs(as_bytes(column.data), *runs, archive, np.ascontiguousarray(starts[of_field]))
+        self._file.write(archive)
         if self._lines is not None:
             self._index(rows, ending[rows, fields], starts + self.end + first, sizes, names)
 
@@ -196,8 +199,8 @@ class WebDatasetWriter(Writer):
         for n, row in enumerate(rows.tolist()):
             cell = names[n]
             assert cell is not None
-            one = (self._endings[endings[n]], int(starts[n]), int(sizes[n]), cell.tobytes().decode())
-            samples.setdefault(row, []).append(one)
+            member = (self._endings[endings[n]], int(starts[n]), int(sizes[n]), cell.tobytes().decode())
+            samples.setdefault(row, []).append(member)
         self._lines.write("".join(map(scan.line_of, samples.values())).encode())
 
     def _finish(self) -> str:
@@ -211,14 +214,14 @@ class WebDatasetWriter(Writer):
         if self._lines is not None:
             with open(self.partial.folder / "index", "wb") as out:
                 out.write(scan.header_of(self.written).encode())
-                for done in range(0, self._lines.size, PIECE):
-                    out.write(self._lines.read_at(PIECE, done))
+                for done in range(0, self._lines.size, COPIED_BYTES):
+                    out.write(self._lines.read_at(COPIED_BYTES, done))
         if not self._gzip:
             return "archive"
         pack = zlib.compressobj(GZIP_LEVEL, wbits=31)
         with open(self.partial.folder / "archive.gz", "wb") as out:
-            for done in range(0, self._file.size, PIECE):
-                out.write(pack.compress(self._file.read_at(PIECE, done)))
+            for done in range(0, self._file.size, COPIED_BYTES):
+                out.write(pack.compress(self._file.read_at(COPIED_BYTES, done)))
             out.write(pack.flush())
         return "archive.gz"
 
@@ -231,15 +234,14 @@ class WebDatasetWriter(Writer):
             patches.append(Patch("note", self.partial.name, 0))
         if self._lines is None:
             return patches, []
-        place = side_car(self.path, DALI)
-        old, new = (scan.header_of(one).encode() for one in (self.before, self.before + self.written))
+        index_path = side_car(self.path, DALI)
+        old, new = (scan.header_of(count).encode() for count in (self.before, self.before + self.written))
         (self.partial.folder / "header").write_bytes(new)
-        with open(place, "rb") as file:
+        with open(index_path, "rb") as file:
             grows = file.read(len(old)) == old and len(new) == len(old)
             if grows:
-                patches += [
-                    Patch("lines", place.name, place.stat().st_size), Patch("header", place.name, 0),
-                ]  # fmt: skip
+                patches.append(Patch("lines", index_path.name, index_path.stat().st_size))
+                patches.append(Patch("header", index_path.name, 0))
                 return patches, []
             # One digit more: all lines move.
             file.seek(0)
@@ -248,4 +250,4 @@ class WebDatasetWriter(Writer):
                 out.write(new)
                 shutil.copyfileobj(file, out)
                 out.write(self._lines.read_at(self._lines.size, 0))
-        return patches, [("index", place.name)]
+        return patches, [("index", index_path.name)]

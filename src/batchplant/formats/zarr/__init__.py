@@ -95,9 +95,9 @@ class ZarrStyle(Style):
         full = (part.chunk, *part.cell) if part.width else (part.chunk, *part.row)
         if values.shape != full:
             # A chunk has its full size, also at the edges of the array.
-            whole: npt.NDArray[Any] = np.zeros(full, part.dtype)
-            whole[tuple(map(slice, values.shape))] = values
-            values = whole
+            chunk: npt.NDArray[Any] = np.zeros(full, part.dtype)
+            chunk[tuple(map(slice, values.shape))] = values
+            values = chunk
         data = as_bytes(np.ascontiguousarray(values))
         return pack(part.packing, part.level, data, part.dtype.itemsize, checksum=self.version == 3)
 
@@ -106,10 +106,10 @@ class ZarrStyle(Style):
         return part.chunk * part.width if plain else None
 
     def file(self, part: Part, number: int, tile: tuple[int, ...]) -> str:
-        rest = map(str, tile)
+        coordinates = map(str, tile)
         if self.version == 3:
-            return "/".join([part.path, "c", str(number), *rest])
-        return f"{part.path}/{'.'.join([str(number), *rest])}"
+            return "/".join([part.path, "c", str(number), *coordinates])
+        return f"{part.path}/{'.'.join([str(number), *coordinates])}"
 
     def describe(self, parts: Sequence[Part], note: Note) -> dict[str, bytes]:
         attributes = {**self.attributes, NOTE: note.to_json()}
@@ -120,8 +120,8 @@ class ZarrStyle(Style):
                 nodes[f"{name}/{GROUP}"] = group
             for part in parts:
                 nodes[f"{part.path}/{ARRAY}"] = self._array_v2(part)
-                if said := written_v2(part)[0]:
-                    nodes[f"{part.path}/{ATTRIBUTES}"] = said
+                if user_attributes := written_v2(part)[0]:
+                    nodes[f"{part.path}/{ATTRIBUTES}"] = user_attributes
             every = {GROUP: group, ATTRIBUTES: attributes, **nodes}
             documents = {**every, TOGETHER: {"zarr_consolidated_format": 1, "metadata": every}}
         else:
@@ -132,7 +132,7 @@ class ZarrStyle(Style):
                 "zarr_format": 3, "node_type": "group", "attributes": attributes,
                 "consolidated_metadata": together,
             }  # fmt: skip
-            documents = {V3: top, **{f"{name}/{V3}": one for name, one in inner.items()}}
+            documents = {V3: top, **{f"{name}/{V3}": content for name, content in inner.items()}}
         return {name: _json(document) for name, document in documents.items()}
 
     def _array_v2(self, part: Part) -> Document:
@@ -215,9 +215,9 @@ class ZarrReader(GridReader):
     roots = ROOTS
 
     def _find(self, store: Store) -> tuple[Grids, dict[str, Any]]:
-        found = find(store)
-        self._version, self._together = found.version, found.together
-        return found.grids, found.attributes
+        arrays = find(store)
+        self._version, self._together = arrays.version, arrays.together
+        return arrays.grids, arrays.attributes
 
     def _attributes_of(self, path: str) -> dict[str, Any]:
         if self._version == 2:
@@ -226,8 +226,8 @@ class ZarrReader(GridReader):
 
     def _document(self, path: str, kind: str) -> dict[str, Any]:
         name = f"{path}/{kind}" if path else kind
-        known = self._together.get(name)
-        return known if known is not None else self.store.read_json(name) or {}
+        consolidated = self._together.get(name)
+        return consolidated if consolidated is not None else self.store.read_json(name) or {}
 
     def _differing(self) -> Iterator[Problem]:
         for name, document in self._together.items():
@@ -241,8 +241,8 @@ class ZarrReader(GridReader):
 
 def _bare(document: dict[str, Any] | None) -> str:
     """A document to compare: without what it repeats itself. No attributes are empty ones."""
-    found = {name: one for name, one in (document or {}).items() if name != "consolidated_metadata"}
-    return json.dumps(found, sort_keys=True)
+    metadata = {name: value for name, value in (document or {}).items() if name != "consolidated_metadata"}
+    return json.dumps(metadata, sort_keys=True)
 
 
 class ZarrWriter(GridWriter):

@@ -45,7 +45,7 @@ class Chain(NamedTuple):
     decode: Step
     # Whether the bytes are the values, in C order and native byte order.
     plain: bool
-    said: str
+    description: str
 
 
 def _step(kind: str, config: dict[str, Any], limit: int) -> Step:
@@ -91,8 +91,8 @@ def _array(dtype: np.dtype[Any], shape: tuple[int, ...], order: str, turned: Seq
     stored = tuple(shape[axis] for axis in turned)
     if len(values) != math.prod(stored):
         raise DamagedError(f"the chunk has {len(values)} values, and {math.prod(stored)} are needed")
-    found = values.reshape(stored, order=order).transpose(np.argsort(turned))  # type: ignore[call-overload]
-    return np.ascontiguousarray(found, dtype=dtype.newbyteorder("="))
+    array = values.reshape(stored, order=order).transpose(np.argsort(turned))  # type: ignore[call-overload]
+    return np.ascontiguousarray(array, dtype=dtype.newbyteorder("="))
 
 
 def _run(steps: Sequence[Step], data: Any) -> Any:
@@ -116,20 +116,20 @@ def chain_v2(document: dict[str, Any], dtype: np.dtype[Any], chunks: tuple[int, 
     order = document.get("order", "C")
     if order not in ("C", "F"):
         raise DamagedError(f"the order {order!r}")
-    texts = [one for one in filters if one["id"] in STRINGS]
+    texts = [codec for codec in filters if codec["id"] in STRINGS]
     if bool(texts) != dtype.hasobject or (texts and filters[0] is not texts[0]):
         raise SchemaError("an array of objects without a codec for text or bytes is not read")
-    rest = filters[1:] if texts else filters
-    limit = _most(dtype, chunks, bool(rest))
+    plain_filters = filters[1:] if texts else filters
+    limit = _most(dtype, chunks, bool(plain_filters))
     last_packed = [] if compressor is None else [compressor]
-    packed = last_packed + rest[::-1]
-    steps = [_step(one["id"], {k: v for k, v in one.items() if k != "id"}, limit) for one in packed]
+    packed = last_packed + plain_filters[::-1]
+    steps = [_step(codec["id"], {k: v for k, v in codec.items() if k != "id"}, limit) for codec in packed]
     last = functools.partial(_array, dtype, chunks, order, range(len(chunks)))
     if texts:
         last = functools.partial(_texts, texts[0]["id"], math.prod(chunks))
     plain = not steps and order == "C" and dtype.isnative and not texts
-    said = " + ".join(one["id"] for one in filters + last_packed) or "none"
-    return Chain(functools.partial(_run, [*steps, last]), plain, said)
+    description = " + ".join(codec["id"] for codec in filters + last_packed) or "none"
+    return Chain(functools.partial(_run, [*steps, last]), plain, description)
 
 
 def chain_v3(codecs: Sequence[Any], dtype: np.dtype[Any], chunks: tuple[int, ...]) -> Chain:
@@ -176,14 +176,14 @@ def chain_v3(codecs: Sequence[Any], dtype: np.dtype[Any], chunks: tuple[int, ...
         stored = dtype
         steps.append(functools.partial(_texts, kinds[offset], math.prod(chunks)))
     plain = len(steps) == 1 and turned == sorted(turned) and stored.isnative and not dtype.hasobject
-    said = " + ".join(kind for kind in kinds if kind != "bytes") or "none"
-    return Chain(functools.partial(_run, steps), plain, said)
+    description = " + ".join(kind for kind in kinds if kind != "bytes") or "none"
+    return Chain(functools.partial(_run, steps), plain, description)
 
 
-def _named(found: Any) -> tuple[str, dict[str, Any]]:
-    if isinstance(found, str):
-        return found, {}
-    return str(found["name"]), dict(found.get("configuration") or {})
+def _named(codec: Any) -> tuple[str, dict[str, Any]]:
+    if isinstance(codec, str):
+        return codec, {}
+    return str(codec["name"]), dict(codec.get("configuration") or {})
 
 
 class Shards:
@@ -194,10 +194,10 @@ class Shards:
     ):
         self.inner = tuple(config["chunk_shape"])
         fit = len(self.inner) == len(shape) and all(type(size) is int and size > 0 for size in self.inner)
-        if not fit or any(whole % size for whole, size in zip(shape, self.inner, strict=True)):
+        if not fit or any(outer % size for outer, size in zip(shape, self.inner, strict=True)):
             raise DamagedError(f"shards of {shape} with chunks of {self.inner}")
-        self._per = tuple(whole // size for whole, size in zip(shape, self.inner, strict=True))
-        kinds = [_named(one) for one in config.get("index_codecs") or ["bytes", "crc32c"]]
+        self._per = tuple(outer // size for outer, size in zip(shape, self.inner, strict=True))
+        kinds = [_named(codec) for codec in config.get("index_codecs") or ["bytes", "crc32c"]]
         if [kind for kind, _ in kinds] not in (["bytes"], ["bytes", "crc32c"]):
             raise SchemaError("a compressed table of shards cannot be read")
         self._order = ">u8" if kinds[0][1].get("endian") == "big" else "<u8"
@@ -225,7 +225,9 @@ class Shards:
         table = self._table(shard)
         if table is None:
             return None
-        start, size = (int(one) for one in table[tuple(a % p for a, p in zip(index, self._per, strict=True))])
+        start, size = (
+            int(number) for number in table[tuple(a % p for a, p in zip(index, self._per, strict=True))]
+        )
         if start == ABSENT and size == ABSENT:
             return None
         if start + size > 2**62:

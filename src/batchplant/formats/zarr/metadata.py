@@ -25,19 +25,19 @@ from .codecs import Shards, chain_v2, chain_v3
 AXES, MISSING = "_ARRAY_DIMENSIONS", "_FillValue"
 
 
-def attributes_v2(found: Mapping[str, Any], array: Mapping[str, Any]) -> dict[str, Any]:
+def attributes_v2(document: Mapping[str, Any], array: Mapping[str, Any]) -> dict[str, Any]:
     """Attributes of an array of Zarr 2; ``array``: its metadata."""
     fill = array.get("fill_value")
-    if AXES not in found or MISSING in found or fill is None or isinstance(fill, bool):
-        return dict(found)
+    if AXES not in document or MISSING in document or fill is None or isinstance(fill, bool):
+        return dict(document)
     value = from_text(fill) if isinstance(fill, str) else fill
-    return {**found, MISSING: value} if isinstance(value, int | float) else dict(found)
+    return {**document, MISSING: value} if isinstance(value, int | float) else dict(document)
 
 
 def attributes_v3(document: Mapping[str, Any]) -> dict[str, Any]:
     """Attributes of an array of Zarr 3."""
-    said, names = document.get("attributes"), document.get("dimension_names")
-    result = dict(said) if isinstance(said, dict) else {}
+    stated, names = document.get("attributes"), document.get("dimension_names")
+    result = dict(stated) if isinstance(stated, dict) else {}
     if isinstance(names, list) and any(names) and all(isinstance(name, str | None) for name in names):
         result.setdefault(AXES, [name or "" for name in names])
     if isinstance(result.get(MISSING), str) and (value := from_text(result[MISSING])) is not None:
@@ -47,34 +47,34 @@ def attributes_v3(document: Mapping[str, Any]) -> dict[str, Any]:
 
 def axes_of(part: Part) -> list[str] | None:
     """The names of an array's axes, where its attributes have one for each."""
-    found = part.attributes.get(AXES)
-    if not isinstance(found, list | tuple) or len(found) != len(part.counted):
+    names = part.attributes.get(AXES)
+    if not isinstance(names, list | tuple) or len(names) != len(part.counted):
         return None
-    return list(found) if all(isinstance(one, str) for one in found) else None
+    return list(names) if all(isinstance(name, str) for name in names) else None
 
 
 def written_v2(part: Part) -> tuple[dict[str, Any], Any]:
     """The attributes of an array that is written, and its fill value."""
-    said = dict(part.attributes)
+    attributes = dict(part.attributes)
     if axes_of(part) is None:
-        return said, _usual(part.dtype)
-    value = said.pop(MISSING, None)
+        return attributes, _usual(part.dtype)
+    value = attributes.pop(MISSING, None)
     # None: no value means that there is none.
     good = isinstance(value, int | float) and part.dtype.kind in "iuf"
-    return said, (_json(value) if good else None)
+    return attributes, (_json(value) if good else None)
 
 
 def written_v3(part: Part) -> tuple[dict[str, Any], dict[str, Any]]:
     """The attributes of an array that is written, and what else its document has."""
-    said, names = dict(part.attributes), axes_of(part)
+    attributes, names = dict(part.attributes), axes_of(part)
     if names is not None:
-        del said[AXES]
-        value = said.get(MISSING)
+        del attributes[AXES]
+        value = attributes.get(MISSING)
         if part.dtype.kind == "f" and isinstance(value, int | float):
-            said[MISSING] = base64.b64encode(struct.pack("<d", value)).decode()
+            attributes[MISSING] = base64.b64encode(struct.pack("<d", value)).decode()
     # A name that is empty is none.
     beside = {} if names is None else {"dimension_names": [name or None for name in names]}
-    return said, {"fill_value": _usual(part.dtype), **beside}
+    return attributes, {"fill_value": _usual(part.dtype), **beside}
 
 
 def _usual(dtype: np.dtype[Any]) -> Any:
@@ -126,13 +126,17 @@ def _find_v3(store: Store, top: Document) -> Found:
     if top.get("node_type") == "array":
         return Found(3, {"": _grid_v3(store, "", top)}, attributes, {})
     inside = _together(top.get("consolidated_metadata"))
-    nodes = dict(_walk(store, (V3,))) if inside is None else {name: {V3: one} for name, one in inside.items()}
+    nodes = (
+        dict(_walk(store, (V3,)))
+        if inside is None
+        else {name: {V3: document} for name, document in inside.items()}
+    )
     _check_names(nodes)
     grids = each_grid(
         functools.partial(_grid_v3, store),
         {name: node[V3] for name, node in nodes.items() if node[V3].get("node_type") == "array"},
     )
-    together = {} if inside is None else {f"{name}/{V3}": one for name, one in inside.items()}
+    together = {} if inside is None else {f"{name}/{V3}": document for name, document in inside.items()}
     return Found(3, grids, attributes, together)
 
 
@@ -157,10 +161,10 @@ def _find_v2(store: Store, array: Document | None) -> Found:
     return Found(2, grids, attributes, together or {})
 
 
-def _together(found: Any) -> dict[str, Document] | None:
+def _together(value: Any) -> dict[str, Document] | None:
     """The documents that the top repeats; None where it repeats none."""
-    inside = _document(found or {}).get("metadata")
-    return None if inside is None else {name: _document(one) for name, one in _document(inside).items()}
+    inside = _document(value or {}).get("metadata")
+    return None if inside is None else {name: _document(node) for name, node in _document(inside).items()}
 
 
 def _document(document: Any) -> Document:
@@ -181,21 +185,23 @@ def _walk(
     """Every group and array below, where the top does not list them."""
     for child in store.children(below)[:NODES_MOST] if deep < DEEPEST else ():
         name = f"{below}/{child}" if below else child
-        found = {kind: one for kind in kinds if (one := store.read_json(f"{name}/{kind}")) is not None}
-        if found:
-            yield name, found
-        array = ARRAY in found or found.get(V3, {}).get("node_type") == "array"
-        if found and not array:
+        documents = {
+            kind: document for kind in kinds if (document := store.read_json(f"{name}/{kind}")) is not None
+        }
+        if documents:
+            yield name, documents
+        array = ARRAY in documents or documents.get(V3, {}).get("node_type") == "array"
+        if documents and not array:
             yield from _walk(store, kinds, name, deep + 1)
 
 
 # --- arrays -------------------------------------------------------------------------------------------
 
 
-def _sizes(found: Any) -> tuple[int, ...]:
-    if not isinstance(found, list) or not all(type(size) is int and 0 <= size < 2**62 for size in found):
-        raise DamagedError(f"the shape is {found!r}")
-    return tuple(found)
+def _sizes(values: Any) -> tuple[int, ...]:
+    if not isinstance(values, list) or not all(type(size) is int and 0 <= size < 2**62 for size in values):
+        raise DamagedError(f"the shape is {values!r}")
+    return tuple(values)
 
 
 def _grid_v2(store: Store, name: str, document: Document) -> Grid:
@@ -224,20 +230,20 @@ def _grid_v2(store: Store, name: str, document: Document) -> Grid:
         chain.decode,
         fill,
         chain.plain,
-        chain.said,
+        chain.description,
     )
 
 
 def _dtype_v2(document: Document) -> np.dtype[Any]:
-    found = document["dtype"]
-    if not isinstance(found, str):
+    stored_dtype = document["dtype"]
+    if not isinstance(stored_dtype, str):
         raise SchemaError("arrays of records have no field kind; they are not read")
-    if found == "|O":
-        kinds = [one["id"] for one in document.get("filters") or ()]
+    if stored_dtype == "|O":
+        kinds = [codec["id"] for codec in document.get("filters") or ()]
         return BYTES if "vlen-bytes" in kinds else TEXT
-    dtype = np.dtype(found)
+    dtype = np.dtype(stored_dtype)
     if dtype.kind not in "biufcmMSU" or not dtype.itemsize:
-        raise SchemaError(f"arrays of {found} have no field kind")
+        raise SchemaError(f"arrays of {stored_dtype} have no field kind")
     return dtype
 
 
@@ -248,9 +254,9 @@ _V3_KINDS = {
 }  # fmt: skip
 
 
-def _dtype_v3(found: Any) -> np.dtype[Any]:
-    name = found if isinstance(found, str) else found["name"]
-    config = {} if isinstance(found, str) else found.get("configuration") or {}
+def _dtype_v3(dtype: Any) -> np.dtype[Any]:
+    name = dtype if isinstance(dtype, str) else dtype["name"]
+    config = {} if isinstance(dtype, str) else dtype.get("configuration") or {}
     if name in _V3_KINDS:
         return np.dtype(name)
     if name in _V3_NAMED:
@@ -275,22 +281,22 @@ def _grid_v3(store: Store, name: str, document: Document) -> Grid:
         shape, chunks = _sizes(document["shape"]), _sizes(grid["configuration"]["chunk_shape"])
         key = _key_v3(f"{name}/" if name else "", document.get("chunk_key_encoding") or {"name": "default"})
         codecs = document["codecs"]
-        said, per_file, summed = "", 1, False
+        description, per_file, summed = "", 1, False
         locate: Callable[[Index], Place | None] = lambda index: Place(key(index))  # noqa: E731
         if isinstance(codecs[0], dict) and codecs[0].get("name") == "sharding_indexed":
             if len(codecs) > 1:
                 raise SchemaError("shards compressed as a whole cannot be read")
             shards = Shards(store, codecs[0]["configuration"], chunks, key)
-            said, summed = f" in shards of {'×'.join(map(str, chunks))}", shards.summed
+            description, summed = f" in shards of {'×'.join(map(str, chunks))}", shards.summed
             per_file = chunks[0] // shards.inner[0] if chunks else 1
             locate, chunks, codecs = shards.locate, shards.inner, codecs[0]["configuration"]["codecs"]
         chain = chain_v3(codecs, dtype, chunks)
     except NOTE_ERRORS as error:
         raise DamagedError(f"the metadata is damaged: {error!r}", path=store.full(name)) from None
     fill = functools.partial(_fill, dtype, document.get("fill_value"))
-    said = chain.said + said
+    description = chain.description + description
     return Grid(
-        store, name, shape, chunks, dtype, locate, chain.decode, fill, chain.plain, said,
+        store, name, shape, chunks, dtype, locate, chain.decode, fill, chain.plain, description,
         per_file=per_file, summed=summed,
     )  # fmt: skip
 
