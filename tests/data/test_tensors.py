@@ -22,7 +22,7 @@ from batchplant.formats.base.tensors import (
 from batchplant.schema.columns import end_within
 from batchplant.storage import Partial, open_source
 from batchplant.storage.zips import ZipMembers, ZipSpool
-from batchplant.testing.models import tensor
+from batchplant.testing.suite import tensor
 
 WHOLE = [name for name, bits in BITS.items() if bits >= 8]
 PLAIN = ["float32", "int64", "bool", "float16", "uint8", "complex64"]

@@ -21,7 +21,7 @@ from batchplant.formats.pytorch import PytorchWriter
 from batchplant.formats.pytorch.unpickle import STORAGES, Unpickler
 from batchplant.testing import ModelSuite
 from batchplant.testing.damage import cuts, flips, memory_bounded, survive
-from batchplant.testing.models import tensor
+from batchplant.testing.suite import tensor
 from repository import GOLDEN
 
 EXPECTED = json.loads((GOLDEN / "pytorch/expected.json").read_text())

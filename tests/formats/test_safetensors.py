@@ -12,7 +12,7 @@ from batchplant.formats import safetensors as ours
 from batchplant.formats.base.tensors import TENSORS, from_array
 from batchplant.testing import ModelSuite
 from batchplant.testing.damage import memory_bounded
-from batchplant.testing.models import tensor
+from batchplant.testing.suite import tensor
 from repository import GOLDEN
 
 DTYPES = [name for name in ours.NAMES if "float6" not in name and name != "float4_e2m1fn"]

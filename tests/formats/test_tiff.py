@@ -115,9 +115,9 @@ def test_only_tiles_that_are_touched_are_unpacked(tmp_path):
     with bp.open(path) as data:
         array = data.array("data")
         array[2, 10:20, 5:20]
-        assert data._whole._cache.misses == 2
+        assert data._volume._cache.misses == 2
         array[2, 0:32, 0:32]
-        assert data._whole._cache.misses == 2
+        assert data._volume._cache.misses == 2
 
 
 def test_patches_of_a_stack(tmp_path):

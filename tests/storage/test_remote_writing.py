@@ -28,7 +28,7 @@ from batchplant.jobs import engines
 from batchplant.storage import Url, targets, uploads, work
 from batchplant.testing.cases import EXAMPLE_FIELDS, check_samples, example_fields
 from batchplant.testing.damage import EXHAUSTIVE
-from batchplant.testing.models import SHAPES, tensor
+from batchplant.testing.suite import SHAPES, tensor
 from proxy import Proxy, answers, reset, stalled
 
 pytest.importorskip("obstore", reason="pip install 'batchplant[remote]'")

@@ -205,7 +205,6 @@ class BetonReader(Reader):
         return field
 
     def _noted(self, offset: int) -> Schema | None:
-        """Our own schema, where we wrote the file."""
         room = self._allocations_at - offset
         head = self._source.view(offset, max(0, min(room, MIN_NOTE_BYTES)))
         if room < 16 or head[:8].tobytes() != NOTE_MAGIC:
@@ -257,7 +256,6 @@ class BetonReader(Reader):
         return self._allocations["ptr"][order], self._allocations["size"][order]
 
     def _allocated(self, name: str, ptrs: npt.NDArray[np.uint64], indices: I64) -> I64:
-        """The sizes of the cells at these ptrs."""
         allocating = [number for number, kind in enumerate(self.types) if kind in ALLOCATING]
         table = self._allocations
         # Our writer, and FFCV's with one worker, allocate in the order of samples: nothing to search.

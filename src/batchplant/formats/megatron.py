@@ -96,22 +96,22 @@ class Index:
 
     def lengths(self, rows: I64) -> I64:
         """In tokens."""
-        return self._some("<i4", self._lengths, rows)
+        return self._entries_at("<i4", self._lengths, rows)
 
     def offsets(self, rows: I64) -> I64:
         """In bytes of the .bin."""
-        return self._some("<i8", self._offsets, rows)
+        return self._entries_at("<i8", self._offsets, rows)
 
     def documents(self, rows: I64) -> I64:
         """With which sequence documents begin."""
-        return self._some("<i8", self._documents, rows)
+        return self._entries_at("<i8", self._documents, rows)
 
     def documents_at(self, entry: int) -> int:
         """Offset of an entry of the documents."""
         return self._documents + 8 * entry
 
     def modes(self, rows: I64) -> I64:
-        return self._some("i1", self._modes, rows)
+        return self._entries_at("i1", self._modes, rows)
 
     def ends(self) -> tuple[bool, int, int]:
         """True if documents are one sequence each, as far as number and ends of their list tell; offset and
@@ -125,7 +125,7 @@ class Index:
         if self._is_gathered:
             data = self.source.peek(runs)
         else:
-            data = b"".join(self._whole[start : start + size].tobytes() for start, size in runs)
+            data = b"".join(self._fetched_index[start : start + size].tobytes() for start, size in runs)
         listed = COUNT[:few].tobytes() + (COUNT[:few] + behind).tobytes()
         one_each = self.entries == self.sequences + 1 and data[: len(listed)] == listed
         return one_each, *(LAST.unpack_from(data, len(listed)) if sequences else (0, 0))
@@ -146,14 +146,14 @@ class Index:
         return isinstance(self.source, MappedSource) or self.source.size > self.max_fetched_bytes
 
     @functools.cached_property
-    def _whole(self) -> U8:
+    def _fetched_index(self) -> U8:
         return self.source.view(0, self.source.size)
 
-    def _some(self, dtype: str, start: int, rows: I64) -> I64:
+    def _entries_at(self, dtype: str, start: int, rows: I64) -> I64:
         kind = np.dtype(dtype)
         count = self.entries if start == self._documents else self.sequences
         if not self._is_gathered:
-            entries = self._whole[start : start + kind.itemsize * count].view(kind)
+            entries = self._fetched_index[start : start + kind.itemsize * count].view(kind)
         elif len(rows) < FEW_ENTRIES and isinstance(self.source, MappedSource):
             # Of a mixture of thousands of files, each is asked for a few.
             entries = self.source.array(kind, start, count)
@@ -339,13 +339,13 @@ class MegatronWriter(TokenWriter):
         self._documents, self._modes = self.partial.spool("documents"), self.partial.spool("modes")
         self._old = None if self.base is None else self._check_base(self.base)
         # The documents that are there already, without those at the end that have no sequences.
-        self._known = 0
+        self._first_document = 0
         if self._old is not None and self.before:
             numbered = DOCUMENT in self.schema
             last = self._old._documents(np.array([self.before - 1]))[0] if numbered else self.before - 1
-            self._known = int(last) + 1
+            self._first_document = int(last) + 1
         # The number of the last document.
-        self._last = state["document"] if state else self._known - 1
+        self._last_document = state["document"] if state else self._first_document - 1
 
     def _check_base(self, base: Any) -> MegatronReader:
         assert isinstance(base, MegatronReader)
@@ -356,7 +356,7 @@ class MegatronWriter(TokenWriter):
         return base
 
     def _state(self) -> dict[str, Any]:
-        return {"document": self._last}
+        return {"document": self._last_document}
 
     def _unfit(self, columns: Columns) -> dict[int, BatchplantError]:
         problems = super()._unfit(columns)
@@ -390,11 +390,11 @@ class MegatronWriter(TokenWriter):
 
     def _number(self, numbers: I64) -> None:
         """Note with which sequence each document begins; one that has none begins with the next."""
-        steps = np.diff(numbers, prepend=self._last)
+        steps = np.diff(numbers, prepend=self._last_document)
         wrong = (steps < 0) | (steps > MAX_DOCUMENT_GAP)
         if wrong.any():
             row = int(np.argmax(wrong))
-            before = self._last if row == 0 else int(numbers[row - 1])
+            before = self._last_document if row == 0 else int(numbers[row - 1])
             raise EncodeError(
                 f"document {numbers[row]} comes after {before}: sequences of a document follow each other, "
                 "and documents are numbered from 0 on; leave 'document' out (--fields tokens) where they are "
@@ -405,13 +405,13 @@ class MegatronWriter(TokenWriter):
             )
         rows = self.before + self.written + np.arange(len(numbers))
         self._documents.write(as_bytes(np.repeat(rows, steps).astype("<i8")))
-        self._last = int(numbers[-1]) if len(numbers) else self._last
+        self._last_document = int(numbers[-1]) if len(numbers) else self._last_document
 
     # -- the index -------------------------------------------------------------------------------------
 
     def _finish(self) -> str:
         samples, numbered = self.before + self.written, DOCUMENT in self.schema
-        entries = self._known + (self._documents.size // 8 if numbered else self.written)
+        entries = self._first_document + (self._documents.size // 8 if numbered else self.written)
         # As many as sequences look like one each; one more, without sequences, says that they are numbered.
         ends = 2 if numbered and entries == samples else 1
         out = self.partial.spool("index")
@@ -426,7 +426,7 @@ class MegatronWriter(TokenWriter):
             _copy(out, "<i8", old.offsets, self.before)
         self._write_offsets(out)
         if old is not None:
-            _copy(out, "<i8", old.documents, self._known)
+            _copy(out, "<i8", old.documents, self._first_document)
         if numbered:
             _append(out, self._documents)
         else:

@@ -57,7 +57,7 @@ class MsgpackReader(RecordReader):
         self.path = path
         self.source = open_source(path)
         self._gzip = is_gzip(self.source)
-        self._looked_at = 0
+        self._probed_records = 0
         try:
             loaded = index_of.load(
                 self.source, "msgpack", build, mode=index, check=self._makes_sense, grow=build_rest
@@ -73,7 +73,6 @@ class MsgpackReader(RecordReader):
             raise error.at(path=path) from None
 
     def _makes_sense(self, loaded: index_of.Index) -> bool:
-        """True if a side-car says what a scan says."""
         points = {"points": "u1"} if self._gzip else {}
         return loaded.has(offsets="i8", **points) and 0 <= loaded.arrays["offsets"][-1] <= loaded.size
 
@@ -91,7 +90,7 @@ class MsgpackReader(RecordReader):
             raise SchemaError("there is no record to tell the fields by; give a schema")
         else:
             records = self._first_records()
-            self._looked_at = len(records)
+            self._probed_records = len(records)
             self.bare = not all(map(is_sample, records))
             chosen = Schema({PLAIN: field_of(records)}) if self.bare else infer(records)
         self.schema = chosen
@@ -103,7 +102,6 @@ class MsgpackReader(RecordReader):
         return failure is None and ("nd" in schema or info[0, 0] & 0xFF != BOOLEAN)
 
     def _first_records(self) -> list[Any]:
-        """Some records as Python objects."""
         limit = np.searchsorted(self._offsets[: PROBED_SAMPLES + 1], self._offsets[0] + PROBED_BYTES)
         rows = np.arange(max(1, min(PROBED_SAMPLES, self.length, int(limit))))
         starts, sizes = self._runs(rows)
@@ -128,9 +126,10 @@ class MsgpackReader(RecordReader):
         return starts, sizes
 
     def _placed(self, error: BatchplantError, indices: I64, positions: I64, starts: I64) -> BatchplantError:
-        if self._looked_at and isinstance(error, DecodeError):
+        if self._probed_records and isinstance(error, DecodeError):
+            count = self._probed_records
             error.message += (
-                f" (the fields were inferred from {self._looked_at} records; say what they are with schema)"
+                f" (the fields were inferred from {count} records; say what they are with schema)"
             )
         return super()._placed(error, indices, positions, starts)
 
@@ -146,7 +145,7 @@ class MsgpackReader(RecordReader):
         return {
             "compressed": self._gzip,
             "records": "one array" if self._is_array else "a stream",
-            "schema": "inferred" if self._looked_at else "given" if self.foreign else "beside",
+            "schema": "inferred" if self._probed_records else "given" if self.foreign else "beside",
         }
 
 

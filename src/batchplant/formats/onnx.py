@@ -91,7 +91,7 @@ class Tensor:
         return DTYPES.get(self.code) or ("string" if self.code == STRING else f"type {self.code}")
 
     @property
-    def place(self) -> tuple[int, int] | None:
+    def location(self) -> tuple[int, int] | None:
         """Start and end of its bytes, where they lie in the model as they are; else None."""
         if self.values and self.raw is None:
             [*_, part] = self.values
@@ -200,7 +200,7 @@ class Model:
                 values = read_tensor(self._data, field.start, field.end)
         if values is not None:
             count = values.shape[0] if values.shape else 1
-            self.sparse[prefix + values.name] = f"{values.dtype} {_shown(shape)}, {count} values"
+            self.sparse[prefix + values.name] = f"{values.dtype} {_shape_text(shape)}, {count} values"
 
     def _node(self, part: Part, prefix: str, number: int, labels: set[str], depth: int) -> None:
         data = self._data
@@ -248,7 +248,7 @@ class Model:
     def describe(self) -> dict[str, Any]:
         """Facts for info, without empty ones."""
         producer = " ".join(filter(None, (self._texts.get(2), self._texts.get(3))))
-        strings = {tensor.name: _shown(tensor.shape) for tensor in self.tensors if tensor.code == STRING}
+        strings = {tensor.name: _shape_text(tensor.shape) for tensor in self.tensors if tensor.code == STRING}
         facts = {
             "producer": producer,
             "domain": self._texts.get(4),
@@ -337,7 +337,6 @@ def _integers(data: memoryview, part: Part) -> list[int]:
 
 
 def _pair(data: memoryview, start: int, end: int) -> tuple[str, str]:
-    """A StringStringEntryProto."""
     pair = {1: "", 2: ""}
     for part in parts(data, start, end):
         if part.kind == BYTES and part.number in pair:
@@ -377,7 +376,7 @@ def _tensor_type(data: memoryview, start: int, end: int) -> str:
         if part[:2] == (1, VARINT):
             dtype = DTYPES.get(part.value) or ("string" if part.value == STRING else f"type {part.value}")
         elif part[:2] == (2, BYTES):
-            shape = f" {_shown(list(_dimensions(data, part.start, part.end)))}"
+            shape = f" {_shape_text(list(_dimensions(data, part.start, part.end)))}"
     return dtype + shape
 
 
@@ -392,7 +391,7 @@ def _dimensions(data: memoryview, start: int, end: int) -> Iterator[Any]:
         yield size
 
 
-def _shown(shape: Any) -> str:
+def _shape_text(shape: Any) -> str:
     return f"({', '.join(map(str, shape))})"
 
 
@@ -425,10 +424,10 @@ class OnnxReader(TensorReader):
         self._checker = checker
         self._full_check = full_check
         source = open_source(path)
-        self._all = source.view(0, source.size)
-        self._outside: dict[str, str] = {}
+        self._bytes = source.view(0, source.size)
+        self._external_files: dict[str, str] = {}
         try:
-            self._model = Model(self._all.data, constants=constants)
+            self._model = Model(self._bytes.data, constants=constants)
             self.metadata = self._model.metadata
             numbers = [tensor for tensor in self._model.tensors if tensor.code != STRING]
             self._accept(path, [self._entry(tensor) for tensor in numbers], [source])
@@ -438,7 +437,7 @@ class OnnxReader(TensorReader):
     def _entry(self, tensor: Tensor) -> Entry:
         if tensor.code not in DTYPES:
             raise SchemaError(f"tensor {tensor.name!r} has the {tensor.dtype}, which is not known here")
-        dtype, shape, location = tensor.dtype, tensor.shape, tensor.place
+        dtype, shape, location = tensor.dtype, tensor.shape, tensor.location
         try:
             size = size_of(dtype, shape)
             if tensor.external is not None:
@@ -457,10 +456,9 @@ class OnnxReader(TensorReader):
     def _values(self, tensor: Tensor) -> U8:
         # An error where the reader was closed.
         self._file(self.path).view(tensor.offset, 0)
-        return values_of(self._all, tensor)
+        return values_of(self._bytes, tensor)
 
     def _external(self, message: dict[str, str], size: int) -> tuple[str, int, int]:
-        """Locate values outside of the model file."""
         file = self._beside(message.get("location", ""))
         numbers = []
         for key, default in (("offset", 0), ("length", size)):
@@ -468,7 +466,7 @@ class OnnxReader(TensorReader):
             if not re.fullmatch("[0-9]{1,18}", text):
                 raise DamagedError(f"the {key} of its external data is {text[:40]!r}")
             numbers.append(int(text))
-        self._outside.setdefault(file, message.get("checksum", ""))
+        self._external_files.setdefault(file, message.get("checksum", ""))
         return file, numbers[0], numbers[1]
 
     def _beside(self, location: str) -> str:
@@ -493,23 +491,23 @@ class OnnxReader(TensorReader):
 
     def facts(self) -> dict[str, Any]:
         facts = super().facts() | self._model.describe()
-        if self._outside:
-            facts["external data"] = [os.path.basename(file) for file in self._outside]
+        if self._external_files:
+            facts["external data"] = [os.path.basename(file) for file in self._external_files]
         return facts
 
     def own_checks(self) -> tuple[str, ...]:
-        return ("SHA-1 of external data",) if any(self._outside.values()) else ()
+        return ("SHA-1 of external data",) if any(self._external_files.values()) else ()
 
     def _verify(self) -> Iterator[Problem]:
         """The checksums of external data, and what ONNX's own checker says."""
-        for file, checksum in self._outside.items():
+        for file, checksum in self._external_files.items():
             if checksum:
                 source, digest = self._file(file), hashlib.sha1(usedforsecurity=False)
                 for start in range(0, source.size, HASHED_BYTES):
                     digest.update(source.view(start, min(HASHED_BYTES, source.size - start)).data)
                 if digest.hexdigest() != checksum.lower():
                     yield Problem("the checksum of the external data is wrong", file)
-        if self._checker and not (is_remote(self.path) and self._outside):
+        if self._checker and not (is_remote(self.path) and self._external_files):
             yield from self._check_model()
 
     def _check_model(self) -> Iterator[Problem]:
@@ -520,7 +518,7 @@ class OnnxReader(TensorReader):
                 'the checker of ONNX models needs onnx: pip install "batchplant[onnx]"; '
                 "checker=False (--option checker=false) leaves it out"
             ) from None
-        model = self._all.tobytes() if is_remote(self.path) else os.path.abspath(self.path)
+        model = self._bytes.tobytes() if is_remote(self.path) else os.path.abspath(self.path)
         try:
             onnx.checker.check_model(model, full_check=self._full_check)
         # It raises its own error, protobuf's, and whatever its C++ throws.

@@ -185,7 +185,6 @@ class PmmlReader(Reader):
         }
 
     def _verify(self) -> Iterator[Problem]:
-        """Relations between the elements of the file."""
         document = self._document
         names = [row["name"] for row in document.fields]
         if document.promised not in (None, len(names)):

@@ -184,7 +184,7 @@ class RecordIOReader(RecordReader):
         if records == "auto" and not self._has_headers(strict=not declared):
             return
         if not declared:
-            self.schema = self._found_schema(bare=records == "header")
+            self.schema = self._inferred_schema(bare=records == "header")
         elif image_field(self.schema) is None and records != "header":
             if records == "image":
                 raise SchemaError("image records have one image, and at most label, id and id2")
@@ -193,7 +193,6 @@ class RecordIOReader(RecordReader):
         self.raw = False
 
     def _body_field(self) -> str:
-        """The field that is behind the header."""
         bodies = [name for name, field in self.schema.items() if isinstance(field, Image | Bytes)]
         unclaimed = [name for name in self.schema if name not in bodies and name not in NUMBERS]
         if (
@@ -204,7 +203,7 @@ class RecordIOReader(RecordReader):
             raise SchemaError("behind a header there is one field of bytes, and at most label, id and id2")
         return bodies[0]
 
-    def _some(self) -> I64:
+    def _probe_rows(self) -> I64:
         step = max(1, self.length // PROBED_SAMPLES)
         return np.arange(0, self.length, step)[:PROBED_SAMPLES]
 
@@ -213,20 +212,19 @@ class RecordIOReader(RecordReader):
         if not self.length:
             return not strict
         try:
-            data, positions, sizes, _, body = self._bodies(self._some())
+            data, positions, sizes, _, body = self._bodies(self._probe_rows())
         except DamagedError:
             return False
         return not strict or infer_image(gathered(data, positions + body, sizes - body)) is not None
 
-    def _found_schema(self, *, bare: bool) -> Schema:
-        """The fields of image records that no schema describes."""
+    def _inferred_schema(self, *, bare: bool) -> Schema:
         smallest, limit = self._facts["least"], self._facts["most"]
         label: Field = Tensor("float32", (None,)) if smallest != limit else Tensor("float32", (limit,))
         if limit == 0 or not self.length:
             label = Float("float32")
         body: Field = Bytes()
         if not bare:
-            data, positions, sizes, _, size = self._bodies(self._some())
+            data, positions, sizes, _, size = self._bodies(self._probe_rows())
             body = infer_image(gathered(data, positions + size, sizes - size)) or Image()
         numbers = {name: Int("uint64") for name in NUMBERS}
         return Schema({"data" if bare else "image": body, "label": label, **numbers})
@@ -509,7 +507,6 @@ class RecordIOWriter(RecordWriter):
             self._write_records(self._image_records(self._image, columns))
 
     def _image_records(self, image: str, columns: Columns) -> Ragged:
-        """Header, labels where there are several, and the image."""
         rows = columns.rows
         headers = np.zeros(rows, dtype=HEADER)
         headers["id"] = columns["id"] if "id" in columns else self.before + self.written + np.arange(rows)

@@ -158,8 +158,8 @@ class TiffReader(Reader):
             tifffile = tiff.library()
             try:
                 with tifffile.TiffFile(self._source.file(), is_ome=False) as file:
-                    pages, self._left_out = _alike(file, page)
-                    self._whole = Pages(path, pages, file.byteorder, self._source, ChunkCache(cache))
+                    pages, self._left_out = _similar_pages(file, page)
+                    self._volume = Pages(path, pages, file.byteorder, self._source, ChunkCache(cache))
             except BatchplantError:
                 raise
             # The library raises many kinds on damaged bytes.
@@ -168,36 +168,36 @@ class TiffReader(Reader):
                 if failed is not None:
                     raise failed from None
                 raise DamagedError(f"not a TIFF that can be read: {type(error).__name__}: {error}") from None
-            self.schema = Schema({DATA: npy.field_of(self._whole.dtype, self._whole.shape[1:])})
+            self.schema = Schema({DATA: npy.field_of(self._volume.dtype, self._volume.shape[1:])})
         except BatchplantError as error:
             self._source.close()
             raise error.at(path=path) from None
-        self.length = len(self._whole)
+        self.length = len(self._volume)
         self._pages = len(pages)
 
     def _array(self, field: str) -> Array | None:
-        return self._whole if field == DATA else None
+        return self._volume if field == DATA else None
 
     def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
         return Columns.read(fields, lambda _: self._rows(indices), self.path)
 
     def _rows(self, indices: I64) -> npt.NDArray[Any]:
-        out: npt.NDArray[Any] = np.empty((len(indices), 1, *self._whole.shape[1:]), dtype=self._whole.dtype)
+        out: npt.NDArray[Any] = np.empty((len(indices), 1, *self._volume.shape[1:]), dtype=self._volume.dtype)
         try:
-            self._whole.read_boxes(indices[:, None], (1,), out)
+            self._volume.read_boxes(indices[:, None], (1,), out)
         except BatchplantError as error:
             row, error.sample = error.sample, None
             raise error.at(sample=None if row is None else int(indices[row])) from None
         return out[:, 0]
 
     def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
-        return self._whole.ranges(indices[:, None], (1,))
+        return self._volume.ranges(indices[:, None], (1,))
 
     def blocks(self) -> I64 | None:
-        return np.arange(self.length, dtype=np.int64) // self._whole.chunks[0]
+        return np.arange(self.length, dtype=np.int64) // self._volume.chunks[0]
 
     def facts(self) -> dict[str, Any]:
-        page = self._whole._page
+        page = self._volume._page
         facts: dict[str, Any] = {
             "pages": self._pages,
             "tiles" if page.is_tiled else "strips": "×".join(map(str, page.chunks)),
@@ -206,11 +206,11 @@ class TiffReader(Reader):
         return facts | ({"pages left out": self._left_out} if self._left_out else {})
 
     def close(self) -> None:
-        self._whole._cache.clear()
+        self._volume._cache.clear()
         self._source.close()
 
 
-def _alike(file: Any, chosen: int | None) -> tuple[list[Any], int]:
+def _similar_pages(file: Any, chosen: int | None) -> tuple[list[Any], int]:
     """The first page and those like it that follow; and how many others there are."""
     pages: list[Any] = []
     different = 0

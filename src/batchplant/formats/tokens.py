@@ -148,7 +148,6 @@ class TokensReader(Reader):
         return {"ends": np.concatenate(ends)}, facts
 
     def _fits(self, loaded: indexes.Index) -> bool:
-        """True if an index is one of these documents."""
         facts = (loaded.facts.get(name) for name in ("eos", "dtype", "start"))
         return tuple(facts) == (self.eos, self.dtype.name, self._start) and loaded.has(ends="i8")
 

@@ -149,18 +149,17 @@ def _add(inside: dict[str, Any], name: str, value: Any) -> None:
         inside.update(value)
     elif name not in inside:
         inside[name] = value
-    elif isinstance(inside[name], _Several):
+    elif isinstance(inside[name], _Repeated):
         inside[name].append(value)
     else:
-        inside[name] = _Several([inside[name], value])
+        inside[name] = _Repeated([inside[name], value])
 
 
-class _Several(list[Any]):
+class _Repeated(list[Any]):
     """The elements of one name; not a list that stands in one of them as JSON."""
 
 
 def _element(inside: dict[str, Any], text: str) -> Any:
-    """The value of an element: its text, or what is in it."""
     if inside == {f"@{TYPE}": JSON}:
         with contextlib.suppress(ValueError, RecursionError):
             return json.loads(text)
@@ -276,8 +275,8 @@ class VocReader(DetectionReader):
             folders = (ANNOTATIONS, IMAGES)
             if not tree.is_folder(join(path, ANNOTATIONS)):
                 folders = (ANNOTATIONS.lower(), "images")
-            xml = sorted(name for name in every if _in(name, folders[0]) and name.endswith(".xml"))
-            images = {_stem(name): name for name in sorted(every) if _in(name, folders[1])}
+            xml = sorted(name for name in every if _is_in(name, folders[0]) and name.endswith(".xml"))
+            images = {_stem(name): name for name in sorted(every) if _is_in(name, folders[1])}
             stems = [_stem(name) for name in xml]
             if split is not None:
                 stems = self._listed(split, set(stems))
@@ -287,14 +286,14 @@ class VocReader(DetectionReader):
                 stems = listed if set(listed) == set(stems) and len(listed) == len(stems) else stems
             files = [images.get(stem, f"{folders[1]}/{stem}.jpg") for stem in stems]
             annotated = set(stems)
-            self._alone = (
+            self._unused_files = (
                 sorted(name for stem, name in images.items() if stem not in annotated)
                 if split is None
                 else []
             )
             optional: dict[str, Any] = {}
             for field, folder in MASKS.items() if masks else ():
-                masks_by_stem = {_stem(name): name for name in every if _in(name, folder)}
+                masks_by_stem = {_stem(name): name for name in every if _is_in(name, folder)}
                 if any(stem in masks_by_stem for stem in stems):
                     optional[field] = below, [masks_by_stem.get(stem) for stem in stems]
             self._set_images(below, files, **optional)
@@ -309,7 +308,6 @@ class VocReader(DetectionReader):
             raise DamagedError(f"{error.filename}: {error.strerror}", path=path) from None
 
     def _listed(self, split: str, known_stems: set[str]) -> list[str]:
-        """The images of a list of a split."""
         if not is_plain(split):
             raise OptionError(f"a split is the name of a list, such as train, not {split!r}")
         for folder in ("Main", "Segmentation", ""):
@@ -434,7 +432,6 @@ class VocReader(DetectionReader):
         self.schema = self._chosen(fields)
 
     def _extra(self, annotation: Annotation, row: int) -> dict[str, Any]:
-        """Attributes of an annotation that a writer cannot derive."""
         images = self._images
         masks = (images[field].names[row] for field in MASKS if field in images)
         segmented = "1" if any(name is not None for name in masks) else "0"
@@ -471,11 +468,11 @@ class VocReader(DetectionReader):
 
     def _verify(self) -> Iterator[Problem]:
         yield from super()._verify()
-        for name in self._alone[:MAX_PROBLEMS]:
+        for name in self._unused_files[:MAX_PROBLEMS]:
             yield Problem(f"{name} has no annotation", self.path)
 
 
-def _in(name: str, folder: str) -> bool:
+def _is_in(name: str, folder: str) -> bool:
     return name.startswith(folder + "/")
 
 
@@ -516,7 +513,7 @@ class VocWriter(DetectionWriter):
             )
         if any(not is_plain(name) for name in self._splits):
             raise SchemaError("the name of a split is one of a file, such as train", field="split")
-        self._some = "sets" in self.schema
+        self._has_sets = "sets" in self.schema
         self._list = self.partial.spool("list")
         (self._folder / ANNOTATIONS).mkdir(exist_ok=True)
 
@@ -575,7 +572,7 @@ class VocWriter(DetectionWriter):
         folder.mkdir(parents=True, exist_ok=True)
         lines: dict[str, list[str]] = {f"Main/{name}": [] for name in self._splits}
         # The list of the order is trainval, unless that is a list of some of them.
-        order = f"Main/{ALL if not self._some and set(self._splits) <= {'train', 'val'} else ORDER[0]}"
+        order = f"Main/{ALL if not self._has_sets and set(self._splits) <= {'train', 'val'} else ORDER[0]}"
         for line in self._list.read_at(self._list.size, 0).splitlines():
             stem, *sets = json.loads(line)
             for name in dict.fromkeys((*sets, order)):

@@ -214,7 +214,7 @@ def read_yaml(path: str) -> dict[str, Any]:
         source.close()
 
 
-def find(root: str, below: Files, config: dict[str, Any]) -> Layout:
+def find_layout(root: str, below: Files, config: dict[str, Any]) -> Layout:
     """The images and the labels."""
     every = list(below.walk(lambda name: IMAGE_FILES.has(name) or name.endswith(".txt"), ".batchplant.json"))
     images = sorted(name for name in every if IMAGE_FILES.has(name))
@@ -228,7 +228,7 @@ def find(root: str, below: Files, config: dict[str, Any]) -> Layout:
         for source in sources:
             if source.endswith(".txt"):
                 splits[split] += _listed(join(root, source), source)
-                folders[split] = _above(splits[split], split)
+                folders[split] = _common_folder(splits[split], split)
             else:
                 prefix = f"{source}/" if source else ""
                 splits[split] += [name for name in images if name.startswith(prefix)]
@@ -249,8 +249,7 @@ def find(root: str, below: Files, config: dict[str, Any]) -> Layout:
     return Layout({"": inside}, {"": "images"}, labels)
 
 
-def _above(names: list[str], split: str) -> str:
-    """The folder that listed images lie in."""
+def _common_folder(names: list[str], split: str) -> str:
     tried = (f"images/{split}", "images")
     return next(
         (folder for folder in tried if names and all(name.startswith(folder + "/") for name in names)), ""
@@ -258,7 +257,6 @@ def _above(names: list[str], split: str) -> str:
 
 
 def _resolved(root: str, base: str, name: str) -> str:
-    """Resolve a path of the YAML file below the root."""
     plain = name.replace("\\", "/").rstrip("/")
     # Some write ../train/images for what lies beside the YAML.
     tried = [posixpath.join(base, plain), plain, re.sub(r"^(\.\./)+", "", plain)]
@@ -269,7 +267,6 @@ def _resolved(root: str, base: str, name: str) -> str:
 
 
 def _listed(path: str, name: str) -> list[str]:
-    """The images that a list names, below the root."""
     images = []
     for number, line in enumerate(read_text(path).splitlines(), 1):
         if not line.strip():
@@ -332,12 +329,12 @@ class YoloReader(DetectionReader):
         try:
             yaml = yaml_of(path) if folder else os.path.basename(path)
             config = {} if yaml is None else read_yaml(join(root, yaml))
-            layout = find(root, below, config)
+            layout = find_layout(root, below, config)
             chosen = self._split(split, layout.splits)
             names = [name for name_of_split in chosen for name in layout.splits[name_of_split]]
             self._set_images(below, names)
             self._labels = [label_of(name) for name in names]
-            self._orphans = self._lonely(layout.labels, layout.splits)
+            self._orphans = self._unused_labels(layout.labels, layout.splits)
             self._set_objects(layout.labels, config)
             heads = [
                 layout.folders[name_of_split]
@@ -377,8 +374,7 @@ class YoloReader(DetectionReader):
                 return [str(name)]
         raise OptionError(f"there is no split {option!r}; it has {', '.join(filter(None, result)) or 'none'}")
 
-    def _lonely(self, label_files: set[str], splits: dict[str, list[str]]) -> list[str]:
-        """Labels without an image."""
+    def _unused_labels(self, label_files: set[str], splits: dict[str, list[str]]) -> list[str]:
         used = {label_of(name) for names in splits.values() for name in names}
         return sorted(name for name in label_files if "labels" in name.split("/")[:-1] and name not in used)
 
@@ -517,11 +513,11 @@ class YoloWriter(DetectionWriter):
             raise SchemaError('the name of a class has no line breaks and no "', field="labels")
         # Names of their own do not tell in which order the images came: lists do.
         self._list = self.partial.spool("list") if "file_name" in self.schema else None
-        self._most = int(state["most"]) if state else -1
+        self._max_label = int(state["most"]) if state else -1
         self._joined = bool(state["joined"]) if state else False
 
     def _state(self) -> dict[str, Any]:
-        return {"most": self._most, "joined": self._joined}
+        return {"most": self._max_label, "joined": self._joined}
 
     def remarks(self) -> list[str]:
         joined = ["outlines of several rings are joined to one, as YOLO has them"] * self._joined
@@ -537,7 +533,6 @@ class YoloWriter(DetectionWriter):
         return done
 
     def _joined_rings(self, cell: Any) -> list[list[list[float]]]:
-        """One ring for each object."""
         objects = json.loads(bytes(cell))
         self._joined |= any(len(rings) > 1 for rings in objects)
         return [[joined(rings)] if rings else [] for rings in objects]
@@ -557,7 +552,7 @@ class YoloWriter(DetectionWriter):
 
     def _line(self, values: Mapping[str, Any], row: int) -> str:
         label = int(values["labels"][row])
-        self._most = max(self._most, label)
+        self._max_label = max(self._max_label, label)
         rings = values["polygons"][row] if "polygons" in values else []
         if rings:
             numbers = [repr(value) for value in rings[0]]
@@ -568,7 +563,7 @@ class YoloWriter(DetectionWriter):
         return " ".join([str(label), *numbers])
 
     def _finish(self) -> str:
-        names = self._names_of_classes or [str(number) for number in range(self._most + 1)]
+        names = self._names_of_classes or [str(number) for number in range(self._max_label + 1)]
         lists = self._lists()
         lines = [
             "path: .",
@@ -595,7 +590,6 @@ class YoloWriter(DetectionWriter):
         return super()._finish()
 
     def _lists(self) -> bool:
-        """Write the lists of the images of each split, where they are needed."""
         if self._list is None:
             return False
         every = self._list.read_at(self._list.size, 0).decode().splitlines(keepends=True)

@@ -82,7 +82,6 @@ class CocoReader(DetectionReader):
     # -- opening ---------------------------------------------------------------------------------------
 
     def _annotations(self, option: str | None) -> str:
-        """The file of annotations."""
         if not tree.is_folder(self.path):
             if option is not None:
                 raise OptionError("this is a file; annotations chooses one in a folder", path=self.path)
@@ -163,7 +162,7 @@ class CocoReader(DetectionReader):
         categories = self._facts["categories"]
         ids = np.array([category["id"] for category in categories], dtype=np.int64)
         kinds = set(np.unique(arrays["text_kind"]).tolist())
-        noted = self._noted()
+        noted = self._noted_fields()
         fields: dict[str, Field] = {"image": self._look(), "file_name": Text(), "image_id": Int()}
         self._columns["image_id"] = arrays["image_id"]
         objects = has & {"bbox", "category_id", "segmentation", "keypoints"} or "panoptic" in has
@@ -175,7 +174,9 @@ class CocoReader(DetectionReader):
             for name, kind in (("area", area.dtype.name), ("iscrowd", "bool"), ("ids", "int64")):
                 fields[name] = Tensor(kind, (None,))
             self._columns["boxes"] = ragged(boxes.reshape(-1, 4), counts)
-            self._columns["labels"] = ragged(_places(arrays["category"], ids, bool(categories)), counts)
+            self._columns["labels"] = ragged(
+                _category_numbers(arrays["category"], ids, bool(categories)), counts
+            )
             self._columns["area"] = ragged(area, counts)
             self._columns["iscrowd"] = ragged(arrays["crowd"].view(np.bool_), counts)
             self._columns["ids"] = ragged(arrays["id"], counts)
@@ -195,7 +196,9 @@ class CocoReader(DetectionReader):
             fields["captions"] = List(Text())
         if "panoptic" in has:
             fields["panoptic"] = self._look("panoptic", mask=True)
-        self._own_ids = "caption" in has and "boxes" not in fields and not _counts_up(arrays["id"])
+        # Our writer counts from 1.
+        counted = np.array_equal(arrays["id"], np.arange(1, len(arrays["id"]) + 1))
+        self._own_ids = "caption" in has and "boxes" not in fields and not counted
         extra = [name for name in EXTRA if arrays[f"{name}_size"].any()]
         if self._own_ids:
             extra.append("object_extra")
@@ -208,14 +211,13 @@ class CocoReader(DetectionReader):
         chosen = [*noted, *extra, "mask"] if noted else list(fields)
         self.schema = with_boxes({name: fields[name] for name in dict.fromkeys(chosen) if name in fields})
 
-    def _noted(self) -> Mapping[str, Field]:
+    def _noted_fields(self) -> Mapping[str, Field]:
         note = self._facts["info"].get(NOTE)
         with contextlib.suppress(SchemaError):
             return Schema.from_json(note["fields"]) if isinstance(note, dict) and "fields" in note else {}
         return {}
 
     def _reals(self, name: str, noted: Mapping[str, Field]) -> npt.NDArray[Any]:
-        """Real numbers, as float64 where our writer was given such."""
         values = self._arrays[name]
         wide = name in self._float64 or getattr(noted.get(name), "dtype", None) == "float64"
         return values.astype(np.float64) if wide else values
@@ -251,7 +253,7 @@ class CocoReader(DetectionReader):
         """For every sample the kind and the text of the outline, or the caption, of each of its objects."""
         rows, cuts = self._rows_of(indices)
         kinds = self._arrays["text_kind"][rows].tolist()
-        parts = list(zip(kinds, self._spelled("text", rows), strict=True))
+        parts = list(zip(kinds, self._source_texts("text", rows), strict=True))
         return [parts[a:b] for a, b in itertools.pairwise(cuts)]
 
     def _rows_of(self, indices: I64) -> tuple[I64, list[int]]:
@@ -260,7 +262,7 @@ class CocoReader(DetectionReader):
         cuts = starts_of(counts)
         return np.repeat(firsts - cuts[:-1], counts) + np.arange(int(counts.sum())), cuts.tolist()
 
-    def _spelled(self, name: str, rows: I64) -> list[bytes]:
+    def _source_texts(self, name: str, rows: I64) -> list[bytes]:
         """The text of the file from ``name`` on, for these rows."""
         starts, sizes = self._arrays[name][rows], self._arrays[f"{name}_size"][rows].clip(0)
         starts = np.where(sizes > 0, starts, 0)
@@ -271,13 +273,12 @@ class CocoReader(DetectionReader):
         return [letters[a:b] for a, b in itertools.pairwise(ends)]
 
     def _extras(self, name: str, indices: I64) -> Ragged:
-        """The keys of images, or of their objects, that have no field."""
         if name == "image_extra":
-            parts, cuts = self._spelled(name, indices), list(range(len(indices) + 1))
+            parts, cuts = self._source_texts(name, indices), list(range(len(indices) + 1))
             known_keys = set(IMAGE_KEYS)
         else:
             rows, cuts = self._rows_of(indices)
-            parts, known_keys = self._spelled(name, rows), set(OBJECT_KEYS)
+            parts, known_keys = self._source_texts(name, rows), set(OBJECT_KEYS)
             if self._own_ids:
                 known_keys.remove("id")
                 ids = self._arrays["id"][rows].tolist()
@@ -296,19 +297,23 @@ class CocoReader(DetectionReader):
             cells.append(json_text(documents[0] if name == "image_extra" else documents))
         return Ragged.from_cells(cells)
 
+    def _size(self, sample: int) -> tuple[int, int]:
+        assert self._sizes is not None
+        return int(self._sizes[sample, 0]), int(self._sizes[sample, 1])
+
     def _rle(self, sample: int, kind: int, text: bytes) -> str:
         if kind != OBJECT:
             return ""
-        width, height = (int(size) for size in self._sizes[sample])  # type: ignore[index]
+        width, height = self._size(sample)
         return rle.text_of(_value(text), height, width)
 
     def _mask(self, sample: int, texts: list[tuple[int, bytes]]) -> tuple[Any, Any]:
         first = int(self._firsts[sample])
         rows = np.arange(first, first + len(texts))
-        width, height = (int(side) for side in self._sizes[sample])  # type: ignore[index]
+        width, height = self._size(sample)
         if self._masks == "classes":
             ids = np.array([category["id"] for category in self._facts["categories"]], dtype=np.int64)
-            values = _places(self._arrays["category"][rows], ids, bool(len(ids))) + 1
+            values = _category_numbers(self._arrays["category"][rows], ids, bool(len(ids))) + 1
         else:
             values = np.arange(1, len(rows) + 1)
         # Large ones first, so that small ones before them are seen.
@@ -388,11 +393,6 @@ class CocoReader(DetectionReader):
         self._source.close()
 
 
-def _counts_up(ids: I64) -> bool:
-    """True if ids are those that our writer gives."""
-    return bool((ids == np.arange(1, len(ids) + 1)).all())
-
-
 def _value(text: bytes) -> Any:
     try:
         return json.loads(text)
@@ -410,7 +410,7 @@ def _is_rings(value: Any) -> bool:
     )  # fmt: skip
 
 
-def _places(categories: I64, ids: I64, named: bool) -> I64:
+def _category_numbers(categories: I64, ids: I64, named: bool) -> I64:
     """Map ids to categories; -1 if unknown. Without categories, the ids stay."""
     if not named:
         return np.maximum(categories, -1)

@@ -63,12 +63,12 @@ def scan(source: Source, report: index.Report) -> tuple[index.Arrays, index.Fact
     images = _Rows(data, *_elements(data, top["images"]), "image")
     arrays = _images(images)
     report(source.size // 4)
-    categories = _small(data, top["categories"], [])
+    categories = _small_value(data, top["categories"], [])
     facts: dict[str, Any] = {
         "categories": _categories(categories),
-        "info": _small(data, top["info"], {}),
-        "licenses": _small(data, top["licenses"], []),
-        "others": _others(data, top),
+        "info": _small_value(data, top["info"], {}),
+        "licenses": _small_value(data, top["licenses"], []),
+        "others": _unknown_keys(data, top),
     }
     names = [
         category["keypoints"]
@@ -89,7 +89,7 @@ class _Rows:
     """JSON objects at known places, whose values are asked for by key."""
 
     def __init__(self, data: U8, starts: I64, sizes: I64, title: str) -> None:
-        self.data, self.starts, self.sizes, self.what = data, starts, sizes, title
+        self.data, self.starts, self.sizes, self.title = data, starts, sizes, title
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -103,17 +103,17 @@ class _Rows:
                 self.data, self.starts[chunk], self.sizes[chunk], [key.encode() for key in keys]
             )
             if failure is not None:
-                raise DamagedError(f"{self.what} {first + failure[0]}: {failure[2]}", offset=failure[1])
+                raise DamagedError(f"{self.title} {first + failure[0]}: {failure[2]}", offset=failure[1])
             parts.append(matches)
         joined = [np.concatenate(columns, axis=1) for columns in zip(*parts, strict=True)]
         return {key: (joined[0][n], joined[1][n], joined[2][n]) for n, key in enumerate(keys)}
 
-    def with_others(self, places: dict[str, tuple[Any, Any, Any]]) -> tuple[I64, I64]:
+    def with_unknown_keys(self, places: dict[str, tuple[Any, Any, Any]]) -> tuple[I64, I64]:
         """Start and size of the rows that have keys besides these; the size of others is 0.
 
         A key is quoted: it is there where quotes are left outside of the keys and values that are known.
         """
-        has_others = np.zeros(len(self), dtype=np.bool_)
+        has_unknown = np.zeros(len(self), dtype=np.bool_)
         for first in range(0, len(self), QUOTED_ROWS):
             chunk = slice(first, first + QUOTED_ROWS)
             starts, ends = self.starts[chunk], self.starts[chunk] + self.sizes[chunk]
@@ -123,8 +123,8 @@ class _Rows:
                 present, quoted = kind > NULL, (kind == STRING) | (kind == ESCAPED)
                 inside = count(np.where(present, start, starts), np.where(present, start + size, starts))
                 accounted += inside + 2 * quoted + 2 * (kind != ABSENT)
-            has_others[chunk] = count(starts, ends) > accounted
-        return np.where(has_others, self.starts, 0), np.where(has_others, self.sizes, 0)
+            has_unknown[chunk] = count(starts, ends) > accounted
+        return np.where(has_unknown, self.starts, 0), np.where(has_unknown, self.sizes, 0)
 
     def numbers(
         self, key: str, location: tuple[Any, Any, Any], field: Field, default: Any
@@ -141,7 +141,7 @@ class _Rows:
             except BatchplantError as error:
                 row = int(rows[error.sample or 0])
                 raise DamagedError(
-                    f"{self.what} {row}: {key}: {error.message}", offset=int(start[row])
+                    f"{self.title} {row}: {key}: {error.message}", offset=int(start[row])
                 ) from None
         return out
 
@@ -161,8 +161,7 @@ def _quotes(data: U8, low: int, high: int) -> Callable[[I64, I64], I64]:
     return lambda starts, ends: (before[ends - low] - before[starts - low]).astype(np.int64)
 
 
-def _others(data: U8, top: dict[str, tuple[int, int, int]]) -> dict[str, Any]:
-    """Keys of the file that COCO does not know, with their values."""
+def _unknown_keys(data: U8, top: dict[str, tuple[int, int, int]]) -> dict[str, Any]:
     parts, end = [], 0
     spans = sorted((start, size) for kind, start, size in top.values() if kind in (LIST, OBJECT))
     for start, size in spans:
@@ -187,8 +186,7 @@ def _elements(data: U8, location: tuple[int, int, int]) -> tuple[I64, I64]:
     return starts + start, sizes
 
 
-def _small(data: U8, location: tuple[int, int, int], default: Any) -> Any:
-    """A value that is read whole: notes and categories."""
+def _small_value(data: U8, location: tuple[int, int, int], default: Any) -> Any:
     kind, start, size = location
     if kind not in (LIST, OBJECT):
         return default
@@ -226,7 +224,7 @@ def _images(rows: _Rows) -> index.Arrays:
             f"image {twice} has the id {ids[twice]}, as another has", offset=int(rows.starts[twice])
         )
     sizes = {key: rows.numbers(key, places[key], Int(), 0) for key in ("width", "height")}
-    start, size = rows.with_others({key: places[key] for key in IMAGE_KEYS})
+    start, size = rows.with_unknown_keys({key: places[key] for key in IMAGE_KEYS})
     extra = {"image_extra": start, "image_extra_size": size}
     return {"image_id": ids, "names": names, "name_offsets": offsets, **sizes, **extra}
 
@@ -270,7 +268,7 @@ def _objects(rows: _Rows, images: I64, points: int) -> tuple[index.Arrays, list[
     with np.errstate(over="ignore", invalid="ignore"):
         area = np.where(np.isnan(area), (boxes[:, 2] * boxes[:, 3]).astype(area.dtype), area)
     keypoints, points = _keypoints(rows, places["keypoints"], points)
-    extra, extra_size = rows.with_others({key: places[key] for key in keys})
+    extra, extra_size = rows.with_unknown_keys({key: places[key] for key in keys})
     extras = places["caption"] if "caption" in has else places["segmentation"]
     quoted = ((extras[0] == STRING) | (extras[0] == ESCAPED)).astype(np.int64)
     unordered = {

@@ -74,7 +74,6 @@ class CocoWriter(DetectionWriter):
         return [{"id": number, "name": name} for number, name in zip(ids, names, strict=True)]
 
     def _pointed_categories(self) -> list[dict[str, Any]]:
-        """The categories, those with keypoints with their names."""
         points = self.schema.get("keypoints") if "keypoints" in self.schema else None
         if self._with_points or not isinstance(points, Keypoints) or not points.names:
             return self._categories
@@ -92,12 +91,12 @@ class CocoWriter(DetectionWriter):
         for entry in entries:
             number = int(entry.values.get("image_id", entry.number + 1))
             about = {"id": number, "file_name": entry.file, "width": entry.width, "height": entry.height}
-            images.append(json_text(_with(about, entry.values.get("image_extra"))))
+            images.append(json_text(_merged_keys(about, entry.values.get("image_extra"))))
             if "captions" in entry.values:
                 extras = entry.values.get("object_extra") or [{}] * len(entry.values["captions"])
                 for caption, extra in zip(entry.values["captions"], extras, strict=True):
                     about = {"id": extra.get("id", self._next), "image_id": number, "caption": caption}
-                    objects.append(json_text(_with(about, extra)))
+                    objects.append(json_text(_merged_keys(about, extra)))
                     self._next += 1
             elif "panoptic" in entry.values:
                 if entry.values["panoptic"] is not None:
@@ -133,7 +132,7 @@ class CocoWriter(DetectionWriter):
                 label = int(values["labels"][row])
                 about["category_id"] = self._categories[label]["id"] if self._categories else label
             if "boxes" in values:
-                about["bbox"] = _numbers(values["boxes"][row])
+                about["bbox"] = [_number(value) for value in values["boxes"][row]]
             if "area" in values:
                 about["area"] = _number(values["area"][row])
             elif "boxes" in values:
@@ -150,7 +149,7 @@ class CocoWriter(DetectionWriter):
                 about["keypoints"] = [_number(value) for value in points.reshape(-1)]
                 about["num_keypoints"] = int((points[:, 2] > 0).sum())
             extra = values["object_extra"][row] if "object_extra" in values else None
-            segments.append(json_text(_with(about, extra)))
+            segments.append(json_text(_merged_keys(about, extra)))
         return segments
 
     def _has_points(self, values: dict[str, Any], row: int) -> bool:
@@ -171,7 +170,7 @@ class CocoWriter(DetectionWriter):
 
     def _finish(self) -> str:
         about = self._attributes.get("", {})
-        info = {**dict(about.get("info") or {}), NOTE: {"fields": self._noted().to_json()}}
+        info = {**dict(about.get("info") or {}), NOTE: {"fields": self._noted_schema().to_json()}}
         top = [f'"info": {json.dumps(info)}']
         if about.get("licenses"):
             top.append(f'"licenses": {json.dumps(about["licenses"])}')
@@ -193,7 +192,7 @@ class CocoWriter(DetectionWriter):
             out.write(b"}\n")
         return "folder"
 
-    def _noted(self) -> Schema:
+    def _noted_schema(self) -> Schema:
         return Schema({name: self._stored(field, name) for name, field in self.schema.items()})
 
     def _called(self) -> str:
@@ -218,8 +217,7 @@ def _parsed(attributes: Mapping[str, Any]) -> dict[str, Any]:
     return parsed
 
 
-def _with(about: dict[str, Any], extra: dict[str, Any] | None) -> dict[str, Any]:
-    """Known keys, and those of others that are not among them."""
+def _merged_keys(about: dict[str, Any], extra: dict[str, Any] | None) -> dict[str, Any]:
     return about | {key: value for key, value in (extra or {}).items() if key not in about}
 
 
@@ -227,7 +225,3 @@ def _number(value: Any) -> int | float:
     """The shortest digits that give the same 32 bits; whole numbers without a point."""
     number = float(str(value))
     return int(number) if number.is_integer() and abs(number) < 1 << 31 else number
-
-
-def _numbers(values: Any) -> list[int | float]:
-    return [_number(value) for value in values]

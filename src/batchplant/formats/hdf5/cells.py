@@ -19,7 +19,7 @@ from ...storage import MappedSource, Source
 from ...storage.cache import ChunkCache
 from ...storage.spans import SourceRun, Spans
 from . import stored
-from .stored import Chunks, Run, Stored, kept
+from .stored import Chunks, Run, Stored, cached
 
 if TYPE_CHECKING:
     from .layout import Part
@@ -35,8 +35,8 @@ class Cells:
     ) -> None:
         self.source = source
         self.field = field
-        self.valid = None if valid is None else kept(valid)
-        self.shapes = None if shapes is None else kept(shapes)
+        self.valid = None if valid is None else cached(valid)
+        self.shapes = None if shapes is None else cached(shapes)
 
     def read(self, indices: I64) -> Column:
         raise NotImplementedError
@@ -182,19 +182,23 @@ class Varying(Ranges):
         self.part = part
         self.base = base
         self.cache = cache
-        self._rows = kept(stored)
+        self._rows = cached(stored)
 
     def _descriptors(self, indices: I64) -> npt.NDArray[Any]:
         return self._rows.rows(indices, self.part.offset, self.part.width).reshape(-1).view(stored.DESCRIPTOR)
 
     def needs(self, indices: I64) -> tuple[I64, I64]:
         """About: heaps are not looked into for it."""
-        return stored.around(self.source, self.base, self._descriptors(indices), self.part.dtype.itemsize)
+        return stored.heap_ranges(
+            self.source, self.base, self._descriptors(indices), self.part.dtype.itemsize
+        )
 
     def runs(self, indices: I64) -> tuple[I64, I64]:
         descriptors = self._descriptors(indices)
         try:
-            return stored.find(self.source, self.cache, self.base, descriptors, self.part.dtype.itemsize)
+            return stored.locate_cells(
+                self.source, self.cache, self.base, descriptors, self.part.dtype.itemsize
+            )
         except DamagedError as error:
             row, error.sample = error.sample, None
             raise error.at(sample=None if row is None else int(indices[row])) from None
@@ -215,7 +219,7 @@ class Packed(Ranges):
     def __init__(self, source: Source, field: Field, data: Stored, offsets: Stored, **beside: Any) -> None:
         super().__init__(source, field, **beside)
         self.data = data
-        self.offsets = kept(offsets)
+        self.offsets = cached(offsets)
 
     def runs(self, indices: I64) -> tuple[I64, I64]:
         begins = self.offsets.rows(indices, 0, 8).view("<i8")[:, 0]

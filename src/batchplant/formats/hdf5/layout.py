@@ -256,7 +256,6 @@ def _meaning(stated: str | None, dtype: np.dtype[Any]) -> str | None:
 
 
 def _names(dataset: Any, attribute: str) -> list[str] | None:
-    """The names in a pickled list; None where it is something else."""
     try:
         names = []
         for code, value, _ in pickletools.genops(bytes(dataset.attrs[attribute])):
@@ -337,7 +336,7 @@ class Table:
     def stored(self, source: Source, cache: ChunkCache) -> stored.Stored:
         width = self.item * math.prod(self.dims[1:])
         if self.data is not None:
-            return stored.Given(source, self.data.reshape(self.dims[0], width))
+            return stored.InMemory(source, self.data.reshape(self.dims[0], width))
         if self.start is not None:
             return stored.Run(source, self.dims[0], width, self.start)
         if self.chunk is None or not width:
@@ -345,7 +344,7 @@ class Table:
                 raise DamagedError(f"{self.dims[0]} samples are said to be there, and no bytes")
             limits.check("a row", width)
             row = np.frombuffer(self.fill * math.prod(self.dims[1:]), dtype=np.uint8)
-            return stored.Given(source, np.broadcast_to(row, (self.dims[0], width)))
+            return stored.InMemory(source, np.broadcast_to(row, (self.dims[0], width)))
         chunk_options = {
             "dims": self.dims, "shape": self.chunk, "item": self.item, "fill": self.fill,
             "filters": list(self.filters), "table": self.chunks,
@@ -430,7 +429,6 @@ def load_groups(path: str, source: Source, pattern: str) -> dict[str, File]:
 
 
 def _matching(file: Any, pattern: str) -> list[str]:
-    """The groups that match, part by part; links are not followed."""
     groups = {"": file}
     for part in pattern.strip("/").split("/"):
         groups = {
@@ -583,7 +581,6 @@ def _is_shifted(dataset: Any, info: Any, source: Source) -> bool:
 
 
 def _fill(dataset: Any, parts: list[Part], item: int) -> bytes:
-    """The bytes of an element that was never written."""
     if len(parts) > 1 or parts[0].kind != "number" or parts[0].shape:
         return bytes(item)
     return np.asarray(dataset.fillvalue).astype(parts[0].dtype).tobytes()

@@ -91,7 +91,6 @@ class Hdf5Reader(PackedReader):
         self._begin(file, source)
 
     def _begin(self, file: File, source: Source) -> None:
-        """Find the fields of a file that was looked through."""
         self._source = source
         self._opened: list[Stored] = []
         try:
@@ -132,7 +131,7 @@ class Hdf5Reader(PackedReader):
         lengths = set()
         for name, field in schema.items():
             try:
-                cells, length = self._noted(name, field, file, source)
+                cells, length = self._noted_cells(name, field, file, source)
             except BatchplantError as error:
                 raise error.at(field=name) from None
             self._cells[name] = cells
@@ -141,7 +140,7 @@ class Hdf5Reader(PackedReader):
             raise DamagedError(f"the fields differ in length: {sorted(lengths)}, {note.samples} were written")
         self.schema, self.length = schema, lengths.pop()
 
-    def _noted(self, name: str, field: Field, file: File, source: Source) -> tuple[Cells, int]:
+    def _noted_cells(self, name: str, field: Field, file: File, source: Source) -> tuple[Cells, int]:
         def table(key: str) -> Table:
             if key not in file.tables:
                 raise DamagedError(file.left_out.get(key, f"there is no dataset {key}"))
@@ -243,7 +242,7 @@ class Hdf5Reader(PackedReader):
                 kind = Strings if part.kind == "string" else Numbers
                 cells = kind(source, field, stored, part, table.item)
             if isinstance(field, Text | Bytes):
-                cells.field = self._probed(cells, part, field)
+                cells.field = self._probed_field(cells, part, field)
             self._cells[name], fields[name] = cells, cells.field
         if not fields:
             raise SchemaError(f"nothing in it can be read: {file.left_out}")
@@ -287,7 +286,7 @@ class Hdf5Reader(PackedReader):
                 del columns[name]
                 file.left_out[name] = f"it has {length} rows, and the others {counts[0][0]}"
 
-    def _probed(self, cells: Cells, part: Any, field: Field) -> Field:
+    def _probed_field(self, cells: Cells, part: Any, field: Field) -> Field:
         """Bytes that are images are an Image; a text that says it is ASCII, and is not, is Bytes."""
         try:
             sample = cells.read(np.arange(min(PROBED_SAMPLES, self.length)))
@@ -445,7 +444,7 @@ class Hdf5Groups(Concat):
             self._check_alike(readers)
             super().__init__(readers)
             self.path = path
-            self._named = group_field
+            self._group_field = group_field
             if group_field is not None:
                 if group_field in self.schema:
                     raise OptionError(
@@ -470,18 +469,18 @@ class Hdf5Groups(Concat):
                 raise SchemaError(f"{message}; choose what all groups have with fields=[…]", field=field)
 
     def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
-        stored = [name for name in fields if name != self._named]
+        stored = [name for name in fields if name != self._group_field]
         columns = super()._read(indices, stored) if stored else Columns()
-        if len(stored) < len(fields) and self._named is not None:
+        if len(stored) < len(fields) and self._group_field is not None:
             names = [name.rsplit("/", 1)[-1].encode() for name in self.groups]
-            columns[self._named] = Ragged.from_cells(names).take(self._split(indices)[0])
+            columns[self._group_field] = Ragged.from_cells(names).take(self._split(indices)[0])
         return Columns((name, columns[name]) for name in fields)
 
     def _spans(self, field: str, indices: I64) -> Spans | None:
-        return None if field == self._named else super()._spans(field, indices)
+        return None if field == self._group_field else super()._spans(field, indices)
 
     def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
-        stored = [name for name in fields if name != self._named]
+        stored = [name for name in fields if name != self._group_field]
         return super()._ranges(stored, indices) if stored else None
 
     def blocks(self) -> I64:

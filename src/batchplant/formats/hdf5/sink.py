@@ -23,11 +23,11 @@ class Sink(io.RawIOBase):
     def __init__(self, path: Path) -> None:
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
         self._path = path
-        self._at = 0
+        self._position = 0
         self._size = 0
         self._error: BaseException | None = None
         # What came after the error: where, and what.
-        self._lost: list[tuple[int, bytes]] = []
+        self._unwritten: list[tuple[int, bytes]] = []
 
     def check(self) -> None:
         if self._error is not None:
@@ -43,17 +43,17 @@ class Sink(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
-        self._at = start + offset
-        return self._at
+        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
+        self._position = start + offset
+        return self._position
 
     def tell(self) -> int:
-        return self._at
+        return self._position
 
     def write(self, data: Any) -> int:
-        view, offset = memoryview(data).cast("B"), self._at
-        self._at += len(view)
-        self._size = max(self._size, self._at)
+        view, offset = memoryview(data).cast("B"), self._position
+        self._position += len(view)
+        self._size = max(self._size, self._position)
         if self._error is None:
             try:
                 self._store(view, offset)
@@ -64,18 +64,18 @@ class Sink(io.RawIOBase):
                     error.filename = str(self._path)
                 self._error = error
         if len(view) <= METADATA:
-            self._lost.append((self._at - len(view), bytes(view)))
+            self._unwritten.append((self._position - len(view), bytes(view)))
         return len(view)
 
     def readinto(self, buffer: Any) -> int:
-        view, start = memoryview(buffer).cast("B"), self._at
-        self._at += len(view)
+        view, start = memoryview(buffer).cast("B"), self._position
+        self._position += len(view)
         try:
             view[:] = self._fetch(len(view), start)
         except BaseException as error:
             self._error = self._error or error
             view[:] = bytes(len(view))
-        for offset, data in self._lost:
+        for offset, data in self._unwritten:
             first, last = max(offset, start), min(offset + len(data), start + len(view))
             if first < last:
                 view[first - start : last - start] = data[first - offset : last - offset]
@@ -90,7 +90,7 @@ class Sink(io.RawIOBase):
         return os.pread(self._fd, size, start).ljust(size, b"\0")
 
     def truncate(self, size: int | None = None) -> int:
-        self._size = self._at if size is None else size
+        self._size = self._position if size is None else size
         try:
             if self._error is None:
                 self._cut(self._size)
@@ -118,8 +118,8 @@ class Overlay(Sink):
 
     def __init__(self, path: Path, tail: Path) -> None:
         super().__init__(tail)
-        self._old = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        self.before = self._size = os.fstat(self._old).st_size
+        self._old_fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self.before = self._size = os.fstat(self._old_fd).st_size
         self._pages: dict[int, bytearray] = {}
 
     def _store(self, view: memoryview, offset: int) -> None:
@@ -135,7 +135,7 @@ class Overlay(Sink):
         page = self._pages.get(number)
         if page is None:
             size = min(PAGE, self.before - number * PAGE)
-            page = bytearray(os.pread(self._old, size, number * PAGE).ljust(size, b"\0"))
+            page = bytearray(os.pread(self._old_fd, size, number * PAGE).ljust(size, b"\0"))
             if keep:
                 self._pages[number] = page
         return page
@@ -144,7 +144,7 @@ class Overlay(Sink):
         parts = []
         old = max(0, min(size, self.before - start))
         if old:
-            data = bytearray(os.pread(self._old, old, start).ljust(old, b"\0"))
+            data = bytearray(os.pread(self._old_fd, old, start).ljust(old, b"\0"))
             for number in range(start // PAGE, -(-(start + old) // PAGE)):
                 page = self._pages.get(number)
                 if page is not None:
@@ -170,5 +170,5 @@ class Overlay(Sink):
 
     def close(self) -> None:
         if not self.closed:
-            os.close(self._old)
+            os.close(self._old_fd)
         super().close()

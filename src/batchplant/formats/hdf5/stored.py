@@ -44,7 +44,7 @@ OBJECT = struct.Struct("<H6xQ")
 MAX_OBJECTS = 65536
 
 
-def find(
+def locate_cells(
     source: Source, cache: ChunkCache, base: int, descriptors: npt.NDArray[Any], width: int
 ) -> tuple[I64, I64]:
     """Starts and sizes of cells in the file; an error has the row as ``sample``.
@@ -61,7 +61,7 @@ def find(
         raise DamagedError("it lies in a heap outside of the file", sample=int(rows[np.argmax(bad)]))
     heaps = descriptors["heap"].astype(np.int64) + base
     numbers = descriptors["number"].astype(np.int64)
-    rows = _alone(source, heaps, numbers, sizes, starts, rows)
+    rows = _locate_first_in_heap(source, heaps, numbers, sizes, starts, rows)
     rows = rows[np.argsort(heaps[rows], kind="stable")]
     first = 0
     for end in (np.flatnonzero(np.diff(heaps[rows], append=-1)) + 1).tolist():
@@ -70,7 +70,7 @@ def find(
         row = in_heap.item(0)
         heap = heaps.item(row)
         try:
-            places, room = cache.get(("heap", heap), functools.partial(_objects, source, heap), _size_of)
+            places, room = cache.get(("heap", heap), functools.partial(_objects, source, heap), _table_bytes)
         except DamagedError as error:
             raise DamagedError(error.message, offset=heap, sample=row) from None
         if len(in_heap) == 1:
@@ -88,7 +88,7 @@ def find(
     return starts, sizes
 
 
-def around(source: Source, base: int, descriptors: npt.NDArray[Any], width: int) -> tuple[I64, I64]:
+def heap_ranges(source: Source, base: int, descriptors: npt.NDArray[Any], width: int) -> tuple[I64, I64]:
     """Locate cells in a heap collection that holds small cells, or one large one; others stay unknown."""
     starts = np.minimum(descriptors["heap"], np.uint64(source.size)).astype(np.int64) + base
     sizes = descriptors["count"].astype(np.int64) * width
@@ -97,7 +97,9 @@ def around(source: Source, base: int, descriptors: npt.NDArray[Any], width: int)
     )
 
 
-def _alone(source: Source, heaps: I64, numbers: I64, sizes: I64, starts: I64, rows: I64) -> I64:
+def _locate_first_in_heap(
+    source: Source, heaps: I64, numbers: I64, sizes: I64, starts: I64, rows: I64
+) -> I64:
     """Fill in the cells that come first in their heap, as large ones do; return the other rows."""
     heads = source.gather(heaps[rows], np.full(len(rows), 2 * HEAD_BYTES)).data.reshape(-1, 2 * HEAD_BYTES)
     length = heads[:, 8:16].copy().view("<u8")[:, 0]
@@ -135,7 +137,7 @@ def _objects(source: Source, heap: int) -> tuple[I64, I64]:
     return places, room
 
 
-def _size_of(table: tuple[I64, I64]) -> int:
+def _table_bytes(table: tuple[I64, I64]) -> int:
     return 2 * table[0].nbytes + 256
 
 
@@ -196,7 +198,7 @@ class Run(Stored):
         return self.starts(indices), np.full(len(indices), self.width, dtype=np.int64)
 
 
-class Given(Stored):
+class InMemory(Stored):
     """In memory: all samples, or the one value that all samples have."""
 
     def __init__(self, source: Source, data: U8) -> None:
@@ -210,7 +212,7 @@ class Given(Stored):
         return np.empty(0, np.int64), np.empty(0, np.int64)
 
 
-class Kept(Stored):
+class CachedDataset(Stored):
     """A small dataset that is asked for with every sample, of a file on a server: read whole, once."""
 
     def __init__(self, inner: Stored) -> None:
@@ -224,10 +226,10 @@ class Kept(Stored):
         return np.ascontiguousarray(self._data[indices, offset : offset + width])
 
 
-def kept(stored: Stored) -> Stored:
+def cached(stored: Stored) -> Stored:
     """The dataset, in memory where that pays."""
     small = stored.length * stored.width <= MAX_KEPT_BYTES
-    return Kept(stored) if small and not isinstance(stored.source, MappedSource) else stored
+    return CachedDataset(stored) if small and not isinstance(stored.source, MappedSource) else stored
 
 
 class Chunks(Stored):
@@ -257,7 +259,7 @@ class Chunks(Stored):
         self.cache, self.key = cache, key
         self.grid = tuple(-(-size // part) for size, part in zip(dims[1:], shape[1:], strict=True))
         self._across = math.prod(self.grid)
-        self._whole = all(part == size for size, part in zip(dims[1:], shape[1:], strict=True))
+        self._spans_columns = all(part == size for size, part in zip(dims[1:], shape[1:], strict=True))
         self._check()
 
     def _check(self) -> None:
@@ -283,7 +285,7 @@ class Chunks(Stored):
         return self.chunk * self.width
 
     def starts(self, indices: I64) -> I64 | None:
-        if self.filters or not self._whole:
+        if self.filters or not self._spans_columns:
             return None
         block = indices // self.chunk
         position = np.searchsorted(self.numbers, block)
@@ -329,7 +331,7 @@ class Chunks(Stored):
     def _block(self, block: int, inside: I64) -> tuple[U8, I64]:
         """The samples of a block, or those that are asked for where it is too large; where they are in it."""
         if self.unpacked <= self.cache.max_bytes:
-            return self.cache.get((self.key, block), lambda: self.load(block), _bytes_of), inside
+            return self.cache.get((self.key, block), lambda: self.load(block), len), inside
         return self.load(block, inside), np.arange(len(inside))
 
     def find(self, index: tuple[int, ...]) -> int | None:
@@ -343,7 +345,7 @@ class Chunks(Stored):
     def load(self, block: int, inside: I64 | None = None) -> U8:
         """The samples of one chunk, or of a row of chunks side by side; or only those ``inside`` of it."""
         first, last = np.searchsorted(self.numbers, [block * self._across, (block + 1) * self._across])
-        if self._whole and last - first == 1 and inside is None:
+        if self._spans_columns and last - first == 1 and inside is None:
             return self.unpack(int(first))
         rows = min(self.chunk, self.length - block * self.chunk)
         kind = np.dtype(f"u{self.item}") if self.item in (1, 2, 4, 8) else np.dtype((np.void, self.item))
@@ -438,12 +440,7 @@ class Library(Chunks):
                 self._process = -1
 
 
-def _bytes_of(data: U8) -> int:
-    return int(data.nbytes)
-
-
 def _undo(step: tuple[int, tuple[int, ...]], data: U8, limit: int) -> U8:
-    """Parameters of a filter."""
     kind, values = step
     if kind == DEFLATE:
         try:

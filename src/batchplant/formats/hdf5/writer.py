@@ -11,7 +11,6 @@ import itertools
 import json
 import math
 import zlib
-from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -109,75 +108,6 @@ HINT = "make it with resizable=True (--to-option resizable=true), so that more c
 Rows = tuple[Any, tuple[int, ...]]
 
 
-class GrowingWriter(Writer):
-    """The half of the writer that appends."""
-
-    appends: ClassVar[bool] = True
-    _library: Any
-    _sink: Sink
-
-    @abstractmethod
-    def _array(self, spool: str, dtype: np.dtype[Any], shape: tuple[int, ...] = ()) -> npt.NDArray[Any]:
-        """A spool, mapped."""
-
-    @abstractmethod
-    def _add_varying(self, file: Any, where: str, name: str, field: Field) -> None:
-        """The cells of varying length of a field, behind those that are there."""
-
-    @abstractmethod
-    def _write_note(self, file: Any, chunks: str) -> None: ...
-
-    def _begin_append(self, base: Reader, state: dict[str, Any]) -> None:
-        super()._begin_append(base, state)
-        with self._opened(self.path, "r", locking=False) as file:
-            # Files of others have no such datasets, and nothing in them is missing.
-            self._noted = RESERVED in file.attrs
-            reason = obstacle(file, {dataset: rows for dataset, _, rows in self._datasets()})
-        if reason is not None:
-            raise self.cannot_append(reason)
-
-    @contextlib.contextmanager
-    def _opened(self, file_or_path: Any, mode: str, **options: Any) -> Iterator[Any]:
-        try:
-            with self._library.File(file_or_path, mode, **options) as file:
-                yield file
-        except OSError as error:
-            raise self.cannot_append(f"the library does not open it: {error}") from None
-
-    def _datasets(self) -> Iterator[tuple[str, str, Rows]]:
-        """Every dataset that grows, the spool of its rows, and what they are."""
-        for name, field in self.schema.items():
-            where, dense = name.replace(".", "/"), dense_of(field)
-            if dense is not None:
-                dtype = np.dtype(np.int64) if dense[0].kind in "mM" else dense[0]
-                yield where, f"{name}/data", (dtype, dense[1])
-            else:
-                yield where, "", (varying_kind(self._library, field)[0], ())
-            if field.optional and self._noted:
-                yield f"{RESERVED}/valid/{where}", f"{name}/valid", (np.dtype("?"), ())
-            if isinstance(field, Image) and self._noted:
-                yield f"{RESERVED}/shape/{where}", f"{name}/shape", (np.dtype(np.int32), (3,))
-
-    def _finish_append(self, tail: str) -> str:
-        self._sink = sink = Overlay(Path(self.path), self.partial.folder / tail)
-        with contextlib.closing(sink):
-            with self._opened(sink, "r+", libver="v110") as file:
-                for dataset, spool, (dtype, shape) in self._datasets():
-                    if spool:
-                        write_rows(file[dataset], self._array(spool, dtype, shape), sink.check)
-                for name, field in self.schema.items():
-                    if dense_of(field) is None:
-                        self._add_varying(file, name.replace(".", "/"), name, field)
-                if self._noted:
-                    self._write_note(file, str(json.loads(bytes(file.attrs[RESERVED])).get("chunks", "")))
-            sink.check()
-            self._patches = patches(sink, self.partial.folder / tail, self.partial.name)
-        return tail
-
-    def _changes(self, name: str) -> tuple[list[Patch], list[tuple[str, str]]]:
-        return self._patches, []
-
-
 def varying_kind(library: Any, field: Field) -> tuple[Any, np.dtype[Any]]:
     """The type of cells of varying length, and that of what they are made of."""
     dtype: np.dtype[Any] = np.dtype(np.uint8)
@@ -240,12 +170,14 @@ CELLS = 4096
 PLUGINS = {"zstd": "Zstd", "blosc": "Blosc", "blosc2": "Blosc2", "lz4": "LZ4", "bitshuffle": "Bitshuffle"}
 
 
-class Hdf5Writer(GrowingWriter):
+class Hdf5Writer(Writer):
     """Writes HDF5 files. ``compression``: gzip, lzf, or with hdf5plugin zstd, blosc, blosc2, lz4, bitshuffle;
     ``level``: of gzip; ``chunk``: samples in a chunk (default: about 1 MiB of them); ``chunks``: its shape,
     samples first, for all fields with as many axes or by field; ``layout``: vlen, or packed, which is written
     faster and holds NUL in text; ``resizable``: more can be appended later (default: where an append makes
     the file); ``attributes``: ``{"": {…}, field: {…}}``."""
+
+    appends: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -459,7 +391,6 @@ class Hdf5Writer(GrowingWriter):
     def _deflated(
         self, array: npt.NDArray[Any], chunk: tuple[int, ...]
     ) -> Iterator[tuple[tuple[int, ...], bytes]]:
-        """Yield starts of chunks and the chunks, compressed on all cores, in order."""
 
         def work(start: tuple[int, ...]) -> bytes:
             part = array[
@@ -510,6 +441,58 @@ class Hdf5Writer(GrowingWriter):
             self._sink.check()
             first = last
 
+    # -- appending -------------------------------------------------------------------------------------
+
+    def _begin_append(self, base: Reader, state: dict[str, Any]) -> None:
+        super()._begin_append(base, state)
+        with self._opened(self.path, "r", locking=False) as file:
+            # Files of others have no such datasets, and nothing in them is missing.
+            self._noted = RESERVED in file.attrs
+            reason = obstacle(file, {dataset: rows for dataset, _, rows in self._datasets()})
+        if reason is not None:
+            raise self.cannot_append(reason)
+
+    @contextlib.contextmanager
+    def _opened(self, file_or_path: Any, mode: str, **options: Any) -> Iterator[Any]:
+        try:
+            with self._library.File(file_or_path, mode, **options) as file:
+                yield file
+        except OSError as error:
+            raise self.cannot_append(f"the library does not open it: {error}") from None
+
+    def _datasets(self) -> Iterator[tuple[str, str, Rows]]:
+        """Every dataset that grows, the spool of its rows, and what they are."""
+        for name, field in self.schema.items():
+            where, dense = name.replace(".", "/"), dense_of(field)
+            if dense is not None:
+                dtype = np.dtype(np.int64) if dense[0].kind in "mM" else dense[0]
+                yield where, f"{name}/data", (dtype, dense[1])
+            else:
+                yield where, "", (varying_kind(self._library, field)[0], ())
+            if field.optional and self._noted:
+                yield f"{RESERVED}/valid/{where}", f"{name}/valid", (np.dtype("?"), ())
+            if isinstance(field, Image) and self._noted:
+                yield f"{RESERVED}/shape/{where}", f"{name}/shape", (np.dtype(np.int32), (3,))
+
+    def _finish_append(self, tail: str) -> str:
+        self._sink = sink = Overlay(Path(self.path), self.partial.folder / tail)
+        with contextlib.closing(sink):
+            with self._opened(sink, "r+", libver="v110") as file:
+                for dataset, spool, (dtype, shape) in self._datasets():
+                    if spool:
+                        write_rows(file[dataset], self._array(spool, dtype, shape), sink.check)
+                for name, field in self.schema.items():
+                    if dense_of(field) is None:
+                        self._add_varying(file, name.replace(".", "/"), name, field)
+                if self._noted:
+                    self._write_note(file, str(json.loads(bytes(file.attrs[RESERVED])).get("chunks", "")))
+            sink.check()
+            self._patches = patches(sink, self.partial.folder / tail, self.partial.name)
+        return tail
+
+    def _changes(self, name: str) -> tuple[list[Patch], list[tuple[str, str]]]:
+        return self._patches, []
+
 
 def _library() -> Any:
     try:
@@ -520,7 +503,6 @@ def _library() -> Any:
 
 
 def _filter(compression: str | None, level: int) -> dict[str, Any]:
-    """Arguments of h5py's create_dataset."""
     if compression == "gzip":
         return {"compression": "gzip", "compression_opts": level, "shuffle": True}
     if compression == "lzf":

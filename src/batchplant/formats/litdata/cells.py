@@ -346,7 +346,6 @@ def _check_numbers(encoding: Encoding, sizes: I64) -> None:
 
 
 def _narrowed(encoding: Encoding, field: Field, cells: Ragged) -> Ragged:
-    """The numbers of a field that has a smaller dtype than LitData."""
     dense = dense_of(field)
     assert dense is not None
     _check_numbers(encoding, cells.sizes)

@@ -73,7 +73,7 @@ def packed_chunk(level: str, compress: Callable[[U8], bytes], head: list[U8], re
 def unpack(source: Source, level: str, samples: int, limit: int) -> UnpackedSource:
     """The chunk that is packed in a file, with its usual table; ``most``: of a whole one, its bytes."""
     if level == "chunk":
-        return collect(source.path, _up_to(unzstd(source), limit, source.path), source.size)
+        return collect(source.path, _bounded(unzstd(source), limit, source.path), source.size)
     head = source.view(0, min(8, source.size)).tobytes()
     if level == "batch":
         if head != MAGIC:
@@ -82,7 +82,7 @@ def unpack(source: Source, level: str, samples: int, limit: int) -> UnpackedSour
     return collect(source.path, _samples(source, samples), source.size)
 
 
-def _up_to(pieces: Iterator[U8], limit: int, path: str, offset: int | None = None) -> Iterator[U8]:
+def _bounded(pieces: Iterator[U8], limit: int, path: str, offset: int | None = None) -> Iterator[U8]:
     remaining = limit
     for piece in pieces:
         remaining -= len(piece)
@@ -91,7 +91,7 @@ def _up_to(pieces: Iterator[U8], limit: int, path: str, offset: int | None = Non
         yield piece
 
 
-def _usual_head(sizes: I64) -> U8:
+def _plain_head(sizes: I64) -> U8:
     table = 4 * (len(sizes) + 2) + starts_of(sizes)
     if table[-1] >> 32:
         raise DamagedError("it unpacks to more than 4 GiB")
@@ -113,18 +113,17 @@ def _batches(source: Source, samples: int) -> Iterator[U8]:
         raise DamagedError("its batches are not one behind the other", offset=HEAD_BYTES)
     if (frames["size"] != bounds[ends] - bounds[frames["first"]]).any():
         raise DamagedError("its batches have other sizes than their samples", offset=HEAD_BYTES)
-    yield _usual_head(sizes)
+    yield _plain_head(sizes)
     for _, _, frame, packed, size in frames.tolist():
         yield from _frame(source, frame, packed, size)
 
 
 def _frame(source: Source, start: int, packed: int, size: int | None) -> Iterator[U8]:
-    """Decompress a range of a file."""
     part = UnpackedSource(source.path, source.view(start, packed))
     pieces = limited(unzstd(part), source.path, source.size) if size is None else unzstd(part)
     unpacked = 0
     try:
-        for piece in pieces if size is None else _up_to(pieces, size, source.path, start):
+        for piece in pieces if size is None else _bounded(pieces, size, source.path, start):
             unpacked += len(piece)
             yield piece
     except BatchplantError as error:
@@ -153,7 +152,7 @@ def _samples(source: Source, samples: int) -> Iterator[U8]:
 
     # All of them, before it is known where each begins.
     parts.extend(limited(unpacked(), source.path, source.size))
-    yield _usual_head(sizes)
+    yield _plain_head(sizes)
     yield from parts
 
 
@@ -261,10 +260,10 @@ class Index:
 
 
 def read(folder: str) -> Index:
-    return read_index(folder, "LitData", _parsed)
+    return read_index(folder, "LitData", _parse_index)
 
 
-def _parsed(document: dict[str, Any]) -> Index:
+def _parse_index(document: dict[str, Any]) -> Index:
     config = document["config"]
     loader = config.get("item_loader") or TREES
     if config.get("encryption") is not None:

@@ -186,7 +186,6 @@ def _named(data: U8, meta: Meta, db: str, path: str) -> Tree:
 def _without(
     arrays: dict[str, npt.NDArray[Any]], named: npt.NDArray[Any], data: U8, path: str
 ) -> dict[str, npt.NDArray[Any]]:
-    """The entries that are no databases."""
     if not len(named):
         return arrays
     if len(named) == len(arrays["starts"]):

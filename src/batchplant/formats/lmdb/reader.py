@@ -81,7 +81,6 @@ class LmdbReader(RecordReader):
         return FileGroup(self.path, [file], state=state, options=self._init_args[1])
 
     def _note(self) -> Note | None:
-        """Metadata that our writer stored after the samples."""
         if not self.length:
             return None
         last = self._key_cells(np.array([self.length - 1]))[0]

@@ -269,8 +269,7 @@ class PickleCodec(Codec):
         try:
             return encode_samples(schema, samples)
         except BatchplantError as error:
-            location = {"sample": error.sample, "field": error.field}
-            raise DecodeError(error.message, **location) from None  # type: ignore[arg-type]
+            raise DecodeError(error.message, sample=error.sample, field=error.field) from None
 
 
 def _guess(data: U8, starts: I64, sizes: I64) -> Codec:

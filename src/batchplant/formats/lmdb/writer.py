@@ -120,7 +120,6 @@ class LmdbWriter(RecordWriter):
         self._close()
 
     def _cut(self) -> None:
-        """Forget what came after the checkpoint."""
         with self._disk(), self._env.begin(write=True) as transaction, transaction.cursor() as cursor:
             while cursor.set_range(_key(self.written)):
                 cursor.delete()

@@ -298,7 +298,6 @@ def packed(encoding: Encoding, field: Field, column: Column) -> Ragged:
 
 
 def _checked_digits(encoding: Encoding, column: Ragged) -> Ragged:
-    """Text that Streaming takes for numbers."""
     number: Any = int if encoding.text == "str_int" else float
     for row, cell in enumerate(column):
         try:

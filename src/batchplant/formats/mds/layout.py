@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import bz2
 import dataclasses
-import functools
 import gzip
 import hashlib
-import itertools
 import json
 import re
 import zlib
@@ -73,7 +71,11 @@ def unpack(source: Source, compression: str, size: int) -> UnpackedSource:
 
 
 def _pieces(source: Source, compression: str, size: int) -> Iterator[U8]:
-    pieces = inflate(source) if compression == "gz" else map(_as_array, _unpacked(source, compression, size))
+    if compression == "gz":
+        pieces: Iterable[U8] = inflate(source)
+    else:
+        unpacked = _decompressed(source, compression, size)
+        pieces = (np.frombuffer(piece, dtype=np.uint8) for piece in unpacked)
     remaining = size
     for piece in pieces:
         remaining -= len(piece)
@@ -82,11 +84,7 @@ def _pieces(source: Source, compression: str, size: int) -> Iterator[U8]:
         yield piece
 
 
-def _as_array(data: bytes) -> U8:
-    return np.frombuffer(data, dtype=np.uint8)
-
-
-def _unpacked(source: Source, compression: str, size: int) -> Iterable[bytes]:
+def _decompressed(source: Source, compression: str, size: int) -> Iterable[bytes]:
     try:
         if compression == "bz2":
             with bz2.open(source.file()) as file:
@@ -200,10 +198,10 @@ class Index:
 
 
 def read(folder: str) -> Index:
-    return read_index(folder, "MDS", _parsed)
+    return read_index(folder, "MDS", _parse_index)
 
 
-def _parsed(document: dict[str, Any]) -> Index:
+def _parse_index(document: dict[str, Any]) -> Index:
     if document.get("version") != 2:
         raise DamagedError(f"it is of version {str(document.get('version'))[:20]!r}, and only 2 is known")
     entries = document["shards"]
@@ -216,7 +214,7 @@ def _parsed(document: dict[str, Any]) -> Index:
             columns, first_described = _columns(*described), described
         elif described != first_described:
             raise SchemaError(f"shard {number} has other columns than the first: {described[0]}")
-    shards = _usual(entries) or [_shard(entry) for entry in entries]
+    shards = [_shard(entry) for entry in entries]
     if document.get(NOTE) is None:
         return Index(shards, entries, columns or [], None)
     if columns is None:
@@ -240,39 +238,6 @@ def _columns(names: Any, named: Any, sizes: Any) -> list[tuple[str, Encoding]]:
             raise ValueError(f"cells of {text} have {encoding.size} bytes, not {size!r}")
         columns[name] = encoding
     return list(columns.items())
-
-
-def _usual(entries: list[dict[str, Any]]) -> list[Shard] | None:
-    """Parse entries of uncompressed shards with plain names; None if something is unusual.
-
-    The same as :func:`_shard` of each, which knows what to say of what is wrong; but a set may have 100,000.
-    """
-    kinds = {
-        (entry["format"], entry["version"], entry["zip_data"] is entry["compression"] is None)
-        for entry in entries
-    }
-    if kinds != {("mds", 2, True)}:
-        return None
-    samples, files = [entry["samples"] for entry in entries], [entry["raw_data"] for entry in entries]
-    names, sizes = [file["basename"] for file in files], [file["bytes"] for file in files]
-    hashes = [file["hashes"] for file in files]
-    if {*map(type, samples), *map(type, sizes)} != {int} or {*map(type, hashes)} != {dict} or any(hashes):
-        return None
-    fit = min(samples) >= 0 and max(samples) <= max(sizes) <= MOST
-    fit = fit and bool((4 * (np.array(samples) + 2) <= np.array(sizes)).all())
-    text = "\n".join(names) if {*map(type, names)} == {str} else "/"
-    plain = (
-        text.isascii()
-        and all(names)
-        and not any(part in text for part in ("/", "\0", "..", "::"))
-        and "." not in names
-    )
-    if not fit or not plain:
-        return None
-    # As File(…) and Shard(…) do it, without a step in Python for each.
-    raw_files = map(functools.partial(tuple.__new__, File), zip(names, sizes, hashes, strict=True))
-    nothing = itertools.repeat(None)
-    return list(map(functools.partial(tuple.__new__, Shard), zip(samples, raw_files, nothing, nothing)))  # noqa: B905
 
 
 def _shard(entry: dict[str, Any]) -> Shard:

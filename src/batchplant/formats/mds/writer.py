@@ -67,7 +67,6 @@ class MdsWriter(ShardsWriter):
         self._open_shards(state)
 
     def _continue(self, base: Any) -> None:
-        """Write on as what is there was written."""
         assert isinstance(base, MdsReader)
         self._columns = base.columns
         if base.missing is None and self._flags is not None:

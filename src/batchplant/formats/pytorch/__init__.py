@@ -54,7 +54,7 @@ class Checkpoint:
     def __init__(self, path: str) -> None:
         self.source = open_source(path)
         self.values: dict[str, Any] = {}
-        self.more = 0
+        self.hidden_values = 0
         self.code: list[str] = []
         self.members: ZipMembers | None = None
         self._path = path
@@ -138,7 +138,7 @@ class Checkpoint:
                 if len(self.values) < SHOWN_VALUES:
                     self.values[name] = value[:SHOWN_TEXT] if isinstance(value, str) else value
                 else:
-                    self.more += 1
+                    self.hidden_values += 1
 
     def _walk(self, content: Any) -> Iterator[tuple[str, Any]]:
         """Everything in it that is no container, by the names that lead there, joined with dots."""
@@ -191,7 +191,6 @@ class Checkpoint:
         return Entry(name, view.dtype, view.shape, functools.partial(self._load, view, first, size, plain))
 
     def _load(self, view: TensorView, first: int, size: int, plain: bool) -> U8:
-        """The values of a tensor one after another."""
         start, stored_bytes = self._place(view.storage)
         if start is None:
             assert self.members is not None
@@ -217,7 +216,6 @@ def _width(storage: Storage) -> int:
 
 
 def _parts(value: Any) -> list[tuple[str, Any]]:
-    """Return the members of a container, by name."""
     if isinstance(value, Record):
         value = value.state
     if isinstance(value, dict):
@@ -272,7 +270,9 @@ class PytorchReader(TensorReader):
             if first.code:
                 facts["code (never run)"] = first.code[:SHOWN_VALUES]
             if first.values:
-                facts["values"] = first.values | ({"…": f"and {first.more:,} more"} if first.more else {})
+                facts["values"] = first.values | (
+                    {"…": f"and {first.hidden_values:,} more"} if first.hidden_values else {}
+                )
         return facts
 
     def own_checks(self) -> tuple[str, ...]:
@@ -321,7 +321,6 @@ class PytorchWriter(TensorWriter):
 
 
 def _tensor(number: int, dtype: str, shape: tuple[int, ...], size: int) -> bytes:
-    """The call that rebuilds one tensor."""
     typed = dtype in TYPED
     kind = _global("torch", TYPED[dtype]) if typed else _global("torch.storage", "UntypedStorage")
     count = math.prod(shape) if typed else size

@@ -102,12 +102,10 @@ def _operator(data: memoryview, start: int, end: int) -> str:
 
 
 def _first(data: memoryview, start: int, end: int, number: int) -> str:
-    """The text in the first field of this number."""
     return next((text(data, part) for part in parts(data, start, end) if part[:2] == (number, BYTES)), "")
 
 
 def _pair(data: memoryview, start: int, end: int) -> tuple[str, tuple[int, int] | None]:
-    """An entry of a map: its key, and where its value lies."""
     key, value = "", None
     for part in parts(data, start, end):
         if part[:2] == (1, BYTES):
@@ -174,7 +172,7 @@ class SavedModelReader(TensorReader):
             else:
                 # A model without variables has no checkpoint; one without a graph is no model.
                 open_source(join(self._folder, GRAPH)).close()
-            numeric = [stored for stored in self._all() if stored.code in DTYPES]
+            numeric = [stored for stored in self._stored_tensors() if stored.code in DTYPES]
             self._numeric = numeric
             names = _names_of(numeric)
             entries = [self._entry(stored, name) for stored, name in zip(numeric, names, strict=True)]
@@ -190,7 +188,7 @@ class SavedModelReader(TensorReader):
         finally:
             index.close()
 
-    def _all(self) -> list[Stored]:
+    def _stored_tensors(self) -> list[Stored]:
         return [] if self._bundle is None else self._bundle.tensors
 
     def _shard(self, number: int) -> Source:
@@ -251,7 +249,6 @@ class SavedModelReader(TensorReader):
         return _pack(DTYPES[stored.code], data) if len(data) == self._stored_size(stored) else data
 
     def _join(self, stored: Stored) -> U8:
-        """A tensor that was saved in parts."""
         assert self._bundle is not None
         parts = list(self._bundle.parts_of(stored))
         dtype = DTYPES[stored.code]
@@ -268,7 +265,7 @@ class SavedModelReader(TensorReader):
 
     def facts(self) -> dict[str, Any]:
         facts = super().facts()
-        not_numeric = [stored for stored in self._all() if stored.code not in DTYPES]
+        not_numeric = [stored for stored in self._stored_tensors() if stored.code not in DTYPES]
         if not_numeric:
             facts["no numbers"] = {
                 stored.key: f"{OTHER_DTYPES.get(stored.code, f'type {stored.code}')} {list(stored.shape)}"
@@ -290,13 +287,12 @@ class SavedModelReader(TensorReader):
         return ("CRC of every tensor",) if self._bundle is not None else ()
 
     def _verify(self) -> Iterator[Problem]:
-        """The graph, and the checksum of every tensor."""
         try:
             self.facts()
         except BatchplantError as error:
             yield Problem.of(error)
         numbers = {id(kept_tensor): number for number, kept_tensor in enumerate(self._numeric)}
-        for tensor in self._all():
+        for tensor in self._stored_tensors():
             number = numbers.get(id(tensor))
             try:
                 assert self._bundle is not None

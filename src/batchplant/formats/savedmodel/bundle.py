@@ -215,7 +215,7 @@ class Bundle:
             stored = Stored(key.decode())
             view = memoryview(value)
             for part in protobuf.parts(view, 0, len(view)):
-                self._take(stored, view, part)
+                self._read_field(stored, view, part)
         except (DamagedError, UnicodeDecodeError) as error:
             # The offset is one inside of the entry.
             raise DamagedError(f"the entry of {key[:200]!r} is damaged: {error}") from None
@@ -223,7 +223,7 @@ class Bundle:
             raise DamagedError(f"{stored.key!r} lies in file {stored.shard} of {self.shards}")
         return stored
 
-    def _take(self, stored: Stored, view: memoryview, part: protobuf.Part) -> None:
+    def _read_field(self, stored: Stored, view: memoryview, part: protobuf.Part) -> None:
         match part.number, part.kind:
             case 1, protobuf.VARINT:
                 stored.code = part.value
@@ -276,7 +276,7 @@ class Bundle:
         view = memoryview(self._parts[key])
         stored = Stored(tensor.key)
         for part in protobuf.parts(view, 0, len(view)):
-            self._take(stored, view, part)
+            self._read_field(stored, view, part)
         if not 0 <= stored.shard < self.shards:
             raise DamagedError(f"a part of {tensor.key!r} lies in file {stored.shard} of {self.shards}")
         return stored

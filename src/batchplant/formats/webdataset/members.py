@@ -40,13 +40,11 @@ def _varies(field: Field) -> bool:
 
 
 def _number(field: Field) -> tuple[np.dtype[Any], tuple[int, ...]]:
-    """The dtype and shape of every value."""
     shape = tuple(size or 0 for size in field.shape) if isinstance(field, Tensor) else ()
     return np.dtype(getattr(field, "dtype", "bool")), shape
 
 
 def _values(cells: Ragged, dtype: np.dtype[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
-    """The values of the cells that are there."""
     present = cells if cells.valid is None else cells.take(cells.valid)
     data = present.data[present.offsets[0] : present.offsets[-1]]
     return data.view(dtype).reshape(len(present), *shape)

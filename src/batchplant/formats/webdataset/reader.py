@@ -92,7 +92,9 @@ class WebDatasetReader(Reader):
         self.note = note = None if self._facts["note"] is None else Note.from_json(self._facts["note"])
         self._extensions = {} if note is None else note.extensions
         self._key = KEY if note is None or note.key is None else note.key
-        self.schema = schema if schema is not None else self._found_schema() if note is None else note.schema
+        self.schema = (
+            schema if schema is not None else self._inferred_schema() if note is None else note.schema
+        )
         if not self.schema:
             raise SchemaError("the schema has no field")
 
@@ -128,12 +130,12 @@ class WebDatasetReader(Reader):
             offset += BLOCK if empty else BLOCK + -(-member.size // BLOCK) * BLOCK
         return offset
 
-    def _found_schema(self) -> Schema:
+    def _inferred_schema(self) -> Schema:
         """The key, then the extensions in order of name, so that all shards have the same order."""
         fields = {KEY: field_from_json(self._facts["key"])}
         for name in sorted(self._numbers):
             field = field_from_json(self._facts["kinds"][name])
-            complete = len(self._own(name)[1]) == self.length
+            complete = len(self._members_of(name)[1]) == self.length
             fields[name] = field if complete else dataclasses.replace(field, optional=True)
         return Schema(fields)
 
@@ -150,8 +152,7 @@ class WebDatasetReader(Reader):
         reader.schema = schema
         return reader
 
-    def _own(self, extension: str) -> Table:
-        """The members of one extension."""
+    def _members_of(self, extension: str) -> Table:
         number = self._numbers.get(extension)
         if number is None:
             none = np.empty(0, dtype=np.int64)
@@ -165,7 +166,7 @@ class WebDatasetReader(Reader):
                 extension for extension in self._extensions.get(name, [name]) if extension in self._numbers
             ]
             table = (
-                self._own(present[0] if len(present) == 1 else "")
+                self._members_of(present[0] if len(present) == 1 else "")
                 if len(present) < 2
                 else self._merged(present)
             )
@@ -176,7 +177,7 @@ class WebDatasetReader(Reader):
 
     def _merged(self, extensions: list[str]) -> Table:
         """The members of a field whose cells have several extensions, in order of sample."""
-        parts = [self._own(extension) for extension in extensions]
+        parts = [self._members_of(extension) for extension in extensions]
         rows, starts, sizes = (np.concatenate(columns) for columns in zip(*parts, strict=True))
         order = np.argsort(rows, kind="stable")
         rows, starts, sizes = rows[order], starts[order], sizes[order]
@@ -231,7 +232,6 @@ class WebDatasetReader(Reader):
         )
 
     def _column(self, name: str, indices: I64, runs: tuple[I64, I64] | None, cells: Ragged | None) -> Column:
-        """The cells of a field, whose members lie in these runs, or have been read already."""
         if runs is None:
             return Ragged(self._arrays["keys"], self._arrays["key_offsets"]).take(indices)
         starts, sizes = runs

@@ -28,14 +28,14 @@ from .layout import IMAGES, KEY, Note, kind_of
 MAX_PASSED_BYTES = 128
 
 
-class Passed(Source):
+class PassedMembers(Source):
     """An archive, and the beginnings of members that are numbers or arrays."""
 
     def __init__(self, source: Source) -> None:
         super().__init__(source.path, source.size)
         self._source = source
-        self._found: list[tuple[I64, I64, U8]] = []
-        self._known: tuple[I64, I64, I64, U8] | None = None
+        self._parts: list[tuple[I64, I64, U8]] = []
+        self._sorted_parts: tuple[I64, I64, I64, U8] | None = None
 
     def add(self, piece: U8, offset: int) -> None:
         """Look at bytes that begin with a header, at this place of the archive."""
@@ -55,19 +55,19 @@ class Passed(Source):
         to = starts_of(sizes)
         data = np.empty(int(to[-1]), dtype=np.uint8)
         _native.copy_runs(piece, starts, sizes, data, to[:-1])
-        self._found.append((starts + offset, sizes, data))
+        self._parts.append((starts + offset, sizes, data))
 
     def _view(self, start: int, size: int) -> U8:
         return self._source.view(start, size)
 
     def _gather(self, starts: I64, sizes: I64, out: U8, out_starts: I64) -> None:
-        if self._known is None:
+        if self._sorted_parts is None:
             none = np.empty(0, dtype=np.int64)
-            parts = list(zip(*self._found, strict=True)) or [(none,), (none,), (np.empty(0, np.uint8),)]
+            parts = list(zip(*self._parts, strict=True)) or [(none,), (none,), (np.empty(0, np.uint8),)]
             begins, lengths, data = (np.concatenate(part) for part in parts)
             order = np.argsort(begins, kind="stable")
-            self._known = begins[order], lengths[order], starts_of(lengths)[:-1][order], data
-        begins, lengths, positions, data = self._known
+            self._sorted_parts = begins[order], lengths[order], starts_of(lengths)[:-1][order], data
+        begins, lengths, positions, data = self._sorted_parts
         row = np.minimum(np.searchsorted(begins, starts), max(len(begins) - 1, 0))
         cached = np.zeros(len(starts), dtype=np.bool_)
         if len(begins):
@@ -102,7 +102,7 @@ def scan(
     failure = None
     remote = isinstance(source, RemoteSource)
     piece = FIRST if remote else piece_bytes
-    passed = Passed(source) if remote else None
+    passed = PassedMembers(source) if remote else None
     while scanner.next < source.size and failure is None:
         position = scanner.next
         end = min(position + piece, source.size)
@@ -231,7 +231,6 @@ def _infer_tensor(source: Source, starts: I64, sizes: I64) -> Field:
 
 
 def _heads(gather: Callable[[I64, I64], Ragged], starts: I64, sizes: I64) -> list[bytes]:
-    """The NPY headers of these members."""
     prefixes = gather(starts, np.minimum(sizes, 10))
     lengths = np.full(len(starts), npy.MAX_HEADER_BYTES + 12, dtype=np.int64)
     complete = prefixes.sizes == 10

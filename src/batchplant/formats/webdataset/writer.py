@@ -184,7 +184,6 @@ class WebDatasetWriter(Writer):
         return first + codes
 
     def _names(self, keys: Ragged, rows: I64, endings: I64) -> Ragged:
-        """The members' names: key, dot, extension."""
         ends = Ragged.from_cells([b"." + ending.encode() for ending in self._endings])
         key_sizes, end_sizes = keys.sizes[rows], ends.sizes[endings]
         offsets = starts_of(key_sizes + end_sizes)

@@ -127,10 +127,10 @@ class ZarrStyle(Style):
         else:
             inner = {name: {"zarr_format": 3, "node_type": "group", "attributes": {}} for name in groups}
             inner |= {part.path: self._array_v3(part) for part in parts}
-            together = {"kind": "inline", "must_understand": False, "metadata": inner}
+            consolidated = {"kind": "inline", "must_understand": False, "metadata": inner}
             top = {
                 "zarr_format": 3, "node_type": "group", "attributes": attributes,
-                "consolidated_metadata": together,
+                "consolidated_metadata": consolidated,
             }  # fmt: skip
             documents = {V3: top, **{f"{name}/{V3}": content for name, content in inner.items()}}
         return {name: _json(document) for name, document in documents.items()}
@@ -216,7 +216,7 @@ class ZarrReader(GridReader):
 
     def _find(self, store: Store) -> tuple[Grids, dict[str, Any]]:
         arrays = find(store)
-        self._version, self._together = arrays.version, arrays.together
+        self._version, self._consolidated = arrays.version, arrays.consolidated
         return arrays.grids, arrays.attributes
 
     def _attributes_of(self, path: str) -> dict[str, Any]:
@@ -226,12 +226,12 @@ class ZarrReader(GridReader):
 
     def _document(self, path: str, kind: str) -> dict[str, Any]:
         name = f"{path}/{kind}" if path else kind
-        consolidated = self._together.get(name)
+        consolidated = self._consolidated.get(name)
         return consolidated if consolidated is not None else self.store.read_json(name) or {}
 
     def _differing(self) -> Iterator[Problem]:
-        for name, document in self._together.items():
-            if _bare(self.store.read_json(name)) != _bare(document):
+        for name, document in self._consolidated.items():
+            if _comparable(self.store.read_json(name)) != _comparable(document):
                 message = "the metadata repeated at the top differs from it; consolidate it again"
                 yield Problem(message, self.store.full(name))
 
@@ -239,7 +239,7 @@ class ZarrReader(GridReader):
         return {"version": f"Zarr {self._version}", **super().facts()}
 
 
-def _bare(document: dict[str, Any] | None) -> str:
+def _comparable(document: dict[str, Any] | None) -> str:
     """A document to compare: without what it repeats itself. No attributes are empty ones."""
     metadata = {name: value for name, value in (document or {}).items() if name != "consolidated_metadata"}
     return json.dumps(metadata, sort_keys=True)

@@ -49,11 +49,10 @@ class Chain(NamedTuple):
 
 
 def _step(kind: str, config: dict[str, Any], limit: int) -> Step:
-    """The codec of this name, backwards."""
     if kind in COMPRESSIONS:
         if kind == "lzma" and config.get("format", 1) not in (0, 1):
             raise SchemaError("lzma without its container cannot be read")
-        return functools.partial(_unpack, COMPRESSIONS[kind], limit)
+        return functools.partial(unpack, COMPRESSIONS[kind], max_bytes=limit)
     if kind in ("pickle", "msgpack2", "json2") or kind not in FILTERS:
         wrong = UnsafeError if kind == "pickle" else SchemaError
         raise wrong(f"the codec {kind!r} is not read" + (": a pickle can run any code" * (kind == "pickle")))
@@ -62,10 +61,6 @@ def _step(kind: str, config: dict[str, Any], limit: int) -> Step:
             raise DamagedError(f"the codec {kind!r} of {config[name]}")
     decode: Step = numcodecs().get_codec({"id": kind, **config}).decode
     return decode
-
-
-def _unpack(kind: str, limit: int, data: Any) -> Any:
-    return unpack(kind, data, limit)
 
 
 def _without_crc(data: Any) -> Any:
@@ -101,7 +96,7 @@ def _run(steps: Sequence[Step], data: Any) -> Any:
     return data
 
 
-def _most(dtype: np.dtype[Any], chunks: tuple[int, ...], changed: bool) -> int:
+def _max_unpacked_bytes(dtype: np.dtype[Any], chunks: tuple[int, ...], changed: bool) -> int:
     """The most bytes that a chunk unpacks to; filters may change the size. 0: not known."""
     if dtype.hasobject:
         return 0
@@ -120,7 +115,7 @@ def chain_v2(document: dict[str, Any], dtype: np.dtype[Any], chunks: tuple[int, 
     if bool(texts) != dtype.hasobject or (texts and filters[0] is not texts[0]):
         raise SchemaError("an array of objects without a codec for text or bytes is not read")
     plain_filters = filters[1:] if texts else filters
-    limit = _most(dtype, chunks, bool(plain_filters))
+    limit = _max_unpacked_bytes(dtype, chunks, bool(plain_filters))
     last_packed = [] if compressor is None else [compressor]
     packed = last_packed + plain_filters[::-1]
     steps = [_step(codec["id"], {k: v for k, v in codec.items() if k != "id"}, limit) for codec in packed]
@@ -139,7 +134,7 @@ def chain_v3(codecs: Sequence[Any], dtype: np.dtype[Any], chunks: tuple[int, ...
     offset = next((n for n, kind in enumerate(kinds) if kind == "bytes" or kind in STRINGS), None)
     if offset is None or (kinds[offset] == "bytes") == dtype.hasobject:
         raise SchemaError(f"the codecs {', '.join(kinds)} of {dtype} cannot be read")
-    limit = _most(dtype, chunks, any(kind.startswith("numcodecs.") for kind in kinds))
+    limit = _max_unpacked_bytes(dtype, chunks, any(kind.startswith("numcodecs.") for kind in kinds))
     limit += 4 * kinds.count("crc32c") if limit else 0
     steps: list[Step] = []
     for kind, config in named[:offset:-1]:

@@ -57,7 +57,7 @@ def written_v2(part: Part) -> tuple[dict[str, Any], Any]:
     """The attributes of an array that is written, and its fill value."""
     attributes = dict(part.attributes)
     if axes_of(part) is None:
-        return attributes, _usual(part.dtype)
+        return attributes, _default_fill(part.dtype)
     value = attributes.pop(MISSING, None)
     # None: no value means that there is none.
     good = isinstance(value, int | float) and part.dtype.kind in "iuf"
@@ -74,10 +74,10 @@ def written_v3(part: Part) -> tuple[dict[str, Any], dict[str, Any]]:
             attributes[MISSING] = base64.b64encode(struct.pack("<d", value)).decode()
     # A name that is empty is none.
     beside = {} if names is None else {"dimension_names": [name or None for name in names]}
-    return attributes, {"fill_value": _usual(part.dtype), **beside}
+    return attributes, {"fill_value": _default_fill(part.dtype), **beside}
 
 
-def _usual(dtype: np.dtype[Any]) -> Any:
+def _default_fill(dtype: np.dtype[Any]) -> Any:
     return {"b": False, "f": 0.0, "c": [0.0, 0.0]}.get(dtype.kind, 0)
 
 
@@ -99,16 +99,16 @@ BYTES = np.dtype("O", metadata={"bytes": True})
 Document = dict[str, Any]
 
 
-class Found(NamedTuple):
-    """Contents of a store. ``together``: documents that the root repeats (consolidated metadata), by name."""
+class StoreContents(NamedTuple):
+    """Contents of a store. ``consolidated``: documents that the root repeats, by name."""
 
     version: int
     grids: Grids
     attributes: dict[str, Any]
-    together: dict[str, Document]
+    consolidated: dict[str, Document]
 
 
-def find(store: Store) -> Found:
+def find(store: Store) -> StoreContents:
     """All arrays of a store."""
     top = store.read_json(V3)
     if top is not None:
@@ -119,13 +119,13 @@ def find(store: Store) -> Found:
     return _find_v2(store, array)
 
 
-def _find_v3(store: Store, top: Document) -> Found:
+def _find_v3(store: Store, top: Document) -> StoreContents:
     if top.get("zarr_format") != 3:
         raise DamagedError(f"zarr_format is {top.get('zarr_format')!r} in {V3}")
     attributes = _document(top.get("attributes") or {})
     if top.get("node_type") == "array":
-        return Found(3, {"": _grid_v3(store, "", top)}, attributes, {})
-    inside = _together(top.get("consolidated_metadata"))
+        return StoreContents(3, {"": _grid_v3(store, "", top)}, attributes, {})
+    inside = _consolidated(top.get("consolidated_metadata"))
     nodes = (
         dict(_walk(store, (V3,)))
         if inside is None
@@ -136,20 +136,20 @@ def _find_v3(store: Store, top: Document) -> Found:
         functools.partial(_grid_v3, store),
         {name: node[V3] for name, node in nodes.items() if node[V3].get("node_type") == "array"},
     )
-    together = {} if inside is None else {f"{name}/{V3}": document for name, document in inside.items()}
-    return Found(3, grids, attributes, together)
+    consolidated = {} if inside is None else {f"{name}/{V3}": document for name, document in inside.items()}
+    return StoreContents(3, grids, attributes, consolidated)
 
 
-def _find_v2(store: Store, array: Document | None) -> Found:
+def _find_v2(store: Store, array: Document | None) -> StoreContents:
     if array is not None:
-        return Found(2, {"": _grid_v2(store, "", array)}, store.read_json(ATTRIBUTES) or {}, {})
-    together = _together(store.read_json(TOGETHER))
-    if together is None:
+        return StoreContents(2, {"": _grid_v2(store, "", array)}, store.read_json(ATTRIBUTES) or {}, {})
+    consolidated = _consolidated(store.read_json(TOGETHER))
+    if consolidated is None:
         nodes = dict(_walk(store, (ARRAY, GROUP)))
         attributes = store.read_json(ATTRIBUTES) or {}
     else:
         nodes = {}
-        for key, document in together.items():
+        for key, document in consolidated.items():
             name, _, kind = key.rpartition("/")
             nodes.setdefault(name, {})[kind] = document
         attributes = nodes.pop("", {}).get(ATTRIBUTES) or {}
@@ -158,10 +158,10 @@ def _find_v2(store: Store, array: Document | None) -> Found:
         functools.partial(_grid_v2, store),
         {name: node[ARRAY] for name, node in nodes.items() if ARRAY in node},
     )
-    return Found(2, grids, attributes, together or {})
+    return StoreContents(2, grids, attributes, consolidated or {})
 
 
-def _together(value: Any) -> dict[str, Document] | None:
+def _consolidated(value: Any) -> dict[str, Document] | None:
     """The documents that the top repeats; None where it repeats none."""
     inside = _document(value or {}).get("metadata")
     return None if inside is None else {name: _document(node) for name, node in _document(inside).items()}
@@ -182,7 +182,6 @@ def _check_names(names: Any) -> None:
 def _walk(
     store: Store, kinds: Sequence[str], below: str = "", deep: int = 0
 ) -> Iterator[tuple[str, dict[str, Document]]]:
-    """Every group and array below, where the top does not list them."""
     for child in store.children(below)[:NODES_MOST] if deep < DEEPEST else ():
         name = f"{below}/{child}" if below else child
         documents = {
@@ -312,7 +311,6 @@ def _key_v3(prefix: str, encoding: Any) -> Callable[[Index], str]:
 
 
 def _fill(dtype: np.dtype[Any], value: Any) -> Any:
-    """The value of a chunk that is not there."""
     try:
         if dtype.hasobject:
             if isinstance(value, str) and dtype is BYTES:
