@@ -276,13 +276,6 @@ def test_packed_blocks(tmp_path):
     assert len(bp.open(checkpoint(tmp_path, *pairs, pack=pack))) == 300
 
 
-@given(st.lists(st.binary(min_size=1, max_size=8)), st.integers(1, 60))
-def test_snappy_as_pyarrow_packs_it(parts, times):
-    pyarrow = pytest.importorskip("pyarrow")
-    data = b"".join(parts) * times
-    assert unsnap(memoryview(pyarrow.compress(data, codec="snappy", asbytes=True)), 0) == data
-
-
 @given(st.binary(max_size=60))
 def test_any_bytes_as_snappy(data):
     with contextlib.suppress(bp.DamagedError):

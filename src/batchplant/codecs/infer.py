@@ -31,10 +31,15 @@ def infer_image(cells: Ragged) -> Image | None:
     encodings = {image.ENCODINGS[code] for code in headers[:, 0]}
     if not encodings or "" in encodings:
         return None
-    # Palettes and one-bit images are looked up; grayscale among colour decodes to RGB.
-    modes = {{"P": "RGB", "1": "L", "": "RGB"}.get(name, name) for name in image.modes(cells)}
-    mode = modes.pop() if len(modes) == 1 else "RGB" if modes and modes <= {"L", "RGB"} else None
+    mode = decoded_mode(mode or "RGB" for mode in image.modes(cells))
     return Image(encodings.pop() if len(encodings) == 1 else None, mode)
+
+
+def decoded_mode(modes: Iterable[str]) -> str | None:
+    """Return the mode that images of these modes decode to; None if they have none in common."""
+    # Palettes and one-bit images are looked up; grayscale among colour decodes to RGB.
+    decoded = {{"P": "RGB", "1": "L"}.get(mode, mode) for mode in modes} - {""}
+    return decoded.pop() if len(decoded) == 1 else "RGB" if decoded <= {"L", "RGB"} else None
 
 
 def infer_mask(field: Image, cells: Ragged) -> Image:

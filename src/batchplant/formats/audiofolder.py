@@ -34,7 +34,7 @@ class AudioFolderReader(FolderReader):
             try:
                 header = audio.header(data)
                 facts.append((header.rate, header.channels))
-            # Damaged, or of an encoding whose library is missing; whoever decodes the sample is told.
+            # Damaged, or of an encoding whose library is missing; decoding the sample raises the error.
             except BatchplantError:
                 continue
         rate, channels = shared(fact[0] for fact in facts), shared(fact[1] for fact in facts)

@@ -152,7 +152,7 @@ class BetonReader(Reader):
                 offset=0,
             )
         tables = self._source.size - self._allocations_at + end - self._table_at
-        # One look at a server instead of three; who only wants the schema need not wait for large ones.
+        # One request to a server instead of three; large tables are fetched when they are needed.
         if is_remote(path) and tables <= SMALL_TABLES_BYTES:
             self._ask_for_tables()
         self.schema = self._noted(end) or self.schema

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..codecs.infer import decoded_mode
 from ..codecs.media import image
 from ..schema import Image, Schema
 from .base.capabilities import Capabilities
@@ -45,11 +46,7 @@ class ImageFolderReader(FolderReader):
     def _look(self, files: Sequence[str]) -> Image:
         headers = [image.header(data[:HEAD_BYTES]) for data in self._some(files)]
         encoding = shared(header.encoding for header in headers) or None
-        modes = {header.mode for header in headers} - {""}
-        # Palettes and one-bit images are looked up; grayscale among colour decodes to RGB.
-        modes = {{"P": "RGB", "1": "L"}.get(mode, mode) for mode in modes}
-        shared_mode = modes.pop() if len(modes) == 1 else "RGB" if modes <= {"L", "RGB"} else None
-        return Image(encoding, shared_mode)
+        return Image(encoding, decoded_mode(header.mode for header in headers))
 
 
 class ImageFolderWriter(FolderWriter):

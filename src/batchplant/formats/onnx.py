@@ -484,7 +484,7 @@ class OnnxReader(TensorReader):
                 f"its external data {location[:200]!r} is a link that leads out of the folder of the model; "
                 "open it with links=True (--option links=true) only if you trust its source"
             )
-        # Opening a pipe would wait for somebody to write into it.
+        # Opening a pipe would wait for a writer.
         if not os.path.isfile(real):
             raise DamagedError(f"its external data {location[:200]!r} is missing")
         return file

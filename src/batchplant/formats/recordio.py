@@ -449,7 +449,7 @@ class RecordIOWriter(RecordWriter):
 
     @classmethod
     def image_target(cls, field: Image) -> ImageTarget:
-        # Whoever reads image records expects an encoded file.
+        # Readers of image records expect an encoded file.
         return ImageTarget()
 
     def remarks(self) -> list[str]:

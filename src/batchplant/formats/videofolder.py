@@ -34,7 +34,7 @@ class VideoFolderReader(FolderReader):
             encodings.append(video.encoding_of(data))
             try:
                 facts.append(header(data))
-            # Damaged, or the library is missing; whoever decodes the sample is told.
+            # Damaged, or the library is missing; decoding the sample raises the error.
             except BatchplantError:
                 continue
         return Video(

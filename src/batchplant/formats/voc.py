@@ -47,7 +47,7 @@ from .base.format import Format, Probe
 # -- annotation ---------------------------------------------------------------------------------------
 # The XML of one image: its size, and the objects in it.
 
-DEEPEST, LONGEST = 16, 1 << 20
+MAX_DEPTH, MAX_TEXT_CHARS = 16, 1 << 20
 # How JSON that is no text stands in XML: <score type="json">0.5</score>.
 TYPE, JSON = "type", "json"
 # Keys that are no names of elements.
@@ -96,8 +96,8 @@ class _Reading:
         name = tag.rpartition(" ")[2]
         if not self._stack and name != "annotation":
             raise DamagedError(f"an XML file of {name[:80]}, not of an annotation")
-        if len(self._stack) >= DEEPEST:
-            raise DamagedError(f"elements are nested more than {DEEPEST} deep")
+        if len(self._stack) >= MAX_DEPTH:
+            raise DamagedError(f"elements are nested more than {MAX_DEPTH} deep")
         self._stack.append(name)
         self._inside.append({f"@{key}": value for key, value in attributes.items()})
         self._text, self._letters = [], 0
@@ -106,7 +106,7 @@ class _Reading:
 
     def _take(self, letters: str) -> None:
         self._letters += len(letters)
-        if self._letters <= LONGEST:
+        if self._letters <= MAX_TEXT_CHARS:
             self._text.append(letters)
 
     def _end(self, _: str) -> None:
@@ -124,11 +124,11 @@ class _Reading:
         elif below[:2] == ["object", "bndbox"] and len(below) == 3:
             self._box[below[2]] = text
         elif below == ["object"]:
-            self.things.append(Thing(self._object, self._four(), _without(inside, KNOWN_OF_OBJECTS)))
+            self.things.append(Thing(self._object, self._parsed_box(), _without(inside, KNOWN_OF_OBJECTS)))
         elif not below:
             self.extra = _without(inside, frozenset())
 
-    def _four(self) -> tuple[float, float, float, float]:
+    def _parsed_box(self) -> tuple[float, float, float, float]:
         try:
             left, top, right, bottom = (float(self._box[side]) for side in SIDES)
         except (KeyError, ValueError):
@@ -205,7 +205,7 @@ def _lines(values: dict[str, Any], depth: int) -> Iterator[str]:
         for element in value if several else [value]:
             if isinstance(element, str) and element == element.strip() and _PLAIN.fullmatch(element):
                 yield f"{space}<{key}>{escape(element)}</{key}>"
-            elif isinstance(element, dict) and element and depth < DEEPEST - 2 and not _has_marks(element):
+            elif isinstance(element, dict) and element and depth < MAX_DEPTH - 2 and not _has_marks(element):
                 yield f"{space}<{key}>"
                 yield from _lines(element, depth + 1)
                 yield f"{space}</{key}>"

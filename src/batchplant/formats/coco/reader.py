@@ -146,7 +146,7 @@ class CocoReader(DetectionReader):
             if first is None or tree.is_file(join(folder, first)):
                 return open_files(absolute(folder))
         if any(tree.is_folder(folder) for folder in tried[:-2]):
-            # The first is missing, and others may be there: who reads them is told which.
+            # The first is missing, and others may be there: reading one that is missing raises the error.
             return open_files(absolute(next(folder for folder in tried if tree.is_folder(folder))))
         looked = ", ".join(
             dict.fromkeys(os.path.relpath(path, above) if "://" not in path else path for path in tried)

@@ -46,7 +46,7 @@ class Cells:
         return None
 
     def needs(self, indices: I64) -> tuple[I64, I64] | None:
-        """Starts and sizes of what reading the cells takes; None where nobody knows."""
+        """Starts and sizes of what reading the cells takes; None if they are unknown."""
         return self.runs(indices)
 
     def spans(self, indices: I64) -> Spans | None:

@@ -1,6 +1,6 @@
 """Contents of a file and their locations, from the library; reading then needs no library.
 
-Only here, in types.py and in the writer h5py is imported, so that nobody needs it before.
+Only this module and the writer import h5py: the package imports without it.
 """
 
 from __future__ import annotations
@@ -217,7 +217,6 @@ TIME = re.compile(r"(datetime64|timedelta64)(\[(s|ms|us|ns)\])?")
 
 
 def is_frame(dataset: Any) -> bool:
-    """True if it holds the rows of a data frame or a series."""
     return dataset.name.endswith("/table") and _text(dataset.parent, "pandas_type") in (
         "frame_table",
         "series_table",

@@ -507,7 +507,6 @@ def layout_of(path: str) -> Any:
 
 
 def is_pattern(group: str) -> bool:
-    """True if it stands for several groups."""
     return any(sign in group for sign in "*?[")
 
 

@@ -293,7 +293,7 @@ class Hdf5Writer(Writer):
         # Large runs begin at a page: a row then lies in as few pages as it can.
         aligned = {"alignment_threshold": 1 << 16, "alignment_interval": 4096}
         self._sink = sink = Sink(self.partial.folder / FILE)
-        # What is freed stays as it is, for those who read an older state.
+        # Freed space is not reused: readers of an older state still see it.
         free_space = {"fs_strategy": "none"} if self._resizable else {}
         with (
             contextlib.closing(sink),

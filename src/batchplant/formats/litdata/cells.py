@@ -41,7 +41,7 @@ from ..base.shards import Inner, numbers_at, pil, wrong
 # Values of LitData: which encoding a field has, and which field an encoding tells.
 #
 # ====================== ======================================== ======================================
-# encoding               bytes                                    kind, where nobody says another
+# encoding               bytes                                    kind, unless another is declared
 # ====================== ======================================== ======================================
 # int, float, bool       int64, float64, a byte of 0 or 1         Int, Float, Bool
 # str, text              UTF-8                                    Text

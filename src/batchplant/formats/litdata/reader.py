@@ -50,7 +50,6 @@ def field_of(encoding: Encoding, *, optional: bool) -> Field:
 
 
 def has_table(source: Source) -> bool:
-    """True if a chunk ends with one."""
     return source.size > TAIL and source.view(source.size - len(MAGIC), len(MAGIC)).tobytes() == MAGIC
 
 
@@ -219,7 +218,7 @@ class LitDataReader(ShardsReader):
             bare=index.bare,
         )
         self.length = int(self.shards.firsts[-1])
-        # Whoever shuffles takes a number for each sample, so many have to be there.
+        # An order takes 8 bytes a sample: a forged index must not claim more samples than its files hold.
         if 8 * self.length > limits.allowed():
             check_counts(path, index)
         self.missing = None if index.note is None else index.note.missing
@@ -235,7 +234,7 @@ class LitDataReader(ShardsReader):
         try:
             return has_table(open_source(join(self.path, self.index.chunks[0].name)))
         except NotFoundError:
-            # Whoever reads it will meet the same, and say so.
+            # Reading the chunk raises the same error.
             return False
 
     def _load(self, number: int, source: Source) -> Opened:

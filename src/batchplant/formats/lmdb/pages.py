@@ -103,7 +103,7 @@ def scan(
         meta = read_meta(data, source.path)
         failure: DamagedError | None = None
         try:
-            # Nobody else looks at the tree of free pages; but a file that is cut there is damaged.
+            # Nothing else reads the tree of free pages; but a file that is cut there is damaged.
             walk(data, meta, meta.free, source.path)
             tree = meta.main if db is None else _named(data, meta, db, source.path)
             arrays, named = walk(data, meta, tree, source.path)

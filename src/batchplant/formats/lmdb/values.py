@@ -175,7 +175,7 @@ class WholeCodec(Codec):
 
 
 class MsgpackCodec(Codec):
-    """Maps of somebody else; or values that are no maps, as JSON."""
+    """Maps of other writers; or values that are no maps, as JSON."""
 
     name = "msgpack"
 

@@ -22,7 +22,7 @@ from ..base.shards import Inner, numbers_at, pil, wrong
 # Columns of MDS: which encoding a field has, and which field an encoding tells.
 #
 # ===================== ========================================= ======================================
-# encoding              bytes                                     kind, where nobody says another
+# encoding              bytes                                     kind, unless another is declared
 # ===================== ========================================= ======================================
 # int, int8 … float64   the number (int is int64)                 Int, Float
 # ndarray:D:2,3         the values                                Tensor(D, (2, 3))
@@ -179,7 +179,7 @@ def _digits_field(cells: Ragged) -> Field:
     """Whole numbers of any size, as Python has them; what no integer of NumPy holds stays text."""
     try:
         values = [int(cell[:MAX_DIGITS].tobytes()) for cell in cells if cell is not None]
-    # Whoever reads it says what is wrong with it.
+    # Reading the cell raises the error.
     except ValueError:
         return Int()
     low, high = min(values, default=0), max(values, default=0)

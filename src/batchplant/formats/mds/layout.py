@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...codecs.protobuf import read_varint
 from ...errors import BatchplantError, DamagedError, MissingLibraryError, OptionError, SchemaError
 from ...schema import Field, Schema
 from ...schema.columns import U8, Ragged
@@ -95,7 +96,7 @@ def _decompressed(source: Source, compression: str, size: int) -> Iterable[bytes
         if compression == "snappy":
             # One block, which says its size by itself: it has to be that of the index.
             data = source.view(0, source.size).tobytes()
-            if _varint(data) == size:
+            if read_varint(memoryview(data), 0, len(data))[0] == size:
                 yield pyarrow.Codec("snappy").decompress(data, decompressed_size=size, asbytes=True)
             return
         stream = pyarrow.CompressedInputStream(
@@ -103,20 +104,11 @@ def _decompressed(source: Source, compression: str, size: int) -> Iterable[bytes
         )
         while piece := stream.read(READ_BYTES):
             yield piece
-    except BatchplantError:
-        raise
+    except BatchplantError as error:
+        raise error.at(path=source.path) from None
     except (OSError, EOFError, ValueError, zlib.error) as error:
         failed = source.failure() or DamagedError(f"not sound {compression}: {error}", path=source.path)
         raise failed from None
-
-
-def _varint(data: bytes) -> int:
-    varint = 0
-    for shift, byte in enumerate(data[:5]):
-        varint |= (byte & 127) << 7 * shift
-        if byte < 128:
-            return varint
-    return -1
 
 
 def hasher(name: str) -> Callable[[], Any] | None:
@@ -144,7 +136,7 @@ def check_hashes(names: Iterable[str]) -> list[str]:
 
 
 def digest(name: str, data: Any) -> str | None:
-    """The hash of these bytes, in small letters; None where nobody can make it here."""
+    """The hash of these bytes, in small letters; None if it is not available here."""
     factory = hasher(name)
     if factory is None:
         return None
@@ -304,7 +296,7 @@ def document(entries: Iterable[str], note: Any) -> Iterable[str]:
 
 
 def fields_of(index: Index, first: Mapping[str, Ragged]) -> dict[str, Field]:
-    """The fields where nobody wrote them down; ``first``: the first cells of columns that do not tell."""
+    """Infer the fields of an index without a schema; ``first``: first cells of ambiguous columns."""
     none = Ragged.from_cells([])
     return {name: cells.field_of(column, first.get(name, none)) for name, column in index.columns}
 

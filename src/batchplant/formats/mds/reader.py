@@ -96,7 +96,7 @@ class MdsReader(ShardsReader):
             remote=is_remote(path),
         )
         self.length = int(self.shards.firsts[-1])
-        # Whoever shuffles takes a number for each sample, so many have to be there.
+        # An order takes 8 bytes a sample: a forged index must not claim more samples than its files hold.
         if 8 * self.length > limits.allowed():
             check_sizes(path, every)
         note = self.index.note

@@ -8,13 +8,14 @@ and the part.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Iterator
 
 from ... import _native
 from ...codecs import protobuf
 from ...codecs.protobuf import read_varint
-from ...errors import DamagedError
+from ...errors import DamagedError, MissingLibraryError
 
 # -- table --------------------------------------------------------------------------------------------
 # Sorted tables, the file format of LevelDB in which TensorFlow keeps the index of a checkpoint.
@@ -112,46 +113,20 @@ def _entries(block: memoryview, start: int) -> Iterator[tuple[bytes, bytes]]:
         offset += unshared + size
 
 
-def unsnap(data: memoryview, offset: int) -> bytearray:
-    """Unpack Snappy; ``offset`` is where the bytes lie, for errors."""
-    wrong = DamagedError("a block of the table is no Snappy", offset=offset)
+def unsnap(data: memoryview, offset: int) -> bytes:
+    """Decompress Snappy; ``offset`` is where the bytes lie, for errors."""
     try:
-        size, position = read_varint(data, 0, len(data))
-    except DamagedError:
-        raise wrong from None
-    if size > MAX_SNAPPY_RATIO * len(data):
-        raise wrong
-    out = bytearray()
-    while position < len(data):
-        tag = data[position]
-        kind, position = tag & 3, position + 1
-        if kind == 0:
-            count, extra = tag >> 2, max(0, (tag >> 2) - 59)
-            if extra:
-                count = int.from_bytes(data[position : position + extra], "little")
-            position += extra
-            out += data[position : position + count + 1]
-            position += count + 1
-            if position > len(data):
-                raise wrong
-        else:
-            extra = (0, 1, 2, 4)[kind]
-            back = int.from_bytes(data[position : position + extra], "little")
-            count = (tag >> 2) + 1
-            if kind == 1:
-                back, count = back | tag >> 5 << 8, (tag >> 2 & 7) + 4
-            position += extra
-            if position > len(data) or not 0 < back <= len(out):
-                raise wrong
-            for _ in range(0, count, back):
-                piece = out[len(out) - back : len(out) - back + min(back, count)]
-                out += piece
-                count -= len(piece)
-        if len(out) > size:
-            raise wrong
-    if len(out) != size:
-        raise wrong
-    return out
+        import pyarrow
+    except ImportError:
+        raise MissingLibraryError(
+            'a checkpoint that is packed by Snappy needs pyarrow: pip install "batchplant[arrow]"'
+        ) from None
+    with contextlib.suppress(DamagedError, OSError, ValueError):
+        size, _ = read_varint(data, 0, len(data))
+        if size <= MAX_SNAPPY_RATIO * len(data):
+            unpacked: bytes = pyarrow.Codec("snappy").decompress(data, decompressed_size=size, asbytes=True)
+            return unpacked
+    raise DamagedError("a block of the table is no Snappy", offset=offset)
 
 
 # -- bundle -------------------------------------------------------------------------------------------

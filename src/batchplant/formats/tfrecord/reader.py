@@ -74,7 +74,7 @@ class TfRecordReader(RecordReader):
                 self._starts, self._sizes = read_dali_index(os.fspath(dali_index), self.source.size)
             self.length = len(self._starts)
             self.features: dict[str, Feature] | None = None
-            # Whether the fields were found by looking at the records, and nobody said what they are.
+            # True if the fields were inferred from the records, not declared.
             self._inferred = False
             self._choose(records, features, schema)
         except BatchplantError as error:
@@ -107,7 +107,7 @@ class TfRecordReader(RecordReader):
             noted = None if note is None else note.schema
         keys = {seen_feature.key for seen_feature in seen or ()}
         if noted == RAW and not keys <= set(RAW):
-            # Somebody wrote finished Examples as bytes.
+            # The bytes are serialized Examples.
             noted = None
         if records == "auto":
             if noted is not None:

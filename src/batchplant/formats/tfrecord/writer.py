@@ -66,7 +66,7 @@ class TfRecordWriter(RecordWriter):
 
     @classmethod
     def image_target(cls, field: Image) -> ImageTarget:
-        # Nobody else would know what raw pixels in an Example are.
+        # No other reader would know raw pixels in an Example.
         return ImageTarget()
 
     def remarks(self) -> list[str]:

@@ -158,7 +158,7 @@ class Note:
 
     @classmethod
     def from_comment(cls, comment: bytes) -> Note | None:
-        """The note in an archive's comment; None where it is somebody else's."""
+        """The note in an archive's comment; None if another writer made it."""
         if not comment.startswith(_MARK.encode()):
             return None
         try:

@@ -98,7 +98,7 @@ class WebDatasetReader(Reader):
         if not self.schema:
             raise SchemaError("the schema has no field")
 
-    # -- for those who append --------------------------------------------------------------------------
+    # -- for appending ---------------------------------------------------------------------------------
 
     @property
     def key_field(self) -> str | None:
@@ -302,7 +302,7 @@ def _makes_sense(loaded: index.Index, packed: bool) -> bool:
         return False
     if facts["note"] is not None:
         Note.from_json(facts["note"])
-    # Only what nobody wrote down had to be inferred.
+    # Only undeclared fields had to be inferred.
     elif not set(facts["extensions"]) <= set(facts["kinds"]):
         return False
     return (

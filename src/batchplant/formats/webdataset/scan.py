@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from ... import _native
 from ...codecs import npy
+from ...codecs.infer import decoded_mode
 from ...codecs.media import image
 from ...errors import BatchplantError, DamagedError
 from ...schema import Audio, Bytes, Field, Image, Int, Tensor, Text, Video
@@ -188,9 +189,7 @@ def _infer_image(source: Source, name: str, starts: I64, sizes: I64) -> Field:
     encodings = {header.encoding for header in headers}
     by_name = IMAGES[name.rpartition(".")[2]] or None
     encoding = (encodings.pop() or by_name) if len(encodings) == 1 else None
-    # Palettes and one-bit images are looked up; grayscale among colour decodes to RGB.
-    modes = {{"P": "RGB", "1": "L"}.get(header.mode, header.mode) for header in headers} - {""}
-    return Image(encoding, modes.pop() if len(modes) == 1 else "RGB" if modes <= {"L", "RGB"} else None)
+    return Image(encoding, decoded_mode(header.mode for header in headers))
 
 
 def _infer_int(source: Source, starts: I64, sizes: I64) -> Field:

@@ -76,7 +76,7 @@ def _texts(kind: str, count: int, data: Any) -> Ragged:
     # The library would take memory for as many as it says.
     if int.from_bytes(data[:4], "little") != count or len(data) < 4 * count:
         raise DamagedError(f"the chunk does not hold {count} texts")
-    # Bytes are text without its decoding; whoever decodes the cell finds what is no text.
+    # Bytes are text without its decoding; decoding a cell that is no text raises the error.
     return Ragged.from_cells(list(numcodecs().get_codec({"id": "vlen-bytes"}).decode(data)))
 
 
