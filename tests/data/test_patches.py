@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import batchplant as bp
-from batchplant.data.patches import reader as patches_reader
 from batchplant.formats.zarr import codecs as zarr_codecs
 
 SHAPE, CHUNKS = (23, 18, 15), (8, 6, 5)
@@ -296,11 +295,13 @@ def decoded(monkeypatch):
     return count
 
 
-def test_samples_are_ordered_by_block(scan, monkeypatch):
+def test_samples_are_ordered_by_block(scan):
     # Room for a layer of chunks and the one that a patch reaches into behind it.
-    monkeypatch.setattr(patches_reader, "BLOCK_BYTES", 18 * math.prod(CHUNKS) * 2)
-    monkeypatch.setattr(patches_reader, "WINDOW_BYTES", 3 * 18 * math.prod(CHUNKS) * 2)
-    data = bp.Patches(scan, "volume", size=(8, 6, 5), random=200)
+    class SmallBlocks(bp.Patches):
+        block_bytes = 18 * math.prod(CHUNKS) * 2
+        window_bytes = 3 * block_bytes
+
+    data = SmallBlocks(scan, "volume", size=(8, 6, 5), random=200)
     blocks = data.blocks()
     assert (np.diff(blocks) >= 0).all()
     assert data.window == 3
@@ -309,14 +310,16 @@ def test_samples_are_ordered_by_block(scan, monkeypatch):
     assert data.select(["volume"]).window == 3
 
 
-def test_quasi_random_shares_chunks(scan, monkeypatch, decoded):
+def test_quasi_random_shares_chunks(scan, decoded):
     size = math.prod(CHUNKS) * 2
-    monkeypatch.setattr(patches_reader, "BLOCK_BYTES", 12 * size)
-    monkeypatch.setattr(patches_reader, "WINDOW_BYTES", 12 * size)
+
+    class SmallBlocks(bp.Patches):
+        block_bytes = window_bytes = 12 * size
+
     counts = {}
     for order in ("quasi_random", "random"):
         reader = bp.open(scan, fields=["volume"], cache=12 * size)
-        data = bp.Patches(reader, "volume", size=(8, 6, 5), random=300)
+        data = SmallBlocks(reader, "volume", size=(8, 6, 5), random=300)
         loader = bp.Loader(data, 2, order=order, workers=1, prefetch_batches=1)
         decoded.clear()
         assert sum(len(batch["volume"]) for batch in loader) == 300

@@ -13,6 +13,7 @@ from batchplant import Int, Schema, Text
 from batchplant.cli import main
 from batchplant.data import filters
 from batchplant.data import keys as data_keys
+from batchplant.data.reader import Reader, ReaderTuning
 from batchplant.storage import index
 
 SCHEMA = Schema(id=Int(), name=Text())
@@ -28,7 +29,7 @@ def scans(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     monkeypatch.setattr(data_keys, "scan_keys", lambda *given: (found.append("keys"), keys(*given))[1])
     monkeypatch.setattr(filters, "scan", lambda *given: (found.append("filter"), scan(*given))[1])
     monkeypatch.setattr(index, "MIN_INDEXED_BYTES", 0)
-    monkeypatch.setattr("batchplant.data.reader.MIN_INDEXED_BYTES", 0)
+    monkeypatch.setattr(Reader, "tuning", ReaderTuning(min_indexed_bytes=0))
     monkeypatch.setattr(index, "LEAST", 0)
     monkeypatch.setenv("BATCHPLANT_INDEX_DIR", str(tmp_path / "cache"))
     return found

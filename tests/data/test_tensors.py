@@ -10,6 +10,7 @@ import pytest
 
 import batchplant as bp
 from batchplant.cli import main
+from batchplant.data.reader import Reader, ReaderTuning
 from batchplant.formats.base.tensors import (
     BITS,
     TENSORS,
@@ -173,7 +174,7 @@ def test_a_large_model_is_not_in_memory_at_once(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(TensorReader, "_data", spy)
     for module, name in (("jobs.conversion.task", "BATCH_BYTES"), ("jobs.verification.task", "STEP_BYTES")):
         monkeypatch.setattr(importlib.import_module(f"batchplant.{module}"), name, 2 << 20)
-    monkeypatch.setattr("batchplant.data.reader.VERIFY_BYTES", 2 << 20)
+    monkeypatch.setattr(Reader, "tuning", ReaderTuning(verify_bytes=2 << 20))
     bp.convert(tmp_path / "a.safetensors", tmp_path / "b.pt")
     assert bp.verify(tmp_path / "b.pt").ok
     with bp.open(tmp_path / "b.pt") as reader:

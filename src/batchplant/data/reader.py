@@ -41,13 +41,20 @@ if TYPE_CHECKING:
 MASK_PROBE_SAMPLES = 16
 # Samples whose ranges tell in which files a reader's cells lie.
 FILE_PROBE_SAMPLES = 1 << 14
-# Samples, and bytes where sizes are known, that ``verify`` and a filter read at once.
-VERIFY_ROWS, VERIFY_BYTES = 256, 64 << 20
-SCAN_ROWS, SCAN_BYTES = 1 << 14, 64 << 20
-# Cells to read again rather than keep an index of them in a file.
-MIN_INDEXED_BYTES = 8 << 20
 
 IndexBuilder = Callable[["Reader"], tuple[index.Arrays, index.Facts]]
+
+
+@dataclasses.dataclass(frozen=True)
+class ReaderTuning:
+    """Samples, and bytes where sizes are known, that ``verify`` and a filter read at once."""
+
+    verify_rows: int = 256
+    verify_bytes: int = 64 << 20
+    scan_rows: int = 1 << 14
+    scan_bytes: int = 64 << 20
+    # A filter that scans fewer bytes scans them again rather than store its result in an index.
+    min_indexed_bytes: int = 8 << 20
 
 
 def open_reader(source: Any, **options: Any) -> Reader:
@@ -70,8 +77,9 @@ class Reader:
     window: int | None = None
     # False for a manifest, whose spans lie in the files that it names.
     own_spans: ClassVar[bool] = True
-    # Whether ``with_schema`` can give arrays of float32 as float64.
+    # True if ``with_schema`` can return arrays of float32 as float64.
     widens_floats: ClassVar[bool] = False
+    tuning: ReaderTuning = ReaderTuning()
 
     # Arguments of the constructor, for pickling and refresh(): no format writes its own.
     _init_args: tuple[tuple[Any, ...], dict[str, Any]]
@@ -203,10 +211,7 @@ class Reader:
 
     def _scan_runs(self, fields: Sequence[str]) -> Iterator[tuple[int, int]]:
         """Yield runs of samples, all of them in order, each of which :meth:`_scan_run` reads well at once."""
-        sizes, end = self.sizes(), 0
-        while end < len(self):
-            start, end = end, end_within(sizes, end, min(SCAN_ROWS, len(self) - end), SCAN_BYTES)
-            yield start, end
+        return _runs_within(self, self.tuning.scan_rows, self.tuning.scan_bytes)
 
     def _scan_run(self, start: int, end: int, fields: Sequence[str]) -> Columns:
         """Read the cells of a run."""
@@ -343,7 +348,7 @@ class Reader:
                     error.sample = int(candidates[error.sample])
                 raise
 
-        if pruned is not None and pruned.looked_at <= MIN_INDEXED_BYTES:
+        if pruned is not None and pruned.looked_at <= self.tuning.min_indexed_bytes:
             return scan(self), pruned
 
         def build(reader: Reader) -> tuple[index.Arrays, index.Facts]:
@@ -419,9 +424,7 @@ class Reader:
             yield from self._verify()
         except DataError as error:
             yield Problem.of(error.at(path=self.path))
-        sizes, end = self.sizes(), 0
-        while end < len(self):
-            start, end = end, end_within(sizes, end, min(VERIFY_ROWS, len(self) - end), VERIFY_BYTES)
+        for start, end in _runs_within(self, self.tuning.verify_rows, self.tuning.verify_bytes):
             problems: list[Problem] = []
             self.read_undamaged(np.arange(start, end), problems, sys.maxsize)
             yield from problems
@@ -533,6 +536,14 @@ class Reader:
             return sample_numbers(indices, len(self))
         except SampleIndexError as error:
             raise error.at(path=self.path) from None
+
+
+def _runs_within(reader: Reader, max_rows: int, max_bytes: int) -> Iterator[tuple[int, int]]:
+    """Yield the bounds of consecutive runs of samples within these limits."""
+    sizes, end = reader.sizes(), 0
+    while end < len(reader):
+        start, end = end, end_within(sizes, end, min(max_rows, len(reader) - end), max_bytes)
+        yield start, end
 
 
 def _construct(reader_class: type[Reader], args: tuple[Any, ...], options: dict[str, Any]) -> Reader:

@@ -21,7 +21,7 @@ from PIL import Image
 import batchplant as bp
 from batchplant.codecs import image
 from batchplant.data.filters import watching
-from batchplant.data.reader import Reader
+from batchplant.data.reader import Reader, ReaderTuning
 from batchplant.errors import OptionError
 from browser import viewed
 
@@ -271,7 +271,7 @@ def test_who_asks_too_early_is_told_to_wait(reader: Reader, monkeypatch: pytest.
 
 
 def test_a_filter_tells_how_far_it_is_and_can_be_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("batchplant.data.reader.SCAN_ROWS", 100)
+    monkeypatch.setattr(Reader, "tuning", ReaderTuning(scan_rows=100))
     reader = bp.open({"x": np.arange(1000)})
     told: list[tuple[int, int]] = []
     with watching(lambda done, of: told.append((done, of))):

@@ -7,13 +7,26 @@ value are known. No file is read here; ``filters`` and the readers call it.
 
 from __future__ import annotations
 
-from .binding import Bound, bind, fields_of, how_of, loosely
+from .binding import Bound, bind, comparison_of, fields_of, loosely
 from .bounds import Bounds, Lookup, can_match
 from .evaluate import matching
 from .parser import parse
 from .tree import Condition, FieldRef, as_condition, check_depth, col
 
 __all__ = [
-    "Bound", "Bounds", "Condition", "FieldRef", "Lookup", "as_condition", "bind", "can_match",
-    "check_depth", "col", "fields_of", "how_of", "loosely", "matching", "parse",
+    "Bound",
+    "Bounds",
+    "Condition",
+    "FieldRef",
+    "Lookup",
+    "as_condition",
+    "bind",
+    "can_match",
+    "check_depth",
+    "col",
+    "comparison_of",
+    "fields_of",
+    "loosely",
+    "matching",
+    "parse",
 ]  # fmt: skip

@@ -1,8 +1,8 @@
-"""A condition tied to the fields of a dataset: its values become what the cells are compared with.
+"""Bound conditions: a condition tied to the fields of a dataset, with its values encoded as the cells are.
 
-The nodes are fewer than those of the tree. A value stands as the cells have it: the number of a class, the
-count of a time, the bytes of a text, a float with the digits of the field's dtype. What compares a whole
-number with something that no such number equals, or that lies out of its range, is decided here.
+There are fewer nodes than in the tree. A value is stored as in cells: the number of a class, the count of a
+time, the bytes of a text, a float with the digits of the field's dtype. Comparisons of a whole number with a
+value that no such number equals, or that lies out of its range, are decided here.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from ...schema import Bool, Bytes, Field, Float, Int, Json, Schema, Tensor, Text
 from . import tree
 from .like import Pattern, after, pattern_of
 
-# How cells are compared: as numbers, as whole numbers of which one is no time, as bytes, as decimal numbers.
+# Ways to compare cells: as numbers, as counts of time (one of which is NaT), as bytes, as decimal numbers.
 NUMBER, TIME, BYTES, DECIMAL = "number", "time", "bytes", "decimal"
 
 
 class Bound:
-    """A condition on fields that are there."""
+    """A condition on fields of a dataset."""
 
     __slots__ = ()
 
@@ -36,10 +36,10 @@ class Test(Bound):
     """A field against a value: ==, <, <=, >, >=."""
 
     field: str
-    how: str
+    comparison: str
     op: str
     value: Any
-    # Cells that equal nothing and stand nowhere in the order, though they are there.
+    # True if cells may be NaN, which equals nothing and has no place in the order.
     may_be_nan: bool = False
 
 
@@ -48,7 +48,7 @@ class Member(Bound):
     """A field among values."""
 
     field: str
-    how: str
+    comparison: str
     values: tuple[Any, ...]
     may_be_nan: bool = False
 
@@ -58,23 +58,23 @@ class Match(Bound):
     """A field of text or bytes like a pattern."""
 
     field: str
-    how: str
+    comparison: str
     pattern: Pattern
 
 
 @dataclasses.dataclass(frozen=True)
 class Always(Bound):
-    """True of every cell that is there, or false."""
+    """True of every cell that is not missing, or false of every one."""
 
     field: str
-    how: str
+    comparison: str
     yes: bool
 
 
 @dataclasses.dataclass(frozen=True)
 class Null(Bound):
     field: str
-    how: str
+    comparison: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,12 +84,12 @@ class Pair(Bound):
     left: str
     op: str
     right: str
-    how: str
+    comparison: str
 
 
 @dataclasses.dataclass(frozen=True)
 class Unknown(Bound):
-    """A condition of which nothing can be said here."""
+    """A condition that cannot be evaluated on these fields."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,26 +108,26 @@ class Not(Bound):
 
 
 def bind(condition: tree.Condition, schema: Schema) -> Bound:
-    """The condition on these fields; an error names the field, or the value that does not fit it."""
+    """Bind a condition to these fields; an error names the field, or the value that does not fit it."""
 
-    def leaf(one: tree.Condition) -> Bound:
+    def leaf(node: tree.Condition) -> Bound:
         try:
-            if isinstance(one, tree.CompareFields):
-                return _pair(one, schema)
-            assert isinstance(one, tree.Compare | tree.In | tree.IsNull | tree.Like)
-            return _leaf(one, schema[one.field])
+            if isinstance(node, tree.CompareFields):
+                return _pair(node, schema)
+            assert isinstance(node, tree.Compare | tree.In | tree.IsNull | tree.Like)
+            return _leaf(node, schema[node.field])
         except BatchplantError as error:
-            raise _placed(error, one) from None
+            raise _with_column(error, node) from None
 
     return _bound(condition, leaf)
 
 
 def loosely(condition: tree.Condition, schema: Schema) -> Bound:
-    """The condition as far as these fields tell; the rest is unknown."""
+    """Bind a condition to those of its fields that are in the schema; the other parts are Unknown."""
 
-    def leaf(one: tree.Condition) -> Bound:
+    def leaf(node: tree.Condition) -> Bound:
         try:
-            return bind(one, schema)
+            return bind(node, schema)
         except BatchplantError:
             return Unknown()
 
@@ -135,7 +135,7 @@ def loosely(condition: tree.Condition, schema: Schema) -> Bound:
 
 
 def _bound(condition: tree.Condition, leaf: Callable[[tree.Condition], Bound]) -> Bound:
-    """The same combination of what ``leaf`` makes of its parts."""
+    """Bind the leaves of a condition with ``leaf``."""
     if isinstance(condition, tree.And | tree.Or):
         parts = tuple(_bound(part, leaf) for part in condition.parts)
         return All(parts) if isinstance(condition, tree.And) else Some(parts)
@@ -144,16 +144,16 @@ def _bound(condition: tree.Condition, leaf: Callable[[tree.Condition], Bound]) -
     return leaf(condition)
 
 
-def _placed(error: BatchplantError, condition: Any) -> BatchplantError:
-    """The error, with the column of the text that it is about."""
-    if condition.at is None:
+def _with_column(error: BatchplantError, condition: Any) -> BatchplantError:
+    """Return the error with the column of the filter's text."""
+    if condition.offset is None:
         return error
-    said = f"column {condition.at + 1} of the filter, {str(condition)[:80]!r}: {error.message}"
-    return (FieldNameError if isinstance(error, FieldNameError) else OptionError)(said)
+    message = f"column {condition.offset + 1} of the filter, {str(condition)[:80]!r}: {error.message}"
+    return (FieldNameError if isinstance(error, FieldNameError) else OptionError)(message)
 
 
 def fields_of(bound: Bound) -> tuple[str, ...]:
-    """The fields that it looks at, each once."""
+    """Return the fields of a condition, each once."""
     if isinstance(bound, All | Some):
         return tuple(dict.fromkeys(name for part in bound.parts for name in fields_of(part)))
     if isinstance(bound, Not):
@@ -164,8 +164,8 @@ def fields_of(bound: Bound) -> tuple[str, ...]:
     return (bound.field,)
 
 
-def how_of(field: Field) -> str | None:
-    """How the cells of a field are compared; None: they are not."""
+def comparison_of(field: Field) -> str | None:
+    """Return the way the cells of a field are compared; None if they cannot be."""
     if isinstance(field, Int | Float | Bool):
         return NUMBER
     if isinstance(field, Text) and hasattr(field, "precision"):
@@ -178,82 +178,84 @@ def how_of(field: Field) -> str | None:
     return None
 
 
-def _how(field: Field, name: str) -> str:
-    found = how_of(field)
-    if found is None:
-        what = "JSON" if isinstance(field, Json) else type(field).__name__
-        raise OptionError(f"{name!r} is {what}, which a filter can only ask for with `is null`")
-    return found
+def _comparison(field: Field, name: str) -> str:
+    comparison = comparison_of(field)
+    if comparison is None:
+        kind = "JSON" if isinstance(field, Json) else type(field).__name__
+        raise OptionError(f"{name!r} is {kind}, which a filter can only ask for with `is null`")
+    return comparison
 
 
 def _leaf(condition: tree.Compare | tree.In | tree.IsNull | tree.Like, field: Field) -> Bound:
     name = condition.field
     if isinstance(condition, tree.IsNull):
-        return Null(name, how_of(field) or BYTES)
-    how = _how(field, name)
+        return Null(name, comparison_of(field) or BYTES)
+    comparison = _comparison(field, name)
     if isinstance(condition, tree.Like):
-        return _like(name, how, field, condition.pattern)
+        return _like(name, comparison, field, condition.pattern)
     nan = isinstance(field, Float) or (isinstance(field, Tensor) and np.dtype(field.dtype).kind == "f")
     if isinstance(condition, tree.In):
-        tests = [_test(name, how, field, "==", value, nan) for value in condition.values]
-        values = tuple(dict.fromkeys(value for one in tests for value in _values(one)))
-        return Member(name, how, values, nan) if values else Always(name, how, False)
+        tests = [_test(name, comparison, field, "==", value, nan) for value in condition.values]
+        values = tuple(dict.fromkeys(value for test in tests for value in _values(test)))
+        return Member(name, comparison, values, nan) if values else Always(name, comparison, False)
     if condition.op == "!=":
-        return Not(_test(name, how, field, "==", condition.value, nan))
-    return _test(name, how, field, condition.op, condition.value, nan)
+        return Not(_test(name, comparison, field, "==", condition.value, nan))
+    return _test(name, comparison, field, condition.op, condition.value, nan)
 
 
-def _like(name: str, how: str, field: Field, text: str) -> Bound:
+def _like(name: str, comparison: str, field: Field, text: str) -> Bound:
     _encoded(text)
     pattern = pattern_of(text, letters=not isinstance(field, Bytes))
     if isinstance(field, Int) and field.names is not None:
-        numbers = [number for number, one in enumerate(field.names) if pattern.matches(one.encode())]
-        return Member(name, how, tuple(numbers)) if numbers else Always(name, how, False)
-    if how != BYTES:
+        numbers = [
+            number for number, class_name in enumerate(field.names) if pattern.matches(class_name.encode())
+        ]
+        return Member(name, comparison, tuple(numbers)) if numbers else Always(name, comparison, False)
+    if comparison != BYTES:
         raise OptionError(f"{name!r} is {field}: only text, bytes and classes are compared with like")
-    if pattern.whole:
-        return Test(name, how, "==", pattern.prefix)
-    # What a prefix says, statistics know to skip by.
+    if pattern.is_plain:
+        return Test(name, comparison, "==", pattern.prefix)
+    # Statistics can prune by a prefix.
     end = after(pattern.prefix)
-    parts: list[Bound] = [Test(name, how, ">=", pattern.prefix)] if pattern.prefix else []
-    parts += [Test(name, how, "<", end)] if end is not None else []
-    parts += [] if pattern.only else [Match(name, how, pattern)]
-    return All(tuple(parts)) if parts else Always(name, how, True)
+    parts: list[Bound] = [Test(name, comparison, ">=", pattern.prefix)] if pattern.prefix else []
+    parts += [Test(name, comparison, "<", end)] if end is not None else []
+    parts += [] if pattern.is_prefix else [Match(name, comparison, pattern)]
+    return All(tuple(parts)) if parts else Always(name, comparison, True)
 
 
-def _values(one: Bound) -> tuple[Any, ...]:
-    return one.values if isinstance(one, Member) else (one.value,) if isinstance(one, Test) else ()
+def _values(test: Bound) -> tuple[Any, ...]:
+    return test.values if isinstance(test, Member) else (test.value,) if isinstance(test, Test) else ()
 
 
-def _test(name: str, how: str, field: Field, op: str, value: tree.Literal, nan: bool) -> Bound:
+def _test(name: str, comparison: str, field: Field, op: str, value: tree.Literal, nan: bool) -> Bound:
     dtype = np.dtype(getattr(field, "dtype", "bool"))
     if isinstance(field, Int) and field.names is not None and isinstance(value, str):
         return _named(name, field, op, value)
-    if how == NUMBER and hasattr(field, "parse") and isinstance(value, str):
-        return _whole(name, how, dtype, op, _parsed(field, value))
-    if how == TIME:
+    if comparison == NUMBER and hasattr(field, "parse") and isinstance(value, str):
+        return _whole(name, comparison, dtype, op, _parsed(field, value))
+    if comparison == TIME:
         return _time(name, dtype, op, value)
-    if how == NUMBER and dtype.kind == "b":
+    if comparison == NUMBER and dtype.kind == "b":
         if not isinstance(value, bool):
             raise OptionError(f"{name!r} is true or false, not {tree.literal_text(value)}")
-        return Test(name, how, op, value)
-    if how == NUMBER:
+        return Test(name, comparison, op, value)
+    if comparison == NUMBER:
         if isinstance(value, bool | str | bytes):
             raise OptionError(f"{name!r} holds numbers, and {tree.literal_text(value)} is none")
         return (
-            Test(name, how, op, _rounded(dtype, value), nan)
+            Test(name, comparison, op, _rounded(dtype, value), nan)
             if dtype.kind == "f"
-            else (_whole(name, how, dtype, op, value))
+            else (_whole(name, comparison, dtype, op, value))
         )
-    if how == DECIMAL:
+    if comparison == DECIMAL:
         return _decimal(name, op, value)
-    return Test(name, how, op, _bytes(name, field, value))
+    return Test(name, comparison, op, _bytes(name, field, value))
 
 
 def _named(name: str, field: Int, op: str, value: str) -> Bound:
-    """A class by its name; several may share one."""
+    """Compare with a class by its name, which several classes may share."""
     assert field.names is not None
-    numbers = tuple(number for number, one in enumerate(field.names) if one == value)
+    numbers = tuple(number for number, class_name in enumerate(field.names) if class_name == value)
     if not numbers:
         meant = near(value, field.names)
         raise OptionError(f"{name!r} has no class {value!r}{meant}; the classes are: {listed(field.names)}")
@@ -262,24 +264,28 @@ def _named(name: str, field: Int, op: str, value: str) -> Bound:
     return Test(name, NUMBER, op, numbers[0]) if len(numbers) == 1 else Member(name, NUMBER, numbers)
 
 
-def _whole(name: str, how: str, dtype: np.dtype[Any], op: str, value: int | float | decimal.Decimal) -> Bound:
-    """Whole numbers of a dtype against any number, exactly."""
+def _whole(
+    name: str, comparison: str, dtype: np.dtype[Any], op: str, value: int | float | decimal.Decimal
+) -> Bound:
+    """Compare whole numbers of a dtype with any number, exactly."""
     if isinstance(value, float) and math.isnan(value):
-        return Always(name, how, False)
-    least, most = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
-    # Before it becomes an int, for 1e999999999 would be a long one.
-    if not least <= value <= most:
-        return Always(name, how, op != "==" and (value > most) == (op[0] == "<"))
-    whole = math.floor(value)
-    if whole != value:
+        return Always(name, comparison, False)
+    low, high = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
+    # Check before converting: int(1e999999999) would be huge.
+    if not low <= value <= high:
+        return Always(name, comparison, op != "==" and (value > high) == (op[0] == "<"))
+    number = math.floor(value)
+    if number != value:
         if op == "==":
-            return Always(name, how, False)
-        return Test(name, how, "<=", whole) if op[0] == "<" else Test(name, how, ">=", whole + 1)
-    return Test(name, how, op, whole)
+            return Always(name, comparison, False)
+        return (
+            Test(name, comparison, "<=", number) if op[0] == "<" else Test(name, comparison, ">=", number + 1)
+        )
+    return Test(name, comparison, op, number)
 
 
 def _rounded(dtype: np.dtype[Any], value: int | float | decimal.Decimal) -> float:
-    """The number that a cell would hold."""
+    """Round a number as a cell does."""
     try:
         with np.errstate(over="ignore"):
             return float(np.array(float(value)).astype(dtype))
@@ -295,31 +301,31 @@ def _parsed(field: Any, value: str) -> int:
 
 
 def _time(name: str, dtype: np.dtype[Any], op: str, value: tree.Literal) -> Bound:
-    """NumPy's times, by their count; NaT is a missing cell."""
+    """Compare NumPy's times by their count; NaT is a missing cell."""
     if isinstance(value, int) and not isinstance(value, bool):
         return _whole(name, TIME, np.dtype(np.int64), op, value)
     if dtype.kind == "m" or not isinstance(value, str):
         raise OptionError(f"{name!r} is a time: compare it with '2024-01-31T12:00:00', not {value!r}")
     try:
-        found = np.datetime64(value.removesuffix("Z"))
-        exact = found.astype(dtype)
+        time = np.datetime64(value.removesuffix("Z"))
+        exact = time.astype(dtype)
     except ValueError:
         raise OptionError(f"{value!r} is no time; write it as '2024-01-31T12:00:00'") from None
-    if np.isnat(exact) or exact != found:
+    if np.isnat(exact) or exact != time:
         raise OptionError(f"{value!r} is finer than {name!r}, which is {dtype.name}, or out of its range")
     return Test(name, TIME, op, int(exact.astype(np.int64)))
 
 
 def _decimal(name: str, op: str, value: tree.Literal) -> Bound:
-    """Decimal numbers against the digits that are written; a float has those of its shortest text."""
+    """Compare decimal numbers with the digits of a literal; a float has those of its shortest text."""
     if isinstance(value, float) and not math.isfinite(value):
         return Always(name, DECIMAL, op != "==" and (value > 0) == (op[0] == "<") and value == value)
     try:
         if isinstance(value, bool | bytes):
             raise ValueError
-        found = decimal.Decimal(repr(value) if isinstance(value, float) else value)
-        if found.is_finite():
-            return Test(name, DECIMAL, op, found)
+        number = decimal.Decimal(repr(value) if isinstance(value, float) else value)
+        if number.is_finite():
+            return Test(name, DECIMAL, op, number)
     except (ValueError, decimal.InvalidOperation):
         pass
     raise OptionError(f"{name!r} holds decimal numbers, and {tree.literal_text(value)} is none")
@@ -329,9 +335,9 @@ def _bytes(name: str, field: Field, value: tree.Literal) -> bytes:
     if isinstance(value, bytes) and isinstance(field, Bytes):
         return value
     if not isinstance(value, str):
-        what = "text" if isinstance(field, Text) else "bytes"
+        kind = "text" if isinstance(field, Text) else "bytes"
         raise OptionError(
-            f"{name!r} is {what}: compare it with one in quotes, not {tree.literal_text(value)}"
+            f"{name!r} is {kind}: compare it with one in quotes, not {tree.literal_text(value)}"
         )
     if getattr(field, "kind", "") == "uuid":
         try:
@@ -350,21 +356,21 @@ def _encoded(text: str) -> bytes:
 
 def _pair(condition: tree.CompareFields, schema: Schema) -> Bound:
     left, right = schema[condition.left], schema[condition.right]
-    how, other = _how(left, condition.left), _how(right, condition.right)
-    if {how, other} == {NUMBER, DECIMAL}:
-        how = other = DECIMAL
-    if how != other or how == BYTES or not _comparable(left, right):
+    comparison, right_comparison = _comparison(left, condition.left), _comparison(right, condition.right)
+    if {comparison, right_comparison} == {NUMBER, DECIMAL}:
+        comparison = right_comparison = DECIMAL
+    if comparison != right_comparison or comparison == BYTES or not _comparable(left, right):
         raise OptionError(
             f"{condition.left!r} is {left} and {condition.right!r} is {right}: only numbers, "
             "and times of one unit, are compared with each other"
         )
     if condition.op == "!=":
-        return Not(Pair(condition.left, "==", condition.right, how))
-    return Pair(condition.left, condition.op, condition.right, how)
+        return Not(Pair(condition.left, "==", condition.right, comparison))
+    return Pair(condition.left, condition.op, condition.right, comparison)
 
 
 def _comparable(left: Field, right: Field) -> bool:
-    """Whether two kinds of numbers mean the same by 1."""
+    """Return True if two kinds of numbers have the same unit."""
     if hasattr(left, "parse") or hasattr(right, "parse"):
         return dataclasses.replace(left, optional=False) == dataclasses.replace(right, optional=False)
     if isinstance(left, Tensor) and isinstance(right, Tensor) and np.dtype(left.dtype).kind in "mM":

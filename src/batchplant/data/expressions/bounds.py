@@ -1,4 +1,4 @@
-"""Whether a condition can be true in a run of rows, of which only bounds are known."""
+"""Pruning: tells from bounds of the cells whether a condition can be true in a run of rows."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from .binding import All, Always, Bound, Match, Member, Not, Null, Pair, Some, T
 
 
 class Bounds(NamedTuple):
-    """What is known of the cells of a field in some rows; None: nothing.
+    """Statistics of a field's cells in some rows; None: unknown.
 
-    ``low`` and ``high``: no cell that is there is less or greater. They are values as a bound condition has
-    them.
+    ``low`` and ``high``: no cell is less or greater. They are encoded like the values of a bound condition.
     """
 
     rows: int | None = None
@@ -22,7 +21,7 @@ class Bounds(NamedTuple):
 
     @property
     def is_empty(self) -> bool:
-        """Whether no cell is there."""
+        """True if all cells are missing."""
         return self.missing is not None and self.missing == self.rows
 
 
@@ -31,35 +30,35 @@ Lookup = Callable[[str], Bounds]
 
 
 def can_match(bound: Bound, of: Lookup, negated: bool = False) -> bool:
-    """Whether the condition can be true of some row; ``negated``: whether it can be false of one."""
+    """Return True if the condition can be true of some row; ``negated``: if it can be false of one."""
     if isinstance(bound, Not):
         return can_match(bound.part, of, not negated)
     if isinstance(bound, All | Some):
         every = isinstance(bound, All) != negated
-        found = (can_match(part, of, negated) for part in bound.parts)
-        return all(found) if every else any(found)
+        matches = (can_match(part, of, negated) for part in bound.parts)
+        return all(matches) if every else any(matches)
     if isinstance(bound, Unknown):
         return True
     if isinstance(bound, Pair):
         return not (of(bound.left).is_empty or of(bound.right).is_empty)
     assert isinstance(bound, Test | Member | Match | Always | Null)
-    known = of(bound.field)
+    bounds = of(bound.field)
     if isinstance(bound, Null):
-        # Cells that are there, where the condition is to be false.
-        return not known.is_empty if negated else known.missing != 0
-    if known.is_empty:
+        # The condition is false of cells that are not missing.
+        return not bounds.is_empty if negated else bounds.missing != 0
+    if bounds.is_empty:
         return False
     if isinstance(bound, Match):
         return True
     if isinstance(bound, Always):
         return bound.yes != negated
     if isinstance(bound, Member):
-        return _member(bound, known, negated)
+        return _member(bound, bounds, negated)
     if negated:
-        return bound.may_be_nan or _outside(bound, known)
+        return bound.may_be_nan or _outside(bound, bounds)
     if bound.op == "==":
-        return _within(bound.value, known)
-    limit = known.low if bound.op[0] == "<" else known.high
+        return _within(bound.value, bounds)
+    limit = bounds.low if bound.op[0] == "<" else bounds.high
     return limit is None or _holds(bound.op, limit, bound.value)
 
 
@@ -69,23 +68,23 @@ def _holds(op: str, left: Any, right: Any) -> bool:
     return bool(left <= right if op == "<=" else left < right)
 
 
-def _outside(test: Test, known: Bounds) -> bool:
-    """Whether a cell can be of which the test is false."""
+def _outside(test: Test, bounds: Bounds) -> bool:
+    """Return True if the test can be false of a cell."""
     if test.op == "==":
-        return known.low is None or known.high is None or not known.low == known.high == test.value
-    limit = known.high if test.op[0] == "<" else known.low
+        return bounds.low is None or bounds.high is None or not bounds.low == bounds.high == test.value
+    limit = bounds.high if test.op[0] == "<" else bounds.low
     return limit is None or not _holds(test.op, limit, test.value)
 
 
-def _within(value: Any, known: Bounds) -> bool:
+def _within(value: Any, bounds: Bounds) -> bool:
     return not (
-        (known.low is not None and value < known.low) or (known.high is not None and value > known.high)
+        (bounds.low is not None and value < bounds.low) or (bounds.high is not None and value > bounds.high)
     )
 
 
-def _member(member: Member, known: Bounds, negated: bool) -> bool:
+def _member(member: Member, bounds: Bounds, negated: bool) -> bool:
     if negated:
-        one = known.low is not None and known.low == known.high and known.low in member.values
-        return member.may_be_nan or not one
-    # A value that equals nothing, NaN, is in no range; it costs nothing to look.
-    return any(_within(value, known) for value in member.values)
+        same_value = bounds.low is not None and bounds.low == bounds.high and bounds.low in member.values
+        return member.may_be_nan or not same_value
+    # NaN is in no range; looking for it costs nothing.
+    return any(_within(value, bounds) for value in member.values)

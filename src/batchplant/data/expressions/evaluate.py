@@ -1,4 +1,4 @@
-"""Which rows of columns a condition is true of. A missing cell makes a comparison neither true nor false."""
+"""Evaluating conditions on columns. A missing cell makes a comparison neither true nor false."""
 
 from __future__ import annotations
 
@@ -27,52 +27,56 @@ from .binding import (
     Pair,
     Some,
     Test,
-    how_of,
+    comparison_of,
 )
 
 Compare = Callable[[Any, Any], Any]
 OPS: dict[str, Compare] = {
-    "==": operator.eq, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
-}  # fmt: skip
+    "==": operator.eq,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
 # Bytes of cells that are compared at a time.
-MOST_BYTES = 64 << 20
+BATCH_BYTES = 64 << 20
 
 
 def matching(bound: Bound, schema: Schema, columns: Columns) -> Flags:
-    """For every row whether the condition is true of it."""
+    """Return flags of the rows that the condition is true of."""
     return _Rows(schema, columns).where(bound, False)
 
 
 class _Rows:
     def __init__(self, schema: Schema, columns: Columns) -> None:
         self._schema, self._columns, self._rows = schema, columns, columns.rows
-        # Both are asked for again where a field stands in a condition twice.
+        # A field may occur in a condition several times.
         self._values: dict[str, npt.NDArray[Any]] = {}
 
     def where(self, node: Bound, negated: bool) -> Flags:
-        """The rows of which a condition is true, or of which it is false."""
+        """Return flags of the rows that a condition is true of, or (``negated``) false of."""
         if isinstance(node, Not):
             return self.where(node.part, not negated)
         if isinstance(node, All | Some):
             join = np.logical_and if isinstance(node, All) != negated else np.logical_or
-            found = self.where(node.parts[0], negated)
+            flags = self.where(node.parts[0], negated)
             for part in node.parts[1:]:
-                # What is decided for all rows needs no more looking.
-                if found.all() if join is np.logical_or else not found.any():
+                # All rows are decided.
+                if flags.all() if join is np.logical_or else not flags.any():
                     break
-                found = join(found, self.where(part, negated))
-            return found
+                flags = join(flags, self.where(part, negated))
+            return flags
         if isinstance(node, Pair):
-            left, right = (self._numbers(name, self._how(name)) for name in (node.left, node.right))
-            found = _exact(OPS[node.op], left, right)
-            return self._there(found, negated, (node.left, node.right), node.how)
+            left, right = (self._numbers(name, self._comparison(name)) for name in (node.left, node.right))
+            flags = _exact(OPS[node.op], left, right)
+            return self._without_missing(flags, negated, (node.left, node.right), node.comparison)
         assert isinstance(node, Test | Member | Match | Always | Null)
         if isinstance(node, Null):
-            valid = self._valid(node.field, node.how)
+            valid = self._valid(node.field, node.comparison)
             empty = np.zeros(self._rows, np.bool_) if valid is None else ~valid
             return ~empty if negated else empty
         try:
-            return self._there(self._compared(node), negated, (node.field,), node.how)
+            return self._without_missing(self._compared(node), negated, (node.field,), node.comparison)
         except BatchplantError as error:
             raise error.at(field=node.field) from None
 
@@ -84,46 +88,46 @@ class _Rows:
             return np.array(
                 [cell is not None and node.pattern.matches(cell.tobytes()) for cell in cells], dtype=np.bool_
             )
-        if node.how == BYTES:
+        if node.comparison == BYTES:
             column = self._columns[node.field]
             assert isinstance(column, Ragged)
             return _bytes_in(column, node.values) if isinstance(node, Member) else _bytes(column, node)
-        values = self._numbers(node.field, node.how)
+        values = self._numbers(node.field, node.comparison)
         if isinstance(node, Member):
             return np.asarray(np.isin(values, np.array(node.values, values.dtype)), dtype=np.bool_)
-        if node.how == DECIMAL:
+        if node.comparison == DECIMAL:
             return _decimals(OPS[node.op], values, node.value)
         return np.asarray(OPS[node.op](values, values.dtype.type(node.value)), dtype=np.bool_)
 
-    def _there(self, found: Flags, negated: bool, names: tuple[str, ...], how: str) -> Flags:
-        """Without the rows in which a cell is missing."""
-        found = ~found if negated else found
+    def _without_missing(self, flags: Flags, negated: bool, names: tuple[str, ...], comparison: str) -> Flags:
+        """Clear the flags of rows in which a cell is missing."""
+        flags = ~flags if negated else flags
         for name in names:
-            valid = self._valid(name, how)
-            found = found if valid is None else found & valid
-        return found
+            valid = self._valid(name, comparison)
+            flags = flags if valid is None else flags & valid
+        return flags
 
-    def _valid(self, name: str, how: str) -> Flags | None:
+    def _valid(self, name: str, comparison: str) -> Flags | None:
         column = self._columns[name]
         valid = column.valid if isinstance(column, Ragged) else None
-        if how != TIME:
+        if comparison != TIME:
             return valid
         times = ~np.isnat(_dense(self._schema, name, column))
         return np.asarray(times if valid is None else valid & times, dtype=np.bool_)
 
-    def _how(self, name: str) -> str:
-        how = how_of(self._schema[name])
-        assert how is not None
-        return how
+    def _comparison(self, name: str) -> str:
+        comparison = comparison_of(self._schema[name])
+        assert comparison is not None
+        return comparison
 
-    def _numbers(self, name: str, how: str) -> npt.NDArray[Any]:
+    def _numbers(self, name: str, comparison: str) -> npt.NDArray[Any]:
         if name not in self._values:
             column = self._columns[name]
-            if how == DECIMAL:
-                found = np.array([_decimal(cell) for cell in column], dtype=object)
+            if comparison == DECIMAL:
+                values = np.array([_decimal(cell) for cell in column], dtype=object)
             else:
-                found = _dense(self._schema, name, column)
-            self._values[name] = found.view(np.int64) if how == TIME else found
+                values = _dense(self._schema, name, column)
+            self._values[name] = values.view(np.int64) if comparison == TIME else values
         return self._values[name]
 
 
@@ -137,87 +141,87 @@ def _dense(schema: Schema, name: str, column: Column) -> npt.NDArray[Any]:
 
 def _decimal(cell: Any) -> decimal.Decimal:
     try:
-        found = decimal.Decimal(0 if cell is None else cell.tobytes().decode())
+        number = decimal.Decimal(0 if cell is None else cell.tobytes().decode())
     except (decimal.InvalidOperation, UnicodeDecodeError, ValueError):
         return decimal.Decimal("NaN")
-    # A signalling NaN would raise wherever it is compared.
-    return decimal.Decimal("NaN") if found.is_nan() else found
+    # Comparing a signalling NaN would raise.
+    return decimal.Decimal("NaN") if number.is_nan() else number
 
 
 def _decimals(compare: Compare, left: npt.NDArray[Any], right: Any) -> Flags:
-    """Decimal numbers against others by their exact values, as Python compares them; NaN is in no order."""
+    """Compare decimal numbers by their exact values, as Python does; NaN has no place in the order."""
     with decimal.localcontext() as context:
         context.traps[decimal.InvalidOperation] = False
         return np.asarray(compare(left, right), dtype=np.bool_)
 
 
 def _exact(compare: Compare, left: npt.NDArray[Any], right: npt.NDArray[Any]) -> Flags:
-    """Two columns of numbers; NumPy itself would compare int64 with uint64 as floats."""
+    """Compare two columns of numbers; NumPy would compare int64 with uint64 as floats."""
     kinds = {left.dtype.kind, right.dtype.kind}
     if "O" in kinds:
         return _decimals(compare, left.astype(object), right.astype(object))
     if kinds == {"i", "u"} and 8 in (left.dtype.itemsize, right.dtype.itemsize):
         below = (left < 0) | (right < 0)
-        found = compare(left.astype(np.uint64), right.astype(np.uint64))
+        unsigned = compare(left.astype(np.uint64), right.astype(np.uint64))
         signs = compare(np.sign(left).astype(np.int8), np.sign(right).astype(np.int8))
-        return np.asarray(np.where(below, signs, found), dtype=np.bool_)
+        return np.asarray(np.where(below, signs, unsigned), dtype=np.bool_)
     return np.asarray(compare(left, right), dtype=np.bool_)
 
 
 def _bytes(column: Ragged, test: Test) -> Flags:
-    """Cells against one value, byte by byte as long as they are alike."""
+    """Compare cells with one value, byte by byte up to the first difference."""
     value: bytes = test.value
     starts, sizes = column.starts, column.sizes
     if test.op == "==":
-        found = np.zeros(len(column), np.bool_)
+        equal = np.zeros(len(column), np.bool_)
         rows = np.flatnonzero(sizes == len(value))
-        step = max(1, MOST_BYTES // (8 * max(1, len(value))))
+        step = max(1, BATCH_BYTES // (8 * max(1, len(value))))
         for first in range(0, len(rows), step):
-            some = rows[first : first + step]
-            found[some] = _same(column, some, value)
-        return found
-    # -1 where a cell comes first, 1 where the value does.
+            part = rows[first : first + step]
+            equal[part] = _same(column, part, value)
+        return equal
+    # -1 where the cell is less than the value, 1 where it is greater.
     order = np.sign(sizes - len(value)).astype(np.int8)
-    left = np.arange(len(column))
-    for at, byte in enumerate(value):
-        left = left[sizes[left] > at]
-        if not len(left):
+    undecided = np.arange(len(column))
+    for offset, byte in enumerate(value):
+        undecided = undecided[sizes[undecided] > offset]
+        if not len(undecided):
             break
-        here = column.data[starts[left] + at]
-        order[left[here < byte]] = -1
-        order[left[here > byte]] = 1
-        left = left[here == byte]
+        cell_bytes = column.data[starts[undecided] + offset]
+        order[undecided[cell_bytes < byte]] = -1
+        order[undecided[cell_bytes > byte]] = 1
+        undecided = undecided[cell_bytes == byte]
     return np.asarray(OPS[test.op](order, 0), dtype=np.bool_)
 
 
 def _same(column: Ragged, rows: npt.NDArray[Any], value: bytes) -> Flags:
-    """Which of these cells, all as long as the value, are the same."""
-    wanted = np.frombuffer(value, np.uint8)
+    """Return flags of the cells that equal the value; all are as long as it."""
+    expected = np.frombuffer(value, np.uint8)
     starts = column.starts[rows]
     if len(rows) > 1 and len(value) and (np.diff(starts) == len(value)).all():
         block = column.data[starts[0] : starts[0] + len(rows) * len(value)].reshape(len(rows), -1)
     else:
         block = column.data[starts[:, None] + np.arange(len(value))]
-    return np.asarray((block == wanted).all(axis=1), dtype=np.bool_)
+    return np.asarray((block == expected).all(axis=1), dtype=np.bool_)
 
 
 def _bytes_in(column: Ragged, values: tuple[bytes, ...]) -> Flags:
-    found = np.zeros(len(column), np.bool_)
+    flags = np.zeros(len(column), np.bool_)
     by_size: dict[int, list[bytes]] = {}
     for value in values:
         by_size.setdefault(len(value), []).append(value)
     sizes = column.sizes
-    for size, some in by_size.items():
+    for size, values_of_size in by_size.items():
         rows = np.flatnonzero(sizes == size)
         if not size:
-            found[rows] = True
+            flags[rows] = True
             continue
-        step = max(1, MOST_BYTES // (8 * size))
-        # Of one length, two of them differ also without the zeros that NumPy cuts off at their end.
-        wanted = np.array(some, dtype=f"S{size}")
+        step = max(1, BATCH_BYTES // (8 * size))
+        # NumPy cuts off zeros at the end, which does not matter for values of one length.
+        expected = np.array(values_of_size, dtype=f"S{size}")
         for first in range(0, len(rows), step):
             part = rows[first : first + step]
             block = column.data[column.starts[part][:, None] + np.arange(size)]
             cells = np.ascontiguousarray(block).view(f"S{size}").reshape(-1)
-            found[part] = np.isin(cells, wanted)
-    return found
+            flags[part] = np.isin(cells, expected)
+    return flags

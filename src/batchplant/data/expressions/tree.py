@@ -16,7 +16,7 @@ from ...errors import OptionError
 
 Literal = bool | int | float | decimal.Decimal | str | bytes
 
-# How tightly a node binds, so that text has no parentheses that nobody needs.
+# Precedence of nodes, for text without needless parentheses.
 OR, AND, NOT, LEAF = range(4)
 PLAIN_NAME = re.compile(r"[^\W\d]\w*(\.\w+)*")
 KEYWORDS = ("and", "or", "not", "in", "is", "null", "none", "true", "false")
@@ -24,11 +24,11 @@ KEYWORDS = ("and", "or", "not", "in", "is", "null", "none", "true", "false")
 MAX_DEPTH = 100
 # Digits of a decimal number without a fraction that becomes an int.
 MAX_WHOLE_DIGITS = 100
-TURNED = {"==": "==", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+SWAPPED = {"==": "==", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 
 class Condition:
-    """Something that is true of a sample, false, or (where a cell is missing) neither.
+    """A condition on a sample: true, false, or (if a cell is missing) neither.
 
     ``&``, ``|`` and ``~`` join conditions; put each in parentheses: ``(col("x") > 3) & ~col("bad")``.
     """
@@ -57,18 +57,18 @@ class Condition:
         )
 
 
-def _parts(kind: type[And | Or], one: Condition) -> tuple[Condition, ...]:
-    return one.parts if isinstance(one, kind) else (one,)
+def _parts(kind: type[And | Or], condition: Condition) -> tuple[Condition, ...]:
+    return condition.parts if isinstance(condition, kind) else (condition,)
 
 
 @dataclasses.dataclass(frozen=True)
 class Compare(Condition):
-    """A field against a value. ``at``: where it stands in the text, None where there was none."""
+    """A field against a value. ``offset``: its position in the text, None if there is none."""
 
     field: str
     op: str
     value: Literal
-    at: int | None = dataclasses.field(default=None, compare=False, repr=False)
+    offset: int | None = dataclasses.field(default=None, compare=False, repr=False)
 
     def __str__(self) -> str:
         if self.op == "==" and self.value is True:
@@ -83,7 +83,7 @@ class CompareFields(Condition):
     left: str
     op: str
     right: str
-    at: int | None = dataclasses.field(default=None, compare=False, repr=False)
+    offset: int | None = dataclasses.field(default=None, compare=False, repr=False)
 
     def __str__(self) -> str:
         return f"{name_text(self.left)} {self.op} {name_text(self.right)}"
@@ -91,11 +91,11 @@ class CompareFields(Condition):
 
 @dataclasses.dataclass(frozen=True)
 class In(Condition):
-    """A field that has one of some values."""
+    """A field among values."""
 
     field: str
     values: tuple[Literal, ...]
-    at: int | None = dataclasses.field(default=None, compare=False, repr=False)
+    offset: int | None = dataclasses.field(default=None, compare=False, repr=False)
 
     def __str__(self) -> str:
         return f"{name_text(self.field)} in ({', '.join(map(literal_text, self.values))})"
@@ -107,7 +107,7 @@ class Like(Condition):
 
     field: str
     pattern: str
-    at: int | None = dataclasses.field(default=None, compare=False, repr=False)
+    offset: int | None = dataclasses.field(default=None, compare=False, repr=False)
 
     def __str__(self) -> str:
         return f"{name_text(self.field)} like {literal_text(self.pattern)}"
@@ -118,7 +118,7 @@ class IsNull(Condition):
     """A field whose cell is missing."""
 
     field: str
-    at: int | None = dataclasses.field(default=None, compare=False, repr=False)
+    offset: int | None = dataclasses.field(default=None, compare=False, repr=False)
 
     def __str__(self) -> str:
         return f"{name_text(self.field)} is null"
@@ -152,7 +152,7 @@ class Or(_Joined):
 
 @dataclasses.dataclass(frozen=True)
 class Not(Condition):
-    """What is false becomes true; what is neither stays so."""
+    """Negation; neither true nor false stays so."""
 
     part: Condition
 
@@ -162,12 +162,12 @@ class Not(Condition):
         return f"not {_inside(self.part, NOT)}"
 
 
-def _inside(part: Condition, least: int) -> str:
-    return f"({part})" if part.binds < least else str(part)
+def _inside(part: Condition, min_binding: int) -> str:
+    return f"({part})" if part.binds < min_binding else str(part)
 
 
 class FieldRef(Condition):
-    """A field, to be compared: ``col("label") == "cat"``. By itself the condition that it is true."""
+    """A field to compare: ``col("label") == "cat"``. By itself, the condition that it is true."""
 
     __slots__ = ("name",)
 
@@ -233,62 +233,62 @@ def col(name: str) -> FieldRef:
     return FieldRef(name)
 
 
-def as_condition(given: Any) -> Condition:
-    """A condition; a field by itself is one that it is true."""
-    if isinstance(given, FieldRef):
-        return Compare(given.name, "==", True)
-    if isinstance(given, Condition):
-        return given
+def as_condition(condition: Any) -> Condition:
+    """Return a condition; a field by itself is the condition that it is true."""
+    if isinstance(condition, FieldRef):
+        return Compare(condition.name, "==", True)
+    if isinstance(condition, Condition):
+        return condition
     raise OptionError(
-        f"a condition is needed, as \"label == 'cat'\" or col('x') > 3, not {_short(given)}; "
+        f"a condition is needed, as \"label == 'cat'\" or col('x') > 3, not {_short(condition)}; "
         "behind & and | put it in parentheses"
     )
 
 
-def literal(given: Any) -> Literal:
-    """A value that can stand in a condition: times and UUIDs as their text."""
-    if isinstance(given, np.ndarray) and given.ndim == 0:
-        given = given[()]
-    # As text, for Python's own times know no nanoseconds.
-    if isinstance(given, np.datetime64):
-        return str(given)
-    if isinstance(given, np.generic):
-        given = given.item()
-    if isinstance(given, bool | int | float | str | bytes):
-        return given
-    if isinstance(given, bytearray | memoryview):
-        return bytes(given)
-    if isinstance(given, datetime.datetime | datetime.date | datetime.time):
-        return given.isoformat()
-    if isinstance(given, decimal.Decimal):
-        if not given.is_finite():
-            raise OptionError(f"a field is compared with finite numbers, not {given}")
-        whole = given == given.to_integral_value() and given.copy_abs() < 10**MAX_WHOLE_DIGITS
-        return int(given) if whole else number_of(given)
-    if isinstance(given, uuid.UUID):
-        return str(given)
-    if given is None:
+def literal(value: Any) -> Literal:
+    """Return a value as a literal of a condition: times and UUIDs as their text."""
+    if isinstance(value, np.ndarray) and value.ndim == 0:
+        value = value[()]
+    # As text: Python's times have no nanoseconds.
+    if isinstance(value, np.datetime64):
+        return str(value)
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, bool | int | float | str | bytes):
+        return value
+    if isinstance(value, bytearray | memoryview):
+        return bytes(value)
+    if isinstance(value, datetime.datetime | datetime.date | datetime.time):
+        return value.isoformat()
+    if isinstance(value, decimal.Decimal):
+        if not value.is_finite():
+            raise OptionError(f"a field is compared with finite numbers, not {value}")
+        is_whole = value == value.to_integral_value() and value.copy_abs() < 10**MAX_WHOLE_DIGITS
+        return int(value) if is_whole else number_of(value)
+    if isinstance(value, uuid.UUID):
+        return str(value)
+    if value is None:
         raise OptionError("nothing equals a missing cell: write `x is null`, or col('x').is_null()")
-    raise OptionError(f"a field is compared with a number, a text, bytes or a time, not {_short(given)}")
+    raise OptionError(f"a field is compared with a number, a text, bytes or a time, not {_short(value)}")
 
 
-def number_of(given: decimal.Decimal) -> float | decimal.Decimal:
+def number_of(number: decimal.Decimal) -> float | decimal.Decimal:
     """Return the float that is written with the same digits, else the decimal number itself."""
-    near = float(given)
-    return near if decimal.Decimal(repr(near)) == given else given
+    near = float(number)
+    return near if decimal.Decimal(repr(near)) == number else number
 
 
 def check_depth(condition: Condition) -> Condition:
-    """Return the condition; an OptionError where it is nested so deep that no reader of it could recurse."""
-    rest: list[tuple[Condition, int]] = [(condition, 1)]
-    while rest:
-        node, depth = rest.pop()
+    """Return the condition; raise OptionError if it is nested too deep for recursion."""
+    waiting: list[tuple[Condition, int]] = [(condition, 1)]
+    while waiting:
+        node, depth = waiting.pop()
         if depth > MAX_DEPTH:
             raise OptionError(f"the filter is nested deeper than {MAX_DEPTH} conditions")
         if isinstance(node, Not):
-            rest.append((node.part, depth + 1))
+            waiting.append((node.part, depth + 1))
         elif isinstance(node, And | Or):
-            rest.extend((part, depth + 1) for part in node.parts)
+            waiting.extend((part, depth + 1) for part in node.parts)
     return condition
 
 
@@ -303,14 +303,18 @@ def name_text(name: str) -> str:
 
 
 def literal_text(value: Literal) -> str:
-    """A value as it stands in text."""
+    """Return a value as it is written in a filter."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, bytes):
         return "b'" + "".join(_escaped(byte) for byte in value) + "'"
     if isinstance(value, str):
         return (
-            "'" + "".join(_escaped(ord(one)) if one < " " or one in "'\\\x7f" else one for one in value) + "'"
+            "'"
+            + "".join(
+                _escaped(ord(letter)) if letter < " " or letter in "'\\\x7f" else letter for letter in value
+            )
+            + "'"
         )
     return str(value) if isinstance(value, decimal.Decimal) else repr(value)
 

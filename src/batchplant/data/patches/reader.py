@@ -1,12 +1,12 @@
-"""Patches: boxes cut out of big arrays, as a dataset. Each patch is a sample, with its place."""
+"""Patches: boxes cut out of big arrays, as a dataset. Each patch is a sample, with its position."""
 
 from __future__ import annotations
 
 import itertools
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,14 +21,12 @@ from ..reader import Reader, open_reader
 
 POSITION = "position"
 MODES = ("edge", "reflect")
-# Chunks that the patches of a block share, unpacked; and how much of the cache the blocks of a window take.
-BLOCK_BYTES, WINDOW_BYTES = 32 << 20, 128 << 20
-# Each has a number in memory.
-MOST = 1 << 28
-# Patches that are drawn together, to be looked at.
-ROUND = 1 << 14
-# So many draws for each patch that is wanted; then a mask is as good as empty.
-DRAWS_EACH = 1000
+# Each patch has a number in memory.
+MAX_PATCHES = 1 << 28
+# Patches that are drawn and compared with a mask together.
+DRAWN_PATCHES = 1 << 14
+# Draws for each patch before a mask counts as empty.
+MAX_DRAWS_PER_PATCH = 1000
 # Bytes of patches of a mask that are read together.
 MASK_BYTES = 32 << 20
 
@@ -57,6 +55,9 @@ class Patches(Reader):
     """
 
     format = "patches"
+    # Decoded bytes of the chunks that the patches of a block share, and of the blocks of a window.
+    block_bytes: ClassVar[int] = 32 << 20
+    window_bytes: ClassVar[int] = 128 << 20
 
     def __init__(
         self,
@@ -79,80 +80,81 @@ class Patches(Reader):
             self._check_alike()
             self._pad = self._pads(pad)
             self.schema = self._schema()
-            self._place(stride, random)
-            self._by_block()
+            self._set_positions(stride, random)
+            self._set_blocks()
             self.seed = seed
-            self.ids = self._ids(random, seed, None if where is None else self._kept(where))
+            self.ids = self._ids(random, seed, None if where is None else self._filter_of(where))
         except BatchplantError as error:
             raise error.at(path=self.path) from None
         self.length = len(self.ids)
-        self._said = {"stride": self._step} if random is None else {"random": random, "seed": seed}
+        self._sampling = {"stride": self._step} if random is None else {"random": random, "seed": seed}
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        """What ``where`` has chosen travels along: a function might not, and a mask takes long to read."""
+        """Pickle the choice of ``where`` too: a function may not be picklable, and a mask is slow to read."""
         args, options = self._init_args
-        kept = {name: value for name, value in options.items() if name != "where"}
-        return _remake, (args, kept, self.ids if options.get("where") is not None else None)
-
-    # -- what is cut -----------------------------------------------------------------------------------
+        picklable = {name: value for name, value in options.items() if name != "where"}
+        return _rebuild, (args, picklable, self.ids if options.get("where") is not None else None)
 
     def _open(self, source: Any, fields: str | Sequence[str] | None) -> dict[str, Array]:
-        wanted = [fields] if isinstance(fields, str) else None if fields is None else list(fields)
+        names = [fields] if isinstance(fields, str) else None if fields is None else list(fields)
         if isinstance(source, Mapping):
-            for name in wanted or ():
+            for name in names or ():
                 if name not in source:
                     raise OptionError(f"there is no array {name!r}; there are {', '.join(source)}")
-            given = {name: source[name] for name in wanted or source}
-            found = {
-                name: one if isinstance(one, Array) else MemoryArray("", name, np.asarray(one))
-                for name, one in given.items()
+            values = {name: source[name] for name in names or source}
+            arrays = {
+                name: value if isinstance(value, Array) else MemoryArray("", name, np.asarray(value))
+                for name, value in values.items()
             }
         else:
             self._reader = source if isinstance(source, Reader) else open_reader(os.fspath(source))
-            if wanted is None:
+            if names is None:
                 kinds = self._reader.schema.items()
-                wanted = [name for name, one in kinds if isinstance(one, Tensor) and one.cell is not None]
-            found = {name: self._reader.array(name) for name in wanted}
-        if not found:
+                names = [
+                    name for name, field in kinds if isinstance(field, Tensor) and field.cell is not None
+                ]
+            arrays = {name: self._reader.array(name) for name in names}
+        if not arrays:
             raise OptionError(
                 "there is no array to cut patches from; name one with fields. If every sample is a volume of "
                 "its own shape, use VolumePatches"
             )
-        return found
+        return arrays
 
-    def _sizes(self, given: Any) -> tuple[tuple[int, ...], tuple[bool, ...]]:
-        """The sizes of a patch, and along which axes it is the whole."""
-        if isinstance(given, int) or not isinstance(given, Sequence) or not len(given):
-            raise OptionError(f"size is a size for each of the first axes, as in (64, 64, 64), not {given!r}")
+    def _sizes(self, size: Any) -> tuple[tuple[int, ...], tuple[bool, ...]]:
+        """Return the sizes of a patch, and flags of the axes that it takes whole."""
+        if isinstance(size, int) or not isinstance(size, Sequence) or not len(size):
+            raise OptionError(f"size is a size for each of the first axes, as in (64, 64, 64), not {size!r}")
         for name, array in self._arrays.items():
-            if array.ndim < len(given):
-                raise OptionError(f"size has {len(given)} axes, and {name!r} has the shape {array.shape}")
+            if array.ndim < len(size):
+                raise OptionError(f"size has {len(size)} axes, and {name!r} has the shape {array.shape}")
         shape = next(iter(self._arrays.values())).shape
         sizes = tuple(
-            most if one is None else whole("size", one, 1) for one, most in zip(given, shape, strict=False)
+            length if side is None else whole("size", side, 1)
+            for side, length in zip(size, shape, strict=False)
         )
-        return sizes, tuple(one is None for one in given)
+        return sizes, tuple(side is None for side in size)
 
     def _check_alike(self) -> None:
         axes = len(self._size)
-        first, *others = self._arrays.items()
+        first, *following = self._arrays.items()
         self._shape = first[1].shape[:axes]
-        for name, array in others:
+        for name, array in following:
             if array.shape[:axes] != self._shape:
                 raise OptionError(
                     f"fields are cut alike, and differ in shape: {first[0]!r} {first[1].shape}, "
                     f"{name!r} {array.shape}"
                 )
 
-    def _pads(self, given: Any) -> dict[str, Any] | None:
-        """What stands outside of each array; None: no patch reaches there."""
-        if given is None:
+    def _pads(self, pad: Any) -> dict[str, Any] | None:
+        """Return the padding of each array; None: no patch reaches over the edge."""
+        if pad is None:
             return None
-        each_one = dict(given) if isinstance(given, Mapping) else dict.fromkeys(self._arrays, given)
-        for name in {*each_one, *self._arrays}:
-            if name not in each_one or name not in self._arrays:
+        by_field = dict(pad) if isinstance(pad, Mapping) else dict.fromkeys(self._arrays, pad)
+        for name in {*by_field, *self._arrays}:
+            if name not in by_field or name not in self._arrays:
                 raise OptionError(f"pad has a value for each field, and {name!r} is only on one side")
-            value, dtype = each_one[name], self._arrays[name].dtype
+            value, dtype = by_field[name], self._arrays[name].dtype
             if isinstance(value, str):
                 if value not in MODES:
                     raise OptionError(f"pad is a number or one of {', '.join(MODES)}, not {value!r}")
@@ -164,7 +166,7 @@ class Patches(Reader):
                 bad = True
             if bad:
                 raise OptionError(f"pad={value!r} is no value of {name!r}, which holds {dtype}")
-        return each_one
+        return by_field
 
     def _schema(self) -> Schema:
         if POSITION in self._arrays:
@@ -176,10 +178,8 @@ class Patches(Reader):
         }
         return Schema({**fields, POSITION: Tensor("int64", (axes,))})
 
-    # -- where patches are -----------------------------------------------------------------------------
-
-    def _place(self, stride: Any, random: int | None) -> None:
-        """Where patches may begin: the first place of each axis, the step, and how many there are."""
+    def _set_positions(self, stride: Any, random: int | None) -> None:
+        """Set the positions of patches: the first along each axis, the step, and the count."""
         if stride is not None and random is not None:
             raise OptionError("patches have a stride, or are random")
         axes = range(len(self._size))
@@ -191,117 +191,117 @@ class Patches(Reader):
             for n in axes
         )
         self._origin, self._count = np.zeros(len(axes), dtype=np.int64), [0] * len(axes)
-        for n, (size, most, step) in enumerate(zip(self._size, self._shape, self._step, strict=True)):
-            over = most - size
+        for n, (size, length, step) in enumerate(zip(self._size, self._shape, self._step, strict=True)):
+            over = length - size
             if self._whole[n]:
                 self._count[n] = 1
             elif self._pad is None:
                 if over < 0:
                     raise OptionError(
-                        f"size is {size} along axis {n}, and the arrays have {most}; pad= lets patches reach "
-                        "over the edge"
+                        f"size is {size} along axis {n}, and the arrays have {length}; pad= lets patches "
+                        "reach over the edge"
                     )
                 self._count[n] = over // step + 1
             elif random is None:
-                self._count[n] = -(-max(over, 0) // step) + 1 if most else 0
+                self._count[n] = -(-max(over, 0) // step) + 1 if length else 0
             else:
-                self._origin[n], self._count[n] = -(size // 2), most
+                self._origin[n], self._count[n] = -(size // 2), length
         if math.prod(self._count) > 2**62:
             raise OptionError(f"there are {math.prod(self._count)} places for a patch, which are too many")
 
     def _starts(self, ids: I64) -> I64:
-        """Where the patches of these numbers begin: (patches, axes)."""
+        """Return the first corner of the patches of these numbers: (patches, axes)."""
         places = np.stack(np.unravel_index(ids, self._count), axis=1).astype(np.int64)
         return np.asarray(places * np.array(self._step) + self._origin, dtype=np.int64)
 
-    def _ids(self, random: int | None, seed: int, kept: Callable[[I64], Bools] | None) -> I64:
-        """The patches, by the number of their place, ordered by block."""
+    def _ids(self, random: int | None, seed: int, is_kept: Callable[[I64], Bools] | None) -> I64:
+        """Return the numbers of the patches, ordered by block."""
         every = math.prod(self._count)
         if random is not None:
-            return self._in_order(self._draw(whole("random", random, 0, MOST), seed, kept))
-        if every > MOST:
+            return self._in_order(self._draw(whole("random", random, 0, MAX_PATCHES), seed, is_kept))
+        if every > MAX_PATCHES:
             raise OptionError(f"there would be {every:,} patches; take a larger stride, or random=")
         ids = self._in_order(np.arange(every, dtype=np.int64))
-        if kept is None:
+        if is_kept is None:
             return ids
         parts = [np.empty(0, dtype=np.int64)]
-        for at in range(0, len(ids), ROUND):
-            some = ids[at : at + ROUND]
-            parts.append(some[kept(some)])
+        for start in range(0, len(ids), DRAWN_PATCHES):
+            part = ids[start : start + DRAWN_PATCHES]
+            parts.append(part[is_kept(part)])
         return np.concatenate(parts)
 
-    def _draw(self, count: int, seed: int, kept: Callable[[I64], Bools] | None) -> I64:
-        """Random places. The n-th draw depends on seed and n alone."""
+    def _draw(self, count: int, seed: int, is_kept: Callable[[I64], Bools] | None) -> I64:
+        """Draw random patches. The n-th draw depends on seed and n alone."""
         if not all(self._count):
             raise OptionError(f"arrays of shape {self._shape} have no patches")
         keys = [key_of(seed, axis, 11) for axis in range(len(self._count))]
-        parts, found, at = [np.empty(0, dtype=np.int64)], 0, 0
-        while found < count:
-            if at > DRAWS_EACH * count + ROUND:
-                raise OptionError(f"where leaves {found} of {at:,} random patches, and {count} are wanted")
-            many = count if kept is None else min(ROUND, 2 * count + 64)
-            numbers = np.arange(at, at + many, dtype=np.int64)
+        parts, kept_count, drawn_count = [np.empty(0, dtype=np.int64)], 0, 0
+        while kept_count < count:
+            if drawn_count > MAX_DRAWS_PER_PATCH * count + DRAWN_PATCHES:
+                raise OptionError(
+                    f"where leaves {kept_count} of {drawn_count:,} random patches, and {count} are wanted"
+                )
+            many = count if is_kept is None else min(DRAWN_PATCHES, 2 * count + 64)
+            numbers = np.arange(drawn_count, drawn_count + many, dtype=np.int64)
             # A draw close to 1 may round up.
             drawn = [
-                np.minimum((uniform(key, numbers) * most).astype(np.int64), most - 1)
-                for key, most in zip(keys, self._count, strict=True)
+                np.minimum((uniform(key, numbers) * count_of_axis).astype(np.int64), count_of_axis - 1)
+                for key, count_of_axis in zip(keys, self._count, strict=True)
             ]
             ids = np.ravel_multi_index(tuple(drawn), self._count).astype(np.int64)
-            parts.append(ids if kept is None else ids[kept(ids)])
-            found, at = found + len(parts[-1]), at + len(numbers)
+            parts.append(ids if is_kept is None else ids[is_kept(ids)])
+            kept_count, drawn_count = kept_count + len(parts[-1]), drawn_count + len(numbers)
         return np.concatenate(parts)[:count]
 
-    # -- blocks ----------------------------------------------------------------------------------------
-
-    def _by_block(self) -> None:
-        """Group chunks, so that few of them are shared by two groups, and some groups fit into the cache."""
+    def _set_blocks(self) -> None:
+        """Group chunks so that two groups share few of them, and some groups fit into the cache."""
         heavy = max(self._arrays.values(), key=lambda one: one.nbytes)
         axes = len(self._size)
         chunk = heavy.chunks[:axes] if isinstance(heavy, ChunkedArray) else self._size
         many = [1] * axes
-        # A patch reaches into so many more chunks.
-        more = [-(-(size - 1) // one) for size, one in zip(self._size, chunk, strict=True)]
-        grid = [-(-size // one) for size, one in zip(self._shape, chunk, strict=True)]
+        # Further chunks that a patch reaches into, along each axis.
+        overlap = [-(-(size - 1) // side) for size, side in zip(self._size, chunk, strict=True)]
+        grid = [-(-size // side) for size, side in zip(self._shape, chunk, strict=True)]
         item = sum(
             array.dtype.itemsize * math.prod(array.shape[axes:]) for array in self._arrays.values()
         ) * math.prod(chunk)
 
         def cost(many: Sequence[int]) -> int:
-            return item * math.prod(min(n + m, g) for n, m, g in zip(many, more, grid, strict=True))
+            return item * math.prod(min(n + m, g) for n, m, g in zip(many, overlap, grid, strict=True))
 
         grown = True
         while grown:
             grown = False
             for axis in sorted(range(axes), key=lambda axis: many[axis] * chunk[axis]):
                 larger = [*many[:axis], many[axis] + 1, *many[axis + 1 :]]
-                if many[axis] < grid[axis] and cost(larger) <= BLOCK_BYTES:
+                if many[axis] < grid[axis] and cost(larger) <= self.block_bytes:
                     many, grown = larger, True
                     break
-        self._block = tuple(n * one for n, one in zip(many, chunk, strict=True))
-        self._blocks = tuple(-(-size // one) or 1 for size, one in zip(self._shape, self._block, strict=True))
-        self.window = max(1, WINDOW_BYTES // max(1, cost(many)))
+        self._block = tuple(n * side for n, side in zip(many, chunk, strict=True))
+        self._blocks = tuple(
+            -(-size // side) or 1 for size, side in zip(self._shape, self._block, strict=True)
+        )
+        self.window = max(1, self.window_bytes // max(1, cost(many)))
 
     def _block_of(self, ids: I64) -> I64:
-        # By where a patch begins in the array: with pad it may begin before it.
+        # With padding a patch may begin before the array.
         places = np.maximum(self._starts(ids), 0) // np.array(self._block)
         places = np.minimum(places, np.array(self._blocks) - 1)
-        found: I64 = np.ravel_multi_index(tuple(places.T), self._blocks).astype(np.int64)
-        return found
+        blocks: I64 = np.ravel_multi_index(tuple(places.T), self._blocks).astype(np.int64)
+        return blocks
 
     def _in_order(self, ids: I64) -> I64:
         order: I64 = np.argsort(self._block_of(ids), kind="stable")
         return ids[order]
 
     def blocks(self) -> I64 | None:
-        """The group of chunks in which each patch begins."""
+        """Return the group of chunks in which each patch begins."""
         return self._block_of(self.ids)
 
-    # -- masks -----------------------------------------------------------------------------------------
-
-    def _kept(self, where: Where) -> Callable[[I64], Bools]:
-        """What says which of some patches are kept."""
+    def _filter_of(self, where: Where) -> Callable[[I64], Bools]:
+        """Return a function that flags the patches to keep."""
         if callable(where):
-            return lambda ids: _truth(where(self._starts(ids)), len(ids))
+            return lambda ids: _checked_flags(where(self._starts(ids)), len(ids))
         if isinstance(where, str):
             if self._reader is None and where not in self._arrays:
                 raise OptionError(f"there is no array {where!r} for a mask")
@@ -309,11 +309,11 @@ class Patches(Reader):
         else:
             mask = where
         if not isinstance(mask, Array) or mask.shape != self._shape:
-            said = f"the shape {mask.shape}" if isinstance(mask, Array) else repr(mask)
-            raise OptionError(f"a mask has the shape of what is cut, {self._shape}, and this one has {said}")
+            description = f"the shape {mask.shape}" if isinstance(mask, Array) else repr(mask)
+            raise OptionError(
+                f"a mask has the shape of what is cut, {self._shape}, and this one has {description}"
+            )
         return Mask(mask, self._size, self._starts)
-
-    # -- reading ---------------------------------------------------------------------------------------
 
     def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
         starts = self._starts(self.ids[indices])
@@ -342,70 +342,70 @@ class Patches(Reader):
         return out
 
     def _mirrored(self, array: Array, start: I64, mode: str) -> npt.NDArray[Any]:
-        """A patch that reaches over the edge, where values of the array stand for those outside."""
+        """Read a patch that reaches over the edge, filled with values of the array."""
         places, box = [], []
-        for at, size, most in zip(start.tolist(), self._size, self._shape, strict=True):
-            place = np.arange(at, at + size)
-            if mode == "edge" or most == 1:
-                place = np.clip(place, 0, most - 1)
+        for first, size, length in zip(start.tolist(), self._size, self._shape, strict=True):
+            rows = np.arange(first, first + size)
+            if mode == "edge" or length == 1:
+                rows = np.clip(rows, 0, length - 1)
             else:
-                # There and back again, without the ends twice.
-                place = np.abs((place + most - 1) % (2 * most - 2) - most + 1)
-            box.append(slice(int(place.min()), int(place.max()) + 1))
-            places.append(place - place.min())
-        found: npt.NDArray[Any] = array[tuple(box)][np.ix_(*places)]
-        return found
+                # Reflect without repeating the edge.
+                rows = np.abs((rows + length - 1) % (2 * length - 2) - length + 1)
+            box.append(slice(int(rows.min()), int(rows.max()) + 1))
+            places.append(rows - rows.min())
+        patch: npt.NDArray[Any] = array[tuple(box)][np.ix_(*places)]
+        return patch
 
     def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
         starts = self._starts(self.ids[indices])
-        found = [self._arrays[name].ranges(starts, self._size) for name in fields if name != POSITION]
-        return concat_spans([one for one in found if one is not None]) if None not in found else None
+        ranges = [self._arrays[name].ranges(starts, self._size) for name in fields if name != POSITION]
+        return concat_spans([spans for spans in ranges if spans is not None]) if None not in ranges else None
 
     def facts(self) -> dict[str, Any]:
         arrays = {
-            f"array {name}": f"{one.dtype} {one.shape}, chunks {one.chunks}"
-            for name, one in self._arrays.items()
+            f"array {name}": f"{array.dtype} {array.shape}, chunks {array.chunks}"
+            for name, array in self._arrays.items()
         }
-        return {"size": self._size, **self._said, "blocks of": self._block, **arrays}
+        return {"size": self._size, **self._sampling, "blocks of": self._block, **arrays}
 
     def close(self) -> None:
         if self._reader is not None:
             self._reader.close()
 
 
-def _remake(args: tuple[Any, ...], options: dict[str, Any], ids: I64 | None) -> Patches:
-    found = Patches(*args, **options)
+def _rebuild(args: tuple[Any, ...], options: dict[str, Any], ids: I64 | None) -> Patches:
+    patches = Patches(*args, **options)
     if ids is not None:
-        found.ids, found.length = ids, len(ids)
-    return found
+        patches.ids, patches.length = ids, len(ids)
+    return patches
 
 
-def _truth(found: Any, count: int) -> Bools:
-    kept: npt.NDArray[Any] = np.asarray(found)
-    if kept.shape != (count,) or kept.dtype != np.bool_:
+def _checked_flags(flags: Any, count: int) -> Bools:
+    array: npt.NDArray[Any] = np.asarray(flags)
+    if array.shape != (count,) or array.dtype != np.bool_:
         raise OptionError(
-            f"where gives True or False for each of {count} positions, not {kept.dtype} {kept.shape}"
+            f"where gives True or False for each of {count} positions, not {array.dtype} {array.shape}"
         )
-    return kept
+    return array
 
 
 class Mask:
-    """Which boxes of a mask hold something. It is read once; then only what is undecided is read again."""
+    """Tells which boxes of a mask are not all zero. Reads the mask once, then only undecided boxes again."""
 
     def __init__(self, mask: Array, size: tuple[int, ...], starts: Callable[[I64], I64]) -> None:
         self._mask, self._size, self._starts = mask, size, starts
         self._chunk = np.array(mask.chunks)
-        grid = [-(-size // one) for size, one in zip(mask.shape, mask.chunks, strict=True)]
-        held = np.zeros(grid, dtype=np.int64)
+        grid = [-(-size // side) for size, side in zip(mask.shape, mask.chunks, strict=True)]
+        occupied = np.zeros(grid, dtype=np.int64)
 
-        def look(at: tuple[int, ...]) -> None:
-            box = tuple(slice(n * one, (n + 1) * one) for n, one in zip(at, mask.chunks, strict=True))
-            held[at] = np.asarray(mask[box]).any()
+        def look(index: tuple[int, ...]) -> None:
+            box = tuple(slice(n * side, (n + 1) * side) for n, side in zip(index, mask.chunks, strict=True))
+            occupied[index] = np.asarray(mask[box]).any()
 
         each(look, list(itertools.product(*map(range, grid))), mask.nbytes)
-        # How many chunks hold something in all boxes of chunks that begin at the first.
-        self._sums = np.pad(held, [(1, 0)] * held.ndim)
-        for axis in range(held.ndim):
+        # Prefix sums of the chunks that are not all zero.
+        self._sums = np.pad(occupied, [(1, 0)] * occupied.ndim)
+        for axis in range(occupied.ndim):
             self._sums = self._sums.cumsum(axis=axis)
 
     def __call__(self, ids: I64) -> Bools:
@@ -414,19 +414,15 @@ class Mask:
         high = -(-np.minimum(starts + np.array(self._size), np.array(self._mask.shape)) // self._chunk)
         counts = np.zeros(len(ids), dtype=np.int64)
         for corner in itertools.product((0, 1), repeat=starts.shape[1]):
-            at = np.where(np.array(corner) == 1, high, low)
-            counts += (-1) ** (len(corner) - sum(corner)) * self._sums[tuple(at.T)]
-        found = counts > 0
-        # By chunk, so that each is unpacked about once.
+            edges = np.where(np.array(corner) == 1, high, low)
+            counts += (-1) ** (len(corner) - sum(corner)) * self._sums[tuple(edges.T)]
+        flags = counts > 0
+        # By chunk, so that each is decoded about once.
         undecided = np.lexsort(low.T[::-1])
-        undecided = undecided[found[undecided]]
+        undecided = undecided[flags[undecided]]
         step = max(1, MASK_BYTES // max(1, self._mask.dtype.itemsize * math.prod(self._size)))
-        for rows in self._some(undecided, step):
+        for rows in (undecided[start : start + step] for start in range(0, len(undecided), step)):
             boxes: npt.NDArray[Any] = np.zeros((len(rows), *self._size), dtype=self._mask.dtype)
             self._mask.read_boxes(starts[rows], self._size, boxes)
-            found[rows] = boxes.reshape(len(rows), -1).any(axis=1)
-        return found
-
-    @staticmethod
-    def _some(rows: I64, step: int) -> Iterator[I64]:
-        return (rows[at : at + step] for at in range(0, len(rows), step))
+            flags[rows] = boxes.reshape(len(rows), -1).any(axis=1)
+        return flags

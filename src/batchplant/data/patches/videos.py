@@ -1,4 +1,4 @@
-"""Clips of videos: each sample of a dataset is a video, and every run of frames of it is a sample here."""
+"""Clips of videos: a dataset of videos as one of runs of their frames."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ...errors import BatchplantError, DataError, DecodeError, OptionError, Prob
 from ...order import default_threads
 from ...order.keyed import whole
 from ...schema import Bytes, Field, Int, Schema, Tensor, Video
-from ...schema.columns import I64, U8, Columns, Ragged, starts_of
+from ...schema.columns import I64, U8, Columns, Ragged, starts_of, take_cells
 from ...storage import index
 from ...storage.spans import Spans
 from ..reader import Reader, open_reader
@@ -91,14 +91,16 @@ class VideoClips(Reader):
         self._firsts = starts_of(np.where(totals > 0, counts, 0))
         self.length = int(self._firsts[-1])
 
-    def _video_field(self, given: str | None) -> str:
-        if given is None:
-            videos = [name for name, field in self.base.schema.items() if isinstance(field, Video)]
+    def _video_field(self, name: str | None) -> str:
+        if name is None:
+            videos = [
+                field_name for field_name, field in self.base.schema.items() if isinstance(field, Video)
+            ]
             if len(videos) != 1:
                 listed = ", ".join(map(repr, videos)) or "none"
                 raise OptionError(f"clips are cut from one field of videos, and there are {listed}: name it")
             return videos[0]
-        (name,) = self.base._names([given])
+        (name,) = self.base._names([name])
         if not isinstance(self.base.schema[name], Video | Bytes):
             raise OptionError(f"clips are cut from videos, not from {self.base.schema[name]}", field=name)
         return name
@@ -115,7 +117,7 @@ class VideoClips(Reader):
         return Schema(fields)
 
     def _frame_size(self) -> tuple[int, int]:
-        """Height and width of all frames."""
+        """Return height and width of all frames."""
         if self._size is not None:
             height, width = self._size
         else:
@@ -123,28 +125,26 @@ class VideoClips(Reader):
             if not len(readable):
                 raise SchemaError("there is no video to tell the size by; give size=(height, width)")
             sizes = self._facts[readable, 1:]
-            others = np.flatnonzero((sizes != sizes[0]).any(axis=1))
+            different = np.flatnonzero((sizes != sizes[0]).any(axis=1))
             height, width = sizes[0].tolist()
-            if len(others):
-                high, wide = sizes[others[0]].tolist()
+            if len(different):
+                high, wide = sizes[different[0]].tolist()
                 raise OptionError(
                     f"the video is {wide}×{high}, and that of sample {readable[0]} is {width}×{height}; "
                     "size=(height, width) resizes the frames of all",
-                    sample=int(readable[others[0]]),
+                    sample=int(readable[different[0]]),
                     field=self._field,
                 )
         check_clip(self._frames, height, width)
         return height, width
 
-    # -- what the containers tell ----------------------------------------------------------------------
-
     def _facts_of_all(self, *, skip: bool) -> I64:
-        """Frames, height and width of every video: the containers are read once, and remembered.
+        """Return frames, height and width of every video; an index stores them.
 
         Zero frames: the video is missing.
         """
 
-        def make(reader: Reader) -> tuple[index.Arrays, index.Facts]:
+        def build(reader: Reader) -> tuple[index.Arrays, index.Facts]:
             facts = np.zeros((len(reader), 3), dtype=np.int64)
             for number in range(len(reader)):
                 try:
@@ -153,13 +153,13 @@ class VideoClips(Reader):
                     facts[number] = UNREADABLE
             return {"facts": facts}, {}
 
-        def check(kept: index.Index) -> bool:
-            facts = kept.arrays["facts"]
+        def check(content: index.Index) -> bool:
+            facts = content.arrays["facts"]
             return facts.dtype == np.int64 and facts.shape == (len(self.base), 3)
 
         about = "upright" if self._upright else ""
-        kept = self.base._indexed((self._field,), "video-facts", about, make, version=VERSION, check=check)
-        facts: I64 = np.array((make(self.base)[0] if kept is None else kept.arrays)["facts"])
+        stored = self.base._indexed((self._field,), "video-facts", about, build, version=VERSION, check=check)
+        facts: I64 = np.array((build(self.base)[0] if stored is None else stored.arrays)["facts"])
         for number in np.flatnonzero(facts[:, 0] == UNREADABLE).tolist():
             # Read again for the reason; a limit may also have been raised since.
             try:
@@ -173,7 +173,7 @@ class VideoClips(Reader):
         return facts
 
     def _video_facts(self, reader: Reader, number: int) -> tuple[int, int, int]:
-        """Frames, height and width of a video."""
+        """Return frames, height and width of a video."""
         data = self._data(reader._read(np.array([number]), (self._field,)), 0)
         if data is None:
             return 0, 0, 0
@@ -186,33 +186,30 @@ class VideoClips(Reader):
         return (facts.width, facts.height) if turned else (facts.height, facts.width)
 
     def _data(self, columns: Columns, row: int) -> memoryview | None:
-        """The bytes of a video; None where it is missing."""
+        """Return the bytes of a video; None if it is missing."""
         column = columns[self._field]
         assert isinstance(column, Ragged)
         cell = column[row]
         return None if cell is None else np.ascontiguousarray(cell).data
 
-    # -- reading ---------------------------------------------------------------------------------------
-
-    def _places(self, indices: I64) -> tuple[I64, I64]:
-        """The video of each clip, and its first frame."""
+    def _locate(self, indices: I64) -> tuple[I64, I64]:
+        """Return the video of each clip, and its first frame."""
         videos = np.searchsorted(self._firsts, indices, side="right") - 1
         return videos, (indices - self._firsts[videos]) * self._stride
 
     def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
-        videos, starts = self._places(indices)
+        videos, starts = self._locate(indices)
         used, back = np.unique(videos, return_inverse=True)
-        own = {START: starts, VIDEO_ID: videos}
-        base = self.base._read(used, tuple(name for name in fields if name not in own))
+        computed = {START: starts, VIDEO_ID: videos}
+        base = self.base._read(used, tuple(name for name in fields if name not in computed))
         columns = Columns()
         for name in fields:
-            if name in own:
-                columns[name] = own[name]
+            if name in computed:
+                columns[name] = computed[name]
             elif name == self._field:
                 columns[name] = self._clips(base, indices, used, back, starts)
             else:
-                column = base[name]
-                columns[name] = column.take(back) if isinstance(column, Ragged) else column[back]
+                columns[name] = take_cells(base[name], back)
         return columns
 
     def _clips(self, base: Columns, indices: I64, used: I64, back: I64, starts: I64) -> U8:
@@ -226,8 +223,8 @@ class VideoClips(Reader):
                 data = self._data(base, number)
                 if data is None:
                     raise DecodeError("the video is missing")
-                for row, place, frame in self._decoded(data, int(used[number]), starts[rows]):
-                    clips[rows[row], place] = frame
+                for row, position, frame in self._decoded(data, int(used[number]), starts[rows]):
+                    clips[rows[row], position] = frame
             except BatchplantError as error:
                 error.sample = int(indices[rows[0]])
                 raise error.at(path=self.base.where(int(used[number])), field=self._field) from None
@@ -238,7 +235,7 @@ class VideoClips(Reader):
         return clips
 
     def _decoded(self, data: memoryview, video: int, starts: I64) -> Iterator[tuple[I64, I64, U8]]:
-        """Each frame of the clips that begin there: the clips that show it, its places there, its image."""
+        """Yield each frame of the clips: the clips that show it, its positions there, and its image."""
         facts, total = index_of(data), int(self._facts[video, 0])
         if len(facts.times) != total:
             raise DecodeError(f"the video has {len(facts.times)} frames, and had {total} when it was opened")
@@ -251,20 +248,20 @@ class VideoClips(Reader):
             yield *np.divmod(places, self._frames), frame
 
     def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
-        own = [name for name in fields if name in self.base.schema]
-        return self.base._ranges(own, np.unique(self._places(indices)[0]))
+        base_fields = [name for name in fields if name in self.base.schema]
+        return self.base._ranges(base_fields, np.unique(self._locate(indices)[0]))
 
     def blocks(self) -> I64 | None:
-        """The video of each clip."""
+        """Return the video of each clip."""
         return np.repeat(np.arange(len(self._firsts) - 1), np.diff(self._firsts))
 
     def boundaries(self) -> I64:
-        """The first clips of videos."""
+        """Return the first clips of videos."""
         firsts = np.unique(self._firsts)
         return firsts[(firsts > 0) & (firsts < self.length)]
 
     def where(self, sample: int) -> str:
-        return self.base.where(int(self._places(np.array([sample]))[0][0]))
+        return self.base.where(int(self._locate(np.array([sample]))[0][0]))
 
     def facts(self) -> dict[str, Any]:
         return {"videos": len(self.base), "frames": self._frames, "stride": self._stride, "step": self._step}

@@ -1,4 +1,4 @@
-"""Patches of volumes that differ in shape: each sample of a dataset is a volume of its own."""
+"""Patches of volumes that differ in shape: each sample of a dataset is a volume."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ...codecs.cells import decode_cell
 from ...errors import BatchplantError, DecodeError, OptionError, SchemaError
 from ...order.keyed import derive, key_of, uniform, whole
 from ...schema import Field, Int, Schema, Tensor
-from ...schema.columns import I64, Columns, Ragged, starts_of
+from ...schema.columns import I64, Columns, starts_of, take_cells
 from ...storage import index
 from ...storage.spans import Spans
 from ..reader import Reader, open_reader
@@ -60,7 +60,7 @@ class VolumePatches(Reader):
                 raise OptionError(
                     f"size is a size for each of the first axes, as in (64, 64, 64), not {size}"
                 )
-            self._size = np.array([whole("size", one, 1) for one in size], dtype=np.int64)
+            self._size = np.array([whole("size", side, 1) for side in size], dtype=np.int64)
             self._cut = self._fields([fields] if isinstance(fields, str) else fields)
             self.schema, self._pad = self._schema(), pad
             if stride is not None and random is not None:
@@ -70,64 +70,64 @@ class VolumePatches(Reader):
             )
             if len(steps) != len(size):
                 raise OptionError(f"stride has {len(steps)} axes, and size has {len(size)}")
-            self._step = np.array([whole("stride", one, 1) for one in steps], dtype=np.int64)
+            self._step = np.array([whole("stride", side, 1) for side in steps], dtype=np.int64)
             self._random = None if random is None else whole("random", random, 1)
             self._key = key_of(seed, 0, 11)
             self._shapes = self._shapes_of_all()
-            self._counts = self._places()
+            self._counts = self._count_positions()
         except BatchplantError as error:
             raise error.at(path=self.path) from None
-        each = self._counts.prod(axis=1)
-        self._firsts = starts_of(each if self._random is None else np.where(each > 0, self._random, 0))
+        patches_per_volume = self._counts.prod(axis=1)
+        self._firsts = starts_of(
+            patches_per_volume if self._random is None else np.where(patches_per_volume > 0, self._random, 0)
+        )
         self.length = int(self._firsts[-1])
 
-    def _fields(self, given: Sequence[str] | None) -> tuple[str, ...]:
+    def _fields(self, names: Sequence[str] | None) -> tuple[str, ...]:
         axes = len(self._size)
-        if given is None:
+        if names is None:
             kinds = self.base.schema.items()
-            given = [name for name, one in kinds if isinstance(one, Tensor) and None in one.shape[:axes]]
-        if not given:
+            names = [name for name, kind in kinds if isinstance(kind, Tensor) and None in kind.shape[:axes]]
+        if not names:
             raise OptionError("there are no arrays of varying shape; of arrays of one shape cut Patches")
-        for name in self.base._names(given):
+        for name in self.base._names(names):
             field = self.base.schema[name]
             if not isinstance(field, Tensor) or len(field.shape) < axes or None in field.shape[axes:]:
                 raise OptionError(f"patches of {axes} axes cannot be cut out of {field}", field=name)
             if field.optional:
                 raise OptionError("volumes must not be missing", field=name)
-        return self.base._names(given)
+        return self.base._names(names)
 
     def _schema(self) -> Schema:
-        found: dict[str, Field] = {}
+        fields: dict[str, Field] = {}
         for name, field in self.base.schema.items():
             if name in (POSITION, VOLUME):
                 raise SchemaError(f"a field cannot be called {name!r}: patches have one of their own")
-            found[name] = field
+            fields[name] = field
             if name in self._cut:
                 assert isinstance(field, Tensor)
-                rest = field.shape[len(self._size) :]
-                found[name] = dataclasses.replace(field, shape=(*self._size.tolist(), *rest))
-        found[POSITION], found[VOLUME] = Tensor("int64", (len(self._size),)), Int()
-        return Schema(found)
-
-    # -- where patches are -----------------------------------------------------------------------------
+                inner = field.shape[len(self._size) :]
+                fields[name] = dataclasses.replace(field, shape=(*self._size.tolist(), *inner))
+        fields[POSITION], fields[VOLUME] = Tensor("int64", (len(self._size),)), Int()
+        return Schema(fields)
 
     def _shapes_of_all(self) -> I64:
-        """The shapes of all volumes: they are read once, and remembered."""
+        """Return the shapes of all volumes; an index stores them."""
         name, axes = self._cut[0], len(self._size)
 
-        def make(looks: Reader) -> tuple[index.Arrays, index.Facts]:
-            found = [self._volume(looks, number, name).shape[:axes] for number in range(len(looks))]
-            return {"shapes": np.array(found, dtype=np.int64).reshape(-1, axes)}, {}
+        def build(reader: Reader) -> tuple[index.Arrays, index.Facts]:
+            shapes = [self._volume(reader, number, name).shape[:axes] for number in range(len(reader))]
+            return {"shapes": np.array(shapes, dtype=np.int64).reshape(-1, axes)}, {}
 
-        def check(found: index.Index) -> bool:
-            shapes = found.arrays["shapes"]
+        def check(content: index.Index) -> bool:
+            shapes = content.arrays["shapes"]
             return shapes.dtype == np.int64 and shapes.shape == (len(self.base), axes)
 
-        kept = self.base._indexed((name,), "volume-shapes", str(axes), make, version=VERSION, check=check)
-        return make(self.base)[0]["shapes"] if kept is None else kept.arrays["shapes"]
+        stored = self.base._indexed((name,), "volume-shapes", str(axes), build, version=VERSION, check=check)
+        return build(self.base)[0]["shapes"] if stored is None else stored.arrays["shapes"]
 
-    def _places(self) -> I64:
-        """How many places a patch has along each axis of each volume."""
+    def _count_positions(self) -> I64:
+        """Count the positions of patches along each axis of each volume."""
         over = self._shapes - self._size
         small = np.flatnonzero((over < 0).any(axis=1))
         if len(small) and self._pad is None:
@@ -146,20 +146,18 @@ class VolumePatches(Reader):
         return np.where(filled, steps + 1, 0)
 
     def _starts(self, indices: I64) -> tuple[I64, I64]:
-        """The volume of each patch, and where it begins there."""
+        """Return the volume of each patch, and its first corner there."""
         volume = np.searchsorted(self._firsts, indices, side="right") - 1
         number, counts = indices - self._firsts[volume], self._counts[volume]
         starts = np.empty((len(indices), len(self._size)), dtype=np.int64)
         for axis in reversed(range(len(self._size))):
             if self._random is None:
-                number, place = np.divmod(number, counts[:, axis])
-                starts[:, axis] = place * self._step[axis]
+                number, step_number = np.divmod(number, counts[:, axis])
+                starts[:, axis] = step_number * self._step[axis]
             else:
                 drawn = uniform(derive(self._key, np.full(len(indices), axis)), indices)
                 starts[:, axis] = np.minimum((drawn * counts[:, axis]).astype(np.int64), counts[:, axis] - 1)
         return volume, starts
-
-    # -- reading ---------------------------------------------------------------------------------------
 
     @staticmethod
     def _volume(reader: Reader, number: int, name: str) -> npt.NDArray[Any]:
@@ -172,20 +170,19 @@ class VolumePatches(Reader):
     def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
         volumes, starts = self._starts(indices)
         used, back = np.unique(volumes, return_inverse=True)
-        others = tuple(name for name in fields if name in self.base.schema and name not in self._cut)
-        columns = self.base._read(used, others)
-        found = Columns()
+        uncut = tuple(name for name in fields if name in self.base.schema and name not in self._cut)
+        uncut_columns = self.base._read(used, uncut)
+        columns = Columns()
         for name in fields:
             if name == POSITION:
-                found[name] = starts
+                columns[name] = starts
             elif name == VOLUME:
-                found[name] = volumes
-            elif name in others:
-                column = columns[name]
-                found[name] = column.take(back) if isinstance(column, Ragged) else column[back]
+                columns[name] = volumes
+            elif name in uncut:
+                columns[name] = take_cells(uncut_columns[name], back)
             else:
-                found[name] = self._patches(name, indices, used, back, starts)
-        return found
+                columns[name] = self._patches(name, indices, used, back, starts)
+        return columns
 
     def _patches(self, name: str, indices: I64, used: I64, back: I64, starts: I64) -> npt.NDArray[Any]:
         field = self.schema[name]
@@ -207,15 +204,15 @@ class VolumePatches(Reader):
             for row in rows.tolist():
                 ends = starts[row] + self._size
                 box = values[tuple(slice(a, b) for a, b in zip(starts[row], ends, strict=True))]
-                out[row][tuple(slice(0, one) for one in box.shape)] = box
+                out[row][tuple(slice(0, length) for length in box.shape)] = box
         return out
 
     def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
-        own = [name for name in fields if name in self.base.schema]
-        return self.base._ranges(own, np.unique(self._starts(indices)[0]))
+        base_fields = [name for name in fields if name in self.base.schema]
+        return self.base._ranges(base_fields, np.unique(self._starts(indices)[0]))
 
     def blocks(self) -> I64 | None:
-        """The volume of each patch."""
+        """Return the volume of each patch."""
         return np.repeat(np.arange(len(self._firsts) - 1), np.diff(self._firsts))
 
     def where(self, sample: int) -> str:

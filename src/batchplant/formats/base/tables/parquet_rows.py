@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ....data.expressions import Bound, Bounds, can_match, fields_of, how_of
+from ....data.expressions import Bound, Bounds, can_match, comparison_of, fields_of
 from ....data.expressions.binding import BYTES, NUMBER
 from ....data.filters import Pruned, numbers_in, ranges_of
 from ....errors import DamagedError
@@ -245,7 +245,7 @@ def cell_bounds(field: Field, column: Column) -> Bounds:
     """Return the bounds of rows that all have this cell."""
     if isinstance(column, Ragged) and column.valid is not None and not column.valid[0]:
         return Bounds(1, 1)
-    kind_of_value = how_of(field)
+    kind_of_value = comparison_of(field)
     value: Any = None
     if kind_of_value == BYTES and isinstance(column, Ragged):
         cell = column[0]

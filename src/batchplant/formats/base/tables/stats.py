@@ -11,7 +11,7 @@ import numpy as np
 
 from ....codecs.arrow import pyarrow
 from ....codecs.arrow.types import is_binary, is_text
-from ....data.expressions import Bounds, how_of
+from ....data.expressions import Bounds, comparison_of
 from ....data.expressions.binding import BYTES, NUMBER, TIME
 from ....schema import Bool, Bytes, Field, Float, Int, Tensor, Text
 from .footer import BY_BYTES, REAL, SIGNED, UNSIGNED, Chunk, Leaf
@@ -30,7 +30,7 @@ def meaning_of(field: Field, leaf: Leaf, kind: Any) -> Meaning | None:
 
     Its flag marks an upper bound: if units differ, bounds are rounded away from the cells.
     """
-    kind_of_value = how_of(field)
+    kind_of_value = comparison_of(field)
     if leaf.lists or len(leaf.path) != 1 or leaf.order is None:
         return None
     pa = pyarrow()
