@@ -1,6 +1,6 @@
 r"""Megatron's token datasets: ``NAME.idx`` says where sequences are in ``NAME.bin``. Little-endian.
 
-The index: ``MMIDIDX\\0\\0``, u64 version (1), u8 code of the dtype, u64 S sequences, u64 D entries of
+The index: ``MMIDIDX\0\0``, u64 version (1), u8 code of the dtype, u64 S sequences, u64 D entries of
 documents; from byte 34 on i32 lengths[S] in tokens, i64 offsets[S] in bytes of the .bin, i64 documents[D]:
 with which sequence each document begins, and last S; then, where sequences have modes, i8 modes[S]. Nothing
 is aligned. The .bin is tokens and nothing else.
