@@ -640,15 +640,15 @@ def beyond_beton(folder: Path, patch: pytest.MonkeyPatch) -> None:
 
 
 def beyond_mds(folder: Path, patch: pytest.MonkeyPatch) -> None:
-    assert shards.MOST == (1 << 32) - 1
-    patch.setattr(shards, "MOST", shards.ROOM + SIZE)
+    assert shards.MAX_SHARD_BYTES == (1 << 32) - 1
+    patch.setattr(shards, "MAX_SHARD_BYTES", shards.RESERVED_BYTES + SIZE)
     with bp.create(folder / "a.mds", {"blob": bp.Bytes()}, size_limit=SIZE) as out:
         out.append({"blob": bytes(SIZE + 1)})
 
 
 def beyond_litdata(folder: Path, patch: pytest.MonkeyPatch) -> None:
-    assert shards.MOST == (1 << 32) - 1
-    patch.setattr(shards, "MOST", shards.ROOM + SIZE)
+    assert shards.MAX_SHARD_BYTES == (1 << 32) - 1
+    patch.setattr(shards, "MAX_SHARD_BYTES", shards.RESERVED_BYTES + SIZE)
     with bp.create(folder / "a.litdata", {"blob": bp.Bytes()}, chunk_bytes=SIZE) as out:
         out.append({"blob": bytes(SIZE + 1)})
 

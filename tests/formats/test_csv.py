@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import batchplant as bp
 from batchplant.cli import main
-from batchplant.formats.base import textscan
+from batchplant.formats.base.text import Content
 from batchplant.formats.registry import get_format
 from batchplant.schema import KINDS
 from batchplant.storage.compressed import zstd_compress
@@ -45,6 +45,14 @@ class TestZstd(FormatSuite):
 def opened(tmp_path, text, name="a.csv", **options):
     (tmp_path / name).write_bytes(text if isinstance(text, bytes) else text.encode())
     return bp.open(tmp_path / name, **options)
+
+
+def check_in_blocks(reader, block_bytes):
+    """A pass in small blocks finds what the pass at opening found."""
+    content = Content(reader.source, False, lambda done: None, block_bytes)
+    arrays, _ = reader._scan(content)
+    assert arrays["starts"].tolist() == reader._starts.tolist()
+    assert arrays["bad"].tolist() == reader._bad.tolist()
 
 
 def values(reader, name):
@@ -346,9 +354,8 @@ def test_what_has_no_text_is_refused(tmp_path):
     assert values(bp.open(tmp_path / "a.csv"), "t") == ["x"]
 
 
-def test_a_long_file_in_pieces(tmp_path, monkeypatch):
-    """Rows that go over the ends of pieces, plain and packed; random access reads the same."""
-    monkeypatch.setattr(textscan, "PIECE", 1 << 12)
+def test_a_long_file_in_blocks(tmp_path):
+    """Rows that go over the ends of blocks, plain and packed; random access reads the same."""
     rng = np.random.default_rng(1)
     texts = ["x" * int(n) + '"\n,' for n in rng.integers(0, 20000, 300)]
     out = io.StringIO()
@@ -362,6 +369,7 @@ def test_a_long_file_in_pieces(tmp_path, monkeypatch):
         assert values(reader, "text") == texts
         assert values(reader.subset(order), "n") == order.tolist()
         assert reader.blocks().tolist() == sorted(reader.blocks().tolist())
+        check_in_blocks(reader, 1 << 12)
     again = bp.open(tmp_path / "b.csv.gz")
     assert (again.facts()["compression"], len(again)) == ("gzip", 300)
     assert (tmp_path / "b.csv.gz.bpindex").exists()
@@ -499,9 +507,8 @@ def test_an_encoding_is_told_by_who_knows_it(tmp_path):
 
 def test_a_large_file_in_another_encoding(tmp_path, monkeypatch):
     """In pieces that cut characters, and into a temporary file."""
-    monkeypatch.setattr(textscan, "PIECE", 1001)
     monkeypatch.setattr("batchplant.storage.compressed.MAX_MEMORY_BYTES", 5000)
-    rows = [(number, "ä€\U0001f600"[number % 3] * (number % 50)) for number in range(1000)]
+    rows = [(number, "ä€\U0001f600"[number % 3] * (50 * number % 5003)) for number in range(1000)]
     body = "id,text\n" + "".join(f'{number},"{text}"\n' for number, text in rows)
     with opened(tmp_path, body.encode("utf-16-le"), encoding="utf-16-le") as reader:
         assert [reader[row]["text"] for row in (999, 0, 500)] == [rows[row][1] for row in (999, 0, 500)]
@@ -582,8 +589,7 @@ TEXTS = [
         {"doublequote": True, "quoting": csv.QUOTE_ALL},
     ],
 )
-def test_escapes_as_python_and_pandas_write_them(dialect, packed, tmp_path, monkeypatch):
-    monkeypatch.setattr(textscan, "PIECE", 7)
+def test_escapes_as_python_and_pandas_write_them(dialect, packed, tmp_path):
     rows = [[str(number), text, text[::-1]] for number, text in enumerate(TEXTS * 3)]
     data = escaped_csv([["id", "te,xt", "more"], *rows], **dialect)
     with opened(
@@ -595,6 +601,7 @@ def test_escapes_as_python_and_pandas_write_them(dialect, packed, tmp_path, monk
     ) as reader:
         assert [[str(one["id"]), one["te,xt"] or "", one["more"] or ""] for one in reader] == rows
         assert reader[len(rows) - 1]["more"] == rows[-1][2]
+        check_in_blocks(reader, 7)
 
 
 def test_escapes_as_mysql_writes_them(tmp_path):

@@ -205,13 +205,9 @@ PARTITIONED = {
 
 
 @pytest.mark.parametrize("mode", ["append", "overwrite"])
-def test_rows_go_to_their_partitions(opened, catalog, mode, monkeypatch):
+def test_rows_go_to_their_partitions(opened, catalog, mode):
     from pyiceberg.expressions import EqualTo
 
-    from batchplant.formats.iceberg import datafiles
-
-    # One file at a time, so that each partition has several.
-    monkeypatch.setattr(datafiles, "OPEN_FILES", 1)
     table = partitioned(opened)
     with bp.create("db.t", PARTITIONED, format="iceberg", catalog=catalog, mode="append") as out:
         out.append({"a": 1, "p": "x", "at": np.datetime64(0, "us")})

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import batchplant as bp
 import processes
-from batchplant.formats.base import textscan
+from batchplant.formats.base.text import Content
 from batchplant.formats.json import append
 from batchplant.testing import FormatSuite
 from batchplant.testing.cases import cells, jpeg
@@ -38,6 +38,13 @@ class TestArrayInGzip(FormatSuite):
 def opened(tmp_path, text, name="a.jsonl", **options):
     (tmp_path / name).write_bytes(text if isinstance(text, bytes) else text.encode())
     return bp.open(tmp_path / name, **options)
+
+
+def check_in_blocks(reader, block_bytes):
+    """A pass in small blocks finds what the pass at opening found."""
+    arrays, facts = reader._scan(Content(reader.source, False, lambda done: None, block_bytes))
+    assert arrays["starts"].tolist() == reader._starts.tolist()
+    assert facts["layout"] == reader._scan(Content(reader.source, False, lambda done: None))[1]["layout"]
 
 
 def lines(values):
@@ -116,17 +123,16 @@ RECORDS: list = [{"a": n, "t": "x\ny" * n, "o": {"deep": [n]}} for n in range(3)
         ("[]", "array", 0),
     ],
 )
-def test_layouts(text, layout, count, tmp_path, monkeypatch):
-    for piece in (1 << 20, 16):
-        monkeypatch.setattr(textscan, "PIECE", piece)
-        options = {} if count else {"schema": {"a": "int"}}
-        with opened(tmp_path, text, "a.json", **options) as reader:
-            assert reader.facts()["layout"] == layout
-            assert len(reader) == count
-            if "a" in reader.schema:
-                assert list(reader) == RECORDS[:count]
-            else:
-                assert [one["data"].tolist() for one in reader] == [[1, 2], [3, 4]]
+def test_layouts(text, layout, count, tmp_path):
+    options = {} if count else {"schema": {"a": "int"}}
+    with opened(tmp_path, text, "a.json", **options) as reader:
+        assert reader.facts()["layout"] == layout
+        assert len(reader) == count
+        if "a" in reader.schema:
+            assert list(reader) == RECORDS[:count]
+        else:
+            assert [sample["data"].tolist() for sample in reader] == [[1, 2], [3, 4]]
+        check_in_blocks(reader, 16)
 
 
 @pytest.mark.parametrize(
@@ -162,14 +168,14 @@ HALVES = [
 
 
 @pytest.mark.parametrize("layout", ["lines", "array", "stream"])
-def test_half_of_a_surrogate_pair(layout, tmp_path, monkeypatch):
+def test_half_of_a_surrogate_pair(layout, tmp_path):
     """Its escape is legal JSON: in Text it reads as U+FFFD, in Json it stays."""
-    monkeypatch.setattr(textscan, "PIECE", 5)
     text = json.dumps(HALVES) if layout == "array" else lines(HALVES)
     with opened(tmp_path, text, "a.json", layout=layout) as reader:
         assert dict(reader.schema) == {"t": bp.Text(), "j": bp.Json()}
         assert [one["t"] for one in reader] == ["a\ufffdb", "\U0001f600\ufffd", "\ufffd\ufffd\\u"]
         assert [one["j"] for one in reader] == [one["j"] for one in HALVES]
+        check_in_blocks(reader, 5)
     for name in ("b.jsonl", "b.csv", "b.msgpack"):
         bp.convert(tmp_path / "a.json", tmp_path / name, source_options={"layout": layout})
         assert bp.verify(tmp_path / name, decode=True, against=tmp_path / "a.json").ok

@@ -19,7 +19,6 @@ import pytest
 
 import batchplant as bp
 import shard_folders
-from batchplant.formats.base.shards import runs
 from batchplant.formats.litdata import cells as litdata_cells
 from batchplant.formats.litdata import layout
 from batchplant.formats.registry import get_format
@@ -352,13 +351,11 @@ def test_updated_at_depends_on_the_bytes_alone(tmp_path: Path) -> None:
     assert first == again != other
 
 
-def test_chunks_are_opened_when_they_are_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "OPEN_MOST", 3)
+def test_chunks_are_opened_when_they_are_needed(tmp_path: Path) -> None:
     path = numbers(tmp_path / "a", 60, chunk_bytes=200)
     with bp.open(path) as reader:
         assert reader.facts()["chunks"] > 10
         assert [one["n"] for one in reader.subset(range(59, -1, -1))] == list(range(59, -1, -1))
-        assert len(reader.shards._open) == 3
         assert reader.where(0).endswith("chunk-0-0.bin")
     (path / "chunk-0-2.bin").unlink()
     with bp.open(path) as reader:

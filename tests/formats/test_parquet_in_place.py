@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import batchplant as bp
 from batchplant import _native, ops
 from batchplant.errors import BatchplantError
-from batchplant.formats.base.tables import parquet
+from batchplant.formats.base.tables.parquet import CellLocations
 from batchplant.formats.base.tables.parquet_file import ParquetFile
 from batchplant.loading.loader import Loader
 from batchplant.storage import MappedSource, index
@@ -139,14 +139,17 @@ def test_row_groups_that_are_wanted_whole_are_read_in_order(tmp_path, asked):
     assert asked["past"] == [True, False]
 
 
-def test_many_row_groups_are_looked_through_however_much_of_them_is_wanted(tmp_path, asked, monkeypatch):
+def test_many_row_groups_are_looked_through_however_much_of_them_is_wanted(tmp_path, asked):
     """In a random order each would be read whole again and again."""
     path = written(tmp_path / "x.parquet")
     size = sum(group.chunks[0].size for group in bp.open(path)._parts[0].footer.groups)
     asked["read"].clear()
-    for most in (size, size - 1):
-        monkeypatch.setattr(parquet, "SCATTERED_BYTES", most)
-        assert in_place(bp.open(path, schema={"image": bp.Image()}), range(60)) == IMAGES
+    for max_bytes in (size, size - 1):
+        reader = bp.open(path, schema={"image": bp.Image()})
+        parts = dict(enumerate(reader._parts))
+        locations = CellLocations("image", parts, reader._firsts, reader._starts, max_bytes)
+        reader._locations["image"] = locations
+        assert in_place(reader, range(60)) == IMAGES
     assert asked["past"] == [False, True]
     assert len(asked["read"]) == 1
 

@@ -12,17 +12,18 @@ import numpy as np
 import pytest
 
 import batchplant as bp
-from batchplant.formats.base.arrays import pieces
 from batchplant.formats.registry import get_format
 from batchplant.jobs import engines
 from batchplant.jobs.conversion import job, run, task
+from batchplant.storage import Partial
 from batchplant.testing.cases import jpeg
 from processes import PATIENCE, start
 from variants import exhaustive
 
 pytest.importorskip("numcodecs")
 
-SAMPLES = 200
+# A 64th of them is a chunk of the options below; the last chunk is not full.
+SAMPLES = 131
 SCHEMA = {
     "x": bp.Tensor("float32", (4, 6)),
     "n": bp.Int(),
@@ -72,36 +73,39 @@ def by_ranks(source: Path, target: Path, world_size: int = 3, **how: Any) -> bp.
 @pytest.fixture(autouse=True)
 def few_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of few samples."""
-    monkeypatch.setattr(pieces, "OTHERS", 8)
     monkeypatch.setattr(job, "PARTS", 12)
 
 
 @pytest.fixture
-def taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The arrays whose files of chunks are taken as they are, once for each of the files."""
-    found: list[str] = []
-    real = pieces._take_files
+def adopted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The files of chunks that are taken out of pieces as they are, as names in the dataset."""
+    names: list[str] = []
+    adopt = Partial.adopt
 
-    def spy(writer: Any, part: Any, count: int, *others: Any) -> None:
-        found.extend([part.path] * count)
-        real(writer, part, count, *others)
+    def spy(self: Partial, files: Any) -> None:
+        names.extend(name.partition("/")[2] for _, name, _ in files)
+        adopt(self, files)
 
-    monkeypatch.setattr(pieces, "_take_files", spy)
-    return found
+    monkeypatch.setattr(Partial, "adopt", spy)
+    return names
+
+
+def count_below(names: list[str], array: str) -> int:
+    return sum(name.startswith(f"{array}/") for name in names)
 
 
 OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
-    "v3": (".zarr", {"chunk_samples": 5}),
-    "v2": (".zarr", {"chunk_samples": 5, "zarr_format": 2}),
-    "shards": (".zarr", {"chunk_samples": 3, "chunks_per_shard": 2}),
-    "plain": (".zarr", {"chunk_samples": 5, "compression": "none"}),
-    "tiles": (".zarr", {"chunks": {"x": [4, 2, 3], "n": [7]}, "attributes": {"": {"by": "us"}}}),
-    "n5": (".n5", {"chunk_samples": 5}),
+    "v3": (".zarr", {"chunk_samples": 2}),
+    "v2": (".zarr", {"chunk_samples": 2, "zarr_format": 2}),
+    "shards": (".zarr", {"chunk_samples": 1, "chunks_per_shard": 2}),
+    "plain": (".zarr", {"chunk_samples": 2, "compression": "none"}),
+    "tiles": (".zarr", {"chunks": {"x": [2, 2, 3], "n": [7]}, "attributes": {"": {"by": "us"}}}),
+    "n5": (".n5", {"chunk_samples": 2}),
 }
 
 
 @pytest.mark.parametrize("case", ["shards", "tiles", "n5", *exhaustive("v3", "v2", "plain")])
-def test_the_same_bytes_as_by_threads(case: str, source: Path, tmp_path: Path, taken: list[str]) -> None:
+def test_the_same_bytes_as_by_threads(case: str, source: Path, tmp_path: Path, adopted: list[str]) -> None:
     suffix, options = OPTIONS[case]
     for name in ("one", "many"):
         (tmp_path / name).mkdir()
@@ -111,11 +115,12 @@ def test_the_same_bytes_as_by_threads(case: str, source: Path, tmp_path: Path, t
     assert done.samples == SAMPLES
     assert files(tmp_path / "many") == files(tmp_path / "one")
     # All of the widest array but for its last chunk, which is not full, and none whose place is not known.
-    assert taken.count("x") == {"shards": 33, "tiles": 50}.get(case, 40)
-    assert not {"text/values", "text/offsets", "image/values"}.intersection(taken)
+    # A chunk of 2 samples is 4 tiles.
+    assert count_below(adopted, "x") == SAMPLES // 2 * (4 if case == "tiles" else 1)
+    assert not any(count_below(adopted, name) for name in ("text/values", "text/offsets", "image/values"))
 
 
-def test_ranges_begin_where_chunks_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranges_begin_where_chunks_do() -> None:
     def unit(samples: int, fields: tuple[str, ...], **options: Any) -> int | None:
         schema = bp.Schema({name: SCHEMA[name] for name in fields})
         return get_format("zarr").writer.piece_samples(schema, samples, options)
@@ -123,7 +128,6 @@ def test_ranges_begin_where_chunks_do(monkeypatch: pytest.MonkeyPatch) -> None:
     assert unit(1000, ("x", "n"), chunk_samples=6) == 6
     assert unit(1000, ("x", "n"), chunk_samples=6, chunks_per_shard=4) == 24
     # Rather than too few pieces for many workers: only the widest array in whole files, or none.
-    monkeypatch.setattr(pieces, "OTHERS", 64)
     assert unit(1000, ("x", "n"), chunks={"x": [10], "n": [7]}) == 10
     assert unit(10_000, ("x", "n"), chunks={"x": [10], "n": [7]}) == 70
     assert unit(1000, ("x", "n"), chunks={"x": [126], "n": [7]}) == 7
@@ -131,15 +135,15 @@ def test_ranges_begin_where_chunks_do(monkeypatch: pytest.MonkeyPatch) -> None:
     assert get_format("hdf5").writer.piece_samples(bp.Schema({"n": bp.Int()}), 100, {}) is None
 
 
-def test_cells_of_one_size_alone(source: Path, tmp_path: Path, taken: list[str]) -> None:
+def test_cells_of_one_size_alone(source: Path, tmp_path: Path, adopted: list[str]) -> None:
     """Nothing but the ends of arrays is left for whoever puts them together."""
     how: dict[str, Any] = {"fields": FIXED, "target_options": {"chunk_samples": 2}}
     bp.convert(source, tmp_path / "a.zarr", **how)
     by_ranks(source, tmp_path / "b.zarr", **how)
     assert files(tmp_path / "a.zarr") == files(tmp_path / "b.zarr")
-    assert {name: taken.count(name) for name in set(taken)} == dict.fromkeys(
-        ("x", "n", "maybe/values", "maybe/valid"), SAMPLES // 2
-    )
+    for name in ("x", "n", "maybe/values", "maybe/valid"):
+        assert count_below(adopted, name) == SAMPLES // 2
+    assert len(adopted) == 4 * (SAMPLES // 2)
 
 
 @pytest.mark.parametrize("target", ["a.zarr.zip", "a.zarr"])
@@ -187,7 +191,7 @@ def test_a_stopped_piece_goes_on(source: Path, tmp_path: Path, monkeypatch: pyte
     class Stop(BaseException):
         pass
 
-    how: dict[str, Any] = {"target_options": {"chunk_samples": 3}, "checksums": True}
+    how: dict[str, Any] = {"target_options": {"chunk_samples": 2}, "checksums": True}
     real, count = task.Feed._read, 0
 
     def stopping(self: Any, start: int, end: int) -> Any:
@@ -213,7 +217,6 @@ def test_killed_while_pieces_are_put_together(source: Path, tmp_path: Path) -> N
     script = (
         "import os, sys, batchplant as bp\n"
         "from batchplant.jobs.conversion import job\n"
-        "from batchplant.formats.base.arrays import pieces\n"
         "from batchplant.storage import Partial\n"
         "real, calls = Partial.adopt, []\n"
         "def adopt(self, files):\n"
@@ -221,15 +224,15 @@ def test_killed_while_pieces_are_put_together(source: Path, tmp_path: Path) -> N
         "    calls.append(1)\n"
         "    if len(calls) == 5: os.kill(os.getpid(), 9)\n"
         "Partial.adopt = adopt\n"
-        "pieces.OTHERS, job.PARTS = 8, 12\n"
+        "job.PARTS = 12\n"
         "for rank in range(2):\n"
         "    by = bp.engines.make('ranks', rank=rank, world_size=2)\n"
-        "    bp.convert(sys.argv[1], sys.argv[2], engine=by, target_options={'chunk_samples': 5})\n"
+        "    bp.convert(sys.argv[1], sys.argv[2], engine=by, target_options={'chunk_samples': 2})\n"
     )
     with start([sys.executable, "-c", script, str(source), str(tmp_path / "b.zarr")]) as child:
         assert child.wait(PATIENCE) == -signal.SIGKILL
     assert sorted(os.listdir(tmp_path)) == [".b.zarr.partial", ".b.zarr.shards.partial"]
-    how: dict[str, Any] = {"target_options": {"chunk_samples": 5}}
+    how: dict[str, Any] = {"target_options": {"chunk_samples": 2}}
     done = bp.convert(
         source, tmp_path / "b.zarr", engine=engines.make("ranks", rank=1, world_size=2), resume=True, **how
     )
@@ -241,7 +244,7 @@ def test_killed_while_pieces_are_put_together(source: Path, tmp_path: Path) -> N
 
 def test_a_damaged_piece_is_named(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def damaged(job: Any, parts: list[str], *, resume: bool) -> list[str]:
-        (Path(parts[1]) / pieces.NOTE).write_text('{"samples": 3, "log": [[99, 1, 0]]}')
+        (Path(parts[1]) / ".piece.json").write_text('{"samples": 3, "log": [[99, 1, 0]]}')
         return real(job, parts, resume=resume)
 
     real = run._joined

@@ -293,7 +293,6 @@ def test_pieces_in_a_bucket(
     pytest.importorskip("numcodecs")
     monkeypatch.setattr("batchplant.jobs.conversion.run.WAIT", 0.05)
     monkeypatch.setattr("batchplant.jobs.conversion.job.PARTS", 2)
-    monkeypatch.setattr("batchplant.formats.base.arrays.pieces.OTHERS", 2)
     source = tmp_path / "source.tfrecord"
     bp.convert(numbers(8), source)
     copied: list[str] = []
@@ -306,7 +305,7 @@ def test_pieces_in_a_bucket(
 
     monkeypatch.setattr(uploads, "copy_all", spy)
     (tmp_path / "one").mkdir()
-    how: dict[str, Any] = {"checksums": True, "target_options": {"chunk_samples": 2}}
+    how: dict[str, Any] = {"checksums": True, "target_options": {"chunk_samples": 1}}
 
     def rank(number: int) -> int:
         by = engines.make("ranks", rank=number, world_size=2)

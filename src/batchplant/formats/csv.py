@@ -27,12 +27,11 @@ from ..storage import index
 from .base.capabilities import Capabilities
 from .base.format import Format
 from .base.records import GivenSchema, Note
-from .base.text import BOM, REASONS, TextReader, TextWriter
-from .base.textscan import Content, ScanEndsError
+from .base.text import BOM, REASONS, Content, ScanEndsError, TextReader, TextWriter
 
 SPEC = "https://www.rfc-editor.org/rfc/rfc4180"
 # A header that is longer is none.
-HEADER_MOST = 16 << 20
+MAX_HEADER_BYTES = 16 << 20
 OTHERS = ";\t|"
 NO_DELIMITER = "\"'\r\n\0.+-"
 # The line that tells Excel the delimiter of the file.
@@ -78,8 +77,8 @@ class CsvReader(TextReader):
             raise OptionError(f"duplicates is raise or rename, not {duplicates!r}")
         self._given = None if delimiter is None else checked_delimiter(delimiter)
         self._words = list(MISSING_WORDS) if missing is None else []
-        given = [""] if missing is None else [missing] if isinstance(missing, str) else missing
-        self._missing = [str(marker) for marker in given]
+        markers_given = [""] if missing is None else [missing] if isinstance(missing, str) else missing
+        self._missing = [str(marker) for marker in markers_given]
         self._escape = checked_escape(escape, self._given)
         if self._escape:
             self._missing.append(self._escape + NULL)
@@ -89,10 +88,10 @@ class CsvReader(TextReader):
         # How it was scanned: a scan with other options is another one.
         blank = self.note is not None and len(self.note.schema) == 1
         markers = self._missing + self._words
-        how = f"csv {self._given!r} {markers!r} {self._header} {blank} {self._escape!r}"
+        index_kind = f"csv {self._given!r} {markers!r} {self._header} {blank} {self._escape!r}"
         self._blank = blank
         self._duplicates = duplicates
-        facts = self._load(path, how, index, bad_rows, encoding, version=3)
+        facts = self._load(path, index_kind, index, bad_rows, encoding, version=3)
         try:
             self._choose(facts, schema, types)
             if schema is not None and not header and not set(self.schema) & set(self._titles):
@@ -105,17 +104,17 @@ class CsvReader(TextReader):
 
     # -- opening ---------------------------------------------------------------------------------------
 
-    def _accept(self, found: index.Index) -> None:
-        super()._accept(found)
-        self._delimiter = str(found.facts["delimiter"])
-        self._titles = self._named([str(name) for name in found.facts["names"]])
+    def _accept(self, cached: index.Index) -> None:
+        super()._accept(cached)
+        self._delimiter = str(cached.facts["delimiter"])
+        self._titles = self._named([str(name) for name in cached.facts["names"]])
         # Columns with a missing cell: only in these can a word stand for one.
-        self._marked = frozenset(found.facts["marked"])
+        self._marked = frozenset(cached.facts["marked"])
 
-    def _makes_sense(self, found: index.Index) -> bool:
-        marked = found.facts["marked"]
+    def _makes_sense(self, cached: index.Index) -> bool:
+        marked = cached.facts["marked"]
         numbers = isinstance(marked, list) and all(isinstance(number, int) for number in marked)
-        sound = super()._makes_sense(found) and numbers
+        sound = super()._makes_sense(cached) and numbers
         return sound and len(self._delimiter) == 1 and self._delimiter.isascii()
 
     def _scan(self, content: Content) -> tuple[index.Arrays, index.Facts]:
@@ -126,14 +125,14 @@ class CsvReader(TextReader):
         scanner = _native.CsvScanner(delimiter, len(names), self._blank, markers, line, self._escape)
         content.scan(scanner, begin)
         classes = self._settled(content, begin, delimiter, scanner.classes or [0] * len(names))
-        marked = [number for number, found in enumerate(scanner.classes) if found & text.MISSING]
+        marked = [number for number, bits in enumerate(scanner.classes) if bits & text.MISSING]
         facts = {"delimiter": delimiter, "names": names, "classes": classes, "marked": marked}
         return {"starts": scanner.starts, "bad": scanner.bad.reshape(-1)}, facts
 
     def _scan_rest(
-        self, content: Content, known: index.Index, offset: int
+        self, content: Content, scanned: index.Index, offset: int
     ) -> tuple[index.Arrays, index.Facts] | None:
-        facts = known.facts
+        facts = scanned.facts
         columns = len(facts["names"])
         if content.before(offset) != b"\n":
             return None
@@ -141,8 +140,12 @@ class CsvReader(TextReader):
         scanner = _native.CsvScanner(facts["delimiter"], columns, self._blank, markers, 1, self._escape)
         content.scan(scanner, offset)
         new = self._settled(content, offset, facts["delimiter"], scanner.classes or [0] * columns)
-        classes = [int(one) | int(other) for one, other in zip(facts["classes"], new, strict=True)]
-        marked = {number for number, found in enumerate(scanner.classes) if found & text.MISSING}
+        classes = [int(before) | int(after) for before, after in zip(facts["classes"], new, strict=True)]
+        marked = {
+            number
+            for number, classes_of_column in enumerate(scanner.classes)
+            if classes_of_column & text.MISSING
+        }
         grown = {**facts, "classes": classes, "marked": sorted(marked | set(facts["marked"]))}
         return {"starts": scanner.starts, "bad": scanner.bad.reshape(-1)}, grown
 
@@ -154,15 +157,15 @@ class CsvReader(TextReader):
         """
         unsure = [
             number
-            for number, found in enumerate(classes)
-            if self._words and found & text.MISSING and text.field_of(found) is None
+            for number, bits in enumerate(classes)
+            if self._words and bits & text.MISSING and text.field_of(bits) is None
         ]
         if not unsure:
             return classes
         scanner = _native.CsvScanner(delimiter, len(classes), self._blank, self._missing, 1, self._escape)
         content.scan_again(_UntilMissing(scanner, unsure), begin)
         sure = scanner.classes or classes
-        return [sure[number] if number in unsure else found for number, found in enumerate(classes)]
+        return [sure[number] if number in unsure else bits for number, bits in enumerate(classes)]
 
     def _first(self, content: Content, start: int) -> tuple[list[str], str, int, int]:
         """The names of the columns, the delimiter, and where the rows begin."""
@@ -179,28 +182,28 @@ class CsvReader(TextReader):
             # Blank lines before it are no header.
             blank = len(head) - len(head.tobytes().lstrip(b"\r\n"))
             delimiter = usual or self._likely(head[blank:])
-            found = _native.csv_first(np.ascontiguousarray(head[blank:]), delimiter, final, self._escape)
-            if found is not None or final:
+            parsed = _native.csv_first(np.ascontiguousarray(head[blank:]), delimiter, final, self._escape)
+            if parsed is not None or final:
                 break
-            if size > HEADER_MOST:
-                raise DamagedError(f"the first row is longer than {HEADER_MOST >> 20} MiB", offset=start)
+            if size > MAX_HEADER_BYTES:
+                raise DamagedError(f"the first row is longer than {MAX_HEADER_BYTES >> 20} MiB", offset=start)
             size *= 4
-        if found is None or len(head) == blank:
+        if parsed is None or len(head) == blank:
             raise DamagedError("the file is empty; a header is needed", offset=start)
-        cells, end, fault, place = found
+        cells, end, fault, offset_in_row = parsed
         line = 1 + above + head[:blank].tobytes().count(b"\n")
         if fault:
-            raise DamagedError(f"line {line}: {REASONS[fault]}", offset=start + blank + place)
+            raise DamagedError(f"line {line}: {REASONS[fault]}", offset=start + blank + offset_in_row)
         if not self._header:
             return [f"column_{number + 1}" for number in range(len(cells))], delimiter, start + blank, line
         try:
             names = [cell.decode() or f"column_{number + 1}" for number, cell in enumerate(cells)]
         except UnicodeDecodeError:
-            said = f"line {line}: the header is no UTF-8; {encodings.HINT}"
-            raise DamagedError(said, offset=start + blank) from None
+            message = f"line {line}: the header is no UTF-8; {encodings.HINT}"
+            raise DamagedError(message, offset=start + blank) from None
         if any("\0" in name for name in names):
-            said = f"line {line}: the header holds zero bytes, as UTF-16 without a byte order mark does"
-            raise DamagedError(f"{said}; encoding='utf-16-le' reads that", offset=start + blank)
+            message = f"line {line}: the header holds zero bytes, as UTF-16 without a byte order mark does"
+            raise DamagedError(f"{message}; encoding='utf-16-le' reads that", offset=start + blank)
         line += head[blank : blank + end].tobytes().count(b"\n")
         return names, delimiter, start + blank + end, line
 
@@ -209,26 +212,26 @@ class CsvReader(TextReader):
         name = self.path.lower()
         usual = "\t" if any(part in name[-9:] for part in (".tsv", ".tab")) else ","
         row = head.tobytes().split(b"\n", 1)[0].decode(errors="replace")
-        counts = {one: row.count(one) for one in OTHERS + ","}
-        other = max(counts, key=lambda one: counts[one])
-        return usual if counts[usual] or not counts[other] else other
+        counts = {delimiter: row.count(delimiter) for delimiter in OTHERS + ","}
+        likely = max(counts, key=lambda delimiter: counts[delimiter])
+        return usual if counts[usual] or not counts[likely] else likely
 
     def _named(self, names: list[str]) -> list[str]:
         """Names of their own for all columns."""
         self._width = len(names)
-        found: dict[str, int] = {}
+        numbers: dict[str, int] = {}
         for number, name in enumerate(names):
-            if name in found and self._duplicates == "raise":
+            if name in numbers and self._duplicates == "raise":
                 raise SchemaError(
-                    f"columns {found[name] + 1} and {number + 1} have one name;"
+                    f"columns {numbers[name] + 1} and {number + 1} have one name;"
                     " duplicates='rename' gives the second another",
                     field=name,
                 )
             count, free = 2, name
-            while free in found:
+            while free in numbers:
                 free, count = f"{name}_{count}", count + 1
-            found[free] = number
-        return list(found)
+            numbers[free] = number
+        return list(numbers)
 
     def _inferred(self, facts: index.Facts) -> dict[str, Field]:
         inferred: dict[str, Field] = {}
@@ -255,7 +258,7 @@ class CsvReader(TextReader):
 
     def _cells(self, fields: Sequence[str], data: U8, starts: I64, sizes: I64) -> Columns:
         places = {name: number for number, name in enumerate(self._titles)}
-        wanted = [places.get(name, -1) for name in fields]
+        numbers = [places.get(name, -1) for name in fields]
         # Where nothing may be missing, an empty field is empty text.
         kinds = [self._stored[name] for name in fields]
         empty = [isinstance(kind, Text) and not kind.optional for kind in kinds]
@@ -266,7 +269,7 @@ class CsvReader(TextReader):
             self._delimiter,
             self._missing,
             len(self._titles),
-            wanted,
+            numbers,
             empty,
             self._escape,
         )
@@ -275,7 +278,7 @@ class CsvReader(TextReader):
         columns = Columns()
         for number, name in enumerate(fields):
             cells = text.Texts(data, start[number], size[number])
-            if self._words and wanted[number] in self._marked and has_no_words(kinds[number]):
+            if self._words and numbers[number] in self._marked and has_no_words(kinds[number]):
                 cells.sizes[text.equal_to(cells, self._words)] = -1
             if special[number].any():
                 plain, offsets = _native.csv_unquote(*cells, special[number], self._escape)
@@ -317,27 +320,27 @@ def has_no_words(field: Field) -> bool:
     return isinstance(field, Int | Float | Bool | Tensor)
 
 
-def checked_delimiter(given: str) -> str:
-    result = {"tab": "\t", "\\t": "\t"}.get(given, given)
+def checked_delimiter(delimiter: str) -> str:
+    result = {"tab": "\t", "\\t": "\t"}.get(delimiter, delimiter)
     if len(result) != 1 or result in NO_DELIMITER or result.isalnum() or not result.isascii():
-        raise OptionError(f"a delimiter is one sign such as ',' or ';' or 'tab', not {given!r}")
+        raise OptionError(f"a delimiter is one sign such as ',' or ';' or 'tab', not {delimiter!r}")
     return result
 
 
-def checked_escape(given: str | None, delimiter: str | None) -> str:
+def checked_escape(escape: str | None, delimiter: str | None) -> str:
     """The escape, empty where there is none. Two quotes for one are read anyway."""
-    if given in (None, "", '"'):
+    if escape in (None, "", '"'):
         return ""
-    assert given is not None
+    assert escape is not None
     if (
-        len(given) != 1
-        or given in "\r\n\0 \t"
-        or given.isalnum()
-        or not given.isascii()
-        or given == delimiter
+        len(escape) != 1
+        or escape in "\r\n\0 \t"
+        or escape.isalnum()
+        or not escape.isascii()
+        or escape == delimiter
     ):
-        raise OptionError(f"an escape is one sign such as '\\\\', and not the delimiter, not {given!r}")
-    return given
+        raise OptionError(f"an escape is one sign such as '\\\\', and not the delimiter, not {escape!r}")
+    return escape
 
 
 class CsvWriter(TextWriter):
@@ -372,9 +375,9 @@ class CsvWriter(TextWriter):
         )
         plain = io.StringIO()
         csv.writer(plain, delimiter=self._delimiter, lineterminator="\n").writerow(self.schema)
-        said = plain.getvalue()
-        odd = said[:1] in ("\ufeff", " ") or not said.strip() or SEPARATOR.match(said.encode())
-        return (out.getvalue() if odd else said).encode()
+        header = plain.getvalue()
+        odd = header[:1] in ("\ufeff", " ") or not header.strip() or SEPARATOR.match(header.encode())
+        return (out.getvalue() if odd else header).encode()
 
     def _check_base(self, base: TextReader) -> None:
         super()._check_base(base)
@@ -390,7 +393,9 @@ class CsvWriter(TextWriter):
 FORMAT = Format(
     name="csv",
     title="CSV and TSV",
-    suffixes=tuple(f"{one}{packed}" for one in (".csv", ".tsv", ".tab") for packed in ("", ".gz", ".zst")),
+    suffixes=tuple(
+        f"{suffix}{packed}" for suffix in (".csv", ".tsv", ".tab") for packed in ("", ".gz", ".zst")
+    ),
     spec=SPEC,
     reader=CsvReader,
     writer=CsvWriter,

@@ -28,8 +28,7 @@ from ..storage import check_regular, index, put_file, side_car
 from .base.capabilities import Capabilities
 from .base.format import Format
 from .base.records import SCHEMA_SIDE_CAR, GivenSchema, Note, given_schema, note_of
-from .base.text import BOM, TextReader, TextWriter
-from .base.textscan import Content, joined
+from .base.text import BOM, Content, TextReader, TextWriter, joined
 
 __all__ = ["FORMAT", "JsonReader", "JsonWriter", "append"]
 
@@ -86,9 +85,9 @@ class JsonReader(TextReader):
 
     # -- opening ---------------------------------------------------------------------------------------
 
-    def _accept(self, found: index.Index) -> None:
-        super()._accept(found)
-        facts = found.facts
+    def _accept(self, cached: index.Index) -> None:
+        super()._accept(cached)
+        facts = cached.facts
         self._layout = LAYOUTS[int(facts["layout"])]
         self._left_out = [name for name in facts["names"] if not _is_name(name)]
         # Objects have keys; what is left of the file is no table, and each record is a value.
@@ -109,8 +108,8 @@ class JsonReader(TextReader):
                 content.size = 0
                 content.scan(scanner, start)
             else:
-                said = "the array is never closed" if reason == 6 else "this is no JSON array"
-                raise DamagedError(f"line {line}, column {column}: {said}", offset=offset)
+                message = "the array is never closed" if reason == 6 else "this is no JSON array"
+                raise DamagedError(f"line {line}, column {column}: {message}", offset=offset)
         keys = [_facts(*key) for key in scanner.keys]
         facts = {
             "layout": layout, "objects": scanner.objects, "too_many": scanner.too_many,
@@ -119,9 +118,9 @@ class JsonReader(TextReader):
         return {"starts": scanner.starts, "bad": scanner.bad.reshape(-1)}, facts
 
     def _scan_rest(
-        self, content: Content, known: index.Index, offset: int
+        self, content: Content, scanned: index.Index, offset: int
     ) -> tuple[index.Arrays, index.Facts] | None:
-        facts = known.facts
+        facts = scanned.facts
         if facts["layout"] != LINES or content.before(offset) != b"\n":
             return None
         scanner = _native.JsonScanner(LINES)
@@ -129,7 +128,7 @@ class JsonReader(TextReader):
         if scanner.too_many or facts["too_many"]:
             return None
         keys = {key["name"]: key for key in facts["keys"]}
-        for key in (_facts(*one) for one in scanner.keys):
+        for key in (_facts(*key_facts) for key_facts in scanner.keys):
             keys[key["name"]] = joined(keys[key["name"]], key) if key["name"] in keys else key
         return {"starts": scanner.starts, "bad": scanner.bad.reshape(-1)}, {
             **facts, "objects": facts["objects"] + scanner.objects, "names": list(keys),
@@ -170,8 +169,8 @@ class JsonReader(TextReader):
         return columns
 
     def facts(self) -> dict[str, Any]:
-        found = {**super().facts(), "layout": self._layout}
-        return {**found, "keys left out": self._left_out} if self._left_out else found
+        facts = {**super().facts(), "layout": self._layout}
+        return {**facts, "keys left out": self._left_out} if self._left_out else facts
 
 
 def _first_line(head: bytes) -> int:
@@ -180,8 +179,8 @@ def _first_line(head: bytes) -> int:
     if not newline:
         return STREAM
     data = np.frombuffer(line, dtype=np.uint8)
-    whole = _native.json_check(data, np.zeros(1, dtype=np.int64), np.array([len(data)]))[0] == 0
-    return LINES if whole else STREAM
+    is_complete = _native.json_check(data, np.zeros(1, dtype=np.int64), np.array([len(data)]))[0] == 0
+    return LINES if is_complete else STREAM
 
 
 def _is_name(name: str) -> bool:
@@ -208,14 +207,14 @@ def _field(key: dict[str, Any], length: int) -> Field:
     elif classes == text.ARRAY and not key["irregular"] and key["dims"]:
         number = text.field_of(int(key["elements"]))
         if number is not None:
-            first, *rest = key["dims"]
-            shape = (None if first < 0 or key["empty"] else first, *rest)
+            first, *inner_dims = key["dims"]
+            shape = (None if first < 0 or key["empty"] else first, *inner_dims)
             field = Tensor(getattr(number, "dtype", "bool"), shape)
     else:
         field = text.field_of(classes) or field
-    made: Any = type(field)
+    kind: Any = type(field)
     described = {**field.__dict__, "optional": optional}
-    result: Field = made(**described)
+    result: Field = kind(**described)
     return result
 
 
@@ -389,7 +388,7 @@ FORMAT = Format(
     name="json",
     title="JSON and JSON Lines",
     suffixes=tuple(
-        f"{one}{packed}" for one in (".jsonl", ".ndjson", ".json") for packed in ("", ".gz", ".zst")
+        f"{suffix}{packed}" for suffix in (".jsonl", ".ndjson", ".json") for packed in ("", ".gz", ".zst")
     ),
     spec=SPEC,
     reader=JsonReader,

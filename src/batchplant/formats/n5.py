@@ -33,17 +33,17 @@ from ..schema.columns import U8, Column, as_bytes
 from ..storage import join, parse_object, read_beside, tree
 from ..storage.zips import ZIP_ERRORS
 from .base.arrays import (
-    NOTE,
+    METADATA_KEY,
     Attributes,
+    ChunkLocation,
     Chunks,
+    DatasetMetadata,
     Grid,
     GridReader,
     Grids,
     GridWriter,
     Index,
-    Note,
-    Part,
-    Place,
+    OutputArray,
     Store,
     Style,
     each_grid,
@@ -134,8 +134,8 @@ def _grid(store: Store, name: str, attributes: dict[str, Any]) -> Grid:
         raise SchemaError(f"the compression {packing!r} is not read; {', '.join(PACKINGS)} are", field=name)
     prefix = f"{name}/" if name else ""
 
-    def locate(index: Index) -> Place:
-        return Place(prefix + "/".join(map(str, index[::-1])))
+    def locate(index: Index) -> ChunkLocation:
+        return ChunkLocation(prefix + "/".join(map(str, index[::-1])))
 
     def header(data: U8) -> int:
         start, have = _head(len(chunks), data)
@@ -175,9 +175,9 @@ class N5Reader(GridReader):
         self._version = str(top.get("n5", "unknown"))
         if "dimensions" in top:
             return {"": _grid(store, "", top)}, top
-        if NOTE not in top:
+        if METADATA_KEY not in top:
             return each_grid(functools.partial(_grid, store), dict(_walk(store))), top
-        note = Note.from_json(top[NOTE])
+        note = DatasetMetadata.from_json(top[METADATA_KEY])
         grids = {}
         for name, field in note.schema.items():
             for part in parts_of(field):
@@ -189,16 +189,16 @@ class N5Reader(GridReader):
 
     def _attributes_of(self, path: str) -> dict[str, Any]:
         attributes = _load(self.store, path) or {}
-        return {name: value for name, value in attributes.items() if name not in (*OWN, NOTE)}
+        return {name: value for name, value in attributes.items() if name not in (*OWN, METADATA_KEY)}
 
-    def _as_noted(self, grid: Grid, dtype: np.dtype[Any], row: tuple[int, ...]) -> Grid:
+    def _as_described(self, grid: Grid, dtype: np.dtype[Any], row: tuple[int, ...]) -> Grid:
         stored, shape = stored_as(dtype, row)
         if stored == dtype or (grid.dtype, grid.row) != (stored, shape):
             return grid
         decode, locate = grid.decode, grid.locate
         axes = 1 + len(row)
 
-        def behind(index: Index) -> Place | None:
+        def behind(index: Index) -> ChunkLocation | None:
             return locate((*index, *(0,) * (len(shape) - len(row))))
 
         def view(data: U8) -> npt.NDArray[Any]:
@@ -223,7 +223,7 @@ class N5Style(Style):
     packings = PACKINGS
     extra = "n5"
 
-    def pack(self, part: Part, values: npt.NDArray[Any]) -> Any:
+    def pack(self, part: OutputArray, values: npt.NDArray[Any]) -> Any:
         stored, row = stored_as(part.dtype, values.shape[1:])
         values = np.ascontiguousarray(values).view(stored).reshape(len(values), *row)
         shape = values.shape[::-1]
@@ -231,12 +231,14 @@ class N5Style(Style):
         data = values.astype(stored.newbyteorder(">"), copy=False)
         return b"".join([head, bytes(pack(part.packing, part.level, as_bytes(data), stored.itemsize))])
 
-    def file(self, part: Part, number: int, tile: Index) -> str:
+    def file(self, part: OutputArray, number: int, tile: Index) -> str:
         pairs = ["0"] * (len(stored_as(part.dtype, part.row)[1]) - len(part.row))
         return "/".join([part.path, *pairs, *map(str, tile[::-1]), str(number)])
 
-    def describe(self, parts: Sequence[Part], note: Note) -> dict[str, bytes]:
-        documents: dict[str, Any] = {ATTRIBUTES: {**self.attributes, "n5": VERSION, NOTE: note.to_json()}}
+    def describe(self, parts: Sequence[OutputArray], metadata: DatasetMetadata) -> dict[str, bytes]:
+        documents: dict[str, Any] = {
+            ATTRIBUTES: {**self.attributes, "n5": VERSION, METADATA_KEY: metadata.to_json()}
+        }
         for part in parts:
             dtype, row = stored_as(part.dtype, part.row)
             documents[f"{part.path}/{ATTRIBUTES}"] = {
@@ -250,7 +252,7 @@ class N5Style(Style):
             name: json.dumps(document, ensure_ascii=False).encode() for name, document in documents.items()
         }
 
-    def _compression(self, part: Part) -> dict[str, Any]:
+    def _compression(self, part: OutputArray) -> dict[str, Any]:
         level = part.level
         configs: dict[str, dict[str, Any]] = {
             "none": {"type": "raw"},

@@ -38,7 +38,7 @@ from .base.detection import (
     narrowed,
     ragged,
 )
-from .base.detection.notes import read_classes, read_float64, read_note
+from .base.detection.boxes import read_classes, read_fields, read_float64
 from .base.detection.writer import Entry
 from .base.folders import IMAGE_FILES
 from .base.folders.files import open_files
@@ -280,7 +280,7 @@ class VocReader(DetectionReader):
             stems = [_stem(name) for name in xml]
             if split is not None:
                 stems = self._listed(split, set(stems))
-            elif read_note(path) is not None:
+            elif read_fields(path) is not None:
                 lists = [name for name in ORDER if tree.is_file(join(path, SETS, "Main", f"{name}.txt"))]
                 listed = self._listed(lists[0], set(stems)) if lists else stems
                 stems = listed if set(listed) == set(stems) and len(listed) == len(stems) else stems
@@ -340,7 +340,7 @@ class VocReader(DetectionReader):
                 )
                 if members_of_list is not None:
                     lists[f"{name.rstrip('/')}/{file[:-4]}"] = members_of_list
-        if read_note(self.path) is not None:
+        if read_fields(self.path) is not None:
             lists.pop(f"{MAIN}{ORDER[0]}", None)
         if set(lists.get(f"{MAIN}{ALL}", ())) == known_stems:
             del lists[f"{MAIN}{ALL}"]
@@ -389,7 +389,7 @@ class VocReader(DetectionReader):
         # Subtraction may have changed the last digit.
         rounded = np.round(boxes, 9)
         boxes = np.where(np.isclose(rounded, boxes, rtol=1e-14, atol=1e-14), rounded, boxes)
-        noted = read_note(self.path) or []
+        noted = read_fields(self.path) or []
         wide = "boxes" in self._float64 or "boxes" in read_float64(self.path)
         with np.errstate(over="ignore"):
             boxes = boxes if wide else boxes.astype(np.float32) if noted else narrowed(boxes)

@@ -52,7 +52,7 @@ from .base.detection import (
     ragged,
     spread,
 )
-from .base.detection.notes import read_note
+from .base.detection.boxes import read_fields
 from .base.detection.writer import Entry
 from .base.folders import IMAGE_FILES
 from .base.folders.files import Files, open_files
@@ -405,7 +405,9 @@ class YoloReader(DetectionReader):
         fields["labels"] = Labels(class_names(config, self.path))
         self._columns["boxes"] = ragged(objects.boxes, counts)
         self._columns["labels"] = ragged(objects.labels, counts)
-        if objects.rings is not None or (self._points is None and "polygons" in (read_note(self.path) or ())):
+        if objects.rings is not None or (
+            self._points is None and "polygons" in (read_fields(self.path) or ())
+        ):
             fields["polygons"] = Polygons(normalized=True)
         if objects.keypoints is not None and self._points is not None:
             points, values_per_point = self._points

@@ -35,10 +35,8 @@ from ...schema import (
 from ...schema.columns import I64, Column, Columns, Flags, Ragged, as_bytes, concat_columns, starts_of
 from ...storage import limits
 from ..scalars import decimal_text
-from .buffers import bitmap, flags_of, valid_of, view_of
-from .hexes import hexed
+from .buffers import bitmap, flags_of, hexed, plain_size, valid_of, view_of
 from .nested import documents
-from .sizes import plain_size
 from .types import (
     is_any_list,
     is_binary,
@@ -51,9 +49,9 @@ from .types import (
 )
 
 
-def from_arrow(schema: Schema, fields: Sequence[str], found: Any) -> Columns:
+def from_arrow(schema: Schema, fields: Sequence[str], table: Any) -> Columns:
     """The cells of these fields in a table or record batch; an error names the row as its sample."""
-    return Columns.read(fields, lambda name: column_of(schema[name], found.column(name)))
+    return Columns.read(fields, lambda name: column_of(schema[name], table.column(name)))
 
 
 def column_of(field: Field, array: Any) -> Column:
@@ -171,7 +169,7 @@ def _plain(array: Any) -> Any:
             _check_size(array)
             array = _as_lists(array)
         elif is_file_struct(kind):
-            names = [one.name for one in kind]
+            names = [field.name for field in kind]
             array = array.flatten()[names.index("bytes")]
         else:
             return array
@@ -251,11 +249,11 @@ def _ragged(field: Field, array: Any) -> Ragged:
 def _digits(field: Decimal, array: Any) -> Ragged:
     """The digits of decimals, or of whole numbers; the library writes small ones with an exponent."""
     want = storage(field)
-    found = _runs((array if array.type == want else array.cast(want)).cast(pyarrow().large_string()))
-    if not (found.data[found.offsets[0] : found.offsets[-1]] == ord("E")).any():
-        return found
-    cells = (None if one is None else one.tobytes().decode() for one in found)
-    return Ragged.from_cells([None if one is None else decimal_text(field, one).encode() for one in cells])
+    texts = _runs((array if array.type == want else array.cast(want)).cast(pyarrow().large_string()))
+    if not (texts.data[texts.offsets[0] : texts.offsets[-1]] == ord("E")).any():
+        return texts
+    cells = (None if cell is None else cell.tobytes().decode() for cell in texts)
+    return Ragged.from_cells([None if text is None else decimal_text(field, text).encode() for text in cells])
 
 
 def _runs(array: Any) -> Ragged:
@@ -285,8 +283,8 @@ def _runs(array: Any) -> Ragged:
     cells = Ragged(data, offsets, valid=valid)
     if valid is not None and cells.sizes[~valid].any():
         # Arrow allows bytes under a missing value; a missing cell has none.
-        kept = cells.take(np.flatnonzero(valid))
-        cells = Ragged(kept.data, starts_of(np.where(valid, cells.sizes, 0)), valid=valid)
+        present = cells.take(np.flatnonzero(valid))
+        cells = Ragged(present.data, starts_of(np.where(valid, cells.sizes, 0)), valid=valid)
     return cells
 
 
@@ -298,15 +296,17 @@ def _documents(array: Any) -> Ragged:
     array.validate(full=True)
     # Each value becomes an object of Python first.
     limits.check("its column", plain_size(array) + 16 * len(array), array.get_total_buffer_size())
-    cells = [None if one is None else json.dumps(_plain_value(one)).encode() for one in array.to_pylist()]
+    cells = [
+        None if value is None else json.dumps(_plain_value(value)).encode() for value in array.to_pylist()
+    ]
     return Ragged.from_cells(cells)
 
 
 def _plain_value(value: Any) -> Any:
     if isinstance(value, dict):
-        return {str(key): _plain_value(one) for key, one in value.items()}
+        return {str(key): _plain_value(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain_value(one) for one in value]
+        return [_plain_value(inner) for inner in value]
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     return value if isinstance(value, bool | int | float | str | None) else str(value)
@@ -324,15 +324,15 @@ def _tensor(field: Tensor, array: Any) -> Column:
     valid, count = _valid(array), len(array)
     sizes = None
     for axis, size in enumerate(field.shape):
-        rest = field.shape[axis:]
-        if None not in rest and is_any_list(array.type) and not is_any_list(array.type.value_type):
+        inner_shape = field.shape[axis:]
+        if None not in inner_shape and is_any_list(array.type) and not is_any_list(array.type.value_type):
             # All that is left may stand in one list: Arrow's own tensors do so.
-            array, found = _unlist(array, math.prod(one for one in rest if one is not None))
-            sizes = found if axis == 0 else sizes
+            array, counts = _unlist(array, math.prod(size for size in inner_shape if size is not None))
+            sizes = counts if axis == 0 else sizes
             break
-        array, found = _unlist(array, size)
+        array, counts = _unlist(array, size)
         if axis == 0:
-            sizes = found
+            sizes = counts
         if array.null_count and is_any_list(array.type):
             raise DecodeError("a list inside of a list is missing; open it with schema={…: Json()}")
     values, inner = _values(_plain(array), dtype)
@@ -341,10 +341,10 @@ def _tensor(field: Tensor, array: Any) -> Column:
             raise DecodeError("a number inside of a list is missing; open it with schema={…: Json()}")
         values = np.where(inner, values, np.array(np.nan, dtype))
     if field.shape[0] is not None:
-        known = [size for size in field.shape if size is not None]
+        cell_shape = [size for size in field.shape if size is not None]
         if field.optional:
-            return _maybe(values, valid, count, dtype.itemsize * math.prod(known))
-        return values.reshape(count, *known)
+            return _maybe(values, valid, count, dtype.itemsize * math.prod(cell_shape))
+        return values.reshape(count, *cell_shape)
     assert sizes is not None
     width = dtype.itemsize * math.prod(size for size in field.shape[1:] if size is not None)
     return Ragged(as_bytes(values), starts_of(sizes * width), valid=valid)

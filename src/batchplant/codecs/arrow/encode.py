@@ -30,8 +30,7 @@ from ...schema.columns import Column, Columns, Flags, Ragged, as_bytes, starts_o
 from .. import times
 from ..media.image_rules import ImageOptions, ImageTarget, conform
 from . import nested
-from .buffers import bitmap, numbers
-from .hexes import unhex
+from .buffers import bitmap, numbers, unhex
 from .hugging_face import as_type
 from .types import arrow_schema, is_list, pyarrow, scalar_type, storage
 
@@ -69,23 +68,23 @@ def table_of(schema: Schema, parts: Iterable[Columns]) -> Any:
 
 def unfit(schema: Schema, columns: Columns) -> dict[int, BatchplantError]:
     """Row → why Arrow cannot hold it: text that is no UTF-8, days beyond its calendar."""
-    found: dict[int, BatchplantError] = {}
+    problems: dict[int, BatchplantError] = {}
     for name, field in schema.items():
         column = columns[name]
         if isinstance(field, Text | Json) and isinstance(column, Ragged):
             for row, error in _not_utf8(column):
-                found.setdefault(row, error.at(field=name))
+                problems.setdefault(row, error.at(field=name))
             if type(field) not in (Text, Json):
                 for row, error in _not_of(field, column):
-                    found.setdefault(row, error.at(field=name))
+                    problems.setdefault(row, error.at(field=name))
         for far in times.unfit_rows(field, column):
-            found.setdefault(far, EncodeError(f"the count is out of range for {field}", field=name))
+            problems.setdefault(far, EncodeError(f"the count is out of range for {field}", field=name))
         if isinstance(field, Tensor) and not field.shape and field.dtype == "datetime64[D]":
             days, valid = _numbers(column, np.dtype(np.int64))
             wrong = (np.abs(days) >= 2**31) & (days != np.iinfo(np.int64).min)
             for far in np.flatnonzero(wrong if valid is None else wrong & valid).tolist():
-                found.setdefault(far, EncodeError("the date is out of Arrow's range", field=name))
-    return found
+                problems.setdefault(far, EncodeError("the date is out of Arrow's range", field=name))
+    return problems
 
 
 def _not_of(field: Field, column: Ragged) -> Iterable[tuple[int, BatchplantError]]:
@@ -145,8 +144,8 @@ def _numbers(column: Column, dtype: np.dtype[Any]) -> tuple[npt.NDArray[Any], Fl
     if not isinstance(column, Ragged):
         return column.view(dtype) if column.dtype.kind in "mM" else column, None
     valid = column.valid
-    there = column.sizes if valid is None else column.sizes[valid]
-    if (there != dtype.itemsize).any():
+    sizes = column.sizes if valid is None else column.sizes[valid]
+    if (sizes != dtype.itemsize).any():
         raise EncodeError(f"a cell is not {dtype.itemsize} bytes long")
     packed = column.data[column.offsets[0] : column.offsets[-1]].view(dtype)
     if valid is None or valid.all():
@@ -193,18 +192,18 @@ def _tensor_array(field: Tensor, column: Column) -> Any:
         return _number_array(scalar_type(dtype), *_numbers(column, dtype))
     if not is_list(field):
         return _binary_array(pa.large_binary(), column if isinstance(column, Ragged) else _rows(column))
-    rest = [size for size in field.shape[1:] if size is not None]
+    inner_shape = [size for size in field.shape[1:] if size is not None]
     if not isinstance(column, Ragged):
         values, valid, sizes = column.reshape(-1), None, None
     else:
         values, valid = column.data[column.offsets[0] : column.offsets[-1]].view(dtype), column.valid
         sizes = column.sizes
     array = numbers(values)
-    for size in reversed(rest):
+    for size in reversed(inner_shape):
         array = pa.FixedSizeListArray.from_arrays(array, size)
     if field.shape[0] is None:
         assert sizes is not None
-        offsets = starts_of(sizes // (dtype.itemsize * math.prod(rest)))
+        offsets = starts_of(sizes // (dtype.itemsize * math.prod(inner_shape)))
         buffers = [bitmap(valid), pa.py_buffer(offsets)]
         return pa.Array.from_buffers(storage(field), len(offsets) - 1, buffers, children=[array])
     if valid is None or valid.all():
@@ -214,8 +213,8 @@ def _tensor_array(field: Tensor, column: Column) -> Any:
         return pa.nulls(len(valid), storage(field))
     first = field.shape[0]
     rows = np.maximum(np.cumsum(valid) - 1, 0)
-    whole = array.take(numbers((rows[:, None] * first + np.arange(first)).reshape(-1)))
-    return pa.FixedSizeListArray.from_arrays(whole, first, mask=numbers(~valid))
+    repeated = array.take(numbers((rows[:, None] * first + np.arange(first)).reshape(-1)))
+    return pa.FixedSizeListArray.from_arrays(repeated, first, mask=numbers(~valid))
 
 
 def _rows(array: npt.NDArray[Any]) -> Ragged:

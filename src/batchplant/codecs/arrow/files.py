@@ -19,46 +19,46 @@ from .types import is_file_struct, is_text, pyarrow
 
 
 def _folders_of(paths: Sequence[str]) -> list[str]:
-    """Where files may lie that belong to these: the folders themselves, and those that the files lie in."""
+    """Folders in which files of these may lie: the folders themselves, and those of the files."""
     full = [absolute(path) for path in paths]
     return list(dict.fromkeys(path if tree.is_folder(path) else parent(path) for path in full))
 
 
-def with_files(found: Any, *paths: str) -> Any:
+def with_files(table: Any, *paths: str) -> Any:
     """The table or record batch, the bytes filled in where there is only a path; DecodeError with the row.
 
     ``paths``: of the table; in the folders of these the files may lie.
     """
-    for number, field in enumerate(found.schema):
+    for number, field in enumerate(table.schema):
         if is_file_struct(field.type):
-            column = found.column(number)
+            column = table.column(number)
             filled = _filled(column, paths, field.name)
             if filled is not column:
-                found = found.set_column(number, field.name, filled)
-    return found
+                table = table.set_column(number, field.name, filled)
+    return table
 
 
-def path_structs(schema: Schema, found: Any) -> Any:
+def path_structs(schema: Schema, table: Any) -> Any:
     """The table or record batch; text that is to be images, sounds or videos becomes paths of files."""
     pa = pyarrow()
-    for number, field in enumerate(found.schema):
+    for number, field in enumerate(table.schema):
         if not isinstance(schema.get(field.name), Image | Audio | Video) or not is_text(field.type):
             continue
-        paths = found.column(number)
+        paths = table.column(number)
         chunks = [
-            pa.StructArray.from_arrays([pa.nulls(len(one), pa.large_binary()), one], ["bytes", "path"])
-            for one in _chunks(paths)
+            pa.StructArray.from_arrays([pa.nulls(len(chunk), pa.large_binary()), chunk], ["bytes", "path"])
+            for chunk in _chunks(paths)
         ]
         kind = pa.struct([("bytes", pa.large_binary()), ("path", field.type)])
-        whole = pa.chunked_array(chunks, kind)
-        whole = whole if isinstance(paths, pa.ChunkedArray) else whole.combine_chunks()
-        found = found.set_column(number, pa.field(field.name, whole.type), whole)
-    return found
+        structs = pa.chunked_array(chunks, kind)
+        structs = structs if isinstance(paths, pa.ChunkedArray) else structs.combine_chunks()
+        table = table.set_column(number, pa.field(field.name, structs.type), structs)
+    return table
 
 
 def is_missing(array: Any) -> bool:
-    """Whether somewhere there are neither bytes nor a path."""
-    return any(bool((~one & ~two).any()) for one, two in map(_present, _chunks(array)))
+    """True if a value has neither bytes nor a path."""
+    return any(bool((~data & ~path).any()) for data, path in map(_present, _chunks(array)))
 
 
 def _chunks(array: Any) -> Iterable[Any]:
@@ -66,9 +66,9 @@ def _chunks(array: Any) -> Iterable[Any]:
 
 
 def _present(array: Any) -> tuple[Any, Any]:
-    """Where there are bytes, and where there is a path."""
+    """Flags of the values that have bytes, and of those that have a path."""
     array.validate()
-    parts = dict(zip([one.name for one in array.type], array.flatten(), strict=True))
+    parts = dict(zip([field.name for field in array.type], array.flatten(), strict=True))
     return valid_of(parts["bytes"]), valid_of(parts["path"])
 
 
@@ -76,13 +76,13 @@ def _filled(column: Any, paths: Sequence[str], field: str) -> Any:
     pa = pyarrow()
     pieces, first, changed = [], 0, False
     for array in _chunks(column):
-        held, named = _present(array)
-        lost = np.flatnonzero(~held & named)
+        has_bytes, named = _present(array)
+        lost = np.flatnonzero(~has_bytes & named)
         if len(lost):
             changed = True
             folders = _folders_of(paths)
             array.validate(full=True)
-            parts = dict(zip([one.name for one in array.type], array.flatten(), strict=True))
+            parts = dict(zip([field.name for field in array.type], array.flatten(), strict=True))
             cells = parts["bytes"].to_pylist()
             for row in lost.tolist():
                 try:
@@ -90,19 +90,19 @@ def _filled(column: Any, paths: Sequence[str], field: str) -> Any:
                 except DecodeError as error:
                     raise error.at(sample=first + row, field=field) from None
             values = [pa.array(cells, pa.large_binary()), parts["path"]]
-            array = pa.StructArray.from_arrays(values, ["bytes", "path"], mask=numbers(~held & ~named))
+            array = pa.StructArray.from_arrays(values, ["bytes", "path"], mask=numbers(~has_bytes & ~named))
         pieces.append(array)
         first += len(array)
     if not changed:
         return column
     same = pa.large_binary()
     kind = pa.struct([("bytes", same), ("path", next(p for p in pieces).type.field("path").type)])
-    made = pa.chunked_array([piece.cast(kind) for piece in pieces])
-    return made if isinstance(column, pa.ChunkedArray) else made.combine_chunks()
+    filled = pa.chunked_array([piece.cast(kind) for piece in pieces])
+    return filled if isinstance(column, pa.ChunkedArray) else filled.combine_chunks()
 
 
 def _read(path: Any, folders: Sequence[str]) -> bytes:
-    said = f"its bytes are not in the table, and its file {str(path)[:200]!r}"
+    message = f"its bytes are not in the table, and its file {str(path)[:200]!r}"
     reason = "cannot be looked for: the table lies in no folder"
     for folder in folders:
         # An absolute path may lead into the folder, too, and so may a URL.
@@ -116,4 +116,4 @@ def _read(path: Any, folders: Sequence[str]) -> bytes:
             return read_whole(join(folder, inside))
         except BatchplantError as error:
             reason = f"cannot be read in {folder}: {error.message}"
-    raise DecodeError(f"{said} {reason}")
+    raise DecodeError(f"{message} {reason}")

@@ -20,15 +20,15 @@ def featured_schema(schema: Schema) -> Any:
     """The Arrow schema of these fields with the features of datasets in its metadata."""
     pa = pyarrow()
     fields, features = [], {}
-    for name, one in zip(schema, arrow_schema(schema), strict=True):
+    for name, arrow_field in zip(schema, arrow_schema(schema), strict=True):
         hint = _hint(schema[name])
         if hint is not None:
-            kind = one.type if hint["_type"] == "ClassLabel" else file_struct()
-            one = one.with_type(kind).with_nullable(True)
+            kind = arrow_field.type if hint["_type"] == "ClassLabel" else file_struct()
+            arrow_field = arrow_field.with_type(kind).with_nullable(True)
         else:
-            one = one.with_type(_narrow(one.type))
-            hint = _feature(one.type)
-        fields.append(one)
+            arrow_field = arrow_field.with_type(_narrow(arrow_field.type))
+            hint = _feature(arrow_field.type)
+        fields.append(arrow_field)
         if hint is not None:
             features[name] = hint
     note = json.dumps({"info": {"features": features}}, ensure_ascii=False).encode()
@@ -44,9 +44,9 @@ def file_struct() -> Any:
 def plain_files(described: Any) -> Any:
     """The schema of a file, in which images that we wrote are columns of bytes."""
     pa = pyarrow()
-    for number, one in enumerate(described):
-        if one.type == file_struct() and KEY in (one.metadata or {}):
-            described = described.set(number, one.with_type(pa.large_binary()))
+    for number, field in enumerate(described):
+        if field.type == file_struct() and KEY in (field.metadata or {}):
+            described = described.set(number, field.with_type(pa.large_binary()))
     return described
 
 
@@ -91,7 +91,7 @@ def _narrow(kind: Any) -> Any:
     if types.is_large_list(kind):
         return pa.list_(kind.value_field.with_type(_narrow(kind.value_type)))
     if types.is_struct(kind):
-        return pa.struct([one.with_type(_narrow(one.type)) for one in kind])
+        return pa.struct([field.with_type(_narrow(field.type)) for field in kind])
     return kind
 
 
@@ -105,7 +105,7 @@ def _feature(kind: Any) -> Any:
         plain = inner is not None and not (isinstance(inner, dict) and "_type" not in inner)
         return {"feature": inner, "length": length, "_type": "Sequence"} if plain else None
     if types.is_struct(kind):
-        parts = {one.name: _feature(one.type) for one in kind}
+        parts = {field.name: _feature(field.type) for field in kind}
         return None if None in parts.values() or "_type" in parts else parts
     if isinstance(kind, pyarrow().BaseExtensionType) or types.is_nested(kind):
         return None

@@ -63,46 +63,50 @@ DEEPEST = 32
 
 
 def schema_of(
-    found: Any, sample: Any = None, *, nulls: Collection[str] | None = None, gaps: Collection[str] = ()
+    arrow_schema: Any, sample: Any = None, *, nulls: Collection[str] | None = None, gaps: Collection[str] = ()
 ) -> Schema:
     """The fields of an Arrow schema. ``sample``: a few rows, to see what bytes are.
 
     ``nulls``: the columns in which values are missing; None: any that may have some counts as one. ``gaps``:
     the lists inside of which whole numbers are missing; no tensor holds those.
     """
-    check_names(found)
-    features = _features(found.metadata)
+    check_names(arrow_schema)
+    features = _features(arrow_schema.metadata)
     fields: dict[str, Field] = {}
-    for one in found:
-        described = _described(one)
+    for arrow_field in arrow_schema:
+        described = _described(arrow_field)
         # Another program may have changed the type, and copied the metadata.
-        if described is not None and _holds(one.type, described):
-            fields[one.name] = described
+        if described is not None and _holds(arrow_field.type, described):
+            fields[arrow_field.name] = described
             continue
-        cells = None if sample is None or one.name not in sample.schema.names else sample.column(one.name)
-        hint = features.get(one.name)
-        field = _hinted(hint, one.type, cells) or _field_of(one.type, cells)
+        cells = (
+            None
+            if sample is None or arrow_field.name not in sample.schema.names
+            else sample.column(arrow_field.name)
+        )
+        hint = features.get(arrow_field.name)
+        field = _hinted(hint, arrow_field.type, cells) or _field_of(arrow_field.type, cells)
         if isinstance(field, List | Struct):
-            field = _hinted_inside(hint, one.type, field)
-        if one.name in gaps and isinstance(field, Tensor):
-            field = _nested(one.type)
-        missing = one.nullable if nulls is None else one.name in nulls
-        fields[one.name] = dataclasses.replace(field, optional=bool(missing)) if missing else field
+            field = _hinted_inside(hint, arrow_field.type, field)
+        if arrow_field.name in gaps and isinstance(field, Tensor):
+            field = _nested(arrow_field.type)
+        missing = arrow_field.nullable if nulls is None else arrow_field.name in nulls
+        fields[arrow_field.name] = dataclasses.replace(field, optional=bool(missing)) if missing else field
     return Schema(fields)
 
 
-def check_names(found: Any) -> None:
+def check_names(arrow_schema: Any) -> None:
     """SchemaError where two columns have one name."""
-    names = list(found.names)
+    names = list(arrow_schema.names)
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise SchemaError(f"two columns are called {twice!r}")
 
 
-def _described(one: Any) -> Field | None:
+def _described(arrow_field: Any) -> Field | None:
     """The field that its metadata describes."""
     try:
-        return field_from_json(parse((one.metadata or {})[KEY]))
+        return field_from_json(parse((arrow_field.metadata or {})[KEY]))
     except (*NOTE_ERRORS, SchemaError):
         return None
 
@@ -117,10 +121,10 @@ def _holds(kind: Any, field: Field) -> bool:
 
 
 def _features(metadata: Mapping[bytes, bytes] | None) -> dict[str, Any]:
-    """What Hugging Face's datasets note about columns."""
+    """Metadata of Hugging Face's datasets about columns."""
     try:
-        found = parse((metadata or {})[HUGGING_FACE])["info"]["features"]
-        return found if isinstance(found, dict) else {}
+        features = parse((metadata or {})[HUGGING_FACE])["info"]["features"]
+        return features if isinstance(features, dict) else {}
     except NOTE_ERRORS:
         return {}
 
@@ -129,17 +133,17 @@ def _hinted(hint: Any, kind: Any, cells: Any) -> Field | None:
     if not isinstance(hint, dict):
         return None
     types = pyarrow().types
-    what = str(hint.get("_type"))
+    feature = str(hint.get("_type"))
     try:
-        if what == "ClassLabel" and types.is_integer(kind):
+        if feature == "ClassLabel" and types.is_integer(kind):
             return Int(str(kind), names=tuple(hint["names"]))
-        if what == "Image" and is_file_struct(kind):
+        if feature == "Image" and is_file_struct(kind):
             return _image(cells) or Image(mode=None)
-        if what == "Audio" and is_file_struct(kind):
+        if feature == "Audio" and is_file_struct(kind):
             return Audio()
-        if what == "Video" and is_file_struct(kind):
+        if feature == "Video" and is_file_struct(kind):
             return Video()
-        if what in ("Array2D", "Array3D", "Array4D", "Array5D"):
+        if feature in ("Array2D", "Array3D", "Array4D", "Array5D"):
             return Tensor(str(hint["dtype"]), tuple(hint["shape"]))
     except (KeyError, TypeError, ValueError):
         pass
@@ -154,12 +158,12 @@ def _hinted_inside(hint: Any, kind: Any, field: Field) -> Field:
         else:
             inner = hint.get("feature") if isinstance(hint, dict) else None
         return dataclasses.replace(field, of=_hinted_inside(inner, kind.value_type, field.of))
-    known = _hinted(hint, kind, None)
-    if known is not None:
-        return dataclasses.replace(known, optional=field.optional)
+    hinted = _hinted(hint, kind, None)
+    if hinted is not None:
+        return dataclasses.replace(hinted, optional=field.optional)
     if isinstance(field, Struct) and isinstance(hint, dict) and pyarrow().types.is_struct(kind):
         parts = [
-            (name, _hinted_inside(hint.get(name), kind.field(name).type, one)) for name, one in field.fields
+            (name, _hinted_inside(hint.get(name), kind.field(name).type, part)) for name, part in field.fields
         ]
         return dataclasses.replace(field, fields=tuple(parts))
     return field
@@ -213,20 +217,20 @@ def _nested(kind: Any, depth: int = 0) -> Field:
         if depth < DEEPEST and is_any_list(kind):
             return List(_inner(kind.value_field, depth))
         if depth < DEEPEST and types.is_struct(kind) and kind.num_fields:
-            return Struct([(one.name, _inner(one, depth)) for one in kind])
+            return Struct([(arrow_field.name, _inner(arrow_field, depth)) for arrow_field in kind])
     except SchemaError:
         pass
     return Json() if depth == 0 or types.is_nested(kind) else _field_of(kind, None)
 
 
-def _inner(one: Any, depth: int) -> Field:
+def _inner(arrow_field: Any, depth: int) -> Field:
     """The field of a value inside of others; a number among them may be missing, so no lists are arrays."""
-    kind = one.type
+    kind = arrow_field.type
     plain = not isinstance(kind, pyarrow().BaseExtensionType)
     field = _nested(kind, depth + 1) if plain else _field_of(kind, None)
     if isinstance(field, Tensor):
         field = _nested(kind.storage_type, depth + 1)
-    return dataclasses.replace(field, optional=True) if one.nullable else field
+    return dataclasses.replace(field, optional=True) if arrow_field.nullable else field
 
 
 def _extension(kind: Any) -> Field:
@@ -238,8 +242,8 @@ def _extension(kind: Any) -> Field:
     if name == "arrow.fixed_shape_tensor":
         # One whose axes were permuted does not lie as its shape says.
         plain = kind.permutation in (None, list(range(len(kind.shape))))
-        found = _array(kind.storage_type)
-        return dataclasses.replace(found, shape=tuple(kind.shape)) if found and plain else found or Json()
+        array = _array(kind.storage_type)
+        return dataclasses.replace(array, shape=tuple(kind.shape)) if array and plain else array or Json()
     return _field_of(kind.storage_type, None)
 
 
@@ -257,13 +261,13 @@ def _array(kind: Any) -> Tensor | None:
 
 
 def is_whole_list(kind: Any) -> bool:
-    """Whether it is lists of whole numbers or truth values, in which none can be missing."""
-    found = _array(kind)
-    return found is not None and np.dtype(found.dtype).kind in "biu"
+    """True for lists of whole numbers or truth values, in which none can be missing."""
+    array = _array(kind)
+    return array is not None and np.dtype(array.dtype).kind in "biu"
 
 
 def has_gaps(array: Any) -> bool:
-    """Whether a number is missing inside of a list, not the list itself."""
+    """True if a number is missing inside of a list, not the list itself."""
     if isinstance(array, pyarrow().ChunkedArray):
         return any(map(has_gaps, array.chunks))
     array.validate()
@@ -275,12 +279,16 @@ def has_gaps(array: Any) -> bool:
 
 
 def _image(cells: Any) -> Image | None:
-    """What the first bytes that there are show."""
+    """Infer an image field from the first bytes that are not missing."""
     if cells is None:
         return None
     try:
-        found = column_of(Bytes(optional=True), cells.drop_null()[:8])
-        return infer_image(found.take(found.sizes > 0)) if isinstance(found, Ragged) else None
+        bytes_column = column_of(Bytes(optional=True), cells.drop_null()[:8])
+        return (
+            infer_image(bytes_column.take(bytes_column.sizes > 0))
+            if isinstance(bytes_column, Ragged)
+            else None
+        )
     # Bytes that no prober understands are bytes.
     except Exception:
         return None

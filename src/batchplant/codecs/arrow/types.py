@@ -46,7 +46,7 @@ def refuses(field: Field) -> str | None:
 
 
 def is_list(field: Tensor) -> bool:
-    """Whether a tensor is stored as lists of numbers, which every program understands."""
+    """True if a tensor is stored as lists of numbers, which every program understands."""
     dtype = np.dtype(field.dtype)
     listed = dtype.kind in "biuf" and dtype.itemsize <= 8 and 0 not in field.shape
     return listed and bool(field.shape) and None not in field.shape[1:]
@@ -97,7 +97,7 @@ def _narrow_type(field: Field) -> Any:
         return pa.large_list(_inside(field.of))
     assert isinstance(field, Struct)
     # In a struct that is missing, so are its values: to Parquet all of them may be.
-    return pa.struct([(name, _inside(one)) for name, one in field.fields])
+    return pa.struct([(name, _inside(inner)) for name, inner in field.fields])
 
 
 def _inside(field: Field) -> Any:
@@ -106,10 +106,12 @@ def _inside(field: Field) -> Any:
 
 
 def _is_empty(field: Field) -> bool:
-    """Whether a struct without fields is in it: Parquet has none, so all of it is JSON text."""
+    """True if it holds a struct without fields: Parquet has none, so all of it is JSON text."""
     if isinstance(field, List):
         return _is_empty(field.of)
-    return isinstance(field, Struct) and (not field.fields or any(_is_empty(one) for _, one in field.fields))
+    return isinstance(field, Struct) and (
+        not field.fields or any(_is_empty(inner) for _, inner in field.fields)
+    )
 
 
 def scalar_type(dtype: np.dtype[Any]) -> Any:
@@ -142,9 +144,9 @@ def arrow_schema(schema: Schema) -> Any:
 
 
 def is_file_struct(kind: Any) -> bool:
-    """Whether it is Hugging Face's image or sound: the bytes of a file, and its name."""
+    """True for Hugging Face's image or sound: the bytes of a file, and its name."""
     types = pyarrow().types
-    if not types.is_struct(kind) or sorted(one.name for one in kind) != ["bytes", "path"]:
+    if not types.is_struct(kind) or sorted(field.name for field in kind) != ["bytes", "path"]:
         return False
     return is_binary(kind.field("bytes").type)
 

@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from ... import _native
-from ...codecs.arrow import KEY, from_arrow, schema_of
+from ...codecs.arrow import KEY, from_arrow, pyarrow, schema_of, storage
 from ...codecs.arrow.files import path_structs, with_files
-from ...errors import BatchplantError, DamagedError, Problem, SchemaError
-from ...schema import Field, Schema
+from ...codecs.arrow.types import is_file_struct, is_list
+from ...errors import BatchplantError, DamagedError, OptionError, Problem, SchemaError
+from ...schema import Audio, Bool, Bytes, Field, Float, Image, Int, Json, Schema, Tensor, Text, Video
 from ...schema.columns import I64, Column, Columns, Ragged, starts_of
-from ...storage import MappedSource
+from ...storage import MappedSource, is_plain, join, parse_object, read_whole, tree
 from ...storage.spans import Spans, concat_spans, spans_of
 from ..base.format import Probe
 from ..base.ipc import Part
-from ..base.ipc.layout import FEATHER_1, MAGIC, SCHEMA, read_message
+from ..base.ipc.layout import FEATHER_1, MAGIC, SCHEMA, Batch, read_message, tree_size
 from ..base.records import GivenSchema, given_schema
 from ..base.tables import TableReader
-from .inplace import Places, places_of, shape_of
-from .saved import SPLITS, STATE, saved_files
+
+# What lies in a folder, and in that of several splits.
+STATE, SPLITS = "state.json", "dataset_dict.json"
 
 
 class ArrowReader(TableReader):
@@ -45,10 +49,10 @@ class ArrowReader(TableReader):
         feather1: bool = False,
     ) -> None:
         self.path = path
-        given = given_schema(schema) if schema is not None else {}
+        overrides = given_schema(schema) if schema is not None else {}
         self._parts = [Part(file, feather1) for file in saved_files(path, split)]
         try:
-            self.schema = self._joined(given)
+            self.schema = self._joined(overrides)
             rows = [count for part in self._parts for count in part.rows]
             self._set_units(rows, cache)
         except BatchplantError as error:
@@ -61,7 +65,7 @@ class ArrowReader(TableReader):
         self._found_places: dict[str, list[Places] | None] = {}
         self._found_values: dict[str, _native.Pieces] = {}
 
-    def _joined(self, given: Any) -> Schema:
+    def _joined(self, overrides: Any) -> Schema:
         first = self._parts[0]
         for part in self._parts[1:]:
             if not part.schema.equals(first.schema):
@@ -71,7 +75,7 @@ class ArrowReader(TableReader):
         # What is described needs no look at it.
         rows = first.first_rows([field.name for field in first.schema if not (field.metadata or {}).get(KEY)])
         fields: dict[str, Field] = dict(schema_of(first.schema, rows, nulls=nulls, gaps=gaps))
-        for name, field in given.items():
+        for name, field in overrides.items():
             Schema(fields).select([name])
             fields[name] = field
         if not fields:
@@ -84,9 +88,9 @@ class ArrowReader(TableReader):
     def _load(self, unit: int, fields: Sequence[str]) -> Columns:
         number = int(self._part_of_unit[unit])
         part = self._parts[number]
-        found = part.load(unit - int(self._firsts[number]), list(fields))
-        found = path_structs(self.schema, found)
-        return from_arrow(self.schema, fields, with_files(found, part.path, self.path))
+        table = part.load(unit - int(self._firsts[number]), list(fields))
+        table = path_structs(self.schema, table)
+        return from_arrow(self.schema, fields, with_files(table, part.path, self.path))
 
     # -- cells where they lie --------------------------------------------------------------------------
 
@@ -115,19 +119,19 @@ class ArrowReader(TableReader):
         if places.offsets is None:
             return places.values[batch] + rows * shape.width, np.full(len(rows), shape.width, dtype=np.int64)
         source, kind = self._parts[part].source, np.int64 if shape.offset == 8 else np.int32
-        at = places.offsets[batch] // shape.offset + rows
+        offset_numbers = places.offsets[batch] // shape.offset + rows
         if isinstance(source, MappedSource):
             data = source.view(0, source.size // shape.offset * shape.offset)
-            numbers, place = data.view(kind), at
+            numbers, positions = data.view(kind), offset_numbers
         else:
-            numbers, place = self._offsets(part, places, kind, batch, rows)
-        first, last = numbers[place].astype(np.int64), numbers[place + 1].astype(np.int64)
+            numbers, positions = self._offsets(part, places, kind, batch, rows)
+        first, last = numbers[positions].astype(np.int64), numbers[positions + 1].astype(np.int64)
         bad = (first < 0) | (last < first) | (last > places.sizes[batch] // shape.width)
         if bad.any():
             row = int(np.argmax(bad))
             raise DamagedError(
                 "the cell lies outside of its column",
-                path=source.path, sample=int(indices[row]), offset=int(at[row] * shape.offset),
+                path=source.path, sample=int(indices[row]), offset=int(offset_numbers[row] * shape.offset),
             )  # fmt: skip
         return places.values[batch] + first * shape.width, (last - first) * shape.width
 
@@ -135,24 +139,29 @@ class ArrowReader(TableReader):
         """The offsets of all cells of these batches, fetched once, and where those of the rows are."""
         assert places.offsets is not None
         source, used = self._parts[part].source, np.unique(batch)
-        starts, counts = places.offsets[used], np.array([self._parts[part].rows[one] + 1 for one in used])
+        starts, counts = (
+            places.offsets[used],
+            np.array([self._parts[part].rows[number] + 1 for number in used]),
+        )
         keys = [(part, int(start)) for start in starts]
         if self._cache.all_of(keys) is None:
             source.request(starts, counts * places.shape.offset)
-        found = [
+        offsets = [
             self._cache.get(key, functools.partial(source.array, kind, key[1], int(count)), _bytes_of)
             for key, count in zip(keys, counts, strict=True)
         ]
         begins = starts_of(counts)[np.searchsorted(used, batch)]
-        return np.concatenate(found) if found else np.empty(0, kind), begins + rows
+        return np.concatenate(offsets) if offsets else np.empty(0, kind), begins + rows
 
     def _located(self, places: list[Places], units: I64, rows: I64, indices: I64) -> tuple[I64, I64]:
         """Starts and sizes of these cells, each in the file that it lies in."""
         if len(self._parts) == 1:
             return self._runs(0, places[0], units, rows, indices)
         start, size = np.zeros(len(indices), np.int64), np.zeros(len(indices), np.int64)
-        for part, at in self._each_part(units):
-            start[at], size[at] = self._runs(part, places[part], units[at], rows[at], indices[at])
+        for part, members in self._each_part(units):
+            start[members], size[members] = self._runs(
+                part, places[part], units[members], rows[members], indices[members]
+            )
         return start, size
 
     def _each_part(self, units: I64) -> Iterator[tuple[int, Any]]:
@@ -176,8 +185,8 @@ class ArrowReader(TableReader):
 
     def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
         """The cells where they lie as they are; else the record batches."""
-        found = [spans for name in fields if (spans := self._spans(name, indices)) is not None]
-        if len(found) < len(fields):
+        cell_spans = [spans for name in fields if (spans := self._spans(name, indices)) is not None]
+        if len(cell_spans) < len(fields):
             runs = []
             for unit in np.unique(self._units_of(indices)[0]).tolist():
                 number = int(self._part_of_unit[unit])
@@ -186,17 +195,17 @@ class ArrowReader(TableReader):
                     return None
                 message = part.batches[unit - int(self._firsts[number])].message
                 runs.append((part.source, message.offset, message.end - message.offset))
-            found = [spans_of(runs)]
-        return concat_spans(found)
+            cell_spans = [spans_of(runs)]
+        return concat_spans(cell_spans)
 
     def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
         places = {name: self._in_place(name) for name in fields} if len(indices) else {}
-        rest = [name for name in fields if places.get(name) is None]
-        columns = super()._read(indices, rest) if rest or not places else Columns()
+        decoded = [name for name in fields if places.get(name) is None]
+        columns = super()._read(indices, decoded) if decoded or not places else Columns()
         units, rows = self._units_of(indices)
-        for name, one in places.items():
-            if one is not None:
-                columns[name] = self._gather(name, one, units, rows, indices)
+        for name, field_places in places.items():
+            if field_places is not None:
+                columns[name] = self._gather(name, field_places, units, rows, indices)
         return Columns((name, columns[name]) for name in fields)
 
     def _gather(self, name: str, places: list[Places], units: I64, rows: I64, indices: I64) -> Column:
@@ -208,13 +217,15 @@ class ArrowReader(TableReader):
             return values.view(cell[0]).reshape(len(units), *cell[1])  # type: ignore[index]
         start, size = self._located(places, units, rows, indices)
         if len(self._parts) == 1:
-            found = self._parts[0].source.gather(start, size)
+            cells = self._parts[0].source.gather(start, size)
         else:
             offsets = starts_of(size)
-            found = Ragged(np.empty(offsets[-1], dtype=np.uint8), offsets)
-            for part, at in self._each_part(units):
-                self._parts[part].source.gather_into(start[at], size[at], found.data, offsets[:-1][at])
-        return found if cell is None else found.data.view(cell[0]).reshape(len(units), *cell[1])
+            cells = Ragged(np.empty(offsets[-1], dtype=np.uint8), offsets)
+            for part, members in self._each_part(units):
+                self._parts[part].source.gather_into(
+                    start[members], size[members], cells.data, offsets[:-1][members]
+                )
+        return cells if cell is None else cells.data.view(cell[0]).reshape(len(units), *cell[1])
 
     def _values(self, name: str, places: Places) -> _native.Pieces:
         """The values of a field whose cells have one width, a piece for each batch."""
@@ -228,10 +239,10 @@ class ArrowReader(TableReader):
     def facts(self) -> dict[str, Any]:
         first = self._parts[0]
         packed = any(batch.packed for part in self._parts for batch in part.batches)
-        found = {"files": len(self._parts)} if len(self._parts) > 1 else {}
+        counts = {"files": len(self._parts)} if len(self._parts) > 1 else {}
         in_place = [name for name in self.schema if self._in_place(name) is not None]
         return {
-            **found,
+            **counts,
             "layout": "Feather 1" if first.table is not None else "file" if first.file else "stream",
             **super().facts(),
             "compressed": packed,
@@ -250,8 +261,8 @@ class ArrowReader(TableReader):
             part.close()
 
 
-def _bytes_of(found: Any) -> int:
-    return int(found.nbytes)
+def _bytes_of(array: Any) -> int:
+    return int(array.nbytes)
 
 
 def sniff(probe: Probe) -> bool:
@@ -267,3 +278,144 @@ def sniff(probe: Probe) -> bool:
     except DamagedError:
         return False
     return first is not None and first.kind == SCHEMA
+
+
+def saved_files(path: str, split: str | None) -> list[str]:
+    """The files of a dataset: the path itself, or those that a saved folder lists."""
+    if not tree.is_folder(path):
+        return [path]
+    if SPLITS in tree.names(path):
+        splits = _json(join(path, SPLITS)).get("splits")
+        names = [str(split) for split in splits] if isinstance(splits, list) else []
+        chosen = names[0] if split is None and len(names) == 1 else split
+        if chosen is None or chosen not in names:
+            raise OptionError(f"choose one of its splits with split=…: {', '.join(names)}", path=path)
+        return saved_files(join(path, _name(chosen, path)), None)
+    state = _json(join(path, STATE))
+    listed = state.get("_data_files")
+    if not isinstance(listed, list) or not all(isinstance(entry, dict) for entry in listed) or not listed:
+        raise DamagedError("it lists no data files", path=join(path, STATE))
+    if state.get("_indices_data_files"):
+        raise SchemaError(
+            "it is saved with a list of indices; save it again with flatten_indices()", path=path
+        )
+    return [join(path, _name(str(entry.get("filename")), path)) for entry in listed]
+
+
+def _json(path: str) -> dict[str, Any]:
+    try:
+        return parse_object(read_whole(path), finite=False)
+    except ValueError as error:
+        raise DamagedError(f"it cannot be read: {error}", path=path) from None
+
+
+def _name(name: str, path: str) -> str:
+    """A name that came out of a file is no path."""
+    if not is_plain(name):
+        raise DamagedError(f"{name!r} is no file in this folder", path=path)
+    return name
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """Layout of a column: cells of ``width`` bytes each, or runs with offsets of ``offset`` bytes that count
+    units of ``width``. ``nodes``: what may have missing values; ``values`` and ``offsets`` are buffers."""
+
+    nodes: tuple[int, ...]
+    values: int
+    width: int
+    offsets: int | None = None
+    offset: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Places:
+    """Locations of a column's cells in the file, batch by batch."""
+
+    shape: Shape
+    values: I64
+    sizes: I64
+    offsets: I64 | None
+
+
+def shape_of(field: Field, kind: Any, first: tuple[int, int]) -> Shape | None:
+    """Return the layout of a field's cells in a column of this type; None if they have to be decoded.
+
+    ``first``: the numbers of the column's first node and buffer.
+    """
+    node, buffer = first
+    nodes = tuple(range(node, node + tree_size(kind)[0]))
+    if isinstance(field, Bytes | Text | Json | Image | Audio | Video):
+        return _bytes_shape(field, kind, nodes, buffer)
+    if isinstance(field, Bool) or (isinstance(field, Int | Float) and field.optional):
+        return None
+    if isinstance(field, Int | Float):
+        # Dates and times of day have 32 bits in Arrow, times of another unit other counts.
+        same = kind == storage(field) and kind.bit_width == 8 * np.dtype(field.dtype).itemsize
+        return Shape(nodes, buffer + 1, np.dtype(field.dtype).itemsize) if same else None
+    return _tensor_shape(field, kind, nodes, buffer) if isinstance(field, Tensor) else None
+
+
+def _bytes_shape(field: Field, kind: Any, nodes: tuple[int, ...], buffer: int) -> Shape | None:
+    types = pyarrow().types
+    if is_file_struct(kind):
+        number = [field.name for field in kind].index("bytes")
+        before = tree_size(kind.field(0).type) if number else (0, 0)
+        if before[1] is None:
+            return None
+        inside = (nodes[0], nodes[1 + before[0]])
+        return _bytes_shape(field, kind.field("bytes").type, inside, buffer + 1 + before[1])
+    text = isinstance(field, Text | Json)
+    if types.is_large_string(kind) if text else types.is_large_binary(kind):
+        return Shape(nodes, buffer + 2, 1, buffer + 1, 8)
+    if types.is_string(kind) if text else types.is_binary(kind):
+        return Shape(nodes, buffer + 2, 1, buffer + 1, 4)
+    return None
+
+
+def _tensor_shape(field: Tensor, kind: Any, nodes: tuple[int, ...], buffer: int) -> Shape | None:
+    pa = pyarrow()
+    dtype = np.dtype(field.dtype)
+    if dtype.kind not in "iuf" or dtype.itemsize > 8 or field.optional:
+        return None
+    if field.shape and not is_list(field):
+        return None
+    offsets, wide = None, 0
+    for size in field.shape:
+        if size is None and (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
+            offsets, wide = buffer + 1, 8 if pa.types.is_large_list(kind) else 4
+            buffer += 2
+        elif size is not None and pa.types.is_fixed_size_list(kind) and kind.list_size == size:
+            buffer += 1
+        else:
+            return None
+        kind = kind.value_type
+    if kind != pa.from_numpy_dtype(dtype):
+        return None
+    width = dtype.itemsize * math.prod(size for size in field.shape if size is not None)
+    return Shape(nodes, buffer + 1, width, offsets, wide)
+
+
+def places_of(shape: Shape, batches: Sequence[Batch]) -> Places | None:
+    """Locate the cells in these batches; None if some are missing, compressed or incomplete."""
+    values, sizes, offsets = (np.zeros(len(batches), dtype=np.int64) for _ in range(3))
+    for number, batch in enumerate(batches):
+        if batch.packed or shape.values >= len(batch.buffers) or max(shape.nodes) >= len(batch.nulls):
+            return None
+        if batch.nulls[list(shape.nodes)].any():
+            return None
+        body = batch.message.body
+        start, size = (int(part) for part in batch.buffers[shape.values])
+        values[number], sizes[number] = body + start, size
+        if shape.offsets is None:
+            if size < batch.rows * shape.width:
+                return None
+            continue
+        start, size = (int(part) for part in batch.buffers[shape.offsets])
+        offsets[number] = body + start
+        if batch.rows and size < (batch.rows + 1) * shape.offset:
+            return None
+    if shape.offsets is None:
+        return Places(shape, values, sizes, None)
+    # Offsets are looked up in the mapping as numbers.
+    return None if (offsets % shape.offset).any() else Places(shape, values, sizes, offsets)

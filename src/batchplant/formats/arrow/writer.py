@@ -78,8 +78,8 @@ class ArrowWriter(Writer):
             out = pa.BufferOutputStream()
             with pa.ipc.new_stream(out, self._arrow, options=self._options) as stream:
                 stream.write_batch(batch)
-            whole = np.frombuffer(out.getvalue(), np.uint8)
-            message = whole[len(self._schema) : -len(END)]
+            stream_bytes = np.frombuffer(out.getvalue(), np.uint8)
+            message = stream_bytes[len(self._schema) : -len(END)]
             metadata = 8 + int(message[4:8].view("<u4")[0])
             block = (self._file.size, metadata, 0, len(message) - metadata)
             self._blocks.write(np.array([block], dtype=BLOCK))

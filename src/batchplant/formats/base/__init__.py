@@ -2,7 +2,7 @@
 
 - ``records``: one run of bytes for each sample (TFRecord, RecordIO, FFRecord, MessagePack);
 - ``shards/``: the same in shards with an index, each record the cells of many columns (MDS, LitData);
-- ``text`` (and ``textscan``): rows of text (CSV, JSON);
+- ``text``: rows of text (CSV, JSON);
 - ``tables/``: columns in row groups (Parquet, Arrow);
 - ``ipc/``: Arrow's own files, by themselves or inside of others (Arrow, LitData);
 - ``lake/``: tables whose files a log lists (Delta, Iceberg);

@@ -92,7 +92,7 @@ class Capabilities:
         return value if isinstance(value, str) else ", ".join(value)
 
 
-CLAIMS = {one.name: one.metadata for one in dataclasses.fields(Capabilities)}
+CLAIMS = {field.name: field.metadata for field in dataclasses.fields(Capabilities)}
 
 
 def groups() -> dict[str, list[str]]:

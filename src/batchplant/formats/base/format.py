@@ -88,8 +88,8 @@ class Probe:
 
     def _listed(self, limit: int | None) -> list[str]:
         if is_remote(self.path):
-            found = [entry for entry in tree.entries(self.path) if not entry.name.startswith(".")]
-            return [entry.name + ("/" if entry.folder else "") for entry in found[:limit]]
+            visible = [entry for entry in tree.entries(self.path) if not entry.name.startswith(".")]
+            return [entry.name + ("/" if entry.folder else "") for entry in visible[:limit]]
         with os.scandir(self.path) as entries:
             shown = (entry for entry in entries if not entry.name.startswith("."))
             names = itertools.islice(shown, limit)
@@ -211,20 +211,22 @@ class Format:
                 )
 
     def _check_names(self, schema: Schema) -> None:
-        first, *rest = (f"{name} ({field.kind})" for name, field in self.fields.items())
+        first, *optional_names = (f"{name} ({field.kind})" for name, field in self.fields.items())
         needed = next(iter(self.fields))
-        known = ((name, self.fields.get(name)) for name in schema)
+        fields = ((name, self.fields.get(name)) for name in schema)
         # What the field there is a narrower form of will do: who writes it knows what it needs.
-        wrong = [name for name, field in known if field is None or not isinstance(field, type(schema[name]))]
+        wrong = [name for name, field in fields if field is None or not isinstance(field, type(schema[name]))]
         if wrong or needed not in schema:
-            more = f", and at most {' and '.join(rest)}" if rest else " and nothing else"
+            and_more = (
+                f", and at most {' and '.join(optional_names)}" if optional_names else " and nothing else"
+            )
             name = wrong[0] if wrong else next(iter(schema))
-            how = f"rename a field (--rename {name}={needed}), and leave others out (--fields)"
+            advice = f"rename a field (--rename {name}={needed}), and leave others out (--fields)"
             if name == needed:
-                how = f"here, {name} is {schema[name].kind}"
+                advice = f"here, {name} is {schema[name].kind}"
             elif needed in schema:
-                how = f"leave {name!r} out (--fields)"
-            raise SchemaError(f"{self.name} holds {first}{more}; {how}", field=name)
+                advice = f"leave {name!r} out (--fields)"
+            raise SchemaError(f"{self.name} holds {first}{and_more}; {advice}", field=name)
 
     @property
     def tensors(self) -> bool:

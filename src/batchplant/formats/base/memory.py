@@ -44,7 +44,9 @@ class ValuesReader(Reader):
     takes_paths: bool = False
     _values: dict[str, Values]
 
-    def _infer(self, objects: list[Any], fields: Iterable[str] | None, given: Mapping[str, Field]) -> None:
+    def _infer(
+        self, objects: list[Any], fields: Iterable[str] | None, overrides: Mapping[str, Field]
+    ) -> None:
         """Take these objects as columns. ``given``: the kinds of some fields; values tell those of others."""
         try:
             self.kind, kinds, self.beside = as_columns(objects)
@@ -52,26 +54,30 @@ class ValuesReader(Reader):
             self._values = {name: kinds[name] for name in chosen}
             lengths = {name: len(values) for name, values in self._values.items()}
             if len(set(lengths.values())) > 1:
-                said = ", ".join(f"{name} {length}" for name, length in lengths.items())
-                raise SchemaError(f"the columns differ in length ({said}); choose equal ones with fields=[…]")
+                lengths_text = ", ".join(f"{name} {length}" for name, length in lengths.items())
+                raise SchemaError(
+                    f"the columns differ in length ({lengths_text}); choose equal ones with fields=[…]"
+                )
             self.length = next(iter(lengths.values()), 0)
-            Schema(dict.fromkeys(self._values, Bytes())).select(given)
-            told = [name in given or isinstance(value, np.ndarray) for name, value in self._values.items()]
-            if not self.length and not any(told):
+            Schema(dict.fromkeys(self._values, Bytes())).select(overrides)
+            is_known = [
+                name in overrides or isinstance(value, np.ndarray) for name, value in self._values.items()
+            ]
+            if not self.length and not any(is_known):
                 raise SchemaError("it holds no samples, so its fields cannot be told")
-            self.schema = Schema((name, self._infer_one(name, given.get(name))) for name in self._values)
+            self.schema = Schema((name, self._infer_one(name, overrides.get(name))) for name in self._values)
         except BatchplantError:
             raise
         # Objects of any class may be in it.
         except Exception as error:
             raise DamagedError(f"it cannot be read: {type(error).__name__}: {error}") from None
 
-    def _infer_one(self, name: str, given: Field | None) -> Field:
+    def _infer_one(self, name: str, override: Field | None) -> Field:
         values = self._values[name]
-        if given is not None:
-            if isinstance(values, np.ndarray) and given.cell != (values.dtype, values.shape[1:]):
+        if override is not None:
+            if isinstance(values, np.ndarray) and override.cell != (values.dtype, values.shape[1:]):
                 self._values[name] = list(values)
-            return given
+            return override
         try:
             if isinstance(values, np.ndarray):
                 return npy.field_of(values.dtype, values.shape[1:])
@@ -82,8 +88,8 @@ class ValuesReader(Reader):
             self._values[name] = np.array(values, dtype=field.cell[0])
         elif isinstance(field, Bytes):
             present = [value for value in values if value is not None]
-            some = np.unique(np.linspace(0, len(present) - 1, LOOK_AT).astype(int))
-            image = infer_image(Ragged.from_cells([present[row] for row in some]))
+            sampled = np.unique(np.linspace(0, len(present) - 1, LOOK_AT).astype(int))
+            image = infer_image(Ragged.from_cells([present[row] for row in sampled]))
             if image is not None:
                 return dataclasses.replace(image, optional=field.optional)
         return field
@@ -99,9 +105,9 @@ class ValuesReader(Reader):
             chosen = [{name: values[row]} for row in indices.tolist()]
             if isinstance(field, Image | Audio | Video) and not self.takes_paths:
                 # To a writer's user a text means a file to read; here it is none.
-                for row, one in enumerate(chosen):
-                    if isinstance(one[name], str | os.PathLike):
-                        raise DamagedError(f"a {type(one[name]).__name__} is no {field.kind}", sample=row)
+                for row, value in enumerate(chosen):
+                    if isinstance(value[name], str | os.PathLike):
+                        raise DamagedError(f"a {type(value[name]).__name__} is no {field.kind}", sample=row)
             return encode_samples(Schema({name: field}), chosen)[name]
         except BatchplantError as error:
             sample = None if error.sample is None else int(indices[error.sample])
@@ -146,13 +152,15 @@ class MemoryTable(TableReader):
         self.path = PATH
         arrow = pyarrow()
         table = data if isinstance(data, arrow.Table) else arrow.table(data)
-        found = table.schema
-        nulls = {name for name in found.names if table.column(name).null_count}
+        arrow_schema = table.schema
+        nulls = {name for name in arrow_schema.names if table.column(name).null_count}
         gaps = {
-            field.name for field in found if is_whole_list(field.type) and has_gaps(table.column(field.name))
+            field.name
+            for field in arrow_schema
+            if is_whole_list(field.type) and has_gaps(table.column(field.name))
         }
         try:
-            self.schema = schema_of(found, table.slice(0, 16), nulls=nulls, gaps=gaps)
+            self.schema = schema_of(arrow_schema, table.slice(0, 16), nulls=nulls, gaps=gaps)
             self.schema = self.schema.select(self._names(fields))
         except BatchplantError as error:
             raise error.at(path=PATH) from None
@@ -177,29 +185,29 @@ def is_data(source: Any) -> bool:
     return isinstance(source, Mapping) or _is_tensors(source) or any(hasattr(source, mark) for mark in marks)
 
 
-def _plain(found: Any) -> Any:
+def _plain(nested: Any) -> Any:
     """The same with arrays for tensors, which share their memory where the CPU holds it."""
     if "torch" not in sys.modules:
-        return found
-    if isinstance(found, sys.modules["torch"].Tensor):
-        return _array(found)
-    if _is_tensors(found):
+        return nested
+    if isinstance(nested, sys.modules["torch"].Tensor):
+        return _array(nested)
+    if _is_tensors(nested):
         # Its columns have numbers for names.
-        return {str(number): _array(tensor) for number, tensor in enumerate(found.tensors)}
-    if isinstance(found, Mapping):
-        return {name: _value(_plain(value)) for name, value in found.items()}
-    if isinstance(found, list | tuple) and not hasattr(found, "_fields"):
-        return type(found)(_value(_plain(value)) for value in found)
-    return found
+        return {str(number): _array(tensor) for number, tensor in enumerate(nested.tensors)}
+    if isinstance(nested, Mapping):
+        return {name: _value(_plain(value)) for name, value in nested.items()}
+    if isinstance(nested, list | tuple) and not hasattr(nested, "_fields"):
+        return type(nested)(_value(_plain(value)) for value in nested)
+    return nested
 
 
-def _is_tensors(found: Any) -> bool:
+def _is_tensors(value: Any) -> bool:
     """True if it is a TensorDataset, or the like."""
-    return isinstance(getattr(found, "tensors", None), tuple)
+    return isinstance(getattr(value, "tensors", None), tuple)
 
 
-def _value(found: Any) -> Any:
-    return found[()] if isinstance(found, np.ndarray) and found.ndim == 0 else found
+def _value(value: Any) -> Any:
+    return value[()] if isinstance(value, np.ndarray) and value.ndim == 0 else value
 
 
 def _array(tensor: Any) -> Any:

@@ -32,9 +32,9 @@ __all__ = ["ObjectReader", "ObjectWriter"]
 
 # PROTO 4, then a text with four bytes of length; behind the text POP.
 NOTE_START, NOTE_END = b"\x80\x04X", b"0"
-NOTE_MOST = 64 << 20
+MAX_NOTE_BYTES = 64 << 20
 # Rows, and bytes of their cells, in memory while a list is written.
-STEP_ROWS, STEP_BYTES = 1024, 4 << 20
+BLOCK_ROWS, BLOCK_BYTES = 1024, 4 << 20
 
 
 def pack_note(schema: Schema, samples: int) -> bytes:
@@ -47,7 +47,7 @@ def read_note(file: Any) -> Note | None:
     """The schema that a file of ours begins with, read without unpickling."""
     head = file.read(len(NOTE_START) + 4)
     size = int.from_bytes(head[len(NOTE_START) :], "little")
-    if not head.startswith(NOTE_START) or size > NOTE_MOST:
+    if not head.startswith(NOTE_START) or size > MAX_NOTE_BYTES:
         return None
     data = file.read(size)
     return Note.from_bytes(data) if data.startswith(b'{"batchplant"') else None
@@ -208,28 +208,30 @@ class _Rows:
         return list, (), None, iter(self)
 
     def __iter__(self) -> Iterator[Any]:
-        at = 0
-        while at < self._places.size:
-            places = np.frombuffer(self._places.read_at(STEP_ROWS * 40, at), dtype=np.int64).reshape(-1, 5)
+        offset = 0
+        while offset < self._places.size:
+            places = np.frombuffer(self._places.read_at(BLOCK_ROWS * 40, offset), dtype=np.int64).reshape(
+                -1, 5
+            )
             start = int(places[0, 0])
             ends = places[:, 0] + places[:, 1].clip(0)
-            count = max(1, int(np.searchsorted(ends, start + STEP_BYTES, "right")))
+            count = max(1, int(np.searchsorted(ends, start + BLOCK_BYTES, "right")))
             places, ends = places[:count], ends[:count]
             data = np.frombuffer(self._data.read_at(int(ends[-1]) - start, start), dtype=np.uint8)
             offsets = np.append(places[:, 0], ends[-1]) - start
             cells = Ragged(data, offsets, places[:, 2:].astype(np.int32), places[:, 1] >= 0)
             yield from self._values(cells)
-            at += count * 40
+            offset += count * 40
 
     def _values(self, cells: Ragged) -> Iterator[Any]:
         assert cells.valid is not None
         if not isinstance(self._field, Text | Bytes | Image | Audio | Video):
             yield from (self._decoded(cells, row) for row in range(len(cells)))
             return
-        whole, raw = cells.data.tobytes(), cells.raw.tolist()
+        all_bytes, raw = cells.data.tobytes(), cells.raw.tolist()
         bounds = cells.offsets.tolist()
         for row, valid in enumerate(cells.valid.tolist()):
-            data = whole[bounds[row] : bounds[row + 1]]
+            data = all_bytes[bounds[row] : bounds[row + 1]]
             if not valid:
                 yield None
             elif raw[row]:

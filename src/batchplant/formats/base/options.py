@@ -96,9 +96,9 @@ def _as(value: Any, kind: Any) -> Any:
     if kind is bool:
         return bool(value) if isinstance(value, bool | np.bool_) else NOT
     if kind is int:
-        whole = isinstance(value, numbers.Integral) and not isinstance(value, bool | np.bool_)
+        is_integer = isinstance(value, numbers.Integral) and not isinstance(value, bool | np.bool_)
         # No size, count or level is larger, and no library takes more.
-        return operator.index(value) if whole and abs(value) < 1 << 63 else NOT
+        return operator.index(value) if is_integer and abs(value) < 1 << 63 else NOT
     if kind is float:
         return float(value) if isinstance(value, numbers.Real) and not isinstance(value, bool) else NOT
     if kind is str:
@@ -150,8 +150,8 @@ def _typed(name: str, text: str, kinds: tuple[Any, ...]) -> Any:
     # Text needs no quotes, but may have them: "\t".
     if isinstance(value, str) and str in kinds:
         return value
-    others = tuple(kind for kind in kinds if kind is not str)
-    converted = NOT if value is NOT or isinstance(value, str) else _first(value, others)
+    other_kinds = tuple(kind for kind in kinds if kind is not str)
+    converted = NOT if value is NOT or isinstance(value, str) else _first(value, other_kinds)
     if converted is not NOT:
         return converted
     if str in kinds:

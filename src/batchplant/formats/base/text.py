@@ -13,7 +13,7 @@ import dataclasses
 import functools
 import gzip
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -32,12 +32,20 @@ from ...errors import (
 )
 from ...schema import Audio, Field, Image, Schema, Text, Video
 from ...schema.columns import I64, U8, Columns, Ragged
-from ...storage import MappedSource, RemoteSource, Source, compressed, index, open_source
-from ...storage.compressed import CachedSource, GzipSource, collect, is_zstd, kind_of, unpack, zstd_compress
+from ...storage import MappedSource, RemoteSource, Source, compressed, index, limits, open_source
+from ...storage.compressed import (
+    CachedSource,
+    GzipSource,
+    collect,
+    inflate,
+    is_zstd,
+    kind_of,
+    unpack,
+    zstd_compress,
+)
 from ...storage.spans import Spans, concat_spans
 from .manifest import Manifest
 from .records import SCHEMA_SIDE_CAR, GivenSchema, Note, given_schema, note_of
-from .textscan import PIECE, Content
 
 __all__ = ["TextReader", "TextWriter"]
 
@@ -59,6 +67,123 @@ REASONS = {
 BAD_ROWS = ("raise", "skip")
 # Rows that are looked at for paths, the longest path, and rows of which paths are read at once.
 PROBED_ROWS, MAX_PATH_BYTES, NAMED_ROWS = 8, 4096, 1 << 16
+SCAN_BLOCK_BYTES = 4 << 20
+# Rows are counted when so many bytes were unpacked, or as many as the limit allows, and twice as many, and so
+# on.
+FIRST_COUNT_BYTES = 64 << 20
+
+
+class Scanner(Protocol):
+    """Common part of the native text scanners."""
+
+    @property
+    def starts(self) -> I64: ...
+
+    def feed(self, piece: U8, base: int, final: bool) -> int: ...
+
+
+class ScanEndsError(Exception):
+    """Raised by a scanner that needs no more of the file."""
+
+
+class Content:
+    """The unpacked bytes of a file, for a pass over them in blocks."""
+
+    def __init__(
+        self, source: Source, packed: bool, report: index.Report, block_bytes: int = SCAN_BLOCK_BYTES
+    ) -> None:
+        self._source = source
+        self._packed = packed
+        self._report = report
+        self._block_bytes = block_bytes
+        # Known after a pass.
+        self.size = 0
+
+    def pieces(self) -> Iterator[U8]:
+        if self._packed:
+            yield from inflate(self._source, "gzip", self._report)
+            return
+        for offset in range(0, self._source.size, self._block_bytes):
+            yield self._source.view(offset, min(self._block_bytes, self._source.size - offset))
+
+    def head(self, size: int) -> U8:
+        """The first bytes, at least so many unless there are fewer."""
+        if not self._packed:
+            return self._source.view(0, min(size, self._source.size))
+        head: list[U8] = [np.empty(0, dtype=np.uint8)]
+        for piece in self.pieces():
+            head.append(piece)
+            if sum(map(len, head)) >= size:
+                break
+        return np.concatenate(head)
+
+    def before(self, offset: int) -> bytes:
+        """The byte before a place of a file that is not packed."""
+        return self._source.view(offset - 1, 1).tobytes()
+
+    def scan(self, scanner: Scanner, start: int) -> None:
+        """Hand everything from ``start`` on to a scanner."""
+        self.size = 0
+        (self._scan_packed if self._packed else self._scan_plain)(scanner, start)
+
+    def scan_again(self, scanner: Scanner, start: int) -> None:
+        """Hand the bytes to a second scanner, until it raises ScanEndsError."""
+        size = self.size
+        try:
+            self.scan(scanner, start)
+        except ScanEndsError:
+            pass
+        finally:
+            self.size = size
+
+    def _scan_plain(self, scanner: Scanner, offset: int) -> None:
+        self.size = self._source.size
+        size = self._block_bytes
+        while offset < self.size:
+            piece = self._source.view(offset, min(size, self.size - offset))
+            final = offset + len(piece) == self.size
+            used = scanner.feed(piece, offset, final)
+            offset += used
+            self._report(offset)
+            if final:
+                return
+            # A long row is not looked at over and over again.
+            size = max(self._block_bytes, 2 * (len(piece) - used))
+        scanner.feed(np.empty(0, dtype=np.uint8), offset, True)
+
+    def _scan_packed(self, scanner: Scanner, start: int) -> None:
+        offset, skip, waiting, have = start, start, [np.empty(0, dtype=np.uint8)], 0
+        stored, next_count = self._source.size, min(FIRST_COUNT_BYTES, limits.allowed(self._source.size))
+        for piece in self.pieces():
+            self.size += len(piece)
+            piece, skip = piece[skip:], max(0, skip - len(piece))
+            waiting.append(piece)
+            have += len(piece)
+            # A long row is not looked at over and over again.
+            if have <= len(waiting[0]) and len(waiting[0]) + have <= limits.allowed(stored):
+                continue
+            data = np.concatenate(waiting)
+            used = scanner.feed(data, offset, False)
+            if len(data) - used > limits.allowed(stored):
+                raise DamagedError(limits.too_large("a row", None, stored), offset=offset + used)
+            offset, waiting, have = offset + used, [data[used:]], 0
+            if self.size >= next_count:
+                next_count = 2 * self.size
+                limits.check_rows(len(scanner.starts), stored)
+        scanner.feed(np.concatenate(waiting), offset, True)
+
+
+def joined(first: dict[str, Any], later: dict[str, Any]) -> dict[str, Any]:
+    """Merge the statistics of a JSON key in the first record with those of the others."""
+    dims, later_dims = first["dims"] or later["dims"], later["dims"] or first["dims"]
+    uneven = dims[1:] != later_dims[1:]
+    return {
+        "name": first["name"], "classes": first["classes"] | later["classes"],
+        "records": first["records"] + later["records"], "elements": first["elements"] | later["elements"],
+        "dims": [-1, *dims[1:]] if dims[:1] != later_dims[:1] else dims,
+        "irregular": first["irregular"] or later["irregular"] or uneven,
+        "empty": first["empty"] or later["empty"],
+    }  # fmt: skip
 
 
 class TextReader(Reader):
@@ -100,7 +225,7 @@ class TextReader(Reader):
         """Open the file and scan it, or take what an earlier scan found."""
         if bad_rows not in BAD_ROWS:
             raise OptionError(f"bad_rows is raise or skip, not {bad_rows!r}")
-        given = encodings.normalize_encoding(encoding)
+        stated_encoding = encodings.normalize_encoding(encoding)
         self.path = path
         self.source = packed = open_source(path)
         try:
@@ -110,7 +235,7 @@ class TextReader(Reader):
             if self.compression == "zstd":
                 self.source = unpack(packed, "zstd")
             stored = Content(packed if gzipped else self.source, gzipped, lambda done: None)
-            self.encoding = given or encodings.marked(stored.head(4).tobytes())
+            self.encoding = stated_encoding or encodings.marked(stored.head(4).tobytes())
             if self.encoding is not None:
                 self.source = collect(path, encodings.to_utf8(stored.pieces(), self.encoding), packed.size)
                 gzipped = False
@@ -124,22 +249,30 @@ class TextReader(Reader):
                     arrays["points"] = GzipSource(source, content.size).points()
                 return arrays, facts
 
-            how = kind if given is None else f"{kind} {given}"
+            index_kind = kind if stated_encoding is None else f"{kind} {stated_encoding}"
 
             def build_rest(
                 source: Source, report: index.Report, scanned: index.Index, offset: int
             ) -> tuple[index.Arrays, index.Facts]:
                 plain = self.compression is None and self.encoding is None
-                rest = self._scan_rest(Content(source, False, report), scanned, offset) if plain else None
-                if rest is None or len(scanned.arrays["bad"]) or len(rest[0]["bad"]):
+                scanned_rest = (
+                    self._scan_rest(Content(source, False, report), scanned, offset) if plain else None
+                )
+                if scanned_rest is None or len(scanned.arrays["bad"]) or len(scanned_rest[0]["bad"]):
                     # Nobody knows which line it is.
                     return build(source, report)
-                arrays, facts = rest
+                arrays, facts = scanned_rest
                 starts = np.concatenate([scanned.arrays["starts"], arrays["starts"]])
                 return {**arrays, "starts": starts}, {**facts, "size": source.size}
 
             index_found = index.load(
-                packed, how, build, mode=mode, version=version, check=self._makes_sense, grow=build_rest
+                packed,
+                index_kind,
+                build,
+                mode=mode,
+                version=version,
+                check=self._makes_sense,
+                grow=build_rest,
             )
             self._accept(index_found)
             if gzipped:
@@ -168,9 +301,9 @@ class TextReader(Reader):
     def _bad_row(self, number: int) -> DamagedError:
         offset, line, column, reason, extra = self._bad[number].tolist()
         message = REASONS.get(reason) or f"the row has {extra} fields, and the header has {self._width}"
-        more = f" ({len(self._bad)} bad rows in all)" if len(self._bad) > 1 else ""
+        total = f" ({len(self._bad)} bad rows in all)" if len(self._bad) > 1 else ""
         return DamagedError(
-            f"line {line}, column {column}: {message}{more}; bad_rows='skip' leaves such rows out",
+            f"line {line}, column {column}: {message}{total}; bad_rows='skip' leaves such rows out",
             path=self.path,
             offset=offset,
         )
@@ -218,8 +351,8 @@ class TextReader(Reader):
         kinds = dict(self.schema)
         for name, manifest in self._manifests.items():
             bare = dataclasses.replace(kinds[name], optional=False) == Image()
-            known = manifest.infer_image() if bare else None
-            kinds[name] = dataclasses.replace(known or kinds[name], optional=kinds[name].optional)
+            inferred = manifest.infer_image() if bare else None
+            kinds[name] = dataclasses.replace(inferred or kinds[name], optional=kinds[name].optional)
         self.schema = Schema(kinds)
 
     def _has_paths(self, name: str, field: Field) -> bool:
@@ -300,10 +433,10 @@ class TextReader(Reader):
     def _place(self, offset: int) -> tuple[int, int]:
         """Line and column of a byte, both from 1; counted from the last one that was asked for."""
         begin, line = self._line if self._line[0] <= offset else (0, 1)
-        for at in range(begin, offset, PIECE):
-            ends = np.flatnonzero(self.source.view(at, min(PIECE, offset - at)) == ord("\n"))
+        for start in range(begin, offset, SCAN_BLOCK_BYTES):
+            ends = np.flatnonzero(self.source.view(start, min(SCAN_BLOCK_BYTES, offset - start)) == ord("\n"))
             line += len(ends)
-            begin = at + int(ends[-1]) + 1 if len(ends) else begin
+            begin = start + int(ends[-1]) + 1 if len(ends) else begin
         self._line = begin, line
         before = self.source.view(begin, offset - begin)
         return line, 1 + int(np.count_nonzero((before & 0xC0) != 0x80))
@@ -432,8 +565,8 @@ class TextWriter(Writer):
     def _write_member(self, min_bytes: int = 1) -> None:
         """Compress the buffered bytes as a member of their own, so that writing can resume without state."""
         if self._compress is not None and sum(map(len, self._waiting_bytes)) >= min_bytes:
-            whole, self._waiting_bytes = np.concatenate(self._waiting_bytes), []
-            self._file.write(self._compress(whole))
+            data, self._waiting_bytes = np.concatenate(self._waiting_bytes), []
+            self._file.write(self._compress(data))
 
     def _state(self) -> dict[str, Any]:
         self._write_member()

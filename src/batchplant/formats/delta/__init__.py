@@ -9,8 +9,7 @@ from __future__ import annotations
 from ...schema import EVERY_KIND
 from ..base.capabilities import Capabilities
 from ..base.format import Format, Probe
-from .reader import DeltaReader
-from .table import LOG
+from .reader import LOG, DeltaReader
 from .upkeep import DeltaUpkeep
 from .writer import DeltaWriter
 

@@ -13,17 +13,71 @@ import numpy as np
 
 from ...codecs import arrow
 from ...data.expressions import Condition
-from ...errors import DamagedError, OptionError, UnknownFormatError, UnsafeError
+from ...errors import (
+    DamagedError,
+    MissingLibraryError,
+    NotFoundError,
+    OptionError,
+    UnknownFormatError,
+    UnsafeError,
+)
 from ...schema import Field
-from ...storage import absolute, is_remote, join, like
-from ..base.lake import LakeReader, Part, as_time, wrapped
-from .table import open_table
+from ...storage import absolute, check_regular, is_remote, join, like, tree
+from ...storage.remote.store_options import options_for
+from ..base.lake import LakeReader, Part, as_time, first_line, wrapped
 
 # What a reader has to understand about a table, and this one does.
 FEATURES = {"columnMapping", "deletionVectors", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"}
 PHYSICAL = b"delta.columnMapping.physicalName"
 # Versions that `info` shows.
 HISTORY = 10
+LOG = "_delta_log"
+
+
+def library() -> Any:
+    try:
+        import deltalake
+    except ImportError:
+        raise MissingLibraryError(
+            'Delta Lake needs the package deltalake: pip install "batchplant[delta]"'
+        ) from None
+    return deltalake
+
+
+def open_table(path: str, version: int | None = None, storage: Mapping[str, str] | None = None) -> Any:
+    deltalake = library()
+    _check_log(path)
+    options = {**options_for(path), **(storage or {})} or None
+    with wrapped(path):
+        try:
+            latest = deltalake.DeltaTable(path, storage_options=options) if version is not None else None
+            # The library would look for each of the versions up to there.
+            if latest is not None and not 0 <= (version or 0) <= latest.version():
+                raise OptionError(f"there is no version {version}; the latest is {latest.version()}")
+            return deltalake.DeltaTable(path, version=version, storage_options=options)
+        except deltalake.exceptions.TableNotFoundError as error:
+            raise NotFoundError(f"there is no Delta table: {first_line(error)}") from None
+        except deltalake.exceptions.DeltaError as error:
+            if version is not None and "version" in str(error).lower():
+                raise OptionError(f"there is no version {version}: {first_line(error)}") from None
+            raise
+
+
+def _check_log(path: str) -> None:
+    """The library takes an entry of no bytes for one that changed nothing, and waits for pipes."""
+    log = join(path, LOG)
+    if is_remote(path):
+        for remote in tree.entries(log) if tree.is_folder(log) else ():
+            if remote.name.endswith(".json") and not remote.folder and not remote.size:
+                raise DamagedError("this entry of the log is empty", path=join(log, remote.name))
+        return
+    if not os.path.isdir(log):
+        return
+    with os.scandir(log) as entries:
+        for entry in entries:
+            check_regular(entry.path)
+            if entry.name.endswith(".json") and entry.is_file() and not entry.stat().st_size:
+                raise DamagedError("this entry of the log is empty", path=entry.path)
 
 
 class DeltaReader(LakeReader):
@@ -56,12 +110,14 @@ class DeltaReader(LakeReader):
             _check_features(table, path)
             self._facts = _facts(table)
             self._state = {"table": str(table.metadata().id), "version": table.version()}
-            parts = sorted(_parts(table, path, described, outside), key=lambda one: (one[0], one[1].path))
-        asked = {"version": version, "at": at, "schema": schema, "storage": storage, "outside": outside}
-        self._asked = {**asked, "where": where}
-        self._reopen = functools.partial(DeltaReader, path, **self._asked)
+            parts = sorted(
+                _parts(table, path, described, outside), key=lambda entry: (entry[0], entry[1].path)
+            )
+        options = {"version": version, "at": at, "schema": schema, "storage": storage, "outside": outside}
+        self._options = {**options, "where": where}
+        self._reopen = functools.partial(DeltaReader, path, **self._options)
         # Workers that unpickle this reader must see the same rows, whatever was committed meanwhile.
-        self._init_args = (path,), {**self._asked, "version": table.version(), "at": None}
+        self._init_args = (path,), {**self._options, "version": table.version(), "at": None}
         self._set_parts([part for _, part in parts], described, schema, where)
 
     def facts(self) -> dict[str, Any]:
@@ -82,12 +138,12 @@ def _facts(table: Any) -> dict[str, Any]:
         facts |= {name: value} if value else {}
     if table.metadata().partition_columns:
         facts["partitioned by"] = ", ".join(table.metadata().partition_columns)
-    for one in table.history(HISTORY):
-        if one.get("version", 0) <= table.version():
-            when = datetime.datetime.fromtimestamp(one["timestamp"] / 1000, datetime.UTC)
-            mode = one.get("operationParameters", {}).get("mode", "")
-            facts[f"version {one['version']}"] = (
-                f"{when:%Y-%m-%d %H:%M:%S}Z {one['operation']} {mode}".strip()
+    for entry in table.history(HISTORY):
+        if entry.get("version", 0) <= table.version():
+            when = datetime.datetime.fromtimestamp(entry["timestamp"] / 1000, datetime.UTC)
+            mode = entry.get("operationParameters", {}).get("mode", "")
+            facts[f"version {entry['version']}"] = (
+                f"{when:%Y-%m-%d %H:%M:%S}Z {entry['operation']} {mode}".strip()
             )
     return facts
 
@@ -96,29 +152,29 @@ def _parts(table: Any, path: str, described: Any, outside: bool) -> Iterator[tup
     """When each file was written, and the file. The log itself keeps no order."""
     actions = arrow.pyarrow().table(table.get_add_actions(flatten=False))
     deleted = _deleted(table)
-    names = {one.name: (one.metadata or {}).get(PHYSICAL, b"").decode() for one in described}
+    names = {field.name: (field.metadata or {}).get(PHYSICAL, b"").decode() for field in described}
     names = {name: physical for name, physical in names.items() if physical}
     plain = [
         name
         for name in ("path", "size_bytes", "modification_time", "num_records")
         if name in actions.column_names
     ]
-    for number, one in enumerate(actions.select(plain).to_pylist()):
-        file, rows = _place(path, one["path"], outside), one.get("num_records")
+    for number, action in enumerate(actions.select(plain).to_pylist()):
+        file, rows = _place(path, action["path"], outside), action.get("num_records")
         if rows is not None and rows < 0:
             raise DamagedError(f"a file of {rows} rows", path=file)
         constants = _constants(actions, number, described)
-        gone = deleted.pop(absolute(file), None)
-        partial = None if names else functools.partial(_said, actions, number)
-        part = Part(file, rows, one["size_bytes"], constants, names, gone, said=partial)
-        yield one["modification_time"] or 0, part
+        deleted_rows = deleted.pop(absolute(file), None)
+        partial = None if names else functools.partial(_stats, actions, number)
+        part = Part(file, rows, action["size_bytes"], constants, names, deleted_rows, stats=partial)
+        yield action["modification_time"] or 0, part
     if deleted:
         raise DamagedError(f"rows are deleted from {next(iter(deleted))}, which is no file of the table")
 
 
-def _place(path: str, found: str, outside: bool) -> str:
+def _place(path: str, listed_path: str, outside: bool) -> str:
     """The file of an action: its path is relative to the table, and quoted as a URL."""
-    file = urllib.parse.unquote(found).removeprefix("file://")
+    file = urllib.parse.unquote(listed_path).removeprefix("file://")
     root = path.rstrip("/") if is_remote(path) else os.path.abspath(path)
     if not is_remote(file):
         file = join(path, file) if is_remote(path) else os.path.normpath(os.path.join(path, file))
@@ -143,9 +199,9 @@ def _constants(actions: Any, number: int, described: Any) -> dict[str, Any]:
     return {}
 
 
-def _said(actions: Any, number: int, name: str) -> tuple[Any, Any, int | None]:
+def _stats(actions: Any, number: int, name: str) -> tuple[Any, Any, int | None]:
     """Return the statistics of a field in a file, from the log."""
-    low, high, missing = (actions.column(one)[number][name] for one in ("min", "max", "null_count"))
+    low, high, missing = (actions.column(column)[number][name] for column in ("min", "max", "null_count"))
     return low, high, missing.as_py()
 
 
@@ -153,8 +209,8 @@ def _deleted(table: Any) -> dict[str, Any]:
     """File → the rows that deletion vectors mark."""
     if "deletionVectors" not in (table.protocol().reader_features or ()):
         return {}
-    found = arrow.pyarrow().table(table.deletion_vectors())
+    vectors = arrow.pyarrow().table(table.deletion_vectors())
     return {
-        one["filepath"].removeprefix("file://"): np.flatnonzero(~np.array(one["selection_vector"], np.bool_))
-        for one in found.to_pylist()
+        row["filepath"].removeprefix("file://"): np.flatnonzero(~np.array(row["selection_vector"], np.bool_))
+        for row in vectors.to_pylist()
     }

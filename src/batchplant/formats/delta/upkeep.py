@@ -13,7 +13,7 @@ from ...errors import BatchplantError, DamagedError
 from ...storage import join, tree
 from ..base.lake import conflict, first_line, wrapped
 from ..base.lake.upkeep import Compacted, Progress, State, Upkeep, Vacuumed, count, utc
-from .table import library, open_table
+from .reader import library, open_table
 
 # What a table's own files end with.
 ENDINGS = (".parquet", ".bin")
@@ -34,23 +34,23 @@ class DeltaUpkeep(Upkeep):
     def history(self) -> list[State]:
         table = self._open()
         with wrapped(self.path):
-            return [_state(one, table.version()) for one in table.history()]
+            return [_state(entry, table.version()) for entry in table.history()]
 
     def vacuum(self, older_than: datetime.timedelta, *, dry_run: bool) -> Vacuumed:
         table = self._open()
         # The library counts in hours; none too few.
         hours = math.ceil(older_than / datetime.timedelta(hours=1))
-        how = {"enforce_retention_duration": False, "full": True}
+        options = {"enforce_retention_duration": False, "full": True}
         with wrapped(self.path):
             # Also those that no version ever had: of writers that were killed.
-            files = table.vacuum(hours, dry_run=True, **how)
+            files = table.vacuum(hours, dry_run=True, **options)
             if not all(file.endswith(ENDINGS) for file in files):
                 # It would take what somebody else put there along.
-                how["full"] = False
-                files = table.vacuum(hours, dry_run=True, **how)
+                options["full"] = False
+                files = table.vacuum(hours, dry_run=True, **options)
             size = sum(_size(join(self.path, file)) for file in files)
             if not dry_run and files:
-                files = table.vacuum(hours, dry_run=False, **how)
+                files = table.vacuum(hours, dry_run=False, **options)
         return Vacuumed(files, size, [], not dry_run)
 
     def restore(self, state: State) -> None:
@@ -65,8 +65,8 @@ class DeltaUpkeep(Upkeep):
                 raise conflict(self.path, error) from None
             except deltalake.exceptions.DeltaError as error:
                 if "file" in str(error).lower():
-                    said = f"files of version {state.id} are gone, vacuumed perhaps: {first_line(error)}"
-                    raise DamagedError(said) from None
+                    message = f"files of version {state.id} are gone, vacuumed perhaps: {first_line(error)}"
+                    raise DamagedError(message) from None
                 raise
 
     def compact(self, file_size: int, *, dry_run: bool, progress: Progress | None) -> Compacted:
@@ -74,26 +74,26 @@ class DeltaUpkeep(Upkeep):
         small = _small(table, file_size)
         if dry_run or not small:
             size = sum(map(sum, small))
-            made = sum(max(1, -(-sum(one) // file_size)) for one in small)
-            return Compacted(sum(map(len, small)), made, size, 0, not dry_run)
+            merged = sum(max(1, -(-sum(sizes) // file_size)) for sizes in small)
+            return Compacted(sum(map(len, small)), merged, size, 0, not dry_run)
         with wrapped(self.path):
             try:
-                found = table.optimize.compact(target_size=file_size)
+                metrics = table.optimize.compact(target_size=file_size)
             except deltalake.exceptions.CommitFailedError as error:
                 raise conflict(self.path, error) from None
-        removed, added = found["numFilesRemoved"], found["numFilesAdded"]
+        removed, added = metrics["numFilesRemoved"], metrics["numFilesAdded"]
         if progress is not None:
             progress(removed, removed)
         return Compacted(removed, added, sum(map(sum, small)), 0, True)
 
 
-def _state(one: Mapping[str, Any], current: int) -> State:
-    said = one.get("operationMetrics") or {}
-    rows = next((count(said[name]) for name in ROWS if name in said), None)
-    operation = str(one.get("operation", "unknown"))
+def _state(entry: Mapping[str, Any], current: int) -> State:
+    metrics = entry.get("operationMetrics") or {}
+    rows = next((count(metrics[name]) for name in ROWS if name in metrics), None)
+    operation = str(entry.get("operation", "unknown"))
     if operation == "WRITE":
-        operation = f"WRITE {(one.get('operationParameters') or {}).get('mode', '')}".strip()
-    return State(one["version"], utc(one["timestamp"]), operation, rows, one["version"] == current)
+        operation = f"WRITE {(entry.get('operationParameters') or {}).get('mode', '')}".strip()
+    return State(entry["version"], utc(entry["timestamp"]), operation, rows, entry["version"] == current)
 
 
 def _size(path: str) -> int:
@@ -109,8 +109,8 @@ def _small(table: Any, file_size: int) -> list[list[int]]:
     sizes = actions.column("size_bytes").to_pylist()
     parts = [name for name in ("partition", "partition_values") if name in actions.column_names]
     keys = actions.column(parts[0]).to_pylist() if parts else [None] * len(sizes)
-    found: dict[str, list[int]] = collections.defaultdict(list)
+    sizes_by_partition: dict[str, list[int]] = collections.defaultdict(list)
     for key, size in zip(keys, sizes, strict=True):
         if size < file_size:
-            found[repr(key)].append(size)
-    return [one for one in found.values() if len(one) > 1]
+            sizes_by_partition[repr(key)].append(size)
+    return [group for group in sizes_by_partition.values() if len(group) > 1]

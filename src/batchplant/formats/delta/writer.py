@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import datetime
+import itertools
+import json
+import math
 import time
 import uuid
 from collections.abc import Iterator
@@ -14,11 +19,12 @@ from ...schema import Schema
 from ...storage import is_remote, join, tree
 from ...storage.remote.store_options import options_for
 from ..base.lake import LakeWriter, check_same_fields, conflict, stored_schema, wrapped
-from .stats import stats_of
-from .table import LOG, library, open_table
+from .reader import LOG, library, open_table
 
 # A time without a zone would need a feature that not every reader has.
 ZONE = "UTC"
+# As many columns as others describe, and texts as long as they keep.
+COLUMNS, LETTERS = 32, 32
 
 
 class DeltaWriter(LakeWriter):
@@ -49,9 +55,9 @@ class DeltaWriter(LakeWriter):
             if added:
                 table.create_write_transaction(added, "append", self._arrow, commit_properties=self._how())
 
-    def _how(self, **more: Any) -> Any:
+    def _how(self, **options: Any) -> Any:
         deltalake = library()
-        return deltalake.CommitProperties(app_transactions=[deltalake.Transaction(self._id, 1)], **more)
+        return deltalake.CommitProperties(app_transactions=[deltalake.Transaction(self._id, 1)], **options)
 
     def _is_committed(self, id: str) -> bool:
         return open_table(self.path).transaction_version(id) is not None
@@ -68,18 +74,18 @@ class DeltaWriter(LakeWriter):
                 )  # fmt: skip
         table = open_table(self.path, None if appends else self._base)
         # A retry would leave rows in place that another process appended meanwhile.
-        how = self._how() if appends else self._how(max_commit_retries=0)
+        properties = self._how() if appends else self._how(max_commit_retries=0)
         added: list[Any] = []
         try:
             if appends:
                 self._add_columns(table)
             if far or table.metadata().partition_columns or table.protocol().min_writer_version > 2:
                 # How to get there, and whatever else the table wants of its rows, the library sees to.
-                self._write_by_library(table, how)
+                self._write_by_library(table, properties)
                 return
             added = self._all_files(Path(self.path))
             table.create_write_transaction(
-                added, self.mode, table.schema() if appends else self._arrow, commit_properties=how
+                added, self.mode, table.schema() if appends else self._arrow, commit_properties=properties
             )
         except deltalake.exceptions.CommitFailedError as error:
             _remove(self.path, added)
@@ -123,7 +129,7 @@ class DeltaWriter(LakeWriter):
                 raise
             yield AddAction(file.name, file.stat().st_size, {}, now, True, stats_of(str(file), rows))
 
-    def _write_by_library(self, table: Any, how: Any) -> None:
+    def _write_by_library(self, table: Any, properties: Any) -> None:
         pa = arrow.pyarrow()
         batches = (batch for group in self._row_groups() for batch in group.to_batches())
         library().write_deltalake(
@@ -131,11 +137,54 @@ class DeltaWriter(LakeWriter):
             pa.RecordBatchReader.from_batches(self._arrow, batches),
             mode="overwrite" if self.mode == "overwrite" else "append",
             schema_mode="overwrite" if self.mode == "overwrite" else None,
-            commit_properties=how,
+            commit_properties=properties,
         )
 
 
 def _remove(folder: str | Path, added: list[Any]) -> None:
     """Files that no transaction knows."""
-    for one in added:
-        Path(folder, one.path).unlink(missing_ok=True)
+    for action in added:
+        Path(folder, action.path).unlink(missing_ok=True)
+
+
+def stats_of(path: str, rows: int) -> str:
+    """The statistics of a Parquet file that was just written, as the log has them."""
+    import pyarrow.parquet as pq
+
+    pa = arrow.pyarrow()
+    stats: dict[str, Any] = {"numRecords": rows, "minValues": {}, "maxValues": {}, "nullCount": {}}
+    metadata = pq.read_metadata(path)
+    schema = metadata.schema.to_arrow_schema()
+    # Behind a list or a struct, columns of the file have other numbers.
+    plain = itertools.takewhile(lambda field: not pa.types.is_nested(field.type), schema)
+    for number, field in enumerate(itertools.islice(plain, COLUMNS)):
+        row_groups = map(metadata.row_group, range(metadata.num_row_groups))
+        groups = [group.column(number).statistics for group in row_groups]
+        if not groups or any(group is None or group.null_count is None for group in groups):
+            continue
+        stats["nullCount"][field.name] = sum(group.null_count for group in groups)
+        bounded = [group for group in groups if group.has_min_max]
+        # A row group in which all is missing has no bounds, and needs none.
+        if not bounded or any(group.num_values and not group.has_min_max for group in groups):
+            continue
+        # Python's dates end at the year 9999.
+        with contextlib.suppress(OverflowError, ValueError):
+            low = _bound_json(min(group.min for group in bounded), lower=True)
+            high = _bound_json(max(group.max for group in bounded), lower=False)
+            if low is not None and high is not None:
+                stats["minValues"][field.name], stats["maxValues"][field.name] = low, high
+    return json.dumps(stats)
+
+
+def _bound_json(value: Any, *, lower: bool) -> Any:
+    """A bound as JSON; None where there is no good one."""
+    if isinstance(value, bool | bytes):
+        return None
+    if isinstance(value, int) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    if isinstance(value, str):
+        return value[:LETTERS] if lower or len(value) <= LETTERS else None
+    if isinstance(value, datetime.datetime):
+        # Cut off at milliseconds, the greatest one too: every reader knows that.
+        return value.astimezone(datetime.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return value.isoformat() if isinstance(value, datetime.date) else None

@@ -95,8 +95,8 @@ def transformed(transform: Any, kind: Any, column: Any) -> Any:
     if isinstance(transform, IdentityTransform):
         return column
     # In Python, value by value: the vectorised forms need another library.
-    encoded, made = column.dictionary_encode(), transform.transform(kind)
-    return pa.array([made(one) for one in encoded.dictionary.to_pylist()]).take(encoded.indices)
+    encoded, convert = column.dictionary_encode(), transform.transform(kind)
+    return pa.array([convert(value) for value in encoded.dictionary.to_pylist()]).take(encoded.indices)
 
 
 class TableFiles:
@@ -122,14 +122,14 @@ class TableFiles:
 
     def add(self, rows: Any) -> None:
         for key, part in self._split(rows):
-            one = self._partitions.setdefault(key.partition, _Open(key))
-            one.waiting.append(part)
-            one.waiting_bytes += part.nbytes
+            partition = self._partitions.setdefault(key.partition, _Open(key))
+            partition.waiting.append(part)
+            partition.waiting_bytes += part.nbytes
             self._waiting_bytes += part.nbytes
-            if one.waiting_bytes >= self._row_group:
-                self._flush(one)
+            if partition.waiting_bytes >= self._row_group:
+                self._flush(partition)
         while self._waiting_bytes > WAITING_BYTES:
-            self._flush(max(self._partitions.values(), key=lambda one: one.waiting_bytes))
+            self._flush(max(self._partitions.values(), key=lambda partition: partition.waiting_bytes))
 
     def finish(self) -> list[Any]:
         """The files, as manifests describe them."""
@@ -184,57 +184,59 @@ class TableFiles:
             values = [column[row].as_py() for column in columns]
             yield _Key(Record(*values), spec, schema), rows.take(pa.array(order[start:end]))
 
-    def _column(self, one: Any, schema: Any, rows: Any) -> Any:
+    def _column(self, field: Any, schema: Any, rows: Any) -> Any:
         """Values of a partition field in each row."""
-        source = schema.find_field(one.source_id)
+        source = schema.find_field(field.source_id)
         if source not in schema.fields:
             raise UnknownFormatError(
-                f"the table is partitioned by {one.name}, a part of a field; rows cannot be added to it yet"
+                f"the table is partitioned by {field.name}, a part of a field; rows cannot be added to it yet"
             )
-        if source.name not in rows.column_names or isinstance(one.transform, VoidTransform):
+        if source.name not in rows.column_names or isinstance(field.transform, VoidTransform):
             return pa.nulls(len(rows))
-        return transformed(one.transform, source.field_type, rows.column(source.name).combine_chunks())
+        return transformed(field.transform, source.field_type, rows.column(source.name).combine_chunks())
 
-    def _flush(self, one: _Open) -> None:
+    def _flush(self, partition: _Open) -> None:
         """Write what waits as a row group."""
-        if not one.waiting:
+        if not partition.waiting:
             return
-        rows = pa.concat_tables(one.waiting).cast(self._described)
-        if one.writer is not None and self._is_full(one, rows.nbytes):
-            self._close(one)
-        if one.writer is None:
-            self._open(one)
-        one.writer.write_table(rows, row_group_size=max(len(rows), 1))
-        one.bytes += rows.nbytes
-        self._waiting_bytes -= one.waiting_bytes
-        one.waiting, one.waiting_bytes = [], 0
+        rows = pa.concat_tables(partition.waiting).cast(self._described)
+        if partition.writer is not None and self._is_full(partition, rows.nbytes):
+            self._close(partition)
+        if partition.writer is None:
+            self._open(partition)
+        partition.writer.write_table(rows, row_group_size=max(len(rows), 1))
+        partition.bytes += rows.nbytes
+        self._waiting_bytes -= partition.waiting_bytes
+        partition.waiting, partition.waiting_bytes = [], 0
 
-    def _is_full(self, one: _Open, more: int) -> bool:
-        return one.out.tell() >= self._file_size if self._stored else one.bytes + more > self._file_size
+    def _is_full(self, partition: _Open, extra_bytes: int) -> bool:
+        if self._stored:
+            return bool(partition.out.tell() >= self._file_size)
+        return partition.bytes + extra_bytes > self._file_size
 
-    def _open(self, one: _Open) -> None:
-        opened = [partition for partition in self._partitions.values() if partition.writer is not None]
+    def _open(self, partition: _Open) -> None:
+        opened = [entry for entry in self._partitions.values() if entry.writer is not None]
         if len(opened) >= OPEN_FILES:
-            self._close(max(opened, key=lambda other: other.bytes))
+            self._close(max(opened, key=lambda entry: entry.bytes))
         name = f"{len(self._paths):05d}-{self._unique}.parquet"
-        key = one.key if len(one.key.partition) else None
-        one.path = self._table.location_provider().new_data_location(name, key)
-        self._paths.append(one.path)
-        one.out = self._table.io.new_output(one.path).create()
-        one.writer = pq.ParquetWriter(
-            one.out, self._described, compression=self._compression, write_page_index=True
+        key = partition.key if len(partition.key.partition) else None
+        partition.path = self._table.location_provider().new_data_location(name, key)
+        self._paths.append(partition.path)
+        partition.out = self._table.io.new_output(partition.path).create()
+        partition.writer = pq.ParquetWriter(
+            partition.out, self._described, compression=self._compression, write_page_index=True
         )
-        one.bytes = 0
+        partition.bytes = 0
 
-    def _close(self, one: _Open) -> None:
-        if one.writer is None:
+    def _close(self, partition: _Open) -> None:
+        if partition.writer is None:
             return
-        one.writer.close()
-        one.out.close()
-        written = one.writer.writer.metadata
-        size = len(self._table.io.new_input(one.path))
-        self._files.append(_data_file(self._metadata, one.path, size, written, one.key.partition))
-        one.writer = one.out = None
+        partition.writer.close()
+        partition.out.close()
+        written = partition.writer.writer.metadata
+        size = len(self._table.io.new_input(partition.path))
+        self._files.append(_data_file(self._metadata, partition.path, size, written, partition.key.partition))
+        partition.writer = partition.out = None
 
 
 def commit_files(change: Any, files: Iterable[Any], message: dict[str, str]) -> None:

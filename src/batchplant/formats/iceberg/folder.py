@@ -33,9 +33,9 @@ CODE = ("py-io-impl", "write.py-location-provider.impl", "py-catalog-impl")
 class RemoteFile(InputFile):  # type: ignore[misc]
     """A file of a table on a server."""
 
-    def __init__(self, location: str, place: str) -> None:
+    def __init__(self, location: str, path: str) -> None:
         super().__init__(location)
-        self._place = place
+        self._place = path
 
     def __len__(self) -> int:
         return tree.size_below(self._place)
@@ -70,11 +70,11 @@ class FolderIO(PyArrowFileIO):  # type: ignore[misc]
         )
 
     def new_input(self, location: str) -> Any:
-        place = self.place(location)
-        if is_remote(place):
-            return RemoteFile(location, place)
-        check_regular(place)
-        return PyArrowFile(location, place, LocalFileSystem())
+        path = self.place(location)
+        if is_remote(path):
+            return RemoteFile(location, path)
+        check_regular(path)
+        return PyArrowFile(location, path, LocalFileSystem())
 
     def new_output(self, location: str) -> Any:
         os.makedirs(os.path.dirname(self.place(location)), exist_ok=True)
@@ -88,8 +88,8 @@ class FolderCatalog(SqlCatalog):  # type: ignore[misc]
     """The catalog of one table, in its folder."""
 
     def __init__(self, name: str, file: str, files: FolderIO) -> None:
-        given = {**files.properties, "py-io-impl": f"{FolderIO.__module__}.{FolderIO.__qualname__}"}
-        super().__init__(name, uri=f"sqlite:///{file}", **given)
+        properties = {**files.properties, "py-io-impl": f"{FolderIO.__module__}.{FolderIO.__qualname__}"}
+        super().__init__(name, uri=f"sqlite:///{file}", **properties)
         self._files = files
 
     def _load_file_io(self, properties: Any = None, location: str | None = None) -> Any:
@@ -123,10 +123,10 @@ def folder_catalog(folder: str, location: str | None = None) -> Any:
     if "?" in folder:
         raise OptionError("the path of an SQLite catalog cannot have a question mark", path=folder)
     if location is None:
-        found = from_folder(folder).metadata
-        location = found.location
+        metadata = from_folder(folder).metadata
+        location = metadata.location
         for name in CODE:
-            if name in found.properties:
+            if name in metadata.properties:
                 raise UnsafeError(f"the table's property {name} names code to be run", path=folder)
     os.makedirs(folder, exist_ok=True)
     file = os.path.join(os.path.abspath(folder), CATALOG)

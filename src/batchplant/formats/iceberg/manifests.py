@@ -18,7 +18,7 @@ def files_of(table: Any, snapshot: Any) -> tuple[list[tuple[int, Any]], bool]:
     """The data files of a snapshot, each with the number of its commit; whether rows of them were deleted."""
     from pyiceberg.manifest import ManifestContent, ManifestEntryStatus
 
-    found: list[tuple[int, Any]] = []
+    files: list[tuple[int, Any]] = []
     deletes = False
     for manifest in _manifests(table.io, snapshot.manifest_list):
         holds = manifest.content == ManifestContent.DATA
@@ -28,12 +28,12 @@ def files_of(table: Any, snapshot: Any) -> tuple[list[tuple[int, Any]], bool]:
             if holds:
                 number = manifest.sequence_number if entry.sequence_number is None else entry.sequence_number
                 entry.data_file.spec_id = manifest.partition_spec_id
-                found.append((number or 0, entry.data_file))
+                files.append((number or 0, entry.data_file))
             deletes = deletes or not holds
     message = None if snapshot.summary is None else snapshot.summary.get("total-data-files")
-    if message is not None and message != str(len(found)):
-        raise DamagedError(f"the manifests list {len(found)} files, and the snapshot says {message}")
-    return sorted(found, key=lambda one: (one[0], one[1].file_path)), deletes
+    if message is not None and message != str(len(files)):
+        raise DamagedError(f"the manifests list {len(files)} files, and the snapshot says {message}")
+    return sorted(files, key=lambda entry: (entry[0], entry[1].file_path)), deletes
 
 
 def names_of(table: Any, snapshot: Any) -> Iterator[str]:

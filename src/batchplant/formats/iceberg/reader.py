@@ -49,7 +49,7 @@ class IcebergReader(LakeReader):
         outside: bool = False,
         where: Condition | None = None,
     ) -> None:
-        if sum(one is not None for one in (snapshot, at, ref)) > 1:
+        if sum(choice is not None for choice in (snapshot, at, ref)) > 1:
             raise OptionError("choose a snapshot, a ref or a time", path=path)
         self._reach = options_at(path)
         path, catalog = named(path, catalog)
@@ -62,32 +62,32 @@ class IcebergReader(LakeReader):
             self._facts = self._history(chosen)
             parts = list(self._parts_of(chosen))
             described = self._describe()
-        self._asked = {
+        self._options = {
             "snapshot": snapshot, "at": at, "ref": ref, "catalog": catalog, "schema": schema,
             "schema_id": schema_id, "outside": outside, "where": where,
         }  # fmt: skip
-        self._reopen = functools.partial(IcebergReader, path, **self._asked)
+        self._reopen = functools.partial(IcebergReader, path, **self._options)
         # Workers that unpickle this reader must see the same rows, whatever was committed meanwhile.
         pinned = {"snapshot": None if chosen is None else chosen.snapshot_id, "at": None, "ref": None}
         fields = {"schema_id": self._fields.schema_id}
-        self._init_args = (path,), {**self._asked, **({} if chosen is None else pinned), **fields}
+        self._init_args = (path,), {**self._options, **({} if chosen is None else pinned), **fields}
         self._state = {"table": str(self._table.metadata.table_uuid), **pinned, **fields}
         self._set_parts(parts, described, schema, where)
 
     def _choose(self, snapshot: int | None, at: Any, ref: str | None) -> Any:
         table = self._table
         if snapshot is not None:
-            found = table.snapshot_by_id(int(snapshot))
+            chosen = table.snapshot_by_id(int(snapshot))
         elif ref is not None:
-            found = table.snapshot_by_name(ref)
+            chosen = table.snapshot_by_name(ref)
         elif at is not None:
-            found = table.snapshot_as_of_timestamp(round(as_time(at).timestamp() * 1000))
+            chosen = table.snapshot_as_of_timestamp(round(as_time(at).timestamp() * 1000))
         else:
             return table.current_snapshot()
-        if found is None:
-            wanted = next(one for one in (snapshot, ref, at) if one is not None)
-            raise OptionError(f"there is no snapshot {wanted}", path=self.path)
-        return found
+        if chosen is None:
+            requested = next(choice for choice in (snapshot, ref, at) if choice is not None)
+            raise OptionError(f"there is no snapshot {requested}", path=self.path)
+        return chosen
 
     def _schema_at(self, snapshot: Any, number: int | None) -> Any:
         """An older snapshot has the fields that the table had then."""
@@ -104,14 +104,14 @@ class IcebergReader(LakeReader):
         from pyiceberg.io.pyarrow import schema_to_pyarrow
 
         try:
-            known = parse(self._table.properties.get(FIELDS, "{}"))
+            descriptions = parse(self._table.properties.get(FIELDS, "{}"))
         except ValueError:
-            known = {}
+            descriptions = {}
         described = schema_to_pyarrow(self._fields)
         fields = []
-        for one, field in zip(self._fields.fields, described, strict=True):
-            note = known.get(str(one.field_id)) if isinstance(known, dict) else None
-            fields.append(field.with_metadata({arrow.KEY: json.dumps(note)} if note else None))
+        for column, field in zip(self._fields.fields, described, strict=True):
+            description = descriptions.get(str(column.field_id)) if isinstance(descriptions, dict) else None
+            fields.append(field.with_metadata({arrow.KEY: json.dumps(description)} if description else None))
         return arrow.pyarrow().schema(fields)
 
     # -- files -----------------------------------------------------------------------------------------
@@ -124,22 +124,22 @@ class IcebergReader(LakeReader):
             return
         table = self._table
         files, deletes = files_of(table, snapshot)
-        tasks = {one.file.file_path: one for one in self._plan(snapshot)} if deletes else {}
-        whole = self._needs_library()
+        tasks = {task.file.file_path: task for task in self._plan(snapshot)} if deletes else {}
+        by_library = self._needs_library()
         for _, file in files:
             task = tasks.get(file.file_path) or FileScanTask(file)
-            place = self._place(file.file_path)
-            if whole or task.delete_files or file.file_format != FileFormat.PARQUET:
+            path = self._place(file.file_path)
+            if by_library or task.delete_files or file.file_format != FileFormat.PARQUET:
                 scan = _Scan(table, self._fields, task)
                 rows = len(scan(self._fields.fields[0].name)) if task.delete_files else file.record_count
-                yield Part(place, rows, file.file_size_in_bytes, scan=scan)
+                yield Part(path, rows, file.file_size_in_bytes, scan=scan)
             else:
                 if file.record_count < 0:
-                    raise DamagedError(f"a file of {file.record_count} rows", path=place)
-                said = functools.partial(self._said, file)
-                yield Part(place, file.record_count, file.file_size_in_bytes, said=said)
+                    raise DamagedError(f"a file of {file.record_count} rows", path=path)
+                stats = functools.partial(self._stats, file)
+                yield Part(path, file.record_count, file.file_size_in_bytes, stats=stats)
 
-    def _said(self, file: Any, name: str) -> tuple[Any, Any, int | None]:
+    def _stats(self, file: Any, name: str) -> tuple[Any, Any, int | None]:
         """Return the statistics of a field in a file, from its manifest."""
         from pyiceberg.conversions import from_bytes
         from pyiceberg.io.pyarrow import schema_to_pyarrow
@@ -156,14 +156,14 @@ class IcebergReader(LakeReader):
         return bound(file.lower_bounds), bound(file.upper_bounds), missing
 
     def _place(self, location: str) -> str:
-        found: str = getattr(self._table.io, "place", str)(location)
-        if found.startswith("file:"):
-            return local(found)
-        return reached_by(self._table, found, self._reach)
+        path: str = getattr(self._table.io, "place", str)(location)
+        if path.startswith("file:"):
+            return local(path)
+        return reached_by(self._table, path, self._reach)
 
     def _place_of_table(self) -> str:
         # What a table is called, only its catalog can tell.
-        return self.path if self._asked["catalog"] is None else self._place(self._table.location())
+        return self.path if self._options["catalog"] is None else self._place(self._table.location())
 
     def _plan(self, snapshot: Any) -> Any:
         try:
@@ -184,16 +184,16 @@ class IcebergReader(LakeReader):
         return default or (nested and len(self._table.metadata.schemas) > 1)
 
     def _column_in(self, file: Any, part: Part, name: str) -> str | None:
-        wanted = str(self._fields.find_field(name).field_id).encode()
-        numbers = {(one.metadata or {}).get(ID): one.name for one in file}
+        field_id = str(self._fields.find_field(name).field_id).encode()
+        numbers = {(column.metadata or {}).get(ID): column.name for column in file}
         if None not in numbers:
-            return numbers.get(wanted)
+            return numbers.get(field_id)
         # A file that was not written for this table: by the names that the table gives its columns.
         mapping = self._table.name_mapping()
         names = {name}
         if mapping is not None:
-            names = {name for field in mapping if field.field_id == int(wanted) for name in field.names}
-        return next((one.name for one in file if one.name in names), None)
+            names = {name for field in mapping if field.field_id == int(field_id) for name in field.names}
+        return next((column.name for column in file if column.name in names), None)
 
     # -- what `info` shows -----------------------------------------------------------------------------
 
@@ -204,12 +204,14 @@ class IcebergReader(LakeReader):
         }
         if not self._table.spec().is_unpartitioned():
             history["partitioned by"] = ", ".join(snapshot.name for snapshot in self._table.spec().fields)
-        for snapshot in sorted(self._table.snapshots(), key=lambda one: -one.timestamp_ms)[:HISTORY]:
+        for snapshot in sorted(self._table.snapshots(), key=lambda snapshot: -snapshot.timestamp_ms)[
+            :HISTORY
+        ]:
             when = datetime.datetime.fromtimestamp(snapshot.timestamp_ms / 1000, datetime.UTC)
-            said = "" if snapshot.summary is None else f"{snapshot.summary.operation.value}"
+            operation = "" if snapshot.summary is None else f"{snapshot.summary.operation.value}"
             rows = snapshot.summary.get("added-records") if snapshot.summary is not None else None
             added = f", {rows} rows added" if rows is not None else ""
-            history[f"{when:%Y-%m-%d %H:%M:%S}Z {snapshot.snapshot_id}"] = f"{said}{added}"
+            history[f"{when:%Y-%m-%d %H:%M:%S}Z {snapshot.snapshot_id}"] = f"{operation}{added}"
         return history
 
     def facts(self) -> dict[str, Any]:
@@ -226,9 +228,9 @@ class _Scan:
         from pyiceberg.expressions import AlwaysTrue
         from pyiceberg.io.pyarrow import ArrowScan
 
-        wanted = self._schema.select(name)
-        found = ArrowScan(self._table.metadata, self._table.io, wanted, AlwaysTrue()).to_table([self._task])
-        return found.column(name)
+        columns = self._schema.select(name)
+        table = ArrowScan(self._table.metadata, self._table.io, columns, AlwaysTrue()).to_table([self._task])
+        return table.column(name)
 
 
 def _load(path: str, catalog: str | Mapping[str, str] | None, outside: bool) -> Any:
@@ -244,7 +246,9 @@ def _load(path: str, catalog: str | Mapping[str, str] | None, outside: bool) -> 
         try:
             return opened.load_table(path)
         except NoSuchTableError:
-            said = "the catalog has no such table"
+            message = "the catalog has no such table"
             if not isinstance(catalog, str) and "name" not in catalog:
-                said += '; one in an SQL database keeps them by its own name: give "name" with its properties'
-            raise NotFoundError(said) from None
+                message += (
+                    '; one in an SQL database keeps them by its own name: give "name" with its properties'
+                )
+            raise NotFoundError(message) from None

@@ -106,7 +106,7 @@ def _from_catalog(file: str) -> str:
 
 
 def _quoted(path: str) -> str:
-    return re.sub(r"[%?#]", lambda found: f"%{ord(found[0]):02x}", os.path.abspath(path))
+    return re.sub(r"[%?#]", lambda match: f"%{ord(match[0]):02x}", os.path.abspath(path))
 
 
 Catalog = str | Mapping[str, str] | None
@@ -114,10 +114,10 @@ Catalog = str | Mapping[str, str] | None
 
 def named(path: str, catalog: Catalog) -> tuple[str, Catalog]:
     """The name of a table in its catalog, and the catalog; None: the path is a folder."""
-    scheme, found, rest = path.partition("://")
-    if not found or scheme.lower() != SCHEME:
+    scheme, separator, address = path.partition("://")
+    if not separator or scheme.lower() != SCHEME:
         return path, catalog
-    name, _, table = rest.partition("/")
+    name, _, table = address.partition("/")
     table = table.strip("/").replace("/", ".")
     if not name or not all(table.split(".")) or "." not in table:
         raise OptionError(f"{SCHEME}://CATALOG/NAMESPACE.TABLE names a table of a catalog", path=path)
@@ -126,7 +126,7 @@ def named(path: str, catalog: Catalog) -> tuple[str, Catalog]:
     return like(path, table), name
 
 
-def open_catalog(given: str | Mapping[str, str]) -> Any:
+def open_catalog(catalog: str | Mapping[str, str]) -> Any:
     """Any catalog: the name of one in pyiceberg's configuration, or its properties.
 
     Among the properties, ``name`` is what it is called: one in an SQL database keeps its tables by that.
@@ -135,9 +135,9 @@ def open_catalog(given: str | Mapping[str, str]) -> Any:
     from pyiceberg.catalog import load_catalog
 
     try:
-        if isinstance(given, str):
-            return load_catalog(given)
-        properties = dict(given)
+        if isinstance(catalog, str):
+            return load_catalog(catalog)
+        properties = dict(catalog)
         return load_catalog(str(properties.pop("name", CATALOG_NAME)), **properties)
     except Exception as error:
         raise OptionError(f"the catalog cannot be opened: {first_line(error)}") from None
@@ -152,9 +152,9 @@ def reached_by(table: Any, path: str, storage_options: StorageOptions = PLAIN) -
     """A file of a table in a bucket: a catalog knows where its store is, unless whoever opens it does."""
     if isinstance(path, Url) or not is_remote(path):
         return path
-    known = table.io.properties
-    endpoint = storage_options.endpoint or known.get("s3.endpoint")
-    region = storage_options.region or known.get("s3.region")
+    properties = table.io.properties
+    endpoint = storage_options.endpoint or properties.get("s3.endpoint")
+    region = storage_options.region or properties.get("s3.region")
     return Url(path, dataclasses.replace(storage_options, endpoint=endpoint, region=region))
 
 

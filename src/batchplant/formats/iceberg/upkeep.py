@@ -68,17 +68,17 @@ class IcebergUpkeep(Upkeep):
         with self._open() as table:
             metadata = table.metadata
             expired = _expired(metadata, cutoff)
-            kept = [snapshot for snapshot in metadata.snapshots if snapshot.snapshot_id not in expired]
-            needed = {_place(table, name) for snapshot in kept for name in names_of(table, snapshot)}
+            remaining = [snapshot for snapshot in metadata.snapshots if snapshot.snapshot_id not in expired]
+            needed = {_place(table, name) for snapshot in remaining for name in names_of(table, snapshot)}
             needed |= {_place(table, snapshot) for snapshot in _described(table)}
-            found: set[str] = set()
+            unneeded: set[str] = set()
             for snapshot in metadata.snapshots:
                 if snapshot.snapshot_id in expired:
                     # One whose files are gone in part has nothing more to lose.
                     with contextlib.suppress(BatchplantError):
-                        found.update(_place(table, name) for name in names_of(table, snapshot))
-            found = (found | set(_strays(table, cutoff))) - needed
-            files = sorted(snapshot for snapshot in found if _inside(table, snapshot))
+                        unneeded.update(_place(table, name) for name in names_of(table, snapshot))
+            unneeded = (unneeded | set(_strays(table, cutoff))) - needed
+            files = sorted(snapshot for snapshot in unneeded if _inside(table, snapshot))
             size = sum(_size(reached_by(table, snapshot)) for snapshot in files)
             if not dry_run:
                 if expired:
@@ -92,14 +92,14 @@ class IcebergUpkeep(Upkeep):
 
     def compact(self, file_size: int, *, dry_run: bool, progress: Progress | None) -> Compacted:
         with self._open() as table:
-            groups, left = _small(table, file_size)
-            files = [one for group in groups for one in group]
+            groups, unmerged = _small(table, file_size)
+            files = list(itertools.chain.from_iterable(groups))
             size = sum(file.file_size_in_bytes for file in files)
             if dry_run or not files:
-                made = sum(_files_of(group, file_size) for group in groups)
-                return Compacted(len(files), made, size, left, not dry_run)
+                merged = sum(_files_of(group, file_size) for group in groups)
+                return Compacted(len(files), merged, size, unmerged, not dry_run)
             added = _rewrite(table, groups, file_size, progress)
-        return Compacted(len(files), added, size, left, True)
+        return Compacted(len(files), added, size, unmerged, True)
 
 
 def _states(table: Any) -> list[State]:
@@ -110,15 +110,15 @@ def _states(table: Any) -> list[State]:
         names.setdefault(ref.snapshot_id, []).append(name)
     # A snapshot may become current again, by a rollback.
     when = {snapshot.snapshot_id: snapshot.timestamp_ms for snapshot in metadata.snapshot_log}
-    found = []
+    states = []
     for snapshot in metadata.snapshots:
-        said, number = snapshot.summary, snapshot.snapshot_id
-        operation = "unknown" if said is None else said.operation.value
-        rows = None if said is None else count(said.get("added-records"))
-        at = utc(max(snapshot.timestamp_ms, when.get(number, 0)))
+        summary, number = snapshot.summary, snapshot.snapshot_id
+        operation = "unknown" if summary is None else summary.operation.value
+        rows = None if summary is None else count(summary.get("added-records"))
+        time = utc(max(snapshot.timestamp_ms, when.get(number, 0)))
         refs = tuple(sorted(names.get(number, ())))
-        found.append(State(number, at, operation, rows, number == metadata.current_snapshot_id, refs))
-    return sorted(found, key=lambda one: (one.at, one.current), reverse=True)
+        states.append(State(number, time, operation, rows, number == metadata.current_snapshot_id, refs))
+    return sorted(states, key=lambda state: (state.at, state.current), reverse=True)
 
 
 def _expired(metadata: Any, cutoff: int) -> set[int]:
@@ -154,8 +154,9 @@ def _described(table: Any) -> Iterator[str]:
     """Metadata that is kept: the current one, those that it lists, statistics."""
     metadata = table.metadata
     yield table.metadata_location
-    yield from (one.metadata_file for one in metadata.metadata_log)
-    yield from (one.statistics_path for one in (*metadata.statistics, *metadata.partition_statistics))
+    yield from (entry.metadata_file for entry in metadata.metadata_log)
+    statistics = (*metadata.statistics, *metadata.partition_statistics)
+    yield from (entry.statistics_path for entry in statistics)
 
 
 def _place(table: Any, name: str) -> str:
@@ -214,22 +215,22 @@ def _small(table: Any, file_size: int) -> tuple[list[list[Any]], int]:
     # Rows are deleted from these by other files, which would not know the new ones.
     with wrapped(table.location()):
         planned = table.scan(snapshot_id=snapshot.snapshot_id).plan_files() if deletes else ()
-        marked = {one.file.file_path for one in planned if one.delete_files}
+        marked = {task.file.file_path for task in planned if task.delete_files}
     groups: dict[Any, list[Any]] = {}
-    left = 0
+    unmerged = 0
     for _, file in files:
         if file.file_size_in_bytes >= file_size:
             continue
         if file.file_path in marked or file.spec_id != table.metadata.default_spec_id:
-            left += 1
+            unmerged += 1
         else:
             groups.setdefault(file.partition, []).append(file)
-    return [group for group in groups.values() if _files_of(group, file_size) < len(group)], left
+    return [group for group in groups.values() if _files_of(group, file_size) < len(group)], unmerged
 
 
 def _files_of(group: list[Any], file_size: int) -> int:
     """Number of files of this size hold the same."""
-    size: int = sum(one.file_size_in_bytes for one in group)
+    size: int = sum(file.file_size_in_bytes for file in group)
     return max(1, -(-size // file_size))
 
 
@@ -256,11 +257,11 @@ def _rewrite(table: Any, groups: list[list[Any]], file_size: int, progress: Prog
                 done += 1
                 if progress is not None:
                     progress(done, total)
-        made = out.finish()
+        added = out.finish()
         with change.update_snapshot().overwrite() as update:
-            for file in (one for group in groups for one in group):
+            for file in itertools.chain.from_iterable(groups):
                 update.delete_data_file(file)
-            for file in made:
+            for file in added:
                 update.append_data_file(file)
     out.commit(change)
-    return len(made)
+    return len(added)

@@ -177,11 +177,12 @@ class IcebergWriter(LakeWriter):
         pa = arrow.pyarrow()
         table, columns = change._table, change.table_metadata.schema()
         if fresh is None or fresh:
-            known = {} if fresh is None else json.loads(change.table_metadata.properties.get(FIELDS, "{}"))
+            stored = change.table_metadata.properties.get(FIELDS, "{}")
+            descriptions = {} if fresh is None else json.loads(stored)
             for name in self.schema if fresh is None else fresh:
                 field = self.schema[name].to_json() | ({"optional": True} if fresh else {})
-                known[str(columns.find_field(name).field_id)] = field
-            change.set_properties({FIELDS: json.dumps(known, ensure_ascii=False)})
+                descriptions[str(columns.find_field(name).field_id)] = field
+            change.set_properties({FIELDS: json.dumps(descriptions, ensure_ascii=False)})
         numbered = schema_to_pyarrow(columns)
         described = pa.schema([numbered.field(name) for name in self._arrow.names])
         # It imports pyiceberg.
@@ -194,6 +195,6 @@ class IcebergWriter(LakeWriter):
         with files:
             for rows in self._row_groups():
                 files.add(rows)
-            if found := files.finish():
-                commit_files(change, found, {TRANSACTION: self._id})
+            if added_files := files.finish():
+                commit_files(change, added_files, {TRANSACTION: self._id})
         files.commit(change)

@@ -25,7 +25,15 @@ from ...schema.columns import I64, U8, as_bytes, starts_of
 from ...storage import Source, is_below, parse
 from ...storage.compressed import UnpackedSource, collect, limited, unzstd, zstd_compress
 from ..base.format import Probe
-from ..base.shards import MOST, NOTE, OTHERS, Note, index_head, optional_fields, read_index
+from ..base.shards import (
+    MAX_SHARD_BYTES,
+    METADATA_KEY,
+    WRONG_FIELDS,
+    ShardMetadata,
+    index_head,
+    optional_fields,
+    read_index,
+)
 from . import cells
 from .cells import Encoding
 
@@ -250,7 +258,7 @@ class Index:
     compression: str | None
     level: str
     bare: bool
-    note: Note | None
+    note: ShardMetadata | None
     tables: dict[str, tuple[Encoding, bool]] | None
 
     @property
@@ -281,9 +289,9 @@ def _parse_index(document: dict[str, Any]) -> Index:
     chunks = [_chunk(entry) for entry in document["chunks"]]
     columns, note = _columns(config), None
     if loader == TOKENS:
-        columns = _tokens(columns, document.get(NOTE))
-    if document.get(NOTE) is not None:
-        note = Note.parse(document[NOTE], [column for column, _ in columns])
+        columns = _tokens(columns, document.get(METADATA_KEY))
+    if document.get(METADATA_KEY) is not None:
+        note = ShardMetadata.parse(document[METADATA_KEY], [column for column, _ in columns])
         _check_note(note, dict(columns))
     return Index(
         chunks, document, columns, compression, level, loader == TOKENS, note, _tables(config, columns)
@@ -300,7 +308,7 @@ def _chunk(entry: dict[str, Any]) -> Chunk:
 
 
 def _count(value: Any) -> int:
-    if type(value) is not int or not 0 <= value <= MOST:
+    if type(value) is not int or not 0 <= value <= MAX_SHARD_BYTES:
         raise ValueError(f"{str(value)[:40]} is no number of samples or bytes")
     return value
 
@@ -342,18 +350,18 @@ def _tables(
     return tables
 
 
-def _check_note(note: Note, columns: dict[str, Encoding]) -> None:
+def _check_note(note: ShardMetadata, columns: dict[str, Encoding]) -> None:
     optional = optional_fields(note.schema)
     fits = all(cells.holds(columns[name], field) for name, field in note.schema.items())
     flags = None if note.missing is None else columns[note.missing].dtype
     if not fits or flags != ("uint8" if optional else None):
-        raise DamagedError(OTHERS)
+        raise DamagedError(WRONG_FIELDS)
 
 
 def columns_of(schema: Schema) -> list[tuple[str, Encoding]]:
     """The values of our own samples."""
     columns = [(name, cells.encoding_of(field)) for name, field in schema.items()]
-    missing = Note.of(schema).missing
+    missing = ShardMetadata.of(schema).missing
     return columns if missing is None else [*columns, (missing, cells.parse_encoding("no_header_numpy:4"))]
 
 

@@ -13,7 +13,7 @@ from ...data.writer import WriteOptions
 from ...errors import OptionError, SchemaError
 from ...schema import Schema, Tensor
 from ...schema.columns import I64, U8, Columns, Ragged
-from ..base.shards import MOST, NOTE, Note, ShardsWriter, records_of
+from ..base.shards import MAX_SHARD_BYTES, METADATA_KEY, ShardMetadata, ShardsWriter, records_of
 from . import cells, layout
 from .layout import BATCH_SAMPLES, LEVELS, TOKENS, TREES, pack, packed_chunk
 from .reader import LitDataReader
@@ -44,7 +44,7 @@ class LitDataWriter(ShardsWriter):
         compression_level: str = "chunk",
         tokens: bool = False,
     ) -> None:
-        if not 1 <= chunk_bytes <= MOST:
+        if not 1 <= chunk_bytes <= MAX_SHARD_BYTES:
             raise OptionError(f"chunk_bytes is a number of bytes from 1 to 2**32 - 1, not {chunk_bytes}")
         if compression_level not in LEVELS:
             raise OptionError(f"compression_level is one of {', '.join(LEVELS)}, not {compression_level!r}")
@@ -57,7 +57,7 @@ class LitDataWriter(ShardsWriter):
 
     def _begin(self, state: dict[str, Any] | None) -> None:
         self._columns = layout.columns_of(self.schema)
-        self._flags = Note.of(self.schema).missing
+        self._flags = ShardMetadata.of(self.schema).missing
         self._first = 0
         if self._tokens:
             self._check_tokens()
@@ -140,4 +140,6 @@ class LitDataWriter(ShardsWriter):
             "data_spec": layout.spec_of(None if self._tokens else [name for name, _ in self._columns]),
             "types": None, "encryption": None, "item_loader": TOKENS if self._tokens else TREES,
         }  # fmt: skip
-        return layout.document({"chunks": entries, "config": config, NOTE: Note.of(self.schema).said}, sums)
+        return layout.document(
+            {"chunks": entries, "config": config, METADATA_KEY: ShardMetadata.of(self.schema).document}, sums
+        )

@@ -21,7 +21,15 @@ from ...schema.columns import U8, Ragged
 from ...storage import Source, is_below
 from ...storage.compressed import UnpackedSource, collect, inflate
 from ..base.format import Probe
-from ..base.shards import MOST, NOTE, OTHERS, Note, index_head, optional_fields, read_index
+from ..base.shards import (
+    MAX_SHARD_BYTES,
+    METADATA_KEY,
+    WRONG_FIELDS,
+    ShardMetadata,
+    index_head,
+    optional_fields,
+    read_index,
+)
 from . import cells
 from .cells import Encoding
 
@@ -186,7 +194,7 @@ class Index:
     shards: list[Shard]
     entries: list[dict[str, Any]]
     columns: list[tuple[str, Encoding]]
-    note: Note | None
+    note: ShardMetadata | None
 
 
 def read(folder: str) -> Index:
@@ -207,11 +215,11 @@ def _parse_index(document: dict[str, Any]) -> Index:
         elif described != first_described:
             raise SchemaError(f"shard {number} has other columns than the first: {described[0]}")
     shards = [_shard(entry) for entry in entries]
-    if document.get(NOTE) is None:
+    if document.get(METADATA_KEY) is None:
         return Index(shards, entries, columns or [], None)
     if columns is None:
-        columns = columns_of(Schema.from_json(document[NOTE]["schema"]))
-    note = Note.parse(document[NOTE], dict(columns))
+        columns = columns_of(Schema.from_json(document[METADATA_KEY]["schema"]))
+    note = ShardMetadata.parse(document[METADATA_KEY], dict(columns))
     _check_note(note, dict(columns))
     return Index(shards, entries, columns, note)
 
@@ -262,23 +270,23 @@ def _file(entry: dict[str, Any]) -> File:
 
 
 def _count(value: Any) -> int:
-    if type(value) is not int or not 0 <= value <= MOST:
+    if type(value) is not int or not 0 <= value <= MAX_SHARD_BYTES:
         raise ValueError(f"{value!r} is no number of samples or bytes")
     return value
 
 
-def _check_note(note: Note, columns: dict[str, Encoding]) -> None:
+def _check_note(note: ShardMetadata, columns: dict[str, Encoding]) -> None:
     optional = optional_fields(note.schema)
     fits = all(cells.holds(columns[name], field) for name, field in note.schema.items())
     flags = None if note.missing is None else columns[note.missing].form
     if not fits or flags != (("uint8", (len(optional),)) if optional else None):
-        raise DamagedError(OTHERS)
+        raise DamagedError(WRONG_FIELDS)
 
 
 def columns_of(schema: Schema) -> list[tuple[str, Encoding]]:
     """The columns of our own sets, in order of name, as Streaming has them."""
     columns = {name: cells.encoding_of(field) for name, field in schema.items()}
-    missing = Note.of(schema).missing
+    missing = ShardMetadata.of(schema).missing
     if missing is not None:
         flags = cells.parse_encoding(f"ndarray:uint8:{len(optional_fields(schema))}")
         assert flags is not None
@@ -291,7 +299,7 @@ def document(entries: Iterable[str], note: Any) -> Iterable[str]:
     yield '{"shards": ['
     for number, entry in enumerate(entries):
         yield f"{', ' if number else ''}{entry}"
-    note_text = "" if note is None else f', "{NOTE}": {json.dumps(note)}'
+    note_text = "" if note is None else f', "{METADATA_KEY}": {json.dumps(note)}'
     yield f'], "version": 2{note_text}}}'
 
 

@@ -13,7 +13,7 @@ from ...data.writer import WriteOptions
 from ...errors import OptionError
 from ...schema import Schema
 from ...schema.columns import I64, U8, Columns, Ragged, as_bytes
-from ..base.shards import MOST, Note, ShardsWriter, records_of
+from ..base.shards import MAX_SHARD_BYTES, ShardMetadata, ShardsWriter, records_of
 from . import cells, layout
 from .layout import check_hashes, digest, pack
 from .reader import MdsReader
@@ -41,7 +41,7 @@ class MdsWriter(ShardsWriter):
         compression: str | None = None,
         hashes: Sequence[str] = (),
     ) -> None:
-        if not 1 <= size_limit <= MOST:
+        if not 1 <= size_limit <= MAX_SHARD_BYTES:
             raise OptionError(f"size_limit is a number of bytes from 1 to 2**32 - 1, not {size_limit}")
         self._limit = size_limit
         self._compression = None if compression in (None, "none") else compression
@@ -51,7 +51,7 @@ class MdsWriter(ShardsWriter):
 
     def _begin(self, state: dict[str, Any] | None) -> None:
         self._columns = layout.columns_of(self.schema)
-        self._flags = Note.of(self.schema).missing
+        self._flags = ShardMetadata.of(self.schema).missing
         self._first = 0
         if self.base is not None:
             self._continue(self.base)
@@ -112,9 +112,9 @@ class MdsWriter(ShardsWriter):
 
     def _index(self, lines: list[str]) -> str:
         entries: list[str] = []
-        note = Note.of(self.schema).said
+        note = ShardMetadata.of(self.schema).document
         if self.base is not None:
             assert isinstance(self.base, MdsReader)
-            note = None if self.base.index.note is None else self.base.index.note.said
+            note = None if self.base.index.note is None else self.base.index.note.document
             entries = [json.dumps(entry, sort_keys=True) for entry in self.base.index.entries]
         return "".join(layout.document([*entries, *lines], note))

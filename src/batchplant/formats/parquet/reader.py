@@ -44,15 +44,18 @@ class ParquetReader(ParquetFilesReader):
         cache: int | None = None,
     ) -> None:
         self.path = path
-        given = given_schema(schema) if schema is not None else None
-        found = dict(_files(path)) if tree.is_folder(path) else {path: {}}
-        if not found:
+        overrides = given_schema(schema) if schema is not None else None
+        values_of_files = dict(_files(path)) if tree.is_folder(path) else {path: {}}
+        if not values_of_files:
             raise DamagedError("there is no Parquet file in it", path=path)
-        keys, known = _partitions(list(found.values()), path)
-        parts = open_parts(list(found), lambda one: ParquetFile(one, _typed(found[one], known)))
+        keys, partition_fields = _partitions(list(values_of_files.values()), path)
+        parts = open_parts(
+            list(values_of_files),
+            lambda file: ParquetFile(file, _typed(values_of_files[file], partition_fields)),
+        )
         try:
             self._set_parts(parts, schema=None, cache=cache)
-            self.schema = self._with_partitions(keys, known, parts)
+            self.schema = self._with_partitions(keys, partition_fields, parts)
             if fields is not None:
                 self.schema = self.schema.select(list(fields))
             locked = [name for name in self.schema if any(name in part.encrypted() for part in parts)]
@@ -60,7 +63,7 @@ class ParquetReader(ParquetFilesReader):
                 raise SchemaError(
                     f"encrypted columns are not read: {', '.join(locked)}; choose others with fields=[…]"
                 )
-            for name, field in (given or {}).items():
+            for name, field in (overrides or {}).items():
                 self.schema.select([name])
                 self.schema = Schema({**self.schema, name: field})
         except BatchplantError as error:
@@ -77,18 +80,20 @@ class ParquetReader(ParquetFilesReader):
         starts = independent([part.path for part in self._parts], firsts)
         return np.unique(starts[(starts > 0) & (starts < self.length)])
 
-    def _with_partitions(self, keys: list[str], known: dict[str, Field], parts: list[ParquetFile]) -> Schema:
+    def _with_partitions(
+        self, keys: list[str], partition_fields: dict[str, Field], parts: list[ParquetFile]
+    ) -> Schema:
         """The fields, those of the folders' names among them; in our order and kinds where we wrote it."""
         if not keys:
             return self.schema
-        whole: dict[str, Field] = {**self.schema, **known}
+        all_fields: dict[str, Field] = {**self.schema, **partition_fields}
         try:
             noted = Schema.from_json(parse((parts[0].schema.metadata or {})[KEY]))
         except (*NOTE_ERRORS, SchemaError):
-            return Schema(whole)
-        if set(noted) != set(whole):
-            return Schema(whole)
-        fields = {name: noted[name] if name in known else whole[name] for name in noted}
+            return Schema(all_fields)
+        if set(noted) != set(all_fields):
+            return Schema(all_fields)
+        fields = {name: noted[name] if name in partition_fields else all_fields[name] for name in noted}
         for part in parts:
             part.values = {name: _value(noted[name], part.values[name]) for name in part.values}
         return Schema(fields)
@@ -96,21 +101,21 @@ class ParquetReader(ParquetFilesReader):
 
 def _files(folder: str) -> list[tuple[str, dict[str, str | None]]]:
     """The Parquet files below a folder, in order, each with the values that its folders name."""
-    found: list[tuple[list[Any], str, dict[str, str | None]]] = []
+    files: list[tuple[list[Any], str, dict[str, str | None]]] = []
     for inside, _ in tree.walk(folder):
         *steps, name = inside.split("/")
         if name.lower().endswith(SUFFIXES) and not any(step[0] in "._" for step in (*steps, name)):
             # The files of a folder come before those of the folders in it.
             order = [*((1, _natural(step)) for step in steps), (0, _natural(name))]
-            found.append((order, join(folder, inside), _values_of(steps)))
+            files.append((order, join(folder, inside), _values_of(steps)))
     # Programs call folders of files so, too; one without any stands in the place of a file that is missing.
     # Servers have no empty folders.
     for entry in () if is_remote(folder) else tree.entries(folder):
         named = entry.folder and entry.name.lower().endswith(SUFFIXES) and entry.name[0] not in "._"
         below = join(folder, entry.name, "")
-        if named and not any(path.startswith(below) for _, path, _ in found):
+        if named and not any(path.startswith(below) for _, path, _ in files):
             raise DamagedError("this is a folder without Parquet files; a file is needed here", path=below)
-    return [(path, values) for _, path, values in sorted(found, key=lambda one: one[0])]
+    return [(path, values) for _, path, values in sorted(files, key=lambda entry: entry[0])]
 
 
 def _values_of(steps: list[str]) -> dict[str, str | None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -21,19 +21,29 @@ from ...schema import Audio, Bool, Duration, Field, Float, Image, Int, Schema, T
 from ...schema.columns import I64, Column, Columns
 from ...storage import Partial, Spool
 from ..base.tables.buffered import RowBuffer, SavedRows, row_sizes
-from .footer import merge
+from ..base.tables.footer import footer_bytes
+from ..base.tables.thrift import STRUCT, Struct, read_struct, struct_bytes
 from .reader import MISSING
 
 # So small that a quasi-random epoch can keep the row groups of a window decoded.
 ROW_GROUP_BYTES = 4 << 20
 # Of a page.
-PAGE_LEAST, PAGE_MOST = 128 << 10, 1 << 20
-MOST_PARTITIONS = 1000
+MIN_PAGE_BYTES, MAX_PAGE_BYTES = 128 << 10, 1 << 20
+MAX_PARTITIONS = 1000
 # That partitions hold in memory together.
-MOST_WAITING_GROUPS = 16
+MAX_WAITING_GROUPS = 16
 # A folder's name has at most 255 bytes.
 LONGEST_VALUE = 200
 COMPRESSIONS = ("none", "snappy", "gzip", "brotli", "lz4", "zstd")
+# FileMetaData
+_ROWS, _ROW_GROUPS = 3, 4
+# RowGroup, ColumnChunk, ColumnMetaData: the fields that are offsets in the file.
+_GROUP_COLUMNS, _GROUP_OFFSET, _GROUP_ORDINAL = 1, 5, 7
+_CHUNK_DATA, _CHUNK_OFFSETS = 3, (2, 4, 6)
+_DATA_OFFSETS = (9, 10, 11, 14)
+# Of a ColumnChunk, where its OffsetIndex lies and how long it is; in that, the pages, and where each lies.
+_INDEX_OFFSET, _INDEX_SIZE = 4, 5
+_PAGES, _PAGE_OFFSET = 1, 1
 
 
 class ParquetWriter(Writer):
@@ -73,8 +83,8 @@ class ParquetWriter(Writer):
         self._inside = Schema((name, field) for name, field in schema.items() if name not in self._keys)
         self._arrow = (featured_schema if hugging_face else arrow_schema)(self._inside)
         if self._keys:
-            whole = json.dumps(schema.to_json(), ensure_ascii=False).encode()
-            self._arrow = self._arrow.with_metadata({**(self._arrow.metadata or {}), KEY: whole})
+            description = json.dumps(schema.to_json(), ensure_ascii=False).encode()
+            self._arrow = self._arrow.with_metadata({**(self._arrow.metadata or {}), KEY: description})
         self._how = _how(self._inside, self._arrow, compression, level)
         super().__init__(path, schema, options)
 
@@ -90,7 +100,7 @@ class ParquetWriter(Writer):
         self._uncounted_bytes = 0
         if state is not None:
             for folders, groups in state["files"]:
-                self._file(tuple(folders)).groups = [(start, at, size) for start, at, size in groups]
+                self._file(tuple(folders)).groups = [(start, offset, size) for start, offset, size in groups]
             self._saved.restore(state["rows"], self._buffers())
             self._uncounted_bytes = state["uncounted_bytes"]
 
@@ -99,9 +109,9 @@ class ParquetWriter(Writer):
 
     def _file(self, folders: tuple[str, ...]) -> _File:
         if folders not in self._files:
-            if len(self._files) >= MOST_PARTITIONS:
+            if len(self._files) >= MAX_PARTITIONS:
                 raise OptionError(
-                    f"there would be more than {MOST_PARTITIONS} partitions; use a field with fewer values"
+                    f"there would be more than {MAX_PARTITIONS} partitions; use a field with fewer values"
                 )
             name = f"{len(self._files)}.parquet"
             self._files[folders] = _File(self.partial, name, self._footers, self._arrow, self._how)
@@ -126,8 +136,8 @@ class ParquetWriter(Writer):
         ends = np.cumsum(sizes)
         start = done = 0
         while start < columns.rows:
-            wanted = done + self._group_size - self._uncounted_bytes
-            end = min(int(np.searchsorted(ends, wanted)) + 1, columns.rows)
+            group_end = done + self._group_size - self._uncounted_bytes
+            end = min(int(np.searchsorted(ends, group_end)) + 1, columns.rows)
             self._write_partitions(columns.take(slice(start, end)), sizes[start:end])
             self._uncounted_bytes += int(ends[end - 1]) - done
             start, done = end, int(ends[end - 1])
@@ -144,9 +154,9 @@ class ParquetWriter(Writer):
             rows.setdefault(
                 tuple(f"{quote(k, safe=' ')}={v}" for k, v in zip(self._keys, folders, strict=True)), []
             ).append(row)
-        rest = Columns((name, columns[name]) for name in self._inside)
-        for folders, wanted in rows.items():
-            self._add(self._file(folders), rest.take(np.array(wanted)), sizes[wanted])
+        inside = Columns((name, columns[name]) for name in self._inside)
+        for folders, row_numbers in rows.items():
+            self._add(self._file(folders), inside.take(np.array(row_numbers)), sizes[row_numbers])
 
     def _add(self, file: _File, columns: Columns, sizes: I64) -> None:
         batch = to_arrow(self._inside, columns, self._arrow)
@@ -156,8 +166,8 @@ class ParquetWriter(Writer):
 
     def _bound_buffers(self) -> None:
         """Write the largest of the row groups that are not full, while they are too large together."""
-        while sum(buffer.bytes for buffer in self._buffers()) > MOST_WAITING_GROUPS * self._group_size:
-            file = max(self._files.values(), key=lambda one: one.buffer.bytes)
+        while sum(buffer.bytes for buffer in self._buffers()) > MAX_WAITING_GROUPS * self._group_size:
+            file = max(self._files.values(), key=lambda file: file.buffer.bytes)
             file.write(file.buffer.take())
 
     def _state(self) -> dict[str, Any]:
@@ -227,7 +237,7 @@ def _page_size(schema: Schema) -> int:
     """So large that a page has one array, or a few: then a sample is read without its row group."""
     cells = [field.cell for field in schema.values() if isinstance(field, Tensor)]
     sizes = [dtype.itemsize * math.prod(shape) for dtype, shape in filter(None, cells)]
-    return min(PAGE_MOST, max([PAGE_LEAST, *sizes])) if sizes else PAGE_MOST
+    return min(MAX_PAGE_BYTES, max([MIN_PAGE_BYTES, *sizes])) if sizes else MAX_PAGE_BYTES
 
 
 def _repeats(field: Field) -> bool:
@@ -266,14 +276,16 @@ def _text(field: Field, column: Column, row: int) -> str:
 class _File:
     """One Parquet file in the making, of row groups whose footers wait in a spool of their own."""
 
-    def __init__(self, partial: Partial, name: str, footers: Spool, schema: Any, how: dict[str, Any]) -> None:
+    def __init__(
+        self, partial: Partial, name: str, footers: Spool, schema: Any, options: dict[str, Any]
+    ) -> None:
         self.name = name
         self.buffer = RowBuffer(schema)
         # Of every row group: where it begins; where its footer lies among the footers, and its size.
         self.groups: list[tuple[int, int, int]] = []
         self._spool = partial.spool(name)
         self._footers = footers
-        self._schema, self._how = schema, how
+        self._schema, self._how = schema, options
 
     def write(self, table: Any) -> None:
         """Write a row group as a Parquet file of its own, and take its footer off."""
@@ -320,3 +332,59 @@ class _Sink(io.RawIOBase):
 
     def tell(self) -> int:
         return self._spool.size - self._start
+
+
+def merge(footers: Sequence[tuple[int, bytes]], end: int, read: Callable[[int, int], bytes]) -> bytes:
+    """Return the end of a file that follows its parts: moved page indexes, then one footer of all row groups.
+
+    Each footer of a part comes with the start of the part.
+
+    ``read`` gives so many bytes of the file from a place on.
+    """
+    struct: Struct = {}
+    moved = b""
+    for start, data in footers:
+        part = read_struct(data)[0]
+        groups = part.get(_ROW_GROUPS, (9, (STRUCT, [])))[1][1]
+        for group in groups:
+            _move(group, start)
+            for chunk in group[_GROUP_COLUMNS][1][1] if start else ():
+                moved += _move_pages(chunk, start, end + len(moved), read)
+        if not struct:
+            struct = part
+            continue
+        groups_of_file = struct[_ROW_GROUPS][1][1]
+        for group in groups:
+            group[_GROUP_ORDINAL] = (4, min(len(groups_of_file), 32767))
+            groups_of_file.append(group)
+        struct[_ROWS] = (struct[_ROWS][0], struct[_ROWS][1] + part[_ROWS][1])
+    return moved + footer_bytes(struct)
+
+
+def _move(group: Struct, by: int) -> None:
+    """Shift everything in a row group that is a place in the file."""
+    _shift(group, (_GROUP_OFFSET,), by)
+    for chunk in group[_GROUP_COLUMNS][1][1]:
+        _shift(chunk, _CHUNK_OFFSETS, by)
+        if _CHUNK_DATA in chunk:
+            _shift(chunk[_CHUNK_DATA][1], _DATA_OFFSETS, by)
+
+
+def _move_pages(chunk: Struct, by: int, to: int, read: Callable[[int, int], bytes]) -> bytes:
+    """The places of the pages of a column, shifted, which lie at another place from now on."""
+    if _INDEX_OFFSET not in chunk:
+        return b""
+    pages = read_struct(read(chunk[_INDEX_SIZE][1], chunk[_INDEX_OFFSET][1]))[0]
+    for page in pages[_PAGES][1][1]:
+        _shift(page, (_PAGE_OFFSET,), by)
+    data = struct_bytes(pages)
+    chunk[_INDEX_OFFSET] = (chunk[_INDEX_OFFSET][0], to)
+    chunk[_INDEX_SIZE] = (chunk[_INDEX_SIZE][0], len(data))
+    return data
+
+
+def _shift(struct: Struct, fields: Sequence[int], by: int) -> None:
+    for field in fields:
+        # 0 stands for none.
+        if field in struct and struct[field][1] > 0:
+            struct[field] = (struct[field][0], struct[field][1] + by)

@@ -31,14 +31,14 @@ from ...schema.columns import Column, as_bytes
 from ...storage import join, tree
 from ...storage.zips import ZIP_ERRORS
 from ..base.arrays import (
-    NOTE,
+    METADATA_KEY,
     Attributes,
     Chunks,
+    DatasetMetadata,
     GridReader,
     Grids,
     GridWriter,
-    Note,
-    Part,
+    OutputArray,
     Store,
     Style,
     regions,
@@ -81,7 +81,7 @@ class ZarrStyle(Style):
             raise OptionError(f"zarr_format is 2 or 3, not {version!r}")
         self.version = version
 
-    def pack(self, part: Part, values: npt.NDArray[Any]) -> Any:
+    def pack(self, part: OutputArray, values: npt.NDArray[Any]) -> Any:
         if self.full_size(part) is not None:
             # The end of a plain chunk is a hole in the file.
             return as_bytes(values)
@@ -91,7 +91,7 @@ class ZarrStyle(Style):
         chunks = [self._pack_one(part, tile) for rows in runs for _, tile in part.tiles(rows)]
         return pack_shard(chunks, part.chunks_per_file * math.prod(part.across))
 
-    def _pack_one(self, part: Part, values: npt.NDArray[Any]) -> Any:
+    def _pack_one(self, part: OutputArray, values: npt.NDArray[Any]) -> Any:
         full = (part.chunk, *part.cell) if part.width else (part.chunk, *part.row)
         if values.shape != full:
             # A chunk has its full size, also at the edges of the array.
@@ -101,18 +101,18 @@ class ZarrStyle(Style):
         data = as_bytes(np.ascontiguousarray(values))
         return pack(part.packing, part.level, data, part.dtype.itemsize, checksum=self.version == 3)
 
-    def full_size(self, part: Part) -> int | None:
+    def full_size(self, part: OutputArray) -> int | None:
         plain = part.packing == "none" and part.chunks_per_file == 1 and part.cut is None
         return part.chunk * part.width if plain else None
 
-    def file(self, part: Part, number: int, tile: tuple[int, ...]) -> str:
+    def file(self, part: OutputArray, number: int, tile: tuple[int, ...]) -> str:
         coordinates = map(str, tile)
         if self.version == 3:
             return "/".join([part.path, "c", str(number), *coordinates])
         return f"{part.path}/{'.'.join([str(number), *coordinates])}"
 
-    def describe(self, parts: Sequence[Part], note: Note) -> dict[str, bytes]:
-        attributes = {**self.attributes, NOTE: note.to_json()}
+    def describe(self, parts: Sequence[OutputArray], metadata: DatasetMetadata) -> dict[str, bytes]:
+        attributes = {**self.attributes, METADATA_KEY: metadata.to_json()}
         groups = sorted({part.path.rpartition("/")[0] for part in parts} - {""})
         if self.version == 2:
             group, nodes = {"zarr_format": 2}, {}
@@ -135,7 +135,7 @@ class ZarrStyle(Style):
             documents = {V3: top, **{f"{name}/{V3}": content for name, content in inner.items()}}
         return {name: _json(document) for name, document in documents.items()}
 
-    def _array_v2(self, part: Part) -> Document:
+    def _array_v2(self, part: OutputArray) -> Document:
         compressor: Any = {"id": part.packing, "level": part.level}
         if part.packing == "blosc":
             compressor = {"id": "blosc", "cname": "zstd", "clevel": part.level, "shuffle": 1, "blocksize": 0}
@@ -151,7 +151,7 @@ class ZarrStyle(Style):
             "dimension_separator": ".",
         }
 
-    def _array_v3(self, part: Part) -> Document:
+    def _array_v3(self, part: OutputArray) -> Document:
         codecs: list[Any] = [{"name": "bytes", "configuration": {"endian": "little"}}]
         config: dict[str, Any] = {"level": part.level}
         if part.packing == "zstd":
@@ -186,7 +186,7 @@ class ZarrStyle(Style):
         }
 
 
-def _chunk_shape(part: Part, times: int) -> list[int]:
+def _chunk_shape(part: OutputArray, times: int) -> list[int]:
     """Shape of a chunk, or of a file of several along the first axis with all others beside them."""
     if times == 1:
         return [part.chunk, *part.cell]

@@ -15,7 +15,7 @@ import numpy as np
 from ... import _native
 from ...errors import DamagedError, SchemaError, UnsafeError
 from ...schema.columns import Ragged, as_bytes
-from ..base.arrays import Index, Place, Store
+from ..base.arrays import ChunkLocation, Index, Store
 from ..base.arrays.compression import numcodecs, unpack
 
 # Their name in numcodecs and Zarr → ours.
@@ -215,7 +215,7 @@ class Shards:
             raise error.at(path=self._store.full(name)) from None
         return data.view(self._order).reshape(*self._per, 2)
 
-    def locate(self, index: Index) -> Place | None:
+    def locate(self, index: Index) -> ChunkLocation | None:
         shard = tuple(offset // per for offset, per in zip(index, self._per, strict=True))
         table = self._table(shard)
         if table is None:
@@ -228,7 +228,7 @@ class Shards:
         if start + size > 2**62:
             message = f"the table of the shard says {size} bytes at {start}"
             raise DamagedError(message, path=self._store.full(self._key(shard)))
-        return Place(self._key(shard), start, size)
+        return ChunkLocation(self._key(shard), start, size)
 
 
 def pack_shard(chunks: Sequence[Any], room: int) -> bytes:

@@ -12,7 +12,7 @@ import numpy as np
 
 from ...errors import DamagedError, NotFoundError, SchemaError
 from ...storage import NOTE_ERRORS
-from ..base.arrays import Grid, Grids, Index, Part, Place, Store, each_grid, good_name
+from ..base.arrays import ChunkLocation, Grid, Grids, Index, OutputArray, Store, each_grid, good_name
 from ..base.arrays.packed import from_text
 from .codecs import Shards, chain_v2, chain_v3
 
@@ -45,7 +45,7 @@ def attributes_v3(document: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
-def axes_of(part: Part) -> list[str] | None:
+def axes_of(part: OutputArray) -> list[str] | None:
     """The names of an array's axes, where its attributes have one for each."""
     names = part.attributes.get(AXES)
     if not isinstance(names, list | tuple) or len(names) != len(part.counted):
@@ -53,7 +53,7 @@ def axes_of(part: Part) -> list[str] | None:
     return list(names) if all(isinstance(name, str) for name in names) else None
 
 
-def written_v2(part: Part) -> tuple[dict[str, Any], Any]:
+def written_v2(part: OutputArray) -> tuple[dict[str, Any], Any]:
     """The attributes of an array that is written, and its fill value."""
     attributes = dict(part.attributes)
     if axes_of(part) is None:
@@ -64,7 +64,7 @@ def written_v2(part: Part) -> tuple[dict[str, Any], Any]:
     return attributes, (_json(value) if good else None)
 
 
-def written_v3(part: Part) -> tuple[dict[str, Any], dict[str, Any]]:
+def written_v3(part: OutputArray) -> tuple[dict[str, Any], dict[str, Any]]:
     """The attributes of an array that is written, and what else its document has."""
     attributes, names = dict(part.attributes), axes_of(part)
     if names is not None:
@@ -215,8 +215,8 @@ def _grid_v2(store: Store, name: str, document: Document) -> Grid:
         raise DamagedError(f"the metadata is damaged: {error!r}", path=store.full(name)) from None
     prefix = f"{name}/" if name else ""
 
-    def locate(index: Index) -> Place:
-        return Place(prefix + (separator.join(map(str, index)) or "0"))
+    def locate(index: Index) -> ChunkLocation:
+        return ChunkLocation(prefix + (separator.join(map(str, index)) or "0"))
 
     fill = functools.partial(_fill, dtype, document.get("fill_value"))
     return Grid(
@@ -281,7 +281,7 @@ def _grid_v3(store: Store, name: str, document: Document) -> Grid:
         key = _key_v3(f"{name}/" if name else "", document.get("chunk_key_encoding") or {"name": "default"})
         codecs = document["codecs"]
         description, per_file, summed = "", 1, False
-        locate: Callable[[Index], Place | None] = lambda index: Place(key(index))  # noqa: E731
+        locate: Callable[[Index], ChunkLocation | None] = lambda index: ChunkLocation(key(index))  # noqa: E731
         if isinstance(codecs[0], dict) and codecs[0].get("name") == "sharding_indexed":
             if len(codecs) > 1:
                 raise SchemaError("shards compressed as a whole cannot be read")

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 from . import regions
 from .grid import Grid, Index
-from .layout import NOTE, Note
-from .parts import Chunks, Part, Style
+from .layout import METADATA_KEY, DatasetMetadata
+from .parts import Chunks, OutputArray, Style
 from .reader import GridReader, Grids, each_grid
-from .store import Blob, FolderStore, Place, Store, good_name, open_store, zip_top
+from .store import Blob, ChunkLocation, FolderStore, Store, good_name, open_store, zip_top
 from .writer import Attributes, GridWriter
 
 __all__ = [
-    "NOTE",
+    "METADATA_KEY",
     "Attributes",
     "Blob",
+    "ChunkLocation",
     "Chunks",
+    "DatasetMetadata",
     "FolderStore",
     "Grid",
     "GridReader",
     "GridWriter",
     "Grids",
     "Index",
-    "Note",
-    "Part",
-    "Place",
+    "OutputArray",
     "Store",
     "Style",
     "each_grid",

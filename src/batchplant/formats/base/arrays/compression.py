@@ -22,7 +22,7 @@ from ....storage import limits
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 BLOSC_HEADER = 16
 # What xz may take for its dictionary; its highest preset takes a quarter of this.
-XZ_MEMORY = 256 << 20
+MAX_XZ_BYTES = 256 << 20
 
 
 def numcodecs(extra: str = "zarr") -> Any:
@@ -120,7 +120,7 @@ _UNPACK: dict[str, Callable[[Any, int], Any]] = {
     # GZIP or zlib, as the header says.
     "gzip": functools.partial(_stream, functools.partial(zlib.decompressobj, 47)),
     "bzip2": functools.partial(_stream, bz2.BZ2Decompressor),
-    "xz": functools.partial(_stream, functools.partial(lzma.LZMADecompressor, memlimit=XZ_MEMORY)),
+    "xz": functools.partial(_stream, functools.partial(lzma.LZMADecompressor, memlimit=MAX_XZ_BYTES)),
     "zstd": _zstd,
     "blosc": _blosc,
     "lz4": _lz4,

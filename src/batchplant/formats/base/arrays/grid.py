@@ -15,25 +15,26 @@ import numpy.typing as npt
 
 from .... import _native
 from ....codecs import npy
-from ....data.arrays import each
+from ....data.arrays import ChunkedArray, each
 from ....errors import BatchplantError, DamagedError, SchemaError
 from ....schema import Bytes, Field, Text
 from ....schema.columns import I32, I64, U8, Column, Ragged, as_bytes, starts_of
 from ....storage import Source, limits
 from ....storage.cache import ChunkCache
+from ....storage.spans import SourceRun
 from .compression import sums_of
-from .store import Blob, Part, Place, Store, human
+from .store import Blob, ChunkLocation, SourceRange, Store, human
 
 Index = tuple[int, ...]
 # What an open mapping is charged with in the cache: it holds no memory, but a process may have only so many.
-MAPPING_COST = 64 << 10
-CHUNK_MOST = 1 << 40
+MAPPING_CHARGE_BYTES = 64 << 10
+MAX_CHUNK_BYTES = 1 << 40
 # NumPy's own limit.
 MAX_DIMENSIONS = 64 if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else 32
 # Files of an array that are kept mapped.
-FILES_MOST = 4096
+MAX_MAPPED_FILES = 4096
 # Chunks, as they are when unpacked, that are fetched side by side.
-AHEAD_BYTES = 64 << 20
+PREFETCH_BYTES = 64 << 20
 # Larger chunks of plain values on a server are not fetched whole: rows are read by ranges.
 MAX_WHOLE_CHUNK_BYTES = 1 << 20
 
@@ -53,7 +54,7 @@ class Grid:
     shape: tuple[int, ...]
     chunks: tuple[int, ...]
     dtype: np.dtype[Any]
-    locate: Callable[[Index], Place | None]
+    locate: Callable[[Index], ChunkLocation | None]
     decode: Callable[[U8], Any]
     fill: Callable[[], Any]
     plain: bool = False
@@ -77,7 +78,7 @@ class Grid:
         good = len(self.shape) == len(self.chunks) and all(type(size) is int for size in sizes)
         if not good or min(self.shape, default=0) < 0 or min(self.chunks, default=1) < 1:
             raise DamagedError(f"an array of shape {self.shape} in chunks {self.chunks}", path=self._path)
-        if self.chunk_bytes > CHUNK_MOST or max(self.shape, default=0) > 2**60:
+        if self.chunk_bytes > MAX_CHUNK_BYTES or max(self.shape, default=0) > 2**60:
             raise DamagedError(f"it claims chunks of {self.chunk_bytes} bytes", path=self._path)
 
     @property
@@ -203,11 +204,11 @@ class Grid:
         if not min_bytes <= size <= self.chunk_bytes or size * self.chunks[0] % self.chunk_bytes:
             raise DamagedError(f"the chunk has {size} bytes, and {min_bytes} are needed")
 
-    def _part(self, number: int, sample: Any) -> Part | None:
+    def _source_range(self, number: int, sample: Any) -> SourceRange | None:
         """The file that a chunk of whole rows lies in, and where; None where it is missing."""
         index = (number, *(0,) * len(self.row))
         location = self.locate(index)
-        part = None if location is None else self.store.part(location.name)
+        part = None if location is None else self.store.source_range(location.name)
         if location is None or part is None:
             return None
         try:
@@ -216,7 +217,7 @@ class Grid:
             self._check_size(size, index)
         except BatchplantError as error:
             raise error.at(path=self.store.full(location.name), sample=int(sample)) from None
-        return Part(part.source, part.start + location.start, size)
+        return SourceRange(part.source, part.start + location.start, size)
 
     # -- rows ------------------------------------------------------------------------------------------
 
@@ -252,7 +253,7 @@ class Grid:
     def _files(self) -> _native.Pieces | None:
         """The files of an array whose chunks are plain rows, as they become known; else None."""
         count = -(-self.shape[0] // self.chunks[0])
-        good = self.plain and self.whole_rows and count <= FILES_MOST and not self.store.slow
+        good = self.plain and self.whole_rows and count <= MAX_MAPPED_FILES and not self.store.slow
         return _native.Pieces(count) if good else None
 
     def forget(self) -> None:
@@ -297,7 +298,7 @@ class Grid:
         """The same without reading whole chunks."""
         width, ranges = self.width, []
         for number, members in _groups(numbers):
-            part = self._part(number, samples[members[0]])
+            part = self._source_range(number, samples[members[0]])
             begin, size = starts[members] * width, counts[members] * width
             if part is not None:
                 ranges.append((part.source, part.start + begin, size, places[members] * width))
@@ -346,7 +347,7 @@ class Grid:
             yield from groups
             return
         every, across = list(groups), list(self._across())
-        step = max(1, AHEAD_BYTES // max(1, self.chunk_bytes * len(across)))
+        step = max(1, PREFETCH_BYTES // max(1, self.chunk_bytes * len(across)))
         for start in range(0, len(every), step):
             self.ahead(
                 cache, [(number, *column) for number, _ in every[start : start + step] for column in across]
@@ -368,7 +369,7 @@ class Grid:
         counts = (-(-size // chunk) for size, chunk in zip(self.shape, self.chunks, strict=True))
         return self.chunk_bytes * math.prod(counts)
 
-    def chunks_of(self, starts: I64, counts: I64, cache: ChunkCache | None = None) -> list[Place]:
+    def chunks_of(self, starts: I64, counts: I64, cache: ChunkCache | None = None) -> list[ChunkLocation]:
         """Locate the chunks of runs of rows that are not in a cache."""
         first, last = starts // self.chunks[0], (starts + counts - 1) // self.chunks[0]
         runs = zip(first[counts > 0].tolist(), last[counts > 0].tolist(), strict=True)
@@ -376,12 +377,12 @@ class Grid:
         chunks: Iterable[Index] = ((number, *column) for number in numbers for column in self._across())
         return self.located(chunk for chunk in chunks if cache is None or not self._is_held(cache, chunk))
 
-    def runs_of(self, starts: I64, counts: I64, cache: ChunkCache | None = None) -> list[Place]:
+    def runs_of(self, starts: I64, counts: I64, cache: ChunkCache | None = None) -> list[ChunkLocation]:
         """Byte ranges that reading runs of rows takes: the rows, or their chunks that no cache has."""
         if not self.by_range:
             return self.chunks_of(starts, counts, cache)
         size, runs = self.chunks[0], []
-        locations: dict[int, Place | None] = {}
+        locations: dict[int, ChunkLocation | None] = {}
         for start, count in zip(starts.tolist(), counts.tolist(), strict=True):
             row = start
             while row < start + count:
@@ -391,11 +392,11 @@ class Grid:
                 end, location = min(start + count, (number + 1) * size), locations[number]
                 if location is not None:
                     first = location.start + (row - number * size) * self.width
-                    runs.append(Place(location.name, first, (end - row) * self.width))
+                    runs.append(ChunkLocation(location.name, first, (end - row) * self.width))
                 row = end
         return runs
 
-    def located(self, chunks: Iterable[Index]) -> list[Place]:
+    def located(self, chunks: Iterable[Index]) -> list[ChunkLocation]:
         """Locate these chunks; missing ones are left out."""
         return [location for location in map(self.locate, chunks) if location is not None]
 
@@ -458,7 +459,7 @@ class Grid:
         checks = sums_of(self.packing)
         return [*checks, "CRC of every shard's table"] if self.summed else checks
 
-    def said(self) -> str:
+    def summary(self) -> str:
         """For `info`."""
         shape = "×".join(map(str, self.chunks))
         return f"{shape} {self.dtype} ({human(self.chunk_bytes)}), {self.packing}"
@@ -490,4 +491,28 @@ def _size(chunk: Any) -> int:
 
 
 def _blob_size(blob: Blob | None) -> int:
-    return 0 if blob is None else MAPPING_COST if blob.source is not None else blob.data.nbytes
+    return 0 if blob is None else MAPPING_CHARGE_BYTES if blob.source is not None else blob.data.nbytes
+
+
+class GridArray(ChunkedArray):
+    """Chunks come out of the cache that the rows of the same array have."""
+
+    def __init__(self, path: str, field: str, grid: Grid, cache: ChunkCache) -> None:
+        if grid.dtype.hasobject:
+            raise SchemaError("text and bytes of differing length are no array", path=path, field=field)
+        super().__init__(path, field, grid.shape, grid.dtype, grid.chunks)
+        self._grid, self._cache = grid, cache
+
+    def _chunk(self, index: Index) -> npt.NDArray[Any]:
+        chunk: npt.NDArray[Any] = self._grid.chunk(self._cache, index)
+        return chunk
+
+    def _ahead(self, chunks: Sequence[Index]) -> None:
+        self._grid.ahead(self._cache, chunks)
+
+    def _places(self, chunks: Sequence[Index]) -> list[SourceRun] | None:
+        store = self._grid.store
+        return store.runs(self._grid.located(chunks)) if store.slow else None
+
+    def _stored(self) -> int | None:
+        return self._grid.store.size(self._grid.name)

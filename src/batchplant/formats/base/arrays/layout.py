@@ -1,4 +1,4 @@
-"""Layout of a dataset in arrays: the arrays of each field, and the note in the attributes that says so.
+"""Layout of a dataset in arrays: the arrays of each field, and the metadata in the attributes that says so.
 
 A field is one of
 
@@ -8,7 +8,7 @@ A field is one of
   more than there are samples, in rows of ``values``); ``shape`` (height, width, channels) for raw images,
   zeros for encoded ones; ``valid`` where cells may be missing.
 
-The note lies in the attributes of the top, under ``batchplant``::
+The metadata lies in the attributes of the top, under ``batchplant``::
 
     {"version": 1, "samples": 1000, "schema": [{"name": "image", "kind": "image"}, …], "paths": ["image", …],
      "packing": {"kind": "zstd", "level": 3}}
@@ -27,31 +27,31 @@ from ....schema import Field, Image, Schema, Tensor
 from ....storage import NOTE_ERRORS
 from .store import good_name
 
-NOTE = "batchplant"
+METADATA_KEY = "batchplant"
 VALUES, OFFSETS, SHAPE, VALID = "values", "offsets", "shape", "valid"
 
 # Names that metadata has in a store.
 RESERVED = ("zarr.json", "attributes.json")
 
-Part = tuple[np.dtype[Any], tuple[int, ...]]
+RowType = tuple[np.dtype[Any], tuple[int, ...]]
 _UNSAFE = re.compile(r"[\x00-\x1f/\\:*?\"<>|]|^[._]|^\d+$|\.$|^$")
 
 
-def fixed(field: Field) -> Part | None:
+def fixed(field: Field) -> RowType | None:
     """Dtype and shape of a cell where all that are there have the same, and are the bare values."""
     if field.optional and isinstance(field, Tensor) and not field.flat:
         return None
     return dataclasses.replace(field, optional=False).cell if field.optional else field.cell
 
 
-def parts_of(field: Field) -> dict[str, Part]:
+def parts_of(field: Field) -> dict[str, RowType]:
     """The arrays of a field by their name below it (empty: the field is an array itself), each with its
     row."""
     cell = fixed(field)
     valid = {VALID: (np.dtype(np.bool_), ())} if field.optional else {}
     if cell is not None:
         return {VALUES: cell, **valid} if valid else {"": cell}
-    unit: Part = np.dtype(np.uint8), ()
+    unit: RowType = np.dtype(np.uint8), ()
     if isinstance(field, Tensor) and field.flat:
         unit = np.dtype(field.dtype), tuple(size for size in field.shape[1:] if size is not None)
     shape = {SHAPE: (np.dtype(np.int32), (3,))} if isinstance(field, Image) else {}
@@ -69,7 +69,7 @@ def paths_of(schema: Schema) -> dict[str, str]:
     return paths
 
 
-class Note(NamedTuple):
+class DatasetMetadata(NamedTuple):
     """Metadata that we write into the attributes of a dataset."""
 
     schema: Schema
@@ -88,7 +88,7 @@ class Note(NamedTuple):
         }
 
     @classmethod
-    def from_json(cls, attributes: Any) -> Note:
+    def from_json(cls, attributes: Any) -> DatasetMetadata:
         try:
             schema = Schema.from_json(attributes["schema"])
             paths = [str(path) for path in attributes["paths"]]

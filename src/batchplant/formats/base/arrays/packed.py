@@ -27,7 +27,7 @@ from ....schema.columns import Column, Columns, Ragged, as_bytes
 SCALE, OFFSET, FILLS, UNSIGNED = "scale_factor", "add_offset", ("_FillValue", "missing_value"), "_Unsigned"
 NAMES = (SCALE, OFFSET, *FILLS, UNSIGNED)
 # Whole numbers up to here are exact as float64.
-EXACT = 2**53
+MAX_EXACT_INT = 2**53
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Rule:
         wide = self.stored.kind in "iu" and self.stored.itemsize == 8
         if wide and self.scale is None and self.offset is None and not missing.all():
             valid = stored[~missing]
-            if int(valid.max()) > EXACT or int(valid.min()) < -EXACT:
+            if int(valid.max()) > MAX_EXACT_INT or int(valid.min()) < -MAX_EXACT_INT:
                 raise SchemaError("whole numbers beyond 2**53 do not fit beside NaN; decode=False reads them")
         numbers = stored.astype(self.dtype)
         if self.scale is not None:
@@ -56,7 +56,7 @@ class Rule:
         numbers[missing] = np.nan
         return numbers
 
-    def said(self) -> str:
+    def summary(self) -> str:
         parts = [f"{SCALE} {self.scale:g}"] if self.scale is not None else []
         parts += [f"{OFFSET} {self.offset:g}"] if self.offset is not None else []
         parts += [f"missing: {', '.join(map(str, self.fills))}"] if self.fills else []
@@ -144,7 +144,7 @@ class PackedReader(Reader):
             self._rules = rules
             self.schema = Schema({name: _decoded(field, rules.get(name)) for name, field in fields.items()})
         elif rules:
-            examples = "; ".join(f"{name} ({rule.said()})" for name, rule in list(rules.items())[:5])
+            examples = "; ".join(f"{name} ({rule.summary()})" for name, rule in list(rules.items())[:5])
             warnings.warn(
                 f"{self.path}: numbers are read as stored, but stand for others: {examples}; decode=True "
                 "gives those, decode=False leaves them and says nothing",

@@ -18,13 +18,13 @@ from ....schema import Field, Schema
 from ....schema.columns import U8, as_bytes
 from ....storage import put_file
 from .grid import Index
-from .layout import Note, fixed
+from .layout import DatasetMetadata, fixed
 
 # A chunk is unpacked as a whole: large enough to pack well and to be few, small enough to read for one
 # sample.
-PACKED_BYTES = 1 << 20
+PACKED_CHUNK_BYTES = 1 << 20
 # Nothing has to be unpacked: few files.
-PLAIN_BYTES = 64 << 20
+PLAIN_CHUNK_BYTES = 64 << 20
 
 # Chunks as the user wants them: samples in each, or the size along every axis, samples first (-1: all).
 Sizes = Sequence[int] | int
@@ -32,7 +32,7 @@ Chunks = Sizes | Mapping[str, Sizes]
 
 
 @dataclasses.dataclass
-class Part:
+class OutputArray:
     """One array that is being written: its rows so far, and those that wait for a full chunk."""
 
     path: str
@@ -126,22 +126,22 @@ class Style:
     # Of the top.
     attributes: Mapping[str, Any] = types.MappingProxyType({})
 
-    def pack(self, part: Part, values: npt.NDArray[Any]) -> Any:
+    def pack(self, part: OutputArray, values: npt.NDArray[Any]) -> Any:
         """The bytes of a file for these values, no more than it has room for.
 
         They are a tile of rows, or where a file has several chunks whole rows.
         """
         raise NotImplementedError
 
-    def file(self, part: Part, number: int, tile: Index) -> str:
+    def file(self, part: OutputArray, number: int, tile: Index) -> str:
         """The name of a file below the top."""
         raise NotImplementedError
 
-    def full_size(self, part: Part) -> int | None:
+    def full_size(self, part: OutputArray) -> int | None:
         """Length to which a file of plain values is extended with zeros; None: not extended."""
         return None
 
-    def describe(self, parts: Sequence[Part], note: Note) -> dict[str, bytes]:
+    def describe(self, parts: Sequence[OutputArray], metadata: DatasetMetadata) -> dict[str, bytes]:
         """Every metadata document by its name below the top."""
         raise NotImplementedError
 
@@ -150,17 +150,17 @@ def chunk_rows(width: int, packing: str, requested: int | None) -> int:
     """Number of rows a chunk gets: by bytes, unless a number is wanted."""
     if requested is not None:
         return requested
-    return max(1, (PLAIN_BYTES if packing == "none" else PACKED_BYTES) // max(1, width))
+    return max(1, (PLAIN_CHUNK_BYTES if packing == "none" else PACKED_CHUNK_BYTES) // max(1, width))
 
 
-def files_at(style: Style, part: Part, number: int) -> list[str]:
+def files_at(style: Style, part: OutputArray, number: int) -> list[str]:
     """The files of so many rows: one, or one for each tile of them."""
     single_file = part.chunks_per_file > 1 or part.cut is None
     across = (range(1) for _ in part.row) if single_file else map(range, part.across)
     return [style.file(part, number, tile) for tile in itertools.product(*across)]
 
 
-def write_chunks(top: Path, style: Style, part: Part, number: int, values: npt.NDArray[Any]) -> None:
+def write_chunks(top: Path, style: Style, part: OutputArray, number: int, values: npt.NDArray[Any]) -> None:
     """Files of chunks. Another process sees an old one or the new one, never a part."""
     tiles = part.tiles(values) if part.cut is not None and part.chunks_per_file == 1 else [(None, values)]
     for name, (_, tile) in zip(files_at(style, part, number), tiles, strict=True):

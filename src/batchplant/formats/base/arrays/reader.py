@@ -28,9 +28,8 @@ from ....storage import Source
 from ....storage.cache import ChunkCache
 from ....storage.index import FileGroup
 from ....storage.spans import SourceRun, Spans, spans_of
-from .array import GridArray
-from .grid import Grid
-from .layout import NOTE, OFFSETS, SHAPE, VALID, VALUES, Note, fixed, parts_of
+from .grid import Grid, GridArray
+from .layout import METADATA_KEY, OFFSETS, SHAPE, VALID, VALUES, DatasetMetadata, fixed, parts_of
 from .packed import PackedReader
 from .store import Store, ZipStore, open_store
 
@@ -80,10 +79,13 @@ class GridReader(PackedReader):
         self.store = open_store(path, self.roots)
         try:
             self._grids, self._top = self._find(self.store)
-            note = self._top.get(NOTE)
+            metadata = self._top.get(METADATA_KEY)
             selected = None if fields is None else list(fields)
-            self.note = None if note is None else Note.from_json(note)
-            self._open_plain(selected) if self.note is None else self._open_noted(self.note, selected)
+            self.own_metadata = None if metadata is None else DatasetMetadata.from_json(metadata)
+            if self.own_metadata is None:
+                self._open_plain(selected)
+            else:
+                self._open_described(self.own_metadata, selected)
             for (name, _), grid in self.parts.items():
                 try:
                     grid.check("a row", grid.width)
@@ -96,12 +98,11 @@ class GridReader(PackedReader):
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError, OverflowError) as error:
             self.store.close()
             raise DamagedError(f"its metadata is damaged: {error}", path=path) from None
-        damage = self.note is not None if missing == "auto" else missing == "error"
+        damage = self.own_metadata is not None if missing == "auto" else missing == "error"
         for grid in self.parts.values():
             grid.may_miss = not damage
         self._unpack(decode)
-        # What it knows of the arrays is of that.
-        self._metadata = self.store.metadata
+        self._metadata_hash = self.store.metadata
 
     # -- what a format implements ----------------------------------------------------------------------
 
@@ -119,7 +120,9 @@ class GridReader(PackedReader):
         attributes = {}
         # Those of an array that stands alone are its field's.
         if "" not in self._grids:
-            attributes[""] = {name: value for name, value in self._top.items() if name not in (NOTE, "n5")}
+            attributes[""] = {
+                name: value for name, value in self._top.items() if name not in (METADATA_KEY, "n5")
+            }
         for (name, part), grid in self.parts.items():
             if part in ("", VALUES):
                 attributes[name] = self._attributes_of(grid.name)
@@ -149,21 +152,21 @@ class GridReader(PackedReader):
 
     # -- opening ---------------------------------------------------------------------------------------
 
-    def _open_noted(self, note: Note, selected: Sequence[str] | None) -> None:
-        self.schema = note.schema if selected is None else note.schema.select(selected)
-        self.length = note.samples
+    def _open_described(self, metadata: DatasetMetadata, selected: Sequence[str] | None) -> None:
+        self.schema = metadata.schema if selected is None else metadata.schema.select(selected)
+        self.length = metadata.samples
         self.parts: dict[tuple[str, str], Grid] = {}
         for name, field in self.schema.items():
             for part, (dtype, row) in parts_of(field).items():
-                path = f"{note.paths[name]}/{part}" if part else note.paths[name]
+                path = f"{metadata.paths[name]}/{part}" if part else metadata.paths[name]
                 if path not in self._grids:
                     raise DamagedError(f"there is no array {path}", field=name)
-                grid = self._as_noted(self._grid(path, name), dtype, row)
+                grid = self._as_described(self._grid(path, name), dtype, row)
                 if (grid.dtype, grid.row) != (dtype, row):
                     message = f"{path} has rows of {grid.dtype} {grid.row}, and {dtype} {row} are needed"
                     raise DamagedError(message, field=name)
                 if part != VALUES or fixed(field) is not None:
-                    need = note.samples + (part == OFFSETS)
+                    need = metadata.samples + (part == OFFSETS)
                     if grid.shape[0] != need:
                         raise DamagedError(
                             f"{path} has {grid.shape[0]} rows, and {need} are needed", field=name
@@ -176,7 +179,7 @@ class GridReader(PackedReader):
             raise copy.copy(grid).at(field=name)
         return grid
 
-    def _as_noted(self, grid: Grid, dtype: np.dtype[Any], row: tuple[int, ...]) -> Grid:
+    def _as_described(self, grid: Grid, dtype: np.dtype[Any], row: tuple[int, ...]) -> Grid:
         """The array with this dtype and row, where the format has to store it as another."""
         return grid
 
@@ -242,7 +245,7 @@ class GridReader(PackedReader):
 
     def _read_field(self, name: str, indices: I64) -> Column:
         field = self.schema[name]
-        if self.note is None:
+        if self.own_metadata is None:
             return self.parts[name, ""].rows(self._cache, indices, field)
         if (name, "") in self.parts:
             return self.parts[name, ""].rows(self._cache, indices)
@@ -346,16 +349,16 @@ class GridReader(PackedReader):
             return None
         options = self._init_args[1]
         return FileGroup(
-            self.path, files, state={"metadata": self._metadata}, options=options, fresh=self._reopened
+            self.path, files, state={"metadata": self._metadata_hash}, options=options, fresh=self._reopen
         )
 
-    def _reopened(self) -> GridReader:
+    def _reopen(self) -> GridReader:
         """One that has no chunk in its cache; this one, where what lies there now is another dataset."""
         args, options = self._init_args
         with contextlib.suppress(BatchplantError):
             # That its numbers stay as they are was said when this one was opened.
             reader = type(self)(*args, **{**options, "decode": bool(options.get("decode"))})
-            if reader._metadata == self._metadata:
+            if reader._metadata_hash == self._metadata_hash:
                 return reader
             reader.close()
         return self
@@ -379,7 +382,7 @@ class GridReader(PackedReader):
 
     def facts(self) -> dict[str, Any]:
         facts = {
-            f"chunks of {name}{'/' if part else ''}{part}": grid.said()
+            f"chunks of {name}{'/' if part else ''}{part}": grid.summary()
             for (name, part), grid in self.parts.items()
             if part in ("", VALUES)
         }

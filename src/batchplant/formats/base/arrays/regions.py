@@ -19,7 +19,7 @@ from ....schema import Field, Schema
 from ....schema.columns import Column, Columns, Ragged
 from .grid import Grid
 from .layout import VALID, fixed
-from .parts import Part, Style, chunk_rows, write_chunks
+from .parts import OutputArray, Style, chunk_rows, write_chunks
 from .reader import GridReader
 from .store import FolderStore
 from .writer import GridWriter, masked_rows
@@ -53,7 +53,7 @@ def allocate(
 def unit_of(reader: GridReader) -> int:
     """Ranges begin and end at multiples of this."""
     units = {grid.chunks[0] * grid.per_file for grid in reader.parts.values()}
-    if reader.note is None or not isinstance(reader.store, FolderStore) or len(units) != 1:
+    if reader.own_metadata is None or not isinstance(reader.store, FolderStore) or len(units) != 1:
         raise OptionError("ranges are written into folders that allocate() has made", path=reader.path)
     return units.pop()
 
@@ -82,9 +82,11 @@ def write_range(reader: GridReader, style: Style, start: int, columns: Mapping[s
             write_chunks(Path(reader.path), style, part, number, rows[first : first + unit])
 
 
-def _part(reader: GridReader, grid: Grid) -> Part:
-    assert reader.note is not None
-    kind, level = reader.note.packing
+def _part(reader: GridReader, grid: Grid) -> OutputArray:
+    assert reader.own_metadata is not None
+    kind, level = reader.own_metadata.packing
     packing = "none" if grid.packing.startswith(("none", "raw")) else kind
     cut = None if grid.whole_rows else grid.chunks[1:]
-    return Part(grid.name, grid.dtype, grid.row, grid.chunks[0], packing, level, grid.per_file, cut=cut)
+    return OutputArray(
+        grid.name, grid.dtype, grid.row, grid.chunks[0], packing, level, grid.per_file, cut=cut
+    )

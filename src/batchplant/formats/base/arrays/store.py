@@ -35,14 +35,14 @@ from ....storage.spans import SourceRun
 from ....storage.zips import CHECKED, ZipMembers
 
 # Objects of a store that are listed to be asked for ahead, and those of which parts are read that stay open.
-LISTED_MOST, PARTS_MOST = 50_000, 256
+MAX_LISTED_OBJECTS, MAX_OPEN_OBJECTS = 50_000, 256
 # What may stand before a member of a ZIP file, besides its name.
-HEADER_MOST = 256
+MAX_ZIP_HEADER_BYTES = 256
 
 MISSING = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
 
-class Place(NamedTuple):
+class ChunkLocation(NamedTuple):
     """Location of a chunk: a name in the store, and a byte range of it."""
 
     name: str
@@ -58,7 +58,7 @@ class Blob(NamedTuple):
     start: int = 0
 
 
-class Part(NamedTuple):
+class SourceRange(NamedTuple):
     """A part of a file."""
 
     source: Source
@@ -107,15 +107,15 @@ class Store:
         data = self.read(name, start, size)
         return None if data is None else Blob(data)
 
-    def part(self, name: str) -> Part | None:
+    def source_range(self, name: str) -> SourceRange | None:
         """The bytes behind a name as a part of a file that is read by ranges; None: not there, or packed."""
         return None
 
-    def ahead(self, places: Sequence[Place]) -> None:
+    def ahead(self, places: Sequence[ChunkLocation]) -> None:
         """These will be read now, one by one: begin to fetch them side by side, where that is of use."""
 
-    def runs(self, places: Sequence[Place]) -> list[SourceRun] | None:
-        """Source, start and size of what reading these takes; None where nobody knows."""
+    def runs(self, places: Sequence[ChunkLocation]) -> list[SourceRun] | None:
+        """Source, start and size of what reading these takes; None if unknown."""
         return None
 
     def children(self, name: str) -> list[str]:
@@ -251,27 +251,30 @@ class ZipStore(Store):
         start = max(0, len(location.data) + start) if start < 0 else start
         return location.data[start:] if size is None else location.data[start : start + size]
 
-    def part(self, name: str) -> Part | None:
+    def source_range(self, name: str) -> SourceRange | None:
         member = self._top + name
         if member not in self._members or not self._members.stored(member):
             return None
         if member not in self._starts:
             self._starts[member] = self._members.start(member)
-        return Part(self._source, self._starts[member], self._members.size(member))
+        return SourceRange(self._source, self._starts[member], self._members.size(member))
 
     def children(self, name: str) -> list[str]:
         return sorted(self._folders.get(name, ()))
 
-    def runs(self, places: Sequence[Place]) -> list[SourceRun]:
+    def runs(self, places: Sequence[ChunkLocation]) -> list[SourceRun]:
         """Members with the headers before them, of which only those who read them know the size."""
         runs, file_size = list[SourceRun](), self._source.size
         for location in places:
             info = self._members.infos.get(self._top + location.name)
             if info is None:
                 continue
-            start, size = info.header_offset, HEADER_MOST + len(info.filename) + info.compress_size
+            start, size = info.header_offset, MAX_ZIP_HEADER_BYTES + len(info.filename) + info.compress_size
             if location.size is not None and self._members.stored(self._top + location.name):
-                start, size = start + location.start, HEADER_MOST + len(info.filename) + location.size
+                start, size = (
+                    start + location.start,
+                    MAX_ZIP_HEADER_BYTES + len(info.filename) + location.size,
+                )
             runs.append((self._source, start, max(0, min(size, file_size - start))))
         return runs
 
@@ -325,9 +328,9 @@ class UrlStore(Store):
         end = source.size if size is None else min(source.size, start + size)
         return source.view(start, end - start)
 
-    def part(self, name: str) -> Part | None:
+    def source_range(self, name: str) -> SourceRange | None:
         source = self._open(name)
-        return None if source is None else Part(source, 0, source.size)
+        return None if source is None else SourceRange(source, 0, source.size)
 
     def _open(self, name: str) -> Source | None:
         with self._lock:
@@ -341,11 +344,11 @@ class UrlStore(Store):
                 return None
             with self._lock:
                 self._parts[name] = source
-                while len(self._parts) > PARTS_MOST:
+                while len(self._parts) > MAX_OPEN_OBJECTS:
                     self._parts.popitem(last=False)
         return source
 
-    def ahead(self, places: Sequence[Place]) -> None:
+    def ahead(self, places: Sequence[ChunkLocation]) -> None:
         for location in places:
             source = self._open(location.name) if location.size else None
             if isinstance(source, RemoteSource) and location.start + (location.size or 0) <= source.size:
@@ -365,8 +368,8 @@ class UrlStore(Store):
     def _listed(self) -> dict[str, Entry] | None:
         """All objects of the store; None where there are too many, or nobody tells."""
         with contextlib.suppress(BatchplantError):
-            entries = dict(tree.entries_below(self.path, LISTED_MOST))
-            return entries if len(entries) < LISTED_MOST else None
+            entries = dict(tree.entries_below(self.path, MAX_LISTED_OBJECTS))
+            return entries if len(entries) < MAX_LISTED_OBJECTS else None
         return None
 
     @property
@@ -374,7 +377,7 @@ class UrlStore(Store):
         """Entries that were listed, if they were."""
         return self.__dict__.get("_listed") or {}
 
-    def runs(self, places: Sequence[Place]) -> list[SourceRun] | None:
+    def runs(self, places: Sequence[ChunkLocation]) -> list[SourceRun] | None:
         entries, runs = self._listed, list[SourceRun]()
         for location in places:
             if entries is None:

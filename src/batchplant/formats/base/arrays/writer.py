@@ -6,41 +6,62 @@ at a checkpoint lies in a file of its own, so that a resumed writer goes on with
 
 from __future__ import annotations
 
+import json
 import math
 import zipfile
 from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from ....codecs.media.image_rules import ANY_ENCODED, ImageTarget
 from ....data.writer import WriteOptions, Writer
-from ....errors import BatchplantError, OptionError
+from ....errors import BatchplantError, DamagedError, OptionError
 from ....schema import Audio, Field, Float, Image, Schema, Tensor, Video
 from ....schema.columns import U8, Columns, Flags, Ragged
-from ....storage import Patch, files_below, put_file
-from . import pieces
+from ....storage import (
+    NOTE_ERRORS,
+    Patch,
+    files_below,
+    is_remote,
+    join,
+    open_source,
+    parse_object,
+    put_file,
+    read_beside,
+)
+from ....storage.checksums import load
+from ....storage.uploads import below
 from .compression import level_of, numcodecs
-from .layout import OFFSETS, SHAPE, VALID, VALUES, Note, fixed, parts_of, paths_of
-from .parts import Chunks, Part, Style, chunk_rows, chunk_shapes, files_at, write_chunks
+from .layout import OFFSETS, SHAPE, VALID, VALUES, DatasetMetadata, fixed, parts_of, paths_of
+from .parts import Chunks, OutputArray, Style, chunk_rows, chunk_shapes, files_at, write_chunks
 from .reader import GridReader
 from .store import FolderStore
 
-IN_MEMORY = 256 << 20
+MAX_PENDING_BYTES = 256 << 20
 # The table of a shard has 16 bytes for each.
-MOST_CHUNKS = 1 << 20
+MAX_CHUNKS_PER_SHARD = 1 << 20
+# A piece's own files. No field lies under a name with a dot before it.
+PIECE_LOG_NAME, PIECE_ROWS_NAME = ".piece.json", ".rest"
+# A dataset is cut into at least so many pieces if the chunks of its largest array allow it, and those of the
+# others.
+MIN_PIECES_BY_LARGEST, MIN_PIECES_BY_OTHERS = 8, 64
+# Rows of a piece are copied in blocks of so many bytes.
+COPY_BLOCK_BYTES = 16 << 20
 # Numbers of x86 that no other machine has.
 EXTENDED = ("float96", "float128", "complex256")
 
+# (field, name below it)
+ArrayKey = tuple[str, str]
 # "" → attributes of the top, field → its own.
 Attributes = Mapping[str, Mapping[str, Any]]
 
 
-def masked_rows(cells: Ragged, valid: Flags, part: Part) -> npt.NDArray[Any]:
+def masked_rows(cells: Ragged, valid: Flags, part: OutputArray) -> npt.NDArray[Any]:
     """A row for each cell, zeros where it is missing."""
     rows: npt.NDArray[Any] = np.zeros((len(cells), *part.row), dtype=part.dtype)
     rows[valid] = cells.data.view(part.dtype).reshape(int(valid.sum()), *part.row)
@@ -57,11 +78,13 @@ class GridWriter(Writer):
         level: int | None, chunk_samples: int | None, chunks_per_file: int = 1, *,
         attributes: Attributes | None = None, chunks: Chunks | None = None,
     ) -> None:  # fmt: skip
-        for name, given in (("chunk_samples", chunk_samples), ("chunks_per_shard", chunks_per_file)):
-            if given is not None and (type(given) is not int or given < 1):
-                raise OptionError(f"{name} is a number from 1 on, not {given!r}", path=path)
-        if chunks_per_file > MOST_CHUNKS:
-            raise OptionError(f"chunks_per_shard is at most {MOST_CHUNKS}, not {chunks_per_file}", path=path)
+        for name, count in (("chunk_samples", chunk_samples), ("chunks_per_shard", chunks_per_file)):
+            if count is not None and (type(count) is not int or count < 1):
+                raise OptionError(f"{name} is a number from 1 on, not {count!r}", path=path)
+        if chunks_per_file > MAX_CHUNKS_PER_SHARD:
+            raise OptionError(
+                f"chunks_per_shard is at most {MAX_CHUNKS_PER_SHARD}, not {chunks_per_file}", path=path
+            )
         if attributes is not None and not set(attributes) <= {"", *schema}:
             raise OptionError(f"attributes belong to '' or a field, not {', '.join(attributes)}", path=path)
         try:
@@ -72,7 +95,7 @@ class GridWriter(Writer):
         style.attributes = (attributes or {}).get("", {})
         kind = "zstd" if compression == "auto" else compression
         level = level_of(kind, level, style.packings)
-        self._how = kind, level
+        self._compression = kind, level
         if kind in ("zstd", "blosc"):
             numcodecs(style.extra)
         self.paths = paths_of(schema)
@@ -84,13 +107,51 @@ class GridWriter(Writer):
     @classmethod
     def piece_samples(cls, schema: Schema, samples: int, options: Mapping[str, Any]) -> int | None:
         shapes = chunk_shapes(options.get("chunks"), schema)
-        how = options.get("compression", "auto"), 0, options.get("chunk_samples")
-        return pieces.unit(_parts(schema, *how, shapes, options.get("chunks_per_shard", 1)), samples)
+        compression, chunk_samples = options.get("compression", "auto"), options.get("chunk_samples")
+        per_file = options.get("chunks_per_shard", 1)
+        return _piece_unit(_parts(schema, compression, 0, chunk_samples, shapes, per_file), samples)
 
     def add_pieces(self, paths: Sequence[str]) -> None:
-        for samples in pieces.add(self, paths):
+        for path in paths:
+            samples = self._add_piece(path)
             self.received += samples
             self.written += samples
+
+    def _add_piece(self, path: str) -> int:
+        keys, parts = list(self.parts), list(self.parts.values())
+        samples, log = _read_piece_log(path, len(parts))
+        sizes = {name: entry.size for name, entry in below(path).items()} if is_remote(path) else {}
+        spool, offset = open_source(join(path, PIECE_ROWS_NAME)), 0
+        before = {name: part.rows for (name, kind), part in self.parts.items() if kind == VALUES}
+        for number, rows, files in log:
+            part = parts[number]
+            if files:
+                self._adopt_files(part, files, path, sizes)
+            block_rows = max(1, COPY_BLOCK_BYTES // max(1, part.width))
+            for first in range(0, rows, block_rows):
+                count = min(block_rows, rows - first)
+                data: Any = np.array(spool.only(offset, count * part.width))
+                offset += len(data)
+                if keys[number][1] == OFFSETS:
+                    data = data.view(np.int64) + before[keys[number][0]]
+                part.add(data, count)
+                self._write_full(number, part)
+        if self.options.checksums:
+            sums = load(path)
+            if sums is None:
+                raise DamagedError("its checksums are not there", path=path)
+            self.partial.spool("checksums").write(sums.sums)
+        return samples
+
+    def _adopt_files(self, part: OutputArray, files: int, path: str, sizes: Mapping[str, int]) -> None:
+        if part.waiting_bytes or part.rows != part.files * part.file_rows:
+            raise DamagedError(f"{part.path} does not begin where the piece before it ends", path=path)
+        numbers = range(part.files, part.files + files)
+        names = [name for number in numbers for name in files_at(self.style, part, number)]
+        moves = [(join(path, name), f"{self.top.name}/{name}", sizes.get(name, 0)) for name in names]
+        self.partial.adopt(moves)
+        part.files += files
+        part.rows += files * part.file_rows
 
     @classmethod
     def refuses(cls, field: Field) -> str | None:
@@ -110,9 +171,9 @@ class GridWriter(Writer):
         self.top.mkdir(exist_ok=True)
         # Files of the dataset that only get more bytes, and from which on.
         self._leads: dict[str, int] = {}
-        self._piece: pieces.Piece | None = None
+        self._piece: Piece | None = None
         if self.options.piece is not None:
-            self._piece = pieces.Piece(self, self.options, state["log"] if state else ())
+            self._piece = Piece(self, self.options, state["log"] if state else ())
         if self.base is not None:
             assert isinstance(self.base, GridReader)
             self._begin_behind(self.base)
@@ -133,7 +194,7 @@ class GridWriter(Writer):
             data = data[size:]
             # Files after the checkpoint are written anew.
             number = files
-            while _remove([self.top / one for one in files_at(self.style, part, number)]):
+            while _remove([self.top / name for name in files_at(self.style, part, number)]):
                 number += 1
         self._tails = state["tails"]
 
@@ -150,32 +211,36 @@ class GridWriter(Writer):
 
     def _begin_behind(self, base: GridReader) -> None:
         """Go on where the arrays of a dataset end. A file of packed chunks that is not full is made anew."""
-        if base.note is None or not isinstance(base.store, FolderStore):
+        if base.own_metadata is None or not isinstance(base.store, FolderStore):
             raise self.cannot_append("only a folder that batchplant has written can be")
         if len(base.arrays) != len(self.parts):
             raise self.cannot_append("there are arrays in it that are no fields")
-        self.style, self._how, self.paths = self._style_of(base), base.note.packing, base.note.paths
-        said = base.attributes
-        self.style.attributes = said.get("", {})
-        for key, own in self.parts.items():
+        self.style, self._compression, self.paths = (
+            self._style_of(base),
+            base.own_metadata.packing,
+            base.own_metadata.paths,
+        )
+        attributes = base.attributes
+        self.style.attributes = attributes.get("", {})
+        for key, part in self.parts.items():
             grid = base.parts[key]
-            own.path = grid.name
-            own.attributes = said.get(key[0], {}) if key[1] in ("", VALUES) else {}
-            own.rows = grid.shape[0]
-            if not own.rows:
+            part.path = grid.name
+            part.attributes = attributes.get(key[0], {}) if key[1] in ("", VALUES) else {}
+            part.rows = grid.shape[0]
+            if not part.rows:
                 continue
-            kind, level = self._how
-            own.packing = "none" if grid.packing.startswith(("none", "raw")) else kind
-            own.level = level if own.packing == kind else 0
-            own.chunk, own.chunks_per_file = grid.chunks[0], grid.per_file
-            own.cut = None if grid.whole_rows else grid.chunks[1:]
-            own.files, rest = divmod(own.rows, own.file_rows)
-            if self.style.full_size(own) is not None:
-                own.lead = rest * own.width
-                self._leads[files_at(self.style, own, own.files)[0]] = own.lead
-            elif rest and own.width:
-                own.waiting = [base.last_rows(grid, rest)]
-                own.waiting_bytes = len(own.waiting[0])
+            kind, level = self._compression
+            part.packing = "none" if grid.packing.startswith(("none", "raw")) else kind
+            part.level = level if part.packing == kind else 0
+            part.chunk, part.chunks_per_file = grid.chunks[0], grid.per_file
+            part.cut = None if grid.whole_rows else grid.chunks[1:]
+            part.files, extra_rows = divmod(part.rows, part.file_rows)
+            if self.style.full_size(part) is not None:
+                part.lead = extra_rows * part.width
+                self._leads[files_at(self.style, part, part.files)[0]] = part.lead
+            elif extra_rows and part.width:
+                part.waiting = [base.last_rows(grid, extra_rows)]
+                part.waiting_bytes = len(part.waiting[0])
 
     def _style_of(self, base: GridReader) -> Style:
         """Style in which the arrays of a dataset are written."""
@@ -188,16 +253,16 @@ class GridWriter(Writer):
             else:
                 self._add_ragged(name, self.schema[name], column)
         for number, part in enumerate(self.parts.values()):
-            self.write_full(number, part)
+            self._write_full(number, part)
 
-    def write_full(self, number: int, part: Part) -> None:
+    def _write_full(self, number: int, part: OutputArray) -> None:
         """Write the files of an array that are full."""
-        while self._piece is not None and self._piece.is_kept(number):
+        while self._piece is not None and self._piece.is_loose(number):
             placed = part.lead > 0
             data = part.take() if placed else part.take_all()
             if data is None:
                 return
-            self._piece.keep(number, data)
+            self._piece.store_rows(number, data)
             if not placed:
                 return
         while (data := part.take()) is not None:
@@ -225,14 +290,14 @@ class GridWriter(Writer):
             none = np.zeros((count, 3), dtype=np.int32)
             self.parts[name, SHAPE].add(none if column.shape is None else column.shape, count)
 
-    def _submit_chunk(self, part: Part, number: int, data: U8) -> None:
+    def _submit_chunk(self, part: OutputArray, number: int, data: U8) -> None:
         if self._packers is None:
             self._packers = ThreadPoolExecutor(self._workers, thread_name_prefix="batchplant-pack")
         self._packing.append(self._packers.submit(self._write_file, part, number, data))
         # Chunks in memory: a few for each worker, but no more than some hundred megabytes.
-        self._wait(min(2 * self._workers, IN_MEMORY // max(1, len(data))))
+        self._wait(min(2 * self._workers, MAX_PENDING_BYTES // max(1, len(data))))
 
-    def _write_file(self, part: Part, number: int, data: U8) -> None:
+    def _write_file(self, part: OutputArray, number: int, data: U8) -> None:
         name = files_at(self.style, part, number)[0]
         if self._leads.get(name):
             file = self.top / name
@@ -241,8 +306,8 @@ class GridWriter(Writer):
         else:
             write_chunks(self.top, self.style, part, number, part.values(data))
 
-    def _wait(self, most: int) -> None:
-        while len(self._packing) > most:
+    def _wait(self, max_pending: int) -> None:
+        while len(self._packing) > max_pending:
             self._packing.popleft().result()
 
     def _stop(self) -> None:
@@ -260,27 +325,27 @@ class GridWriter(Writer):
             if part.files == 0 and part.width and not self.options.append:
                 # One chunk is not longer than what it holds, if nothing follows.
                 part.chunk = min(part.chunk, max(1, part.rows))
-            if len(rest := part.rest()):
-                self._submit_chunk(part, part.files, rest)
+            if len(data := part.rest()):
+                self._submit_chunk(part, part.files, data)
         self._wait(0)
-        for name, data in self.style.describe(list(self.parts.values()), self._note()).items():
+        for name, document in self.style.describe(list(self.parts.values()), self._own_metadata()).items():
             file = self.top / name
             file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_bytes(data)
+            file.write_bytes(document)
         return self._zipped() if self.path.lower().endswith(".zip") else "store"
 
-    def _note(self) -> Note:
-        return Note(self.schema, self.paths, self.before + self.written, self._how)
+    def _own_metadata(self) -> DatasetMetadata:
+        return DatasetMetadata(self.schema, self.paths, self.before + self.written, self._compression)
 
     def _changes(self, name: str) -> tuple[list[Patch], list[tuple[str, str]]]:
         """New chunks, then the metadata of the arrays, then that of the top, which says how many samples."""
         patches, chunks, documents = [], [], []
-        described = self.style.describe(list(self.parts.values()), self._note())
-        for one in files_below(self.top):
-            move = f"{name}/{one}", f"{self.partial.name}/{one}"
-            if self._leads.get(one):
-                patches.append(Patch(*move, self._leads[one]))
-            elif one in described:
+        described = self.style.describe(list(self.parts.values()), self._own_metadata())
+        for file in files_below(self.top):
+            move = f"{name}/{file}", f"{self.partial.name}/{file}"
+            if self._leads.get(file):
+                patches.append(Patch(*move, self._leads[file]))
+            elif file in described:
                 documents.append(move)
             else:
                 chunks.append(move)
@@ -292,7 +357,7 @@ class GridWriter(Writer):
         with zipfile.ZipFile(self.partial.folder / "archive", "w", zipfile.ZIP_STORED) as archive:
             files = [file for file in self.top.rglob("*") if file.is_file()]
             # The metadata of the top first, by which the file is recognised.
-            for file in sorted(files, key=lambda one: (len(one.relative_to(self.top).parts) > 1, one)):
+            for file in sorted(files, key=lambda file: (len(file.relative_to(self.top).parts) > 1, file)):
                 member = zipfile.ZipInfo(file.relative_to(self.top).as_posix())
                 with open(file, "rb") as source, archive.open(member, "w", force_zip64=True) as out:
                     while data := source.read(1 << 24):
@@ -304,34 +369,122 @@ def _parts(
     schema: Schema, compression: str, level: int, chunk_samples: int | None,
     shapes: Mapping[str, tuple[int, tuple[int, ...] | None]], chunks_per_file: int,
     attributes: Attributes | None = None,
-) -> dict[tuple[str, str], Part]:  # fmt: skip
+) -> dict[tuple[str, str], OutputArray]:  # fmt: skip
     """The arrays of every field, and how they are cut into chunks."""
     auto = compression == "auto"
     kind = "zstd" if auto else compression
-    found, paths = {}, paths_of(schema)
+    arrays, paths = {}, paths_of(schema)
     for name, field in schema.items():
         for part, (dtype, row) in parts_of(field).items():
             # Images, sound and video are packed already, and are used in place where they lie plain.
             media = isinstance(field, Image | Audio | Video) and part == VALUES
             packing = "none" if auto and media else kind
             width = dtype.itemsize * math.prod(row)
-            wanted = None if part == VALUES and fixed(field) is None else chunk_samples
-            below = f"{paths[name]}/{part}" if part else paths[name]
+            requested_rows = None if part == VALUES and fixed(field) is None else chunk_samples
+            path = f"{paths[name]}/{part}" if part else paths[name]
             cut = None
             if name in shapes:
-                wanted, cut = shapes[name]
-            rows = chunk_rows(width, packing, wanted)
-            found[name, part] = Part(
-                below, dtype, row, rows, packing, level if packing == kind else 0, chunks_per_file,
+                requested_rows, cut = shapes[name]
+            rows = chunk_rows(width, packing, requested_rows)
+            arrays[name, part] = OutputArray(
+                path, dtype, row, rows, packing, level if packing == kind else 0, chunks_per_file,
                 attributes=(attributes or {}).get(name, {}) if part in ("", VALUES) else {},
                 cut=cut if part in ("", VALUES) else None,
             )  # fmt: skip
-    return found
+    return arrays
 
 
 def _remove(files: list[Path]) -> bool:
     """Remove these files; whether there was one."""
-    there = [file for file in files if file.exists()]
-    for file in there:
+    existing = [file for file in files if file.exists()]
+    for file in existing:
         file.unlink()
-    return bool(there)
+    return bool(existing)
+
+
+def _is_placed(key: ArrayKey, parts: Mapping[ArrayKey, OutputArray]) -> bool:
+    """True if the number of a sample alone says where its rows are."""
+    return (key[0], OFFSETS) not in parts or key[1] not in (VALUES, OFFSETS)
+
+
+def _piece_unit(parts: Mapping[ArrayKey, OutputArray], samples: int) -> int:
+    """Number of samples that fill whole files of the arrays that are worth it: those with wide rows first."""
+    placed = [part for key, part in parts.items() if part.width and _is_placed(key, parts)]
+    all_placed = all(_is_placed(key, parts) for key in parts)
+    unit, min_pieces = 1, MIN_PIECES_BY_LARGEST if all_placed else MIN_PIECES_BY_OTHERS
+    for part in sorted(placed, key=lambda part: -part.width):
+        multiple = math.lcm(unit, part.file_rows)
+        unit = multiple if multiple <= samples // min_pieces else unit
+        min_pieces = MIN_PIECES_BY_OTHERS
+    return unit
+
+
+class PieceEntry(NamedTuple):
+    """Log entry of a piece: the next rows of an array in ``.rest``, or its next files."""
+
+    part: int
+    rows: int
+    files: int
+
+
+class Piece:
+    """One of several ranges of a dataset: the rows of it that do not fill files of chunks.
+
+    Several processes write a range of samples each, and one process joins these pieces. A file of chunks
+    whose rows all lie in the range is written under its final name. All other rows go into ``.rest`` as they
+    are: those at the ends of the range, which share a file with another range, and those whose place depends
+    on the cells before (cells of differing length). ``.piece.json`` logs their order. Joining adopts the
+    files and packs the other rows.
+    """
+
+    def __init__(self, writer: GridWriter, options: WriteOptions, log: Sequence[Sequence[int]]) -> None:
+        self._parts = list(writer.parts.values())
+        loose = options.piece == "loose" or writer.path.lower().endswith(".zip")
+        self._placed = [not loose and _is_placed(key, writer.parts) for key in writer.parts]
+        self._first = options.first
+        self._rows = writer.partial.spool(PIECE_ROWS_NAME)
+        self.log = [PieceEntry(*entry) for entry in log]
+
+    def begin(self) -> None:
+        for part, placed in zip(self._parts, self._placed, strict=True):
+            if placed and part.width:
+                part.files, rows = divmod(self._first, part.file_rows)
+                part.lead = rows * part.width
+
+    def is_loose(self, number: int) -> bool:
+        """True if the waiting rows of an array are not those of a file of chunks, or only of its end."""
+        return not self._placed[number] or self._parts[number].lead > 0
+
+    def store_rows(self, number: int, data: U8) -> None:
+        part = self._parts[number]
+        if len(data):
+            self._rows.write(data)
+            self.log.append(PieceEntry(number, len(data) // part.width, 0))
+
+    def finish(self, writer: GridWriter) -> None:
+        for number, part in enumerate(self._parts):
+            if not part.width:
+                self.log.append(PieceEntry(number, part.rows, 0))
+                continue
+            files = part.files - -(-self._first // part.file_rows)
+            if self._placed[number] and files > 0:
+                self.log.append(PieceEntry(number, 0, files))
+            self.store_rows(number, part.rest())
+        writer.partial.put(PIECE_ROWS_NAME, writer.top / PIECE_ROWS_NAME)
+        summary = {"samples": writer.written, "log": self.log}
+        put_file(writer.top / PIECE_LOG_NAME, json.dumps(summary).encode())
+
+
+def _read_piece_log(path: str, parts: int) -> tuple[int, list[PieceEntry]]:
+    log_path = join(path, PIECE_LOG_NAME)
+    try:
+        summary = parse_object(read_beside(log_path) or b"")
+        log = [PieceEntry(*entry) for entry in summary["log"]]
+        samples = summary["samples"]
+        counts = [samples, *(count for entry in log for count in entry)]
+        valid = all(type(count) is int and count >= 0 for count in counts)
+        if not valid or any(entry.part >= parts for entry in log):
+            raise ValueError("its numbers cannot be")
+        return samples, log
+    except NOTE_ERRORS as error:
+        raise DamagedError(f"the note of a piece cannot be read: {error}", path=log_path) from None

@@ -10,8 +10,7 @@ A sample is an image with its objects. Fields that have a row for each object st
 """
 
 from ..folders.annotated import COCO, VOC, YOLO, annotated, coco_files, is_coco, is_yaml
-from .boxes import boxes_as, narrowed, outside
-from .fields import FIELDS, boxes_field, left_out
+from .boxes import FIELDS, boxes_as, boxes_field, left_out, narrowed, outside
 from .reader import DetectionReader, ragged, spread, with_boxes
 from .writer import DetectionWriter
 

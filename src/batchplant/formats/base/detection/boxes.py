@@ -2,26 +2,64 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ....schema import Boxes
+from ....errors import BatchplantError
+from ....schema import Boxes, Field, Image, Int, Json, Keypoints, Labels, List, Polygons, Tensor, Text
+from ....storage import NOTE_ERRORS, join, parse_object, read_beside
 
 F64 = npt.NDArray[np.float64]
+METADATA_NAME = ".batchplant.json"
+FIELDS_KEY, CLASSES_KEY, FLOAT64_KEY = "detection", "classes", "float64"
+# Every field that one of the formats has. Those of a row for each object begin with ``boxes``.
+FIELDS: dict[str, Field] = {
+    "image": Image(),
+    "file_name": Text(),
+    "image_id": Int(),
+    "split": Int(),
+    "sets": List(Text()),
+    "boxes": Boxes(),
+    "labels": Labels(),
+    "area": Tensor("float32", (None,)),
+    "iscrowd": Tensor("bool", (None,)),
+    "ids": Tensor("int64", (None,)),
+    "difficult": Tensor("bool", (None,)),
+    "truncated": Tensor("bool", (None,)),
+    "occluded": Tensor("bool", (None,)),
+    "pose": List(Text()),
+    "polygons": Polygons(),
+    "rle": List(Text()),
+    "keypoints": Keypoints(1),
+    "captions": List(Text()),
+    "image_extra": Json(),
+    "object_extra": Json(),
+    "mask": Image(mask=True),
+    "panoptic": Image(mode=None, mask=True),
+    "instances": Image(mask=True),
+}
+# What has a row for each box: where one is dropped, so is that.
+_BESIDE_BOXES = (
+    "labels", "area", "iscrowd", "ids", "difficult", "truncated", "occluded", "pose", "polygons", "rle",
+    "keypoints", "object_extra",
+)  # fmt: skip
 
 
 def boxes_as(boxes: npt.NDArray[Any], have: Boxes, want: Boxes, sizes: npt.NDArray[Any]) -> F64:
     """Boxes in another form. ``sizes``: width and height of the image of each, where one is normalized."""
-    found = np.asarray(boxes, dtype=np.float64).reshape(-1, 4)
+    result = np.asarray(boxes, dtype=np.float64).reshape(-1, 4)
     if have.format != want.format:
-        found = _of_corners(_corners(found, have.format), want.format)
+        result = _of_corners(_corners(result, have.format), want.format)
     if have.normalized != want.normalized:
         scale = np.tile(np.asarray(sizes, dtype=np.float64).reshape(-1, 2), 2)
         with np.errstate(divide="ignore", invalid="ignore"):
-            found = found / scale if want.normalized else found * scale
-    return found
+            result = result / scale if want.normalized else result * scale
+    return result
 
 
 def narrowed(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -75,3 +113,47 @@ def _of_corners(corners: F64, format: str) -> F64:
         return corners
     first = start if format == "xywh" else (start + end) / 2
     return np.concatenate([first, end - start], axis=1)
+
+
+def write_metadata(folder: Path, fields: list[str], classes: list[str], float64: list[str]) -> None:
+    (folder / METADATA_NAME).write_text(
+        json.dumps({FIELDS_KEY: fields, CLASSES_KEY: classes, FLOAT64_KEY: float64})
+    )
+
+
+def read_fields(folder: str) -> list[str] | None:
+    """The names of the fields; None where others made the folder, or the note says nothing."""
+    content = _names(folder, FIELDS_KEY)
+    return content if content and "image" in content else None
+
+
+def read_float64(folder: str) -> list[str]:
+    """The fields that are float64 where the note tells the fields; others are float32."""
+    return _names(folder, FLOAT64_KEY) or []
+
+
+def read_classes(folder: str) -> list[str] | None:
+    """The names of the classes, in order, where the note tells them."""
+    return _names(folder, CLASSES_KEY) or None
+
+
+def _names(folder: str, key: str) -> list[str] | None:
+    try:
+        names = parse_object(read_beside(join(folder, METADATA_NAME)) or b"{}").get(key)
+    except (*NOTE_ERRORS, BatchplantError):
+        return None
+    return names if isinstance(names, list) and all(isinstance(name, str) for name in names) else None
+
+
+def boxes_field(
+    format: str, fields: Iterable[str], *, normalized: bool = False, dtype: str = "float32"
+) -> Boxes:
+    """Boxes, with those of these fields that have a row for each."""
+    beside = tuple(name for name in _BESIDE_BOXES if name in set(fields))
+    return Boxes(format, normalized=normalized, labels=beside, dtype=dtype)
+
+
+def left_out(names: Iterable[str]) -> tuple[str, ...]:
+    """The fields of other formats of detection that one with these has no place for."""
+    supported = set(names)
+    return tuple(name for name in FIELDS if name not in supported)

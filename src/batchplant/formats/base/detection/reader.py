@@ -21,16 +21,14 @@ from ....schema.columns import I64, Columns, Ragged, as_bytes, starts_of
 from ....storage import is_below, is_remote
 from ....storage.spans import Spans, concat_spans
 from ..folders.files import Files, placed
-from .boxes import outside
-from .fields import boxes_field
-from .notes import read_note
+from .boxes import boxes_field, outside, read_fields
 
 # Images looked at to tell what they are, and so much of each.
 PROBED_SAMPLES, PROBED_REMOTE, HEAD = 48, 8, 1 << 16
 # Headers that are looked at at once.
 ROWS = 256
 # Those that `verify` names of one sort.
-MOST_PROBLEMS = 1000
+MAX_PROBLEMS = 1000
 
 
 def ragged(values: npt.NDArray[Any], counts: I64) -> Ragged:
@@ -51,8 +49,8 @@ def with_boxes(fields: Mapping[str, Field]) -> Schema:
     """These fields; boxes name those of them that have a row for each."""
     boxes = fields.get("boxes")
     if isinstance(boxes, Boxes):
-        found = boxes_field(boxes.format, fields, normalized=boxes.normalized, dtype=boxes.dtype)
-        return Schema({**fields, "boxes": found})
+        field = boxes_field(boxes.format, fields, normalized=boxes.normalized, dtype=boxes.dtype)
+        return Schema({**fields, "boxes": field})
     return Schema(fields)
 
 
@@ -81,7 +79,7 @@ class DetectionReader(Reader):
     _sizes: npt.NDArray[Any] | None = None
 
     def _set_images(
-        self, below: Files, names: Sequence[str], **others: tuple[Files, Sequence[str | None]]
+        self, below: Files, names: Sequence[str], **more_images: tuple[Files, Sequence[str | None]]
     ) -> None:
         """The images of all samples, and those of other fields."""
         for sample, name in enumerate(names):
@@ -93,7 +91,7 @@ class DetectionReader(Reader):
                 )
         below.named = len(names)
         self._images = {"image": Images(below, names)}
-        for field, (folder, files) in others.items():
+        for field, (folder, files) in more_images.items():
             for sample, file in enumerate(files):
                 if file is not None and not is_below(file):
                     raise DamagedError(
@@ -105,7 +103,7 @@ class DetectionReader(Reader):
 
     def _chosen(self, fields: Mapping[str, Field]) -> Schema:
         """Those of these fields that our writer was given, in that order, where it wrote the folder."""
-        noted = read_note(self.path)
+        noted = read_fields(self.path)
         return with_boxes(
             fields if noted is None else {name: fields[name] for name in noted if name in fields}
         )
@@ -262,9 +260,9 @@ class DetectionReader(Reader):
         """One for each bad row of a field with ``counts`` rows for each sample."""
         rows = np.flatnonzero(bad)
         ends = np.cumsum(counts)
-        for row in rows[:MOST_PROBLEMS].tolist():
+        for row in rows[:MAX_PROBLEMS].tolist():
             sample = int(np.searchsorted(ends, row, side="right"))
             number = row - int(ends[sample] - counts[sample])
             yield Problem(f"object {number}: {say(row)}", self.where(sample), sample, name)
-        if len(rows) > MOST_PROBLEMS:
-            yield Problem(f"{len(rows) - MOST_PROBLEMS:,} more such objects", self.path, None, name)
+        if len(rows) > MAX_PROBLEMS:
+            yield Problem(f"{len(rows) - MAX_PROBLEMS:,} more such objects", self.path, None, name)

@@ -21,9 +21,7 @@ from ....schema.columns import Columns, Ragged
 from ....schema.kinds import BOX_FORMATS
 from ....storage import checksums, is_below
 from ..folders.media import IMAGE_FILES
-from .boxes import boxes_as
-from .fields import FIELDS
-from .notes import write_note
+from .boxes import FIELDS, boxes_as, write_metadata
 from .reader import ragged, spread
 
 
@@ -126,22 +124,24 @@ class DetectionWriter(Writer):
                 if not is_below(text) or os.path.normpath(text) != text:
                     problems[row] = EncodeError(f"{text!r} is not a path below a folder", field="file_name")
         counts = {name: self._counts(name, columns[name]) for name in columns if name in self.schema}
-        known = {name: one for name, one in counts.items() if one is not None}
-        first = next(iter(known), None)
-        for name, one in known.items():
+        sizes = {name: count for name, count in counts.items() if count is not None}
+        first = next(iter(sizes), None)
+        for name, count in sizes.items():
             assert first is not None
-            for row in np.flatnonzero(one != known[first]).tolist():
+            for row in np.flatnonzero(count != sizes[first]).tolist():
                 message = (
-                    f"{one[row]} rows, and {first} has {known[first][row]}: each object needs one in both"
+                    f"{count[row]} rows, and {first} has {sizes[first][row]}: each object needs one in both"
                 )
                 problems.setdefault(row, EncodeError(message, field=name))
-        for row, error in self._bad_extras(columns, None if first is None else known[first]):
+        for row, error in self._bad_extras(columns, None if first is None else sizes[first]):
             problems.setdefault(row, error)
         if "labels" in columns and self.classes is not None:
             field = self.schema["labels"]
             assert isinstance(field, Tensor)
-            labels, each = spread(columns["labels"], field.dtype, field.shape)
-            bad = np.repeat(np.arange(len(each)), each)[(labels < 0) | (labels >= len(self.classes))]
+            labels, rows_of_labels = spread(columns["labels"], field.dtype, field.shape)
+            bad = np.repeat(np.arange(len(rows_of_labels)), rows_of_labels)[
+                (labels < 0) | (labels >= len(self.classes))
+            ]
             for row in np.unique(bad).tolist():
                 problems.setdefault(row, EncodeError("a label is none of the classes", field="labels"))
         return problems
@@ -158,8 +158,10 @@ class DetectionWriter(Writer):
                     fits = isinstance(value, list) and all(isinstance(element, dict) for element in value)
                     fits = fits and (counts is None or len(value) == counts[row])
                 if not fits:
-                    what = "a JSON object" if name == "image_extra" else "a list with a JSON object for each"
-                    yield row, EncodeError(f"{name} is {what}, not {shown(str(value)[:60])}", field=name)
+                    expected = (
+                        "a JSON object" if name == "image_extra" else "a list with a JSON object for each"
+                    )
+                    yield row, EncodeError(f"{name} is {expected}, not {shown(str(value)[:60])}", field=name)
 
     def _counts(self, name: str, column: Any) -> Any:
         """Number of rows a field has in each sample, where it has one for each object."""
@@ -242,9 +244,9 @@ class DetectionWriter(Writer):
         cells = columns["image"]
         assert isinstance(cells, Ragged)
         encodings, sizes = IMAGE_FILES.encodings(cells), self._sizes_of(columns).tolist()
-        others = Columns((name, columns[name]) for name in stored)
+        stored_columns = Columns((name, columns[name]) for name in stored)
         for row, (encoding, size) in enumerate(zip(encodings, sizes, strict=True)):
-            values = decode_sample(stored, others, row)
+            values = decode_sample(stored, stored_columns, row)
             number = self.written + row
             file = values.get("file_name") or f"{number:08d}{IMAGE_FILES.suffix(encoding)}"
             file = os.path.join(self._place(values), file)
@@ -276,7 +278,7 @@ class DetectionWriter(Writer):
     def _finish(self) -> str:
         stored = {name: self._stored(field, name) for name, field in self.schema.items()}
         wide = [name for name, field in stored.items() if getattr(field, "dtype", "") == "float64"]
-        write_note(self._folder, list(self.schema), self._names_of_classes, wide)
+        write_metadata(self._folder, list(self.schema), self._names_of_classes, wide)
         return "folder"
 
     @property

@@ -14,9 +14,9 @@ from ..format import Probe
 
 COCO, YOLO, VOC = "coco", "yolo", "voc"
 # Names looked at in a folder, and bytes of a file.
-NAMES, HEAD = 64, 1 << 16
+PROBED_NAMES, HEAD_BYTES = 64, 1 << 16
 # Files of annotations lie alone, or few beside each other; many are something else.
-FILES = 8
+MAX_ANNOTATION_FILES = 8
 _LIST = re.compile(rb'"(images|annotations)"\s*:\s*\[')
 _NAMES = re.compile(rb"^\s*names\s*:", re.M)
 _PATHS = re.compile(rb"^\s*(train|val|test|nc)\s*:", re.M)
@@ -49,7 +49,7 @@ def annotated(probe: Probe) -> str | None:
 
 def coco_files(path: str, names: list[str]) -> Iterator[str]:
     """The files of a folder, by their paths below it, that hold annotations as COCO has them."""
-    files = [name for name in names if name.endswith(".json")][:FILES]
+    files = [name for name in names if name.endswith(".json")][:MAX_ANNOTATION_FILES]
     if "annotations/" in names:
         below = tree.some_names(join(path, "annotations"), 1000)
         files += [f"annotations/{name}" for name in sorted(below) if name.endswith(".json")]
@@ -64,7 +64,7 @@ def _is_voc(path: str, names: set[str]) -> bool:
     # What tools call the same.
     if not {"annotations/", "images/"} <= names:
         return False
-    return any(name.endswith(".xml") for name in tree.some_names(join(path, "annotations"), NAMES))
+    return any(name.endswith(".xml") for name in tree.some_names(join(path, "annotations"), PROBED_NAMES))
 
 
 def _is_yolo(path: str, names: set[str]) -> bool:
@@ -74,7 +74,7 @@ def _is_yolo(path: str, names: set[str]) -> bool:
     if not {"images/", "labels/"} <= names:
         return False
     for folder in (join(path, "labels"), *_folders(join(path, "labels"))):
-        below = list(tree.some_names(folder, NAMES))
+        below = list(tree.some_names(folder, PROBED_NAMES))
         if any(os.path.splitext(name)[1].lower() in image.SUFFIXES for name in below):
             return False
         if any(name.endswith(".txt") and is_labels(_head(join(folder, name))) for name in below[:8]):
@@ -91,16 +91,16 @@ def is_labels(text: bytes) -> bool:
     """True if lines are a class and its box, polygon or keypoints; no line is no object."""
     lines = [line for line in text.splitlines()[:8] if line.strip()]
     # The last one may be cut.
-    kept = lines[:-1] if len(text) >= HEAD else lines
-    return all(_OBJECT.fullmatch(line) for line in kept)
+    complete = lines[:-1] if len(text) >= HEAD_BYTES else lines
+    return all(_OBJECT.fullmatch(line) for line in complete)
 
 
 def _folders(path: str) -> list[str]:
-    folders = tree.some_names(path, NAMES)
+    folders = tree.some_names(path, PROBED_NAMES)
     return [join(path, name.rstrip("/")) for name in sorted(folders) if tree.is_folder(join(path, name))][:4]
 
 
 def _head(path: str) -> bytes:
     with contextlib.suppress(BatchplantError, OSError), contextlib.closing(open_source(path)) as source:
-        return source.view(0, min(HEAD, source.size)).tobytes()
+        return source.view(0, min(HEAD_BYTES, source.size)).tobytes()
     return b""

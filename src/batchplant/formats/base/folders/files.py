@@ -28,9 +28,9 @@ from ....storage import (
 from ....storage.spans import Spans
 
 # Links that lead to links, each twice, would double the folder with every one.
-MOST_VISITS = 100
+MAX_LINK_VISITS = 100
 # Of a folder in which other files lie, too, so many are listed before it is given up.
-OTHERS = 20_000
+MAX_OTHER_FILES = 20_000
 # What is fetched to see what remote files are: bytes, and files of which nobody knows how large they are.
 LOOKED_AT, FEW = 32 << 20, 8
 
@@ -48,7 +48,7 @@ class Files:
     def path(self, name: str) -> str:
         return join(self.root, name)
 
-    def walk(self, wanted: Callable[[str], bool], own: str) -> Iterator[str]:
+    def walk(self, is_wanted: Callable[[str], bool], own_name: str) -> Iterator[str]:
         """All files whose last name is wanted, by their paths below the root; ``own``: not counted."""
         raise NotImplementedError
 
@@ -73,8 +73,9 @@ class Files:
         sizes = self.sizes(names)
         if sizes is None:
             return None
-        each = np.arange(len(names), dtype=np.int32)
-        return Spans([self.source(name) for name in names], np.zeros(len(names), dtype=np.int64), sizes, each)
+        numbers = np.arange(len(names), dtype=np.int32)
+        sources = [self.source(name) for name in names]
+        return Spans(sources, np.zeros(len(names), dtype=np.int64), sizes, numbers)
 
     def source(self, name: str) -> Source | str:
         """The source of a file; its path if it would have to be opened first."""
@@ -119,7 +120,7 @@ class LocalFiles(Files):
     def close(self) -> None:
         self._sources.close()
 
-    def walk(self, wanted: Callable[[str], bool], own: str) -> Iterator[str]:
+    def walk(self, is_wanted: Callable[[str], bool], own_name: str) -> Iterator[str]:
         """A link that leads back up is not followed again."""
         visits: Counter[tuple[int, int]] = Counter()
         waiting: list[tuple[str, frozenset[tuple[int, int]]]] = [("", frozenset())]
@@ -127,12 +128,12 @@ class LocalFiles(Files):
             below, above = waiting.pop()
             folder = os.path.join(self.root, below)
             names = os.stat(folder)
-            here = (names.st_dev, names.st_ino)
-            visits[here] += 1
-            if here in above:
+            folder_id = (names.st_dev, names.st_ino)
+            visits[folder_id] += 1
+            if folder_id in above:
                 continue
-            if visits[here] > MOST_VISITS:
-                raise DamagedError(f"{below}: more than {MOST_VISITS} links lead there")
+            if visits[folder_id] > MAX_LINK_VISITS:
+                raise DamagedError(f"{below}: more than {MAX_LINK_VISITS} links lead there")
             # Millions of files: what is the same for all of them is done once.
             prefix = os.path.join(below, "") if below else ""
             with os.scandir(folder) as entries:
@@ -145,11 +146,11 @@ class LocalFiles(Files):
                     except OSError:
                         is_folder = is_file = False
                     if name.startswith("."):
-                        self.skipped += name != own
+                        self.skipped += name != own_name
                     elif is_folder:
-                        waiting.append((prefix + name, above | {here}))
+                        waiting.append((prefix + name, above | {folder_id}))
                     # What is neither file nor dangling link (a pipe, say) could block whoever opens it.
-                    elif wanted(name) and (is_file or not os.path.exists(entry.path)):
+                    elif is_wanted(name) and (is_file or not os.path.exists(entry.path)):
                         yield prefix + name
                     else:
                         self.skipped += 1
@@ -158,13 +159,13 @@ class LocalFiles(Files):
         sizes = np.zeros(len(names), dtype=np.int64)
         for row, name in enumerate(names):
             try:
-                found = os.stat(os.path.join(self.root, name))
+                facts = os.stat(os.path.join(self.root, name))
             except OSError as error:
                 raise _wrong(row, name, error.strerror) from None
             # Data may name anything; a pipe would block whoever opens it.
-            if not stat.S_ISREG(found.st_mode):
+            if not stat.S_ISREG(facts.st_mode):
                 raise _wrong(row, name, "it is no file")
-            sizes[row] = found.st_size
+            sizes[row] = facts.st_size
         return sizes
 
     def read(self, names: Sequence[str]) -> Ragged:
@@ -222,7 +223,7 @@ class RemoteFiles(Files):
         # By path below the root; None before it was listed.
         self._known: dict[str, Entry] | None = None
 
-    def walk(self, wanted: Callable[[str], bool], own: str) -> Iterator[str]:
+    def walk(self, is_wanted: Callable[[str], bool], own_name: str) -> Iterator[str]:
         self._known = dict(tree.entries_below(self.root))
         hidden = set()
         for name in self._known:
@@ -230,25 +231,25 @@ class RemoteFiles(Files):
             above = next((n for n, step in enumerate(steps) if step.startswith(".")), None)
             if above is not None:
                 hidden.add("/".join(steps[: above + 1]))
-            elif wanted(steps[-1]):
+            elif is_wanted(steps[-1]):
                 yield name
             else:
                 self.skipped += 1
-        self.skipped += sum(name.rpartition("/")[2] != own for name in hidden)
+        self.skipped += sum(name.rpartition("/")[2] != own_name for name in hidden)
 
     def sizes(self, names: Sequence[str]) -> I64 | None:
         entries = self._entries(names)
         return None if entries is None else np.array([entry.size for entry in entries], dtype=np.int64)
 
     def _entries(self, names: Sequence[str]) -> list[Entry] | None:
-        known = self._listed
+        listed = self._listed
         entries = []
         for row, name in enumerate(names):
-            if known is None:
+            if listed is None:
                 return None
-            if name not in known:
+            if name not in listed:
                 raise _wrong(row, name, os.strerror(errno.ENOENT))
-            entries.append(known[name])
+            entries.append(listed[name])
         return entries
 
     @functools.cached_property
@@ -256,16 +257,18 @@ class RemoteFiles(Files):
         """Return the entries below the root; None if they cannot be listed, or are too many."""
         if self._known is None:
             with contextlib.suppress(BatchplantError):
-                limit = self.named + OTHERS
+                limit = self.named + MAX_OTHER_FILES
                 listed = dict(tree.entries_below(self.root, limit))
                 self._known = listed if len(listed) < limit else None
         return self._known
 
     def read(self, names: Sequence[str]) -> Ragged:
-        known = self._known or {}
+        entries = self._known or {}
         cells: list[U8] = []
         try:
-            for data in self._objects.fetch(list(map(self.path, names)), [known.get(name) for name in names]):
+            for data in self._objects.fetch(
+                list(map(self.path, names)), [entries.get(name) for name in names]
+            ):
                 if data is None:
                     raise _wrong(len(cells), names[len(cells)], os.strerror(errno.ENOENT))
                 cells.append(data)
@@ -275,11 +278,11 @@ class RemoteFiles(Files):
 
     def some(self, names: Sequence[str], limit: int) -> Iterator[U8]:
         """Read some files: a few if sizes are unknown; large ones only up to a total size."""
-        chosen, known = names[:: max(1, len(names) // limit)][:limit], self._known or {}
-        entries = [known.get(name) for name in chosen]
+        chosen, listed = names[:: max(1, len(names) // limit)][:limit], self._known or {}
+        entries = [listed.get(name) for name in chosen]
         sizes = np.cumsum([0 if entry is None else entry.size for entry in entries], dtype=np.int64)
         count = max(1, int(np.searchsorted(sizes, LOOKED_AT, "right")))
-        count = min(count, len(chosen) if known else FEW)
+        count = min(count, len(chosen) if listed else FEW)
         contents = self._objects.fetch(list(map(self.path, chosen[:count])), entries[:count])
         return (data for data in contents if data is not None)
 
@@ -288,14 +291,14 @@ class RemoteFiles(Files):
         return self._objects.opened(url) or url
 
     def ahead(self, names: Sequence[str]) -> Spans | None:
-        known = self._listed
-        if known is None:
+        entries = self._listed
+        if entries is None:
             return None
         # Whoever reads a file that is not there is told.
-        there = [name for name in names if name in known]
-        for name in there:
-            self._objects.open(self.path(name), known[name])
-        return self.spans(there)
+        listed = [name for name in names if name in entries]
+        for name in listed:
+            self._objects.open(self.path(name), entries[name])
+        return self.spans(listed)
 
     def close(self) -> None:
         self._objects.close()

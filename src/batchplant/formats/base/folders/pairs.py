@@ -28,12 +28,12 @@ def tops_of(files: Sequence[str]) -> set[str]:
 
 
 def pairs_of(
-    files: Sequence[str], tops: Collection[str], asked: Asked, path: str
+    files: Sequence[str], tops: Collection[str], requested: Asked, path: str
 ) -> dict[str, list[str]] | None:
     """Field → its files, sample by sample, the images first; None where folders (tops) are classes."""
-    if asked is False:
+    if requested is False:
         return None
-    fields = _asked(asked, path) if asked is not None else None
+    fields = _asked(requested, path) if requested is not None else None
     if fields is None:
         fields = _told(files, tops, path)
     if fields is None:
@@ -45,8 +45,12 @@ def pairs_of(
     first = next(iter(stems.values()))
     for field in list(stems)[1:]:
         stems[field] = _without_ends(stems[field], first)
-    others = list(stems.values())[1:]
-    if not any(first.keys() & other.keys() for other in others) and first and all(others):
+    other_stems = list(stems.values())[1:]
+    if (
+        not any(first.keys() & stems_of_folder.keys() for stems_of_folder in other_stems)
+        and first
+        and all(other_stems)
+    ):
         shown = " and ".join(next(iter(stem.values())) for stem in stems.values())
         raise SchemaError(
             f"{' and '.join(fields.values())} hold no files of one name ({shown}), so nobody can tell which "
@@ -54,10 +58,10 @@ def pairs_of(
             path=path,
         )
     for field, pairs in stems.items():
-        for other in stems.values():
-            lost = next((stem for stem in pairs if stem not in other), None)
+        for stems_of_folder in stems.values():
+            lost = next((stem for stem in pairs if stem not in stems_of_folder), None)
             if lost is not None:
-                where = next(fields[name] for name, stem in stems.items() if stem is other)
+                where = next(fields[name] for name, stem in stems.items() if stem is stems_of_folder)
                 raise SchemaError(
                     f"{pairs[lost]} has no partner in {where}; pairs=False takes {fields[field]} and {where} "
                     "for classes",
@@ -83,10 +87,10 @@ def _told(files: Sequence[str], tops: Collection[str], path: str) -> dict[str, s
         return None
     if len(tops) == 2:
         return {"image": images[0], "mask": masks[0]}
-    others = [name for name in sorted(tops) if name != images[0]]
-    named = ", ".join(f"{name!r}: {name!r}" for name in others if name not in masks[:1])
+    folders = [name for name in sorted(tops) if name != images[0]]
+    named = ", ".join(f"{name!r}: {name!r}" for name in folders if name not in masks[:1])
     raise SchemaError(
-        f"{', '.join(others)} lie beside {images[0]}: say what is what with "
+        f"{', '.join(folders)} lie beside {images[0]}: say what is what with "
         f"pairs={images[0]},{masks[0]} or pairs={{'image': {images[0]!r}, 'mask': {masks[0]!r}, {named}}}; "
         "pairs=False takes every folder for a class",
         path=path,
@@ -101,10 +105,10 @@ def _check_below(files: Sequence[str], tops: Collection[str], path: str) -> None
         if len(steps) > 2:
             inside[steps[0]].add(steps[1].lower())
     if inside and all(kinds & IMAGES and kinds & MASKS for kinds in inside.values()):
-        one = min(inside)
+        example = min(inside)
         raise SchemaError(
             f"{' and '.join(sorted(inside))} each have images and masks: open one of them, as "
-            f"{os.path.join(path, one)}; pairs=False takes them for classes",
+            f"{os.path.join(path, example)}; pairs=False takes them for classes",
             path=path,
         )
 
@@ -119,21 +123,21 @@ def _without_ends(stems: dict[str, str], first: dict[str, str]) -> dict[str, str
     return stems
 
 
-def _asked(asked: bool | str | Sequence[str] | Mapping[str, str], path: str) -> dict[str, str] | None:
-    if asked is True:
+def _asked(requested: bool | str | Sequence[str] | Mapping[str, str], path: str) -> dict[str, str] | None:
+    if requested is True:
         return None
-    if isinstance(asked, str):
-        asked = [part.strip() for part in asked.split(",")]
-    if isinstance(asked, Mapping):
-        patterns = {str(field): str(folder) for field, folder in asked.items()}
-    elif isinstance(asked, Sequence):
-        names = ["image" if n == 0 else "mask" if n == 1 else str(key) for n, key in enumerate(asked)]
-        patterns = dict(zip(names, map(str, asked), strict=True))
+    if isinstance(requested, str):
+        requested = [part.strip() for part in requested.split(",")]
+    if isinstance(requested, Mapping):
+        patterns = {str(field): str(folder) for field, folder in requested.items()}
+    elif isinstance(requested, Sequence):
+        names = ["image" if n == 0 else "mask" if n == 1 else str(key) for n, key in enumerate(requested)]
+        patterns = dict(zip(names, map(str, requested), strict=True))
     else:
         patterns = {}
     if len(patterns) < 2:
         raise OptionError(
-            f'pairs is {{"image": "images", "mask": "masks"}}, "images,masks", or False; not {asked!r}',
+            f'pairs is {{"image": "images", "mask": "masks"}}, "images,masks", or False; not {requested!r}',
             path=path,
         )
     return patterns

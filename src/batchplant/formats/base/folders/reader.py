@@ -21,8 +21,7 @@ from ....schema.columns import I64, U8, Columns, Ragged
 from ....storage import NOTE_ERRORS, is_below, join, parse_object, read_beside
 from ....storage.spans import Spans, concat_spans
 from .files import open_files, placed
-from .media import MEDIA, NOTE, Media
-from .metadata import FILE_NAME, metadata_of, rows_of
+from .media import FILE_NAME, MEDIA, METADATA_NAME, Media, metadata_of, rows_of
 from .pairs import Asked, pairs_of, tops_of
 
 LABEL = "label"
@@ -36,8 +35,8 @@ Note = tuple[str, Schema]
 
 def shared(values: Iterable[T]) -> T | None:
     """Return the common value; None if they differ, or there is none."""
-    found = set(values)
-    return found.pop() if len(found) == 1 else None
+    distinct = set(values)
+    return distinct.pop() if len(distinct) == 1 else None
 
 
 class FolderReader(Reader):
@@ -61,8 +60,8 @@ class FolderReader(Reader):
             self._below.named = len(self._files)
         else:
             try:
-                found = self._below.walk(self.media.has, NOTE)
-                self._files = sorted(found, key=os.path.basename if note else None)
+                names = self._below.walk(self.media.has, METADATA_NAME)
+                self._files = sorted(names, key=os.path.basename if note else None)
             except BatchplantError as error:
                 raise error.at(path=path) from None
             except OSError as error:
@@ -70,22 +69,24 @@ class FolderReader(Reader):
             classes = sorted(tops_of(self._files))
             together = None if note else pairs_of(self._files, classes, pairs, path)
             if together is not None:
-                [(_, self._files), *others] = together.items()
-                self._partners = dict(others)
-                fields = {name: infer_mask(*self._seen(files)) for name, files in others}
+                [(_, self._files), *paired] = together.items()
+                self._partners = dict(paired)
+                fields = {name: infer_mask(*self._seen(files)) for name, files in paired}
             if together is None and (classes or (note and not self._files)):
                 fields = self._labels(classes, note)
         self._field = note[0] if note else self.media.name
         if note is None:
             if self._field in fields:
-                message = f"{metadata} has a column {self._field!r}, which is what the {self.media.many} are"
+                message = (
+                    f"{metadata} has a column {self._field!r}, which is what the {self.media.plural} are"
+                )
                 raise SchemaError(f"{message} called; rename it", path=path)
             self.schema = Schema({self._field: self._look(self._files), **fields})
         else:
             self.schema = note[1]
-            own = self.schema.get(self._field)
-            if set(self.schema) != {self._field, *fields} or not isinstance(own, self.media.kind):
-                raise DamagedError(f"{NOTE} names other fields than the folder has", path=path)
+            media_field = self.schema.get(self._field)
+            if set(self.schema) != {self._field, *fields} or not isinstance(media_field, self.media.kind):
+                raise DamagedError(f"{METADATA_NAME} names other fields than the folder has", path=path)
         if file_names:
             named = Schema({FILE_NAME: Text()})
             self._columns.update(encode_samples(named, [{FILE_NAME: file} for file in self._files]))
@@ -116,18 +117,20 @@ class FolderReader(Reader):
     # -- opening ---------------------------------------------------------------------------------------
 
     def _note(self) -> Note | None:
-        own = self.media.name
+        media_name = self.media.name
         try:
-            data = read_beside(join(self.path, NOTE))
+            data = read_beside(join(self.path, METADATA_NAME))
             if data is None:
                 return None
             note = parse_object(data)
-            other = next((medium for medium in MEDIA if medium.name in note and own not in note), None)
-            if other is None:
-                return str(note[own]), Schema.from_json(note["schema"])
+            other_medium = next(
+                (medium for medium in MEDIA if medium.name in note and media_name not in note), None
+            )
+            if other_medium is None:
+                return str(note[media_name]), Schema.from_json(note["schema"])
         except (*NOTE_ERRORS, SchemaError) as error:
-            raise DamagedError(f"{NOTE} is damaged: {error}", path=self.path) from None
-        message = f"this is a folder of {other.many}; open it with format={other.format!r}"
+            raise DamagedError(f"{METADATA_NAME} is damaged: {error}", path=self.path) from None
+        message = f"this is a folder of {other_medium.plural}; open it with format={other_medium.format!r}"
         raise SchemaError(message, path=self.path)
 
     def _labels(self, classes: list[str], note: Note | None) -> dict[str, Field]:
@@ -141,13 +144,15 @@ class FolderReader(Reader):
         numbers = {name: number for number, name in enumerate(field.names or ())}
         beside = next((file for file in self._files if os.sep not in file), None)
         if beside is not None:
-            message = f"{self.media.many} lie both in class folders and beside them ({beside})"
+            message = f"{self.media.plural} lie both in class folders and beside them ({beside})"
             raise SchemaError(f"{message}; move those into a class", path=self.path)
         tops = (file.partition(os.sep)[0] for file in self._files)
         try:
             self._columns[label] = np.fromiter(map(numbers.__getitem__, tops), field.dtype, len(self._files))
         except KeyError as error:
-            raise DamagedError(f"{NOTE} does not know the class {error.args[0]}", path=self.path) from None
+            raise DamagedError(
+                f"{METADATA_NAME} does not know the class {error.args[0]}", path=self.path
+            ) from None
         return {label: field}
 
     def _read_metadata(self, name: str, note: Note | None) -> tuple[list[str], dict[str, Field]]:

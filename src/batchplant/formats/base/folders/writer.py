@@ -28,8 +28,7 @@ from ....schema import (
 )
 from ....schema.columns import Columns, Ragged
 from ....storage import Patch, files_below, is_plain
-from .media import NOTE, Media
-from .metadata import FILE_NAME
+from .media import FILE_NAME, METADATA_NAME, Media
 from .reader import FolderReader
 
 METADATA = "metadata.jsonl"
@@ -46,20 +45,20 @@ class FolderWriter(Writer):
     @classmethod
     def refuses(cls, field: Field) -> str | None:
         if isinstance(field, cls.media.kind) and field.optional:
-            return f"a folder of {cls.media.many} cannot leave one out"
+            return f"a folder of {cls.media.plural} cannot leave one out"
         return None
 
     def _begin(self, state: dict[str, Any] | None) -> None:
-        own = [name for name, field in self.schema.items() if isinstance(field, self.media.kind)]
-        if len(own) != 1:
-            message = f"a folder needs exactly one {self.media.name} field, not {len(own)}"
+        media_fields = [name for name, field in self.schema.items() if isinstance(field, self.media.kind)]
+        if len(media_fields) != 1:
+            message = f"a folder needs exactly one {self.media.name} field, not {len(media_fields)}"
             raise SchemaError(message, path=self.path)
-        self._field = own[0]
-        others = {name: field for name, field in self.schema.items() if name != self._field}
-        if FILE_NAME in others:
+        self._field = media_fields[0]
+        fields = {name: field for name, field in self.schema.items() if name != self._field}
+        if FILE_NAME in fields:
             raise SchemaError("file_name is the folder's own; leave it out or rename it", field=FILE_NAME)
-        self._others = Schema(others)
-        only = next(iter(others.values())) if len(others) == 1 else None
+        self._others = Schema(fields)
+        only = next(iter(fields.values())) if len(fields) == 1 else None
         names = only.names if isinstance(only, Int) and not only.optional else None
         self._classes = tuple(names) if names else None
         for name in self._classes or ():
@@ -76,8 +75,8 @@ class FolderWriter(Writer):
             self._first = self._next_number(self.base)
         else:
             note = {self.media.name: self._field, "schema": self.schema.to_json()}
-            (self._folder / NOTE).write_text(json.dumps(note, ensure_ascii=False))
-        self._lines = None if self._classes or not others else self.partial.spool("metadata")
+            (self._folder / METADATA_NAME).write_text(json.dumps(note, ensure_ascii=False))
+        self._lines = None if self._classes or not fields else self.partial.spool("metadata")
 
     def _next_number(self, base: FolderReader) -> int:
         """New files are behind those that are there, in order of name."""
@@ -93,7 +92,7 @@ class FolderWriter(Writer):
         problems: dict[int, BatchplantError] = {}
         for row, encoding in enumerate(self._encodings(columns)):
             if not encoding:
-                message = f"these bytes are no {self.media.one} that batchplant knows"
+                message = f"these bytes are no {self.media.singular} that batchplant knows"
                 problems[row] = EncodeError(message, field=self._field)
         if self._classes is not None:
             [label] = self._others
@@ -112,10 +111,10 @@ class FolderWriter(Writer):
         cells = columns[self._field]
         assert isinstance(cells, Ragged)
         lines = []
-        others = {key: plains(field, columns[key]) for key, field in self._others.items()}
+        values_of_fields = {key: plains(field, columns[key]) for key, field in self._others.items()}
         for row, encoding in enumerate(self._encodings(columns)):
             name = f"{self._first + self.written + row:08d}{self.media.suffix(encoding)}"
-            values = {key: column[row] for key, column in others.items()}
+            values = {key: column[row] for key, column in values_of_fields.items()}
             if self._classes is not None:
                 name = os.path.join(self._class(next(iter(values.values()))), name)
             data: Any = cells[row]

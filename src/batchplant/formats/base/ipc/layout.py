@@ -25,7 +25,7 @@ CONTINUES = 0xFFFFFFFF
 END = struct.pack("<II", CONTINUES, 0)
 SCHEMA, DICTIONARY, BATCH = 1, 2, 3
 # No metadata is larger.
-MOST_METADATA = 256 << 20
+MAX_METADATA_BYTES = 256 << 20
 BLOCK = np.dtype([("offset", "<i8"), ("metadata", "<i4"), ("pad", "<i4"), ("body", "<i8")])
 NODE = np.dtype([("rows", "<i8"), ("nulls", "<i8")])
 _ERRORS = (struct.error, ValueError, IndexError, OverflowError)
@@ -100,7 +100,7 @@ def read_message(source: Source, offset: int) -> Message | None:
         size, start = _prefix(source, offset)
         if size == 0:
             return None
-        if not 0 < size <= MOST_METADATA:
+        if not 0 < size <= MAX_METADATA_BYTES:
             raise ValueError(f"{size} bytes of metadata")
         root = Table.root(source.view(start, size).tobytes())
         header = root.table(2)

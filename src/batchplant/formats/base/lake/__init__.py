@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from .part import Part
-from .reader import LakeReader, as_time, first_line, wrapped
-from .types import stored_schema
+from .reader import LakeReader, Part, as_time, first_line, stored_schema, wrapped
 from .upkeep import Compacted, State, Upkeep, Vacuumed
 from .writer import LakeWriter, check_same_fields, conflict
 

@@ -8,7 +8,7 @@ import dataclasses
 import datetime
 import errno
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -17,7 +17,7 @@ import numpy as np
 from ....codecs import arrow
 from ....codecs.arrow.infer import is_whole_list
 from ....codecs.arrow.types import is_binary, is_file_struct
-from ....data.expressions import Bound, Bounds, Condition
+from ....data.expressions import Bound, Bounds, Condition, can_match, loosely
 from ....data.filters import Pruned
 from ....errors import BatchplantError, DamagedError, NotFoundError, OptionError
 from ....schema import Field, Schema
@@ -27,13 +27,35 @@ from ....storage.index import FileGroup
 from ....storage.spans import SourceRun
 from ..tables import ParquetFile, ParquetRows, TableFile, cell_bounds
 from ..tables.parquet import CHECKED
-from .part import Part
-from .skipping import matching_parts
 
 # What is looked at to see what bytes are.
 SAMPLE_FILES, SAMPLE_ROWS = 4, 8
 # Samples of a file that cannot be read are listed one by one, unless there are more.
-MOST_LOST = 1_000_000
+MAX_COUNTED_ROWS = 1_000_000
+# Least and greatest value as Arrow scalars, and how many are missing; None where unknown.
+ColumnStats = tuple[Any, Any, int | None]
+# Times in the log of a table are cut off at milliseconds.
+SLACK = {"s": 1, "ms": 1, "us": 1_000, "ns": 1_000_000, "D": 0}
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """One file of a table.
+
+    rows, size: what the table says about it, None where it says nothing. constants: Arrow scalars of fields
+    that lie in no file. names: field → column, where they differ. deleted: rows that do not count any more.
+    scan: the library's own reading of one field, for files that do not tell by themselves what counts.
+    stats: what the table says about the values of a field.
+    """
+
+    path: str
+    rows: int | None = None
+    size: int | None = None
+    constants: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    names: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    deleted: I64 | None = None
+    scan: Callable[[str], Any] | None = None
+    stats: Callable[[str], ColumnStats] | None = None
 
 
 class LakeReader(ParquetRows):
@@ -42,7 +64,7 @@ class LakeReader(ParquetRows):
     _left_out: _LeftOut | None = None
     # What it was opened with, where _init_args names the version that was the latest then; and what names a
     # version of this table among all of all tables.
-    _asked: Mapping[str, Any]
+    _options: Mapping[str, Any]
     _state: Mapping[str, Any]
 
     def _set_parts(
@@ -81,7 +103,7 @@ class LakeReader(ParquetRows):
                 if part.size not in (None, file.size):
                     raise DamagedError(f"it has {file.size} bytes, and the table says {part.size}")
         except BatchplantError as error:
-            if part.rows is None or part.rows > MOST_LOST:
+            if part.rows is None or part.rows > MAX_COUNTED_ROWS:
                 raise
             return error
         have = file.footer.rows
@@ -211,7 +233,7 @@ class LakeReader(ParquetRows):
         """The version; and the files, lest somebody replaced one against the rules."""
         tags = (file.tag if isinstance(file, ParquetFile) else "" for file in self._files)
         files = [Entry(part.path, part.size or 0, tag) for part, tag in zip(self._parts, tags, strict=True)]
-        return FileGroup(self._place_of_table(), files, state=self._state, options=self._asked)
+        return FileGroup(self._place_of_table(), files, state=self._state, options=self._options)
 
     def _place_of_table(self) -> str:
         """The folder of the table."""
@@ -314,3 +336,74 @@ def as_time(value: str | datetime.datetime) -> datetime.datetime:
     except (TypeError, ValueError):
         raise OptionError(f"at is a time as 2025-01-31T12:00:00, not {value!r}") from None
     return time if time.tzinfo else time.replace(tzinfo=datetime.UTC)
+
+
+def matching_parts(parts: Sequence[Part], condition: Condition, schema: Schema) -> list[Part]:
+    """The files in which it can be true; one at least, for a table needs a file to see what its bytes are."""
+    bound = loosely(condition, schema)
+
+    def can(part: Part) -> bool:
+        return can_match(bound, lambda name: _known(part, name, schema[name]))
+
+    return [part for part in parts if can(part)] or list(parts[:1])
+
+
+def _known(part: Part, name: str, field: Field) -> Bounds:
+    """Return the bounds of a field in a file; empty if the table has none, or nonsense."""
+    # Whatever a library says about a value that it cannot convert.
+    with contextlib.suppress(Exception):
+        if name in part.constants:
+            return _of(field, part.constants[name])
+        if part.stats is not None:
+            low, high, missing = part.stats(name)
+            lowest, highest = _of(field, low).low, _of(field, high).high
+            if highest is not None and hasattr(field, "unit"):
+                highest += SLACK[field.unit]
+            if lowest is None or highest is None or lowest <= highest:
+                return Bounds(part.rows, missing, lowest, highest)
+    return Bounds()
+
+
+def _of(field: Field, value: Any) -> Bounds:
+    if value is None or not value.is_valid:
+        return Bounds(1, 1)
+    return cell_bounds(field, arrow.column_of(field, arrow.pyarrow().repeat(value, 1)))
+
+
+def stored_schema(schema: Schema, *, small: bool, zone: str | None) -> Any:
+    """The Arrow schema that a table gets.
+
+    ``small``: it has integers of 8 and 16 bits, and no times of day or UUIDs. ``zone``: of times without one.
+    """
+    pa = arrow.pyarrow()
+    fields = [arrow.arrow_field(name, field) for name, field in schema.items()]
+    return pa.schema([field.with_type(_stored(field.type, small, zone)) for field in fields])
+
+
+def _stored(kind: Any, small: bool, zone: str | None) -> Any:
+    pa = arrow.pyarrow()
+    types = pa.types
+    if types.is_fixed_size_list(kind) or types.is_large_list(kind):
+        return pa.list_(pa.field("element", _stored(kind.value_type, small, zone)))
+    if types.is_struct(kind):
+        return pa.struct([field.with_type(_stored(field.type, small, zone)) for field in kind])
+    if types.is_timestamp(kind) and kind.unit != "ns":
+        return pa.timestamp("us", zone if kind.tz is None else "UTC")
+    if kind == pa.time64("us") and not small:
+        return kind
+    # Finer times, other times of day and spans of time are counted in their own unit.
+    if types.is_timestamp(kind) or types.is_duration(kind) or types.is_time(kind):
+        return pa.int64() if kind.bit_width == 64 else pa.int32()
+    # UUIDs where there are none, and decimals of more digits than such tables have, are text.
+    if types.is_decimal256(kind) or (small and isinstance(kind, pa.BaseExtensionType)):
+        return pa.string()
+    if small and types.is_fixed_size_binary(kind):
+        return pa.binary()
+    if not small and types.is_integer(kind) and kind.bit_width < 32:
+        return pa.int32()
+    wider = {
+        pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64(),
+        pa.uint64(): pa.decimal128(20, 0), pa.float16(): pa.float32(),
+        pa.large_string(): pa.string(), pa.large_binary(): pa.binary(),
+    }  # fmt: skip
+    return wider.get(kind, kind)

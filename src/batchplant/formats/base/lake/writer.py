@@ -35,9 +35,9 @@ from ....storage import Partial, is_remote, sync, tree
 from .reader import first_line
 
 MODES = ("create", "append", "overwrite")
-ROWS = "rows.arrow"
+BUFFERED_ROWS_NAME = "rows.arrow"
 # Of an append that another process came before, beyond those of the library.
-TRIES, WAIT_SECONDS = 5, 0.2
+MAX_COMMIT_TRIES, RETRY_WAIT_SECONDS = 5, 0.2
 
 
 class LakeWriter(Writer):
@@ -138,7 +138,7 @@ class LakeWriter(Writer):
             elif tree.exists(self.path):
                 raise ExistsError(f"it is no {self.title} table", path=self.path)
         self._arrow = self._described()
-        self._spool = self.partial.spool(ROWS)
+        self._spool = self.partial.spool(BUFFERED_ROWS_NAME)
         if not self._spool.size:
             self._spool.write(self._arrow.serialize())
 
@@ -191,15 +191,15 @@ class LakeWriter(Writer):
 
     def _commit_patiently(self) -> None:
         """Commit; rows that are appended come after whatever another process did meanwhile."""
-        for attempt in range(TRIES):
+        for attempt in range(MAX_COMMIT_TRIES):
             try:
                 self._commit()
                 return
             except BusyError:
-                if self.mode != "append" or attempt == TRIES - 1:
+                if self.mode != "append" or attempt == MAX_COMMIT_TRIES - 1:
                     raise
-            # Who waited for as long as another would be in its way again.
-            time.sleep(random.uniform(0, WAIT_SECONDS * 2**attempt))
+            # Waits of equal length would collide again.
+            time.sleep(random.uniform(0, RETRY_WAIT_SECONDS * 2**attempt))
             if self._is_committed(self._id):
                 return
 

@@ -5,20 +5,35 @@ where samples begin, and where the last one ends. A sample is a u32 for each col
 size, and then the cells, one after another. A shard may be packed in any way; it is unpacked as a whole, into
 memory, and read there.
 
-What neither format has words for stands in its index, in a note of our own (:mod:`.note`): the schema, and
+What neither format has words for stands in its index, as metadata of our own (:mod:`.index`): the schema, and
 the column whose bytes say which of the optional fields a sample lacks.
 """
 
 from __future__ import annotations
 
 from . import pil
-from .index import INDEX, index_head, read_index
-from .note import NOTE, OTHERS, Note, optional_fields
+from .index import INDEX, METADATA_KEY, WRONG_FIELDS, ShardMetadata, index_head, optional_fields, read_index
 from .reader import Inner, ShardsReader
 from .runs import Opened, Shards, numbers_at, records_of, table_of, wrong
-from .writer import MOST, ShardsWriter
+from .writer import MAX_SHARD_BYTES, ShardsWriter
 
 __all__ = [
-    "INDEX", "MOST", "NOTE", "OTHERS", "Inner", "Note", "Opened", "Shards", "ShardsReader", "ShardsWriter",
-    "index_head", "numbers_at", "optional_fields", "pil", "read_index", "records_of", "table_of", "wrong",
+    "INDEX",
+    "MAX_SHARD_BYTES",
+    "METADATA_KEY",
+    "WRONG_FIELDS",
+    "Inner",
+    "Opened",
+    "ShardMetadata",
+    "Shards",
+    "ShardsReader",
+    "ShardsWriter",
+    "index_head",
+    "numbers_at",
+    "optional_fields",
+    "pil",
+    "read_index",
+    "records_of",
+    "table_of",
+    "wrong",
 ]  # fmt: skip

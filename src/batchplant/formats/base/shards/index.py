@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Collection
+from typing import Any, NamedTuple, TypeVar
 
 from ....errors import BatchplantError, DamagedError, NotFoundError
+from ....schema import Schema
 from ....storage import NOTE_ERRORS, is_remote, join, open_source, parse_object, read_beside
 from ....storage.notes import without_gc
 from ..format import Probe
 
 INDEX = "index.json"
 # So much of it tells what it is of.
-HEAD = 64 << 10
+INDEX_HEAD_BYTES = 64 << 10
 
 T = TypeVar("T")
+METADATA_KEY = "batchplant"
+# A sample's flags of the optional fields, one byte each: 1 where it is missing.
+MISSING = "__missing__"
 
 
 def index_head(probe: Probe) -> bytes:
@@ -24,7 +28,7 @@ def index_head(probe: Probe) -> bytes:
         return b""
     try:
         source = open_source(join(probe.path, INDEX))
-        return source.view(0, min(source.size, HEAD)).tobytes()
+        return source.view(0, min(source.size, INDEX_HEAD_BYTES)).tobytes()
     except BatchplantError:
         return b""
 
@@ -42,3 +46,46 @@ def read_index(folder: str, title: str, parse: Callable[[dict[str, Any]], T]) ->
         raise error.at(path=path) from None
     except NOTE_ERRORS as error:
         raise DamagedError(f"not an index of {title}: {error}", path=path) from None
+
+
+class ShardMetadata(NamedTuple):
+    """Our metadata in an index. ``missing``: the column that flags missing cells; ``document``: as JSON."""
+
+    schema: Schema
+    missing: str | None
+    document: Any
+
+    @classmethod
+    def of(cls, schema: Schema) -> ShardMetadata:
+        """The one of a dataset of our own."""
+        missing = missing_name(schema)
+        return cls(schema, missing, {"schema": schema.to_json(), "missing": missing})
+
+    @classmethod
+    def parse(cls, document: Any, columns: Collection[str]) -> ShardMetadata:
+        """DamagedError where it names other fields than there are columns; any error where it is no note."""
+        content = cls(Schema.from_json(document["schema"]), document["missing"], document)
+        flagged = isinstance(content.missing, str) and content.missing in columns
+        if (
+            set(columns) - {content.missing} != set(content.schema)
+            or (content.missing is not None) != flagged
+        ):
+            raise DamagedError(WRONG_FIELDS)
+        return content
+
+
+WRONG_FIELDS = "its note names other fields than its columns are"
+
+
+def optional_fields(schema: Schema) -> list[str]:
+    return [name for name, field in schema.items() if field.optional]
+
+
+def missing_name(schema: Schema) -> str | None:
+    """Name of the column of flags; None if no cell can be missing."""
+    if not optional_fields(schema):
+        return None
+    name = MISSING
+    while name in schema:
+        name += "_"
+    return name

@@ -16,7 +16,7 @@ from ....schema.columns import I64, U8, Column, Columns, Flags, Ragged, starts_o
 from ....storage import MappedSource, Source, is_remote
 from ....storage.spans import Spans
 from ..records import GivenSchema, given_schema
-from .note import optional_fields
+from .index import optional_fields
 from .runs import Located, Records, Shards, wrong
 
 # Cells that tell what a column holds.
@@ -72,11 +72,11 @@ class ShardsReader(Reader):
 
     # -- fields ----------------------------------------------------------------------------------------
 
-    def _set_schema(self, inferred: Schema, given: GivenSchema | str | None) -> None:
+    def _set_schema(self, inferred: Schema, override: GivenSchema | str | None) -> None:
         """The fields that the index or the first cells tell, and what a caller knows better."""
         if not inferred:
             raise SchemaError("it has no shards, and nothing says which fields it has", path=self.path)
-        better = Schema() if given is None else given_schema(given)
+        better = Schema() if override is None else given_schema(override)
         for name, field in better.items():
             if name not in inferred:
                 raise SchemaError(no_such("field", name, inferred), path=self.path, field=name)
@@ -100,8 +100,8 @@ class ShardsReader(Reader):
     # -- reading ---------------------------------------------------------------------------------------
 
     def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
-        wanted = [*fields, *self._flags(fields)]
-        located = self.shards.locate(indices, wanted, whole=len(wanted) == self.width)
+        columns_read = [*fields, *self._flags(fields)]
+        located = self.shards.locate(indices, columns_read, whole=len(columns_read) == self.width)
         return Columns.read(fields, lambda name: self._column(name, indices, located), self.path)
 
     def _flags(self, fields: Sequence[str]) -> list[str]:
@@ -162,17 +162,17 @@ class ShardsReader(Reader):
                 shape[record.rows] = spans.shape
         return Inner(found_starts, found_sizes, shape)
 
-    def _looked_into(self, one: Records, name: str, starts: I64, sizes: I64) -> Inner | None:
+    def _looked_into(self, records: Records, name: str, starts: I64, sizes: I64) -> Inner | None:
         """The same in one shard; the cells themselves have to be read."""
-        data, position = one.data, starts
+        data, position = records.data, starts
         if data is None:
-            fetched = one.shard.source.gather(starts, sizes)
+            fetched = records.shard.source.gather(starts, sizes)
             data, position = fetched.data, fetched.starts
         try:
             inside = self._inner(name, data, position, sizes)
         except DecodeError as error:
             if error.sample is not None:
-                error.sample = int(one.rows[error.sample])
+                error.sample = int(records.rows[error.sample])
             raise
         return (
             None if inside is None else Inner(inside.starts - position + starts, inside.sizes, inside.shape)
@@ -185,17 +185,19 @@ class ShardsReader(Reader):
         located = self.shards.locate(indices, [field, *self._flags([field])])
         try:
             valid = self._valid(field, located)
-            found = self._looked_up(field, located)
+            cells = self._looked_up(field, located)
         except DecodeError as error:
             raise self._placed(error, indices, field) from None
-        if found is None or not all(isinstance(one.shard.source, MappedSource) for one in located.records):
+        if cells is None or not all(
+            isinstance(records.shard.source, MappedSource) for records in located.records
+        ):
             return None
-        sizes = found.sizes if valid is None else np.where(valid, found.sizes, -1)
+        sizes = cells.sizes if valid is None else np.where(valid, cells.sizes, -1)
         files = np.zeros(len(indices), np.int32)
-        for number, one in enumerate(located.records):
-            files[one.rows] = number
-        sources = [one.shard.source for one in located.records]
-        return Spans(sources, found.starts, sizes, files, found.shape)
+        for number, records in enumerate(located.records):
+            files[records.rows] = number
+        sources = [records.shard.source for records in located.records]
+        return Spans(sources, cells.starts, sizes, files, cells.shape)
 
     def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
         """Whole samples, and packed shards as a whole. On a server, the tables of shards are read for it."""
@@ -210,14 +212,14 @@ class ShardsReader(Reader):
         files, sources = np.zeros(len(indices), np.int32), list[Source]()
         # Of a packed shard, the first of its samples stands for the file.
         chosen = np.ones(len(indices), np.bool_)
-        for place, (number, rows) in enumerate(groups):
+        for position, (number, rows) in enumerate(groups):
             if self.shards.is_packed(number):
                 file = self.shards.file(number)
                 sizes[rows[0]], chosen[rows[1:]] = file.size, False
             else:
                 shard, starts[rows], sizes[rows] = self.shards.runs(number, indices[rows])
                 file = shard.source
-            files[rows] = place
+            files[rows] = position
             sources.append(file)
         spans = Spans(sources, starts, sizes, files)
         return spans if chosen.all() else spans.take(chosen)

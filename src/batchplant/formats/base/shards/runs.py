@@ -18,8 +18,8 @@ from ....storage.cache import ChunkCache
 
 # Shards that are kept open, and what each takes at least: the first bytes of an object on a server. A process
 # may map some 65,000 files.
-OPEN_MOST = 4096
-OPEN_LEAST_BYTES = 64 << 10
+MAX_OPEN_SHARDS = 4096
+MIN_OPEN_BYTES = 64 << 10
 # Shards on a server that are opened side by side.
 OPEN_THREADS = 16
 
@@ -86,16 +86,16 @@ class Shards:
         self._varying = [number for number, (_, size) in enumerate(columns) if size is None]
         self._file, self._load, self._packed, self._bare = file, load, packed, bare
         self.remote = remote
-        self._open = ChunkCache(OPEN_MOST * OPEN_LEAST_BYTES)
+        self._open = ChunkCache(MAX_OPEN_SHARDS * MIN_OPEN_BYTES)
         self._unpacked = ChunkCache()
         # Packed files on a server: what was asked for ahead is held by their sources.
-        self._files = ChunkCache(OPEN_MOST)
+        self._files = ChunkCache(MAX_OPEN_SHARDS)
 
     def open(self, number: int) -> Opened:
         """A shard whose table was read; a packed one is unpacked."""
         if self._packed(number):
             return self._unpacked.get(
-                number, lambda: self._load(number, self.file(number)), lambda one: one.source.size
+                number, lambda: self._load(number, self.file(number)), lambda shard: shard.source.size
             )
         return self._open.get(number, lambda: self._load(number, self._file(number)), _open_bytes)
 
@@ -222,11 +222,11 @@ class Shards:
         offsets = starts_of(sizes)
         data = np.empty(offsets[-1], dtype=np.uint8)
         for record in located.records:
-            own = np.ascontiguousarray(starts[record.rows]), np.ascontiguousarray(sizes[record.rows])
+            ranges = np.ascontiguousarray(starts[record.rows]), np.ascontiguousarray(sizes[record.rows])
             if record.data is not None and not isinstance(record.shard.source, MappedSource):
-                _native.copy_runs(record.data, *own, data, offsets[record.rows])
+                _native.copy_runs(record.data, *ranges, data, offsets[record.rows])
             else:
-                record.shard.source.gather_into(*own, data, offsets[record.rows])
+                record.shard.source.gather_into(*ranges, data, offsets[record.rows])
         return Ragged(data, offsets)
 
     def close(self) -> None:
@@ -237,7 +237,7 @@ class Shards:
 
 def _open_bytes(shard: Opened) -> int:
     """The memory of an open shard: a mapped table takes none."""
-    return OPEN_LEAST_BYTES + (shard.table.nbytes if shard.table.flags.owndata else 0)
+    return MIN_OPEN_BYTES + (shard.table.nbytes if shard.table.flags.owndata else 0)
 
 
 def _one(_: Source) -> int:
@@ -271,10 +271,10 @@ def wrong(bad: npt.NDArray[np.bool_], message: str) -> None:
 def records_of(cells: Sequence[Ragged], stated: Sequence[bool]) -> Ragged:
     """The samples of these columns: the sizes of those that are told, and then the cells."""
     rows = len(cells[0])
-    varying = [one for one, tells in zip(cells, stated, strict=True) if tells]
+    varying = [cells_of_column for cells_of_column, tells in zip(cells, stated, strict=True) if tells]
     heads = np.empty((rows, len(varying)), "<u4")
-    for number, one in enumerate(varying):
-        heads[:, number] = one.sizes
+    for number, cells_of_column in enumerate(varying):
+        heads[:, number] = cells_of_column.sizes
     parts = [Ragged(as_bytes(heads), np.arange(rows + 1) * 4 * len(varying)), *cells]
     sizes = [part.sizes for part in parts]
     offsets = starts_of(np.sum(sizes, axis=0))

@@ -16,14 +16,13 @@ from ....errors import BatchplantError, EncodeError
 from ....schema import Field, Image
 from ....schema.columns import I64, U8, Column, Columns, Ragged, as_bytes, starts_of
 from ....storage import Patch, put_file, sync
-from .index import INDEX
-from .note import optional_fields
+from .index import INDEX, optional_fields
 
 FOLDER = "folder"
 # Offsets are 32 bits.
-MOST = (1 << 32) - 1
+MAX_SHARD_BYTES = (1 << 32) - 1
 # Left for what a shard has besides its samples.
-ROOM = 1 << 20
+RESERVED_BYTES = 1 << 20
 
 
 class ShardsWriter(Writer):
@@ -49,7 +48,7 @@ class ShardsWriter(Writer):
             np.full(columns.rows, self._fixed, np.int64),
         )
         message = f"{self._title} holds samples up to 4 GiB, and this has"
-        large = np.flatnonzero(sizes > MOST - ROOM)
+        large = np.flatnonzero(sizes > MAX_SHARD_BYTES - RESERVED_BYTES)
         return {int(row): EncodeError(f"{message} {sizes[row]:,} bytes") for row in large}
 
     # -- what a format implements ----------------------------------------------------------------------
@@ -136,10 +135,10 @@ class ShardsWriter(Writer):
         """The cells of the column of the flags."""
         optional = optional_fields(self.schema)
         flags = np.zeros((columns.rows, len(optional)), dtype=np.uint8)
-        for place, name in enumerate(optional):
+        for position, name in enumerate(optional):
             column = columns[name]
             if isinstance(column, Ragged) and column.valid is not None:
-                flags[:, place] = ~column.valid
+                flags[:, position] = ~column.valid
         return Ragged(as_bytes(flags), np.arange(columns.rows + 1) * len(optional))
 
     # -- shards ----------------------------------------------------------------------------------------
@@ -188,5 +187,5 @@ class ShardsWriter(Writer):
 
     def _changes(self, name: str) -> tuple[list[Patch], list[tuple[str, str]]]:
         # The index comes last: before, nobody sees the new shards.
-        files = sorted(os.listdir(self._folder), key=lambda one: (one == INDEX, one))
+        files = sorted(os.listdir(self._folder), key=lambda name: (name == INDEX, name))
         return [], [(f"{name}/{file}", f"{self.partial.name}/{file}") for file in files]

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import io
+import math
 import os
+import struct
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,25 +21,178 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ....codecs.arrow import numbers, pyarrow
-from ....codecs.arrow.sizes import plain_size
-from ....codecs.arrow.types import is_binary, is_file_struct
-from ....data.expressions import Bound, Bounds, Lookup, can_match
+from ....codecs.arrow.buffers import plain_size
+from ....codecs.arrow.types import is_binary, is_file_struct, is_text
+from ....data.expressions import Bound, Bounds, Lookup, can_match, comparison_of
+from ....data.expressions.binding import BYTES, NUMBER, TIME
 from ....errors import DamagedError
-from ....schema import Field
+from ....schema import Bool, Bytes, Field, Float, Int, Tensor, Text
 from ....schema.columns import I64, U8
-from ....storage import MappedSource, Source, limits
-from .fetched import FetchedFile
-from .footer import BYTE_ARRAY, MAGIC, Chunk, Footer, Leaf, footer_bytes
+from ....storage import MappedSource, Source, limits, plan_ranges
+from .footer import BY_BYTES, BYTE_ARRAY, MAGIC, REAL, SIGNED, UNSIGNED, Chunk, Footer, Leaf, footer_bytes
 from .lists import decode_lists
-from .pagemap import HEADER_BYTES, PageMap, page_bounds, page_map
-from .pages import DATA, DATA_2, DICTIONARY, PLAIN, UNPACK, claim_of, page_header
-from .stats import Meaning, bounds_of, chunk_bounds, meaning_of
+from .pages import (
+    DATA,
+    DATA_2,
+    DICTIONARY,
+    PLAIN,
+    PROBED_HEADER_BYTES,
+    UNPACK,
+    PageMap,
+    claim_of,
+    page_bounds,
+    page_header,
+    page_map,
+)
 from .thrift import BINARY, STRUCT, Struct, varint
 
 _I32, _I64 = 5, 6
 # All encodings: readers look into the pages for the real ones.
 _ENCODINGS = (0, 2, 3, 4, 5, 6, 7, 8, 9)
 ARROW_SCHEMA = b"ARROW:schema"
+# Parquet type → struct format of its values.
+_PACKED = {0: "<?", 1: "<i", 2: "<q", 4: "<f", 5: "<d"}
+_UNSIGNED = {1: "<I", 2: "<Q"}
+# Units in a day.
+_IN_A_DAY = {"D": 1, "s": 86_400, "ms": 86_400 * 10**3, "us": 86_400 * 10**6, "ns": 86_400 * 10**9}
+
+Meaning = Callable[[bytes, bool], Any]
+
+
+def meaning_of(field: Field, leaf: Leaf, kind: Any) -> Meaning | None:
+    """Return a function from a stored bound to one of cells; None if the two are not comparable.
+
+    Its flag marks an upper bound: if units differ, bounds are rounded away from the cells.
+    """
+    kind_of_value = comparison_of(field)
+    if leaf.lists or len(leaf.path) != 1 or leaf.order is None:
+        return None
+    pa = pyarrow()
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    if kind_of_value == BYTES:
+        same = is_text(kind) if isinstance(field, Text) else isinstance(field, Bytes) and is_binary(kind)
+        # A UUID has other bytes in the file than in its cells.
+        return (lambda data, _: data) if same and leaf.order == BY_BYTES and not _is_uuid(field) else None
+    if kind_of_value == TIME or (kind_of_value == NUMBER and hasattr(field, "unit")):
+        return _times(field, leaf, kind)
+    if kind_of_value != NUMBER or leaf.unit is not None:
+        return None
+    real = isinstance(field, Float) or (isinstance(field, Tensor) and np.dtype(field.dtype).kind == "f")
+    if real:
+        # A cell with fewer digits than the file is rounded.
+        wide = np.dtype(getattr(field, "dtype", "f8")).itemsize >= (4 if leaf.kind == 4 else 8)
+        return _plain(leaf) if leaf.order == REAL and wide and pa.types.is_floating(kind) else None
+    if isinstance(field, Bool):
+        return _plain(leaf) if leaf.kind == 0 else None
+    is_integer = isinstance(field, Int | Tensor) and pa.types.is_integer(kind)
+    return _plain(leaf) if is_integer and leaf.order in (SIGNED, UNSIGNED) and leaf.kind in (1, 2) else None
+
+
+def _is_uuid(field: Field) -> bool:
+    return field.kind == "uuid"
+
+
+def _plain(leaf: Leaf) -> Meaning:
+    unsigned = leaf.order == UNSIGNED and leaf.kind in _UNSIGNED
+    packed = struct.Struct(_UNSIGNED[leaf.kind] if unsigned else _PACKED[leaf.kind])
+
+    def value(data: bytes, _: bool) -> Any:
+        return packed.unpack(data)[0] if len(data) == packed.size else None
+
+    return value
+
+
+def _times(field: Field, leaf: Leaf, kind: Any) -> Meaning | None:
+    if leaf.kind not in (1, 2) or leaf.order != SIGNED:
+        return None
+    dtype: Any = getattr(field, "dtype", None)
+    unit = str(getattr(field, "unit", "") or np.datetime_data(np.dtype(dtype))[0])
+    stored = leaf.unit
+    if stored is None:
+        # A number that counts what the Arrow type says, or what the field does.
+        stored = str(kind.unit) if hasattr(kind, "unit") else unit
+    if unit not in _IN_A_DAY or stored not in _IN_A_DAY:
+        return None
+    read, up, down = _plain(leaf), _IN_A_DAY[unit], _IN_A_DAY[stored]
+
+    def value(data: bytes, upper: bool) -> int | None:
+        bound: int | None = read(data, upper)
+        if bound is None:
+            return None
+        return -(-bound * up // down) if upper else bound * up // down
+
+    return value
+
+
+def bounds_of(
+    rows: int, low: bytes | None, high: bytes | None, nulls: int | None, meaning: Meaning | None
+) -> Bounds:
+    """Return bounds of cells; those that cannot be true are dropped."""
+    missing = nulls if nulls is not None and 0 <= nulls <= rows else None
+    if meaning is None:
+        return Bounds(rows, missing)
+    lowest = None if low is None else meaning(low, False)
+    highest = None if high is None else meaning(high, True)
+    for bound in (lowest, highest):
+        if isinstance(bound, float) and math.isnan(bound):
+            return Bounds(rows, missing)
+    if lowest is not None and highest is not None and lowest > highest:
+        return Bounds(rows, missing)
+    return Bounds(rows, missing, lowest, highest)
+
+
+def chunk_bounds(rows: int, chunk: Chunk, leaf: Leaf, ordered: bool, meaning: Meaning | None) -> Bounds:
+    """Return the bounds of a column chunk."""
+    # Old files compare everything as signed; newer ones say how they compare, or say nothing.
+    sound = leaf.order in (SIGNED, REAL) if chunk.old else ordered
+    return bounds_of(rows, chunk.low, chunk.high, chunk.nulls, meaning if sound else None)
+
+
+class FetchedFile(io.RawIOBase):
+    """Serves reads from fetched ranges, and from the source outside of them."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._runs: list[tuple[int, U8]] = []
+        self._position = 0
+
+    def fetch(self, starts: I64, sizes: I64, *, ahead: bool = True) -> None:
+        """Fetch ranges, neighbours together; ``ahead``: bytes behind them may be needed next."""
+        self._source.request(starts, sizes)
+        for first, end in plan_ranges(starts, sizes)[0]:
+            get = self._source.view if ahead else self._source.only
+            self._runs.append((first, get(first, end - first)))
+
+    def view(self, start: int, size: int) -> U8:
+        """Return bytes, fetched if necessary."""
+        for first, data in self._runs:
+            if first <= start and start + size <= first + len(data):
+                return data[start - first :][:size]
+        return self._source.view(start, size)
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._position = (
+            offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._source.size}[whence]
+        )
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        size = max(0, min(len(buffer), self._source.size - self._position))
+        if not size:
+            return 0
+        buffer[:size] = self.view(self._position, size).data
+        self._position += size
+        return size
 
 
 class PagePlan(NamedTuple):
@@ -202,7 +358,7 @@ FIRST_BYTES = (64 << 10, 1 << 20, 8 << 20)
 # Largest ratio of decompressed to compressed size.
 MAX_EXPANSION = 4
 # Bytes that are decompressed at a time: the library fails behind the last complete block.
-INFLATE_STEP_BYTES = 16 << 10
+INFLATE_BLOCK_BYTES = 16 << 10
 
 
 def first_cells(source: Source, chunk: Chunk, leaf: Leaf, count: int) -> list[bytes]:
@@ -267,7 +423,7 @@ def unpack_head(data: U8, codec: int, max_bytes: int) -> bytes:
     pa = pyarrow()
     stream, result = pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(data)), name), b""
     with contextlib.suppress(OSError):
-        while len(result) < max_bytes and (piece := stream.read(INFLATE_STEP_BYTES)):
+        while len(result) < max_bytes and (piece := stream.read(INFLATE_BLOCK_BYTES)):
             result += piece
     return result
 
@@ -504,13 +660,16 @@ class PageReader:
         for column in columns:
             leaves = [(group.chunks[leaf], self._footer.leaves[leaf]) for leaf in self._leaves[column]]
             readable = [(chunk, leaf) for chunk, leaf in leaves if chunk is not None and not leaf.lists]
-            if len(readable) == len(leaves) and max(chunk.size for chunk, _ in readable) > HEADER_BYTES:
+            if (
+                len(readable) == len(leaves)
+                and max(chunk.size for chunk, _ in readable) > PROBED_HEADER_BYTES
+            ):
                 chunks[column] = readable
         if not chunks:
             return {}
         starts = np.array([chunk.start for parts in chunks.values() for chunk, _ in parts], np.int64)
         sizes = np.array([chunk.size for parts in chunks.values() for chunk, _ in parts], np.int64)
-        self._source.request(starts, np.minimum(sizes, HEADER_BYTES))
+        self._source.request(starts, np.minimum(sizes, PROBED_HEADER_BYTES))
         read: dict[str, Any] = {}
         for column, parts in chunks.items():
             # pyarrow raises anything on nonsense; reading the whole column reports the problem.

@@ -26,13 +26,12 @@ from ....schema.columns import I64, Column, Columns, Ragged, starts_of
 from ....storage import Entry, Source
 from ....storage.index import FileGroup
 from ....storage.spans import SourceRun, Spans
-from .inplace import Cells
-from .parquet_file import ParquetFile, first_line
+from .parquet_file import Cells, ParquetFile, first_line
 from .parquet_rows import WINDOW_BYTES, ParquetRows, TableFile, cell_bounds
 
 # A row group of which more cells are needed on average is read sequentially, unless the row groups together
-# are larger than SCATTERED_BYTES: then each would be read again and again.
-MAX_SINGLE_CELLS, SCATTERED_BYTES = 4, 2 * WINDOW_BYTES
+# are larger than MAX_SEQUENTIAL_BYTES: then each would be read again and again.
+MAX_SINGLE_CELLS, MAX_SEQUENTIAL_BYTES = 4, 2 * WINDOW_BYTES
 
 
 class CellLocations:
@@ -43,8 +42,16 @@ class CellLocations:
     ``edges[g]`` on.
     """
 
-    def __init__(self, field: str, parts: Mapping[int, ParquetFile], firsts: I64, edges: I64) -> None:
+    def __init__(
+        self,
+        field: str,
+        parts: Mapping[int, ParquetFile],
+        firsts: I64,
+        edges: I64,
+        max_sequential_bytes: int = MAX_SEQUENTIAL_BYTES,
+    ) -> None:
         self._field, self._parts, self._firsts, self._edges = field, parts, firsts, edges
+        self._max_sequential_bytes = max_sequential_bytes
         # Zero pages take no memory until cells are located.
         self.starts, self.sizes = np.zeros(edges[-1], np.int64), np.zeros(edges[-1], np.int64)
         # Files whose remembered locations were looked up.
@@ -106,7 +113,10 @@ class CellLocations:
 
     def _are_scattered(self, groups: Mapping[int, I64]) -> bool:
         """True if row groups do not stay in memory until all of their cells were used."""
-        return sum(self._size(number, numbers) for number, numbers in groups.items()) > SCATTERED_BYTES
+        return (
+            sum(self._size(number, numbers) for number, numbers in groups.items())
+            > self._max_sequential_bytes
+        )
 
     def _size(self, number: int, groups: I64) -> int:
         """Bytes of the column in row groups of a file."""

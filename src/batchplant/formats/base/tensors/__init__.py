@@ -22,8 +22,7 @@ from ....data.tensors import (
     size_of,
     summary,
 )
-from .reader import Entry, TensorReader, indexed, read_index
-from .stats import statistics
+from .reader import Entry, TensorReader, indexed, read_index, statistics
 from .writer import Placed, TensorWriter
 
 __all__ = [

@@ -14,11 +14,21 @@ import numpy as np
 from ....data.arrays import Array, MemoryArray, RunArray
 from ....data.reader import Reader
 from ....data.tensors import BITS, TENSORS, about_tensor, as_array, numpy_dtype, size_of, summary
-from ....errors import BatchplantError, DamagedError, FieldNameError, no_such
+from ....errors import (
+    BatchplantError,
+    DamagedError,
+    FieldNameError,
+    MissingLibraryError,
+    SchemaError,
+    no_such,
+)
 from ....schema import is_text
 from ....schema.columns import I64, U8, Columns, Ragged, starts_of
 from ....storage import NOTE_ERRORS, Source, is_plain, join, open_source, parent, parse_object, read_whole
 from ....storage.spans import Spans
+
+# A multiple of eight, so that packed values begin with a byte.
+BLOCK_VALUES = 1 << 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,10 +79,10 @@ class TensorReader(Reader):
     def _check_bounds(self, entry: Entry) -> None:
         size = entry.size
         if isinstance(entry.where, tuple):
-            file, start, there = entry.where
-            if there != size:
+            file, start, end = entry.where
+            if end != size:
                 raise DamagedError(
-                    f"{there} bytes are not {entry.dtype} {list(entry.shape)}", path=file, offset=start
+                    f"{end} bytes are not {entry.dtype} {list(entry.shape)}", path=file, offset=start
                 )
             source = self._file(file)
             if start < 0 or start + size > source.size:
@@ -204,3 +214,36 @@ def read_index(path: str) -> dict[str, list[str]]:
 def indexed(suffix: str) -> Callable[[str], list[str]]:
     """For ``Format.parts``: the files that an index with this suffix leads to."""
     return lambda path: list(read_index(path)) if path.endswith(suffix) else []
+
+
+def statistics(dtype: str, shape: tuple[int, ...], data: U8) -> dict[str, Any]:
+    """``mean``, ``min`` and ``max`` in float64 over all values that are numbers, and how many are ``nan``.
+
+    Of complex numbers only the mean. Empty where there is no value, or where NumPy cannot hold them.
+    """
+    total, count, wrong = 0.0, math.prod(shape), 0
+    low, high = math.inf, -math.inf
+    complex_total = 0j
+    for start in range(0, count, BLOCK_VALUES):
+        size = min(BLOCK_VALUES, count - start)
+        part = data[start * BITS[dtype] // 8 : -(-(start + size) * BITS[dtype] // 8)]
+        try:
+            values = as_array(dtype, (size,), part)
+        except (MissingLibraryError, SchemaError):
+            return {}
+        if values.dtype.kind == "c":
+            complex_total += complex(values.sum(dtype=np.complex128))
+            continue
+        with np.errstate(all="ignore"):
+            reals = values.astype(np.float64)
+            good = reals[~np.isnan(reals)]
+            wrong += size - len(good)
+            if len(good):
+                total += float(good.sum())
+                low, high = min(low, float(good.min())), max(high, float(good.max()))
+    if BITS[dtype] > 8 and dtype.startswith("complex"):
+        return {"mean": complex_total / count} if count else {}
+    if count == wrong:
+        return {"nan": wrong} if wrong else {}
+    result: dict[str, Any] = {"mean": total / (count - wrong), "min": low, "max": high}
+    return result | ({"nan": wrong} if wrong else {})
