@@ -99,7 +99,9 @@ def one(dataset: Dataset, folder: Path, scale: float, seconds: float) -> dict[st
         if found.best.way.images:
             # Once for all: what is compared is the format, not how images are encoded.
             made = folder / f"encoded{found.best.way.suffix}"
-            bp.convert(reader, made, images=found.best.way.image_options, target_format=found.format)
+            bp.convert(
+                reader, made, images=found.best.way.image_options, target_options={"format": found.format}
+            )
             source = bp.open(str(made), format=found.format)
         # Those too that there was no time to try.
         ways = [way for way in found.tried if not way.way.stays and not way.aside]

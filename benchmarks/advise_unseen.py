@@ -128,7 +128,7 @@ def judge(path: Path, goal: str, folder: Path, rounds: int) -> dict[str, Any]:
                     continue
                 target = folder / f"{name}{option.suffix}"
                 done = bp.convert(
-                    source, target, target_format=name, target_options=dict(option.writer_options)
+                    source, target, target_options={"format": name, **dict(option.writer_options)}
                 )
             except bp.errors.BatchplantError as error:
                 left_out[name] = str(error)
@@ -164,9 +164,11 @@ def growth(reader: bp.Reader, option: StorageOption, folder: Path, name: str) ->
     sizes = []
     for count in (8, 32):
         done = bp.convert(
-            reader, folder / f"few-{count}-{name}{option.suffix}", target_format=name, limit=count,
-            target_options=dict(option.writer_options),
-        )  # fmt: skip
+            reader,
+            folder / f"few-{count}-{name}{option.suffix}",
+            target_options={"format": name, **dict(option.writer_options)},
+            options=bp.ConvertOptions(limit=count),
+        )
         sizes.append(sum(size_of(Path(one)) for one in done.files))
     return (sizes[1] - sizes[0]) / 24
 

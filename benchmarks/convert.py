@@ -51,7 +51,11 @@ def copy(source: Path, target: Path) -> float:
 def ours(source: Path, target: Path, workers: int, **images: Any) -> float:
     target.unlink(missing_ok=True)
     options = batchplant.ImageOptions(**images)
-    return timed(lambda: batchplant.convert(source, target, images=options, workers=workers))
+    return timed(
+        lambda: batchplant.convert(
+            source, target, images=options, options=batchplant.ConvertOptions(workers=workers)
+        )
+    )
 
 
 def ffcv(python: str, source: Path, target: Path, longest: int, workers: int) -> float:

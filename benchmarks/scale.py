@@ -288,8 +288,8 @@ def convert(source: Path, target: Path, engine: engines.Engine, shards: int, cou
         target / "out.beton",
         images=images,
         engine=engine,
-        workers=1,
         shard_samples=-(-count // shards),
+        options=batchplant.ConvertOptions(workers=1),
     )
     return time.perf_counter() - began[0]
 

@@ -146,7 +146,13 @@ def build_conversion(path: Path) -> None:
     child = os.fork()
     if child == 0:
         try:
-            bp.convert(path.with_name(".source.jsonl"), path, shard_samples=2, workers=1, progress=kill)
+            bp.convert(
+                path.with_name(".source.jsonl"),
+                path,
+                shard_samples=2,
+                progress=kill,
+                options=bp.ConvertOptions(workers=1),
+            )
         finally:
             os._exit(1)
     if os.waitpid(child, 0)[1]:
@@ -154,7 +160,13 @@ def build_conversion(path: Path) -> None:
 
 
 def meet_conversion(path: Path) -> None:
-    bp.convert(path.with_name(".source.jsonl"), path, shard_samples=2, workers=1, resume=True)
+    bp.convert(
+        path.with_name(".source.jsonl"),
+        path,
+        shard_samples=2,
+        resume=True,
+        options=bp.ConvertOptions(workers=1),
+    )
 
 
 # -- an upload that was decided, and a cache, both with a store in memory ------------------------------

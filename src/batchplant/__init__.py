@@ -41,6 +41,7 @@ from .formats.base.format import Format, Probe
 from .formats.registry import create, open
 from .jobs import engines
 from .jobs.convert import convert
+from .jobs.convert_options import ConvertOptions, ConvertTuning
 from .jobs.verify import verify
 from .schema import (
     Audio,
@@ -182,6 +183,8 @@ __all__ = [
     "Bytes",
     "Capabilities",
     "Columns",
+    "ConvertOptions",
+    "ConvertTuning",
     "DamagedError",
     "DataError",
     "Decimal",

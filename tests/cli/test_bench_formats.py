@@ -22,7 +22,7 @@ import processes
 from batchplant.cli import main
 from batchplant.cli.bench import formats
 from batchplant.cli.terminal import human_size
-from batchplant.jobs.engines.inline import Inline
+from batchplant.jobs.engines.base import Inline
 from batchplant.tools import measure
 from batchplant.tools.measure import Candidate, Measurement, comparison, figures, report
 from batchplant.tools.measure.measurement import caveats

@@ -322,8 +322,11 @@ def test_errors_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
 SLOW = """
 import sys, time
 from batchplant.cli import main
+from batchplant.jobs.convert_options import ConvertOptions, ConvertTuning
 from batchplant.jobs.conversion import task as module
-module.CHECKPOINT_SECONDS = 0
+from batchplant.jobs.conversion.job import Job
+tuning = ConvertTuning(checkpoint_seconds=0, max_batch_rows=2)
+Job.options = property(lambda self: ConvertOptions(tuning=tuning), lambda self, value: None)
 batches = module.Feed.batches
 def slowly(self, start):
     for number, batch in enumerate(batches(self, start)):
@@ -332,7 +335,6 @@ def slowly(self, start):
             while True:
                 time.sleep(0.01)
         yield batch
-module.BATCH_ROWS = 2
 module.Feed.batches = slowly
 sys.exit(main(sys.argv[1:]))
 """

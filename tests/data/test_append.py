@@ -515,12 +515,8 @@ def test_a_conversion_appends(tmp_path, capsys):
     assert "cannot be appended to" in capsys.readouterr().err
 
 
-def test_a_stopped_append_is_resumed(tmp_path, monkeypatch):
-    import sys
-
-    convert = sys.modules["batchplant.jobs.conversion.task"]
-    monkeypatch.setattr(convert, "CHECKPOINT_SECONDS", 0.0)
-    monkeypatch.setattr(convert, "BATCH_BYTES", 64)
+def test_a_stopped_append_is_resumed(tmp_path):
+    options = bp.ConvertOptions(tuning=bp.ConvertTuning(checkpoint_seconds=0, batch_bytes=64))
     schema = {"n": bp.Int(), "t": bp.Text()}
     source = write(tmp_path / "b.jsonl", schema, [{"n": n, "t": "y" * 40} for n in range(60)])
     for name in ("a.zarr", "a.tar", "a.tfrecord", "a.json"):
@@ -531,13 +527,13 @@ def test_a_stopped_append_is_resumed(tmp_path, monkeypatch):
                 raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            bp.convert(source, path, append=True, progress=stop)
+            bp.convert(source, path, append=True, progress=stop, options=options)
         assert len(bp.open(path)) == 5
         done = bp.convert(source, path, append=True, resume=True)
         assert done.resumed_at > 0
         assert [one["n"] for one in bp.open(path)] == [*range(5), *range(60)]
         with pytest.raises(KeyboardInterrupt):
-            bp.convert(source, path, append=True, progress=stop)
+            bp.convert(source, path, append=True, progress=stop, options=options)
         os.rename(tmp_path / f".{name}.partial", tmp_path / "away")
         write(path, None, [{"n": 9, "t": ""}], mode="append")
         os.rename(tmp_path / "away", tmp_path / f".{name}.partial")

@@ -3,7 +3,6 @@
 import contextlib
 import decimal
 import fractions
-import importlib
 import operator
 import pickle
 
@@ -172,8 +171,8 @@ def test_convert_keeps_only_the_samples_that_are_left(tmp_path):
     assert numbers(bp.open(tmp_path / "b.jsonl")) == list(range(2, 200, 3))
 
 
-def test_resuming_a_conversion_with_another_filter_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(importlib.import_module("batchplant.jobs.conversion.task"), "CHECKPOINT_SECONDS", 0)
+def test_resuming_a_conversion_with_another_filter_is_refused(tmp_path):
+    options = bp.ConvertOptions(tuning=bp.ConvertTuning(checkpoint_seconds=0))
     path = save(tmp_path / "a.jsonl", 2000)
 
     def stop(done, total):
@@ -181,7 +180,7 @@ def test_resuming_a_conversion_with_another_filter_is_refused(tmp_path, monkeypa
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        bp.convert(bp.open(path, where="n < 1900"), tmp_path / "b.npz", progress=stop)
+        bp.convert(bp.open(path, where="n < 1900"), tmp_path / "b.npz", progress=stop, options=options)
     with pytest.raises(bp.OptionError, match=r"had other options \(filter\)"):
         bp.convert(bp.open(path, where="n >= 100"), tmp_path / "b.npz", resume=True)
     done = bp.convert(bp.open(path, where="n < 1900"), tmp_path / "b.npz", resume=True)

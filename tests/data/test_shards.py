@@ -1,6 +1,5 @@
 """Many files as one dataset, and one dataset as many files."""
 
-import importlib
 import os
 import pickle
 
@@ -9,8 +8,6 @@ import pytest
 
 import batchplant as bp
 from batchplant.testing.cases import cells, jpeg, pixels
-
-convert_module = importlib.import_module("batchplant.jobs.conversion.task")
 
 
 def save(path, schema, values, **options):
@@ -166,7 +163,7 @@ def test_an_empty_dataset_is_one_shard(tmp_path):
 
 
 def test_each_shard_has_its_checksums(source, tmp_path):
-    bp.convert(source, tmp_path / "out.npz", shard_size=50_000, checksums=True)
+    bp.convert(source, tmp_path / "out.npz", shard_size=50_000, options=bp.ConvertOptions(checksums=True))
     assert shards(tmp_path) == [f"out-0000{n}.npz{crc}" for n in range(3) for crc in ("", ".crc")]
     assert "checksums" in bp.verify(tmp_path / "out-00001.npz").checks
     assert len(bp.open(str(tmp_path / "out-*.npz"))) == 100
@@ -197,9 +194,8 @@ class Stop(BaseException):
 
 
 @pytest.mark.parametrize("after", [1, 2, 5, 7])
-def test_an_interrupted_conversion_resumes_to_the_same_shards(source, after, tmp_path, monkeypatch):
-    monkeypatch.setattr(convert_module, "CHECKPOINT_SECONDS", 0)
-    monkeypatch.setattr(convert_module, "BATCH_ROWS", 7)
+def test_an_interrupted_conversion_resumes_to_the_same_shards(source, after, tmp_path):
+    tuning = bp.ConvertTuning(checkpoint_seconds=0, max_batch_rows=7)
     calls = []
 
     def stop(now, _):
@@ -207,7 +203,11 @@ def test_an_interrupted_conversion_resumes_to_the_same_shards(source, after, tmp
         if len(calls) == after:
             raise Stop
 
-    options = {"shard_size": 12_000, "checksums": True, "target_options": {"compress": False}}
+    options = {
+        "shard_size": 12_000,
+        "target_options": {"compress": False},
+        "options": bp.ConvertOptions(checksums=True, tuning=tuning),
+    }
     bp.convert(source, tmp_path / "whole.npz", **options)
     with pytest.raises(Stop):
         bp.convert(source, tmp_path / "out.npz", progress=stop, **options)

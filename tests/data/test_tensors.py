@@ -1,6 +1,5 @@
 """Models as datasets: arrays and samples, every pair of formats, what the command line says of them."""
 
-import importlib
 import itertools
 import json
 import zipfile
@@ -172,10 +171,10 @@ def test_a_large_model_is_not_in_memory_at_once(tmp_path, monkeypatch, capsys):
         return read(self, indices, chosen)
 
     monkeypatch.setattr(TensorReader, "_data", spy)
-    for module, name in (("jobs.conversion.task", "BATCH_BYTES"), ("jobs.verification.task", "STEP_BYTES")):
-        monkeypatch.setattr(importlib.import_module(f"batchplant.{module}"), name, 2 << 20)
+    monkeypatch.setattr("batchplant.jobs.verification.BATCH_BYTES", 2 << 20)
     monkeypatch.setattr(Reader, "tuning", ReaderTuning(verify_bytes=2 << 20))
-    bp.convert(tmp_path / "a.safetensors", tmp_path / "b.pt")
+    options = bp.ConvertOptions(tuning=bp.ConvertTuning(batch_bytes=2 << 20))
+    bp.convert(tmp_path / "a.safetensors", tmp_path / "b.pt", options=options)
     assert bp.verify(tmp_path / "b.pt").ok
     with bp.open(tmp_path / "b.pt") as reader:
         assert list(reader.verify()) == []

@@ -1,6 +1,5 @@
 """Chunks of any shape in Zarr, N5 and HDF5: written, read by us and others, appended to, resumed."""
 
-import importlib
 import os
 from pathlib import Path
 
@@ -124,10 +123,9 @@ def test_more_is_appended(how, tmp_path):
 
 
 @pytest.mark.parametrize(("suffix", "options"), [("zarr", {}), ("zarr", {"chunks_per_shard": 2}), ("n5", {})])
-def test_a_conversion_resumes(suffix, options, tmp_path, monkeypatch):
-    monkeypatch.setattr(importlib.import_module("batchplant.jobs.conversion.task"), "CHECKPOINT_SECONDS", 0)
+def test_a_conversion_resumes(suffix, options, tmp_path):
     # One sample at a time, so that it stops in the middle of a chunk.
-    monkeypatch.setattr(importlib.import_module("batchplant.jobs.conversion.task"), "BATCH_BYTES", 1)
+    tuning = bp.ConvertTuning(checkpoint_seconds=0, batch_bytes=1)
     source = write(tmp_path / "s.npz", values(40))
     target = str(tmp_path / f"a.{suffix}")
 
@@ -135,7 +133,7 @@ def test_a_conversion_resumes(suffix, options, tmp_path, monkeypatch):
         if done > 25:
             raise KeyboardInterrupt
 
-    how = {"target_options": {"chunks": SHAPES, **options}}
+    how = {"target_options": {"chunks": SHAPES, **options}, "options": bp.ConvertOptions(tuning=tuning)}
     with pytest.raises(KeyboardInterrupt):
         bp.convert(source, target, progress=interrupt, **how)
     assert bp.convert(source, target, resume=True, **how).resumed_at > 0

@@ -52,7 +52,12 @@ def corners(sample, kind):
 @pytest.mark.parametrize("target", NAMES)
 @pytest.mark.parametrize("source", NAMES)
 def test_into_each_other(source, target, folder, tmp_path):
-    bp.convert(folder / f"a.{source}", tmp_path / f"b.{target}", fields=FIELDS, checksums=True)
+    bp.convert(
+        folder / f"a.{source}",
+        tmp_path / f"b.{target}",
+        fields=FIELDS,
+        options=bp.ConvertOptions(checksums=True),
+    )
     assert bp.verify(tmp_path / f"b.{target}", decode=True).problems == []
     with bp.open(tmp_path / f"b.{target}") as found, bp.open(folder / "a.coco") as wanted:
         assert found.format == target

@@ -284,7 +284,7 @@ def test_every_partitioning(transform, kind, values, opened, catalog):
     data = data.cast(pa.int32()).cast(kind) if kind == pa.date32() else data.cast(kind)
     rows = bp.open(pa.table({"a": data}))
     how = {"catalog": catalog, "mode": "append"}
-    bp.convert(rows, "db.t", target_format="iceberg", target_options=how)
+    bp.convert(rows, "db.t", target_options={"format": "iceberg", **how})
     table.refresh()
     # The rule of each partition, by pyiceberg itself, value by value.
     rule = parse_transform(transform).transform(made)

@@ -59,7 +59,7 @@ def test_nothing_is_loaded_without_leave(compress, name, tmp_path):
     with pytest.raises(bp.UnsafeError, match=r"can run any code.*allow_pickle=True"):
         bp.open(tmp_path / name, format="joblib")
     with pytest.raises(bp.UnsafeError):
-        bp.convert(tmp_path / name, tmp_path / "out.npz", format="joblib")
+        bp.convert(tmp_path / name, tmp_path / "out.npz", source_options={"format": "joblib"})
     assert main(["info", str(tmp_path / name), "--format", "joblib"]) == 2
     assert os.listdir(tmp_path) == [name]
 

@@ -282,10 +282,7 @@ def test_processes_append_at_a_time(path):
     )
 
 
-def test_a_stopped_append_resumes(path, tmp_path, monkeypatch):
-    import importlib
-
-    monkeypatch.setattr(importlib.import_module("batchplant.jobs.conversion.task"), "CHECKPOINT_SECONDS", 0)
+def test_a_stopped_append_resumes(path, tmp_path):
     write(path, [250])
     write(str(tmp_path / "s.npz"), range(200))
 
@@ -293,7 +290,10 @@ def test_a_stopped_append_resumes(path, tmp_path, monkeypatch):
         if done > 100:
             raise KeyboardInterrupt
 
-    how = {"target_options": {"mode": "append"}, "target_format": path.rpartition(".")[2]}
+    how = {
+        "target_options": {"mode": "append", "format": path.rpartition(".")[2]},
+        "options": bp.ConvertOptions(tuning=bp.ConvertTuning(checkpoint_seconds=0)),
+    }
     with pytest.raises(KeyboardInterrupt):
         convert(tmp_path / "s.npz", path, progress=interrupt, **how)
     assert read(path) == [250]

@@ -305,7 +305,7 @@ def test_what_is_packed_is_what_litdata_packs(tmp_path: Path) -> None:
     for level in LEVELS:
         theirs = OURS / f"zstd_{level}"
         options = {"compression": "zstd", "compression_level": level, "chunk_bytes": 1500}
-        bp.convert(theirs, tmp_path / level, target_format="litdata", target_options=options)
+        bp.convert(theirs, tmp_path / level, target_options={"format": "litdata", **options})
         ours, want = index_of(tmp_path / level), index_of(theirs)
         names = ("chunk_size", "dim", "filename")
         assert [[one[name] for name in names] for one in ours["chunks"]] == [

@@ -162,7 +162,9 @@ def test_from_each_to_each(source: str, target: str, sources: Sources, folder: P
         pytest.skip(f"{source} has nothing for {target}")
     path = folder / f"target{suffix(target)}"
     try:
-        done = bp.convert(mine, path, target_format=target, fields=keys, workers=1)
+        done = bp.convert(
+            mine, path, fields=keys, target_options={"format": target}, options=bp.ConvertOptions(workers=1)
+        )
     except bp.MissingLibraryError as error:
         pytest.skip(str(error))
     assert done.samples == ROWS

@@ -14,7 +14,7 @@ import pytest
 import batchplant as bp
 from batchplant.formats.registry import get_format
 from batchplant.jobs import engines
-from batchplant.jobs.conversion import job, run, task
+from batchplant.jobs.conversion import run, task
 from batchplant.storage import Partial
 from batchplant.testing.cases import jpeg
 from processes import PATIENCE, start
@@ -61,19 +61,17 @@ def files(top: Path) -> dict[str, bytes]:
     return found
 
 
+def tuned(**sizes: Any) -> bp.ConvertOptions:
+    """Few parts of few samples."""
+    return bp.ConvertOptions(checksums=True, tuning=bp.ConvertTuning(**{"min_parts": 12, **sizes}))
+
+
 def by_ranks(source: Path, target: Path, world_size: int = 3, **how: Any) -> bp.Conversion:
     for rank in range(world_size):
         assert not target.exists()
-        found = bp.convert(
-            source, target, engine=engines.make("ranks", rank=rank, world_size=world_size), **how
-        )
+        by = engines.make("ranks", rank=rank, world_size=world_size)
+        found = bp.convert(source, target, engine=by, **{"options": tuned(), **how})
     return found
-
-
-@pytest.fixture(autouse=True)
-def few_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of few samples."""
-    monkeypatch.setattr(job, "PARTS", 12)
 
 
 @pytest.fixture
@@ -109,7 +107,7 @@ def test_the_same_bytes_as_by_threads(case: str, source: Path, tmp_path: Path, a
     suffix, options = OPTIONS[case]
     for name in ("one", "many"):
         (tmp_path / name).mkdir()
-    how: dict[str, Any] = {"checksums": True, "shuffle": True, "target_options": options}
+    how: dict[str, Any] = {"shuffle": True, "target_options": options, "options": tuned()}
     bp.convert(source, tmp_path / "one" / f"a{suffix}", **how)
     done = by_ranks(source, tmp_path / "many" / f"a{suffix}", **how)
     assert done.samples == SAMPLES
@@ -137,7 +135,7 @@ def test_ranges_begin_where_chunks_do() -> None:
 
 def test_cells_of_one_size_alone(source: Path, tmp_path: Path, adopted: list[str]) -> None:
     """Nothing but the ends of arrays is left for whoever puts them together."""
-    how: dict[str, Any] = {"fields": FIXED, "target_options": {"chunk_samples": 2}}
+    how: dict[str, Any] = {"fields": FIXED, "target_options": {"chunk_samples": 2}, "options": tuned()}
     bp.convert(source, tmp_path / "a.zarr", **how)
     by_ranks(source, tmp_path / "b.zarr", **how)
     assert files(tmp_path / "a.zarr") == files(tmp_path / "b.zarr")
@@ -155,6 +153,7 @@ def test_samples_that_are_left_out_move_others_up(target: str, tmp_path: Path) -
         (tmp_path / name).mkdir()
     images = bp.ImageOptions(image_format="png")
     how: dict[str, Any] = {"on_error": "skip", "images": images, "target_options": {"chunk_samples": 1}}
+    how["options"] = tuned()
     bp.convert(tmp_path / "in.npz", tmp_path / "one" / target, **how)
     done = by_ranks(tmp_path / "in.npz", tmp_path / "many" / target, **how)
     assert (done.samples, [one.sample for one in done.skipped]) == (88, [13, 50])
@@ -167,7 +166,7 @@ def test_random_choices_are_those_of_the_whole(tmp_path: Path) -> None:
             out.append({"image": np.zeros((8, 8, 3), np.uint8)})
     images = bp.ImageOptions(write_mode="proportion", seed=4)
     for suffix in (".zarr", ".beton"):
-        bp.convert(tmp_path / "in.npz", tmp_path / f"one{suffix}", images=images)
+        bp.convert(tmp_path / "in.npz", tmp_path / f"one{suffix}", images=images, options=tuned())
         by_ranks(tmp_path / "in.npz", tmp_path / f"many{suffix}", images=images)
     assert files(tmp_path / "many.zarr") == files(tmp_path / "one.zarr")
     assert (tmp_path / "many.beton").read_bytes() == (tmp_path / "one.beton").read_bytes()
@@ -185,13 +184,12 @@ def test_an_empty_dataset(tmp_path: Path) -> None:
 
 def test_a_stopped_piece_goes_on(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By another engine, from its last checkpoint, within a chunk."""
-    monkeypatch.setattr(task, "CHECKPOINT_SECONDS", 0)
-    monkeypatch.setattr(job, "PARTS", 2)
 
     class Stop(BaseException):
         pass
 
-    how: dict[str, Any] = {"target_options": {"chunk_samples": 2}, "checksums": True}
+    how: dict[str, Any] = {"target_options": {"chunk_samples": 2}}
+    options = tuned(checkpoint_seconds=0, min_parts=2)
     real, count = task.Feed._read, 0
 
     def stopping(self: Any, start: int, end: int) -> Any:
@@ -203,12 +201,13 @@ def test_a_stopped_piece_goes_on(source: Path, tmp_path: Path, monkeypatch: pyte
 
     with monkeypatch.context() as patch:
         patch.setattr(task.Feed, "_read", stopping)
-        patch.setattr(task, "BATCH_BYTES", 1)
+        single = tuned(checkpoint_seconds=0, min_parts=2, batch_bytes=1)
         with pytest.raises(Stop):
-            by_ranks(source, tmp_path / "b.zarr", **how)
+            by_ranks(source, tmp_path / "b.zarr", options=single, **how)
     assert not (tmp_path / "b.zarr").exists()
-    assert by_ranks(source, tmp_path / "b.zarr", world_size=2, resume=True, **how).samples == SAMPLES
-    bp.convert(source, tmp_path / "a.zarr", **how)
+    done = by_ranks(source, tmp_path / "b.zarr", world_size=2, resume=True, options=options, **how)
+    assert done.samples == SAMPLES
+    bp.convert(source, tmp_path / "a.zarr", options=options, **how)
     assert files(tmp_path / "b.zarr") == files(tmp_path / "a.zarr")
     assert (tmp_path / "b.zarr.crc").read_bytes() == (tmp_path / "a.zarr.crc").read_bytes()
 
@@ -216,7 +215,6 @@ def test_a_stopped_piece_goes_on(source: Path, tmp_path: Path, monkeypatch: pyte
 def test_killed_while_pieces_are_put_together(source: Path, tmp_path: Path) -> None:
     script = (
         "import os, sys, batchplant as bp\n"
-        "from batchplant.jobs.conversion import job\n"
         "from batchplant.storage import Partial\n"
         "real, calls = Partial.adopt, []\n"
         "def adopt(self, files):\n"
@@ -224,15 +222,17 @@ def test_killed_while_pieces_are_put_together(source: Path, tmp_path: Path) -> N
         "    calls.append(1)\n"
         "    if len(calls) == 5: os.kill(os.getpid(), 9)\n"
         "Partial.adopt = adopt\n"
-        "job.PARTS = 12\n"
+        "options = bp.ConvertOptions(tuning=bp.ConvertTuning(min_parts=12))\n"
         "for rank in range(2):\n"
         "    by = bp.engines.make('ranks', rank=rank, world_size=2)\n"
-        "    bp.convert(sys.argv[1], sys.argv[2], engine=by, target_options={'chunk_samples': 2})\n"
+        "    chunks = {'chunk_samples': 2}\n"
+        "    bp.convert(sys.argv[1], sys.argv[2], engine=by, target_options=chunks, options=options)\n"
     )
     with start([sys.executable, "-c", script, str(source), str(tmp_path / "b.zarr")]) as child:
         assert child.wait(PATIENCE) == -signal.SIGKILL
     assert sorted(os.listdir(tmp_path)) == [".b.zarr.partial", ".b.zarr.shards.partial"]
     how: dict[str, Any] = {"target_options": {"chunk_samples": 2}}
+    how["options"] = bp.ConvertOptions(tuning=bp.ConvertTuning(min_parts=12))
     done = bp.convert(
         source, tmp_path / "b.zarr", engine=engines.make("ranks", rank=1, world_size=2), resume=True, **how
     )
@@ -247,8 +247,8 @@ def test_a_damaged_piece_is_named(source: Path, tmp_path: Path, monkeypatch: pyt
         (Path(parts[1]) / ".piece.json").write_text('{"samples": 3, "log": [[99, 1, 0]]}')
         return real(job, parts, resume=resume)
 
-    real = run._joined
-    monkeypatch.setattr(run, "_joined", damaged)
+    real = run._join_parts
+    monkeypatch.setattr(run, "_join_parts", damaged)
     with pytest.raises(bp.DamagedError, match=r"note of a piece.*cannot be") as caught:
         by_ranks(source, tmp_path / "b.zarr")
     assert "b-00001.zarr" in str(caught.value.path)

@@ -44,7 +44,7 @@ class TestNpy(FormatSuite):
 
     def test_converts_to_itself(self, tmp_path: Path) -> None:
         path, again = self.written(tmp_path), self.path(tmp_path, "again")
-        bp.convert(self.open(path), again, target_format="tokens", target_options={"eos": 100})
+        bp.convert(self.open(path), again, target_options={"format": "tokens", "eos": 100})
         assert Path(path).read_bytes() == Path(again).read_bytes()
 
     def test_an_interrupted_conversion_resumes(self) -> None:

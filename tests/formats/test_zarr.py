@@ -1,6 +1,5 @@
 """Zarr: the suite, stores that zarr-python and tensorstore wrote, and those that nobody honest wrote."""
 
-import importlib
 import itertools
 import json
 import multiprocessing
@@ -338,11 +337,13 @@ def test_an_epoch_unpacks_each_chunk_once(tmp_path):
 
 
 @pytest.mark.parametrize("options", [{}, {"chunks_per_shard": 2}, {"compression": "none"}], ids=str)
-def test_a_conversion_resumes_in_the_middle_of_chunks(options, tmp_path, monkeypatch):
-    monkeypatch.setattr(importlib.import_module("batchplant.jobs.conversion.task"), "CHECKPOINT_SECONDS", 0)
+def test_a_conversion_resumes_in_the_middle_of_chunks(options, tmp_path):
     schema, samples = ordinary(120)
     write(tmp_path / "a.npz", schema, samples)
-    how = {"target_options": {"chunk_samples": 7, **options}}
+    how = {
+        "target_options": {"chunk_samples": 7, **options},
+        "options": bp.ConvertOptions(tuning=bp.ConvertTuning(checkpoint_seconds=0)),
+    }
     done = []
 
     def interrupt(now, _):

@@ -84,7 +84,13 @@ def create(look):
             look()
 
 def convert(source, target):
-    return lambda look: bp.convert(path(source), path(target), format=source, workers=2, progress=look)
+    return lambda look: bp.convert(
+        path(source),
+        path(target),
+        progress=look,
+        source_options={"format": source},
+        options=bp.ConvertOptions(workers=2),
+    )
 
 found = {f"to {chain[0]}": held(create)}
 for source, target in zip(chain, chain[1:]):

@@ -1,6 +1,5 @@
 """Converting: chosen samples and fields, and stopping at any time. (Format into format: test_matrix.py.)"""
 
-import importlib
 import os
 import signal
 import sys
@@ -18,8 +17,6 @@ from batchplant.jobs import engines
 from batchplant.storage.limits import human_size
 from batchplant.testing.cases import cells, jpeg, pixels, png
 
-convert_module = importlib.import_module("batchplant.jobs.conversion.task")
-
 
 def save(path, schema, samples, **options):
     with bp.create(path, schema, **options) as out:
@@ -35,7 +32,7 @@ def test_a_field_that_the_target_cannot_hold_is_named(tmp_path):
     with pytest.raises(bp.UnknownFormatError, match="give the name a suffix"):
         bp.convert(source, tmp_path / "folder")
     with pytest.raises(bp.SchemaError, match="exactly one image field"):
-        bp.convert(source, tmp_path / "folder", target_format="imagefolder")
+        bp.convert(source, tmp_path / "folder", target_options={"format": "imagefolder"})
     assert os.listdir(tmp_path) == ["a.npz"]
 
 
@@ -68,18 +65,18 @@ def test_choosing_fields_and_names(source, tmp_path):
 
 @pytest.mark.parametrize(("limit", "count"), [(0, 0), (1, 1), (99, 99), (100, 100), (1000, 100), (None, 100)])
 def test_limit(source, limit, count, tmp_path):
-    assert bp.convert(source, tmp_path / "a.npz", limit=limit).samples == count
+    assert bp.convert(source, tmp_path / "a.npz", options=bp.ConvertOptions(limit=limit)).samples == count
     assert numbers(tmp_path / "a.npz") == list(range(count))
 
 
 def test_a_limit_below_zero(source, tmp_path):
     with pytest.raises(bp.OptionError, match="limit must not be negative"):
-        bp.convert(source, tmp_path / "a.npz", limit=-1)
+        bp.convert(source, tmp_path / "a.npz", options=bp.ConvertOptions(limit=-1))
 
 
 def test_shuffling_depends_on_the_seed_alone(source, tmp_path):
     def shuffled(name, **options):
-        bp.convert(source, tmp_path / name, shuffle=True, **options)
+        bp.convert(source, tmp_path / name, shuffle=True, options=bp.ConvertOptions(**options))
         return numbers(tmp_path / name)
 
     first = shuffled("a.npz", seed=3)
@@ -169,11 +166,11 @@ def test_a_sample_that_cannot_be_read_or_stored_stops_and_is_named(broken, tmp_p
 
 
 @pytest.mark.parametrize("stop", [None, 1, 3])
-def test_what_cannot_be_read_or_stored_is_skipped_and_listed(broken, stop, tmp_path, monkeypatch):
+def test_what_cannot_be_read_or_stored_is_skipped_and_listed(broken, stop, tmp_path):
     """Also when the conversion is stopped between."""
-    monkeypatch.setattr(convert_module, "CHECKPOINT_SECONDS", 0)
-    monkeypatch.setattr(convert_module, "BATCH_ROWS", 9)
+    tuning = bp.ConvertTuning(checkpoint_seconds=0, max_batch_rows=9)
     options = {"on_error": "skip", "source_options": {"mode": "RGB"}}
+    options["options"] = bp.ConvertOptions(tuning=tuning)
     if stop is not None:
         with pytest.raises(KeyboardInterrupt):
             bp.convert(broken, tmp_path / "a.beton", progress=interrupt_at(stop), **options)
@@ -185,6 +182,10 @@ def test_what_cannot_be_read_or_stored_is_skipped_and_listed(broken, stop, tmp_p
 
 
 # --- stopping and going on ----------------------------------------------------------------------------
+
+
+# Checkpoints after every batch.
+OFTEN = bp.ConvertOptions(tuning=bp.ConvertTuning(checkpoint_seconds=0))
 
 
 def interrupt_at(call):
@@ -206,11 +207,10 @@ def test_stopped_before_the_first_checkpoint_nothing_is_left(source, tmp_path):
 
 @pytest.mark.parametrize("target", ["a.beton", "a.npz", "folder"])
 @pytest.mark.parametrize("again", [1, 2])
-def test_stopped_again_and_again(source, target, again, tmp_path, monkeypatch):
-    monkeypatch.setattr(convert_module, "CHECKPOINT_SECONDS", 0)
-    monkeypatch.setattr(convert_module, "BATCH_ROWS", 10)
+def test_stopped_again_and_again(source, target, again, tmp_path):
+    tuning = bp.ConvertTuning(checkpoint_seconds=0, max_batch_rows=10)
     out = tmp_path / "out"
-    options = {"shuffle": True, "seed": 5, "checksums": True}
+    options = {"shuffle": True, "options": bp.ConvertOptions(seed=5, checksums=True, tuning=tuning)}
     bp.convert(source, tmp_path / target, **options)
     for _ in range(again):
         with pytest.raises(KeyboardInterrupt):
@@ -225,10 +225,9 @@ def test_stopped_again_and_again(source, target, again, tmp_path, monkeypatch):
         assert (out / target).read_bytes() == (tmp_path / target).read_bytes()
 
 
-def test_not_resuming_begins_anew(source, tmp_path, monkeypatch):
-    monkeypatch.setattr(convert_module, "CHECKPOINT_SECONDS", 0)
+def test_not_resuming_begins_anew(source, tmp_path):
     with pytest.raises(KeyboardInterrupt):
-        bp.convert(source, tmp_path / "a.npz", progress=interrupt_at(2))
+        bp.convert(source, tmp_path / "a.npz", progress=interrupt_at(2), options=OFTEN)
     result = bp.convert(source, tmp_path / "a.npz", fields=["n"])
     assert (result.resumed_at, result.samples) == (0, 100)
     assert sorted(os.listdir(tmp_path)) == ["a.npz", "source.npz"]
@@ -239,15 +238,14 @@ def test_not_resuming_begins_anew(source, tmp_path, monkeypatch):
     [
         ({"fields": ["n"]}, "fields"),
         ({"shuffle": True}, "shuffle"),
-        ({"limit": 5, "seed": 2}, "limit, seed"),
+        ({"options": bp.ConvertOptions(limit=5, seed=2)}, "limit, seed"),
         ({"images": bp.ImageOptions(write_mode="raw")}, "images"),
-        ({"checksums": True}, "checksums"),
+        ({"options": bp.ConvertOptions(checksums=True)}, "checksums"),
     ],
 )
-def test_resuming_needs_the_same_options(source, other, named, tmp_path, monkeypatch):
-    monkeypatch.setattr(convert_module, "CHECKPOINT_SECONDS", 0)
+def test_resuming_needs_the_same_options(source, other, named, tmp_path):
     with pytest.raises(KeyboardInterrupt):
-        bp.convert(source, tmp_path / "a.npz", progress=interrupt_at(2))
+        bp.convert(source, tmp_path / "a.npz", progress=interrupt_at(2), options=OFTEN)
     with pytest.raises(bp.OptionError, match=rf"had other options \({named}\)"):
         bp.convert(source, tmp_path / "a.npz", resume=True, **other)
     assert bp.convert(source, tmp_path / "a.npz", resume=True).resumed_at > 0
@@ -258,16 +256,15 @@ def test_nothing_to_resume_is_no_error(source, tmp_path):
 
 
 KILLED = """
-import importlib, os, signal, sys
+import os, signal, sys
 import batchplant as bp
-module = importlib.import_module("batchplant.jobs.conversion.task")
-module.CHECKPOINT_SECONDS, module.BATCH_ROWS = 0, 10
+tuning = bp.ConvertTuning(checkpoint_seconds=0, max_batch_rows=10)
 calls = []
 def progress(now, _):
     calls.append(now)
     if len(calls) == 4:
         os.kill(os.getpid(), signal.SIGKILL)
-bp.convert(sys.argv[1], sys.argv[2], progress=progress)
+bp.convert(sys.argv[1], sys.argv[2], progress=progress, options=bp.ConvertOptions(tuning=tuning))
 """
 
 
@@ -283,24 +280,23 @@ def test_a_killed_conversion_resumes(source, target, tmp_path):
     assert bp.verify(out, against=source).problems == []
 
 
-def test_killed_while_it_finished(source, tmp_path, monkeypatch):
+def test_killed_while_it_finished(source, tmp_path):
     """The spools may have been moved already; then there is nothing to resume, and no error either."""
-    monkeypatch.setattr(convert_module, "CHECKPOINT_SECONDS", 0)
     out = tmp_path / "out" / "folder"
     with pytest.raises(KeyboardInterrupt):
-        bp.convert(source, out, progress=interrupt_at(3))
+        bp.convert(source, out, progress=interrupt_at(3), options=OFTEN)
     hidden = out.parent / ".folder.partial"
     os.replace(hidden / "metadata", hidden / "folder" / "metadata.jsonl")
     assert bp.convert(source, out, resume=True).resumed_at == 0
     assert bp.verify(out, against=source).problems == []
 
 
-def test_batches_are_as_large_as_samples_are_small(tmp_path, monkeypatch):
-    monkeypatch.setattr(convert_module, "BATCH_BYTES", 4096)
+def test_batches_are_as_large_as_samples_are_small(tmp_path):
+    options = bp.ConvertOptions(tuning=bp.ConvertTuning(batch_bytes=4096))
     samples = [{"x": np.full(1024, n, np.uint8)} for n in range(48)]
     source = save(tmp_path / "a.npy", {"x": bp.Tensor("uint8", (1024,))}, samples)
     seen = []
-    bp.convert(source, tmp_path / "b.beton", progress=lambda done, _: seen.append(done))
+    bp.convert(source, tmp_path / "b.beton", progress=lambda done, _: seen.append(done), options=options)
     # Two batches are under way before the first tells how large samples are.
     assert seen == [16, 32, 36, 40, 44, 48]
     assert bp.verify(tmp_path / "b.beton", against=source).problems == []
@@ -359,7 +355,7 @@ def test_images_that_grow_are_remarked_on(drawings, tmp_path, capsys):
 
 
 def test_few_bytes_more_are_not_remarked_on(drawings, tmp_path):
-    assert bp.convert(drawings, tmp_path / "a.beton", limit=20).remarks == []
+    assert bp.convert(drawings, tmp_path / "a.beton", options=bp.ConvertOptions(limit=20)).remarks == []
 
 
 def test_one_remark_has_the_sums_of_all_shards_and_processes(drawings, tmp_path):

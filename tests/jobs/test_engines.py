@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib.util
 import json
 import os
@@ -30,10 +31,10 @@ from batchplant.data.reader import Reader
 from batchplant.errors import DamagedError, OptionError, WorkerError
 from batchplant.jobs import engines, lake
 from batchplant.jobs.conversion import plan as planning
-from batchplant.jobs.conversion import run, spills, task
+from batchplant.jobs.conversion import run, spills
 from batchplant.jobs.conversion.job import Job
-from batchplant.jobs.conversion.plan import _filled
-from batchplant.jobs.engines.base import TRIES
+from batchplant.jobs.conversion.plan import fill_files
+from batchplant.jobs.engines.base import MAX_ATTEMPTS
 from batchplant.schema.columns import I64
 from batchplant.storage import Partial
 from batchplant.storage.spans import Spans
@@ -76,7 +77,11 @@ def wanted(source: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
     return found
 
 
-HOW = {"shard_size": 5000, "checksums": True, "shuffle": True, "seed": 3}
+HOW: dict[str, Any] = {
+    "shard_size": 5000,
+    "shuffle": True,
+    "options": bp.ConvertOptions(checksums=True, seed=3),
+}
 
 
 @pytest.mark.parametrize("engine", ["processes", "dask"])
@@ -160,10 +165,9 @@ def test_ranks_at_the_same_time(source: Path, wanted: dict[str, bytes], tmp_path
 
 
 @pytest.mark.parametrize("second", ["threads", "processes", "ranks"])
-def test_another_engine_goes_on(
-    second: str, source: Path, wanted: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(task, "CHECKPOINT_SECONDS", 0)
+def test_another_engine_goes_on(second: str, source: Path, wanted: dict[str, bytes], tmp_path: Path) -> None:
+    tuning = bp.ConvertTuning(checkpoint_seconds=0)
+    often = dataclasses.replace(HOW["options"], tuning=tuning)
 
     class Stop(BaseException):
         pass
@@ -173,7 +177,7 @@ def test_another_engine_goes_on(
             raise Stop
 
     with pytest.raises(Stop):
-        bp.convert(source, tmp_path / "out.tfrecord", progress=stop, **HOW)
+        bp.convert(source, tmp_path / "out.tfrecord", progress=stop, **{**HOW, "options": often})
     by = engines.make(second, workers=2 if second == "processes" else None)
     result = bp.convert(source, tmp_path / "out.tfrecord", engine=by, resume=True, **HOW)
     assert result.resumed_at >= 10
@@ -240,8 +244,12 @@ def ranks(source: Path, target: Path, world_size: int = 3, **how: Any) -> bp.Con
 def test_one_file_by_many_processes(suffix: str, source: Path, tmp_path: Path) -> None:
     for folder in ("one", "many"):
         (tmp_path / folder).mkdir()
-    bp.convert(source, tmp_path / "one" / f"a{suffix}", checksums=True, shuffle=True)
-    result = ranks(source, tmp_path / "many" / f"a{suffix}", checksums=True, shuffle=True)
+    bp.convert(
+        source, tmp_path / "one" / f"a{suffix}", shuffle=True, options=bp.ConvertOptions(checksums=True)
+    )
+    result = ranks(
+        source, tmp_path / "many" / f"a{suffix}", shuffle=True, options=bp.ConvertOptions(checksums=True)
+    )
     assert result.files == [str(tmp_path / "many" / f"a{suffix}")]
     assert result.samples == 60
     wanted, found = (
@@ -265,9 +273,9 @@ def test_one_file_by_worker_processes(source: Path, tmp_path: Path) -> None:
 def test_tables_get_all_rows_in_one_transaction(kind: str, source: Path, tmp_path: Path) -> None:
     pytest.importorskip({"delta": "deltalake", "iceberg": "pyiceberg"}[kind])
     target = tmp_path / f"a.{kind}"
-    ranks(source, target, target_format=kind)
+    ranks(source, target, target_options={"format": kind})
     before = len(lake.history(target))
-    ranks(source, target, target_format=kind, append=True)
+    ranks(source, target, target_options={"format": kind}, append=True)
     assert len(lake.history(target)) == before + 1
     assert [one["n"] for one in bp.open(target)] == list(range(60)) * 2
 
@@ -324,7 +332,7 @@ def test_what_fails_is_tried_on_another_worker(how: str, tmp_path: Path) -> None
 def test_what_fails_everywhere_is_named(how: str, kind: type[Exception], tmp_path: Path) -> None:
     with pytest.raises(kind) as caught:
         tasks(engines.make("processes", workers=2), Trouble(tmp_path, how, 99))
-    assert f"shard 2 failed {TRIES} times" in str(caught.value) + "".join(
+    assert f"shard 2 failed {MAX_ATTEMPTS} times" in str(caught.value) + "".join(
         getattr(caught.value, "__notes__", [])
     )
 
@@ -359,7 +367,7 @@ def test_wrong_arguments(source: Path, tmp_path: Path) -> None:
 @given(st.lists(st.lists(st.integers(0, 12), max_size=12), max_size=4), st.integers(1, 30), st.integers(1, 9))
 def test_files_are_filled_one_after_another(parts: list[list[int]], size: int, most: int) -> None:
     sizes = [one for part in parts for one in part]
-    bounds = _filled((np.array(part, dtype=np.int64) for part in parts), size, most).tolist()
+    bounds = fill_files((np.array(part, dtype=np.int64) for part in parts), size, most).tolist()
     assert bounds == filled(sizes, size, most)
 
 
@@ -375,8 +383,7 @@ def filled(sizes: list[int], size: int, most: int) -> list[int]:
 
 def test_the_sizes_of_many_samples_are_added_up_part_by_part(monkeypatch: pytest.MonkeyPatch) -> None:
     """In their order; where every sample has the same, none is asked."""
-    monkeypatch.setattr(planning, "CHUNK", 97)
-    count = planning.LOOK_AT + 300
+    count = planning.PROBED_SAMPLES + 300
     sizes = np.random.default_rng(1).integers(0, 50, count)
 
     class Sizes(Reader):
@@ -386,7 +393,8 @@ def test_the_sizes_of_many_samples_are_added_up_part_by_part(monkeypatch: pytest
             return Spans(["sizes"], indices, sizes[indices])
 
     def bounds(fields: list[str], **how: int) -> list[int]:
-        made = planning.plan(Sizes(), fields, orders.random(count, seed=1, epoch=0), **how)
+        order = orders.random(count, seed=1, epoch=0)
+        made = planning.plan(Sizes(), fields, order, lookup_samples=97, **how)
         return [0, *(made.span(number).stop for number in range(len(made)))]
 
     taken = sizes[orders.random(count, seed=1, epoch=0)[:]]
@@ -400,23 +408,26 @@ def test_the_sizes_of_many_samples_are_added_up_part_by_part(monkeypatch: pytest
 # -- shuffling in two passes -------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def small_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spills, "RUN", 5000)
-    monkeypatch.setattr(spills, "READ", 1500)
+def small_runs(**options: Any) -> bp.ConvertOptions:
+    tuning = bp.ConvertTuning(spill_run_bytes=5000, spill_read_bytes=1500, poll_seconds=0.01)
+    return bp.ConvertOptions(tuning=tuning, **options)
 
 
 @pytest.mark.parametrize("limit", [None, 23])
 @pytest.mark.parametrize("how", [{}, {"shard_size": 5000}], ids=["file", "shards"])
 def test_two_passes_make_the_same_bytes(
-    how: dict[str, Any], limit: int | None, source: Path, tmp_path: Path, small_runs: None
+    how: dict[str, Any], limit: int | None, source: Path, tmp_path: Path
 ) -> None:
     for name, passes in (("one", False), ("two", True)):
         (tmp_path / name).mkdir()
         result = bp.convert(
-            source, tmp_path / name / "a.tfrecord", shuffle=True, seed=5, limit=limit, rename={"n": "m"},
-            two_passes=passes, **how,
-        )  # fmt: skip
+            source,
+            tmp_path / name / "a.tfrecord",
+            shuffle=True,
+            rename={"n": "m"},
+            **how,
+            options=small_runs(seed=5, limit=limit, two_passes=passes),
+        )
         assert result.samples == (limit or 60)
     assert made(tmp_path / "one") == made(tmp_path / "two")
     found = [one["m"] for one in bp.open(str(tmp_path / "two" / "*.tfrecord"))]
@@ -425,14 +436,16 @@ def test_two_passes_make_the_same_bytes(
 
 
 @pytest.mark.parametrize("how", [{}, {"shard_samples": 20}], ids=["file", "shards"])
-def test_progress_covers_both_passes(
-    how: dict[str, Any], source: Path, tmp_path: Path, small_runs: None
-) -> None:
+def test_progress_covers_both_passes(how: dict[str, Any], source: Path, tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
     bp.convert(
-        source, tmp_path / "a.tfrecord", shuffle=True, two_passes=True,
-        progress=lambda *one: seen.append(one), **how,
-    )  # fmt: skip
+        source,
+        tmp_path / "a.tfrecord",
+        shuffle=True,
+        progress=lambda *one: seen.append(one),
+        **how,
+        options=small_runs(two_passes=True),
+    )
     now = [one for one, _ in seen]
     assert now == sorted(now)
     assert {total for _, total in seen} == {60}
@@ -444,14 +457,20 @@ def test_progress_covers_both_passes(
 
 
 def test_two_passes_by_ranks(
-    source: Path, wanted: dict[str, bytes], tmp_path: Path, small_runs: None, monkeypatch: pytest.MonkeyPatch
+    source: Path, wanted: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each waits for what the others spill."""
-    monkeypatch.setattr("batchplant.jobs.conversion.run.WAIT", 0.01)
 
     def rank(number: int) -> int:
         by = engines.make("ranks", rank=number, world_size=3)
-        return len(bp.convert(source, tmp_path / "out.tfrecord", engine=by, two_passes=True, **HOW).files)
+        return len(
+            bp.convert(
+                source,
+                tmp_path / "out.tfrecord",
+                engine=by,
+                **{**HOW, "options": small_runs(checksums=True, seed=3, two_passes=True)},
+            ).files
+        )
 
     with ThreadPoolExecutor(3) as pool:
         assert sorted(pool.map(rank, range(3)))[:2] == [0, 0]
@@ -483,7 +502,7 @@ def test_a_rank_comes_while_others_rename(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_two_passes_read_the_source_once_and_in_order(
-    source: Path, tmp_path: Path, small_runs: None, monkeypatch: pytest.MonkeyPatch
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int] = []
     reader = bp.open(source)
@@ -493,15 +512,17 @@ def test_two_passes_read_the_source_once_and_in_order(
         asked.extend(indices.tolist())
         return read(self, indices, fields)
 
-    job = Job(reader, str(tmp_path / "a.tfrecord"), shuffle=True, two_passes=True)
+    job = Job(
+        reader, str(tmp_path / "a.tfrecord"), shuffle=True, options=small_runs(two_passes=True, workers=1)
+    )
     assert job.digest
     assert job.mean_size
     monkeypatch.setattr(type(reader), "_read", spy)
-    run.convert_to_file(job, workers=1, resume=False, progress=None)
+    run.convert_to_file(job, resume=False, progress=None)
     assert asked == list(range(60))
 
 
-def test_what_cannot_be_read_is_skipped_in_two_passes(tmp_path: Path, small_runs: None) -> None:
+def test_what_cannot_be_read_is_skipped_in_two_passes(tmp_path: Path) -> None:
     folder = tmp_path / "images"
     folder.mkdir()
     for n in range(30):
@@ -511,7 +532,7 @@ def test_what_cannot_be_read_is_skipped_in_two_passes(tmp_path: Path, small_runs
         (folder / f"{n:02}.jpg").unlink()
     how = {"shuffle": True, "on_error": "skip", "shard_samples": 7}
     found = [
-        bp.convert(reader, tmp_path / f"{name}.beton", two_passes=passes, **how)
+        bp.convert(reader, tmp_path / f"{name}.beton", **how, options=small_runs(two_passes=passes))
         for name, passes in (("one", False), ("two", True))
     ]
     assert [sorted(one.sample for one in each.skipped) for each in found] == [[3, 17], [3, 17]]
@@ -520,29 +541,27 @@ def test_what_cannot_be_read_is_skipped_in_two_passes(tmp_path: Path, small_runs
         assert one.read_bytes() == two.read_bytes()
 
 
-def test_a_stopped_first_pass_goes_on(
-    source: Path, tmp_path: Path, small_runs: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stopped_first_pass_goes_on(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Stop(BaseException):
         pass
 
     made_runs: list[int] = []
-    real = spills.Spills.spill
+    real = spills.Spills.__call__
 
-    def stopping(self: Any, number: int, report: Any) -> int:
+    def stopping(self: Any, number: int) -> int:
         if len(made_runs) == 3:
             raise Stop
         made_runs.append(number)
-        return real(self, number, report)
+        return real(self, number)
 
-    how = {"shuffle": True, "two_passes": True}
+    how: dict[str, Any] = {"shuffle": True, "options": small_runs(two_passes=True)}
     with monkeypatch.context() as patch:
-        patch.setattr(spills.Spills, "spill", stopping)
+        patch.setattr(spills.Spills, "__call__", stopping)
         with pytest.raises(Stop):
             bp.convert(source, tmp_path / "a.tfrecord", **how)
     made_runs.clear()
     with monkeypatch.context() as patch:
-        patch.setattr(spills.Spills, "spill", lambda *given: made_runs.append(given[1]) or real(*given))
+        patch.setattr(spills.Spills, "__call__", lambda *given: made_runs.append(given[1]) or real(*given))
         bp.convert(source, tmp_path / "a.tfrecord", resume=True, **how)
     assert made_runs[0] == 3
     bp.convert(source, tmp_path / "b.tfrecord", shuffle=True)

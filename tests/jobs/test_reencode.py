@@ -334,7 +334,9 @@ def test_the_user_says_which_fields_are_masks(tmp_path):
 def test_convert_keeps_masks_exactly_and_says_so(tmp_path):
     pairs(tmp_path / "a.npz")
     options = bp.ImageOptions(image_format="webp", quality=50, max_resolution=16)
-    done = bp.convert(tmp_path / "a.npz", tmp_path / "b.tar", masks=["mask"], images=options)
+    done = bp.convert(
+        tmp_path / "a.npz", tmp_path / "b.tar", images=options, options=bp.ConvertOptions(masks=["mask"])
+    )
     assert done.remarks[-1].startswith("mask: a mask is stored without loss")
     with bp.open(tmp_path / "b.tar") as reader:
         assert reader.schema["mask"].mask

@@ -68,9 +68,9 @@ def test_verify_finds_the_same_on_every_engine(engine: str, shards: Path, other:
 @pytest.mark.parametrize(
     "how",
     [
-        {"most": 3},
+        {"max_problems": 3},
         {"sample": 700, "seed": 3},
-        *exhaustive({"differences": 4}, {"where": "n >= 500"}),
+        *exhaustive({"max_differences": 4}, {"where": "n >= 500"}),
     ],
 )
 def test_verify_stops_where_threads_do(how: dict[str, Any], shards: Path, other: Path) -> None:

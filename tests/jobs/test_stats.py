@@ -21,8 +21,7 @@ import batchplant as bp
 from batchplant.cli import main
 from batchplant.jobs import engines, scans, stats
 from batchplant.jobs.stats import collecting
-from batchplant.jobs.stats.numbers import Sums
-from batchplant.jobs.stats.sketch import WIDTH, Sketch
+from batchplant.jobs.stats.numbers import WIDTH, Sketch, Sums
 from batchplant.jobs.stats.values import Hashes, Tally
 from batchplant.testing.cases import jpeg
 from batchplant.testing.damage import flip
@@ -215,7 +214,7 @@ def test_quantiles_are_close_and_memory_is_bounded(batch: int) -> None:
         for start in range(at, min(at + max(batch, 50_000), len(values)), batch):
             part.add(values[start : start + batch])
         whole.merge(part)
-    ordered, weights = whole.weighed()
+    ordered, weights = whole._weighted()
     assert weights.sum() == len(values)
     assert len(ordered) < 2 * WIDTH * 8
     shares = (0.01, 0.25, 0.5, 0.95, 0.99)
@@ -234,9 +233,9 @@ def test_outliers_leave_room_in_a_histogram() -> None:
 def test_frequent_values_of_many() -> None:
     draw = random.Random(0)
     values = [draw.choice("abc") if draw.random() < 0.3 else f"rare {n}" for n in range(3000)]
-    whole = Tally(held=50)
+    whole = Tally(max_values=50)
     for at in range(0, 3000, 300):
-        part = Tally(held=50)
+        part = Tally(max_values=50)
         part.add(values[at : at + 300])
         whole.merge(pickle.loads(pickle.dumps(part)))
     found, true = whole.values({}), Counter(values)
@@ -261,11 +260,10 @@ def test_copies_of_very_many_are_estimated() -> None:
     assert all(other == one + 1 for one, other in found.groups)
 
 
-def test_hashes_are_bounded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collecting, "HASHES", 1000)
-    job = collecting.Job(scans.Dataset(path, fields=("blob",)), None, 0)
+def test_hashes_are_bounded(path: Path) -> None:
+    job = collecting.Job(scans.Dataset(path, fields=("blob",)), None, 0, 1000)
     assert job.one_in == 1
-    assert collecting.Job(scans.Dataset(path), None, 0).one_in == 8
+    assert collecting.Job(scans.Dataset(path), None, 0, 1000).one_in == 8
 
 
 # --- the command ---------------------------------------------------------------------------------------

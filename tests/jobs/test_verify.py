@@ -199,15 +199,15 @@ def test_progress_reaches_the_end(dataset):
 def test_an_unrelated_dataset_is_compared_no_further_than_needed(tmp_path):
     first = save(tmp_path / "a.npz", [sample(n) for n in range(300)])
     second = save(tmp_path / "b.npz", [sample(n + 300, blob=b"other") for n in range(300)])
-    result = bp.verify(first, against=second, differences=6)
+    result = bp.verify(first, against=second, max_differences=6)
     assert places(result) == [(0, "n"), (0, "blob"), (1, "n"), (1, "blob"), (2, "n"), (2, "blob")]
     [remark] = result.remarks
     assert remark == f"it differs from {second} in 6 cells of the first 3 samples; the rest was not compared"
     assert len(bp.verify(first, against=second).problems) == 100
-    everything = bp.verify(first, against=second, differences=None)
+    everything = bp.verify(first, against=second, max_differences=None)
     assert (len(everything.problems), everything.remarks) == (600, ())
     with pytest.raises(bp.OptionError, match="differences is at least 1"):
-        bp.verify(first, against=second, differences=0)
+        bp.verify(first, against=second, max_differences=0)
 
 
 def test_what_is_compared_with_may_be_damaged(dataset, tmp_path):
@@ -219,10 +219,10 @@ def test_what_is_compared_with_may_be_damaged(dataset, tmp_path):
 def test_it_stops_after_so_many_problems(dataset):
     for number in (3, 9, 300, 301):
         put_outside(dataset, number)
-    result = bp.verify(dataset, most=3)
+    result = bp.verify(dataset, max_problems=3)
     assert places(result) == [(3, "blob"), (9, "blob"), (300, "blob")]
     assert result.remarks == ("it stopped after 3 problems, at sample 300 of 600",)
-    assert bp.verify(dataset).remarks == bp.verify(dataset, most=None).remarks == ()
+    assert bp.verify(dataset).remarks == bp.verify(dataset, max_problems=None).remarks == ()
 
 
 def count_reads(monkeypatch):
@@ -513,7 +513,9 @@ def test_a_cut_behind_a_sample_is_noticed(name, options, field, tmp_path):
 
 def test_checksums_of_shards_and_parts_of_them(tmp_path):
     source = save(tmp_path / "source.npz", [sample(n) for n in range(40)])
-    result = bp.convert(source, tmp_path / "out.beton", shard_size=10_000, checksums=True)
+    result = bp.convert(
+        source, tmp_path / "out.beton", shard_size=10_000, options=bp.ConvertOptions(checksums=True)
+    )
     assert len(result.files) > 2
     with bp.open(result.files[1]) as second:
         first = len(bp.open(result.files[0]))

@@ -319,8 +319,16 @@ def test_every_engine_writes_the_same_bytes(source: Path, tmp_path: Path) -> Non
     for suffix in ("idx", "bin"):
         assert (tmp_path / f"a.{suffix}").read_bytes() == (tmp_path / f"b.{suffix}").read_bytes()
     assert done.tokens == sum(map(len, expected(source, eos=True)))
-    batchplant.convert(source, tmp_path / "s.idx", shuffle=True, two_passes=True, seed=3, **how)
-    batchplant.convert(source, tmp_path / "t.idx", shuffle=True, seed=3, **how)
+    batchplant.convert(
+        source,
+        tmp_path / "s.idx",
+        shuffle=True,
+        **how,
+        options=batchplant.ConvertOptions(two_passes=True, seed=3),
+    )
+    batchplant.convert(
+        source, tmp_path / "t.idx", shuffle=True, **how, options=batchplant.ConvertOptions(seed=3)
+    )
     assert (tmp_path / "s.bin").read_bytes() == (tmp_path / "t.bin").read_bytes()
 
 
@@ -343,12 +351,9 @@ def test_shards_are_planned_without_tokenizing(source: Path, tmp_path: Path) -> 
     assert len(calls) == 200
 
 
-def test_a_resume_goes_on_with_the_same_tokenizer_alone(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    task = importlib.import_module("batchplant.jobs.conversion.task")
-    monkeypatch.setattr(task, "CHECKPOINT_SECONDS", 0)
-    monkeypatch.setattr(task, "BATCH_ROWS", 10)
+def test_a_resume_goes_on_with_the_same_tokenizer_alone(source: Path, tmp_path: Path) -> None:
+    tuning = batchplant.ConvertTuning(checkpoint_seconds=0, max_batch_rows=10)
+    options = batchplant.ConvertOptions(tuning=tuning)
     calls = []
 
     def stop(now: int, total: int) -> None:
@@ -357,7 +362,7 @@ def test_a_resume_goes_on_with_the_same_tokenizer_alone(
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        batchplant.convert(source, tmp_path / "a.idx", tokenize=FILE, progress=stop)
+        batchplant.convert(source, tmp_path / "a.idx", tokenize=FILE, progress=stop, options=options)
     other = tokenizers.Tokenizer.from_file(str(FILE))
     other.add_tokens(["batchplant"])
     for tokenize in (other, Tokenize(FILE, eos=True)):

@@ -339,11 +339,6 @@ def test_a_folder_named_like_a_side_car(tmp_path, suffix):
     "suffix", ["beton", "tfrecord", "csv", "zarr", "h5", "npz", "parquet", "safetensors"]
 )
 def test_ctrl_c_while_the_writer_closes_keeps_the_state(tmp_path, monkeypatch, suffix, sharded):
-    import sys
-
-    module = sys.modules["batchplant.jobs.conversion.task"]
-    monkeypatch.setattr(module, "CHECKPOINT_SECONDS", 0.0)
-    monkeypatch.setattr(module, "BATCH_BYTES", 200)
     source = tmp_path / "source.npz"
     if suffix == "safetensors":
         import numpy as np
@@ -355,7 +350,8 @@ def test_ctrl_c_while_the_writer_closes_keeps_the_state(tmp_path, monkeypatch, s
             for n in range(60):
                 out.append({"x": n, "t": "t" * n})
         data = bp.open(source)
-    how = {"shard_samples": 25} if sharded else {}
+    options = bp.ConvertOptions(tuning=bp.ConvertTuning(checkpoint_seconds=0, batch_bytes=200))
+    how = {"shard_samples": 25 if sharded else None, "options": options}
     target = tmp_path / f"t.{suffix}"
 
     def stop(*_):

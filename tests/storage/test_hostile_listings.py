@@ -103,7 +103,7 @@ def test_a_folder_is_read_without_what_leads_out_of_it(bucket, tmp_path, kind, s
     url = f"{bucket.url}/a/data/" + ("*.tar" if kind == "tar" else "")
     target = tmp_path / "target"
     with pytest.warns(RuntimeWarning, match=IGNORED):
-        bp.convert(url, target, target_format="webdataset" if kind == "tar" else kind)
+        bp.convert(url, target, target_options={"format": "webdataset" if kind == "tar" else kind})
     assert len(bp.open(target)) == 2
     assert {path.name for path in tmp_path.iterdir()} <= {"data", "target", "work"}
     assert bucket.objects() == before

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import json
 import os
 import re
@@ -64,8 +63,10 @@ class Shelf:
         return [name for name in self.names() if name.startswith(".")] + _files(str(self.work))
 
     def write(self, name: str, source: Any, **how: Any) -> bp.Conversion:
-        options = {**how.pop("target_options", {}), **self.options()}
-        return bp.convert(source, self.at(name), target_options=options, workers=1, **how)
+        target_options = {**how.pop("target_options", {}), **self.options()}
+        options = how.pop("options", bp.ConvertOptions(checksums=how.pop("checksums", False)))
+        options = dataclasses.replace(options, workers=1)
+        return bp.convert(source, self.at(name), target_options=target_options, options=options, **how)
 
     def open(self, name: str, **how: Any) -> bp.Reader:
         return bp.open(self.at(name), endpoint=self.endpoint, **how)
@@ -264,21 +265,21 @@ def test_bucket_to_bucket_holds_little_on_the_disk(shelf: Shelf, monkeypatch: py
     assert max(seen) <= 2 * 5 * cell + 20_000
 
 
-def test_ranks_of_a_bucket(shelf: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_of_a_bucket(shelf: Shelf, tmp_path: Path) -> None:
     """They send their shards by themselves, from work folders of their own; the first one waits for all."""
-    monkeypatch.setattr("batchplant.jobs.conversion.run.WAIT", 0.05)
+    options = bp.ConvertOptions(checksums=True, tuning=bp.ConvertTuning(poll_seconds=0.05))
     shelf.write("source.tfrecord", numbers(24))
     source = f"{shelf.root}/source.tfrecord"
 
     def rank(number: int) -> int:
         by = engines.make("ranks", rank=number, world_size=3)
-        return len(shelf.write("a.tfrecord", source, shard_samples=5, checksums=True, engine=by).files)
+        return len(shelf.write("a.tfrecord", source, shard_samples=5, options=options, engine=by).files)
 
     with ThreadPoolExecutor(3) as pool:
         assert list(pool.map(rank, range(3))) == [5, 0, 0]
     assert held(shelf.open("a-*.tfrecord")) == list(range(24))
     assert shelf.hidden() == []
-    shelf.write("b.tfrecord", source, shard_samples=5, checksums=True)
+    shelf.write("b.tfrecord", source, shard_samples=5, options=options)
     for name in shelf.names():
         if name.startswith("b-"):
             twin = Path(shelf.root, f"a{name[1:]}")
@@ -291,8 +292,6 @@ def test_pieces_in_a_bucket(
 ) -> None:
     """Chunks that workers have sent are copied by the server; the dataset is the one that threads make."""
     pytest.importorskip("numcodecs")
-    monkeypatch.setattr("batchplant.jobs.conversion.run.WAIT", 0.05)
-    monkeypatch.setattr("batchplant.jobs.conversion.job.PARTS", 2)
     source = tmp_path / "source.tfrecord"
     bp.convert(numbers(8), source)
     copied: list[str] = []
@@ -305,7 +304,11 @@ def test_pieces_in_a_bucket(
 
     monkeypatch.setattr(uploads, "copy_all", spy)
     (tmp_path / "one").mkdir()
-    how: dict[str, Any] = {"checksums": True, "target_options": {"chunk_samples": 1}}
+    tuning = bp.ConvertTuning(poll_seconds=0.05, min_parts=2)
+    how: dict[str, Any] = {
+        "target_options": {"chunk_samples": 1},
+        "options": bp.ConvertOptions(checksums=True, tuning=tuning),
+    }
 
     def rank(number: int) -> int:
         by = engines.make("ranks", rank=number, world_size=2)
@@ -333,12 +336,13 @@ def test_ranks_of_a_bucket_do_not_spill(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     shelf.write("source.tfrecord", numbers(24))
+    two_passes = bp.ConvertOptions(two_passes=True)
     for target, how in (
         ("a.tfrecord", {"engine": engines.make("ranks", rank=0, world_size=1)}),
         ("b.tfrecord", {}),
     ):
         source = f"{shelf.root}/source.tfrecord"
-        shelf.write(target, source, shard_samples=5, shuffle=True, two_passes=True, **how)
+        shelf.write(target, source, shard_samples=5, shuffle=True, options=two_passes, **how)
     assert held(shelf.open("a-*.tfrecord")) == held(shelf.open("b-*.tfrecord"))
     assert shelf.hidden() == []
     assert "s3:" not in os.listdir(tmp_path)
@@ -350,8 +354,7 @@ KILLED = """
 import importlib, json, os, sys, threading
 import batchplant as bp
 from batchplant.storage.remote.obstore_client import ObstoreClient
-importlib.import_module("batchplant.jobs.conversion.task").CHECKPOINT_SECONDS = 0
-importlib.import_module("batchplant.jobs.conversion.task").BATCH_BYTES = 100
+tuning = bp.ConvertTuning(checkpoint_seconds=0, batch_bytes=100)
 target, point, after, given = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "after", json.loads(sys.argv[4])
 change, calls, under_way = threading.Condition(), 0, 0
 
@@ -380,7 +383,8 @@ for name in ("put", "copy", "delete"):
     setattr(ObstoreClient, name, killing(getattr(ObstoreClient, name)))
 first, count = given.pop("first"), given.pop("count")
 data = {"n": [first + n for n in range(count)], "text": [f"sample {first + n}" for n in range(count)]}
-done = bp.convert(data, target, workers=1, **given)
+options = bp.ConvertOptions(workers=1, checksums=given.pop("checksums", False), tuning=tuning)
+done = bp.convert(data, target, **given, options=options)
 print(json.dumps({"calls": calls, "resumed": done.resumed_at}))
 """
 
@@ -747,10 +751,9 @@ def test_the_work_folder_is_bounded(shelf: Shelf, monkeypatch: pytest.MonkeyPatc
         assert [one["data"] for one in made] == data["data"]
 
 
-def test_secrets_are_written_nowhere(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secrets_are_written_nowhere(shelf: Shelf) -> None:
     from servers import SECRET
 
-    monkeypatch.setattr(importlib.import_module("batchplant.jobs.conversion.task"), "CHECKPOINT_SECONDS", 0)
     target = Url(f"s3://user:hidden-word@{shelf.url.partition('//')[2]}/a.tfrecord")
     source = bp.open(numbers(100))
     source.path = "https://example.org/a.tfrecord?X-Amz-Signature=hidden-word"
@@ -761,9 +764,9 @@ def test_secrets_are_written_nowhere(shelf: Shelf, monkeypatch: pytest.MonkeyPat
             raise KeyboardInterrupt
         stop.set()
 
-    monkeypatch.setattr(importlib.import_module("batchplant.jobs.conversion.task"), "BATCH_BYTES", 20)
+    options = bp.ConvertOptions(tuning=bp.ConvertTuning(checkpoint_seconds=0, batch_bytes=20))
     with pytest.raises(KeyboardInterrupt):
-        shelf.write("a.tfrecord", source, progress=progress)
+        shelf.write("a.tfrecord", source, progress=progress, options=options)
     work.write_note(shelf.work, target)
     found = {name: (shelf.work / name).read_bytes() for name in _files(str(shelf.work))}
     assert any(name.endswith("state.json") for name in found)

@@ -18,7 +18,11 @@ from batchplant.jobs import engines
 # Beside the dataset: how many samples come; the others do when the file is gone.
 HOLD = "hold"
 DELAY = "BATCHPLANT_TEST_DELAY"
-HOW: dict[str, Any] = {"shard_samples": 5, "checksums": True, "resume": True}
+HOW: dict[str, Any] = {
+    "shard_samples": 5,
+    "resume": True,
+    "options": bp.ConvertOptions(checksums=True),
+}
 
 
 class SlowReader(NpzReader):

@@ -30,6 +30,7 @@ from ..errors import DataError, OptionError
 from ..formats.registry import create_with
 from ..jobs.conversion.run import Conversion
 from ..jobs.convert import convert
+from ..jobs.convert_options import ConvertOptions
 from ..storage import Url, is_remote, partial_folder, split_options
 from ..storage.work import STATE
 from .engines import add_engine, engine_of
@@ -140,17 +141,41 @@ def run(args: argparse.Namespace) -> int:
     try:
         with progress_bar("converting", quiet=args.quiet or args.json) as progress:
             done = convert(
-                args.source, args.target, format=args.format, target_format=args.to,
-                fields=names_of(args.fields) if args.fields else None, rename=_renames(args.rename),
-                limit=args.limit, shuffle=args.shuffle, seed=args.seed,
-                two_passes=args.two_passes, images=images,
-                masks=names_of(args.mask) if args.mask else (), tokenize=tokenizing(args),
-                shard_size=args.shard_size, shard_samples=args.shard_samples,
-                engine=engine_of(args), workers=args.workers, overwrite=args.overwrite, append=args.append,
-                on_error=args.on_error, checksums=args.checksums, resume=args.resume, progress=progress,
-                source_options={"skip": args.skip, "where": args.where, **parse_options(args.option)},
-                target_options={**parse_options(args.to_option, create_with), **_chunk_option(args.chunks)},
-            )  # fmt: skip
+                args.source,
+                args.target,
+                fields=names_of(args.fields) if args.fields else None,
+                rename=_renames(args.rename),
+                shuffle=args.shuffle,
+                images=images,
+                tokenize=tokenizing(args),
+                shard_size=args.shard_size,
+                shard_samples=args.shard_samples,
+                engine=engine_of(args),
+                overwrite=args.overwrite,
+                append=args.append,
+                on_error=args.on_error,
+                resume=args.resume,
+                progress=progress,
+                source_options={
+                    "format": args.format,
+                    "skip": args.skip,
+                    "where": args.where,
+                    **parse_options(args.option),
+                },
+                target_options={
+                    "format": args.to,
+                    **parse_options(args.to_option, create_with),
+                    **_chunk_option(args.chunks),
+                },
+                options=ConvertOptions(
+                    limit=args.limit,
+                    seed=args.seed,
+                    two_passes=args.two_passes,
+                    masks=names_of(args.mask) if args.mask else (),
+                    workers=args.workers,
+                    checksums=args.checksums,
+                ),
+            )
     except (KeyboardInterrupt, DataError, OSError) as error:
         _say_how_to_go_on(args, stopped=isinstance(error, KeyboardInterrupt))
         raise

@@ -32,7 +32,7 @@ from ..formats.base.options import accept
 from ..formats.registry import AT_ONCE, Candidate, files_of
 from ..jobs import indexing
 from ..jobs.engines import Engine
-from ..jobs.engines.inline import Inline
+from ..jobs.engines.base import Inline
 from ..storage import absolute, index, is_remote, noting, parent, reached, split_options, tree
 from ..storage.index.progress import in_parallel
 from .engines import add_engine, engine_of
@@ -103,7 +103,9 @@ def _built_apart(
         if action == "rebuild":
             # What is in the index of a set would be taken for them.
             index.forget(
-                path for dataset in datasets for path in indexing.owners_of(dataset.path, dataset.format())
+                path
+                for dataset in datasets
+                for path in indexing.indexed_files(dataset.path, dataset.format())
             )
     return built
 
@@ -123,7 +125,7 @@ def _one(
 ) -> Done:
     path, format = dataset.path, dataset.format()
     accepted = accept(format.name, format.reader, options)
-    owners = indexing.owners_of(path, format)
+    owners = indexing.indexed_files(path, format)
     combined = shared[_group(dataset)] > 1 and owners == [path]
     old = next((entry for entry in map(index.existing, owners) if entry is not None), None)
     scanned = indexing.needs_index(format)

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..data.tensors import is_tensors
-from ..jobs.summary import LOOK_AT, summarize
+from ..jobs.summary import SUMMARY_SAMPLES, summarize
 from .show import duration, moment
 from .terminal import add_source, human_size, open_source, print_json, printable, say
 
@@ -23,7 +23,11 @@ from .terminal import add_source, human_size, open_source, print_json, printable
 def add_args(parser: argparse.ArgumentParser) -> None:
     add_source(parser)
     parser.add_argument(
-        "--samples", type=int, default=LOOK_AT, metavar="N", help=f"how many to look at (default {LOOK_AT})"
+        "--samples",
+        type=int,
+        default=SUMMARY_SAMPLES,
+        metavar="N",
+        help=f"how many to look at (default {SUMMARY_SAMPLES})",
     )
 
 

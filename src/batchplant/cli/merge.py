@@ -16,6 +16,7 @@ from typing import Any
 
 from ..formats.registry import create_with
 from ..jobs.convert import convert
+from ..jobs.convert_options import ConvertOptions
 from .terminal import (
     add_reading,
     counted,
@@ -46,11 +47,20 @@ def run(args: argparse.Namespace) -> int:
     sources: Any = args.source if len(args.source) > 1 else args.source[0]
     with progress_bar("merging", quiet=args.quiet or args.json) as progress:
         done = convert(
-            sources, args.target, format=args.format, target_format=args.to, checksums=args.checksums,
-            overwrite=args.overwrite, resume=args.resume, progress=progress,
-            source_options={"skip": args.skip, "where": args.where, **parse_options(args.option)},
-            target_options=parse_options(args.to_option, create_with),
-        )  # fmt: skip
+            sources,
+            args.target,
+            overwrite=args.overwrite,
+            resume=args.resume,
+            progress=progress,
+            source_options={
+                "format": args.format,
+                "skip": args.skip,
+                "where": args.where,
+                **parse_options(args.option),
+            },
+            target_options={"format": args.to, **parse_options(args.to_option, create_with)},
+            options=ConvertOptions(checksums=args.checksums),
+        )
     size = size_of(done.files)
     if args.json:
         print_json({"files": done.files, "samples": done.samples, "bytes": size, "remarks": done.remarks})

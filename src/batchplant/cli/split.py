@@ -21,6 +21,7 @@ from ..data.split import check_name, split
 from ..errors import ExistsError, OptionError
 from ..formats.registry import by_suffix, create_with, get_format
 from ..jobs.convert import convert
+from ..jobs.convert_options import ConvertOptions
 from .terminal import (
     add_source,
     counted,
@@ -91,10 +92,14 @@ def _write(args: argparse.Namespace, parts: dict[str, Reader], targets: dict[str
     for name, part in parts.items():
         with progress_bar(f"writing {name}", quiet=args.quiet or args.json) as progress:
             convert(
-                part, targets[name], target_format=args.to or _format(args, part),
-                fields=names_of(args.fields) if args.fields else None, workers=args.workers,
-                overwrite=args.overwrite, checksums=args.checksums, progress=progress, target_options=options,
-            )  # fmt: skip
+                part,
+                targets[name],
+                fields=names_of(args.fields) if args.fields else None,
+                overwrite=args.overwrite,
+                progress=progress,
+                target_options={"format": args.to or _format(args, part), **options},
+                options=ConvertOptions(workers=args.workers, checksums=args.checksums),
+            )
 
 
 def _fractions(texts: list[str]) -> dict[str, float]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import argparse
 
-from ..jobs.verify import MOST, verify
+from ..jobs.verify import MAX_PROBLEMS, verify
 from .engines import add_engine, engine_of
 from .terminal import add_source, parse_options, print_json, progress_bar
 
@@ -32,8 +32,8 @@ def add_args(parser: argparse.ArgumentParser) -> None:
         help="compare no further after N cells that differ (default: 20; 0: compare all)",
     )  # fmt: skip
     parser.add_argument(
-        "--most", type=int, metavar="N", default=MOST,
-        help=f"stop after N problems (default: {MOST:,}; 0: never)",
+        "--most", type=int, metavar="N", default=MAX_PROBLEMS,
+        help=f"stop after N problems (default: {MAX_PROBLEMS:,}; 0: never)",
     )  # fmt: skip
     parser.add_argument("--sample", type=int, metavar="N", help="only N samples, drawn at random")
     parser.add_argument("--seed", type=int, metavar="N", default=0, help="for --sample (default: 0)")
@@ -48,8 +48,8 @@ def run(args: argparse.Namespace) -> int:
     with progress_bar("verifying", quiet=args.quiet or args.json) as progress:
         report = verify(
             source, decode=args.decode, against=args.against, format=args.format,
-            engine=engine_of(args), workers=args.workers, progress=progress, most=args.most or None,
-            differences=args.differences or None,
+            engine=engine_of(args), workers=args.workers, progress=progress, max_problems=args.most or None,
+            max_differences=args.differences or None,
             sample=args.sample, seed=args.seed, quarantine=args.quarantine, skip=args.skip,
             where=args.where,
             **parse_options(args.option, verify),

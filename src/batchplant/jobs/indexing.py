@@ -1,7 +1,4 @@
-"""Indexes of many files, built by an engine: one task for each file, whose index it leaves beside the file.
-
-Who asked for them finds them there, and may put them together.
-"""
+"""Indexes of many files, built by an engine: one task for each file, which leaves the index beside it."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ Progress = Callable[[int, int], None]
 
 
 class Built(NamedTuple):
-    """What a worker did about a file. ``place``: where it put the index; ``old``: there was one before."""
+    """A worker's result for a file. ``place``: path of the index; ``old``: there was one before."""
 
     built: bool
     place: str | None
@@ -29,14 +26,14 @@ class Built(NamedTuple):
     seconds: float
 
 
-def needs_index(known: Format) -> bool:
-    return "index" in own_options(known.reader)
+def needs_index(format: Format) -> bool:
+    return "index" in own_options(format.reader)
 
 
-def owners_of(path: str, known: Format) -> list[str]:
-    """The files that are indexed: of a dataset that is a folder, one in it."""
-    folder = known.folder is not False and tree.is_folder(path)
-    return [join(path, name) for name in tree.names(path)] if folder else [path]
+def indexed_files(path: str, format: Format) -> list[str]:
+    """Files that an index may belong to: those inside a dataset that is a folder."""
+    is_folder = format.folder is not False and tree.is_folder(path)
+    return [join(path, name) for name in tree.names(path)] if is_folder else [path]
 
 
 def build(
@@ -47,26 +44,26 @@ def build(
     rebuild: bool,
     progress: Progress | None = None,
 ) -> dict[str, Built]:
-    """Have the indexes of these files built, where they need one; by path, what was done."""
+    """Build the indexes of files that need one; return the results by path."""
     scans.engine_of(engine)
-    known = [(one.path, one.format()) for one in files]
-    tasks = [(path, format.name) for path, format in known if needs_index(format)]
-    found: dict[str, Built] = {}
+    formats = [(file.path, file.format()) for file in files]
+    tasks = [(path, format.name) for path, format in formats if needs_index(format)]
+    results: dict[str, Built] = {}
 
-    def done(number: int, one: Built) -> None:
-        found[tasks[number][0]] = one
+    def finish(number: int, result: Built) -> None:
+        results[tasks[number][0]] = result
         if progress is not None:
-            progress(len(found), len(tasks))
+            progress(len(results), len(tasks))
 
-    there = tuple((absolute(path), name) for path, name in tasks)
-    work = Work(there, dict(options), "rebuild" if rebuild else "write")
-    run(engine, work, range(len(tasks)), done, name=lambda number: f"indexing {tasks[number][0]}")
-    return found
+    paths = tuple((absolute(path), name) for path, name in tasks)
+    task = IndexTask(paths, dict(options), "rebuild" if rebuild else "write")
+    run(engine, task, range(len(tasks)), finish, name=lambda number: f"indexing {tasks[number][0]}")
+    return results
 
 
 @dataclasses.dataclass(frozen=True)
-class Work:
-    """What a worker does for a number: it opens one file, which builds its index."""
+class IndexTask:
+    """Function of a worker: opens one file, which builds its index."""
 
     files: tuple[tuple[str, str], ...]
     options: dict[str, Any]
@@ -74,11 +71,11 @@ class Work:
 
     def __call__(self, number: int) -> Built:
         path, name = self.files[number]
-        known = get_format(name)
-        old = any(index.existing(owner) is not None for owner in owners_of(path, known))
+        format = get_format(name)
+        old = any(index.existing(file) is not None for file in indexed_files(path, format))
         start = time.monotonic()
-        given = {**accept(known.name, known.reader, self.options), "index": self.mode}
-        with index.watching() as seen, known.reader(path, **given):
+        options = {**accept(format.name, format.reader, self.options), "index": self.mode}
+        with index.watching() as seen, format.reader(path, **options):
             seconds = time.monotonic() - start
         if not seen:
             return Built(False, None, old, seconds)

@@ -1,7 +1,7 @@
 """The upkeep of tables with versions (Delta Lake, Iceberg): history, vacuum, rollback, compact.
 
 Each takes a path, a URL, or the name of a table in a catalog, and the options that open the table
-(``catalog``, ``storage``, those of a URL). Every change is one transaction: it happens whole, or not at all.
+(``catalog``, ``storage``, those of a URL). Every change is one transaction.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..storage import reached, split_options
 __all__ = ["Compacted", "State", "Vacuumed", "compact", "history", "rollback", "vacuum"]
 
 # A reader that opened the table this long ago still finds its files.
-KEPT = datetime.timedelta(days=7)
+RETENTION = datetime.timedelta(days=7)
 
 
 def history(path: str | os.PathLike[str], *, format: str | None = None, **options: Any) -> list[State]:
@@ -31,15 +31,15 @@ def history(path: str | os.PathLike[str], *, format: str | None = None, **option
 def vacuum(
     path: str | os.PathLike[str],
     *,
-    older_than: datetime.timedelta = KEPT,
+    older_than: datetime.timedelta = RETENTION,
     dry_run: bool = False,
     format: str | None = None,
     **options: Any,
 ) -> Vacuumed:
-    """Remove files that no state needs which was the latest one within ``older_than``.
+    """Remove files that no state of the last ``older_than`` needs.
 
     Older states can not be read afterwards; Iceberg's are removed from the table. Files that a killed writer
-    left go too, once they are as old. Whoever reads or writes the table longer than that may lose files.
+    left go too, once they are as old. A reader or writer that runs longer than that may lose files.
     """
     if older_than < datetime.timedelta(0):
         raise OptionError("older_than is a time that has passed, and not negative", path=os.fspath(path))
@@ -55,15 +55,15 @@ def rollback(
     format: str | None = None,
     **options: Any,
 ) -> State:
-    """Make an older state the current one: a version or snapshot, or what was current ``at`` a time.
+    """Make an older state the current one: a version or snapshot, or the one that was current ``at`` a time.
 
     The states in between stay, and can be gone back to. Returns the state whose rows the table has now.
     """
     upkeep = _upkeep(path, format, options)
-    found = upkeep.find(to, at)
+    state = upkeep.find(to, at)
     if not dry_run:
-        upkeep.restore(found)
-    return found
+        upkeep.restore(state)
+    return state
 
 
 def compact(
@@ -75,7 +75,7 @@ def compact(
     format: str | None = None,
     **options: Any,
 ) -> Compacted:
-    """Put files of less than ``file_size`` bytes together, by partition. The samples may change their order.
+    """Merge files of less than ``file_size`` bytes, by partition. The samples may change their order.
 
     The older states keep their files, until ``vacuum`` removes them.
     """
@@ -88,10 +88,10 @@ def _upkeep(path: str | os.PathLike[str], format: str | None, options: dict[str,
     text = os.fspath(path)
     storage, options = split_options(options)
     text = reached(text, storage)
-    found = get_format(format) if format is not None else by_scheme(text) or find_format(text)
-    if found is None or found.upkeep is None:
-        known = sorted(name for name, one in all_formats().items() if one.upkeep is not None)
-        said = f"it is {found.name}" if found else "it is a folder of files"
-        raise OptionError(f"{said}, and only {' and '.join(known)} tables have versions", path=text)
-    made: Upkeep = found.upkeep(text, **accept(found.name, found.upkeep, options))
-    return made
+    lake = get_format(format) if format is not None else by_scheme(text) or find_format(text)
+    if lake is None or lake.upkeep is None:
+        names = sorted(name for name, known in all_formats().items() if known.upkeep is not None)
+        kind = f"it is {lake.name}" if lake else "it is a folder of files"
+        raise OptionError(f"{kind}, and only {' and '.join(names)} tables have versions", path=text)
+    upkeep: Upkeep = lake.upkeep(text, **accept(lake.name, lake.upkeep, options))
+    return upkeep

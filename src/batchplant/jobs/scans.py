@@ -1,6 +1,6 @@
-"""Scans: every sample is looked at, range by range, on any engine; what was found is put together in order.
+"""Scans: look at every sample, range by range, on any engine, and combine the results in order.
 
-The ranges depend on the dataset alone, so that the result does not depend on who works.
+The ranges depend on the dataset alone, so the result is the same on every engine.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from ..formats.registry import open as open_reader
 from ..schema.columns import I64, column_runs
 from .conversion.plan import Plan
 from .engines import Engine, make, run
-from .engines.inline import Inline
-from .engines.ranks import Ranks
-from .engines.sources import for_others
+from .engines.base import Inline, Ranks, portable_source
 
-# Ranges of a dataset, and the samples of one.
-RANGES, LEAST, MOST = 64, 256, 1 << 16
+RANGES_PER_DATASET = 64
+MIN_RANGE_SAMPLES, MAX_RANGE_SAMPLES = 256, 1 << 16
+# Samples that are read to estimate sizes.
+PROBED_SAMPLES = 4
 
 Progress = Callable[[int, int], None]
 Report = Callable[[int], None]
 
 
 @dataclasses.dataclass(frozen=True)
-class Work:
-    """What is done for a task. Where this process does it, ``report`` is told how many samples are done."""
+class ScanTask:
+    """Function of a scan's workers. ``report``, given in this process, gets the number of samples done."""
 
     job: Any
     threads: int | None
@@ -45,47 +45,46 @@ class Work:
 
 
 def engine_of(engine: str | Engine) -> Engine:
-    """The engine of a scan, whose results come back to one process."""
-    made = make(engine)
-    if isinstance(made, Ranks):
+    """Make the engine of a scan, whose results come back to one process."""
+    runner = make(engine)
+    if isinstance(runner, Ranks):
         raise OptionError(
             "the engine ranks is for convert: here the results come back to one process; use processes, dask "
             "or ray"
         )
-    return made
+    return runner
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Dataset:
-    """What is scanned: every process opens it by itself, once."""
+    """The dataset of a scan: every process opens it by itself, once."""
 
     source: Any
     format: str | None = None
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     fields: tuple[str, ...] | None = None
-    # Where relative paths begin.
+    # Relative paths begin here.
     folder: str = dataclasses.field(default_factory=lambda: os.path.abspath(os.curdir))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Not what was opened here.
-        return _opened_there, tuple(getattr(self, one.name) for one in dataclasses.fields(self))
+        # Without the open reader.
+        return _restore_dataset, tuple(getattr(self, field.name) for field in dataclasses.fields(self))
 
     def check(self, engine: Engine) -> None:
-        """OptionError where the workers of an engine could not open it."""
+        """Raise an OptionError where the workers of an engine could not open it."""
         if not isinstance(engine, Inline):
-            for_others(self.source)
+            portable_source(self.source)
 
     @functools.cached_property
     def reader(self) -> Reader:
-        if isinstance(self.source, Reader):
-            found = self.source
-        else:
-            found = open_reader(self.source, format=self.format, **self.options)
-        return found if self.fields is None else found.select(self.fields)
+        reader = self.source
+        if not isinstance(reader, Reader):
+            reader = open_reader(reader, format=self.format, **self.options)
+        return reader if self.fields is None else reader.select(self.fields)
 
 
-def _opened_there(source: Any, format: str | None, options: Any, fields: Any, folder: str) -> Dataset:
-    """In another process; its current folder may be another one, too."""
+def _restore_dataset(source: Any, format: str | None, options: Any, fields: Any, folder: str) -> Dataset:
+    """Restore a dataset in another process, whose current folder may be another one."""
     if not isinstance(source, Reader) and os.path.abspath(os.curdir) != folder:
         source = _within(folder, source)
     return Dataset(source, format, options, fields, folder)
@@ -93,39 +92,40 @@ def _opened_there(source: Any, format: str | None, options: Any, fields: Any, fo
 
 def _within(folder: str, source: Any) -> Any:
     if isinstance(source, list | tuple):
-        return [_within(folder, one) for one in source]
-    full = for_others(source)
+        return [_within(folder, path) for path in source]
+    full = portable_source(source)
     return full if full == os.fspath(source) else os.path.join(folder, os.fspath(source))
 
 
-def drawn(length: int, count: int, seed: int) -> I64:
-    """Some sample numbers, in order, none twice."""
+def draw_samples(length: int, count: int, seed: int) -> I64:
+    """Draw sample numbers without repetition, in order."""
     if count >= length:
         return np.arange(length)
     return np.sort(np.random.default_rng(seed).choice(length, count, replace=False, shuffle=False))
 
 
 def ranges(count: int) -> Plan:
-    """So many samples, cut."""
-    return Plan(count, int(np.clip(-(-count // RANGES), LEAST, MOST)))
+    """Plan the ranges of so many samples."""
+    range_samples = np.clip(-(-count // RANGES_PER_DATASET), MIN_RANGE_SAMPLES, MAX_RANGE_SAMPLES)
+    return Plan(count, int(range_samples))
 
 
-def step(reader: Reader, rows: int, size: int) -> int:
-    """How many samples to read at once: up to ``rows``, where their sizes are unknown about ``size`` bytes.
+def batch_rows(reader: Reader, max_rows: int, size: int) -> int:
+    """Samples to read at once: up to ``max_rows``; where sizes are unknown, about ``size`` bytes.
 
-    Where sizes are known, who reads goes by those.
+    Where sizes are known, the caller limits batches by them.
     """
     if reader.sizes() is not None:
-        return rows
-    some = np.arange(min(4, len(reader)))
-    columns = reader.read_undamaged(some, [], sys.maxsize)[1]
-    found = sum(int(column_runs(column)[2].clip(0).sum()) for column in (columns or {}).values())
-    return int(np.clip(size * len(some) // max(found, 1), 1, rows))
+        return max_rows
+    probed = np.arange(min(PROBED_SAMPLES, len(reader)))
+    columns = reader.read_undamaged(probed, [], sys.maxsize)[1]
+    probed_bytes = sum(int(column_runs(column)[2].clip(0).sum()) for column in (columns or {}).values())
+    return int(np.clip(size * len(probed) // max(probed_bytes, 1), 1, max_rows))
 
 
 def in_order(
     engine: Engine,
-    work: Work,
+    task: ScanTask,
     weights: Callable[[int], int],
     count: int,
     take: Callable[[int, Any], bool],
@@ -133,19 +133,19 @@ def in_order(
     name: Callable[[int], str] = str,
     progress: Progress | None = None,
 ) -> None:
-    """``take(number, value)`` for each of ``count`` tasks, one after another, until it says: enough.
+    """Call ``take(number, value)`` for the tasks in order, until it returns True or all are done.
 
-    ``weights``: how many samples a task has, for the progress.
+    ``weights``: samples of a task, for the progress.
     """
-    tally = _Tally(sum(map(weights, range(count))), progress)
+    tally = _ScanProgress(sum(map(weights, range(count))), progress)
     if isinstance(engine, Inline):
-        work = dataclasses.replace(work, report=tally.within)
+        task = dataclasses.replace(task, report=tally.show)
     waiting: dict[int, Any] = {}
     first = 0
 
-    def done(number: int, value: Any) -> None:
+    def finish(number: int, value: Any) -> None:
         nonlocal first
-        tally.ended(weights(number))
+        tally.finish(weights(number))
         waiting[number] = value
         while first in waiting:
             first += 1
@@ -153,27 +153,25 @@ def in_order(
                 raise _Enough
 
     with contextlib.suppress(_Enough):
-        run(engine, work, range(count), done, name=name)
+        run(engine, task, range(count), finish, name=name)
 
 
 class _Enough(BaseException):
-    """The rest need not be done."""
+    """Ends a scan early."""
 
 
-class _Tally:
-    """How far a scan is."""
-
+class _ScanProgress:
     def __init__(self, total: int, progress: Progress | None) -> None:
         self._total, self._progress = total, progress
-        self._done = self._said = 0
+        self._done = self._shown = 0
 
-    def within(self, count: int) -> None:
-        """So many samples of the task that is under way are done."""
-        now = self._done + count
-        if self._progress is not None and now > self._said:
-            self._said = now
-            self._progress(now, self._total)
+    def show(self, count: int) -> None:
+        """Report that so many samples of the current task are done."""
+        samples = self._done + count
+        if self._progress is not None and samples > self._shown:
+            self._shown = samples
+            self._progress(samples, self._total)
 
-    def ended(self, count: int) -> None:
-        self.within(count)
+    def finish(self, count: int) -> None:
+        self.show(count)
         self._done += count

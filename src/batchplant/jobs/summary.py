@@ -1,4 +1,4 @@
-"""What a dataset holds, in numbers: the facts that `batchplant info` prints."""
+"""A short summary of a dataset: the facts that `batchplant info` prints."""
 
 from __future__ import annotations
 
@@ -19,25 +19,23 @@ from ..data.tensors import is_tensors, shape_of, text_of
 from ..data.tensors import summary as tensor_facts
 from ..errors import AccessError, BatchplantError, DataError, UnsafeError
 from ..schema import Audio, Bool, Duration, Field, Float, Image, Int, Tensor, Time, Video
-from ..schema.columns import Column, Columns, Ragged, column_runs, concat_columns
+from ..schema.columns import I64, Column, Columns, Ragged, column_runs, concat_columns
 from ..storage import tree
 
-# Enough for a good image of the spread; a dataset of millions is not read for it.
-LOOK_AT = 2000
-# Sounds and videos that are asked what they are.
-RECORDINGS = 500
-NUMBERS = (Int, Float, Bool, Tensor)
+# Samples that are read: enough to show how values are distributed.
+SUMMARY_SAMPLES = 2000
+# Sounds and videos whose headers are read.
+MAX_RECORDINGS = 500
+# Samples read at a time: a few thousand large images at once would take too much memory.
+BATCH_ROWS = 64
+NUMBER_FIELDS = (Int, Float, Bool, Tensor)
 
 
-def summarize(reader: Reader, samples: int = LOOK_AT) -> dict[str, Any]:
-    """Format, size, and per field its kind and the spread of its cells over up to ``samples`` samples."""
+def summarize(reader: Reader, samples: int = SUMMARY_SAMPLES) -> dict[str, Any]:
+    """Format and size; by field its kind and the distribution of its cells over up to ``samples`` samples."""
     model = is_tensors(reader.schema)
     count = 0 if model else min(samples, len(reader))
-    rows = (
-        np.unique(np.linspace(0, len(reader) - 1, count).round().astype(np.int64))
-        if count
-        else np.empty(0, int)
-    )
+    rows = np.unique(np.linspace(0, max(0, len(reader) - 1), count).round().astype(np.int64))
     columns, unreadable = _read(reader, rows)
     fields = {
         name: {"kind": field.kind, "type": str(field), **_describe(field, columns.get(name))}
@@ -51,12 +49,12 @@ def summarize(reader: Reader, samples: int = LOOK_AT) -> dict[str, Any]:
         "looked at": len(reader) if model else len(rows),
         "unreadable": unreadable,
         "fields": fields,
-        "facts": (_model(reader) if model else {}) | reader.facts(),
+        "facts": (_model_facts(reader) if model else {}) | reader.facts(),
     }
 
 
-def _model(reader: Reader) -> dict[str, Any]:
-    """What the tensors of a model are, in whatever format; their values are not read."""
+def _model_facts(reader: Reader) -> dict[str, Any]:
+    """Facts of the tensors of a model in any format; their values are not read."""
 
     def tensors() -> Iterator[tuple[str, str, tuple[int, ...]]]:
         for columns in reader.scan(4096, ["name", "dtype", "shape"]):
@@ -70,16 +68,16 @@ def _model(reader: Reader) -> dict[str, Any]:
     return tensor_facts(tensors())
 
 
-def _read(reader: Reader, rows: Any, fields: Sequence[str] | None = None) -> tuple[Columns, int]:
-    """The cells of these samples, and how many could not be read."""
+def _read(reader: Reader, rows: I64, fields: Sequence[str] | None = None) -> tuple[Columns, int]:
+    """Cells of these samples, and the number of samples that could not be read."""
     fields = list(reader.schema) if fields is None else fields
     try:
-        # In parts: a few thousand large images at once would be too much memory.
-        parts = [reader.read(rows[start : start + 64], fields) for start in range(0, len(rows), 64)]
+        starts = range(0, len(rows), BATCH_ROWS)
+        parts = [reader.read(rows[start : start + BATCH_ROWS], fields) for start in starts]
     except UnsafeError as error:
         if error.field not in fields:
             raise
-        # The other fields can be told all the same.
+        # The other fields can be read.
         return _read(reader, rows, [name for name in fields if name != error.field])
     except DataError:
         parts, bad = [], 0
@@ -100,15 +98,15 @@ def _join(parts: list[Columns]) -> Columns:
 
 def _formats(reader: Reader) -> str:
     inner = getattr(reader, "readers", None) or [getattr(reader, "base", reader)]
-    return ", ".join(sorted({one.format for one in inner if one.format}))
+    return ", ".join(sorted({base.format for base in inner if base.format}))
 
 
 def _size(reader: Reader) -> int | None:
-    """Bytes on disk, of all files."""
+    """Bytes of all files."""
     total = 0
-    for one in getattr(reader, "readers", (reader,)):
-        # A model may lie in several files.
-        paths = getattr(one, "paths", [one.path])
+    for base in getattr(reader, "readers", (reader,)):
+        # A model may have several files.
+        paths = getattr(base, "paths", [base.path])
         # A server may refuse to say.
         with contextlib.suppress(AccessError):
             total += sum(tree.size_below(path) for path in paths if len(paths) == 1 or tree.is_file(path))
@@ -118,30 +116,30 @@ def _size(reader: Reader) -> int | None:
 def _describe(field: Field, column: Column | None) -> dict[str, Any]:
     if column is None or len(column) == 0:
         return {}
-    found: dict[str, Any] = {}
+    facts: dict[str, Any] = {}
     sizes = column_runs(column)[2]
     if (sizes < 0).any():
-        found["missing"] = int((sizes < 0).sum())
+        facts["missing"] = int((sizes < 0).sum())
         sizes = sizes[sizes >= 0]
     values = _values(field, column)
     if isinstance(column, Ragged) and len(sizes) and values is None:
-        found["bytes"] = _spread(sizes)
+        facts["bytes"] = _spread(sizes)
     if isinstance(field, Int) and field.names:
-        found["classes"] = len(field.names)
+        facts["classes"] = len(field.names)
     if isinstance(column, Ragged) and isinstance(field, Image | Audio | Video):
-        found.update(_images(column) if isinstance(field, Image) else _recordings(field, column))
+        facts.update(_images(column) if isinstance(field, Image) else _recordings(field, column))
     elif values is not None and values.size:
         if isinstance(field, Time | Duration):
             values = values.view(dtype_of(field))
-        found["values"] = _numbers(values)
-    return found
+        facts["values"] = _numbers(values)
+    return facts
 
 
 def _values(field: Field, column: Column) -> npt.NDArray[Any] | None:
-    """The numbers of a field that all have one shape, those that are there; None for other fields."""
+    """Numbers of a field whose cells have one shape, without missing ones; None for other fields."""
     if not isinstance(column, Ragged):
         return column
-    cell = dataclasses.replace(field, optional=False).cell if isinstance(field, NUMBERS) else None
+    cell = dataclasses.replace(field, optional=False).cell if isinstance(field, NUMBER_FIELDS) else None
     if cell is None:
         return None
     packed = column.data[int(column.offsets[0]) : int(column.offsets[-1])]
@@ -149,25 +147,25 @@ def _values(field: Field, column: Column) -> npt.NDArray[Any] | None:
 
 
 def _numbers(values: npt.NDArray[Any]) -> dict[str, Any]:
-    """Least, median, mean and largest; of dates the first and the last; how often true."""
+    """Minimum, median, mean and maximum; of dates the first and the last; counts of booleans."""
     if values.dtype.kind == "b":
         return {"true": int(values.sum()), "false": int((~values).sum())}
     if values.dtype.kind in "mM":
-        there = values[~np.isnat(values)]
-        ends = {"first": str(there.min()), "last": str(there.max())} if there.size else {}
-        return ends | ({"missing": int(values.size - there.size)} if there.size < values.size else {})
+        valid = values[~np.isnat(values)]
+        ends = {"first": str(valid.min()), "last": str(valid.max())} if valid.size else {}
+        return ends | ({"missing": int(values.size - valid.size)} if valid.size < values.size else {})
     if values.dtype.kind == "c":
         return {}
-    found: dict[str, Any] = _spread(values.reshape(-1).astype(np.float64))
-    wrong = int(np.isnan(values).sum()) if values.dtype.kind == "f" else 0
-    return found | ({"nan": wrong} if wrong else {})
+    facts: dict[str, Any] = _spread(values.reshape(-1).astype(np.float64))
+    nan = int(np.isnan(values).sum()) if values.dtype.kind == "f" else 0
+    return facts | ({"nan": nan} if nan else {})
 
 
 def _recordings(field: Audio | Video, column: Ragged) -> dict[str, Any]:
-    """What sounds or videos say about themselves: encodings, rates, channels, sizes, how long they are."""
+    """Encodings, rates, channels, sizes and durations in the headers of sounds or videos."""
     counts: dict[str, Counter[Any]] = {}
     seconds, unknown = [], 0
-    for row in range(min(len(column), RECORDINGS)):
+    for row in range(min(len(column), MAX_RECORDINGS)):
         cell = column[row]
         if cell is None:
             continue
@@ -185,13 +183,13 @@ def _recordings(field: Audio | Video, column: Ragged) -> dict[str, Any]:
             continue
         for name, value in facts.items():
             counts.setdefault(name, Counter())[value] += 1
-    found: dict[str, Any] = {
+    summary: dict[str, Any] = {
         name: {str(value): count for value, count in counter.most_common(5)}
         for name, counter in counts.items()
     }
     if seconds:
-        found["seconds"] = _spread(np.array(seconds))
-    return found | ({"unknown": unknown} if unknown else {})
+        summary["seconds"] = _spread(np.array(seconds))
+    return summary | ({"unknown": unknown} if unknown else {})
 
 
 def _images(column: Ragged) -> dict[str, Any]:
@@ -201,22 +199,22 @@ def _images(column: Ragged) -> dict[str, Any]:
         "raw" if raw[row] else image.ENCODINGS[code] or "?" for row, code in enumerate(headers[:, 0])
     )
     modes = Counter(name or "?" for name in image.modes(column))
-    known = headers[headers[:, 1] > 0]
-    sizes = Counter((int(width), int(height)) for width, height in known[:, 1:3])
-    found: dict[str, Any] = {"encodings": dict(encodings.most_common()), "modes": dict(modes.most_common())}
-    if len(known):
-        found["width"] = _spread(known[:, 1])
-        found["height"] = _spread(known[:, 2])
-        found["resolutions"] = [
+    readable = headers[headers[:, 1] > 0]
+    sizes = Counter((int(width), int(height)) for width, height in readable[:, 1:3])
+    facts: dict[str, Any] = {"encodings": dict(encodings.most_common()), "modes": dict(modes.most_common())}
+    if len(readable):
+        facts["width"] = _spread(readable[:, 1])
+        facts["height"] = _spread(readable[:, 2])
+        facts["resolutions"] = [
             {"width": width, "height": height, "count": count}
             for (width, height), count in sizes.most_common(5)
         ]
-        found["distinct resolutions"] = len(sizes)
-    return found
+        facts["distinct resolutions"] = len(sizes)
+    return facts
 
 
 def _spread(values: npt.NDArray[Any]) -> dict[str, float]:
-    """Smallest, median, mean and largest."""
+    """Minimum, median, mean and maximum."""
     finite = values[np.isfinite(values)]
     if not len(finite):
         return {}

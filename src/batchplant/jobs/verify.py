@@ -16,17 +16,17 @@ from .engines import Engine
 from .scans import Progress
 
 if TYPE_CHECKING:
-    from .verification.task import Found, Job
+    from .verification import Job, TaskResult
 
 # A file that has more problems is of no use, and each takes as long as many sound samples.
-MOST = 10_000
-# So many cells that differ tell that two datasets are not the same.
-DIFFERENCES = 100
+MAX_PROBLEMS = 10_000
+# So many differing cells prove that two datasets are not the same.
+MAX_DIFFERENCES = 100
 
 
 @dataclasses.dataclass(frozen=True)
 class Verification:
-    """What verify looked at and what it found. ``remarks``: what it did not look at, one sentence each."""
+    """Checks and problems of a verification. ``remarks``: what was not checked, one sentence each."""
 
     path: str
     samples: int
@@ -48,8 +48,8 @@ def verify(
     engine: str | Engine = "threads",
     workers: int | None = None,
     progress: Progress | None = None,
-    most: int | None = MOST,
-    differences: int | None = DIFFERENCES,
+    max_problems: int | None = MAX_PROBLEMS,
+    max_differences: int | None = MAX_DIFFERENCES,
     sample: int | None = None,
     seed: int = 0,
     quarantine: str | os.PathLike[str] | None = None,
@@ -58,28 +58,33 @@ def verify(
     """Check every sample and name every problem.
 
     Structure, bounds and checksums (the format's own, and a ``.crc`` side-car) always; ``decode`` also
-    decodes every cell; ``against`` proves cell by cell that another dataset holds the same. ``most``: stop
-    after so many problems; ``differences``: compare no further after so many cells that differ; None: never.
+    decodes every cell; ``against`` proves cell by cell that another dataset holds the same. It stops after
+    ``max_problems``, and stops comparing after ``max_differences`` cells that differ; None: never.
     ``sample``: only so many samples, drawn with ``seed``, and no more of the structure than opening needs.
     ``quarantine``: a file that gets the list of bad samples, for ``open(…, skip=FILE)``.
-    The ``sample`` of a problem is its number in what is verified, counted through all shards.
+    The ``sample`` of a problem is its number in the whole dataset, counted through all shards.
 
-    ``engine`` says who checks: ``"threads"`` of this process, ``"processes"``, ``"dask"``, ``"ray"``, or one
-    that :func:`batchplant.engines.make` gave. Whoever does, the result is the same. ``workers``: decoding
-    threads of each task.
+    ``engine``: ``"threads"`` of this process, ``"processes"``, ``"dask"``, ``"ray"``, or the result of
+    :func:`batchplant.engines.make`. The report is the same with any of them. ``workers``: decoding threads of
+    each task.
     """
-    # Whoever imports batchplant need not wait for it.
-    from .verification.task import Job, Work
+    # Imported late: ``import batchplant`` need not wait for it.
+    from .verification import Job, VerifyTask
 
-    most, differences = _limit("most", most), _limit("differences", differences)
-    by = scans.engine_of(engine)
+    problem_limit = _limit("max_problems", max_problems)
+    runner = scans.engine_of(engine)
     job = Job(
-        scans.Dataset(source, format, options), None if against is None else scans.Dataset(against), decode,
-        most, differences, None if sample is None else _limit("sample", sample), seed,
-    )  # fmt: skip
-    for one in (job.dataset, job.other):
-        if one is not None:
-            one.check(by)
+        scans.Dataset(source, format, options),
+        None if against is None else scans.Dataset(against),
+        decode,
+        problem_limit,
+        _limit("max_differences", max_differences),
+        None if sample is None else _limit("sample", sample),
+        seed,
+    )
+    for dataset in (job.dataset, job.reference):
+        if dataset is not None:
+            dataset.check(runner)
     try:
         reader = job.reader
     except DamagedError as error:
@@ -92,27 +97,31 @@ def verify(
     checks = ["bounds"] if drawn else ["structure", "bounds", *reader.own_checks()]
     checks += ["checksums"] if job.side_car[0] is not None else []
     checks += ["decode"] if decode else []
-    found = _Findings(job)
+    findings = _Findings(job)
     comparison = job.comparison()
     if comparison is not None:
-        checks.append(f"against {comparison.other.path}")
-        found.whole += comparison.shape_differs()
-    work = Work(job, workers or by.threads)
-    scans.in_order(by, work, job.weight, len(job), found.take, name=job.name, progress=progress)
-    problems = found.problems
-    remarks = [] if job.other is None else list(found.differences.remarks(reader, job.other.reader))
-    if len(problems) >= most:
-        del problems[most:]
-        place = "" if (last := problems[-1].sample) is None else f", at sample {last:,} of {len(reader):,}"
-        remarks.append(f"it stopped after {most:,} problems{place}")
+        checks.append(f"against {comparison.reference.path}")
+        findings.dataset_problems += comparison.shape_differs()
+    task = VerifyTask(job, workers or runner.threads)
+    scans.in_order(runner, task, job.weight, len(job), findings.take, name=job.name, progress=progress)
+    problems = findings.problems
+    remarks: list[str] = []
+    if job.reference is not None:
+        remarks += findings.difference_limit.remarks(reader, job.reference.reader)
+    if len(problems) >= problem_limit:
+        del problems[problem_limit:]
+        last = problems[-1].sample
+        position = "" if last is None else f", at sample {last:,} of {len(reader):,}"
+        remarks.append(f"it stopped after {problem_limit:,} problems{position}")
     count = job.plan.samples
     if drawn:
         remarks.append(f"{count:,} of {len(reader):,} samples were checked, drawn with seed {seed}")
-    for folder in left_beside({one.path for part in job.files for one, _ in part} | {reader.path}):
-        kept = "a conversion with resume (--resume) goes on from it" if (folder / STATE).is_file() else None
-        what = kept or "it holds nothing that is needed"
+    for folder in left_beside({file.path for files in job.files for file, _ in files} | {reader.path}):
+        resumable = (folder / STATE).is_file()
+        use = "a conversion with resume (--resume) goes on from it" if resumable else None
         remarks.append(
-            f"{folder.name} beside it was left by a writer that was killed: {what}; the next writer of that "
+            f"{folder.name} beside it was left by a writer that was killed: "
+            f"{use or 'it holds nothing that is needed'}; the next writer of that "
             "name clears it away, and you may delete it"
         )
     if quarantine is not None:
@@ -121,34 +130,36 @@ def verify(
 
 
 class _Findings:
-    """The problems that tasks found, which come in order: files first, then samples."""
+    """Collects the problems of tasks, which come in order: files first, then samples."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
         self._files: list[Problem] = []
         self._samples: list[Problem] = []
         # Of side-cars, and of the dataset as a whole.
-        self.whole = list(job.side_car[1])
-        from .verification.comparison import Differences
+        self.dataset_problems = list(job.side_car[1])
+        from .comparison import DifferenceLimit
 
-        self.differences = Differences(job.differences)
+        self.difference_limit = DifferenceLimit(job.max_differences)
 
     @property
     def problems(self) -> list[Problem]:
-        return [*self._files, *self.whole, *self._samples]
+        return [*self._files, *self.dataset_problems, *self._samples]
 
-    def take(self, number: int, found: Found) -> bool:
-        """Whether these are all that were asked for."""
+    def take(self, number: int, result: TaskResult) -> bool:
+        """Add the problems of a task; return True where the limit is reached."""
         files = len(self._job.files)
         if number < files:
-            self._files += [one for one, _ in found.problems]
+            self._files += [problem for problem, _ in result.problems]
         else:
-            self._samples += self.differences.kept(found.problems, found.compared)
-        more = 0 if number < files - 1 else len(self.whole) + len(self._samples)
-        return len(self._files) + more >= self._job.most
+            self._samples += self.difference_limit.within(result.problems, result.compared)
+        count = len(self._files)
+        if number >= files - 1:
+            count += len(self.dataset_problems) + len(self._samples)
+        return count >= self._job.max_problems
 
 
-def _limit(name: str, given: int | None) -> int:
-    if given is not None and given < 1:
-        raise OptionError(f"{name} is at least 1, or None for no limit, not {given}")
-    return sys.maxsize if given is None else given
+def _limit(name: str, value: int | None) -> int:
+    if value is not None and value < 1:
+        raise OptionError(f"{name} is at least 1, or None for no limit, not {value}")
+    return sys.maxsize if value is None else value

@@ -39,9 +39,9 @@ from ..errors import (
 from ..formats import registry
 from ..formats.base.format import Format, Probe, never
 from ..formats.base.tensors import BITS, TENSORS, size_of
-from ..jobs.conversion import task
 from ..jobs.conversion.run import Conversion
 from ..jobs.convert import convert
+from ..jobs.convert_options import ConvertOptions, ConvertTuning
 from ..jobs.verify import verify
 from ..schema import Audio, Field, Image, Int, Video
 from ..schema.columns import Columns, Ragged
@@ -355,8 +355,13 @@ class FormatSuite:
     def convert(self, source: str, target: str, **options: Any) -> Conversion:
         if self.spec.writer is None:
             pytest.skip(f"{self.format} is read only")
-        options |= {"source_options": dict(self.open_options), "target_options": dict(self.options)}
-        return convert(source, target, target_format=self.format, **options)
+        return convert(
+            source,
+            target,
+            source_options=self.open_options,
+            target_options={"format": self.format, **self.options},
+            **options,
+        )
 
     def is_sound(self, path: str) -> bool:
         """Read and verify the file; return False if batchplant reports that something is wrong."""
@@ -587,8 +592,8 @@ class FormatSuite:
         assert verify(again, decode=True, against=original, **self.open_options).problems == []
         assert cells(self.open(again)) == cells(self.open(path))
 
-    def test_an_interrupted_conversion_resumes(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(task, "CHECKPOINT_SECONDS", 0)
+    def test_an_interrupted_conversion_resumes(self, tmp_path: Path) -> None:
+        options = ConvertOptions(tuning=ConvertTuning(checkpoint_seconds=0))
         source = self.path(tmp_path)
         self.write(source, *self.dataset(40))
         done: list[int] = []
@@ -600,7 +605,7 @@ class FormatSuite:
 
         stopped = self.path(tmp_path / "out")
         with pytest.raises(KeyboardInterrupt):
-            self.convert(source, stopped, progress=interrupt)
+            self.convert(source, stopped, progress=interrupt, options=options)
         assert not os.path.exists(stopped)
         result = self.convert(source, stopped, resume=True)
         assert 0 < result.resumed_at < 40

@@ -36,7 +36,6 @@ from batchplant.testing.cases import cells, film, jpeg, sound  # noqa: E402
 
 SHIM = ctypes.CDLL(None)
 MODES = {"kill": (1, 0), "EIO": (2, errno.EIO), "ENOSPC": (2, errno.ENOSPC), "interrupt": (3, 0)}
-CONVERT = sys.modules["batchplant.jobs.conversion.task"]
 
 
 def in_child(function: Callable[[], Any]) -> Any:
@@ -145,7 +144,7 @@ class Case:
 
     def convert(self, source: Path, *, resume: bool = False, overwrite: bool | None = None) -> bp.Conversion:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        CONVERT.CHECKPOINT_SECONDS, CONVERT.BATCH_BYTES = 0.0, 400
+        tuning = bp.ConvertTuning(checkpoint_seconds=0, batch_bytes=400)
         ending: Any = (Files, "commit") if self.sharded else (Writer, "close")
         checkpoint, close = Writer.checkpoint, getattr(*ending)
         before = -1
@@ -163,11 +162,15 @@ class Case:
         Writer.checkpoint = noting  # type: ignore[method-assign]
         setattr(*ending, closing)
         result = bp.convert(
-            source, self.target, target_format=self.format.name, workers=1, resume=resume,
-            overwrite=self.overwrite if overwrite is None else overwrite, append=self.append,
-            checksums=self.sums, shard_samples=12 if self.sharded else None,
-            target_options={"eos": 0} if self.format.name == "tokens" else {},
-        )  # fmt: skip
+            source,
+            self.target,
+            resume=resume,
+            overwrite=self.overwrite if overwrite is None else overwrite,
+            append=self.append,
+            shard_samples=12 if self.sharded else None,
+            target_options={"format": self.format.name, "eos": 0} if self.format.name == "tokens" else {},
+            options=bp.ConvertOptions(workers=1, checksums=self.sums, tuning=tuning),
+        )
         self.before_close = before
         return result
 

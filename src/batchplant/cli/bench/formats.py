@@ -37,8 +37,7 @@ from typing import Any
 from rich.text import Text
 
 from ...errors import NotFoundError, OptionError, shown
-from ...jobs.engines.inline import Inline
-from ...jobs.engines.sources import for_others
+from ...jobs.engines.base import Inline, portable_source
 from ...storage import put_file
 from ...tools import measure
 from ...tools.measure import Measurement, figures, report
@@ -121,7 +120,7 @@ def run(args: argparse.Namespace) -> int:
     by = args.by or ("warm" if args.remote is None else "cold")
     engine = engine_of(args, 1)
     if not isinstance(engine, Inline):
-        args.source = for_others(args.source)
+        args.source = portable_source(args.source)
     began = time.monotonic()
     with contextlib.closing(open_source(args)) as opened:
         reader = opened.select(names_of(args.fields)) if args.fields else opened

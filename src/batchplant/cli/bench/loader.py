@@ -35,7 +35,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import OptionError, Problem
-from ...jobs.summary import LOOK_AT
+from ...jobs.summary import SUMMARY_SAMPLES
 from ...loading.loader import Loader
 from ...schema.columns import column_runs
 from ...tools.measure import figures
@@ -143,8 +143,8 @@ def measure(loader: Loader, args: argparse.Namespace, began: float) -> dict[str,
 
 
 def encoded_size(loader: Loader) -> float:
-    """Bytes of one sample as it is stored, the mean of up to LOOK_AT samples, in the fields that are used."""
-    looked_at = loader.ids_at(np.arange(0, loader.samples, max(1, loader.samples // LOOK_AT)))
+    """Bytes of one sample as it is stored, the mean over some samples, in the fields in use."""
+    looked_at = loader.ids_at(np.arange(0, loader.samples, max(1, loader.samples // SUMMARY_SAMPLES)))
     total = 0.0
     for name in dict.fromkeys(output.field for output in loader.plan.outputs):
         spans = loader.reader.spans(name, looked_at)

@@ -44,7 +44,7 @@ import numpy as np
 from ... import order as orders
 from ...data.reader import Reader
 from ...errors import OptionError
-from ...jobs.summary import LOOK_AT
+from ...jobs.summary import SUMMARY_SAMPLES
 from ...order import quality
 from ...schema import Bool, Int, Text
 from ...schema.columns import I64, Ragged, column_runs
@@ -173,8 +173,8 @@ def find_blocks(reader: Reader, count: int, block: int | None) -> I64 | None:
 
 
 def sample_size(reader: Reader, fields: list[str], count: int) -> float:
-    """Bytes of one sample as it is stored, the mean of up to LOOK_AT of them."""
-    looked_at = np.arange(0, count, -(-count // LOOK_AT))
+    """Bytes of one sample as it is stored, the mean of up to SUMMARY_SAMPLES of them."""
+    looked_at = np.arange(0, count, -(-count // SUMMARY_SAMPLES))
     total = 0.0
     for name in fields:
         spans = reader.spans(name, looked_at)

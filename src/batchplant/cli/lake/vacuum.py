@@ -24,7 +24,11 @@ SHOWN = 10
 def add_args(parser: argparse.ArgumentParser) -> None:
     add_table(parser)
     parser.add_argument(
-        "--older-than", type=parse_age, default=lake.KEPT, metavar="AGE", help="7d (default), 12h, 30m, 0"
+        "--older-than",
+        type=parse_age,
+        default=lake.RETENTION,
+        metavar="AGE",
+        help="7d (default), 12h, 30m, 0",
     )
     add_change(parser)
 

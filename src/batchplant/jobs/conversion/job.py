@@ -1,6 +1,6 @@
-"""What is converted into what: :class:`Job`, all that a process needs to do a part of it.
+"""The description of a conversion: :class:`Job`, everything that a process needs to do a part of it.
 
-It travels by its arguments; each process opens source and target by itself, once.
+It travels by its arguments; every process opens source and target by itself, once.
 """
 
 from __future__ import annotations
@@ -29,50 +29,38 @@ from ...order import Order, random, sequential
 from ...schema import Schema
 from ...storage import is_remote, split_options
 from ...storage.uploads import look
+from ..convert_options import ConvertOptions
 from .plan import Plan, mean_size, plan
 
 __all__ = ["Job"]
 
-# Parts of one file that many processes write, at least, and the most samples of one.
-PARTS = 64
-LARGEST_PART = 1 << 16
-# What is smaller is read at random from memory: the system holds it.
-SPILLED = 1 << 30
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Job:
-    """The arguments of ``convert`` that say what is made; those that say how are not among them."""
+    """Arguments of ``convert`` that describe the result, and properties derived from them."""
 
     source: Any
     target: str
-    format: str | None = None
-    target_format: str | None = None
     fields: tuple[str, ...] | None = None
     rename: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    limit: int | None = None
     shuffle: bool = False
-    seed: int = 0
-    masks: tuple[str, ...] = ()
     images: Images = dataclasses.field(default_factory=ImageOptions)
+    # Tokenizers by the fields of text that are written as ids, or one for the only such field.
+    tokenize: Any = None
     shard_size: int | None = None
     shard_samples: int | None = None
     overwrite: bool = False
     append: bool = False
     on_error: str = "raise"
-    checksums: bool = False
     source_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     target_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    # One file or folder, which many processes write in parts that are put together at the end.
+    options: ConvertOptions = dataclasses.field(default_factory=ConvertOptions)
+    # Many processes write one file or folder in parts that are joined at the end.
     parts: bool = False
-    # Whether what is shuffled is read from end to end first, and spilled; None: where that is quicker.
-    two_passes: bool | None = None
-    # Tokenizers by the fields of text that are written as ids, or one for the only such field.
-    tokenize: Any = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Not what was found out here: another machine finds it out by itself.
-        return Job, tuple(getattr(self, one.name) for one in dataclasses.fields(self))
+        # Without the cached properties: another machine derives them itself.
+        return Job, tuple(getattr(self, field.name) for field in dataclasses.fields(self))
 
     @property
     def sharded(self) -> bool:
@@ -80,16 +68,16 @@ class Job:
 
     @functools.cached_property
     def stored(self) -> Reader:
-        """The source as it is."""
-        if isinstance(self.source, Reader):
-            found = self.source
-        else:
-            found = open_reader(self.source, format=self.format, **self.source_options)
-        return found.with_masks(self.masks) if self.masks else found
+        """Reader of the source, before text is tokenized."""
+        reader = self.source
+        if not isinstance(reader, Reader):
+            reader = open_reader(reader, **self.source_options)
+        masks = self.options.masks
+        return reader.with_masks(masks) if masks else reader
 
     @functools.cached_property
     def reader(self) -> Reader:
-        """What is written: the source, with ids in the place of text that is tokenized."""
+        """Reader of the samples to write: the source, with ids in the place of tokenized text."""
         if self.tokenize is None:
             return self.stored
         try:
@@ -99,67 +87,66 @@ class Job:
 
     @property
     def _ids(self) -> Mapping[str, str]:
-        """From the names of texts to those of their ids."""
+        """Names of token fields by the names of their texts."""
         return self.reader.names if isinstance(self.reader, Tokenized) else {}
 
     @functools.cached_property
     def names(self) -> dict[str, str]:
-        """New names of fields; text that is tokenized may be named by itself, or as its ids are."""
+        """New names of fields. ``rename`` may call tokenized text by its name or by that of its ids."""
         return {self._ids.get(old, old): new for old, new in self.rename.items()}
 
     @functools.cached_property
     def chosen(self) -> Schema:
-        """The fields that are converted."""
+        """Schema of the fields that are converted."""
+        schema = self.reader.schema
         if self.fields is not None:
-            return self.reader.schema.select([self._ids.get(name, name) for name in self.fields])
-        held = self.made_by.fields
-        if self._ids and held:
-            # Such as hold tokens and little else.
-            return self.reader.schema.select(
-                [name for name in self.reader.schema if self.names.get(name, name) in held]
-            )
-        if self.made_by.leaves:
-            gone = self.made_by.leaves
-            return self.reader.schema.select(
-                [name for name in self.reader.schema if self.names.get(name, name) not in gone]
-            )
-        return self.reader.schema
+            return schema.select([self._ids.get(name, name) for name in self.fields])
+        accepted, excluded = self.writer_format.fields, self.writer_format.leaves
+        if self._ids and accepted:
+            # A format that holds tokens and little else.
+            return schema.select([name for name in schema if self.names.get(name, name) in accepted])
+        if excluded:
+            return schema.select([name for name in schema if self.names.get(name, name) not in excluded])
+        return schema
 
     @property
     def measured(self) -> tuple[Reader, tuple[str, ...]]:
-        """Whose sizes files are planned by: those of text, so that nothing is tokenized for it."""
+        """Reader and fields whose sizes plan the files: those of text, so that planning tokenizes nothing."""
         texts = {ids: name for name, ids in self._ids.items()}
         return self.stored, tuple(texts.get(name, name) for name in self.chosen)
 
     @functools.cached_property
     def order(self) -> Order:
-        """Which sample is written at which position."""
-        if self.limit is not None and self.limit < 0:
-            raise OptionError(f"limit must not be negative, as {self.limit} is")
+        """Samples by the position at which they are written."""
+        limit = self.options.limit
+        if limit is not None and limit < 0:
+            raise OptionError(f"limit must not be negative, as {limit} is")
         count = len(self.reader)
-        whole = random(count, seed=self.seed, epoch=0) if self.shuffle else sequential(count)
-        if self.limit is None or self.limit >= count:
-            return whole
-        # The first of them.
-        return dataclasses.replace(whole, length=self.limit)
+        order = random(count, seed=self.options.seed, epoch=0) if self.shuffle else sequential(count)
+        return order if limit is None or limit >= count else dataclasses.replace(order, length=limit)
 
     @functools.cached_property
     def plan(self) -> Plan:
         if self.parts:
-            each, unit = int(np.clip(len(self.order) // PARTS, 1, LARGEST_PART)), self.piece_samples or 1
-            return Plan(len(self.order), max(1, each // unit) * unit)
+            tuning = self.options.tuning
+            samples = int(np.clip(len(self.order) // tuning.min_parts, 1, tuning.max_part_samples))
+            unit = self.piece_samples or 1
+            return Plan(len(self.order), max(1, samples // unit) * unit)
         return plan(
-            *self.measured, self.order, size=self.shard_size, samples=self.shard_samples,
+            *self.measured,
+            self.order,
+            size=self.shard_size,
+            samples=self.shard_samples,
             shuffled=self.shuffle,
-        )  # fmt: skip
+        )
 
     @functools.cached_property
     def piece_samples(self) -> int | None:
-        """Where parts are pieces, which are taken as they are: they have a multiple of so many samples."""
-        made = self.made_by.writer
-        if not self.parts or self.append or made is None:
+        """Samples that a part is a multiple of, where the writer takes parts as they are (as pieces)."""
+        writer = self.writer_format.writer
+        if not self.parts or self.append or writer is None:
             return None
-        return made.piece_samples(self.prepared.schema, len(self.order), self.prepared.options)
+        return writer.piece_samples(self.prepared.schema, len(self.order), self.prepared.options)
 
     @functools.cached_property
     def mean_size(self) -> int:
@@ -167,145 +154,154 @@ class Job:
 
     @functools.cached_property
     def spills(self) -> bool:
-        """Whether the source is read from end to end before it is written in another order."""
-        if not self.shuffle or self.two_passes is not None:
-            return self.shuffle and bool(self.two_passes)
-        if self.mean_size * len(self.order) < SPILLED:
+        """True where a shuffle reads the source from end to end first, and spills it."""
+        two_passes, tuning = self.options.two_passes, self.options.tuning
+        if not self.shuffle or two_passes is not None:
+            return self.shuffle and bool(two_passes)
+        if self.mean_size * len(self.order) < tuning.min_spilled_bytes:
             return False
         reader, fields = self.measured
         cells = [name for name in fields if reader.schema[name].cell is None]
         return is_remote(reader.path) or any(reader.spans(name, [0]) is None for name in cells)
 
     @functools.cached_property
-    def made_by(self) -> Format:
-        named = self.target_format
-        return get_format(named) if named is not None else target_format(os.fspath(self.target))
+    def writer_format(self) -> Format:
+        name = self.target_options.get("format")
+        return get_format(name) if name is not None else target_format(os.fspath(self.target))
 
     @property
-    def can(self) -> Collection[str]:
-        """The options of the target's format."""
-        return own_options(self.made_by.writer) if self.made_by.writer else ()
+    def _writer_options(self) -> Collection[str]:
+        """Names of the options of the target's format."""
+        return own_options(self.writer_format.writer) if self.writer_format.writer else ()
 
     @functools.cached_property
     def prepared(self) -> Prepared:
         write = WriteOptions(
-            overwrite=self.overwrite, length=len(self.order), on_error=self.on_error, images=self.images,
-            checksums=self.checksums,
-        )  # fmt: skip
+            overwrite=self.overwrite,
+            length=len(self.order),
+            on_error=self.on_error,
+            images=self.images,
+            checksums=self.options.checksums,
+        )
         schema, target = self.chosen.rename(self.names), os.fspath(self.target)
         if self.parts:
-            return self._prepared_parts(target, schema, write)
-        # What the target says about itself stays as it is.
-        said = {"mode": "append"} if self.append else self._metadata()
-        return prepare(
-            target, schema, write, format=self.target_format, sharded=self.sharded,
-            **{**said, **self.target_options},
-        )  # fmt: skip
+            return self._prepare_parts(target, schema, write)
+        # A target that samples are added to keeps its own metadata.
+        extra = {"mode": "append"} if self.append else self._metadata()
+        return prepare(target, schema, write, sharded=self.sharded, **{**extra, **self.target_options})
 
-    def _prepared_parts(self, target: str, schema: Schema, write: WriteOptions) -> Prepared:
-        """Parts are files of the same format, or what a table is made of, or such as are safe to read."""
+    def _prepare_parts(self, target: str, schema: Schema, write: WriteOptions) -> Prepared:
+        """Prepare parts in the target's format, in the format of a table's files, or in one safe to read."""
         if by_scheme(target) is not None:
             raise OptionError(
                 "tables of a catalog are written by one process: leave the engine out", path=target
             )
-        table, unsafe = "mode" in self.can, "allow_pickle" in own_options(self.made_by.reader)
-        if not table and not unsafe:
-            options = self.target_options
-            return prepare(target, schema, write, format=self.made_by.name, sharded=True, **options)
-        part = get_format("parquet" if table else "msgpack")
-        own = split_options(self.target_options)[1]
-        options = {name: value for name, value in self.target_options.items() if name not in own}
-        path = f"{target.rstrip('/')}{part.suffixes[0]}"
-        return prepare(path, schema, write, format=part.name, sharded=True, **options)
+        name, options = self.writer_format.name, dict(self.target_options)
+        is_table = "mode" in self._writer_options
+        if is_table or "allow_pickle" in own_options(self.writer_format.reader):
+            part = get_format("parquet" if is_table else "msgpack")
+            name, target = part.name, f"{target.rstrip('/')}{part.suffixes[0]}"
+            format_options = split_options(options)[1]
+            options = {key: value for key, value in options.items() if key not in format_options}
+        return prepare(target, schema, write, sharded=True, **{**options, "format": name})
 
     def replace(self, **changes: Any) -> Job:
-        """The same source, which is open already, with other arguments for what is made of it."""
-        found = dataclasses.replace(self, **changes)
-        # Where a cached_property keeps what it found.
-        vars(found).update(reader=self.reader, stored=self.stored)
-        return found
+        """A job with other arguments and the same source, which stays open."""
+        job = dataclasses.replace(self, **changes)
+        # Fills the cached properties.
+        vars(job).update(reader=self.reader, stored=self.stored)
+        return job
 
     def joining(self, paths: list[str]) -> Job:
-        """What puts the parts together: cells pass as they are."""
+        """The job that joins the parts; their cells pass as they are."""
         return Job(
-            paths, self.target, format=self.prepared.format.name, target_format=self.target_format,
-            overwrite=self.overwrite, append=self.append, checksums=self.checksums,
+            paths,
+            self.target,
+            overwrite=self.overwrite,
+            append=self.append,
+            source_options={"format": self.prepared.format.name},
             target_options={**({} if self.append else self._metadata()), **self.target_options},
-        )  # fmt: skip
+            options=ConvertOptions(checksums=self.options.checksums, tuning=self.options.tuning),
+        )
 
     def _metadata(self) -> dict[str, Any]:
-        """What a model or a file says about itself and its fields, where the target can hold that too."""
-        found: dict[str, Any] = {}
+        """Metadata and attributes of the source as options of the target's writer, where it has them."""
+        options: dict[str, Any] = {}
         reader, names = self.reader, self.names
-        if "metadata" in self.can and reader.metadata:
-            found["metadata"] = dict(reader.metadata)
-        if "attributes" in self.can and reader.attributes:
-            kept = {
-                name: dict(one)
-                for name, one in reader.attributes.items()
+        if "metadata" in self._writer_options and reader.metadata:
+            options["metadata"] = dict(reader.metadata)
+        if "attributes" in self._writer_options and reader.attributes:
+            options["attributes"] = {
+                names.get(name, name): dict(values)
+                for name, values in reader.attributes.items()
                 if name == "" or name in self.chosen
             }
-            found["attributes"] = {names.get(name, name): values for name, values in kept.items()}
-        return found
+        return options
 
     def lost(self) -> list[str]:
-        """That the target has no place for what the source says about itself, or for some of its fields."""
-        said = []
-        if self._ids and self.fields is None and len(self.chosen) < len(self.reader.schema):
-            gone = [name for name in self.reader.schema if name not in self.chosen]
-            said = [f"{self.made_by.name} holds tokens: not written: {', '.join(gone)}"]
-        elif self.fields is None and self.made_by.leaves:
-            gone = [name for name in self.reader.schema if name not in self.chosen]
-            said = [f"{self.made_by.name} has no place for {', '.join(gone)}: not written"] if gone else []
-        found: Mapping[str, Mapping[str, Any]] = {} if "attributes" in self.can else self.reader.attributes
-        if not found:
-            return said
-        some = [
-            f"{name}.{key}" if name else key
-            for name, values in found.items()
+        """Remarks on fields and attributes of the source that the target does not keep."""
+        remarks, name = [], self.writer_format.name
+        dropped = [] if self.fields is not None else [f for f in self.reader.schema if f not in self.chosen]
+        if dropped and self._ids:
+            remarks = [f"{name} holds tokens: not written: {', '.join(dropped)}"]
+        elif dropped:
+            remarks = [f"{name} has no place for {', '.join(dropped)}: not written"]
+        keys = [
+            f"{field}.{key}" if field else key
+            for field, values in self.reader.attributes.items()
             for key, value in values.items()
-            if not self._in_schema(name, key, value)
+            if "attributes" not in self._writer_options and not self._in_schema(field, key, value)
         ]
-        if not some:
-            return said
-        return [
-            *said,
-            f"the source's attributes are not kept: {', '.join(some[:8])}{', …' * (len(some) > 8)}",
-        ]
+        if keys:
+            remarks.append(
+                f"the source's attributes are not kept: {', '.join(keys[:8])}{', …' * (len(keys) > 8)}"
+            )
+        return remarks
 
     def _in_schema(self, name: str, key: str, value: Any) -> bool:
-        """Whether the names and ids of the classes are all that an attribute says."""
+        """True where an attribute holds only names and ids of classes, which the schema has too."""
         ids = getattr(self.chosen[name], "ids", None) if name in self.chosen else None
         if key != "categories" or not ids or not isinstance(value, list):
             return False
-        plain = all(isinstance(one, dict) and set(one) <= {"id", "name"} for one in value)
+        plain = all(isinstance(entry, dict) and set(entry) <= {"id", "name"} for entry in value)
         # Detection formats without ids number the classes in order, and COCO does it from 1 on.
-        return plain and (not self.made_by.leaves or list(ids) == list(range(1, len(ids) + 1)))
+        return plain and (not self.writer_format.leaves or list(ids) == list(range(1, len(ids) + 1)))
 
     @functools.cached_property
     def identity(self) -> dict[str, Any]:
-        """What must be the same for one process to go on from what another has done, as JSON."""
-        reader = self.reader
+        """Properties that must be the same for a process to resume the work of another, as JSON."""
+        reader, options = self.reader, self.options
+        path = shown(reader.path) if is_remote(reader.path) else os.path.abspath(reader.path)
         return {
-            "source": _place(reader.path), "samples": len(reader), "fields": self.chosen.to_json(),
-            "rename": dict(self.rename), "limit": self.limit, "shuffle": self.shuffle, "seed": self.seed,
-            "images": _described(self.images), "shard_size": self.shard_size,
-            "shard_samples": self.shard_samples, "parts": self.parts, "checksums": self.checksums,
-            "append": self.append, "stamp": _stamp(reader.path), "filter": reader.facts().get("filter"),
+            "source": path,
+            "samples": len(reader),
+            "fields": self.chosen.to_json(),
+            "rename": dict(self.rename),
+            "limit": options.limit,
+            "shuffle": self.shuffle,
+            "seed": options.seed,
+            "images": _describe_images(self.images),
+            "shard_size": self.shard_size,
+            "shard_samples": self.shard_samples,
+            "parts": self.parts,
+            "checksums": options.checksums,
+            "append": self.append,
+            "stamp": _stamp(reader.path),
+            "filter": reader.facts().get("filter"),
             "target_options": _digests(split_options(self.target_options)[1]),
             "tokenize": reader.identity if isinstance(reader, Tokenized) else None,
-        }  # fmt: skip
+        }
 
     @functools.cached_property
     def digest(self) -> str:
-        """What tells the files of this job from those of another one with the same target."""
-        said = json.dumps([self.identity, self.on_error, self.plan.digest], sort_keys=True)
-        return hashlib.blake2b(said.encode(), digest_size=16).hexdigest()
+        """Digest that tells the files of this job from those of another one with the same target."""
+        text = json.dumps([self.identity, self.on_error, self.plan.digest], sort_keys=True)
+        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
-    def check_same(self, other: Any) -> None:
+    def check_same(self, begun: Any) -> None:
         """Raise an OptionError where the conversion that was begun has another identity."""
-        other = other if isinstance(other, Mapping) else {}
-        different = [name for name, value in self.identity.items() if other.get(name) != value]
+        begun = begun if isinstance(begun, Mapping) else {}
+        different = [name for name, value in self.identity.items() if begun.get(name) != value]
         if different:
             raise OptionError(
                 f"what was begun here had other options ({', '.join(different)}); use the same, or do not "
@@ -314,34 +310,28 @@ class Job:
             )
 
 
-def _described(images: Images) -> dict[str, Any]:
-    """The options for images as JSON."""
+def _describe_images(images: Images) -> dict[str, Any]:
     if isinstance(images, ImageOptions):
         return dataclasses.asdict(images)
-    return {name: dataclasses.asdict(one) for name, one in images.items()}
+    return {name: dataclasses.asdict(options) for name, options in images.items()}
 
 
 def _digests(options: Mapping[str, Any]) -> dict[str, str]:
-    """What tells options apart and does not give them away: one may hold a password."""
+    """Digests of the options' values, which do not give away a password."""
     return {
         name: hashlib.blake2b(repr(value).encode(), digest_size=16).hexdigest()
         for name, value in options.items()
     }
 
 
-def _place(path: str) -> str:
-    """The path, wherever it is looked at from."""
-    return shown(path) if is_remote(path) else os.path.abspath(path)
-
-
 def _stamp(path: str) -> list[Any] | None:
     """Size and date or tag of a source file, so that a resume notices another one under its name."""
     if is_remote(path):
         with contextlib.suppress(BatchplantError):
-            there = look(path)
-            return None if there is None else [there.size, there.tag]
+            entry = look(path)
+            return None if entry is None else [entry.size, entry.tag]
         return None
     if not os.path.isfile(path):
         return None
-    found = os.stat(path)
-    return [found.st_size, found.st_mtime_ns]
+    status = os.stat(path)
+    return [status.st_size, status.st_mtime_ns]

@@ -1,104 +1,173 @@
-"""What an engine is, and :func:`run`: every task once, again where that fails, and none twice at a time."""
+"""The interface of engines, :func:`run`, and the engines that work in this process: threads and ranks."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
+from ...data.reader import Reader
 from ...errors import BatchplantError, DataError, MissingLibraryError, OptionError, SchemaError
+from ...order.world import rank_and_world_size
+from ...storage import is_remote
 
-# Of one task, on whatever worker.
-TRIES = 4
-# Seconds between two looks at how far all are.
-TICK = 0.25
-# What another worker would find as well.
-FINAL = (DataError, OptionError, SchemaError, MissingLibraryError)
+# Attempts at one task, on any worker.
+MAX_ATTEMPTS = 4
+POLL_SECONDS = 0.25
+# Errors that every worker would meet.
+FINAL_ERRORS = (DataError, OptionError, SchemaError, MissingLibraryError)
+# LitData's launchers number the machines of a conversion in these variables.
+NODE_RANK_VARIABLE, NODE_COUNT_VARIABLE = "DATA_OPTIMIZER_NODE_RANK", "DATA_OPTIMIZER_NUM_NODES"
 
 
-class Work(Protocol):
-    """What is done for a task. It travels to workers by pickle."""
+class TaskFunction(Protocol):
+    """The function that workers call with the number of a task. It travels to them by pickle."""
 
     def __call__(self, number: int) -> Any: ...
 
 
 class Engine(ABC):
-    """Does tasks. One thread uses it: start, then submit and next as often as needed, close."""
+    """Runs tasks. One thread uses it: start, then submit and next as often as needed, close."""
 
-    # Tasks that it should have at a time.
+    # Tasks that it should have in flight.
     width: int = 1
-    # Whether its workers see the files of this machine, and no other machine's do.
-    here: bool = True
-    # For a task, by default: all cores.
+    # True where all workers are on this machine.
+    local: bool = True
+    # Threads of a task; by default all cores.
     threads: int | None = None
 
     def share(self, count: int) -> range:
-        """The tasks of so many that this process has done."""
+        """Numbers of the tasks, out of ``count``, that this process has to run."""
         return range(count)
 
     @abstractmethod
-    def start(self, work: Work) -> None: ...
+    def start(self, function: TaskFunction) -> None: ...
 
     @abstractmethod
     def submit(self, number: int) -> None: ...
 
     @abstractmethod
     def next(self, seconds: float) -> tuple[int, Any] | None:
-        """A task that has ended, and what came of it: a value, or the exception. None: none has so far."""
+        """A finished task and its value or exception; None where none finishes within ``seconds``."""
 
     @abstractmethod
     def close(self) -> None:
-        """Stop what is under way, and end the workers."""
+        """Stop the tasks in flight, and end the workers."""
+
+
+class Inline(Engine):
+    """The engine ``threads``: runs tasks one after another in this process.
+
+    The tasks have threads of their own. Errors are raised at once: no other worker could do better.
+    """
+
+    # Processes that share the tasks.
+    world_size: int = 1
+
+    def __init__(self) -> None:
+        self._waiting: deque[int] = deque()
+
+    def start(self, function: TaskFunction) -> None:
+        self._function = function
+
+    def submit(self, number: int) -> None:
+        self._waiting.append(number)
+
+    def next(self, seconds: float) -> tuple[int, Any] | None:
+        number = self._waiting.popleft()
+        return number, self._function(number)
+
+    def close(self) -> None:
+        self._waiting.clear()
+
+
+class Ranks(Inline):
+    """The engine ``ranks``: this process is one of several that a launcher starts, and runs its share.
+
+    The processes need not know each other: they see the same folder, or the same bucket. By default ``rank``
+    and ``world_size`` come from the environment that Slurm, torchrun, MPI or others set.
+    """
+
+    local = False
+
+    def __init__(self, rank: int | None = None, world_size: int | None = None) -> None:
+        super().__init__()
+        if rank is None and world_size is None and NODE_COUNT_VARIABLE in os.environ:
+            rank = int(os.environ.get(NODE_RANK_VARIABLE, "0"))
+            world_size = int(os.environ[NODE_COUNT_VARIABLE])
+        self.rank, self.world_size = rank_and_world_size(rank, world_size)
+
+    def share(self, count: int) -> range:
+        return range(self.rank, count, self.world_size)
 
 
 def run(
     engine: Engine,
-    work: Work,
+    function: TaskFunction,
     numbers: Iterable[int],
-    done: Callable[[int, Any], None],
+    finish: Callable[[int, Any], None],
     *,
     tick: Callable[[], None] = lambda: None,
     name: Callable[[int], str] = str,
 ) -> None:
-    """Have all tasks done; ``done(number, value)`` is called as they end, ``tick`` now and then.
+    """Run all tasks; call ``finish(number, value)`` as each ends, and ``tick`` now and then.
 
     A task that fails is tried on another worker, unless the data or the options are at fault.
     """
     waiting = deque(numbers)
     if not waiting:
         return
-    tries: Counter[int] = Counter()
-    flying = 0
+    attempts: Counter[int] = Counter()
+    in_flight = 0
     with contextlib.closing(engine):
-        engine.start(work)
-        while waiting or flying:
-            while waiting and flying < engine.width:
+        engine.start(function)
+        while waiting or in_flight:
+            while waiting and in_flight < engine.width:
                 engine.submit(waiting.popleft())
-                flying += 1
-            found = engine.next(TICK)
+                in_flight += 1
+            ended = engine.next(POLL_SECONDS)
             tick()
-            if found is None:
+            if ended is None:
                 continue
-            flying -= 1
-            number, value = found
+            in_flight -= 1
+            number, value = ended
             if not isinstance(value, BaseException):
-                done(number, value)
+                finish(number, value)
                 continue
-            tries[number] += 1
-            if isinstance(value, FINAL) or not isinstance(value, Exception):
+            attempts[number] += 1
+            if isinstance(value, FINAL_ERRORS) or not isinstance(value, Exception):
                 raise value
-            if tries[number] == TRIES:
-                raise _named(value, name(number))
+            if attempts[number] == MAX_ATTEMPTS:
+                raise _with_name(value, name(number))
             waiting.append(number)
 
 
-def _named(error: Exception, name: str) -> Exception:
-    """The error of a task that failed on every worker, with its name."""
-    said = f"{name} failed {TRIES} times: "
+def _with_name(error: Exception, name: str) -> Exception:
+    """The error of a task that failed on every worker, with the task's name."""
+    prefix = f"{name} failed {MAX_ATTEMPTS} times"
     if isinstance(error, BatchplantError):
-        error.message = said + error.message
+        error.message = f"{prefix}: {error.message}"
     else:
-        error.add_note(said.rstrip(": "))
+        error.add_note(prefix)
     return error
+
+
+def portable_source(source: Any) -> Any:
+    """A source that processes on this and other machines can open."""
+    # Imported late: it needs the table formats, and ``import batchplant`` must stay quick.
+    from ...formats.base.memory import MemoryReader
+
+    if isinstance(source, str | os.PathLike):
+        path = os.fspath(source)
+        return path if is_remote(path) else os.path.abspath(path)
+    if isinstance(source, list | tuple) and all(isinstance(path, str | os.PathLike) for path in source):
+        return [portable_source(path) for path in source]
+    if isinstance(source, Reader) and not isinstance(source, MemoryReader):
+        return source
+    raise OptionError(
+        "other processes cannot see what is in the memory of this one: write it to a file first, or use the "
+        'engine "threads"'
+    )

@@ -1,7 +1,7 @@
-"""The engine ``processes``: workers on this machine, each of which does one task at a time.
+"""The engine ``processes``: workers on this machine, each of which runs one task at a time.
 
-They are started by themselves and not forked: threads of this process would not come along, but their locks
-would. Nor do they import the script that runs here. A worker ends with its parent, however that ends.
+Workers are spawned and not forked: a fork would copy the locks of this process without the threads that hold
+them. They do not import the main script either. A worker ends with its parent, however that ends.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any
 
 from ...errors import OptionError, WorkerError
-from .base import Engine, Work
+from .base import Engine, TaskFunction
 
-PATIENCE = 5.0
+EXIT_TIMEOUT_SECONDS = 5.0
 
 
 class Processes(Engine):
@@ -33,11 +33,11 @@ class Processes(Engine):
         self._idle: list[_Worker] = []
         self._busy: dict[Connection, _Worker] = {}
 
-    def start(self, work: Work) -> None:
-        self._work = pickle.dumps(work)
+    def start(self, function: TaskFunction) -> None:
+        self._function = pickle.dumps(function)
 
     def submit(self, number: int) -> None:
-        worker = self._idle.pop() if self._idle else _Worker(self._work)
+        worker = self._idle.pop() if self._idle else _Worker(self._function)
         self._busy[worker.connection] = worker
         worker.submit(number)
 
@@ -58,25 +58,28 @@ class Processes(Engine):
 
 
 class _Worker:
-    """One process, as its parent sees it."""
+    """The parent's handle of a worker process."""
 
-    def __init__(self, work: bytes) -> None:
+    def __init__(self, function: bytes) -> None:
         self.alive, self.number = True, -1
         ours, theirs = Pipe()
         self.connection = ours
-        command = [sys.executable, "-c", f"from {__name__} import work; work({theirs.fileno()})"]
+        command = [sys.executable, "-c", f"from {__name__} import run_worker; run_worker({theirs.fileno()})"]
         # Ctrl-C is for the parent, which ends its workers.
         self._process = subprocess.Popen(
-            command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, process_group=0,
+            command,
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            process_group=0,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        )  # fmt: skip
+        )
         theirs.close()
         with contextlib.suppress(OSError):
-            self.connection.send_bytes(work)
+            self.connection.send_bytes(function)
 
     def submit(self, number: int) -> None:
         self.number = number
-        # One that is dead says so when its result is asked for.
+        # `result` reports a dead worker.
         with contextlib.suppress(OSError):
             self.connection.send(number)
 
@@ -86,10 +89,10 @@ class _Worker:
         except (EOFError, OSError):
             self.alive = False
             self._process.kill()
-            return WorkerError(f"a worker process died: {self._why()}")
+            return WorkerError(f"a worker process died: {self._exit_reason()}")
 
-    def _why(self) -> str:
-        code = self._process.wait(PATIENCE)
+    def _exit_reason(self) -> str:
+        code = self._process.wait(EXIT_TIMEOUT_SECONDS)
         if code >= 0:
             return f"it ended with exit code {code}"
         hint = ", as the system does when memory runs out" if -code == signal.SIGKILL else ""
@@ -104,34 +107,34 @@ class _Worker:
 # -- in the worker ------------------------------------------------------------------------------------------
 
 
-def work(handle: int) -> None:
-    """The life of a worker: what to do comes, then numbers, until the parent is gone."""
+def run_worker(handle: int) -> None:
+    """Receive a function, then call it with numbers until the parent is gone."""
     connection = Connection(handle)
     threading.Thread(target=watch, args=(handle,), daemon=True).start()
     with contextlib.suppress(EOFError, OSError):
-        do: Work | None = None
+        function: TaskFunction | None = None
         problem: Exception | None = None
         encoded = connection.recv_bytes()
         try:
-            do = pickle.loads(encoded)
+            function = pickle.loads(encoded)
         except Exception as error:
             problem = error
         while True:
             number = connection.recv()
             try:
-                if do is None:
+                if function is None:
                     raise WorkerError(f"a worker process cannot load the job: {problem!r}")
-                value: Any = do(number)
+                value: Any = function(number)
             except Exception as error:
                 value = sendable(error)
             connection.send(value)
 
 
 def watch(handle: int) -> None:
-    """End with the parent, also amid a task."""
-    ends = select.poll()
-    ends.register(handle, getattr(select, "POLLRDHUP", 0))
-    ends.poll()
+    """Exit as soon as the parent is gone, even during a task."""
+    poll = select.poll()
+    poll.register(handle, getattr(select, "POLLRDHUP", 0))
+    poll.poll()
     os._exit(0)
 
 

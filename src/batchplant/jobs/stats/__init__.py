@@ -1,8 +1,7 @@
-"""What a dataset holds, field by field: counts, means, quantiles, frequent values, resolutions, copies.
+"""Statistics of a dataset by field: counts, means, quantiles, frequent values, resolutions, copies.
 
-:func:`collect` looks at every sample once, on any engine. Each range of samples gives a part of the result;
-numbers.py, values.py and sketch.py have what such parts are made of, and how two become one. ``batchplant
-stats`` prints it.
+:func:`collect` looks at every sample once, on any engine. Each range of samples gives partial statistics;
+numbers.py and values.py have the accumulators and how two of them merge. ``batchplant stats`` prints them.
 """
 
 from .collecting import Stats, collect

@@ -1,4 +1,4 @@
-"""collect: every sample once, range by range, on any engine."""
+"""Collect statistics of every sample, range by range, on any engine."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from ..scans import Progress
 from .fields import FieldScan, FieldStats, is_hashed
 from .values import Copies, Hashes, as_rows, digests, row_digests
 
-STEP, STEP_BYTES = 4096, 32 << 20
-# Hashes that are held, of all fields together: 24 bytes each.
-HASHES = 1 << 23
-# Rows of which one thread makes hashes.
-HASHED = 64
-LISTED = 10
+MAX_BATCH_ROWS, BATCH_BYTES = 4096, 32 << 20
+# Of all fields together, 24 bytes each.
+MAX_HASHES = 1 << 23
+# Rows that a thread hashes at a time.
+HASHED_ROWS = 64
+LISTED_PROBLEMS = 10
 
 
 @dataclasses.dataclass(frozen=True)
 class Stats:
-    """What a dataset holds. ``looked_at`` of ``samples``; ``unreadable`` of those could not be read.
+    """Statistics of a dataset: ``looked_at`` of ``samples``; ``unreadable`` of those could not be read.
 
     ``copies``: samples that equal an earlier one in all fields; None where there is only one field.
     """
@@ -59,55 +59,65 @@ def collect(
     workers: int | None = None,
     progress: Progress | None = None,
     format: str | None = None,
+    max_hashes: int = MAX_HASHES,
     **options: Any,
 ) -> Stats:
-    """Counts, means, quantiles, frequent values, resolutions, lengths and copies, field by field.
+    """Collect counts, means, quantiles, frequent values, resolutions, lengths and copies, field by field.
 
-    ``source``: what ``open`` takes, or a Reader. ``fields``: only these. ``sample``: only so many samples,
-    drawn with ``seed``. ``engine`` says who works: ``"threads"``, ``"processes"``, ``"dask"``, ``"ray"``, or
-    one that :func:`batchplant.engines.make` gave; the result is the same. ``workers``: threads of each task.
-    Images, sounds and videos are not decoded: they are what their headers say.
+    ``source``: a Reader, or an argument of ``open``. ``fields``: only these. ``sample``: only so many
+    samples, drawn with ``seed``. ``engine``: ``"threads"``, ``"processes"``, ``"dask"``, ``"ray"``, or the
+    result of :func:`batchplant.engines.make`; the statistics are the same. ``workers``: threads of each task.
+    Images, sounds and videos are not decoded; their headers are read.
     """
     if sample is not None and sample < 1:
         raise OptionError(f"sample is at least 1, or None for all, not {sample}")
-    by = scans.engine_of(engine)
+    runner = scans.engine_of(engine)
     names = None if fields is None else tuple(fields)
-    job = Job(scans.Dataset(source, format, options, names), sample, seed)
-    job.dataset.check(by)
+    job = Job(scans.Dataset(source, format, options, names), sample, seed, max_hashes)
+    job.dataset.check(runner)
     reader = job.dataset.reader
-    found = Part(job)
+    total = PartialStats(job)
 
-    def take(_: int, part: Part) -> bool:
-        found.merge(part)
+    def take(_: int, part: PartialStats) -> bool:
+        total.merge(part)
         return False
 
-    work = Work(job, workers or by.threads)
-    scans.in_order(by, work, job.weight, len(job.plan), take, name=job.name, progress=progress)
-    remarks = [remark for one in found.fields.values() for remark in one.remarks]
+    task = StatsTask(job, workers or runner.threads)
+    scans.in_order(runner, task, job.weight, len(job.plan), take, name=job.name, progress=progress)
+    remarks = [remark for field in total.fields.values() for remark in field.remarks]
     if job.drawn is not None and len(job.drawn) < len(reader):
         remarks.append(f"the samples were drawn with seed {seed}; copies are only found among them")
     return Stats(
-        shown(reader.path), reader.format, len(reader), job.plan.samples, found.unreadable,
-        tuple(found.problems), sum(one.size for one in found.fields.values()),
-        {name: one.found() for name, one in found.fields.items()},
-        None if found.rows is None else found.rows.copies(), tuple(dict.fromkeys(remarks)),
-    )  # fmt: skip
+        shown(reader.path),
+        reader.format,
+        len(reader),
+        job.plan.samples,
+        total.unreadable,
+        tuple(total.problems),
+        sum(field.size for field in total.fields.values()),
+        {name: field.stats() for name, field in total.fields.items()},
+        None if total.rows is None else total.rows.copies(),
+        tuple(dict.fromkeys(remarks)),
+    )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Job:
-    """What is looked at; it travels by its arguments."""
+    """The description of the work; it travels by its arguments."""
 
     dataset: scans.Dataset
     sample: int | None
     seed: int
+    max_hashes: int = MAX_HASHES
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Job, (self.dataset, self.sample, self.seed)
+        return Job, (self.dataset, self.sample, self.seed, self.max_hashes)
 
     @functools.cached_property
     def drawn(self) -> I64 | None:
-        return None if self.sample is None else scans.drawn(len(self.dataset.reader), self.sample, self.seed)
+        if self.sample is None:
+            return None
+        return scans.draw_samples(len(self.dataset.reader), self.sample, self.seed)
 
     @functools.cached_property
     def plan(self) -> Plan:
@@ -122,24 +132,24 @@ class Job:
 
     @functools.cached_property
     def one_in(self) -> int:
-        """One in so many hashes is held: a power of two."""
+        """Sampling rate of the hashes, a power of two."""
         schema = self.dataset.reader.schema
         columns = sum(map(is_hashed, schema.values())) + (len(schema) > 1)
-        most = HASHES // max(1, columns)
-        return 1 << max(0, (self.plan.samples - 1) // most).bit_length()
+        column_hashes = self.max_hashes // max(1, columns)
+        return 1 << max(0, (self.plan.samples - 1) // column_hashes).bit_length()
 
     @functools.cached_property
     def sizes(self) -> I64 | None:
-        found = self.dataset.reader.sizes()
-        return found if found is None or self.drawn is None else found[self.drawn]
+        sizes = self.dataset.reader.sizes()
+        return sizes if sizes is None or self.drawn is None else sizes[self.drawn]
 
     @functools.cached_property
-    def step(self) -> int:
-        return scans.step(self.dataset.reader, STEP, STEP_BYTES)
+    def batch_rows(self) -> int:
+        return scans.batch_rows(self.dataset.reader, MAX_BATCH_ROWS, BATCH_BYTES)
 
 
-class Part:
-    """What was found in some ranges."""
+class PartialStats:
+    """Statistics of some ranges."""
 
     def __init__(self, job: Job) -> None:
         schema = job.dataset.reader.schema
@@ -148,62 +158,63 @@ class Part:
         self.unreadable = 0
         self.problems: list[Problem] = []
 
-    def look(self, numbers: I64, columns: Columns, pool: ThreadPoolExecutor) -> None:
+    def add(self, numbers: I64, columns: Columns, pool: ThreadPoolExecutor) -> None:
         parts: list[U8] = []
         for name, scan in self.fields.items():
             column = columns[name]
-            scan.look(column)
+            scan.add(column)
             rows = as_rows(column)
             if scan.hashes is not None or rows is None:
-                hashed, there = _hashed(column, rows, pool)
+                hashes, valid = _hash_cells(column, rows, pool)
                 if scan.hashes is not None:
-                    scan.hashes.add(hashed[there], numbers[there])
-                rows = hashed
+                    scan.hashes.add(hashes[valid], numbers[valid])
+                rows = hashes
             parts.append(rows)
         if self.rows is not None:
             self.rows.add(row_digests(parts), numbers)
 
-    def merge(self, later: Part) -> None:
+    def merge(self, later: PartialStats) -> None:
         for name, scan in later.fields.items():
             self.fields[name].merge(scan)
         if self.rows is not None and later.rows is not None:
             self.rows.merge(later.rows)
         self.unreadable += later.unreadable
-        self.problems = [*self.problems, *later.problems][:LISTED]
+        self.problems = [*self.problems, *later.problems][:LISTED_PROBLEMS]
 
 
-def _hashed(column: Column, rows: U8 | None, pool: ThreadPoolExecutor) -> tuple[U8, Any]:
-    """The digests of cells, and which of them are there."""
+def _hash_cells(column: Column, rows: U8 | None, pool: ThreadPoolExecutor) -> tuple[U8, Any]:
+    """Digests of cells, and the index of those that are not missing."""
     if rows is not None:
         return row_digests([rows]), column.mask if isinstance(column, Masked) else slice(None)
     assert isinstance(column, Ragged)
-    some = [range(at, min(at + HASHED, len(column))) for at in range(0, len(column), HASHED)]
-    made = list(pool.map(lambda one: digests(column, one), some))
-    there = slice(None) if column.valid is None else column.valid
-    return np.concatenate([np.empty((0, 16), np.uint8), *made]), there
+    ranges = [range(i, min(i + HASHED_ROWS, len(column))) for i in range(0, len(column), HASHED_ROWS)]
+    hashes = list(pool.map(lambda rows: digests(column, rows), ranges))
+    valid = slice(None) if column.valid is None else column.valid
+    return np.concatenate([np.empty((0, 16), np.uint8), *hashes]), valid
 
 
 @dataclasses.dataclass(frozen=True)
-class Work(scans.Work):
-    """What a worker does for a number: one range."""
+class StatsTask(scans.ScanTask):
+    """Function of a worker: collects one range."""
 
     job: Job
 
-    def __call__(self, number: int) -> Part:
+    def __call__(self, number: int) -> PartialStats:
         job, span = self.job, self.job.plan.span(number)
         reader: Reader = job.dataset.reader
-        part = Part(job)
+        part = PartialStats(job)
         end = span.start
         with ThreadPoolExecutor(self.threads or len(os.sched_getaffinity(0))) as pool:
             while end < span.stop:
-                start, end = end, end_within(job.sizes, end, min(job.step, span.stop - end), STEP_BYTES)
-                some = np.arange(start, end) if job.drawn is None else job.drawn[start:end]
+                rows = min(job.batch_rows, span.stop - end)
+                start, end = end, end_within(job.sizes, end, rows, BATCH_BYTES)
+                indices = np.arange(start, end) if job.drawn is None else job.drawn[start:end]
                 problems: list[Problem] = []
-                numbers, columns = reader.read_undamaged(some, problems, sys.maxsize)
-                part.unreadable += len(some) - len(numbers)
-                part.problems = [*part.problems, *problems][:LISTED]
+                numbers, columns = reader.read_undamaged(indices, problems, sys.maxsize)
+                part.unreadable += len(indices) - len(numbers)
+                part.problems = [*part.problems, *problems][:LISTED_PROBLEMS]
                 if columns is not None:
-                    part.look(numbers, columns, pool)
+                    part.add(numbers, columns, pool)
                 if self.report is not None:
                     self.report(end - span.start)
         return part

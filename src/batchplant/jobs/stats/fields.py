@@ -1,4 +1,4 @@
-"""What the cells of one field hold: :class:`FieldScan`. Images, sounds and videos are not decoded."""
+"""Statistics of the cells of one field: :class:`FieldScan`. It decodes no images, sounds or videos."""
 
 from __future__ import annotations
 
@@ -36,21 +36,20 @@ from ...schema.columns import Column, Masked, Ragged, column_runs
 from .numbers import Numbers, Sums
 from .values import Copies, Hashes, Tally, Values
 
-# Longer texts are told apart by their hashes alone.
-LONGEST = 64
+# Longer texts are not counted as values.
+MAX_COUNTED_BYTES = 64
 
-Cells = Iterator[tuple[str, Any]]
+CellFacts = Iterator[tuple[str, Any]]
 
 
 @dataclasses.dataclass(frozen=True)
 class FieldStats:
-    """What a field holds in ``count`` cells, without those that are missing.
+    """Statistics of a field over ``count`` cells, without those that are missing.
 
-    ``numbers``: by what they measure, such as values, length (characters of text, bytes, items of a list),
+    ``numbers``: by quantity, such as values, length (characters of text, bytes, items of a list),
     bytes (of a cell), width, height, seconds; of boxes left, top, width and height, of keypoints x and y.
-    ``values``: values, resolutions, modes, encodings, …, by how often they are there. ``times``: of a Time or
-    Duration the numbers as text: min, median, max. ``unknown``: cells that do not say what they are, though
-    they should.
+    ``values``: values, resolutions, modes, encodings, …, with their counts. ``times``: of a Time or Duration
+    the numbers as text: min, median, max. ``unknown``: cells whose headers cannot be read.
     """
 
     kind: str
@@ -66,7 +65,7 @@ class FieldStats:
 
 
 class FieldScan:
-    """Collects; two of them that saw parts of a dataset become that of both."""
+    """Accumulates the statistics of a field; two accumulators can be merged."""
 
     def __init__(self, field: Field, one_in: int) -> None:
         self._field = field
@@ -76,17 +75,17 @@ class FieldScan:
         self.remarks: dict[str, None] = {}
         self.hashes = Hashes(one_in) if is_hashed(field) else None
 
-    def look(self, column: Column) -> None:
+    def add(self, column: Column) -> None:
         sizes = column_runs(column)[2]
-        there = sizes >= 0
-        self._count += int(there.sum())
-        self._missing += int((~there).sum())
-        self.size += int(sizes[there].sum())
+        valid = sizes >= 0
+        self._count += int(valid.sum())
+        self._missing += int((~valid).sum())
+        self.size += int(sizes[valid].sum())
         if isinstance(column, Ragged) and not isinstance(column, Masked):
-            self._look_ragged(column if there.all() else column.take(there))
+            self._add_ragged(column if valid.all() else column.take(valid))
             return
-        values = column.values[there] if isinstance(column, Masked) else column
-        self._look_numbers(values)
+        values = column.values[valid] if isinstance(column, Masked) else column
+        self._add_numbers(values)
 
     def merge(self, later: FieldScan) -> None:
         for name in ("_count", "_missing", "_unknown", "size"):
@@ -99,18 +98,24 @@ class FieldScan:
         if self.hashes is not None and later.hashes is not None:
             self.hashes.merge(later.hashes)
 
-    def found(self) -> FieldStats:
+    def stats(self) -> FieldStats:
         field = self._field
         names: dict[Hashable, str] = {}
         if isinstance(field, Int | Labels) and field.names and len(set(field.names)) == len(field.names):
             names.update(enumerate(field.names))
-        numbers = {name: one.numbers() for name, one in self._numbers.items()}
+        numbers = {name: sums.numbers() for name, sums in self._numbers.items()}
         return FieldStats(
-            field.kind, str(field), self._count, self._missing, self._unknown, self.size,
-            numbers, {name: one.values(names) for name, one in self._tallies.items()},
+            field.kind,
+            str(field),
+            self._count,
+            self._missing,
+            self._unknown,
+            self.size,
+            numbers,
+            {name: tally.values(names) for name, tally in self._tallies.items()},
             _times(field, numbers["values"]) if isinstance(field, Time | Duration) and self._count else {},
             None if self.hashes is None else self.hashes.copies(),
-        )  # fmt: skip
+        )
 
     def _sums(self, name: str) -> Sums:
         return self._numbers.setdefault(name, Sums())
@@ -118,7 +123,7 @@ class FieldScan:
     def _tally(self, name: str) -> Tally:
         return self._tallies.setdefault(name, Tally())
 
-    def _look_numbers(self, values: npt.NDArray[Any]) -> None:
+    def _add_numbers(self, values: npt.NDArray[Any]) -> None:
         field = self._field
         if values.dtype.kind not in "biuf":
             return
@@ -126,32 +131,32 @@ class FieldScan:
             self._sums("values").add(values)
         counted = isinstance(field, Int | Bool) and not isinstance(field, Time | Duration)
         if counted or isinstance(field, Labels):
-            found, counts = np.unique(values, return_counts=True)
-            self._tally("values").add_counts(dict(zip(found.tolist(), counts.tolist(), strict=True)))
+            distinct, counts = np.unique(values, return_counts=True)
+            self._tally("values").add_counts(dict(zip(distinct.tolist(), counts.tolist(), strict=True)))
 
-    def _look_ragged(self, column: Ragged) -> None:
+    def _add_ragged(self, column: Ragged) -> None:
         field = self._field
         if isinstance(field, Image):
-            self._images(column)
+            self._add_images(column)
         elif isinstance(field, Audio):
-            self._each(column, self._sound)
+            self._add_facts(column, self._audio_facts)
         elif isinstance(field, Video):
-            self._each(column, self._video)
+            self._add_facts(column, self._video_facts)
         elif isinstance(field, Tensor):
-            self._arrays(column, field)
+            self._add_arrays(column, field)
         elif isinstance(field, Text):
             self._sums("length").add(_characters(column))
-            short = [row for row, size in enumerate(column.sizes.tolist()) if size <= LONGEST]
+            short = [row for row, size in enumerate(column.sizes.tolist()) if size <= MAX_COUNTED_BYTES]
             cells = (column.data[column.offsets[row] : column.offsets[row + 1]].tobytes() for row in short)
-            self._tally("values").add(one.decode("utf-8", "replace") for one in cells)
+            self._tally("values").add(cell.decode("utf-8", "replace") for cell in cells)
         elif isinstance(field, List):
-            self._each(column, lambda cell: iter([("length", len(json.loads(cell.tobytes())))]))
+            self._add_facts(column, lambda cell: iter([("length", len(json.loads(cell.tobytes())))]))
         elif isinstance(field, Bytes):
             self._sums("length").add(column.sizes)
         if isinstance(field, Image | Audio | Video) or field.kind in ("json", "struct"):
             self._sums("bytes").add(column.sizes)
 
-    def _images(self, column: Ragged) -> None:
+    def _add_images(self, column: Ragged) -> None:
         headers, raw = image.probe(column), column.raw
         known = headers[:, 1] > 0
         self._unknown += int((~known).sum())
@@ -162,20 +167,20 @@ class FieldScan:
         self._sums("width").add(width)
         self._sums("height").add(height)
         sides = zip(width.tolist(), height.tolist(), strict=True)
-        self._tally("resolutions").add(f"{one}×{other}" for one, other in sides)
+        self._tally("resolutions").add(f"{w}×{h}" for w, h in sides)
         modes = image.modes(column)
         self._tally("modes").add(modes[row] or "?" for row in rows.tolist())
         self._tally("encodings").add(
             "raw" if raw[row] else image.ENCODINGS[headers[row, 0]] or "?" for row in rows.tolist()
         )
 
-    def _each(self, column: Ragged, facts: Callable[[Any], Cells]) -> None:
-        """What cells say about themselves, one by one: numbers and texts, by name."""
+    def _add_facts(self, column: Ragged, facts: Callable[[Any], CellFacts]) -> None:
+        """Add the facts of every cell, which are numbers or texts by name."""
         numbers: dict[str, list[float]] = {}
         texts: dict[str, list[str]] = {}
         for cell in column:
             try:
-                found = list(facts(cell))
+                cell_facts = list(facts(cell))
             except MissingLibraryError as error:
                 self.remarks[error.message] = None
                 self._unknown += 1
@@ -183,60 +188,60 @@ class FieldScan:
             except (BatchplantError, ValueError, TypeError, RecursionError):
                 self._unknown += 1
                 continue
-            for name, value in found:
+            for name, value in cell_facts:
                 if isinstance(value, str):
                     texts.setdefault(name, []).append(value)
                 else:
                     numbers.setdefault(name, []).append(value)
-        for name, some in numbers.items():
-            self._sums(name).add(np.array(some))
-        for name, said in texts.items():
-            self._tally(name).add(said)
+        for name, values in numbers.items():
+            self._sums(name).add(np.array(values))
+        for name, values_as_text in texts.items():
+            self._tally(name).add(values_as_text)
 
     @staticmethod
-    def _sound(cell: Any) -> Cells:
-        found = audio.header(cell)
-        yield "seconds", found.frames / found.rate
-        yield "rates", str(found.rate)
-        yield "channels", str(found.channels)
-        yield "encodings", found.encoding
+    def _audio_facts(cell: Any) -> CellFacts:
+        header = audio.header(cell)
+        yield "seconds", header.frames / header.rate
+        yield "rates", str(header.rate)
+        yield "channels", str(header.channels)
+        yield "encodings", header.encoding
 
     @staticmethod
-    def _video(cell: Any) -> Cells:
-        found = video.header(cell)
-        if found.seconds is not None:
-            yield "seconds", found.seconds
-        yield "resolutions", f"{found.width}×{found.height}"
-        yield "frame rates", "?" if found.fps is None else f"{found.fps:.6g}"
-        yield "encodings", found.encoding or "?"
+    def _video_facts(cell: Any) -> CellFacts:
+        header = video.header(cell)
+        if header.seconds is not None:
+            yield "seconds", header.seconds
+        yield "resolutions", f"{header.width}×{header.height}"
+        yield "frame rates", "?" if header.fps is None else f"{header.fps:.6g}"
+        yield "encodings", header.encoding or "?"
 
-    def _arrays(self, column: Ragged, field: Tensor) -> None:
-        """Arrays whose sizes vary."""
-        made, shapes = [], []
+    def _add_arrays(self, column: Ragged, field: Tensor) -> None:
+        """Add arrays whose sizes vary."""
+        arrays, shapes = [], []
         for cell in column:
             try:
                 array = unpack_tensor(field, cell)  # type: ignore[arg-type]
             except (DataError, ValueError):
                 self._unknown += 1
                 continue
-            made.append(array.reshape(-1))
+            arrays.append(array.reshape(-1))
             shapes.append(array.shape)
         if len(field.shape) == 1:
             self._sums("length").add(np.array([shape[0] for shape in shapes], dtype=np.int64))
         else:
             self._tally("shapes").add("×".join(map(str, shape)) for shape in shapes)
-        if not made:
+        if not arrays:
             return
-        values = np.concatenate(made)
+        values = np.concatenate(arrays)
         if isinstance(field, Boxes):
-            self._boxes(values.reshape(-1, 4), field.format)
+            self._add_boxes(values.reshape(-1, 4), field.format)
         elif isinstance(field, Keypoints):
-            self._points(values.reshape(-1, field.shape[-1] or 2))
+            self._add_points(values.reshape(-1, field.shape[-1] or 2))
         else:
-            self._look_numbers(values)
+            self._add_numbers(values)
 
-    def _boxes(self, boxes: npt.NDArray[Any], format: str) -> None:
-        """Where boxes begin and how large they are, whatever their format."""
+    def _add_boxes(self, boxes: npt.NDArray[Any], format: str) -> None:
+        """Add corners and sizes of boxes in any format."""
         boxes = boxes.astype(np.float64)
         start, size = boxes[:, :2], boxes[:, 2:]
         if format == "xyxy":
@@ -246,26 +251,26 @@ class FieldScan:
         for name, values in zip(("left", "top", "width", "height"), (*start.T, *size.T), strict=True):
             self._sums(name).add(values)
 
-    def _points(self, points: npt.NDArray[Any]) -> None:
-        """Where the points lie that are there."""
-        there = points if points.shape[1] < 3 else points[points[:, 2] > 0]
-        for name, values in zip("xy", there.T, strict=False):
+    def _add_points(self, points: npt.NDArray[Any]) -> None:
+        """Add the coordinates of visible points."""
+        visible = points if points.shape[1] < 3 else points[points[:, 2] > 0]
+        for name, values in zip("xy", visible.T, strict=False):
             self._sums(name).add(values)
 
 
 def is_hashed(field: Field) -> bool:
-    """Whether equal cells are more than chance: those of numbers are not."""
+    """True where equal cells are no coincidence, as they are among numbers."""
     return not isinstance(field, Int | Bool) and field.kind != "float"
 
 
 def _characters(column: Ragged) -> npt.NDArray[np.int64]:
-    """How many characters each text has: the bytes in it that begin one."""
+    """Characters of each text: its bytes that begin one."""
     begins = np.append(0, np.cumsum((column.data & 0xC0) != 0x80))
     return np.asarray(begins[column.offsets[1:]] - begins[column.offsets[:-1]], dtype=np.int64)
 
 
-def _times(field: Time | Duration, found: Numbers) -> dict[str, str]:
-    """The first, the middle and the last as text."""
-    counts = {"min": found.min, "median": found.median, "max": found.max}
-    texts = times.texts_of(field, np.array([round(one or 0) for one in counts.values()], dtype=np.int64))
+def _times(field: Time | Duration, numbers: Numbers) -> dict[str, str]:
+    """First, median and last time as text."""
+    counts = {"min": numbers.min, "median": numbers.median, "max": numbers.max}
+    texts = times.texts_of(field, np.array([round(n or 0) for n in counts.values()], dtype=np.int64))
     return {name: text.decode() for name, text in zip(counts, texts.tolist(), strict=True)}

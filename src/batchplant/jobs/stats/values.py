@@ -1,4 +1,4 @@
-"""Which values there are and how often, in bounded memory; and cells that are there more than once."""
+"""Counts of values in bounded memory, and cells that occur more than once."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from ...schema.columns import I64, U8, Column, Masked, Ragged, as_bytes, column_
 
 U64 = npt.NDArray[np.uint64]
 
-# Different values that are counted.
-HELD = 1 << 15
-# Groups of equal cells that are listed, and the members of one.
-GROUPS, MEMBERS = 10, 10
+# Distinct values that are counted.
+MAX_COUNTED_VALUES = 1 << 15
+# Groups of equal cells that are listed, and the samples listed of each.
+LISTED_GROUPS, LISTED_SAMPLES = 10, 10
 
 
 @dataclasses.dataclass(frozen=True)
 class Values:
-    """Values and how often they are there, the most frequent first.
+    """Values and their counts, the most frequent first.
 
-    ``exact``: there are no others and the counts are right; else there are more than 32,768 different
-    values, rare ones are left out, and a count may be up to ``slack`` too low.
+    ``exact``: the counts are right and complete; else there are more than 32,768 different values, rare ones
+    are left out, and a count may be up to ``slack`` too low.
     """
 
     counts: dict[Hashable, int]
@@ -34,10 +34,10 @@ class Values:
 
 
 class Tally:
-    """Counts values; of too many different ones, the frequent (by Misra and Gries)."""
+    """Counts values; of too many distinct ones, the frequent (Misra and Gries)."""
 
-    def __init__(self, held: int = HELD) -> None:
-        self._held = held
+    def __init__(self, max_values: int = MAX_COUNTED_VALUES) -> None:
+        self._max_values = max_values
         self._counts: Counter[Hashable] = Counter()
         self._slack = 0
 
@@ -54,28 +54,25 @@ class Tally:
         self.add_counts(later._counts)
 
     def _shrink(self) -> None:
-        if len(self._counts) <= self._held:
+        if len(self._counts) <= self._max_values:
             return
-        cut = sorted(self._counts.values(), reverse=True)[self._held]
+        cut = sorted(self._counts.values(), reverse=True)[self._max_values]
         self._slack += cut
         self._counts = Counter({value: count - cut for value, count in self._counts.items() if count > cut})
 
     def values(self, names: Mapping[Hashable, str]) -> Values:
-        ordered = sorted(self._counts.items(), key=lambda one: (-one[1], one[0]))
-        return Values(
-            {names.get(value, value): count for value, count in ordered},
-            self._slack == 0,
-            self._slack,
-        )
+        ordered = sorted(self._counts.items(), key=lambda entry: (-entry[1], entry[0]))
+        counts = {names.get(value, value): count for value, count in ordered}
+        return Values(counts, self._slack == 0, self._slack)
 
 
 @dataclasses.dataclass(frozen=True)
 class Copies:
     """Cells, or whole samples, with the same bytes as an earlier one.
 
-    ``count``: how many are like an earlier one; ``different``: how many are not. ``groups``: the first sets
-    of samples that are alike, each in order. ``one_in``: above 1, only one in so many was looked at, chosen
-    by its content so that equal ones stay together, and ``count`` and ``different`` are estimates.
+    ``count``: those that equal an earlier one; ``different``: those that do not. ``groups``: the first sets
+    of equal samples, each in order. ``one_in``: above 1, only one in so many was examined, chosen by its
+    content so that equal ones stay together, and ``count`` and ``different`` are estimates.
     """
 
     count: int
@@ -85,67 +82,66 @@ class Copies:
 
 
 class Hashes:
-    """Hashes of 128 bits with their sample numbers; ``one_in``, a power of two, says how many are kept."""
+    """Hashes of 128 bits with their sample numbers; keeps one in ``one_in``, a power of two."""
 
     def __init__(self, one_in: int = 1) -> None:
         self._one_in = one_in
         self._parts: list[tuple[U64, I64]] = []
 
     def add(self, digests: U8, numbers: I64) -> None:
-        """Rows of 16 bytes."""
+        """Add digests, rows of 16 bytes."""
         hashes = np.ascontiguousarray(digests).view(np.uint64).reshape(-1, 2)
-        kept = (hashes[:, 0] & np.uint64(self._one_in - 1)) == 0
-        self._parts.append((hashes[kept], numbers[kept]))
+        chosen = (hashes[:, 0] & np.uint64(self._one_in - 1)) == 0
+        self._parts.append((hashes[chosen], numbers[chosen]))
 
     def merge(self, later: Hashes) -> None:
         self._parts += later._parts
 
     def __reduce__(self) -> tuple[object, ...]:
-        # In one piece.
-        return _joined, (self._one_in, *self._whole())
+        return _restore_hashes, (self._one_in, *self._join())
 
-    def _whole(self) -> tuple[U64, I64]:
+    def _join(self) -> tuple[U64, I64]:
         return (
-            np.concatenate([np.empty((0, 2), np.uint64), *(one for one, _ in self._parts)]),
-            np.concatenate([np.empty(0, np.int64), *(one for _, one in self._parts)]),
+            np.concatenate([np.empty((0, 2), np.uint64), *(hashes for hashes, _ in self._parts)]),
+            np.concatenate([np.empty(0, np.int64), *(numbers for _, numbers in self._parts)]),
         )
 
     def copies(self) -> Copies:
-        hashes, numbers = self._whole()
+        hashes, numbers = self._join()
         order = np.lexsort((numbers, hashes[:, 1], hashes[:, 0]))
         hashes, numbers = hashes[order], numbers[order]
         same = np.append(False, (hashes[1:] == hashes[:-1]).all(axis=1))[: len(hashes)]
         firsts = np.flatnonzero(~same)
         sizes = np.diff(np.append(firsts, len(hashes)))
         many = firsts[sizes > 1]
-        many = many[np.argsort(numbers[many], kind="stable")[:GROUPS]]
+        many = many[np.argsort(numbers[many], kind="stable")[:LISTED_GROUPS]]
         ends = {int(first): int(first + size) for first, size in zip(firsts, sizes, strict=True) if size > 1}
-        groups = [numbers[at : min(ends[at], at + MEMBERS)].tolist() for at in many.tolist()]
+        groups = [numbers[i : min(ends[i], i + LISTED_SAMPLES)].tolist() for i in many.tolist()]
         return Copies(int(same.sum()) * self._one_in, len(firsts) * self._one_in, groups, self._one_in)
 
 
-def _joined(one_in: int, hashes: U64, numbers: I64) -> Hashes:
-    found = Hashes(one_in)
-    found._parts = [(hashes, numbers)]
-    return found
+def _restore_hashes(one_in: int, hashes: U64, numbers: I64) -> Hashes:
+    restored = Hashes(one_in)
+    restored._parts = [(hashes, numbers)]
+    return restored
 
 
 def digests(column: Ragged, rows: range) -> U8:
-    """The hash of each cell in these rows, 16 bytes; that of a missing one is zero."""
+    """Hashes of the cells in these rows, 16 bytes each; that of a missing cell is zero."""
     data, starts, sizes = column_runs(column)
-    found = np.zeros((len(rows), 16), dtype=np.uint8)
+    hashes = np.zeros((len(rows), 16), dtype=np.uint8)
     shapes, raw = column.shape, column.raw
-    for at, row in enumerate(rows):
+    for i, row in enumerate(rows):
         if sizes[row] >= 0:
-            made = hashlib.blake2b(data[starts[row] : starts[row] + sizes[row]].data, digest_size=16)
+            digest = hashlib.blake2b(data[starts[row] : starts[row] + sizes[row]].data, digest_size=16)
             if shapes is not None and raw[row]:
-                made.update(shapes[row].tobytes())
-            found[at] = np.frombuffer(made.digest(), dtype=np.uint8)
-    return found
+                digest.update(shapes[row].tobytes())
+            hashes[i] = np.frombuffer(digest.digest(), dtype=np.uint8)
+    return hashes
 
 
 def as_rows(column: Column) -> U8 | None:
-    """What stands for the cells of numbers and arrays of one shape: their bytes; None: their digests do."""
+    """Bytes of the cells as rows, for numbers and arrays of one shape; None for other columns."""
     if isinstance(column, Masked):
         values = column.values
         return np.concatenate([_bytes_of(values), column.mask[:, None].view(np.uint8)], axis=1)
@@ -157,9 +153,9 @@ def _bytes_of(values: npt.NDArray[np.generic]) -> U8:
 
 
 def row_digests(parts: list[U8]) -> U8:
-    """The hash of each row of several parts."""
+    """Hashes of the rows of several parts side by side."""
     rows = np.ascontiguousarray(np.concatenate(parts, axis=1))
-    found = np.empty((len(rows), 16), dtype=np.uint8)
-    for at, row in enumerate(rows):
-        found[at] = np.frombuffer(hashlib.blake2b(row.data, digest_size=16).digest(), dtype=np.uint8)
-    return found
+    hashes = np.empty((len(rows), 16), dtype=np.uint8)
+    for i, row in enumerate(rows):
+        hashes[i] = np.frombuffer(hashlib.blake2b(row.data, digest_size=16).digest(), dtype=np.uint8)
+    return hashes

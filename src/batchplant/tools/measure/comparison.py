@@ -24,8 +24,7 @@ from ...data.reader import Reader
 from ...errors import BatchplantError, OptionError, WorkerError
 from ...formats.registry import get_format
 from ...jobs.engines import Engine, make, run
-from ...jobs.engines.inline import Inline
-from ...jobs.engines.sources import for_others
+from ...jobs.engines.base import Inline, portable_source
 from ...jobs.scans import engine_of
 from ...schema import Schema
 from ...storage import is_remote, reached, split_options, uploads
@@ -361,7 +360,7 @@ def measured_by(
     progress: Callable[[int, int, str], None] | None, **options: Any,
 ) -> list[Measurement]:  # fmt: skip
     """Measure candidates with the workers of an engine."""
-    work = _MeasureCandidate(measure, for_others(reader), candidates, options)
+    work = _MeasureCandidate(measure, portable_source(reader), candidates, options)
     results: dict[int, _EngineResult] = {}
 
     def show(label: str) -> None:

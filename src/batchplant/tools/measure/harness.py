@@ -20,6 +20,7 @@ from ...errors import BatchplantError, Problem
 from ...formats.registry import open as open_reader
 from ...formats.registry import size_of
 from ...jobs.convert import convert
+from ...jobs.convert_options import ConvertOptions
 from ...schema.columns import I64
 from . import timing
 from .choice import Candidate
@@ -83,17 +84,15 @@ class Harness:
         self._number += 1
         folder.mkdir()
         target = folder / f"data{candidate.suffix or ''}"
-        optional: dict[str, Any] = {} if shard_size is None else {"shard_size": shard_size}
         with self.stopwatch() as watch:
             report = convert(
                 reader,
                 target,
-                target_format=candidate.format,
-                target_options=dict(candidate.options),
-                images=images or ImageOptions(),
-                limit=limit,
+                images=images,
+                shard_size=shard_size,
                 on_error=on_error,
-                **optional,
+                target_options={"format": candidate.format, **candidate.options},
+                options=ConvertOptions(limit=limit),
             )
         files = report.files if len(report.files) > 1 else [str(target)]
         total = sum(map(size_of, report.files))

@@ -14,8 +14,8 @@ from ...codecs import image
 from ...codecs.cells import decode_cell
 from ...data.reader import Reader
 from ...errors import BatchplantError, OptionError, Problem
-from ...jobs.scans import step as step_of
-from ...jobs.verification.comparison import Comparison
+from ...jobs.comparison import Comparison
+from ...jobs.scans import batch_rows
 from ...schema import Bytes, Field, Image, Int, Text, Uuid
 from ...schema.columns import I64, end_within
 
@@ -149,7 +149,7 @@ def _scan(
     """Yield the number of compared pairs, a problem of a pair, and whether it is a difference."""
     reader_a, reader_b = a.subset(pairs.a), b.subset(pairs.b)
     comparison = Comparison(reader_a, reader_b, MAX_DIFFERENCES)
-    sizes, max_rows = reader_a.sizes(), step_of(reader_a, CHUNK_ROWS, CHUNK_BYTES)
+    sizes, max_rows = reader_a.sizes(), batch_rows(reader_a, CHUNK_ROWS, CHUNK_BYTES)
     end, count, seen = 0, len(reader_a), 0
     while end < count and seen < MAX_DIFFERENCES:
         start, end = end, end_within(sizes, end, min(max_rows, count - end), CHUNK_BYTES)

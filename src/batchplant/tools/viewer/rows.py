@@ -22,7 +22,7 @@ from ...codecs.cells import decode_cell
 from ...data.filters import watching
 from ...data.reader import Reader
 from ...errors import BatchplantError, OptionError
-from ...jobs.scans import step
+from ...jobs.scans import batch_rows
 from ...schema.columns import I64, Column, Ragged, end_within
 from ...schema.kinds import Bool, Field, Float, Image, Int, Json, Tensor, Text
 from .cells import Side
@@ -163,7 +163,7 @@ def _chunks(
     count = len(reader) if numbers is None else len(numbers)
     all_sizes = reader.sizes()
     sizes = all_sizes if all_sizes is None or numbers is None else all_sizes[numbers]
-    max_rows, end = step(reader.select(fields), CHUNK_ROWS, CHUNK_BYTES), 0
+    max_rows, end = batch_rows(reader.select(fields), CHUNK_ROWS, CHUNK_BYTES), 0
     while end < count:
         progress(end, count)
         start, end = end, end_within(sizes, end, min(max_rows, count - end), CHUNK_BYTES)
@@ -456,8 +456,8 @@ def _statistic_of_cell(field: Field, statistic: str, column: Column, row: int) -
     from ...jobs.stats.fields import FieldScan
 
     scan = FieldScan(field, 1)
-    scan.look(column.take([row]) if isinstance(column, Ragged) else column[row : row + 1])
-    summary = scan.found()
+    scan.add(column.take([row]) if isinstance(column, Ragged) else column[row : row + 1])
+    summary = scan.stats()
     if statistic in summary.numbers:
         return summary.numbers[statistic].min
     return next(iter(summary.values[statistic].counts), None) if statistic in summary.values else None

@@ -61,7 +61,9 @@ def verify(session: Session, request: Request) -> Job:
 
     def work(progress: Progress) -> dict[str, Any]:
         reader = side.reader if rows is None else side.reader.subset(rows)
-        report = verify_reader(reader, decode=decode, sample=sample, most=MAX_PROBLEMS, progress=progress)
+        report = verify_reader(
+            reader, decode=decode, sample=sample, max_problems=MAX_PROBLEMS, progress=progress
+        )
         return {
             "ok": report.ok,
             "samples": report.samples,

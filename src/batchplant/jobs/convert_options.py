@@ -1,0 +1,46 @@
+"""Options of ``convert`` that few callers need: :class:`ConvertOptions`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ConvertTuning:
+    """Sizes and intervals of a conversion: they change its speed and memory, never the dataset."""
+
+    batch_bytes: int = 4 << 20
+    # Rows of a table are small, and every batch has a fixed cost.
+    max_batch_rows: int = 16384
+    checkpoint_seconds: float = 2.0
+    # One file that many workers write is cut into at least this many parts.
+    min_parts: int = 64
+    max_part_samples: int = 1 << 16
+    # Smaller sources are shuffled in one pass: the page cache holds them.
+    min_spilled_bytes: int = 1 << 30
+    # A run is in memory as a whole, twice while it is sorted.
+    spill_run_bytes: int = 128 << 20
+    spill_read_bytes: int = 32 << 20
+    # Interval at which a rank looks for the files of other ranks.
+    poll_seconds: float = 1.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ConvertOptions:
+    """Options of :func:`convert` that few callers need.
+
+    limit: write at most so many samples. seed: of a shuffle. two_passes: shuffle by reading the source from
+    end to end first and spilling it, sorted by target position, beside the target; by default for large
+    sources that are slow to read at random. masks: fields of images whose values are classes, by their names
+    in the source. checksums: also write a side-car with the CRC of every cell. workers: encoding threads of
+    each task. tuning: sizes and intervals that change speed and memory alone.
+    """
+
+    limit: int | None = None
+    seed: int = 0
+    two_passes: bool | None = None
+    masks: Sequence[str] = ()
+    checksums: bool = False
+    workers: int | None = None
+    tuning: ConvertTuning = dataclasses.field(default_factory=ConvertTuning)

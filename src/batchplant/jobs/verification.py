@@ -1,0 +1,303 @@
+"""The job of a verification and its tasks: structure of files, cells and checksums of samples."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import os
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..codecs.cells import decode_cell
+from ..data.concat import Concat, shifted
+from ..data.quarantine import locate
+from ..data.reader import Reader, View
+from ..data.tensors import is_tensors, text_of
+from ..errors import BatchplantError, DamagedError, DataError, Problem
+from ..schema import Audio, Schema, Video
+from ..schema.columns import I64, Columns, end_within
+from ..storage import checksums
+from . import scans
+from .comparison import Comparison
+from .conversion.plan import Plan
+
+MAX_BATCH_ROWS = 256
+# Samples that are drawn lie far apart.
+DRAWN_BATCH_ROWS = 16
+BATCH_BYTES = 64 << 20
+# Tasks that check the structure of files.
+MAX_FILE_TASKS = 1024
+
+
+class TaskResult(NamedTuple):
+    """Problems of a task, each with True where a cell differs from another dataset's.
+
+    ``compared``: the sample up to which cells were compared.
+    """
+
+    problems: list[tuple[Problem, bool]]
+    compared: int = 0
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Job:
+    """Arguments of ``verify`` that describe the checks."""
+
+    dataset: scans.Dataset
+    reference: scans.Dataset | None
+    decode: bool
+    max_problems: int
+    max_differences: int
+    sample: int | None
+    seed: int
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Job, tuple(getattr(self, field.name) for field in dataclasses.fields(self))
+
+    @property
+    def reader(self) -> Reader:
+        return self.dataset.reader
+
+    @functools.cached_property
+    def drawn(self) -> I64 | None:
+        return None if self.sample is None else scans.draw_samples(len(self.reader), self.sample, self.seed)
+
+    @functools.cached_property
+    def plan(self) -> Plan:
+        return scans.ranges(len(self.reader) if self.drawn is None else len(self.drawn))
+
+    @functools.cached_property
+    def files(self) -> list[list[tuple[Reader, int]]]:
+        """For each task that checks structure: files, each with the number of its first sample."""
+        if self.drawn is not None:
+            return []
+        reader = self.reader
+        if not isinstance(reader, Concat) or is_tensors(reader.schema):
+            return [[(reader, 0)]]
+        firsts = itertools.accumulate((len(shard) for shard in reader.readers), initial=0)
+        shards = list(zip(reader.readers, firsts, strict=False))
+        task_files = -(-len(shards) // MAX_FILE_TASKS)
+        return [shards[i : i + task_files] for i in range(0, len(shards), task_files)]
+
+    def __len__(self) -> int:
+        """Number of tasks: those of files, then those of samples."""
+        return len(self.files) + len(self.plan)
+
+    def weight(self, number: int) -> int:
+        return 0 if number < len(self.files) else len(self.plan.span(number - len(self.files)))
+
+    def name(self, number: int) -> str:
+        if number < len(self.files):
+            return f"the structure of {self.files[number][0][0].path}"
+        span = self.plan.span(number - len(self.files))
+        return f"checking samples {span.start:,} to {span.stop - 1:,}"
+
+    @functools.cached_property
+    def side_car(self) -> tuple[Sums | None, list[Problem]]:
+        """Checksums beside the dataset, and problems with them."""
+        problems: list[Problem] = []
+        return load_sums(self.reader, problems), problems
+
+    @functools.cached_property
+    def sizes(self) -> I64 | None:
+        sizes = self.reader.sizes()
+        return sizes if sizes is None or self.drawn is None else sizes[self.drawn]
+
+    @functools.cached_property
+    def batch_rows(self) -> int:
+        if self.drawn is not None:
+            return DRAWN_BATCH_ROWS
+        return scans.batch_rows(self.reader, MAX_BATCH_ROWS, BATCH_BYTES)
+
+    def comparison(self) -> Comparison | None:
+        if self.reference is None:
+            return None
+        return Comparison(self.reader, self.reference.reader, self.max_differences)
+
+
+@dataclasses.dataclass(frozen=True)
+class VerifyTask(scans.ScanTask):
+    """Function of a worker: checks the structure of some files, or a range of samples."""
+
+    job: Job
+
+    def __call__(self, number: int) -> TaskResult:
+        job = self.job
+        if number >= len(job.files):
+            return self._check_samples(job.plan.span(number - len(job.files)))
+        problems = (
+            problem for reader, first in job.files[number] for problem in _check_structure(reader, first)
+        )
+        return TaskResult([(problem, False) for problem in itertools.islice(problems, job.max_problems)])
+
+    def _check_samples(self, span: range) -> TaskResult:
+        job, reader = self.job, self.job.reader
+        comparison, sums = job.comparison(), job.side_car[0]
+        findings: list[tuple[Problem, bool]] = []
+        end = span.start
+        with ThreadPoolExecutor(self.threads or len(os.sched_getaffinity(0))) as pool:
+            while end < span.stop and len(findings) < job.max_problems:
+                batch_rows = min(job.batch_rows, span.stop - end)
+                start, end = end, end_within(job.sizes, end, batch_rows, BATCH_BYTES)
+                problems: list[Problem] = []
+                indices = np.arange(start, end) if job.drawn is None else job.drawn[start:end]
+                rows, columns = reader.read_undamaged(indices, problems, job.max_problems - len(findings))
+                if columns is not None and sums is not None:
+                    problems += wrong_sums(reader, columns, rows, sums)
+                if columns is not None and job.decode:
+                    futures = [
+                        pool.submit(_check_decoding, reader, columns, row, int(sample))
+                        for row, sample in enumerate(rows)
+                    ]
+                    problems += [problem for future in futures for problem in future.result()]
+                findings += [(problem, False) for problem in problems]
+                if columns is not None and comparison is not None:
+                    findings += comparison.differences(columns, rows, job.max_problems)
+                if self.report is not None:
+                    self.report(end - span.start)
+        return TaskResult(findings[: job.max_problems], 0 if comparison is None else comparison.compared)
+
+
+def _check_structure(reader: Reader, first: int) -> Iterator[Problem]:
+    """Problems of a file that has ``first`` samples before it."""
+    try:
+        yield from (shifted(problem, first) for problem in reader._verify())
+        if is_tensors(reader.schema):
+            yield from _repeated_names(reader)
+    except DataError as error:
+        yield shifted(Problem.of(error.at(path=reader.path)), first)
+
+
+def _repeated_names(reader: Reader) -> Iterator[Problem]:
+    """Problems of tensors that have the name of another."""
+    seen: set[str] = set()
+    row = 0
+    for columns in reader.scan(4096, ["name"]):
+        for i in range(columns.rows):
+            name = text_of(columns["name"], i)
+            if name in seen:
+                yield Problem(
+                    f"two tensors are called {name[:200]!r}", locate(reader, row).path, row, "name"
+                )
+            seen.add(name)
+            row += 1
+
+
+def _check_decoding(reader: Reader, columns: Columns, row: int, sample: int) -> list[Problem]:
+    problems = []
+    for name, field in reader.schema.items():
+        try:
+            value = decode_cell(field, columns[name], row)
+            # Sounds and videos are decoded lazily.
+            if isinstance(field, Audio | Video) and hasattr(value, "check"):
+                value.check()
+        except BatchplantError as error:
+            path, offset = locate(reader, sample).path, error.offset
+            if offset is None and error.path is None:
+                offset = _offset(reader, name, sample, path)
+            problems.append(Problem.of(error.at(path=path, sample=sample, field=name, offset=offset)))
+    return problems
+
+
+def _offset(reader: Reader, field: str, sample: int, path: str) -> int | None:
+    """Offset of a cell in the file of its dataset; None where it is in another, or no run of bytes."""
+    try:
+        spans = reader.spans(field, [sample])
+    except BatchplantError:
+        return None
+    return int(spans.start[0]) if spans is not None and spans.files[int(spans.file[0])] == path else None
+
+
+class Sums(NamedTuple):
+    """Checksums of some fields, and for every sample the version of its side-car."""
+
+    fields: list[str]
+    sums: checksums.Sums
+    versions: I64
+
+    def select(self, names: Iterable[str], rows: I64 | slice = slice(None)) -> Sums:
+        names = [name for name in names if name in self.fields]
+        columns = [self.fields.index(name) for name in names]
+        return Sums(names, self.sums[rows][:, columns], self.versions[rows])
+
+
+def load_sums(reader: Reader, problems: list[Problem]) -> Sums | None:
+    """Checksums beside a dataset; of shards only when every one has its own."""
+    if isinstance(reader, View):
+        base_sums = load_sums(reader.base, problems)
+        rows = slice(None) if reader.indices is None else reader.indices
+        return None if base_sums is None else base_sums.select(reader.schema, rows)
+    if isinstance(reader, Concat):
+        loaded = [load_sums(shard, problems) for shard in reader.readers]
+        shards = [sums for sums in loaded if sums is not None]
+        if len(shards) < len(loaded):
+            return None
+        names = [name for name in reader.schema if all(name in shard.fields for shard in shards)]
+        shards = [shard.select(names) for shard in shards]
+        return Sums(
+            names,
+            np.concatenate([shard.sums for shard in shards]),
+            np.concatenate([shard.versions for shard in shards]),
+        )
+    try:
+        stored = checksums.load(reader.path)
+    except DamagedError as error:
+        problems.append(Problem.of(error))
+        return None
+    if stored is None:
+        return None
+    fields, sums, schema, version = stored
+    beside = reader.path.rstrip("/") + checksums.SUFFIX
+    plain = _without_options(reader)
+    if plain is not None and len(sums) != plain[1]:
+        problems.append(
+            Problem(f"the checksums are of {len(sums)} samples, and there are {plain[1]}", beside)
+        )
+    elif plain is not None and (changed := _changed(plain[0], fields, schema)):
+        problems.append(Problem(f"since the checksums were taken, the fields changed: {changed}", beside))
+    if len(sums) != len(reader):
+        return None
+    # Options may change the bytes of a field.
+    same = [
+        name
+        for name in fields
+        if name in reader.schema and (schema is None or schema[name] == reader.schema[name])
+    ]
+    return Sums(fields, sums, np.full(len(sums), version)).select(same) if same else None
+
+
+def _without_options(reader: Reader) -> tuple[Schema, int] | None:
+    """Schema and length of a dataset opened without options; None where it does not open."""
+    args, options = reader._init_args
+    if not options:
+        return reader.schema, len(reader)
+    try:
+        with type(reader)(*args) as plain:
+            return plain.schema, len(plain)
+    except BatchplantError:
+        return None
+
+
+def _changed(now: Schema, fields: list[str], then: Schema | None) -> str:
+    """Differences of a schema from that of the checksums as text; empty where there are none."""
+    changes = [f"{name!r} is new" for name in now if name not in fields]
+    changes += [f"{name!r} is gone" for name in fields if name not in now]
+    for name, field in () if then is None else then.items():
+        if name in now and now[name] != field:
+            changes.append(f"{name!r} is {now[name]!s:.200} and was {field!s:.200}")
+    return ", ".join(changes)
+
+
+def wrong_sums(reader: Reader, columns: Columns, rows: I64, expected: Sums) -> Iterator[Problem]:
+    for version in np.unique(expected.versions[rows]).tolist():
+        same_version = expected.versions[rows] == version
+        sums = checksums.of_columns(expected.fields, columns, version)
+        for row, column in np.argwhere((sums != expected.sums[rows]) & same_version[:, None]):
+            sample, name = int(rows[row]), expected.fields[column]
+            spans = reader.spans(name, [sample])
+            offset = None if spans is None else int(spans.start[0])
+            yield Problem("the checksum is wrong", locate(reader, sample).path, sample, name, offset)
