@@ -19,7 +19,7 @@ from rich.console import Console
 import batchplant
 import processes
 from batchplant.cli import build_parser, main
-from batchplant.cli.draw import colour_of, render
+from batchplant.cli.head import colour_of, render
 from batchplant.cli.terminal import parse_options
 from batchplant.codecs.media import audio
 from batchplant.formats.base.options import Typed, accept, own_options

@@ -18,7 +18,7 @@ from rich.console import Console
 import batchplant as bp
 import processes
 from batchplant.cli import main
-from batchplant.cli.draw import render
+from batchplant.cli.head import render
 from batchplant.codecs.infer import infer_image
 from batchplant.codecs.media import exif, ifd, image, pillow, tiff
 from batchplant.storage import limits

@@ -37,7 +37,7 @@ from batchplant.tools.advise import (
     Facts,
     FieldFacts,
     Machine,
-    commands,
+    advice,
     prove,
 )
 from batchplant.tools.advise import rules as data_rules
@@ -841,7 +841,7 @@ def test_the_format_that_it_has_is_not_advised(tmp_path: Path) -> None:
     settings = dict(RULES["large-row-groups"].look(where).settings)
     option = storage_option(get_format("parquet"), settings, Schema({"x": Int()}), source="parquet")
     assert option.label == "parquet (row group size 4 MiB)"
-    lines, _ = commands.commands(["x.parquet"], option, settings, Answers())
+    lines, _ = advice.commands(["x.parquet"], option, settings, Answers())
     assert "--to-option row_group_size=4194304" in lines[0]
     packed = storage_option(
         get_format("webdataset"), {"rewrite": True}, Schema({"x": Int()}), source="webdataset"
@@ -969,7 +969,7 @@ def test_commands_run_as_they_are_printed(
     monkeypatch.chdir(tmp_path)
     option, settings = WAYS[name]
     answers = Answers(goal=goal, size=16, batch_size=4)
-    lines, opened = commands.commands([str(images)], option, settings, answers)
+    lines, opened = advice.commands([str(images)], option, settings, answers)
     assert len(lines) == (1 if option.unchanged else 3)
     for line in lines:
         program, *words = shlex.split(line)
@@ -977,7 +977,7 @@ def test_commands_run_as_they_are_printed(
         assert main(words) == 0, line
     assert len(bp.open(opened)) == 12
     scope: dict[str, Any] = {}
-    exec(commands.loop(opened, bp.open(opened).schema, settings, answers), scope)
+    exec(advice.loop(opened, bp.open(opened).schema, settings, answers), scope)
     counts = [len(next(iter(batch.values()))) for batch in scope["loader"]]
     scope["loader"].close()
     assert sum(counts) == 12
@@ -986,9 +986,9 @@ def test_commands_run_as_they_are_printed(
 def test_nothing_is_written_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.tar").write_text("")
-    assert commands.target_of("data/train.tar", StorageOption("webdataset", ".tar"), {})[0] == "train-new.tar"
-    assert commands.target_of("data/train.tar", StorageOption("beton", ".beton"), {})[0] == "train.beton"
-    assert commands.target_of("data/{a,b}.tar", StorageOption("beton", ".beton"), {})[0] == "data.beton"
+    assert advice.target_of("data/train.tar", StorageOption("webdataset", ".tar"), {})[0] == "train-new.tar"
+    assert advice.target_of("data/train.tar", StorageOption("beton", ".beton"), {})[0] == "train.beton"
+    assert advice.target_of("data/{a,b}.tar", StorageOption("beton", ".beton"), {})[0] == "data.beton"
 
 
 # -- the command ---------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from PIL import Image
 import batchplant as bp
 from batchplant.formats.registry import all_formats, known
 from batchplant.tools import measure
-from batchplant.tools.measure import Candidate, Measurement, choice, labels, scratch, staging, timing
+from batchplant.tools.measure import Candidate, Measurement, choice, report, scratch, staging, timing
 from batchplant.tools.measure.measurement import pareto
 
 N = 48
@@ -171,11 +171,11 @@ boxes = st.tuples(st.floats(100, 900), st.floats(100, 500))
 
 @given(st.lists(boxes, max_size=14, unique=True))
 def test_no_name_lies_on_another_or_on_a_dot(dots: list[tuple[float, float]]) -> None:
-    room = labels.Box(0, 0, 1000, 600)
-    found = labels.places(dots, [(60.0, 12.0)] * len(dots), room)
+    room = report.Box(0, 0, 1000, 600)
+    found = report.places(dots, [(60.0, 12.0)] * len(dots), room)
     for one in found:
         assert one.inside(room)
-        assert not any(one.meets(labels.around_dot(dot)) for dot in dots)
+        assert not any(one.meets(report.around_dot(dot)) for dot in dots)
     assert not any(one.meets(two) for one, two in itertools.combinations(found, 2))
 
 

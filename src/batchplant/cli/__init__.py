@@ -20,8 +20,7 @@ from typing import Any
 
 from .. import __version__
 from ..errors import BatchplantError, DataError
-from .parser import Parser
-from .terminal import add_commands, print_json, printable
+from .terminal import Parser, add_commands, print_json, printable
 
 COMMANDS = (
     "formats", "info", "head", "convert", "merge", "split", "verify", "stats", "doctor", "view", "advise",
@@ -104,7 +103,7 @@ def _main(argv: Sequence[str] | None) -> int:
 
 
 def _message(error: Exception) -> str:
-    """What to say about an error, in one line."""
+    """One line about an error."""
     if isinstance(error, BatchplantError):
         return str(error)
     if isinstance(error, OSError):

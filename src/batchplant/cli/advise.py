@@ -210,7 +210,7 @@ def _row(name: str, text: str, indent: int = INDENT) -> None:
 
 
 def _settings(advice: Advice) -> list[tuple[str, Any]]:
-    """What is set besides the way itself."""
+    """Settings besides the storage option itself."""
     named: dict[str, tuple[str, Callable[[Any], str]]] = {
         "shard_size": ("shard size", human_size), "shuffle": ("shuffled", lambda _: "once, when written"),
         "order": ("order", str), "workers": ("workers", str), "prefetch_batches": ("prefetch_batches", str),

@@ -67,7 +67,7 @@ def _words(
 
 
 def _branches(words: Words) -> list[str]:
-    """What bash and zsh share: from the words so far to what is ``known`` here; - where anything is."""
+    """Shared part of bash and zsh: choose the words ``known`` after those typed so far; - for any word."""
     lines = ['        case "$place $one" in']
     for path in filter(None, words):
         location = shlex.quote(_place(path))

@@ -119,7 +119,7 @@ def _listed(report: doctor.Report, only: list[str]) -> list[tuple[int, doctor.Fi
 
 
 def _counts(listed: list[tuple[int, doctor.Finding]]) -> dict[str, int]:
-    """How many samples each finding leaves out."""
+    """Number of samples that each finding leaves out."""
     counts: dict[str, int] = {}
     for _, finding in listed:
         counts[finding.message] = counts.get(finding.message, 0) + 1
@@ -127,7 +127,7 @@ def _counts(listed: list[tuple[int, doctor.Finding]]) -> dict[str, int]:
 
 
 def _rule(report: doctor.Report, listed: list[tuple[int, doctor.Finding]]) -> str:
-    """How many samples go, of how many, and why."""
+    """Summary of the samples that are left out, and the reasons."""
     reasons = [f"{count:,} ({message})" for message, count in _counts(listed).items()]
     count_text = f"{len(listed):,} of {counted(report.samples)}"
     return f"{count_text}: {'; '.join(reasons)}" if reasons else count_text

@@ -76,7 +76,7 @@ def _print(out: Console, table: Table) -> None:
 
 
 def _compared(formats: list[Format], as_json: bool) -> int:
-    """What formats can do: few of them side by side, more of them, or all, one below the other."""
+    """Capabilities of formats: side by side for a few, else one below the other."""
     side_by_side = bool(formats)
     formats = formats or sorted(all_formats().values(), key=lambda format: format.name)
     if as_json:

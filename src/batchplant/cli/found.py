@@ -1,4 +1,4 @@
-"""What a command found: as a figure where one is asked for, and as JSON or in words."""
+"""Output of a command's result: a figure on request, and JSON or text."""
 
 from __future__ import annotations
 

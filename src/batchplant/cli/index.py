@@ -35,8 +35,16 @@ from ..jobs.engines import Engine
 from ..jobs.engines.base import Inline
 from ..storage import absolute, index, is_remote, noting, parent, reached, split_options, tree
 from ..storage.index.progress import in_parallel
-from .engines import add_engine, engine_of
-from .terminal import add_source, human_size, parse_options, print_json, printable, progress_bar
+from .terminal import (
+    add_engine,
+    add_source,
+    engine_of,
+    human_size,
+    parse_options,
+    print_json,
+    printable,
+    progress_bar,
+)
 
 HEADER = ("file", "samples", "index", "remembered", "state", "seconds", "place")
 NUMBERS = ("samples", "index", "remembered", "seconds")
@@ -82,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 class Done(NamedTuple):
-    """What was done about a dataset: its row, the files in it, and what goes into the index of a set."""
+    """Result for a dataset: its row, its files, and its part of the index of a set."""
 
     row: dict[str, Any]
     owners: list[str]
@@ -166,7 +174,7 @@ def _one(
 
 
 def _about(path: str, action: str) -> dict[str, Any]:
-    """What --where tells of keys and filters that were looked for."""
+    """Text of --where about the keys and filters that were searched."""
     about = index.kept_about(path) if action == "where" else None
     return {} if about is None else {"remembered": about[1], "place": about[0]}
 

@@ -119,7 +119,7 @@ def _content(field: dict[str, Any]) -> Iterator[str]:
 
 
 def _recordings(field: dict[str, Any]) -> Iterator[str]:
-    """Of sounds and videos: what they share in one word, what differs with how often."""
+    """Properties of sounds and videos: one word where all share it, else values with counts."""
     for attribute, unit in (
         ("encodings", ""), ("rates", " Hz"), ("channels", " channels"), ("sizes", ""),
         ("frame rates", " frames a second"),

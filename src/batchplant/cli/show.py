@@ -168,7 +168,7 @@ def _image(value: Array, field: Image) -> str:
 
 
 def _classes(mask: Array) -> str:
-    """How many classes, and what share of the pixels each has; of classes that are colours only how many."""
+    """Number of classes and their shares of the pixels; for classes that are colours only the number."""
     if mask.ndim > 2 and mask.shape[2] > 1:
         return f"{len(np.unique(mask.reshape(-1, mask.shape[2]), axis=0))} classes"
     numbers, counts = np.unique(mask, return_counts=True)

@@ -26,12 +26,13 @@ from rich.table import Table
 from ..errors import brief, shortened
 from ..jobs import stats
 from ..tools.measure import figures
-from .engines import add_engine, engine_of
 from .found import show
 from .terminal import (
+    add_engine,
     add_source,
     console,
     counted,
+    engine_of,
     human_size,
     names_of,
     parse_options,
@@ -139,7 +140,7 @@ def _numbers(report: stats.Stats) -> Table:
 
 
 def _are_classes(field: stats.FieldStats) -> bool:
-    """Whether the numbers of a field stand for names."""
+    """True where the numbers of a field stand for names."""
     return field.kind == "int" and any(isinstance(value, str) for value in field.values["values"].counts)
 
 

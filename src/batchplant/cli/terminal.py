@@ -3,26 +3,41 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import inspect
 import json
 import math
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
 
 from ..data.reader import Reader
-from ..errors import OptionError
+from ..errors import OptionError, listed, near, no_such
 from ..errors import printable as printable
 from ..formats.base.options import Typed
 from ..formats.registry import open as open_reader
 from ..formats.registry import size_of as bytes_of
-from ..storage import is_remote
+from ..jobs import engines
+from ..storage import is_remote, uploads
 from ..storage.limits import human_size as human_size
 
 if TYPE_CHECKING:
@@ -43,6 +58,8 @@ UNITS = {
     "gi": 2**30,
     "ti": 2**40,
 }
+# What results come back from.
+RETURNING = tuple(name for name in engines.NAMES if name != "ranks")
 
 
 def console() -> Console:
@@ -182,7 +199,6 @@ def progress_bar(noun: str, *, quiet: bool = False) -> AbstractContextManager[Ca
     It is told (done, total), and where what is done changes also that.
     """
     # Rich takes long to import, and not every command draws.
-    from .bar import progress
 
     return progress(noun, quiet=quiet)
 
@@ -191,3 +207,92 @@ def size_of(files: list[str]) -> int | None:
     """The bytes that were written; None where that takes long to find out."""
     near = all(map(os.path.isfile, files))
     return sum(map(bytes_of, files)) if near or (all(map(is_remote, files)) and len(files) <= ASKED) else None
+
+
+class _Rate(ProgressColumn):
+    def render(self, task: Task) -> Text:
+        # Of steps that take seconds there is none to tell.
+        return Text(f"{task.speed:,.0f}/s" if (task.speed or 0) >= 0.5 else "", style="progress.data.speed")
+
+
+@contextlib.contextmanager
+def progress(label: str, *, quiet: bool = False) -> Iterator[Callable[..., None]]:
+    """As ``terminal.progress_bar`` says."""
+    bar = Progress(
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), _Rate(), TimeElapsedColumn(),
+        TextColumn("left"), TimeRemainingColumn(), console=Console(stderr=True),
+        disable=quiet or not Console(stderr=True).is_terminal,
+    )  # fmt: skip
+    with bar:
+        task = bar.add_task(label, total=None)
+        sent: dict[str, tuple[int, int]] = {}
+        lines: list[TaskID] = []
+
+        def sending(url: str, done: int, size: int) -> None:
+            sent[url] = done, size
+            if not lines:
+                lines.append(bar.add_task("sending (MB)"))
+            completed, total = (sum(part) // 10**6 for part in zip(*sent.values(), strict=True))
+            bar.update(lines[0], completed=completed, total=total)
+
+        with uploads.watching(sending):
+            yield lambda done, total, now=label: bar.update(
+                task, completed=done, total=total, description=now
+            )
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse's, with shorter answers. A command sets the default ``parser`` to its own."""
+
+    def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
+        parsed, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            getattr(parsed, "parser", self).refuse(unknown)
+        return parsed
+
+    def refuse(self, unknown: Sequence[str]) -> NoReturn:
+        """Say that the command does not take these."""
+        options = [argument.partition("=")[0] for argument in unknown if argument.startswith("-")]
+        if options:
+            choices = [name for action in self._actions for name in action.option_strings]
+            self.error(f"there is no option {options[0]}{near(options[0], choices)}")
+        hint = "; put quotes around a glob" if all(map(os.path.exists, unknown)) else ""
+        self.error(f"too many arguments: {listed(unknown)}{hint}")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is None or value in action.choices:
+            return
+        choices = list(map(str, action.choices))
+        if isinstance(action, argparse._SubParsersAction):
+            raise argparse.ArgumentError(None, no_such("command", value, choices))
+        raise argparse.ArgumentError(action, f"{value!r} is none of {listed(choices)}{near(value, choices)}")
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"batchplant: {message}; `{self.prog} --help` tells more\n")
+
+
+def add_engine(parser: argparse._ActionsContainer, verb: str, *, ranks: bool = False) -> None:
+    """``what`` they do: "writes the shards". ``ranks``: also as one of several processes."""
+    parser.add_argument(
+        "--engine", choices=engines.NAMES if ranks else RETURNING,
+        help=f"who {verb} (default: threads of this process)",
+    )  # fmt: skip
+    parser.add_argument("--processes", type=int, metavar="N", help="workers of processes, dask or ray")
+    if ranks:
+        parser.add_argument("--rank", type=int, metavar="R", help="of ranks, if the environment is silent")
+        parser.add_argument("--world-size", type=int, metavar="N", help="how many ranks there are")
+    parser.add_argument("--scheduler", metavar="ADDR", help="of dask or ray (default: a local cluster)")
+
+
+def engine_of(args: argparse.Namespace, workers: int | None = None) -> engines.Engine:
+    """``workers``: of engines on this machine, where nothing else is said."""
+    rank, world_size = getattr(args, "rank", None), getattr(args, "world_size", None)
+    usual = "threads" if rank is None else "ranks"
+    if args.processes is not None and rank is None:
+        usual = "processes"
+    name = args.engine or usual
+    if args.processes is None and args.scheduler is None and name in ("processes", "dask", "ray"):
+        args.processes = workers
+    return engines.make(
+        name, workers=args.processes, rank=rank, world_size=world_size, scheduler=args.scheduler
+    )

@@ -17,8 +17,7 @@ from __future__ import annotations
 import argparse
 
 from ..jobs.verify import MAX_PROBLEMS, verify
-from .engines import add_engine, engine_of
-from .terminal import add_source, parse_options, print_json, progress_bar
+from .terminal import add_engine, add_source, engine_of, parse_options, print_json, progress_bar
 
 SHOWN = 50
 

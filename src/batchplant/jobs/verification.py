@@ -180,9 +180,7 @@ def _repeated_names(reader: Reader) -> Iterator[Problem]:
         for i in range(columns.rows):
             name = text_of(columns["name"], i)
             if name in seen:
-                yield Problem(
-                    f"two tensors are called {name[:200]!r}", locate(reader, row).path, row, "name"
-                )
+                yield Problem(f"two tensors are called {name[:200]!r}", locate(reader, row).path, row, "name")
             seen.add(name)
             row += 1
 

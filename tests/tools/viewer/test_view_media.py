@@ -23,13 +23,7 @@ from starlette.testclient import TestClient
 
 from batchplant.tools.viewer.app import application
 from batchplant.tools.viewer.cells import Tokenizer
-from batchplant.tools.viewer.media import (
-    arrays,
-    colours,
-    masks,
-    overlays,
-    tree,
-)
+from batchplant.tools.viewer.media import arrays, colours, overlays, tree
 from batchplant.tools.viewer.session import Session
 
 RATE = 8000
@@ -380,7 +374,7 @@ def test_masks_have_colours_and_a_legend(tmp_path: Path) -> None:
     ],
 )
 def test_what_masks_are(value: Any, want: Any) -> None:
-    assert masks.classes(value).tolist() == want
+    assert colours.classes(value).tolist() == want
 
 
 # -- overlays ------------------------------------------------------------------------------------------------

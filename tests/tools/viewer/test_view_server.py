@@ -24,8 +24,7 @@ from batchplant.cli import main
 pytest.importorskip("starlette", reason="pip install 'batchplant[view]'")
 pytest.importorskip("uvicorn", reason="pip install 'batchplant[view]'")
 
-from batchplant.tools.viewer.security import MAX_QUERY_LETTERS
-from batchplant.tools.viewer.serve import serving
+from batchplant.tools.viewer.serve import MAX_QUERY_LETTERS, serving
 from batchplant.tools.viewer.session import Session
 from viewing import working
 

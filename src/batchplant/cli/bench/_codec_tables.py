@@ -1,4 +1,4 @@
-"""How `bench codecs` shows what it found: two tables and a figure."""
+"""Output of `bench codecs`: two tables and a figure."""
 
 from __future__ import annotations
 

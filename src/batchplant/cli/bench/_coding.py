@@ -56,7 +56,7 @@ class Candidate:
 
 
 def pillow_has(encoding: str) -> bool:
-    """Whether Pillow, or a plug-in of it that is installed, both reads and writes such images."""
+    """True where Pillow, or an installed plug-in of it, both reads and writes such images."""
     try:
         library = pillow.library()
     except MissingLibraryError:
@@ -69,7 +69,7 @@ def pillow_has(encoding: str) -> bool:
 
 
 class Tally:
-    """What was measured of one candidate so far."""
+    """Measurements of a candidate so far."""
 
     def __init__(self, rounds: int) -> None:
         self.bytes = self.pixels = 0
@@ -191,7 +191,7 @@ def difference(pixels: image.Pixels, decoded: image.Pixels) -> tuple[float, int]
 
 
 def ssim(pixels: image.Pixels, decoded: image.Pixels) -> float:
-    """How alike two images look, 1 where they are the same: the mean SSIM of their brightness.
+    """Similarity of two images, 1 where they are the same: the mean SSIM of their brightness.
 
     Of windows of 8 x 8 pixels; an image smaller than that is one window.
     """

@@ -102,7 +102,7 @@ def _judge(number: int, source: I64, drawn: I64, weights: _Weights) -> dict[str,
 def _orders(
     mix: Mix, count: int, source: I64, chosen: I64, args: argparse.Namespace
 ) -> dict[str, dict[str, float]]:
-    """How random the samples of sources come, in the mean of those that have some, by order."""
+    """Randomness of the samples of sources by order, the mean over sources that have some."""
     result = {}
     for name in ORDERS:
         options = {"window": args.cache} if name == "quasi_random" else {}
@@ -159,7 +159,7 @@ def _print(result: dict[str, Any]) -> None:
 def _draw(
     result: dict[str, Any], mix: Mix, source: I64, drawn: I64, weights: _Weights, args: argparse.Namespace
 ) -> Any:
-    """How far sources are ahead of their weights along the run, and which sample comes where."""
+    """Lead of sources over their weights along the run, and the samples by position."""
     figure = figures.blank(9.0, 5.6)
     off, dots = figure.subplots(2, 1)
     names = list(result["sources"])[: len(figures.COLOURS) - 1]

@@ -1,4 +1,4 @@
-"""What the time of a batch goes into, from the first byte to the loop: as numbers, as text, as a figure."""
+"""Breakdown of the time of a batch, from the first byte to the loop: numbers, text, a figure."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def draw_bars(axes: Any, ways: dict[str, dict[str, Any]]) -> None:
 
 
 def draw(result: dict[str, Any]) -> Any:
-    """Where the time of a batch goes, and that of the loop."""
+    """Draw the breakdown of a batch's time, and that of the loop."""
     figure = figures.blank(8.4, 3.0)
     axes = figure.subplots()
     draw_bars(axes, {"a batch": result["batch"]})

@@ -45,10 +45,11 @@ from ...tools.measure.comparison import QUICK_SECONDS
 from ...tools.measure.machine import describe
 from ...tools.measure.measurement import caveats
 from ...tools.measure.pipelines import PIPELINES, image_fields
-from ..engines import add_engine, engine_of
 from ..terminal import (
+    add_engine,
     add_source,
     console,
+    engine_of,
     human_size,
     names_of,
     open_source,

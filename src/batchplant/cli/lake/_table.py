@@ -1,4 +1,4 @@
-"""What the commands of tables share: the table, consent, times."""
+"""Shared code of the table commands: the table, consent, times."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def options_of(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def consents(args: argparse.Namespace, question: str) -> bool:
-    """Whether to go on: a person is asked, a script has to say so."""
+    """True to go on: ask a person; a script needs --yes."""
     if args.yes:
         return True
     if args.json or sys.stdin is None or not sys.stdin.isatty():

@@ -1,4 +1,4 @@
-"""Which format and settings suit a dataset, this machine and a goal, with the reasons and what it would give.
+"""Recommend format and settings for a dataset, a machine and a goal, with reasons and predicted gains.
 
 ``advise.advise("photos", goal="train")`` looks at the data (:func:`look`) and at the machine
 (:func:`machine`), asks the rules (:data:`RULES`), tries the formats that remain on a few samples, and gives

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
+import re
+import shlex
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -13,17 +16,23 @@ from ...data.tensors import is_tensors
 from ...errors import OptionError
 from ...formats.registry import get_format
 from ...formats.registry import open as open_reader
+from ...schema import Image, Schema
+from ...storage import is_remote
 from ..measure.scratch import scratch_folder
-from . import commands
 from .answers import Answers
 from .choice import choose, eligible, untried
 from .contest import Progress, TrialResult, run_trials
-from .facts import Facts, look
+from .facts import DEFAULT_CROP_PIXELS, Facts, look
 from .machine import Machine, machine
 from .rules import RULES, Case, Rule, RuleResult
-from .trial import Prediction
+from .trial import Prediction, StorageOption
 
 TRIAL_SECONDS = 8.0
+IMAGE_SETTINGS = {
+    "max_resolution": "--max-resolution",
+    "image_format": "--image-format",
+    "quality": "--quality",
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -146,12 +155,12 @@ def advise(
         # This format has no blocks.
         settings["order"] = "random"
     called = list(named) or ([source] if isinstance(source, str) else [str(facts.path)])
-    lines, opened = commands.commands(called, best.option, settings, answers, reading=reading)
+    lines, opened = commands(called, best.option, settings, answers, reading=reading)
     return Advice(
         facts=facts, machine=local_machine, answers=answers, rules=rules, settings=settings, best=best,
         reason=chosen.reason, alternatives=chosen.alternatives, now=chosen.current, tried=tried, unmet=unmet,
         left_out=left_out, commands=lines, opened=opened,
-        loop=commands.loop(opened, facts.schema, settings, answers),
+        loop=loop(opened, facts.schema, settings, answers),
         seconds=time.perf_counter() - began,
     )  # fmt: skip
 
@@ -163,3 +172,90 @@ def merge_settings(results: Iterable[RuleResult]) -> dict[str, Any]:
         if result.applies:
             settings = {**result.settings, **settings}
     return settings
+
+
+def target_of(source: str, option: StorageOption, settings: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the target of the conversion, in the current folder, and the path to open afterwards."""
+    name = os.path.basename(source.rstrip("/")) if not re.search(r"[*{?\[]|…", source) else ""
+    stem = re.sub(r"[^\w.-]+", "_", name.split(".")[0]) or "data"
+    if "shard_size" in settings:
+        folder = f"{stem}-{option.format}"
+        return f"{folder}/{stem}{option.suffix}", folder
+    new = f"{stem}{option.suffix}" if option.suffix else f"{stem}-{option.format}"
+    # Never overwrite a file, such as the source itself.
+    exists = os.path.lexists(new)
+    new = f"{stem}-new{option.suffix}" if exists else new
+    return new, new
+
+
+def commands(
+    source: Sequence[str],
+    option: StorageOption,
+    settings: Mapping[str, Any],
+    answers: Answers,
+    *,
+    reading: Sequence[str] = (),
+) -> tuple[list[str], str]:
+    """Return the commands, and the path that the loop opens. ``reading``: flags that open the source."""
+    paths = list(source)
+    lines: list[str] = []
+    opened = paths[0]
+    if not option.unchanged:
+        target, opened = target_of(paths[0], option, settings)
+        lines.append(_convert(paths[0], target, option, settings, reading))
+        checked = ["batchplant", "verify", opened, "--decode"]
+        # Smaller or lossy images differ from their source.
+        if not option.images and not settings.get("shuffle") and not settings.get("skip_errors"):
+            checked += ["--against", paths[0]]
+        lines.append(shlex.join(checked))
+    extra = list(reading) if option.unchanged else []
+    if answers.goal in ("train", "stream"):
+        order = str(settings.get("order", "random"))
+        lines.append(
+            shlex.join(["batchplant", "bench", "loader", opened, "--order", order, *_size(answers), *extra])
+        )
+    else:
+        lines.append(shlex.join(["batchplant", "info", opened, *extra]))
+    return lines, opened
+
+
+def _size(answers: Answers) -> list[str]:
+    flags = ["--batch-size", str(answers.batch_size)] if answers.batch_size != Answers().batch_size else []
+    return flags + (["--size", str(answers.size)] if answers.size not in (None, DEFAULT_CROP_PIXELS) else [])
+
+
+def _convert(
+    source: str, target: str, option: StorageOption, settings: Mapping[str, Any], reading: Sequence[str]
+) -> str:
+    words = ["batchplant", "convert", source, target, *reading]
+    if not option.suffix:
+        words += ["--to", option.format]
+    for name, value in option.writer_options.items():
+        words += ["--to-option", f"{name}={value}"]
+    for name, value in option.images.items():
+        words += [IMAGE_SETTINGS[name], str(value)]
+    if "shard_size" in settings:
+        words += ["--shard-size", f"{round(settings['shard_size'] / 1e6)}MB"]
+    if settings.get("shuffle"):
+        words.append("--shuffle")
+    if settings.get("skip_errors"):
+        words += ["--on-error", "skip"]
+    return shlex.join(words)
+
+
+def loop(opened: str, schema: Schema, settings: Mapping[str, Any], answers: Answers) -> str:
+    """Return Python code of a Loader with the settings."""
+    images = [name for name, field in schema.items() if isinstance(field, Image)]
+    options = [f'order="{settings.get("order", "random")}"', f"workers={settings.get('workers')}"]
+    options.append(f"prefetch_batches={settings.get('prefetch_batches', 3)}")
+    source = f'"{opened}"'
+    if settings.get("cache") and is_remote(opened):
+        source = f'bp.open({source}, cache="cache")'
+    lines = ["import batchplant as bp"]
+    if images:
+        lines.append("from batchplant.ops import RandomHorizontalFlip, RandomResizedCrop")
+        steps = f"[RandomResizedCrop({answers.size or DEFAULT_CROP_PIXELS}), RandomHorizontalFlip()]"
+        pipes = ", ".join(f'"{name}": {steps}' for name in images)
+        options.append(f"pipelines={{{pipes}}}")
+    arguments = "".join(f"    {argument},\n" for argument in [source, str(answers.batch_size), *options])
+    return "\n".join([*lines, "", f"loader = bp.Loader(\n{arguments})"])

@@ -1,4 +1,4 @@
-"""What every check is made of: Check, the Subject that it examines, the Batch that it looks at, a Tally."""
+"""Base classes of checks: Check, the Subject that it examines, the Batch that it looks at, a Tally."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ class Subject:
 
     @functools.cached_property
     def can(self) -> Capabilities:
-        """What the format can do; of several formats, or of none that has a name, nothing."""
-        names = {one.format for one in self.parts}
+        """Capabilities of the format; None for several formats, or a reader without one."""
+        names = {part.format for part in self.parts}
         with contextlib.suppress(BatchplantError):
             return get_format(names.pop()).can if len(names) == 1 else Capabilities()
         return Capabilities()
@@ -65,10 +65,10 @@ class Subject:
     @functools.cached_property
     def parts(self) -> tuple[Reader, ...]:
         """The files of the dataset; of a chosen part of it, all of them."""
-        whole = self.reader
-        while isinstance(whole, View):
-            whole = whole.base
-        return tuple(getattr(whole, "readers", (whole,)))
+        reader = self.reader
+        while isinstance(reader, View):
+            reader = reader.base
+        return tuple(getattr(reader, "readers", (reader,)))
 
     def command(self, *flags: str) -> str:
         """``batchplant convert`` of this dataset into a new one of the same kind."""
@@ -121,25 +121,25 @@ class Batch:
 
     def ragged(self, field: str) -> Ragged:
         """The cells of a field whose kind is ragged."""
-        found = self.columns[field]
-        assert isinstance(found, Ragged)
-        return found
+        column = self.columns[field]
+        assert isinstance(column, Ragged)
+        return column
 
     def present(self, field: str) -> npt.NDArray[np.bool_]:
-        """Which cells are there."""
-        found = self.columns[field]
-        valid = found.valid if isinstance(found, Ragged) else None
+        """Mask of the cells that are not missing."""
+        column = self.columns[field]
+        valid = column.valid if isinstance(column, Ragged) else None
         return np.ones(len(self), dtype=np.bool_) if valid is None else valid
 
     def numbers_of(self, field: str) -> npt.NDArray[Any] | None:
         """Numbers or arrays of one shape, one row for each sample; None where a field has no such."""
-        found = self.columns[field]
-        if isinstance(found, Masked):
-            return found.values
-        return None if isinstance(found, Ragged) else found
+        column = self.columns[field]
+        if isinstance(column, Masked):
+            return column.values
+        return None if isinstance(column, Ragged) else column
 
     def headers(self, field: str) -> npt.NDArray[np.int32]:
-        """Of images: encoding, width, height, mode, bits (see ``image.probe``)."""
+        """Encoding, width, height, mode and bits of images (see ``image.probe``)."""
         if field not in self._headers:
             self._headers[field] = image.probe(self.ragged(field))
         return self._headers[field]
@@ -177,7 +177,7 @@ class Check:
         return iter(())
 
     def remarks(self) -> Iterator[str]:
-        """What it did not look at, one sentence each."""
+        """Sentences on what it did not look at."""
         return iter(())
 
     @classmethod
@@ -197,7 +197,7 @@ class Check:
         unit: str | None = None,
         **more: Any,
     ) -> Finding:
-        """What it found, with what is the same in all of its findings."""
+        """Make a finding of this check."""
         return Finding(
             self.name, severity or self.severity, message, count, of, mend, tuple(examples)[:EXAMPLES],
             unit=unit or self.unit, **more,
@@ -209,7 +209,7 @@ class Check:
 
 
 class Tally:
-    """How many cells of a field have something, of how many; and which were the first."""
+    """Counts the cells of a field that have a property, and lists the first of them."""
 
     def __init__(self, subject: Subject, field: str | None = None) -> None:
         self._subject, self.field = subject, field

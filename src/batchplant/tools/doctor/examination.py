@@ -51,9 +51,9 @@ def examine(
     ``batch_size`` and ``window`` of a shuffle buffer tell how well labels are mixed; ``label`` names their
     field. ``only`` and ``without`` are names of checks. ``progress`` is called with samples done and to do.
     """
-    for name, given in {"sample": sample, "world_size": world_size, "crop": crop, "window": window}.items():
-        if given is not None and given < 1:
-            raise OptionError(f"{name} is at least 1, not {given}")
+    for name, value in {"sample": sample, "world_size": world_size, "crop": crop, "window": window}.items():
+        if value is not None and value < 1:
+            raise OptionError(f"{name} is at least 1, not {value}")
     kinds = choose(only, without)
     try:
         reader = source if isinstance(source, Reader) else open_reader(source, **options)
@@ -63,8 +63,8 @@ def examine(
     if is_tensors(reader.schema):
         kinds = [kind for kind in kinds if kind.models]
         remarks["it is a model, and most checks are for datasets"] = None
-    each = sampling.mean_bytes(reader)
-    rows = sampling.chosen(len(reader), sampling.affordable(sample, each))
+    sample_bytes = sampling.mean_bytes(reader)
+    rows = sampling.chosen(len(reader), sampling.affordable(sample, sample_bytes))
     subject = Subject(
         reader,
         world_size=world_size,
@@ -81,7 +81,7 @@ def examine(
     done = 0
     pool = ThreadPoolExecutor(workers or len(os.sched_getaffinity(0)))
     try:
-        for numbers in sampling.batches(reader, rows, each):
+        for numbers in sampling.batches(reader, rows, sample_bytes):
             batch = _read(subject, numbers, pool if decodes else None, remarks)
             for check in checks:
                 check.look(batch)
@@ -91,30 +91,34 @@ def examine(
     finally:
         # A Ctrl-C does not wait for the rest of a batch.
         pool.shutdown(cancel_futures=True)
-    found = [finding for check in checks for finding in check.findings()]
+    findings = [finding for check in checks for finding in check.findings()]
     remarks.update(dict.fromkeys(remark for check in checks for remark in check.remarks()))
     names = tuple(kind.name for kind in kinds)
-    found.sort(key=lambda one: SEVERITIES.index(one.severity))
-    return Report(shown(reader.path), reader.format, len(reader), count, tuple(found), names, tuple(remarks))
+    findings.sort(key=lambda one: SEVERITIES.index(one.severity))
+    return Report(
+        shown(reader.path), reader.format, len(reader), count, tuple(findings), names, tuple(remarks)
+    )
 
 
 def choose(only: Iterable[str] | None = None, without: Iterable[str] = ()) -> list[type[Check]]:
     """The checks of these names, in the order in which they are listed."""
-    known = {kind.name: kind for kind in CHECKS}
+    kinds_by_name = {kind.name: kind for kind in CHECKS}
     only, without = None if only is None else list(only), list(without)
     for name in [*(only or ()), *without]:
-        if name not in known:
-            raise OptionError(no_such("check", name, known))
-    return [kind for name, kind in known.items() if (only is None or name in only) and name not in without]
+        if name not in kinds_by_name:
+            raise OptionError(no_such("check", name, kinds_by_name))
+    return [
+        kind for name, kind in kinds_by_name.items() if (only is None or name in only) and name not in without
+    ]
 
 
 def _unopened(error: BatchplantError, source: Any, kinds: Sequence[type[Check]]) -> Report:
     """A dataset that cannot even be opened is a finding, if somebody looks for that; else an error."""
     path = shown(error.path) if error.path else reprlib.repr(source)
-    found = [finding for kind in kinds if (finding := kind.of_error(error, source)) is not None]
-    if not found:
+    findings = [finding for kind in kinds if (finding := kind.of_error(error, source)) is not None]
+    if not findings:
         raise error
-    return Report(path, "", 0, 0, tuple(found), tuple(kind.name for kind in kinds))
+    return Report(path, "", 0, 0, tuple(findings), tuple(kind.name for kind in kinds))
 
 
 def _read(
@@ -139,8 +143,8 @@ def _read(
             if not isinstance(columns[name], Ragged):
                 continue
             jobs = [
-                pool.submit(_decoded, field, columns[name], some)
-                for some in np.array_split(np.arange(len(good)), max(1, len(good) // 16))
+                pool.submit(_decoded, field, columns[name], rows)
+                for rows in np.array_split(np.arange(len(good)), max(1, len(good) // 16))
             ]
             answers = [answer for job in jobs for answer in job.result()]
             for row, (_, error) in enumerate(answers):
@@ -158,14 +162,14 @@ def _read(
 def _decoded(
     field: Field, column: Column, rows: npt.NDArray[np.int64]
 ) -> list[tuple[npt.NDArray[np.float32] | None, DataError | MissingLibraryError | None]]:
-    """What is wrong with cells, and small copies of images."""
-    found: list[tuple[npt.NDArray[np.float32] | None, DataError | MissingLibraryError | None]] = []
+    """Problems of decoded cells, and thumbnails of images."""
+    results: list[tuple[npt.NDArray[np.float32] | None, DataError | MissingLibraryError | None]] = []
     for row in rows.tolist():
         try:
-            found.append((_value(field, column, row), None))
+            results.append((_value(field, column, row), None))
         except (DataError, MissingLibraryError) as error:
-            found.append((None, error))
-    return found
+            results.append((None, error))
+    return results
 
 
 def _value(field: Field, column: Column, row: int) -> npt.NDArray[np.float32] | None:

@@ -32,7 +32,7 @@ BANDS = [(0, 16), (16, 32), (32, 48), (48, 63)]
 CANDIDATES = 512
 
 _GREY = np.array([0.299, 0.587, 0.114], dtype=np.float32)
-_COUNTS = np.array([bin(one).count("1") for one in range(1 << 16)], dtype=np.uint8)
+_COUNTS = np.array([bin(word).count("1") for word in range(1 << 16)], dtype=np.uint8)
 
 
 def thumbnail(pixels: npt.NDArray[Any]) -> F32 | None:
@@ -61,16 +61,16 @@ def _grey(pixels: npt.NDArray[Any]) -> F32:
 def _cover(size: int) -> F32:
     """For each of 32 equal parts of a side, the share that each pixel has in it."""
     edges = np.linspace(0, size, SIDE + 1)
-    left, right = edges[:-1, None], edges[1:, None]
-    at = np.arange(size)
-    shares = np.clip(np.minimum(right, at + 1) - np.maximum(left, at), 0, None)
+    lower, upper = edges[:-1, None], edges[1:, None]
+    pixels = np.arange(size)
+    shares = np.clip(np.minimum(upper, pixels + 1) - np.maximum(lower, pixels), 0, None)
     return np.asarray(shares / shares.sum(axis=1, keepdims=True), dtype=np.float32)
 
 
 def _cosines() -> F32:
     """The rows of a cosine transform that are its lowest frequencies."""
-    at = (2 * np.arange(SIDE) + 1) * np.pi / (2 * SIDE)
-    return np.asarray(np.cos(np.arange(LOW)[:, None] * at), dtype=np.float32)
+    angles = (2 * np.arange(SIDE) + 1) * np.pi / (2 * SIDE)
+    return np.asarray(np.cos(np.arange(LOW)[:, None] * angles), dtype=np.float32)
 
 
 _LOWEST = _cosines()
@@ -80,8 +80,8 @@ def perceptual_hash(small: F32) -> int | None:
     """63 bits: which of the lowest frequencies of a 32×32 copy are above their median; None: it is blank."""
     if float(small.std()) < BLANK:
         return None
-    found = (_LOWEST @ small @ _LOWEST.T).reshape(-1)[1:]
-    bits = found > np.median(found)
+    coefficients = (_LOWEST @ small @ _LOWEST.T).reshape(-1)[1:]
+    bits = coefficients > np.median(coefficients)
     return int(bits @ (1 << np.arange(LOW * LOW - 1, dtype=np.uint64)))
 
 
@@ -92,31 +92,31 @@ def reduced(small: F32) -> U8:
     return np.asarray(means.clip(0, 255).round(), dtype=np.uint8).reshape(-1)
 
 
-def distance(one: U64, other: U64) -> npt.NDArray[np.uint8]:
-    """How many bits differ."""
-    words = np.ascontiguousarray(one ^ other).view(np.uint16).reshape(-1, 4)
+def distance(a: U64, b: U64) -> npt.NDArray[np.uint8]:
+    """Number of bits that differ."""
+    words = np.ascontiguousarray(a ^ b).view(np.uint16).reshape(-1, 4)
     return np.asarray(_COUNTS[words].sum(axis=1), dtype=np.uint8)
 
 
 def groups(hashes: U64, copies: U8) -> list[list[int]]:
-    """Which images look the same: places in ``hashes``, each group in order, the first group first."""
+    """Groups of images that look the same: indices into ``hashes``, sorted within and among groups."""
     leader = np.arange(len(hashes))
 
-    def find(one: int) -> int:
-        while leader[one] != one:
-            leader[one] = leader[leader[one]]
-            one = int(leader[one])
-        return one
+    def find(index: int) -> int:
+        while leader[index] != index:
+            leader[index] = leader[leader[index]]
+            index = int(leader[index])
+        return index
 
-    for left, right in _candidates(hashes):
-        close = _alike(copies[left], copies[right])
-        for one, other in zip(left[close].tolist(), right[close].tolist(), strict=True):
-            first, second = sorted((find(one), find(other)))
+    for lefts, rights in _candidates(hashes):
+        close = _alike(copies[lefts], copies[rights])
+        for a, b in zip(lefts[close].tolist(), rights[close].tolist(), strict=True):
+            first, second = sorted((find(a), find(b)))
             leader[second] = first
-    found: dict[int, list[int]] = {}
-    for one in np.flatnonzero(leader != np.arange(len(hashes))).tolist():
-        found.setdefault(find(one), []).append(one)
-    return [[first, *found[first]] for first in sorted(found)]
+    members: dict[int, list[int]] = {}
+    for a in np.flatnonzero(leader != np.arange(len(hashes))).tolist():
+        members.setdefault(find(a), []).append(a)
+    return [[first, *members[first]] for first in sorted(members)]
 
 
 def _candidates(hashes: U64) -> Iterator[tuple[I64, I64]]:
@@ -136,11 +136,11 @@ def _candidates(hashes: U64) -> Iterator[tuple[I64, I64]]:
                     yield order[near], order[near + shift]
 
 
-def _alike(left: U8, right: U8) -> npt.NDArray[np.bool_]:
-    one, other = left.astype(np.float32), right.astype(np.float32)
-    levels = np.abs(one - other).mean(axis=1)
-    one -= one.mean(axis=1, keepdims=True)
-    other -= other.mean(axis=1, keepdims=True)
-    power = np.sqrt((one**2).sum(axis=1) * (other**2).sum(axis=1))
-    shape = (one * other).sum(axis=1) / np.maximum(power, 1e-6)
+def _alike(a_bytes: U8, b_bytes: U8) -> npt.NDArray[np.bool_]:
+    a, b = a_bytes.astype(np.float32), b_bytes.astype(np.float32)
+    levels = np.abs(a - b).mean(axis=1)
+    a -= a.mean(axis=1, keepdims=True)
+    b -= b.mean(axis=1, keepdims=True)
+    power = np.sqrt((a**2).sum(axis=1) * (b**2).sum(axis=1))
+    shape = (a * b).sum(axis=1) / np.maximum(power, 1e-6)
     return np.asarray((shape >= ALIKE) & (levels <= LEVELS))

@@ -1,4 +1,4 @@
-"""What an examination found: Report, Finding, Example."""
+"""Results of an examination: Report, Finding, Example."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ class Report:
         return not self.of("error")
 
     def of(self, severity: str) -> list[Finding]:
-        return [one for one in self.findings if one.severity == severity]
+        return [finding for finding in self.findings if finding.severity == severity]
 
     def get(self, check: str) -> Finding | None:
         """The first finding of a check, None where it is silent."""
-        return next((one for one in self.findings if one.check == check), None)
+        return next((finding for finding in self.findings if finding.check == check), None)

@@ -1,4 +1,4 @@
-"""Which samples are looked at, and how many at a time: in bounded memory, however large the dataset is."""
+"""Choice of samples and batches: memory is bounded however large the dataset is."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ def chosen(samples: int, count: int | None) -> I64 | None:
 
 
 def mean_bytes(reader: Reader) -> float:
-    """Of a few samples from all over the dataset; 0 where none of them can be read."""
+    """Bytes of a sample, the mean over some from all of the dataset; 0 where none can be read."""
     rows = np.unique(np.linspace(0, max(len(reader) - 1, 0), min(8, len(reader))).astype(np.int64))
     columns = reader.read_undamaged(rows, [], sys.maxsize)[1]
     size = sum(int(column_runs(column)[2].clip(0).sum()) for column in (columns or {}).values())
     return size / max(len(rows), 1)
 
 
-def affordable(count: int | None, each: float) -> int | None:
+def affordable(count: int | None, sample_bytes: float) -> int | None:
     """No more samples than can be read in a moment."""
-    return None if count is None else min(count, max(FEWEST, int(MOST_BYTES / max(each, 1))))
+    return None if count is None else min(count, max(FEWEST, int(MOST_BYTES / max(sample_bytes, 1))))
 
 
-def batches(reader: Reader, rows: I64 | None, each: float) -> Iterator[I64]:
+def batches(reader: Reader, rows: I64 | None, sample_bytes: float) -> Iterator[I64]:
     """The sample numbers of each batch, each batch of bounded bytes."""
     count = len(reader) if rows is None else len(rows)
     sizes = reader.sizes()
     sizes = sizes if sizes is None or rows is None else sizes[rows]
-    step = STEP if sizes is not None else int(np.clip(STEP_BYTES / max(each, 1), 1, STEP))
+    step = STEP if sizes is not None else int(np.clip(STEP_BYTES / max(sample_bytes, 1), 1, STEP))
     end = 0
     while end < count:
         start, end = end, end_within(sizes, end, min(step, count - end), STEP_BYTES)

@@ -1,4 +1,4 @@
-"""Which formats are worth measuring for a schema, and why the others are not."""
+"""Formats that are worth measuring for a schema, and reasons against the others."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ class Candidate:
     @classmethod
     def parse(cls, text: str) -> Candidate:
         """``parquet:compression=zstd``: the format, then its options, with colons between."""
-        name, *given = text.split(":")
-        found = get_format(name)
-        own = own_options(found.writer) if found.writer else {}
+        name, *settings = text.split(":")
+        format = get_format(name)
+        writer_options = own_options(format.writer) if format.writer else {}
         options: dict[str, Any] = {}
-        for one in given:
-            option, equals, value = one.partition("=")
+        for setting in settings:
+            option, equals, value = setting.partition("=")
             if not equals or not option:
-                raise OptionError(f"{one!r} of {text!r} is not NAME=VALUE")
+                raise OptionError(f"{setting!r} of {text!r} is not NAME=VALUE")
             # The format knows the types of its own; those of create() are numbers and flags and words.
-            options[option] = Typed(value) if option in own else _value(value)
+            options[option] = Typed(value) if option in writer_options else _value(value)
         return cls(name, options)
 
 
@@ -62,63 +62,73 @@ def _value(text: str) -> Any:
 
 def candidates(schema: Mapping[str, Field]) -> list[str]:
     """The formats that hold these fields, are installed and make sense for training, by name."""
-    return [one.name for one in _sorted() if _out(one, schema) is None]
+    return [format.name for format in _sorted() if _out(format, schema) is None]
 
 
 def refusals(schema: Mapping[str, Field]) -> dict[str, str]:
     """Why each of the others is left out, in words."""
-    found = {one.name: _out(one, schema) for one in _sorted()}
-    return {name: reason for name, reason in found.items() if reason is not None}
+    reasons = {format.name: _out(format, schema) for format in _sorted()}
+    return {name: reason for name, reason in reasons.items() if reason is not None}
 
 
 def chosen(names: Iterable[str | Candidate] | None, schema: Schema, source: str = "") -> list[Candidate]:
     """The candidates to measure: those that are named, or the sensible ones and that of the source itself."""
     if names is None:
-        known = candidates(schema)
-        if source not in known and source in all_formats() and refusal(get_format(source), schema) is None:
-            known.append(source)
-        return [Candidate(name) for name in known]
-    found: list[Candidate] = []
-    for one in names:
-        if one == ALL:
-            found += [Candidate(each.name) for each in _sorted() if refusal(each, schema) is None]
+        names_known = candidates(schema)
+        if (
+            source not in names_known
+            and source in all_formats()
+            and refusal(get_format(source), schema) is None
+        ):
+            names_known.append(source)
+        return [Candidate(name) for name in names_known]
+    formats: list[Candidate] = []
+    for name in names:
+        if name == ALL:
+            formats += [Candidate(format.name) for format in _sorted() if refusal(format, schema) is None]
         else:
-            found.append(one if isinstance(one, Candidate) else Candidate.parse(one))
-    unique = list({one.label: one for one in found}.values())
+            formats.append(name if isinstance(name, Candidate) else Candidate.parse(name))
+    unique = list({candidate.label: candidate for candidate in formats}.values())
     if not unique:
         raise OptionError("there is no format to measure")
     return unique
 
 
-def refusal(found: Format, schema: Mapping[str, Field]) -> str | None:
+def refusal(format: Format, schema: Mapping[str, Field]) -> str | None:
     """Why a format cannot be measured with these fields; None where it can."""
-    if found.writer is None:
-        return f"{found.name} is read only"
+    if format.writer is None:
+        return f"{format.name} is read only"
     try:
-        found.check(Schema(schema))
+        format.check(Schema(schema))
     except SchemaError as error:
-        extra = [name for name in schema if name not in found.fields]
-        if found.only is not None or (found.fields and extra):
+        extra = [name for name in schema if name not in format.fields]
+        if format.only is not None or (format.fields and extra):
             # The whole list of its fields is advice for a conversion.
-            lacks = f"has no place for {listed(extra)}" if found.only is None else f"holds {found.holds} only"
-            return f"{found.name} {lacks}"
+            lacks = (
+                f"has no place for {listed(extra)}" if format.only is None else f"holds {format.holds} only"
+            )
+            return f"{format.name} {lacks}"
         return error.message.partition(";")[0]
-    lacking = missing(found)
+    lacking = missing(format)
     if not lacking:
         return None
-    return f'{", ".join(lacking)} is not installed: pip install "batchplant[{found.extra}]"'
+    return f'{", ".join(lacking)} is not installed: pip install "batchplant[{format.extra}]"'
 
 
-def missing(found: Format) -> list[str]:
+def missing(format: Format) -> list[str]:
     """The packages that a format needs and that are not installed."""
-    if found.extra is None:
+    if format.extra is None:
         return []
     try:
         needed = importlib.metadata.requires("batchplant") or []
     except importlib.metadata.PackageNotFoundError:
         return []
-    wanted = re.compile(rf"""extra\s*==\s*["']{re.escape(found.extra)}["']""")
-    names = [re.split(r"[^\w.-]", one, maxsplit=1)[0] for one in needed if wanted.search(one)]
+    pattern = re.compile(rf"""extra\s*==\s*["']{re.escape(format.extra)}["']""")
+    names = [
+        re.split(r"[^\w.-]", requirement, maxsplit=1)[0]
+        for requirement in needed
+        if pattern.search(requirement)
+    ]
     return [name for name in names if not _installed(name)]
 
 
@@ -130,15 +140,15 @@ def _installed(package: str) -> bool:
     return True
 
 
-def _out(found: Format, schema: Mapping[str, Field]) -> str | None:
-    return refusal(found, schema) or _not_for_training(found, schema)
+def _out(format: Format, schema: Mapping[str, Field]) -> str | None:
+    return refusal(format, schema) or _not_for_training(format, schema)
 
 
-def _not_for_training(found: Format, schema: Mapping[str, Field]) -> str | None:
+def _not_for_training(format: Format, schema: Mapping[str, Field]) -> str | None:
     """Why it is not measured unless it is named."""
-    can = found.can
-    if found.media is not None and not any(isinstance(one, found.media) for one in schema.values()):
-        return f"a folder of {found.media.kind} files, and no field holds such"
+    can = format.can
+    if format.media is not None and not any(isinstance(field, format.media) for field in schema.values()):
+        return f"a folder of {format.media.kind} files, and no field holds such"
     if can.human_readable:
         return "text, which is parsed at every reading"
     if can.time_travel:

@@ -81,7 +81,7 @@ def in_thousands(axis: Any) -> None:
 
 
 def renderer(figure: Any) -> Any:
-    """Who tells how large a text will be."""
+    """Renderer that measures the size of texts."""
     _matplotlib()
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 

@@ -138,7 +138,7 @@ class Harness:
     ) -> tuple[timing.EpochTiming, int]:
         """Time epochs through the Loader for a short time; return the timing and the batch size."""
         began = time.perf_counter()
-        found, batch_size = timing.quick_epoch(
+        epoch, batch_size = timing.quick_epoch(
             reader,
             settings,
             sample_bytes=sample_bytes,
@@ -148,8 +148,8 @@ class Harness:
             busy=self.busy,
         )
         if self.busy:
-            self.lost += (1 - found.core_share) * (time.perf_counter() - began)
-        return found, batch_size
+            self.lost += (1 - epoch.core_share) * (time.perf_counter() - began)
+        return epoch, batch_size
 
     def scan_rate(self, reader: Reader, field: str, *, sample_bytes: float, seconds: float) -> float:
         """Return the rows/s of scans of one field."""

@@ -28,7 +28,7 @@ def describe() -> str:
 
 
 def busy() -> str | None:
-    """How busy the machine is, in words, where more wants to run than it has cores."""
+    """A sentence on the load where more threads want to run than there are cores; else empty."""
     cores, load = len(os.sched_getaffinity(0)), os.getloadavg()[0]
     if load <= cores:
         return None
@@ -64,12 +64,12 @@ def own_memory() -> int:
 def _processor() -> str:
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         # ARM's /proc/cpuinfo has numbers only; lscpu knows their names.
-        told = Path("/proc/cpuinfo").read_text()
+        text = Path("/proc/cpuinfo").read_text()
         if shutil.which("lscpu"):
-            told = subprocess.run(
+            text = subprocess.run(
                 ["lscpu"], capture_output=True, text=True, timeout=10, env={**os.environ, "LC_ALL": "C"}
             ).stdout
-        found = re.search(r"^model name\s*:\s*(.+)$", told, re.MULTILINE | re.IGNORECASE)
-        if found:
-            return f"{' '.join(found[1].split())} ({platform.machine()})"
+        match = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE | re.IGNORECASE)
+        if match:
+            return f"{' '.join(match[1].split())} ({platform.machine()})"
     return platform.machine()

@@ -1,4 +1,4 @@
-"""What was measured of one way to store a dataset, and which ways are worth a look."""
+"""Measurements of one way to store a dataset, and the ways that no other one dominates."""
 
 from __future__ import annotations
 
@@ -63,41 +63,41 @@ class Measurement:
 
 def caveats(rows: Iterable[Measurement], speed: str = "epoch_warm") -> list[str]:
     """Reasons why the order of the fastest may be chance, each as a sentence; none where it is not."""
-    known = [one for one in rows if one.error is None and getattr(one, speed)]
-    ordered = sorted(known, key=lambda one: -getattr(one, speed))
+    measured = [row for row in rows if row.error is None and getattr(row, speed)]
+    ordered = sorted(measured, key=lambda one: -getattr(one, speed))
     if len(ordered) < 2:
         return []
-    found = []
+    sentences = []
     first = ordered[0]
-    if max(one.rounds for one in ordered) < 2:
-        found.append("Only one round was measured, so a difference may be chance: --rounds 5 tells more.")
+    if max(row.rounds for row in ordered) < 2:
+        sentences.append("Only one round was measured, so a difference may be chance: --rounds 5 tells more.")
     else:
         # How much better the best round of a format is than its median.
-        spreads = [one.best[speed] / getattr(one, speed) - 1 for one in ordered if one.best.get(speed)]
+        spreads = [row.best[speed] / getattr(row, speed) - 1 for row in ordered if row.best.get(speed)]
         noise = max(statistics.median(spreads), 0.0) if spreads else 0.0
         near = [
-            one.label for one in ordered[1:] if getattr(one, speed) >= getattr(first, speed) * (1 - noise)
+            row.label for row in ordered[1:] if getattr(row, speed) >= getattr(first, speed) * (1 - noise)
         ]
         if near:
             who = f"{', '.join(near)} {'is' if len(near) == 1 else 'are'} within {noise:.0%} of {first.label}"
-            found.append(f"{who}, and rounds of one format differ as much: take them as equally fast.")
+            sentences.append(f"{who}, and rounds of one format differ as much: take them as equally fast.")
     seconds = first.samples / getattr(first, speed)
     if speed.startswith("epoch") and seconds < MIN_EPOCH_SECONDS:
-        found.append(
+        sentences.append(
             f"An epoch of {first.samples:,} samples takes {seconds * 1e3:.0f} ms, which is too short to rank "
             "by: measure more samples (--sample, --seconds)."
         )
-    return found
+    return sentences
 
 
 def pareto(rows: Iterable[Measurement], speed: str = "epoch_warm") -> list[Measurement]:
     """Those that no other beats: none is as small and as fast, and better in one of both. Smallest first."""
-    known = [one for one in rows if one.bytes_per_sample is not None and getattr(one, speed) is not None]
+    measured = [row for row in rows if row.bytes_per_sample is not None and getattr(row, speed) is not None]
     front: list[Measurement] = []
-    for one in sorted(known, key=lambda one: (one.bytes_per_sample or 0, -getattr(one, speed))):
-        equal = front and (one.bytes_per_sample, getattr(one, speed)) == (
+    for row in sorted(measured, key=lambda one: (one.bytes_per_sample or 0, -getattr(one, speed))):
+        equal = front and (row.bytes_per_sample, getattr(row, speed)) == (
             front[-1].bytes_per_sample, getattr(front[-1], speed)
         )  # fmt: skip
-        if not front or equal or getattr(one, speed) > getattr(front[-1], speed):
-            front.append(one)
+        if not front or equal or getattr(row, speed) > getattr(front[-1], speed):
+            front.append(row)
     return front

@@ -1,4 +1,4 @@
-"""What a run over a mixture will see, from its plan and the lengths of documents: nothing is trained.
+"""Forecast of a run over a mixture from its plan and the lengths of documents: nothing is trained.
 
 Who comes when is arithmetic. Rows of packed documents are planned as the loader plans them, window after
 window, from lengths alone. Of very long runs some windows, evenly spread, stand for all of them; where a
@@ -42,7 +42,7 @@ F64 = npt.NDArray[np.float64]
 
 @dataclasses.dataclass(frozen=True)
 class SourceSeen:
-    """What a run sees of a source; ``first`` and ``last`` are positions, -1 where it does not come."""
+    """Share of a source in a run; ``first`` and ``last`` are positions, -1 where it is never drawn."""
 
     name: str
     size: int
@@ -90,14 +90,14 @@ class DryRun:
     passes: F64 = dataclasses.field(repr=False)
 
     def as_dict(self) -> dict[str, Any]:
-        found = dataclasses.asdict(self)
+        fields = dataclasses.asdict(self)
         for name in ("at", "positions", "weights", "passes"):
-            found[name] = getattr(self, name).tolist()
-        return found
+            fields[name] = getattr(self, name).tolist()
+        return fields
 
 
 class _Lengths:
-    """How many tokens documents have; ``guessed`` names the sources where that is estimated."""
+    """Token counts of documents; ``guessed`` names the sources where they are estimated."""
 
     def __init__(self, mix: Mix, field: str | None) -> None:
         self._mix, self.field = mix, field
@@ -130,8 +130,8 @@ class _Lengths:
     def _read(self, source: int, first: int) -> I64:
         """The lengths of some documents of a source, all over it."""
         size = int(self._mix.sizes_of_sources[source])
-        some = first + np.unique(np.linspace(0, size - 1, min(size, READ)).astype(np.int64))
-        return self._exact(some)
+        rows = first + np.unique(np.linspace(0, size - 1, min(size, READ)).astype(np.int64))
+        return self._exact(rows)
 
     def _exact(self, samples: I64) -> I64:
         reader: Reader = self._mix
@@ -148,19 +148,19 @@ class _Lengths:
             return counted
         if not self._samples:
             return self._exact(samples)
-        found = np.empty(len(samples), dtype=np.int64)
+        lengths_found = np.empty(len(samples), dtype=np.int64)
         source, number, _ = self._mix.origin(samples)
         drawn = derive(key_of(0, 0, 11), samples)
-        known = np.ones(len(samples), dtype=np.bool_)
+        unsampled = np.ones(len(samples), dtype=np.bool_)
         for one, lengths in self._samples.items():
             rows = source == one
-            known &= ~rows
-            whole = len(lengths) == self._mix.sizes_of_sources[one]
-            at = number[rows] if whole else (drawn[rows] % np.uint64(len(lengths))).astype(np.int64)
-            found[rows] = lengths[at]
-        if known.any():
-            found[known] = self._exact(samples[known])
-        return found
+            unsampled &= ~rows
+            complete = len(lengths) == self._mix.sizes_of_sources[one]
+            index = number[rows] if complete else (drawn[rows] % np.uint64(len(lengths))).astype(np.int64)
+            lengths_found[rows] = lengths[index]
+        if unsampled.any():
+            lengths_found[unsampled] = self._exact(samples[unsampled])
+        return lengths_found
 
 
 class _Run:
@@ -192,8 +192,8 @@ class _Run:
             numbers = np.linspace(0, windows - 1, min(WINDOWS, windows)).astype(np.int64)
             self.stride = windows / len(numbers)
         for done, number in enumerate(numbers.tolist()):
-            left = None if needed is None or self.stride > 1 else needed - self.rows[-1]
-            self._window(number, left)
+            remaining = None if needed is None or self.stride > 1 else needed - self.rows[-1]
+            self._window(number, remaining)
             end = (done + 1) * self.stride * self.size
             self.positions.append(min(int(end), self.order.length))
             progress(done + 1, len(numbers))
@@ -221,11 +221,11 @@ class _Run:
             sizes = sizes + self.images(samples)
         return plan_window(samples, sizes, self.pack)
 
-    def _window(self, number: int, left: int | None) -> None:
+    def _window(self, number: int, remaining: int | None) -> None:
         """Add what a window comes to, or its first rows."""
         count = len(self.samples)
         if self.pack is None:
-            samples = self.order[number * self.size : (number + 1) * self.size][:left]
+            samples = self.order[number * self.size : (number + 1) * self.size][:remaining]
             source = self.mix.origin(samples)[0]
             lengths = self.lengths(samples)
             self.samples += np.bincount(source, minlength=count)
@@ -235,7 +235,7 @@ class _Run:
             self.rows.append(self.rows[-1] + len(samples))
             return
         window = self._packed(number)
-        rows = window.rows if left is None else window.rows[: left + 1]
+        rows = window.rows if remaining is None else window.rows[: remaining + 1]
         document, size = window.document[: rows[-1]], window.size[: rows[-1]]
         begins = document[window.start[: rows[-1]] == 0]
         source = self.mix.origin(window.samples)[0]
@@ -243,12 +243,12 @@ class _Run:
         self.tokens += np.bincount(source[document], weights=size, minlength=count).astype(np.int64)
         before = np.concatenate([[0], np.cumsum(size)])
         self.row_tokens.append(np.diff(before[rows]))
-        self.overlong += int(window.overlong[:left].sum())
+        self.overlong += int(window.overlong[:remaining].sum())
         self.rows.append(self.rows[-1] + len(rows) - 1)
 
     def _scale(self, needed: int | None) -> None:
-        """What was looked at stands for all."""
-        self.rows = [round(one * self.stride) for one in self.rows]
+        """Scale the counts of the examined samples to all."""
+        self.rows = [round(count * self.stride) for count in self.rows]
         self.overlong = round(self.overlong * self.stride)
         part = 1.0 if needed is None else min(1.0, needed / max(self.rows[-1], 1))
         self.tokens = np.round(self.tokens * self.stride * part).astype(np.int64)
@@ -269,8 +269,8 @@ def token_field(mix: Mix, pack: Pack | None) -> str | None:
     if isinstance(kind, Tensor) and len(kind.shape) == 1 and np.dtype(kind.dtype).kind in "iu":
         return field
     if pack is not None:
-        said = f"there is {kind}" if kind is not None else f"there are {', '.join(mix.schema)}"
-        raise OptionError(f"packing needs a field {field!r} of token numbers, and {said}")
+        message = f"there is {kind}" if kind is not None else f"there are {', '.join(mix.schema)}"
+        raise OptionError(f"packing needs a field {field!r} of token numbers, and {message}")
     return None
 
 
@@ -285,24 +285,24 @@ def dry_run(
     drop_last: bool = False,
     progress: Progress = lambda done, total: None,
 ) -> DryRun:
-    """What ``Loader(mix, batch_size, order=order, pack=pack)`` gives to each of ``world_size`` processes."""
+    """Forecast ``Loader(mix, batch_size, order=order, pack=pack)`` for ``world_size`` processes."""
     endless = mix.is_endless
     if endless and steps is None:
         raise OptionError("the mixture never ends: say how many steps the run has (steps)")
     run = _Run(mix, pack, order)
     run.go(None if steps is None else steps * world_size * batch_size, progress)
     rows = run.rows[-1]
-    whole = _shard(rows, 0, world_size, batch_size, drop_last)
-    made = whole.steps if steps is None else min(steps, whole.steps)
-    ended = endless or (steps is not None and made == steps and run.positions[-1] < run.order.length)
+    shard = _shard(rows, 0, world_size, batch_size, drop_last)
+    count = shard.steps if steps is None else min(steps, shard.steps)
+    ended = endless or (steps is not None and count == steps and run.positions[-1] < run.order.length)
     exact = run.stride == 1
-    used = min(rows, made * world_size * batch_size) if drop_last else rows
+    used = min(rows, count * world_size * batch_size) if drop_last else rows
     if exact and used < rows:
         # The rows of the last step that is not full are left out of what is counted.
         rows, run = used, _Run(mix, pack, order)
         run.go(used, progress)
-    ranks = _ranks(run, rows, world_size, batch_size, drop_last, made, exact)
-    told = run.lengths.field is not None
+    ranks = _ranks(run, rows, world_size, batch_size, drop_last, count, exact)
+    has_lengths = run.lengths.field is not None
     total = int(run.tokens.sum())
     end = min(run.positions[-1], run.order.length)
     at, places = _places(run, end, world_size * batch_size)
@@ -313,17 +313,17 @@ def dry_run(
         names = ", ".join(run.lengths.guessed[:4]) + (", …" if len(run.lengths.guessed) > 4 else "")
         estimated.append(f"lengths in {names}: {READ} documents of each were read")
     return DryRun(
-        world_size=world_size, batch_size=batch_size, steps=made, epoch_steps=None if ended else whole.steps,
-        samples=int(run.samples.sum()), rows=used, tokens=total if told else None,
+        world_size=world_size, batch_size=batch_size, steps=count, epoch_steps=None if ended else shard.steps,
+        samples=int(run.samples.sum()), rows=used, tokens=total if has_lengths else None,
         fill=None if pack is None or not rows else total / (rows * pack.length),
-        overlong=run.overlong, sources=_sources(run, end, told), ranks=ranks,
+        overlong=run.overlong, sources=_sources(run, end, has_lengths), ranks=ranks,
         changes=[
-            (one, int(run.row_of(one)) // (world_size * batch_size))
-            for one in run.order.blend.starts(end)[1:]
+            (start, int(run.row_of(start)) // (world_size * batch_size))
+            for start in run.order.blend.starts(end)[1:]
         ],
         estimated=estimated, at=at, positions=places,
-        weights=np.array([run.order.blend.weights(int(one)) for one in places]),
-        passes=np.array([run.order.blend.passes(int(one)) for one in places]),
+        weights=np.array([run.order.blend.weights(int(position)) for position in places]),
+        passes=np.array([run.order.blend.passes(int(position)) for position in places]),
     )  # fmt: skip
 
 
@@ -333,16 +333,17 @@ def _shard(rows: int, rank: int, world_size: int, batch_size: int, drop_last: bo
     )
 
 
-def _sources(run: _Run, end: int, told: bool) -> list[SourceSeen]:
+def _sources(run: _Run, end: int, has_lengths: bool) -> list[SourceSeen]:
     first, last = run.order.blend.span(end)
     weights, sizes = run.order.blend.weights(0), run.mix.sizes_of_sources
     return [
         SourceSeen(
-            name, int(sizes[one]), float(weights[one]), int(run.samples[one]),
-            float(run.samples[one] / max(sizes[one], 1)), int(run.tokens[one]) if told else None,
-            int(first[one]), int(last[one]),
+            name, int(sizes[source]), float(weights[source]), int(run.samples[source]),
+            float(run.samples[source] / max(sizes[source], 1)),
+            int(run.tokens[source]) if has_lengths else None,
+            int(first[source]), int(last[source]),
         )
-        for one, name in enumerate(run.mix.names)
+        for source, name in enumerate(run.mix.names)
     ]  # fmt: skip
 
 
@@ -356,33 +357,35 @@ def _ranks(
     full = max(min(steps, rows // (world_size * batch_size)) - 2, 0)
     head = np.zeros(world_size, dtype=np.int64)
     if tokens is not None and full:
-        each = tokens[: full * world_size * batch_size].reshape(full, world_size, batch_size)
-        head = each.sum(axis=(0, 2))
-    found = []
+        step_tokens = tokens[: full * world_size * batch_size].reshape(full, world_size, batch_size)
+        head = step_tokens.sum(axis=(0, 2))
+    ranks = []
     for rank in range(world_size):
         shard = _shard(rows, rank, world_size, batch_size, drop_last)
         mine, count = int(head[rank]), full * batch_size
         for step in range(full, steps):
-            own = shard.positions(step)
-            assert isinstance(own, range)
-            count += len(own)
-            mine += 0 if sums is None else int(sums[own.stop] - sums[own.start])
+            positions = shard.positions(step)
+            assert isinstance(positions, range)
+            count += len(positions)
+            mine += 0 if sums is None else int(sums[positions.stop] - sums[positions.start])
         share = None if sums is None else mine
         if sums is None and run.lengths.field is not None:
             share = round(int(run.tokens.sum()) * count / max(rows, 1))
         fill = None if share is None or length is None or not count else share / (count * length)
-        found.append(RankSeen(rank, steps, count, share, fill))
-    return found
+        ranks.append(RankSeen(rank, steps, count, share, fill))
+    return ranks
 
 
 def _places(run: _Run, end: int, step: int) -> tuple[F64, F64]:
     """Steps along the run, and the positions there; on either side of where weights change."""
     borders = run.order.blend.starts(end)[1:]
-    some = np.linspace(0, end, CURVE)
-    near = np.array([place for border in borders[:CURVE] for place in (border - 1, border)], dtype=np.float64)
-    places = np.unique(np.concatenate([some, near]))
-    at = np.interp(places, run.positions, np.array(run.rows) / step)
-    return at, places
+    spread = np.linspace(0, end, CURVE)
+    near = np.array(
+        [position for border in borders[:CURVE] for position in (border - 1, border)], dtype=np.float64
+    )
+    places = np.unique(np.concatenate([spread, near]))
+    steps = np.interp(places, run.positions, np.array(run.rows) / step)
+    return steps, places
 
 
 # Sources with a colour of their own; the others are one.
@@ -391,57 +394,58 @@ MAX_COLOURED_SOURCES = len(figures.COLOURS) - 1
 NARROW = 0.05
 
 
-def draw(found: DryRun, length: int | None) -> Any:
+def draw(run: DryRun, length: int | None) -> Any:
     """Weights over steps, stacked; how often each source was gone through; where the tokens come from."""
     figure = figures.blank(9.0, 5.6)
     grid = figure.add_gridspec(2, 2, width_ratios=(3, 1), height_ratios=(3, 2))
     weights, passes = figure.add_subplot(grid[0, 0]), figure.add_subplot(grid[1, 0])
     shares = figure.add_subplot(grid[:, 1])
-    order = sorted(range(len(found.sources)), key=lambda one: -found.sources[one].samples)
-    parts = [([one], found.sources[one].name) for one in order[:MAX_COLOURED_SOURCES]]
+    order = sorted(range(len(run.sources)), key=lambda one: -run.sources[one].samples)
+    parts = [([source], run.sources[source].name) for source in order[:MAX_COLOURED_SOURCES]]
     if len(order) > MAX_COLOURED_SOURCES:
         parts.append((order[MAX_COLOURED_SOURCES:], f"{len(order) - MOST:,} others"))
     colours = figures.COLOURS[: len(parts)]
-    stacked = np.array([found.weights[:, rows].sum(axis=1) for rows, _ in parts]) * 100
-    weights.stackplot(found.at, stacked, colors=colours, linewidth=0)
+    stacked = np.array([run.weights[:, rows].sum(axis=1) for rows, _ in parts]) * 100
+    weights.stackplot(run.at, stacked, colors=colours, linewidth=0)
     weights.set_ylim(0, 100)
     weights.set_ylabel("% of samples", fontsize=8)
     weights.set_title("what comes", fontsize=9)
     for axes in (weights, passes):
-        axes.set_xlim(0, max(float(found.at[-1]), 1e-9))
-    for _, step in found.changes[:20]:
+        axes.set_xlim(0, max(float(run.at[-1]), 1e-9))
+    for _, step in run.changes[:20]:
         weights.axvline(step, color="white", linewidth=0.8, linestyle=":")
     for (rows, _), colour in zip(parts, colours, strict=True):
-        size = sum(found.sources[one].size for one in rows)
-        seen = sum(found.passes[:, one] * found.sources[one].size for one in rows) / max(size, 1)
-        passes.plot(found.at, seen, color=colour, linewidth=1.6)
+        size = sum(run.sources[source].size for source in rows)
+        seen = sum(run.passes[:, source] * run.sources[source].size for source in rows) / max(size, 1)
+        passes.plot(run.at, seen, color=colour, linewidth=1.6)
     passes.set_ylim(bottom=0)
     passes.axhline(1, color=figures.GREY, linewidth=0.8, linestyle=":")
     passes.set_xlabel("step", fontsize=8)
     passes.set_title("how often each source was gone through", fontsize=9)
     for axis in (weights.xaxis, passes.xaxis):
         figures.in_thousands(axis)
-    _draw_shares(shares, found, parts, colours)
+    _draw_shares(shares, run, parts, colours)
     for axes in (weights, passes, shares):
         figures.tidy(axes)
-    figure.suptitle(_title(found, length), fontsize=10)
+    figure.suptitle(_title(run, length), fontsize=10)
     return figure
 
 
-def _draw_shares(axes: Any, found: DryRun, parts: list[Any], colours: Any) -> None:
+def _draw_shares(axes: Any, run: DryRun, parts: list[Any], colours: Any) -> None:
     """Samples beside tokens: long documents weigh more than their number says."""
-    columns = [("samples", [one.samples for one in found.sources])]
-    if found.tokens is not None:
-        columns.append(("tokens", [one.tokens or 0 for one in found.sources]))
-    for place, (_, values) in enumerate(columns):
+    columns = [("samples", [source.samples for source in run.sources])]
+    if run.tokens is not None:
+        columns.append(("tokens", [source.tokens or 0 for source in run.sources]))
+    for column, (_, values) in enumerate(columns):
         below, total = 0.0, max(sum(values), 1)
         for (rows, name), colour in zip(parts, colours, strict=True):
-            share = 100 * sum(values[one] for one in rows) / total
-            axes.bar(place, share, 0.8, bottom=below, color=colour)
+            share = 100 * sum(values[row] for row in rows) / total
+            axes.bar(column, share, 0.8, bottom=below, color=colour)
             if share > 100 * NARROW:
                 shown = name if len(name) <= 12 else name[:11] + "…"
                 axes.text(
-                    place, below + share / 2, f"{shown}\n{share:.0f} %", ha="center", va="center", fontsize=7,
+                    column, below + share / 2, f"{shown}\n{share:.0f} %", ha="center", va="center",
+                    fontsize=7,
                     color="white",
                 )  # fmt: skip
             below += share
@@ -450,8 +454,8 @@ def _draw_shares(axes: Any, found: DryRun, parts: list[Any], colours: Any) -> No
     axes.set_title("% of the run", fontsize=9)
 
 
-def _title(found: DryRun, length: int | None) -> str:
-    rows = f"{found.rows:,} rows of {length:,} tokens, {found.fill or 0:.1%} full" if length else ""
-    said = [f"{found.steps:,} steps", f"{found.samples:,} samples", *([rows] if rows else [])]
-    ranks = f"{found.world_size:,} rank{'' if found.world_size == 1 else 's'}"
-    return ", ".join([*said, ranks]) + (" (estimated)" if found.estimated else "")
+def _title(run: DryRun, length: int | None) -> str:
+    rows = f"{run.rows:,} rows of {length:,} tokens, {run.fill or 0:.1%} full" if length else ""
+    parts = [f"{run.steps:,} steps", f"{run.samples:,} samples", *([rows] if rows else [])]
+    ranks = f"{run.world_size:,} rank{'' if run.world_size == 1 else 's'}"
+    return ", ".join([*parts, ranks]) + (" (estimated)" if run.estimated else "")

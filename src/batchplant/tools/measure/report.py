@@ -1,17 +1,18 @@
-"""What a comparison of formats found, to be shown: one figure, and a page of HTML that stands alone."""
+"""Reports of a comparison of formats: a figure, and a self-contained page of HTML."""
 
 from __future__ import annotations
 
 import dataclasses
 import io
 import itertools
+import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...errors import shown
-from . import figures, labels
+from . import figures
 from .measurement import Measurement, caveats, pareto
 
 # What "fast" may mean, and how it is called.
@@ -25,11 +26,20 @@ SPEEDS = {
 INK, FAINT, FRONT = "#1f2933", "#8a94a0", "#c2410c"
 # Beyond this ratio a linear axis shows one dot and a heap.
 WIDE = 8.0
+Point = tuple[float, float]
+
+# Pixels around a dot that a name keeps clear of, and how far out it may go for a free place.
+DOT = 7.0
+DISTANCES = (11, 16, 24, 34, 46, 60, 76, 94, 114, 140, 170)
+# From here on a thin line leads to the dot.
+LED = 20
+# Degrees, best first: to the right, to the left, above, below …
+ANGLES = (0, 180, 90, 270, 35, 145, 325, 215)
 
 
 @dataclasses.dataclass(frozen=True)
 class About:
-    """What was measured, and where."""
+    """Facts of the measurement: dataset and machine."""
 
     path: str
     format: str
@@ -46,20 +56,20 @@ class About:
 
     @property
     def title(self) -> str:
-        some = f"{self.samples:,} of {self.total:,}" if self.samples < self.total else f"{self.total:,}"
-        return f"{shown(self.path)}: {some} samples"
+        samples = f"{self.samples:,} of {self.total:,}" if self.samples < self.total else f"{self.total:,}"
+        return f"{shown(self.path)}: {samples} samples"
 
 
-def size_unit(most: float) -> tuple[float, str]:
+def size_unit(largest: float) -> tuple[float, str]:
     for factor, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if most >= factor:
+        if largest >= factor:
             return factor, unit
     return 1, "bytes"
 
 
-def whole(one: Measurement, total: int) -> float | None:
+def whole(row: Measurement, total: int) -> float | None:
     """The bytes of the whole dataset in this format, as far as the sample tells."""
-    return None if one.bytes_per_sample is None else one.bytes_per_sample * total
+    return None if row.bytes_per_sample is None else row.bytes_per_sample * total
 
 
 def ranked(rows: Sequence[Measurement], by: str) -> list[Measurement]:
@@ -74,32 +84,32 @@ def ranked(rows: Sequence[Measurement], by: str) -> list[Measurement]:
 def draw(rows: Sequence[Measurement], about: About, *, title: bool = True) -> Any:
     """Size against speed, with the front of those that no other beats."""
     speed, words = SPEEDS[about.by]
-    good = [one for one in rows if one.bytes_per_sample is not None and getattr(one, speed) is not None]
+    good = [row for row in rows if row.bytes_per_sample is not None and getattr(row, speed) is not None]
     front = pareto(good, speed)
-    most = max((whole(one, about.total) or 0 for one in good), default=1.0)
-    factor, unit = size_unit(most)
-    spot = {one.label: ((whole(one, about.total) or 0) / factor, getattr(one, speed)) for one in good}
+    largest = max((whole(row, about.total) or 0 for row in good), default=1.0)
+    factor, unit = size_unit(largest)
+    spot = {row.label: ((whole(row, about.total) or 0) / factor, getattr(row, speed)) for row in good}
     figure = figures.blank(8.6, 5.4)
     axes = figure.add_subplot()
     figures.tidy(axes)
     axes.margins(0.14, 0.16)
     _scales(axes, list(spot.values()))
-    for one in good:
-        on_front = one in front
+    for row in good:
+        on_front = row in front
         colour = FRONT if on_front else FAINT
-        x, y = spot[one.label]
+        x, y = spot[row.label]
         axes.plot([x], [y], "o", markersize=9 if on_front else 7, color=colour, zorder=4)
-        if speed == "epoch_warm" and one.epoch_cold is not None:
-            axes.plot([x, x], [one.epoch_cold, y], linewidth=1, color=colour, alpha=0.5, zorder=2)
+        if speed == "epoch_warm" and row.epoch_cold is not None:
+            axes.plot([x, x], [row.epoch_cold, y], linewidth=1, color=colour, alpha=0.5, zorder=2)
             axes.plot(
-                [x], [one.epoch_cold], "o", markersize=5, color=colour, markerfacecolor="white", zorder=3
+                [x], [row.epoch_cold], "o", markersize=5, color=colour, markerfacecolor="white", zorder=3
             )
     axes.set_xlabel(f"size of the whole dataset ({unit}), smaller is better", fontsize=10, color=INK)
     axes.set_ylabel(f"{about.unit}/s, {words}, higher is better", fontsize=10, color=INK)
     if title:
         axes.set_title(f"{about.title}\n{about.how}", fontsize=10, loc="left", color=INK, parse_math=False)
     figure.supxlabel(about.machine, fontsize=7, color=FAINT, x=0.01, ha="left", parse_math=False)
-    if speed == "epoch_warm" and any(one.epoch_cold is not None for one in good):
+    if speed == "epoch_warm" and any(row.epoch_cold is not None for row in good):
         axes.plot([], [], "o", color=INK, markersize=7, label="warm: the files are in memory")
         axes.plot(
             [], [], "o", color=INK, markersize=5, markerfacecolor="white", label="cold: they are on the disk"
@@ -113,7 +123,7 @@ def draw(rows: Sequence[Measurement], about: About, *, title: bool = True) -> An
 def _scales(axes: Any, spots: list[tuple[float, float]]) -> None:
     """Linear, unless one dot would push the others into a heap."""
     for number, (axis, scale) in enumerate(((axes.xaxis, axes.set_xscale), (axes.yaxis, axes.set_yscale))):
-        values = [one[number] for one in spots if one[number] > 0]
+        values = [spot[number] for spot in spots if spot[number] > 0]
         if values and max(values) / min(values) > WIDE:
             scale("log")
             figures.plain_numbers(axis)
@@ -139,30 +149,27 @@ def _name(
     axes.set_ylim(axes.get_ylim())
     corners: list[tuple[float, float]] = []
     if front:
-        across = [spot[one.label][0] for one in front]
-        up = [spot[one.label][1] for one in front]
+        across = [spot[row.label][0] for row in front]
+        up = [spot[row.label][1] for row in front]
         corners = list(zip(*_steps([across[0], *across, right], [bottom, *up, up[-1]]), strict=True))
         axes.plot(*zip(*corners, strict=True), color=FRONT, linewidth=1.6, alpha=0.9, zorder=2)
         beaten: dict[str, Any] = {"color": FRONT, "alpha": 0.06, "linewidth": 0, "zorder": 0}
         axes.fill_between([*across, right], [*up, up[-1]], bottom, step="post", **beaten)
     # Those on the front choose their places first.
     order = sorted(good, key=lambda one: (one not in front, -spot[one.label][1]))
-    names = [
-        labels.Name(*spot[one.label], one.label, FRONT if one in front else INK, one in front)
-        for one in order
-    ]
-    cold = {one.label: one.epoch_cold for one in good if one.epoch_cold and speed == "epoch_warm"}
-    others = [(spot[label][0], value) for label, value in cold.items()]
+    names = [Name(*spot[row.label], row.label, FRONT if row in front else INK, row in front) for row in order]
+    cold = {row.label: row.epoch_cold for row in good if row.epoch_cold and speed == "epoch_warm"}
+    cold_spots = [(spot[label][0], value) for label, value in cold.items()]
     lines = [
         *itertools.pairwise(corners),
-        *((spot[label], at) for label, at in zip(cold, others, strict=True)),
+        *((spot[label], cold_spot) for label, cold_spot in zip(cold, cold_spots, strict=True)),
     ]
-    labels.write(axes, renderer, names, others, lines)
+    write(axes, renderer, names, cold_spots, lines)
 
 
 def _steps(across: list[float], up: list[float]) -> tuple[list[float], list[float]]:
     """The corners of a staircase that goes to the right before it goes up."""
-    return [one for one in across for _ in (0, 1)][1:], [one for one in up for _ in (0, 1)][:-1]
+    return [value for value in across for _ in (0, 1)][1:], [value for value in up for _ in (0, 1)][:-1]
 
 
 def svg(figure: Any) -> str:
@@ -211,23 +218,23 @@ def html(rows: Sequence[Measurement], about: About, size: Any) -> str:
     ``size``: how a number of bytes is written.
     """
     rows = ranked(rows, about.by)
-    front = [one.label for one in pareto(rows, SPEEDS[about.by][0])]
+    front = [row.label for row in pareto(rows, SPEEDS[about.by][0])]
     columns = _columns(about, size)
     head = "".join(
         f'<th scope="col">{"<br>".join(map(escape, name.splitlines()))}</th>' for name, _ in columns
     )
     body = "".join(
-        ('<tr class="front">' if one.label in front else "<tr>")
-        + "".join(f"<td>{escape(value(one))}</td>" for _, value in columns)
+        ('<tr class="front">' if row.label in front else "<tr>")
+        + "".join(f"<td>{escape(value(row))}</td>" for _, value in columns)
         + "</tr>"
-        for one in rows
-        if one.error is None
+        for row in rows
+        if row.error is None
     )
     region = 'class="wide" tabindex="0" role="region" aria-label="Measured"'
     table = f"<div {region}><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
     image = svg(draw(rows, about, title=False))
-    remarks = [f"{one.label}: {text}" for one in rows for text in one.remarks]
-    failed = [f"{one.label}: {one.error}" for one in rows if one.error is not None]
+    remarks = [f"{row.label}: {text}" for row in rows for text in row.remarks]
+    failed = [f"{row.label}: {row.error}" for row in rows if row.error is not None]
     left_out = [f"{name}: {why}" for name, why in about.refused.items()]
     parts = [
         f"<h1>{escape(about.title)}</h1>",
@@ -262,11 +269,11 @@ beyond Python and NumPy and without the pages of mapped files.</p>"""
 
 def _columns(about: About, size: Any) -> list[tuple[str, Any]]:
     def rate(name: str) -> Any:
-        def value(one: Measurement) -> str:
-            found = getattr(one, name)
-            best = one.best.get(name)
-            several = best is not None and one.rounds > 1
-            return "" if found is None else f"{found:,.0f}" + (f" ({best:,.0f})" if several else "")
+        def value(row: Measurement) -> str:
+            rate_value = getattr(row, name)
+            best = row.best.get(name)
+            several = best is not None and row.rounds > 1
+            return "" if rate_value is None else f"{rate_value:,.0f}" + (f" ({best:,.0f})" if several else "")
 
         return value
 
@@ -295,3 +302,114 @@ def _columns(about: About, size: Any) -> list[tuple[str, Any]]:
 def _listed(title: str, lines: Sequence[str]) -> str:
     items = "".join(f"<li>{escape(line)}</li>" for line in lines)
     return f"<h2>{title}</h2><ul>{items}</ul>" if lines else ""
+
+
+class Box(NamedTuple):
+    left: float
+    bottom: float
+    right: float
+    top: float
+
+    def meets(self, box: Box) -> bool:
+        across = self.left < box.right and box.left < self.right
+        return across and self.bottom < box.top and box.bottom < self.top
+
+    def apart(self, dot: Point) -> float:
+        """Distance of a dot from the nearest edge."""
+        across = max(self.left - dot[0], 0, dot[0] - self.right)
+        return math.hypot(across, max(self.bottom - dot[1], 0, dot[1] - self.top))
+
+    def inside(self, box: Box) -> bool:
+        across = box.left <= self.left and self.right <= box.right
+        return across and box.bottom <= self.bottom and self.top <= box.top
+
+
+class Name(NamedTuple):
+    """A name beside a dot, in data units."""
+
+    x: float
+    y: float
+    text: str
+    colour: str
+    bold: bool = False
+
+
+def write(
+    axes: Any,
+    renderer: Any,
+    names: Sequence[Name],
+    obstacles: Iterable[Point] = (),
+    lines: Iterable[tuple[Point, Point]] = (),
+) -> None:
+    """Names beside their dots, clear of ``obstacles`` (dots without a name) and of level or upright lines."""
+    pixels, points = axes.transData.transform, 72 / axes.figure.dpi
+    dots = [_pair(pixels((name.x, name.y))) for name in names]
+    texts = [
+        axes.annotate(
+            name.text, (name.x, name.y), (0, 0), textcoords="offset points", parse_math=False, fontsize=9,
+            color=name.colour, fontweight="bold" if name.bold else "normal", va="bottom",
+        )
+        for name in names
+    ]  # fmt: skip
+    extents = [text.get_window_extent(renderer) for text in texts]
+    frame = axes.get_window_extent(renderer)
+    room = Box(frame.x0 + 2, frame.y0 + 2, frame.x1 - 2, frame.y1 - 2)
+    occupied = [around_dot(_pair(pixels(point))) for point in obstacles]
+    drawn = [_between(_pair(pixels(start)), _pair(pixels(two))) for start, two in lines]
+    boxes = places(dots, [(extent.width + 4, extent.height + 2) for extent in extents], room, occupied, drawn)
+    for text, (x, y), box in zip(texts, dots, boxes, strict=True):
+        # In points, which stay right whatever resolution it is saved in.
+        text.set_position(((box.left + 2 - x) * points, (box.bottom + 1 - y) * points))
+        if box.apart((x, y)) > LED:
+            near = min(max(x, box.left), box.right), min(max(y, box.bottom), box.top)
+            ends = zip(*(axes.transData.inverted().transform(point) for point in ((x, y), near)), strict=True)
+            axes.plot(*ends, linewidth=0.6, color=text.get_color(), alpha=0.6, zorder=1)
+
+
+def places(
+    dots: Sequence[Point],
+    sizes: Sequence[Point],
+    room: Box,
+    occupied: Iterable[Box] = (),
+    lines: Sequence[Box] = (),
+) -> list[Box]:
+    """A box of each size near each dot, inside of ``room``; none meets a dot, another, or what is taken.
+
+    Nor does it lie on a line, where there is a place beside one. Where every place is taken, the last that
+    was tried is used: a name is better than none.
+    """
+    obstacles = [*map(around_dot, dots), *occupied]
+    boxes: list[Box] = []
+    for (x, y), (width, height) in zip(dots, sizes, strict=True):
+        tried = [box for box in around(x, y, width, height) if box.inside(room)]
+        tried = tried or list(around(x, y, width, height))
+        free = [box for box in tried if not any(box.meets(obstacle) for obstacle in obstacles)]
+        clear = [box for box in free if not any(box.meets(obstacle) for obstacle in lines)]
+        # Nobody is to take it for the name of another.
+        nearest = [box for box in clear if all(box.apart((x, y)) <= box.apart(obstacle) for obstacle in dots)]
+        boxes.append((nearest or clear or free or tried[-1:])[0])
+        obstacles.append(boxes[-1])
+    return boxes
+
+
+def around(x: float, y: float, width: float, height: float) -> Iterator[Box]:
+    """Boxes of a size around a dot, from near to far."""
+    for distance in DISTANCES:
+        for angle in ANGLES:
+            across, up = math.cos(math.radians(angle)), math.sin(math.radians(angle))
+            left_edge = x + across * (distance + width / 2) - width / 2
+            bottom = y + up * (distance + height / 2) - height / 2
+            yield Box(left_edge, bottom, left_edge + width, bottom + height)
+
+
+def around_dot(dot: Point) -> Box:
+    return Box(dot[0] - DOT, dot[1] - DOT, dot[0] + DOT, dot[1] + DOT)
+
+
+def _between(start: Point, end: Point) -> Box:
+    (left, right), (bottom, top) = (sorted(ends) for ends in zip(start, end, strict=True))
+    return Box(left - 1, bottom - 1, right + 1, top + 1)
+
+
+def _pair(point: Any) -> Point:
+    return float(point[0]), float(point[1])

@@ -42,11 +42,11 @@ def scratch_folder(
     """
     places = [where] if where is not None else _places(beside)
     parent = _with_room(places, needed, what, f"{less}, or {'another --scratch' if where else LARGER}")
-    made = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
     try:
-        yield made
+        yield folder
     finally:
-        remove(made)
+        remove(folder)
 
 
 def remove(folder: Path) -> None:
@@ -61,37 +61,41 @@ def remove(folder: Path) -> None:
 def _places(beside: str) -> list[str]:
     """Folders that may do, best first; those in memory last, for there is no cold cache in them."""
     near = os.path.dirname(os.path.abspath(beside)) if "://" not in beside else ""
-    known = [one for one in (tempfile.gettempdir(), near, os.getcwd()) if one and os.access(one, os.W_OK)]
-    return sorted(dict.fromkeys(known), key=lambda one: filesystem(one) in IN_MEMORY)
+    folders = [
+        folder
+        for folder in (tempfile.gettempdir(), near, os.getcwd())
+        if folder and os.access(folder, os.W_OK)
+    ]
+    return sorted(dict.fromkeys(folders), key=lambda one: filesystem(one) in IN_MEMORY)
 
 
 def _with_room(places: list[str], needed: int, what: str, less: str) -> str:
-    said = []
-    for place in places:
-        if not os.path.isdir(place):
-            raise NotFoundError("there is no such folder for scratch files", path=place)
-        free = shutil.disk_usage(place).free
+    reasons = []
+    for folder in places:
+        if not os.path.isdir(folder):
+            raise NotFoundError("there is no such folder for scratch files", path=folder)
+        free = shutil.disk_usage(folder).free
         if free >= needed + SPARE:
-            return place
-        said.append(f"{place} has {free / 1e9:,.1f} GB free")
+            return folder
+        reasons.append(f"{folder} has {free / 1e9:,.1f} GB free")
     raise OptionError(
-        f"{what} up to {needed / 1e9:,.1f} GB of scratch space, and {', '.join(said)}: use {less}"
+        f"{what} up to {needed / 1e9:,.1f} GB of scratch space, and {', '.join(reasons)}: use {less}"
     )
 
 
 def filesystem(path: str | Path) -> str:
-    """What kind of file system a path lies on; empty where nobody tells."""
+    """Kind of the file system of a path; empty where unknown."""
     real = os.path.realpath(path)
-    best, found = "", ""
+    best, kind_found = "", ""
     with contextlib.suppress(OSError):
         for line in Path("/proc/self/mounts").read_text("utf-8", "replace").splitlines():
-            _, place, kind, *_ = line.split()
+            _, mount, kind, *_ = line.split()
             # As the kernel writes spaces in names.
-            place = place.replace("\\040", " ")
-            inside = place == "/" or real == place or real.startswith(place + "/")
-            if inside and len(place) >= len(best):
-                best, found = place, kind
-    return found
+            mount = mount.replace("\\040", " ")
+            inside = mount == "/" or real == mount or real.startswith(mount + "/")
+            if inside and len(mount) >= len(best):
+                best, kind_found = mount, kind
+    return kind_found
 
 
 def files_in(folder: Path) -> list[Path]:
@@ -100,7 +104,7 @@ def files_in(folder: Path) -> list[Path]:
 
 def cool(folder: Path) -> bool:
     """Let the system forget the files of a folder; whether it did. Nobody may have them mapped."""
-    pages = there = 0
+    pages = resident = 0
     for path in files_in(folder):
         with contextlib.suppress(FileNotFoundError), open(path, "rb", buffering=0) as file:
             # Pages that wait to be written are not forgotten.
@@ -110,8 +114,8 @@ def cool(folder: Path) -> bool:
             if pages < ASKED:
                 states = in_memory(file)
                 pages += len(states)
-                there += states.count(1)
-    return there <= pages // 10
+                resident += states.count(1)
+    return resident <= pages // 10
 
 
 def in_memory(file: io.FileIO) -> bytes:

@@ -159,27 +159,27 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 self.send_header("Content-Range", f"bytes {first}-{end - 1}/{about.st_size}")
             self.end_headers()
             file.seek(first)
-            left = end - first if body else 0
-            while left and (part := file.read(min(PIECE, left))):
+            remaining = end - first if body else 0
+            while remaining and (part := file.read(min(PIECE, remaining))):
                 self.wfile.write(part)
-                left -= len(part)
+                remaining -= len(part)
 
     def _path(self) -> Path | None:
         """The file that is asked for, if it lies in the folder."""
         name = unquote(self.path.partition("?")[0])
         if not name.startswith(self.prefix):
             return None
-        found = (self.root / name.removeprefix(self.prefix)).resolve()
-        return found if found.is_relative_to(self.root) and found.is_file() else None
+        path = (self.root / name.removeprefix(self.prefix)).resolve()
+        return path if path.is_relative_to(self.root) and path.is_file() else None
 
 
 def _range(text: str | None, size: int) -> tuple[int, int, int]:
     """(first, end, status) of what a Range header asks for."""
-    asked = re.fullmatch(r"bytes=(\d*)-(\d*)", text or "")
-    if asked is None or not any(asked.groups()):
+    match = re.fullmatch(r"bytes=(\d*)-(\d*)", text or "")
+    if match is None or not any(match.groups()):
         return 0, size, 200
-    if not asked[1]:
-        first, end = max(0, size - int(asked[2])), size
+    if not match[1]:
+        first, end = max(0, size - int(match[2])), size
     else:
-        first, end = int(asked[1]), min(size, int(asked[2]) + 1 if asked[2] else size)
+        first, end = int(match[1]), min(size, int(match[2]) + 1 if match[2] else size)
     return (first, end, 206) if first < end else (0, 0, 416)

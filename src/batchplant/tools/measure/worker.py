@@ -57,7 +57,7 @@ LOG_BYTES = 2000
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """What one process measures. ``place``: the candidate's own folder, or its URL."""
+    """Arguments of a process that measures. ``place``: the candidate's own folder, or its URL."""
 
     candidate: Candidate
     name: str
@@ -85,7 +85,7 @@ class Written:
 
 @dataclasses.dataclass
 class Round:
-    """What one round found: values by the names of Measured."""
+    """Result of a round: values by the names of Measured."""
 
     values: dict[str, float] = dataclasses.field(default_factory=dict)
     remarks: list[str] = dataclasses.field(default_factory=list)
@@ -324,7 +324,7 @@ def _stop(number: int, frame: Any) -> None:
 
 
 def exit_reason(code: int) -> str:
-    """How a process ended, from its exit code."""
+    """Describe the end of a process by its exit code."""
     if code >= 0:
         return f"exit code {code}"
     names = {number.value: number.name for number in signal.Signals}
@@ -379,7 +379,7 @@ class Process:
         self._send(job)
 
     def ask(self, method: str, *arguments: Any, patience: float | None = None) -> Any:
-        """What a method answers; a WorkerError where it failed, or the process died or took too long."""
+        """Call a method in the process; WorkerError where it failed, died or took too long."""
         self._send((method, arguments))
         answers = self._out(self._process.stdout)
         if patience is not None and not select.select([answers], [], [], patience)[0]:

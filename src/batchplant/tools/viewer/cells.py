@@ -126,7 +126,7 @@ class Side:
 
     @functools.cached_property
     def shows(self) -> dict[str, str]:
-        """How the page shows each field."""
+        """Description of each field for the page."""
         displays = {name: display_of(name, kind) for name, kind in self.reader.schema.items()}
         # The bytes of a model's tensor are an array.
         return displays | ({"data": "array"} if is_tensors(self.reader.schema) else {})

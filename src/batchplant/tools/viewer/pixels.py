@@ -18,7 +18,7 @@ from ...schema.columns import I64
 from ...schema.kinds import Image
 from ...storage import limits
 from .cells import Cell, Side, cells_of
-from .media.masks import classes, colour_classes
+from .media.colours import classes, colour_classes
 
 U8 = npt.NDArray[np.uint8]
 # A JPEG, and the errors of some of its tiles by position.

@@ -22,7 +22,7 @@ from ...codecs import video as video_codec
 from ...errors import BatchplantError, DecodeError, shortened, shown
 from ...schema.kinds import Boxes, Field, Float, Int, Json, Labels, Tensor
 from .cells import Cell
-from .media import arrays, masks, sound, tree, video
+from .media import arrays, colours, recordings, tree
 
 Rendered = dict[str, Any]
 
@@ -202,19 +202,19 @@ def _describe_image(cell: Cell) -> Rendered:
 
 
 def _describe_mask(cell: Cell) -> Rendered:
-    return {**_describe_image(cell), "legend": masks.legend(masks.classes(cell.value()))}
+    return {**_describe_image(cell), "legend": colours.legend(colours.classes(cell.value()))}
 
 
 # -- sounds and videos ---------------------------------------------------------------------------------------
 
 
 def _summarize_sound(cell: Cell) -> Rendered:
-    seconds = sound.facts(cell.data)["seconds"]
+    seconds = recordings.sound_facts(cell.data)["seconds"]
     return {"seconds": seconds, "size": len(cell.data), "text": f"{seconds:.1f} s"}
 
 
 def _describe_sound(cell: Cell) -> Rendered:
-    return {**_summarize_sound(cell), **sound.facts(cell.data)}
+    return {**_summarize_sound(cell), **recordings.sound_facts(cell.data)}
 
 
 def _summarize_video(cell: Cell) -> Rendered:
@@ -226,7 +226,7 @@ def _summarize_video(cell: Cell) -> Rendered:
 
 
 def _describe_video(cell: Cell) -> Rendered:
-    return {**_summarize_video(cell), **video.facts(video.Movie(cell.data))}
+    return {**_summarize_video(cell), **recordings.video_facts(recordings.Movie(cell.data))}
 
 
 # -- arrays, boxes, labels -----------------------------------------------------------------------------------

@@ -3,17 +3,40 @@
 from __future__ import annotations
 
 import contextlib
+import hmac
 import os
+import re
+import secrets
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ...errors import AccessError, MissingLibraryError
 from .session import Session
 
 # Open connections.
 MAX_CONNECTIONS = 256
+# Letters of a query; no filter is longer.
+MAX_QUERY_LETTERS = 16_384
+# A Host header: a name or an address, IPv6 in brackets, and maybe a port.
+HOST = re.compile(r"(?:\[(?P<bracketed>[0-9a-f:.]+)\]|(?P<name>[a-z0-9.-]+))(?::(?P<port>[0-9]{1,5}))?")
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; "
+    "media-src 'self' blob:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors {frames}"
+)
+HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+}
 
 
 class Server:
@@ -26,7 +49,6 @@ class Server:
             import uvicorn
 
             from .app import application
-            from .security import Guard, new_token
         except ImportError as error:
             raise MissingLibraryError("batchplant view needs: pip install 'batchplant[view]'") from error
         self.session = session
@@ -106,3 +128,76 @@ def open_browser(url: str) -> threading.Thread | None:
     thread = threading.Thread(target=webbrowser.open, args=(url,), daemon=True)
     thread.start()
     return thread
+
+
+def new_token() -> str:
+    return secrets.token_urlsafe(24)
+
+
+class Guard:
+    """Passes requests whose path begins with the token and whose Host header is this server's.
+
+    The token is part of the path, not a cookie: relative links carry it, two servers on one machine do not
+    mix, and a page in a notebook's frame works where browsers withhold cookies. DNS rebinding, a name that
+    points to 127.0.0.1, cannot fake the Host header.
+    """
+
+    def __init__(self, app: ASGIApp, *, token: str, hosts: Iterable[str], frames: bool = False) -> None:
+        self.app, self.token = app, token
+        self.hosts = frozenset(hosts)
+        self.policy = POLICY.format(frames="http: https:" if frames else "'none'")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self.app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            return
+        refused = self._refused(scope)
+        if refused is not None:
+            await PlainTextResponse(refused[1], status_code=refused[0], headers=HEADERS)(scope, receive, send)
+            return
+        path = scope["path"].lstrip("/").partition("/")[2]
+
+        async def guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers["Content-Security-Policy"] = self.policy
+                for name, value in HEADERS.items():
+                    headers[name] = value
+                headers.setdefault("Cache-Control", "no-store")
+            await send(message)
+
+        await self.app({**scope, "path": "/" + path, "raw_path": None, "root_path": ""}, receive, guarded)
+
+    def _refused(self, scope: Scope) -> tuple[int, str] | None:
+        headers = Headers(scope=scope)
+        host = self._own_host(headers)
+        if host is None:
+            return (
+                421,
+                "this server answers only under its own name; open the link that `batchplant view` printed",
+            )
+        if any(
+            origin.lower() not in (f"http://{host}", f"https://{host}")
+            for origin in headers.getlist("origin")
+        ):
+            return 403, "another page may not ask; open the link that `batchplant view` printed"
+        if scope["method"] not in ("GET", "HEAD"):
+            return 405, "only GET"
+        if len(scope["query_string"]) > MAX_QUERY_LETTERS:
+            return 414, "the request is too long"
+        token = scope["path"].lstrip("/").partition("/")[0]
+        if not hmac.compare_digest(token.encode("utf-8", "replace"), self.token.encode()):
+            return 403, "the token is missing or of another run; open the link that `batchplant view` printed"
+        return None
+
+    def _own_host(self, headers: Headers) -> str | None:
+        """Return the Host header if it names this server; any port, for it may be forwarded."""
+        hosts = headers.getlist("host")
+        match = HOST.fullmatch(hosts[0].lower()) if len(hosts) == 1 else None
+        if match is None or (match["bracketed"] or match["name"]) not in self.hosts:
+            return None
+        if bool(match["bracketed"]) != (":" in (match["bracketed"] or match["name"])):
+            return None
+        return hosts[0].lower() if int(match["port"] or 1) in range(1, 65536) else None

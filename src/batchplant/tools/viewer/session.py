@@ -13,8 +13,7 @@ from ...data.reader import Reader
 from ...errors import NotFoundError, OptionError
 from .cells import Side, Tokenizer
 from .jobs import Jobs, RecentCache
-from .media.sound import Window
-from .media.video import Movie
+from .media.recordings import Movie, Window
 from .pixels import Images
 
 if TYPE_CHECKING:

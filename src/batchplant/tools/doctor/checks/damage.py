@@ -1,4 +1,4 @@
-"""What cannot be read, or should not be: damaged samples, pickles, names that are no text, nothing at all."""
+"""Data that cannot be read, or should not be: damaged samples, pickles, odd names, empty datasets."""
 
 from __future__ import annotations
 
@@ -57,17 +57,17 @@ class CorruptSamples(Check):
 
     def look(self, batch: Batch) -> None:
         self._of += batch.asked
-        self._count += len({one.sample for one in batch.problems})
+        self._count += len({problem.sample for problem in batch.problems})
         if len(self._bad) < LISTED:
-            self._bad += sorted({one.sample for one in batch.problems if one.sample is not None})
-        for one in sorted(batch.problems, key=lambda one: -1 if one.sample is None else one.sample):
+            self._bad += sorted({problem.sample for problem in batch.problems if problem.sample is not None})
+        for problem in sorted(batch.problems, key=lambda p: -1 if p.sample is None else p.sample):
             if len(self._examples) == EXAMPLES:
                 break
-            if one.sample is None or one.sample not in {known.sample for known in self._examples}:
-                place = Example() if one.sample is None else self.subject.place(one.sample)
-                self._examples.append(
-                    Example(one.sample, one.field, place.key, place.path or one.path, one.message)
-                )
+            sample = problem.sample
+            if sample is None or sample not in {example.sample for example in self._examples}:
+                example = Example() if sample is None else self.subject.place(sample)
+                path = example.path or problem.path
+                self._examples.append(Example(sample, problem.field, example.key, path, problem.message))
 
     def findings(self) -> Iterator[Finding]:
         if self._count:
@@ -84,9 +84,9 @@ class CorruptSamples(Check):
     def of_error(cls, error: BatchplantError, source: Any) -> Finding | None:
         if not isinstance(error, DataError):
             return None
-        place = Example(error.sample, error.field, None, error.path, error.message)
+        example = Example(error.sample, error.field, None, error.path, error.message)
         mend = f"batchplant verify {named(source)}  says more; copy the file again from where it is whole"
-        return Finding(cls.name, cls.severity, "it cannot be opened", 1, 1, mend, (place,), unit="files")
+        return Finding(cls.name, cls.severity, "it cannot be opened", 1, 1, mend, (example,), unit="files")
 
 
 class Pickles(Check):
@@ -108,9 +108,9 @@ class Pickles(Check):
 
     def findings(self) -> Iterator[Finding]:
         # Whoever allowed it has a reader already; the file is a program all the same.
-        programs = [one for one in self.subject.parts if one.format in PICKLE_FORMATS]
+        programs = [part for part in self.subject.parts if part.format in PICKLE_FORMATS]
         if programs:
-            examples = [Example(path=one.path) for one in programs[:EXAMPLES]]
+            examples = [Example(path=part.path) for part in programs[:EXAMPLES]]
             mend = f"batchplant convert {self.subject.named} data.beton --option allow_pickle=true"
             yield self.finding(
                 "files are pickles", len(programs), len(self.subject.parts), mend, examples=examples,
@@ -128,13 +128,13 @@ class Pickles(Check):
     def of_error(cls, error: BatchplantError, source: Any) -> Finding | None:
         if not isinstance(error, UnsafeError):
             return None
-        place = Example(error.sample, error.field, None, error.path, error.message.partition(";")[0])
+        example = Example(error.sample, error.field, None, error.path, error.message.partition(";")[0])
         mend = (
             "if you trust who made it, convert it once, and use the result:\n"
             f"batchplant convert {named(source)} data.beton --option allow_pickle=true"
         )
         return Finding(
-            cls.name, cls.severity, "loading it can run any code", 1, 1, mend, (place,), unit="files"
+            cls.name, cls.severity, "loading it can run any code", 1, 1, mend, (example,), unit="files"
         )
 
 
@@ -161,14 +161,14 @@ class Names(Check):
         self._samples.add(batch, odd, of=len(odd))
 
     def _keys(self, batch: Batch) -> list[str]:
-        """What the samples are called, which in a folder are the names of files."""
+        """Keys of the samples, which in a folder are the names of files."""
         try:
             return [_name(key) for key in self.subject.reader.subset(batch.numbers).keys()]  # noqa: SIM118
         except BatchplantError:
             return []
 
     def findings(self) -> Iterator[Finding]:
-        tally, files = self._samples, [one.path for one in self.subject.parts]
+        tally, files = self._samples, [part.path for part in self.subject.parts]
         if tally.count:
             yield self.finding(
                 "names of samples are not UTF-8", tally.count, tally.of, RENAME, examples=tally.examples()
@@ -180,7 +180,7 @@ class Names(Check):
             )  # fmt: skip
         names = [(name, name) for name in self.subject.schema]
         for field, kind in self.subject.fields(Int).items():
-            names += [(field, one) for one in getattr(kind, "names", None) or ()]
+            names += [(field, label) for label in getattr(kind, "names", None) or ()]
         odd = [(field, name) for field, name in names if is_odd(name)]
         if odd:
             examples = [Example(field=field, said=repr(name)) for field, name in odd]
@@ -205,9 +205,9 @@ class Names(Check):
 
 
 def _odd_below(folder: str) -> tuple[int, list[str]]:
-    """How many names below a folder are no UTF-8, and the first of them."""
+    """Number of names below a folder that are no UTF-8, and the first of them."""
     names = ((where, name) for where, folders, files in os.walk(folder) for name in (*folders, *files))
-    odd = [os.path.join(*one) for one in itertools.islice(names, MOST_NAMES) if is_odd(one[1])]
+    odd = [os.path.join(*entry) for entry in itertools.islice(names, MOST_NAMES) if is_odd(entry[1])]
     return len(odd), odd[:EXAMPLES]
 
 
@@ -215,9 +215,9 @@ def _name(key: object) -> str:
     """A key as text. Bytes are the name of a file where no letter of them is one that nobody types."""
     if not isinstance(key, bytes):
         return str(key)
-    return "" if any(one < 0x20 for one in key) else key.decode("utf-8", "surrogateescape")
+    return "" if any(byte < 0x20 for byte in key) else key.decode("utf-8", "surrogateescape")
 
 
 def is_odd(name: str) -> bool:
-    """Whether a name was no UTF-8: half letters stand for its bytes, or a mark for what was lost."""
-    return not name.isascii() and any("\ud800" <= one <= "\udfff" or one == "\ufffd" for one in name)
+    """True for a name that was no UTF-8: surrogates or replacement characters stand for its bytes."""
+    return not name.isascii() and any("\ud800" <= letter <= "\udfff" or letter == "\ufffd" for letter in name)

@@ -46,8 +46,8 @@ COMPARED = 1 << 20
 class Hashes:
     """Hashes of cells with their sample numbers, in bounded memory: of too many, a fair part."""
 
-    def __init__(self, held: int = HELD) -> None:
-        self._held = held
+    def __init__(self, max_hashes: int = HELD) -> None:
+        self._held = max_hashes
         self._parts: list[tuple[U64, I64]] = []
         self._count = 0
         # One in so many is kept.
@@ -62,12 +62,12 @@ class Hashes:
                 self._keep(*part)
 
     def _keep(self, hashes: U64, numbers: I64) -> None:
-        kept = hashes % np.uint64(self.one_in) == 0
-        self._parts.append((hashes[kept], numbers[kept]))
-        self._count += int(kept.sum())
+        chosen = hashes % np.uint64(self.one_in) == 0
+        self._parts.append((hashes[chosen], numbers[chosen]))
+        self._count += int(chosen.sum())
 
-    def repeats(self, most: int) -> tuple[int, list[tuple[int, int]]]:
-        """How many cells were there before (an estimate where not all were kept), and the first pairs."""
+    def repeats(self, max_pairs: int) -> tuple[int, list[tuple[int, int]]]:
+        """Number of repeated cells (an estimate where not all hashes were kept), and the first pairs."""
         if not self._count:
             return 0, []
         hashes = np.concatenate([part for part, _ in self._parts])
@@ -78,8 +78,8 @@ class Hashes:
         new = np.append(True, hashes[order][1:] != hashes[order][:-1])
         firsts = order[np.maximum.accumulate(np.where(new, np.arange(len(order)), 0))]
         pairs = sorted(
-            (int(numbers[order[at]]), int(numbers[firsts[at]]))
-            for at in again[np.argsort(numbers[order[again]], kind="stable")[:most]].tolist()
+            (int(numbers[order[i]]), int(numbers[firsts[i]]))
+            for i in again[np.argsort(numbers[order[again]], kind="stable")[:max_pairs]].tolist()
         )
         return len(again) * self.one_in, pairs
 
@@ -114,27 +114,27 @@ class Duplicates(Check):
             self._of[name] += len(long)
             held.add(hashes, batch.numbers[long])
             if self._contents is not None:
-                here = np.zeros(len(batch), dtype=np.uint64)
-                here[long] = hashes
+                row_hashes = np.zeros(len(batch), dtype=np.uint64)
+                row_hashes[long] = hashes
                 if type(self.subject.schema[name]) is Text:
-                    here[_identifiers(data, starts, sizes)] = 0
-                contents = contents * _MIX + here
+                    row_hashes[_identifiers(data, starts, sizes)] = 0
+                contents = contents * _MIX + row_hashes
         if self._contents is not None:
             self._contents.add(contents, batch.numbers)
         if self._rows is not None:
             mixed = np.zeros(len(batch), dtype=np.uint64)
             for column in batch.columns.values():
                 data, starts, sizes = column_runs(column)
-                here = hash_cells(data, starts, sizes.clip(0)) ^ (sizes < 0).astype(np.uint64)
-                mixed = mixed * _MIX + here
+                row_hashes = hash_cells(data, starts, sizes.clip(0)) ^ (sizes < 0).astype(np.uint64)
+                mixed = mixed * _MIX + row_hashes
             self._rows.add(mixed, batch.numbers)
 
     def findings(self) -> Iterator[Finding]:
         same = None
         if self._contents is not None:
             same = {sample for sample, _ in self._contents.repeats(LISTED)[1]}
-        for name, held in self._hashes.items():
-            count, pairs = held.repeats(LISTED)
+        for name, hashes in self._hashes.items():
+            count, pairs = hashes.repeats(LISTED)
             if count and self._tells(name, count):
                 samples = [sample for sample, _ in pairs if same is None or sample in same]
                 yield self._report(
@@ -147,7 +147,7 @@ class Duplicates(Check):
                 yield self._report("samples equal an earlier one in all fields", None, count, pairs, samples)
 
     def _tells(self, name: str, count: int) -> bool:
-        """Whether cells that come again are more than what every dataset has."""
+        """True where cells repeat more often than in every dataset."""
         if isinstance(self.subject.schema[name], Image | Audio | Video):
             return True
         of = self._of[name]
@@ -158,16 +158,18 @@ class Duplicates(Check):
     def _report(
         self, message: str, field: str | None, count: int, pairs: list[tuple[int, int]], samples: list[int]
     ) -> Finding:
-        held, of = (self._rows, self._looked) if field is None else (self._hashes[field], self._of[field])
-        examples = [self.subject.place(one, field, f"as sample {first}") for one, first in pairs[:EXAMPLES]]
+        hashes, of = (self._rows, self._looked) if field is None else (self._hashes[field], self._of[field])
+        examples = [
+            self.subject.place(sample, field, f"as sample {first}") for sample, first in pairs[:EXAMPLES]
+        ]
         if samples:
             mend = drop(self.subject, self.name, len(samples))
         else:
-            others = ", ".join(name for name in self._hashes if name != field)
-            mend = f"these samples differ in {others}, so none of them is there twice"
+            names = ", ".join(name for name in self._hashes if name != field)
+            mend = f"these samples differ in {names}, so none of them is there twice"
         return self.finding(
             message, count, of, mend, examples=examples, field=field, samples=tuple(samples),
-            about=held is not None and held.one_in > 1,
+            about=hashes is not None and hashes.one_in > 1,
         )  # fmt: skip
 
     def remarks(self) -> Iterator[str]:
@@ -183,17 +185,17 @@ def content_fields(schema: Schema) -> dict[str, int]:
     """
     beside = {label for field in schema.values() if isinstance(field, Boxes) for label in field.labels}
     media = any(isinstance(field, Audio | Video) or _is_photo(field) for field in schema.values())
-    found = {}
+    fields = {}
     for name, field in schema.items():
         if name in beside or getattr(field, "names", None) or getattr(field, "dtype", "") == "bool":
             continue
         if isinstance(field, Audio | Video) or _is_photo(field):
-            found[name] = SHORTEST
+            fields[name] = SHORTEST
         elif type(field) in (Bytes, Text, Tensor):
-            found[name] = LONG if media else SHORTEST
+            fields[name] = LONG if media else SHORTEST
         elif type(field) in (Json, List, Struct) and not media:
-            found[name] = SHORTEST
-    return found
+            fields[name] = SHORTEST
+    return fields
 
 
 def _is_photo(field: Field) -> bool:
@@ -201,15 +203,15 @@ def _is_photo(field: Field) -> bool:
 
 
 def _identifiers(data: U8, starts: I64, sizes: I64) -> npt.NDArray[np.bool_]:
-    """Which texts are a single ASCII word: names of files, addresses and numbers tell no samples apart."""
+    """Mask of texts that are a single ASCII word, such as file names and numbers: no content."""
     prose = np.flatnonzero((data <= 32) | (data >= 128))
     ends = starts + sizes.clip(0)
-    found: npt.NDArray[np.bool_] = np.searchsorted(prose, starts) == np.searchsorted(prose, ends)
-    return found
+    single_word: npt.NDArray[np.bool_] = np.searchsorted(prose, starts) == np.searchsorted(prose, ends)
+    return single_word
 
 
 def drop(subject: Subject, check: str, count: int) -> str:
-    """How to leave out all but the first of each kind."""
+    """Expression that leaves out all but the first of each kind."""
     return (
         f"batchplant doctor {subject.named} --all --only {check} --quarantine twice.jsonl\n"
         f"lists all but the first of each, here {count:,} of {subject.looked_at:,} samples, and "
@@ -238,16 +240,16 @@ class SimilarImages(Check):
             data, starts, sizes = column_runs(batch.columns[name])
             exact = hash_cells(data, starts, sizes.clip(0)).tolist()
             for row, small in enumerate(batch.thumbnails.get(name, ())):
-                found = None if small is None else perceptual_hash(small)
+                hashed = None if small is None else perceptual_hash(small)
                 # What is the same byte for byte is for the other check.
-                if small is None or found is None or exact[row] in self._same[name]:
+                if small is None or hashed is None or exact[row] in self._same[name]:
                     continue
                 if len(numbers) >= COMPARED:
                     self._left[name] += 1
                     continue
                 self._same[name].add(exact[row])
                 numbers.append(int(batch.numbers[row]))
-                hashes.append(found)
+                hashes.append(hashed)
                 copies += reduced(small).tobytes()
 
     def findings(self) -> Iterator[Finding]:
@@ -260,18 +262,19 @@ class SimilarImages(Check):
             if not alike:
                 continue
             count = sum(len(group) - 1 for group in alike)
-            pairs = sorted((numbers[one], numbers[group[0]]) for group in alike for one in group[1:])
+            pairs = sorted((numbers[member], numbers[group[0]]) for group in alike for member in group[1:])
             examples = [
-                self.subject.place(one, name, f"looks like sample {first}") for one, first in pairs[:EXAMPLES]
+                self.subject.place(sample, name, f"looks like sample {first}")
+                for sample, first in pairs[:EXAMPLES]
             ]
             yield self.finding(
                 f"{name}: images look like an earlier one",
                 count, len(numbers), drop(self.subject, self.name, count),
-                examples=examples, samples=tuple(one for one, _ in pairs), field=name,
+                examples=examples, samples=tuple(sample for sample, _ in pairs), field=name,
                 facts={"groups": len(alike), "largest": max(map(len, alike))},
             )  # fmt: skip
 
     def remarks(self) -> Iterator[str]:
-        for name, left in self._left.items():
-            if left:
+        for name, skipped in self._left.items():
+            if skipped:
                 yield f"similar-images compared the first {COMPARED:,} images of {name}"

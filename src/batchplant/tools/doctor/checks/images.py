@@ -48,14 +48,14 @@ class MixedModes(Check):
         for name, counts in self._modes.items():
             if len(counts) < 2:
                 continue
-            (usual, _), *others = counts.most_common()
+            (usual, _), *unusual = counts.most_common()
             examples = [
                 self.subject.place(self._first[name, mode], name, f"{mode} ({count:,})")
-                for mode, count in others
+                for mode, count in unusual
             ]
-            told = ", ".join(f"{mode} {count:,}" for mode, count in counts.most_common())
+            listed = ", ".join(f"{mode} {count:,}" for mode, count in counts.most_common())
             yield self.finding(
-                f"{name}: images are not all {usual}: {told}",
+                f"{name}: images are not all {usual}: {listed}",
                 counts.total() - counts[usual], counts.total(),
                 "the Loader makes all of them RGB; for other readers: " + self.subject.command("--to-rgb"),
                 examples=examples, field=name, facts={"modes": dict(counts)},
@@ -80,7 +80,12 @@ class ExifRotation(Check):
                 1 if cell is None or raw[row] else image.orientation(cell) for row, cell in enumerate(cells)
             ]
             flags = np.array(turns, dtype=np.int64) != 1
-            tally.add(batch, flags, [f"orientation {one}" for one in turns].__getitem__, of=len(flags))
+            tally.add(
+                batch,
+                flags,
+                [f"orientation {orientation}" for orientation in turns].__getitem__,
+                of=len(flags),
+            )
 
     def findings(self) -> Iterator[Finding]:
         for name, tally in self._tallies.items():
@@ -108,14 +113,14 @@ class LargeImages(Check):
         for name, tally in self._tallies.items():
             headers = batch.headers(name)
             short = headers[:, 1:3].min(axis=1) if len(headers) else np.empty(0, np.int32)
-            known = short[short > 0]
+            readable = short[short > 0]
             room = 100_000 - len(self._sides[name])
-            self._sides[name] += known[:room].tolist()
+            self._sides[name] += readable[:room].tolist()
             tally.add(
                 batch,
                 short > LARGER * self.subject.crop,
                 functools.partial(_resolution, headers),
-                of=len(known),
+                of=len(readable),
             )
 
     def findings(self) -> Iterator[Finding]:

@@ -50,14 +50,14 @@ class SortedLabels(Check):
             # Those are for the check of corrupt samples.
             return
         mixed = {name: entropy for name, entropy in codes.items() if entropy is not None}
-        whole, best = mixed.pop("all"), mixed.pop("random")
-        if whole < 0.1 or best <= 0:
+        overall, best = mixed.pop("all"), mixed.pop("random")
+        if overall < 0.1 or best <= 0:
             return
-        shares = {name: found / best for name, found in mixed.items()}
+        shares = {name: score / best for name, score in mixed.items()}
         if shares["windowed"] >= ENOUGH:
             return
         poor = [name for name in shares if shares[name] < ENOUGH]
-        told = {**shares, "random": 1.0}
+        scores = {**shares, "random": 1.0}
         good = "quasi_random" if shares.get("quasi_random", 0) >= ENOUGH else "random"
         yield self.finding(
             f"{label} stands in order, and a shuffle buffer of {subject.window:,} samples does not mix it: "
@@ -66,8 +66,8 @@ class SortedLabels(Check):
             f'Loader(…, order="{good}") mixes them; for readers that only stream, shuffle once:\n'
             + subject.command("--shuffle"),
             field=label,
-            examples=[Example(said=f"{name:<12} {min(share, 1):4.0%}") for name, share in told.items()],
-            facts={"of random's label entropy": told},
+            examples=[Example(said=f"{name:<12} {min(share, 1):4.0%}") for name, share in scores.items()],
+            facts={"of random's label entropy": scores},
         )  # fmt: skip
 
     def _read_all(self, label: str) -> dict[str, float | None]:
@@ -76,10 +76,10 @@ class SortedLabels(Check):
         n, size = subject.samples, subject.batch_size
         spread = np.unique(np.linspace(0, n - 1, min(n, BATCHES * size)).astype(np.int64))
         numbers: dict[Any, int] = {}
-        known = self._codes(label, spread, numbers)
-        drawn = np.random.default_rng(0).choice(known, BATCHES * size)
-        found: dict[str, float | None] = {
-            "all": quality.entropy(known),
+        codes = self._codes(label, spread, numbers)
+        drawn = np.random.default_rng(0).choice(codes, BATCHES * size)
+        scores: dict[str, float | None] = {
+            "all": quality.entropy(codes),
             "random": quality.batch_entropy(drawn.astype(np.int64), size),
         }
         options: dict[str, dict[str, Any]] = {"sequential": {}, "windowed": {"window": subject.window}}
@@ -88,18 +88,20 @@ class SortedLabels(Check):
             options["quasi_random"] = {"blocks": blocks}
         starts = np.unique(np.linspace(0, n - size, BATCHES).astype(np.int64))
         places = (starts[:, None] + np.arange(size)).reshape(-1)
-        for name, more in options.items():
-            taken = orders.make(name, n, seed=0, epoch=0, **more).take(places)
-            found[name] = quality.batch_entropy(self._codes(label, taken, numbers), size)
-        return found
+        for name, order_options in options.items():
+            samples = orders.make(name, n, seed=0, epoch=0, **order_options).take(places)
+            scores[name] = quality.batch_entropy(self._codes(label, samples, numbers), size)
+        return scores
 
     def _codes(self, label: str, rows: I64, numbers: dict[Any, int]) -> I64:
         """Equal labels get equal numbers. Read in order, each once."""
-        asked, back = np.unique(rows, return_inverse=True)
+        distinct, back = np.unique(rows, return_inverse=True)
         values: list[Any] = []
-        for some in np.array_split(asked, max(1, len(asked) // 4096)):
-            values += values_of(self.subject.reader.read(some, [label])[label])
-        codes = np.fromiter((numbers.setdefault(one, len(numbers)) for one in values), np.int64, len(values))
+        for chunk in np.array_split(distinct, max(1, len(distinct) // 4096)):
+            values += values_of(self.subject.reader.read(chunk, [label])[label])
+        codes = np.fromiter(
+            (numbers.setdefault(value, len(numbers)) for value in values), np.int64, len(values)
+        )
         return codes[back.reshape(-1)]
 
 
@@ -140,7 +142,7 @@ class ClassImbalance(Check):
             return
         field = self.subject.schema[label]
         ranked = self._counts.most_common()
-        (most, many), (_, few) = ranked[0], ranked[-1]
+        (commonest, many), (_, few) = ranked[0], ranked[-1]
         absent = self._absent(field) if self.subject.every else []
         if many >= UNEQUAL * few:
             rare = [value for value, count in reversed(ranked) if many >= UNEQUAL * count]
@@ -151,7 +153,8 @@ class ClassImbalance(Check):
                 for value in rare[:EXAMPLES]
             ]
             yield self.finding(
-                f"{label}: {shown(field, most)} comes {many / few:,.0f} times as often as the rarest class; "
+                f"{label}: {shown(field, commonest)} comes {many / few:,.0f} times as often as the rarest "
+                "class; "
                 f"{len(rare):,} of {len(ranked):,} classes are {UNEQUAL} times as rare as it or more",
                 len(rare), len(ranked),
                 f'labels = data.read(range(len(data)), [{label!r}])[{label!r}]\n'
@@ -188,9 +191,9 @@ class TextLabels(Check):
     def look(self, batch: Batch) -> None:
         for name in list(self._values):
             values = values_of(batch.columns[name])
-            self._values[name].update(one for one in values if one is not None)
-            told = functools.partial(_quoted, values)
-            self._tallies[name].add(batch, batch.present(name), told, of=len(values))
+            self._values[name].update(value for value in values if value is not None)
+            quote = functools.partial(_quoted, values)
+            self._tallies[name].add(batch, batch.present(name), quote, of=len(values))
             if len(self._values[name]) > MOST_CLASSES:
                 del self._values[name]
 
@@ -201,8 +204,8 @@ class TextLabels(Check):
             if total < 20 or not 1 < len(counts) <= max(2, FEW_VALUES * total):
                 continue
             tally = self._tallies[name]
-            first = ", ".join(repr(_text(one)) for one in sorted(counts)[:2])
-            alike = _alike([_text(one) for one in counts])
+            first = ", ".join(repr(_text(value)) for value in sorted(counts)[:2])
+            alike = _alike([_text(value) for value in counts])
             also = f"; {' and '.join(map(repr, alike[0]))} look like one class" if alike else ""
             yield self.finding(
                 f"{name}: text with {len(counts):,} different values{also}", tally.count, tally.of,
@@ -215,10 +218,10 @@ class TextLabels(Check):
 
 def _alike(names: list[str]) -> list[tuple[str, ...]]:
     """Names that differ in case or spaces only."""
-    found: dict[str, list[str]] = {}
+    groups: dict[str, list[str]] = {}
     for name in names:
-        found.setdefault(" ".join(name.split()).casefold(), []).append(name)
-    return [tuple(sorted(same)) for same in found.values() if len(same) > 1]
+        groups.setdefault(" ".join(name.split()).casefold(), []).append(name)
+    return [tuple(sorted(same)) for same in groups.values() if len(same) > 1]
 
 
 def _text(value: Any) -> str:
@@ -241,5 +244,5 @@ def values_of(column: Any) -> list[Any]:
         if not isinstance(column, Masked):
             return [None if cell is None else cell.tobytes() for cell in column]
         pairs = zip(column.values.tolist(), column.mask, strict=True)
-        return [value if there else None for value, there in pairs]
+        return [value if valid else None for value, valid in pairs]
     return list(column.tolist())

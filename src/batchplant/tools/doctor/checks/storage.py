@@ -1,4 +1,4 @@
-"""How samples lie in files: too many files, too few, unequal ones; blocks and packing that block access."""
+"""Layout of samples in files: too many files, too few, unequal ones; blocks and compression."""
 
 from __future__ import annotations
 
@@ -99,9 +99,9 @@ class TinyFiles(Check):
         size = subject.sample_bytes * subject.samples / max(count, 1)
         if count < MANY or size >= TINY:
             return
-        what = "every sample is a file of its own" if single else "the dataset is in many files"
+        layout = "every sample is a file of its own" if single else "the dataset is in many files"
         yield self.finding(
-            f"{what}: {count:,} files of {human_size(size)} each on average", count, count,
+            f"{layout}: {count:,} files of {human_size(size)} each on average", count, count,
             "put them into a few: " + subject.command("--shard-size 500MB"),
             examples=[subject.place(0)], facts={"files": count, "bytes": size},
         )  # fmt: skip
@@ -128,8 +128,8 @@ class LargeBlocks(Check):
             return
         rows = max(1, int((LARGE_BLOCK // 4) / max(subject.sample_bytes, 1)))
         examples = [
-            subject.place(int(firsts[one]), said=f"{counts[one]:,} samples, {sizes[one] / 1e6:,.0f} MB")
-            for one in large[:5].tolist()
+            subject.place(int(firsts[block]), said=f"{counts[block]:,} samples, {sizes[block] / 1e6:,.0f} MB")
+            for block in large[:5].tolist()
         ]
         yield self.finding(
             f"blocks of up to {sizes.max() / 1e6:,.0f} MB have to be read for one sample",
@@ -153,7 +153,7 @@ class CompressedFiles(Check):
     def findings(self) -> Iterator[Finding]:
         parts = self.subject.parts
         looked = parts[:: max(1, len(parts) // LOOKED_AT)]
-        packed = [(one.path, kind) for one in looked if (kind := _packing(one.path)) is not None]
+        packed = [(part.path, kind) for part in looked if (kind := _packing(part.path)) is not None]
         if not packed:
             return
         yield self.finding(
@@ -167,7 +167,7 @@ class CompressedFiles(Check):
 
 
 def _packing(path: str) -> str | None:
-    """What a file is packed with as a whole; None: with nothing, or it is no file, or a small one."""
+    """Compression of a file as a whole; None for plain, small or missing files."""
     try:
         source = open_source(path)
     except (BatchplantError, OSError):
@@ -185,7 +185,7 @@ def _packing(path: str) -> str | None:
 
 
 def _lengths(subject: Subject) -> I64:
-    return np.array([len(one) for one in subject.parts], dtype=np.int64)
+    return np.array([len(part) for part in subject.parts], dtype=np.int64)
 
 
 def _even(samples: int, world_size: int, files: int) -> int:
@@ -195,17 +195,17 @@ def _even(samples: int, world_size: int, files: int) -> int:
 
 
 def _in_place(subject: Subject) -> bool:
-    """Whether the cells lie in the files as they are, so that one costs no others."""
+    """True where cells are stored as they are, so that reading one reads no others."""
     return any(_spans(subject, name) is not None for name in subject.fields(Image, Audio, Video, Bytes))
 
 
 def _own_files(subject: Subject) -> bool:
-    """Whether every sample has a file of its own."""
+    """True where every sample has a file of its own."""
     rows = min(subject.samples, 16)
     for name in subject.fields(Image, Audio, Video):
         spans = _spans(subject, name, rows)
         if spans is not None and rows > 1:
-            return len({spans.files[one] for one in spans.file.tolist()}) == rows
+            return len({spans.files[file] for file in spans.file.tolist()}) == rows
     return False
 
 

@@ -186,9 +186,9 @@ class NaiveTimes(Check):
 
     def look(self, batch: Batch) -> None:
         for name, tally in self._tallies.items():
-            there = batch.present(name)
+            present = batch.present(name)
             if isinstance(self.subject.schema[name], Time):
-                tally.add(batch, there, of=int(there.sum()))
+                tally.add(batch, present, of=int(present.sum()))
                 continue
             cells = batch.ragged(name)
             flags = np.array(
@@ -198,7 +198,7 @@ class NaiveTimes(Check):
                 ],
                 dtype=np.bool_,
             )
-            tally.add(batch, flags, functools.partial(_text, cells), of=int(there.sum()))
+            tally.add(batch, flags, functools.partial(_text, cells), of=int(present.sum()))
 
     def findings(self) -> Iterator[Finding]:
         for name, tally in self._tallies.items():
@@ -298,7 +298,7 @@ class Padding(Check):
                 continue
             share = self._padded[name] / self._total[name]
             pads = self._pads[name].most_common(1)
-            what = f" with {pads[0][0]}" if pads else ""
+            padding = f" with {pads[0][0]}" if pads else ""
             field = self.subject.schema[name]
             better = (
                 "strip it"
@@ -307,7 +307,7 @@ class Padding(Check):
                 "each batch to its longest"
             )
             yield self.finding(
-                f"{name}: {share:.0%} of what is stored is padding{what}", tally.count, tally.of, better,
+                f"{name}: {share:.0%} of what is stored is padding{padding}", tally.count, tally.of, better,
                 examples=tally.examples(), field=name, facts={"padding": share},
             )  # fmt: skip
 
@@ -320,7 +320,7 @@ def _fixed(field: Any) -> bool:
 
 
 def _tensor_padding(values: npt.NDArray[Any], pads: Counter[Any]) -> tuple[I64, I64]:
-    """How many values at the end of each row are the same, beyond one, and how many there are."""
+    """Number of equal values at the end of each row, beyond one, and the length of the rows."""
     last = values[:, -1:]
     differs = values != last
     length = values.shape[1]

@@ -16,7 +16,7 @@ from ....errors import MissingLibraryError, OptionError
 from ....schema.columns import U8
 from ..cells import Cell, Side, cells_of
 from ..jobs import Job, Progress
-from ..media import arrays, colours, masks, overlays, sound, tree, video
+from ..media import arrays, colours, overlays, recordings, tree
 from ..session import Session, integer_param, parse_integer
 
 CACHED = {"Cache-Control": "private, max-age=600"}
@@ -74,24 +74,24 @@ def _pieces(data: U8 | memoryview) -> Iterator[bytes]:
 # -- sound ---------------------------------------------------------------------------------------------------
 
 
-def _window(session: Session, request: Request) -> sound.Window:
+def _window(session: Session, request: Request) -> recordings.Window:
     cell = _cell(session, request)
     start = integer_param(request.query_params, "start", 0, 0, 1 << 31)
-    return session.sounds.get(_key(cell, start), lambda: sound.window(cell.data, start))
+    return session.sounds.get(_key(cell, start), lambda: recordings.window(cell.data, start))
 
 
 def play_sound(session: Session, request: Request) -> Response:
-    return _ranged(request, memoryview(sound.wav(_window(session, request))), "audio/wav")
+    return _ranged(request, memoryview(recordings.wav(_window(session, request))), "audio/wav")
 
 
 def wave(session: Session, request: Request) -> Response:
     width, height = _size(request, 800, 96)
-    return _png(sound.wave(_window(session, request), width, height))
+    return _png(recordings.wave(_window(session, request), width, height))
 
 
 def spectrogram(session: Session, request: Request) -> Response:
     width, height = _size(request, 800, 160)
-    return _png(sound.spectrogram(_window(session, request), width, height))
+    return _png(recordings.spectrogram(_window(session, request), width, height))
 
 
 def _size(request: Request, width: int, height: int) -> tuple[int, int]:
@@ -102,15 +102,15 @@ def _size(request: Request, width: int, height: int) -> tuple[int, int]:
 # -- video ---------------------------------------------------------------------------------------------------
 
 
-def _movie(session: Session, request: Request) -> video.Movie:
+def _movie(session: Session, request: Request) -> recordings.Movie:
     """Return the video of a request; cached for requests for its next range or frame."""
     cell = _cell(session, request)
-    return session.videos.get(_key(cell), lambda: video.Movie(cell.data))
+    return session.videos.get(_key(cell), lambda: recordings.Movie(cell.data))
 
 
 def play_video(session: Session, request: Request) -> Response:
     data = _movie(session, request).data
-    played = video.MEDIA_TYPES.get(video.encoding_of(data) or "")
+    played = recordings.MEDIA_TYPES.get(recordings.encoding_of(data) or "")
     if played is None:
         raise OptionError("browsers have no player for this encoding")
     return _ranged(request, data, played)
@@ -120,10 +120,10 @@ def frame(session: Session, request: Request) -> Response:
     params = request.query_params
     shown = _movie(session, request)
     return _jpeg(
-        video.frame(
+        recordings.frame(
             shown,
             integer_param(params, "at", 0, 0, 1 << 40),
-            integer_param(params, "max", 640, 16, video.MAX_SIDE_PIXELS),
+            integer_param(params, "max", 640, 16, recordings.MAX_SIDE_PIXELS),
         )
     )
 
@@ -132,7 +132,7 @@ def strip(session: Session, request: Request) -> Response:
     params = request.query_params
     shown = _movie(session, request)
     return _jpeg(
-        video.strip(
+        recordings.strip(
             shown, integer_param(params, "count", 12, 1, 40), integer_param(params, "height", 72, 16, 200)
         )
     )
@@ -208,12 +208,12 @@ def tensors(session: Session, request: Request) -> Job:
 
 def mask(session: Session, request: Request) -> Response:
     cell = _cell(session, request)
-    longest = integer_param(request.query_params, "max", 1024, 16, masks.MAX_SIDE_PIXELS)
+    longest = integer_param(request.query_params, "max", 1024, 16, colours.MAX_SIDE_PIXELS)
     over = bool(request.query_params.get("over"))
     value = cell.value()
     if value is None:
         return Response(status_code=204)
-    return _png(colours.encode_png(masks.colour_classes(masks.classes(value), longest, over=over)))
+    return _png(colours.encode_png(colours.colour_classes(colours.classes(value), longest, over=over)))
 
 
 def branch(session: Session, request: Request) -> dict[str, Any]:

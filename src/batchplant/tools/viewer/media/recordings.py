@@ -1,15 +1,18 @@
-"""Sounds: a window of one, drawn as a waveform and spectrogram, and as a file that every browser plays."""
+"""Sounds and videos: metadata, waveforms and spectrograms of a window, single frames and strips of frames."""
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from ....codecs import audio
-from ....schema.columns import U8
+from ....codecs import audio, image
+from ....codecs.media.video import Index, encoding_of, index_of
+from ....codecs.media.video.frames import read_frames, rotation_of
+from ....schema.columns import I64, U8
 from . import colours
 
 # Limits of a window, which is decoded at once: seconds, and samples of all channels.
@@ -18,6 +21,10 @@ MAX_WINDOW_SECONDS, MAX_WINDOW_SAMPLES = 60.0, 12_000_000
 WAVE_COLOUR = (47, 143, 136)
 # Range of a spectrogram below the loudest value.
 RANGE_DECIBELS = 80.0
+# Media types of encodings that browsers may play; the page shows the frames in any case.
+MEDIA_TYPES = {"mp4": "video/mp4", "mov": "video/mp4", "webm": "video/webm", "mkv": "video/x-matroska"}
+# Longest side of an image of a frame.
+MAX_SIDE_PIXELS = 1280
 
 
 class Window(NamedTuple):
@@ -29,7 +36,7 @@ class Window(NamedTuple):
     duration: float
 
 
-def facts(data: U8) -> dict[str, Any]:
+def sound_facts(data: U8) -> dict[str, Any]:
     """Return what a page needs to know before it asks for a window."""
     head = audio.header(data)
     return {
@@ -116,3 +123,60 @@ def _transform_size(frames: int, rate: int) -> int:
     while size > 16 and size > frames:
         size //= 2
     return size
+
+
+class Movie:
+    """A video: its bytes, not copied, and its index, made on first use."""
+
+    def __init__(self, data: U8) -> None:
+        self.data = data
+        self._view: memoryview = data.data
+
+    @functools.cached_property
+    def index(self) -> Index:
+        return index_of(self._view)
+
+    @functools.cached_property
+    def shape(self) -> tuple[int, int]:
+        """Height and width as a player shows it: phones store videos rotated."""
+        rotation = rotation_of(self._view, self.index) % 180
+        height, width = self.index.height, self.index.width
+        return (width, height) if rotation else (height, width)
+
+    @property
+    def frames(self) -> int:
+        return len(self.index.times)
+
+    def read(self, numbers: I64, size: tuple[int, int]) -> U8:
+        return read_frames(self._view, self.index, numbers, size=size, upright=True)
+
+
+def video_facts(movie: Movie) -> dict[str, Any]:
+    """Return the metadata that the page shows."""
+    (height, width), index = movie.shape, movie.index
+    encoding = encoding_of(movie.data)
+    return {
+        "encoding": encoding, "codec": index.codec, "fps": index.fps, "frames": movie.frames,
+        "width": width, "height": height, "seconds": index.duration,
+        "sound": index.sound is not None, "plays": encoding in MEDIA_TYPES,
+    }  # fmt: skip
+
+
+def frame(movie: Movie, number: int, largest: int) -> bytes:
+    """Return one frame as JPEG, no side longer than ``largest``."""
+    height, width = movie.shape
+    longest = max(height, width, largest)
+    size = max(1, height * largest // longest), max(1, width * largest // longest)
+    number = min(max(0, number), movie.frames - 1)
+    return image.encode(movie.read(np.array([number]), size)[0], "jpeg", quality=85)
+
+
+def strip(movie: Movie, count: int, height: int) -> bytes:
+    """Return frames at equal distances side by side in one JPEG."""
+    tall, wide = movie.shape
+    count = min(count, movie.frames)
+    # Keep frames of extreme shapes visible.
+    width = min(max(8, round(wide * height / tall)), 8 * height)
+    numbers = ((np.arange(count) + 0.5) * movie.frames / count).astype(np.int64)
+    images = movie.read(numbers, (height, width))
+    return image.encode(images.swapaxes(0, 1).reshape(height, -1, 3), "jpeg", quality=80)
