@@ -497,7 +497,7 @@ def test_duplicates_in_bounded_memory():
     rng = np.random.default_rng(0)
     hashes = rng.integers(0, 1 << 63, 20_000).astype(np.uint64)
     hashes[10_000:] = hashes[:10_000]
-    held = Hashes(held=1000)
+    held = Hashes(max_hashes=1000)
     for start in range(0, 20_000, 500):
         held.add(hashes[start : start + 500], np.arange(start, start + 500))
     count, pairs = held.repeats(10)
