@@ -11,6 +11,7 @@ import numpy as np
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
+from ....codecs.media.video import encoding_of
 from ....data.tensors import is_tensors
 from ....errors import MissingLibraryError, OptionError
 from ....schema.columns import U8
@@ -110,7 +111,7 @@ def _movie(session: Session, request: Request) -> recordings.Movie:
 
 def play_video(session: Session, request: Request) -> Response:
     data = _movie(session, request).data
-    played = recordings.MEDIA_TYPES.get(recordings.encoding_of(data) or "")
+    played = recordings.MEDIA_TYPES.get(encoding_of(data) or "")
     if played is None:
         raise OptionError("browsers have no player for this encoding")
     return _ranged(request, data, played)
