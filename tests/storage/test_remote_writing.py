@@ -696,9 +696,9 @@ def test_an_existing_target_is_kept(shelf: Shelf) -> None:
         assert held(shelf.open(name)) == [0, 1, 2]
     # A file does not replace a folder, and a folder no file.
     with pytest.raises(bp.ExistsError, match="it is a folder"):
-        shelf.write("b.zarr", numbers(5), target_format="tfrecord", overwrite=True)
+        shelf.write("b.zarr", numbers(5), target_options={"format": "tfrecord"}, overwrite=True)
     with pytest.raises(bp.ExistsError, match="it is no folder"):
-        shelf.write("a.tfrecord", numbers(5), target_format="zarr", overwrite=True)
+        shelf.write("a.tfrecord", numbers(5), target_options={"format": "zarr"}, overwrite=True)
     assert held(shelf.open("a.tfrecord")) == held(shelf.open("b.zarr")) == [0, 1, 2]
     assert shelf.hidden() == []
 

@@ -3,32 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import inspect
 import json
 import math
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
-from rich.text import Text
 
 from ..data.reader import Reader
 from ..errors import OptionError, listed, near, no_such
@@ -37,7 +23,7 @@ from ..formats.base.options import Typed
 from ..formats.registry import open as open_reader
 from ..formats.registry import size_of as bytes_of
 from ..jobs import engines
-from ..storage import is_remote, uploads
+from ..storage import is_remote
 from ..storage.limits import human_size as human_size
 
 if TYPE_CHECKING:
@@ -199,6 +185,7 @@ def progress_bar(noun: str, *, quiet: bool = False) -> AbstractContextManager[Ca
     It is told (done, total), and where what is done changes also that.
     """
     # Rich takes long to import, and not every command draws.
+    from .bar import progress
 
     return progress(noun, quiet=quiet)
 
@@ -207,38 +194,6 @@ def size_of(files: list[str]) -> int | None:
     """The bytes that were written; None where that takes long to find out."""
     near = all(map(os.path.isfile, files))
     return sum(map(bytes_of, files)) if near or (all(map(is_remote, files)) and len(files) <= ASKED) else None
-
-
-class _Rate(ProgressColumn):
-    def render(self, task: Task) -> Text:
-        # Of steps that take seconds there is none to tell.
-        return Text(f"{task.speed:,.0f}/s" if (task.speed or 0) >= 0.5 else "", style="progress.data.speed")
-
-
-@contextlib.contextmanager
-def progress(label: str, *, quiet: bool = False) -> Iterator[Callable[..., None]]:
-    """As ``terminal.progress_bar`` says."""
-    bar = Progress(
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), _Rate(), TimeElapsedColumn(),
-        TextColumn("left"), TimeRemainingColumn(), console=Console(stderr=True),
-        disable=quiet or not Console(stderr=True).is_terminal,
-    )  # fmt: skip
-    with bar:
-        task = bar.add_task(label, total=None)
-        sent: dict[str, tuple[int, int]] = {}
-        lines: list[TaskID] = []
-
-        def sending(url: str, done: int, size: int) -> None:
-            sent[url] = done, size
-            if not lines:
-                lines.append(bar.add_task("sending (MB)"))
-            completed, total = (sum(part) // 10**6 for part in zip(*sent.values(), strict=True))
-            bar.update(lines[0], completed=completed, total=total)
-
-        with uploads.watching(sending):
-            yield lambda done, total, now=label: bar.update(
-                task, completed=done, total=total, description=now
-            )
 
 
 class Parser(argparse.ArgumentParser):
