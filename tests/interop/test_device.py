@@ -670,6 +670,9 @@ def test_raw_images_that_are_not_what_they_say(raw, device):
         def __init__(self, reader):
             self._reader = reader
 
+        def __len__(self):
+            return len(self._reader)
+
         def __getattr__(self, name):
             return getattr(self._reader, name)
 

@@ -21,7 +21,7 @@ import batchplant as bp
 from batchplant.formats import registry
 from batchplant.jobs.summary import summarize
 from batchplant.ops import CenterCrop
-from batchplant.testing import FormatSuite, models
+from batchplant.testing import FormatSuite, ModelSuite
 from batchplant.testing.cases import cells, film, jpeg, pixels, sound
 from proxy import Proxy
 from repository import GOLDEN
@@ -87,7 +87,7 @@ def write(name: str, suffix: str, folder: Path) -> str:
     one = registry.get_format(name)
     if one.writer is None:
         return MADE[name](folder)
-    bench = (models.ModelSuite if one.tensors else FormatSuite)()
+    bench = (ModelSuite if one.tensors else FormatSuite)()
     bench.format, bench.suffix, bench.beside = name, suffix, BESIDE.get(name, {})  # type: ignore[misc]
     if name == "tokens":
         bench.suffix, bench.options = ".bin", {"eos": 0}  # type: ignore[misc]
@@ -269,7 +269,7 @@ def opened_alike(bucket: Bucket, name: str, **options: Any) -> None:
 
 def test_models_in_several_files(bucket: Bucket) -> None:
     root = Path(bucket.root)
-    suite = models.ModelSuite()
+    suite = ModelSuite()
     suite.dtypes = ("float32", "int8")
     kinds = {".safetensors": "model.safetensors.index.json", ".pt": "pytorch_model.bin.index.json"}
     for suffix, listed in kinds.items():
