@@ -24,7 +24,7 @@ BUILD_INPUTS := $(shell find native -name '*.[ch]pp') CMakeLists.txt pyproject.t
 # Reads the build requirements from pyproject.toml, so that they are written down once.
 BUILD_REQUIRES := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"])
 
-.PHONY: FORCE help setup demo test quick test-all test-gpu check asan fuzz bench stubs docs wheel test-wheel clean
+.PHONY: FORCE help setup demo test quick test-all test-gpu check asan fuzz bench stubs docs site wheel test-wheel clean
 .DELETE_ON_ERROR:
 
 help:
@@ -40,6 +40,7 @@ help:
 	@echo 'make bench   run the benchmarks'
 	@echo 'make stubs   write src/batchplant/_native.pyi, the types of the native core'
 	@echo 'make docs    write the generated pages of docs/, and the stubs'
+	@echo 'make site    build the documentation as a site, into build/site'
 	@echo 'make wheel   build dist/*.whl, with all libraries inside'
 	@echo 'make test-wheel  install it beside no checkout, and try it'
 	@echo 'make clean   remove what the targets above made'
@@ -98,6 +99,11 @@ stubs: $(VENV)/.dev
 docs: setup stubs
 	@$(PY) docs/generate.py
 
+# Strict: a broken link, and a page that the navigation lacks, are errors.
+site: $(VENV)/.docs
+	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build -q --strict
+	@echo 'build/site/index.html'
+
 # One for this Python; that of 3.12 is for every later one, too.
 wheel: $(VENV)/.wheel
 	@rm -rf build/wheel
@@ -151,6 +157,10 @@ $(VENV)/.test: $(VENV)/.installed
 
 $(VENV)/.dev: $(VENV)/.test
 	@$(VENV)/bin/$(PIP) install 'batchplant[dev]'
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.installed
+	@$(VENV)/bin/$(PIP) install 'batchplant[docs]'
 	@touch $@
 
 $(VENV)/.wheel: | $(VENV)/.tools
