@@ -12,7 +12,7 @@ LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Point links to files outside of docs/ at the repository, and those to the list of pages at the home page."""
+    """Point links to files outside of docs/ at the repository, and those to README.md at the home page."""
     folder = posixpath.dirname(page.file.src_uri)
 
     def change(match: re.Match[str]) -> str:
