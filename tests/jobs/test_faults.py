@@ -67,6 +67,10 @@ def test_some_calls_of_an_append(shim):
     drive(shim, *APPEND_WAYS, "--append", "--close", "--most", "1", *each("kill", "ENOSPC"))
 
 
+def test_a_full_disk_is_an_error_of_ours(shim):
+    drive(shim, *OWN_WAYS, "--overwrite", "--most", "1", "--mode", "ENOSPC")
+
+
 def test_some_calls_of_shards(shim):
     drive(shim, "beton", "--sharded", "--overwrite", "--most", "3", *each("kill", "interrupt", "ENOSPC"))
 
