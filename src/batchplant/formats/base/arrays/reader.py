@@ -349,10 +349,14 @@ class GridReader(PackedReader):
             return None
         options = self._init_args[1]
         return FileGroup(
-            self.path, files, state={"metadata": self._metadata_hash}, options=options, fresh=self._reopen
+            self.path,
+            files,
+            state={"metadata": self._metadata_hash},
+            options=options,
+            fresh=self._without_cache,
         )
 
-    def _reopen(self) -> GridReader:
+    def _without_cache(self) -> GridReader:
         """One that has no chunk in its cache; this one, where what lies there now is another dataset."""
         args, options = self._init_args
         with contextlib.suppress(BatchplantError):
