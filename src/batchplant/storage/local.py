@@ -3,6 +3,7 @@ together."""
 
 from __future__ import annotations
 
+import bisect
 import os
 import threading
 import weakref
@@ -50,6 +51,14 @@ class ReadaheadRun:
         self.used = self.used or bool(inside.any())
         return offsets
 
+    def find_one(self, start: int, size: int) -> int:
+        """Return the offset of one run in the memory, or -1; much faster than :meth:`find`."""
+        row = bisect.bisect_right(self._starts, start) - 1
+        if row < 0 or start + size > self._ends[row]:
+            return -1
+        self.used = True
+        return int(start - self._starts[row] + self._offsets[row])
+
 
 class ReadaheadBuffers:
     """The runs of one file that were read ahead. Any thread may look, add and remove."""
@@ -68,8 +77,16 @@ class ReadaheadBuffers:
 
     def view(self, start: int, size: int) -> U8 | None:
         """These bytes, if they were read ahead."""
-        found = self.find_all(np.array([start]), np.array([size]))
-        return None if found is None else found[0][int(found[1][0]) :][:size]
+        found = self.find_one(start, size)
+        return None if found is None else found[0][found[1] :][:size]
+
+    def find_one(self, start: int, size: int) -> tuple[U8, int] | None:
+        """Return the memory that holds a run, and its offset in it."""
+        for run in list(self._runs):
+            offset = run.find_one(start, size)
+            if offset >= 0:
+                return run.memory, offset
+        return None
 
     def find_all(self, starts: I64, sizes: I64) -> tuple[U8, I64] | None:
         """Return the memory that holds all of these runs, and their offsets in it."""

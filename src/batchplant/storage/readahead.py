@@ -45,12 +45,13 @@ class ReadSpans(NamedTuple):
     def attach(self, spans: Spans) -> Attached:
         """Let readers of the sources find the bytes; :meth:`Attached.detach` takes them away again."""
         attached = []
-        for number, source in enumerate(spans.sources):
+        starts, ends = self.runs.starts, self.runs.starts + self.runs.needed
+        # Runs are in the order of files.
+        edges = np.searchsorted(self.runs.file, np.arange(len(spans.sources) + 1)).tolist()
+        for source, first, last in zip(spans.sources, edges, edges[1:], strict=False):
             if isinstance(source, MappedSource | PathSource):
-                rows = np.flatnonzero(self.runs.file == number)
-                starts = self.runs.starts[rows]
-                ends = starts + self.runs.needed[rows]
-                run = ReadaheadRun(self.memory, starts, ends, self.runs.out_starts[rows])
+                rows = slice(first, last)
+                run = ReadaheadRun(self.memory, starts[rows], ends[rows], self.runs.out_starts[rows])
                 source.buffers.add(run)
                 attached.append((source, run))
         return Attached(attached)

@@ -83,6 +83,10 @@ class Spans:
         unopened = sum(isinstance(source, PathSource) and not source.buffers for source in self.sources)
         if unopened > MAX_MAPPED_FILES:
             return None
+        if not unopened and len(self.sources) > 1 and isinstance(self.sources[0], PathSource):
+            located = self._locate_read_ahead()
+            if located is not None:
+                return located
         arrays: list[U8] = []
         base, start = np.zeros(len(self), dtype=np.int32), np.zeros(len(self), dtype=np.int64)
         for source, rows, starts, sizes in self.by_source():
@@ -92,6 +96,25 @@ class Spans:
             base[rows], start[rows] = located.base + len(arrays), located.start
             arrays += located.arrays
         return Located(arrays, base, start, self.size, self.shape)
+
+    def _locate_read_ahead(self) -> Located | None:
+        """Locate cells of many files, all of which were read ahead, one by one: few lie in the same file."""
+        numbers: dict[int, int] = {}
+        arrays: list[U8] = []
+        places = []
+        runs = zip(self.file.tolist(), self.start.tolist(), np.maximum(self.size, 0).tolist(), strict=True)
+        for file, start, size in runs:
+            source = self.sources[file]
+            found = source.buffers.find_one(start, size) if isinstance(source, PathSource) else None
+            if found is None:
+                return None
+            memory, offset = found
+            number = numbers.setdefault(id(memory), len(arrays))
+            if number == len(arrays):
+                arrays.append(memory)
+            places.append((number, offset))
+        base, offsets = np.array(places, dtype=np.int64).reshape(-1, 2).T
+        return Located(arrays, base.astype(np.int32), offsets.copy(), self.size, self.shape)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the paths: what is open in a process is not so in another."""

@@ -121,6 +121,8 @@ class LocalPrefetcher(Prefetcher):
         self._shared, self._sharing = SharedReads(), threading.Lock()
         # Whether samples of a batch share runs of bytes, and their images can be located in those.
         self._shares_runs, self._finds_in_runs = False, True
+        # Fields whose cells are files: nothing is shared, and to look up a file takes time.
+        self._file_fields: set[str] = set()
         # Consecutive batches that were resident, and their bytes.
         self._resident_batches = self._resident_bytes = 0
         # As many as there can be at once, those of batches that are being made included: new ones cost time.
@@ -244,7 +246,7 @@ class LocalPrefetcher(Prefetcher):
         # Read in one call, however many files there are.
         direct: list[Spans] = []
         for field in dict.fromkeys(output.field for output in plan.images if self._locates_images):
-            runs = reader.ranges([field], ids)
+            runs = None if field in self._file_fields else reader.ranges([field], ids)
             shared = runs is not None and len(ids) > self._tuning.min_cells_per_run * len(runs)
             self._shares_runs = self._shares_runs or shared
             if runs is not None and shared and self._finds_in_runs:
@@ -255,7 +257,10 @@ class LocalPrefetcher(Prefetcher):
                 self._finds_in_runs = self._finds_in_runs and not shared
                 continue
             spans = spans.compact()
+            self._file_fields.discard(field)
             if not _are_mapped(spans):
+                if not shared:
+                    self._file_fields.add(field)
                 # Files that no reader has open are read here and now, past the page cache or not.
                 direct.append(spans)
             elif not self.direct:
