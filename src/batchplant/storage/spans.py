@@ -84,9 +84,9 @@ class Spans:
         if unopened > MAX_MAPPED_FILES:
             return None
         if not unopened and len(self.sources) > 1 and isinstance(self.sources[0], PathSource):
-            located = self._locate_read_ahead()
-            if located is not None:
-                return located
+            cells = self._locate_read_ahead()
+            if cells is not None:
+                return cells
         arrays: list[U8] = []
         base, start = np.zeros(len(self), dtype=np.int32), np.zeros(len(self), dtype=np.int64)
         for source, rows, starts, sizes in self.by_source():
