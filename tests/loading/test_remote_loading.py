@@ -8,6 +8,7 @@ import re
 import shutil
 import sys
 import threading
+import time
 import warnings
 
 import numpy as np
@@ -19,6 +20,7 @@ import batchplant as bp
 from batchplant.cli import main
 from batchplant.formats.base import records
 from batchplant.loading import locate
+from batchplant.loading.prefetch.remote import RemotePrefetcher
 from batchplant.storage.remote.blocks import CHUNK_BYTES
 from processes import PATIENCE
 from proxy import answers, reset, truncated
@@ -132,6 +134,25 @@ def test_a_second_epoch_from_a_cache_makes_no_request(at, made, tmp_path, order)
     with at(**where) as remote:
         loader = bp.Loader(remote, BATCH, order="random", seed=1)
         assert fetched(loader, size) == 0
+        loader.close()
+
+
+@pytest.mark.parametrize("order", ["quasi_random", "sequential"])
+def test_a_batch_waits_for_room_that_blocks_give_on_their_way_to_disk(at, made, tmp_path, monkeypatch, order):
+    advance = RemotePrefetcher.advance
+
+    def advance_late(self):
+        result = advance(self)
+        until = time.monotonic() + PATIENCE
+        while self.is_blocked and source.has_prefetches_in_flight() and time.monotonic() < until:
+            time.sleep(0.001)
+        return result
+
+    monkeypatch.setattr(RemotePrefetcher, "advance", advance_late)
+    with at(cache=str(tmp_path / "cache"), cache_bytes="10MB", fetch_bytes=ROOM) as remote:
+        source = remote.ranges(None, [0]).sources[0]
+        loader = bp.Loader(remote, BATCH, order=order)
+        assert fetched(loader, os.path.getsize(made)) <= 1.1
         loader.close()
 
 

@@ -43,6 +43,7 @@ UNITS = {
     "gi": 2**30,
     "ti": 2**40,
 }
+BOOLEANS = dict.fromkeys(("true", "yes", "on", "1"), True) | dict.fromkeys(("false", "no", "off", "0"), False)
 # Limit of a disk cache if none is given.
 DEFAULT_CACHE_BYTES = 100 * 10**9
 # Blocks in memory, in flight or waiting for their batches: two windows of quasi_random, and a little more.
@@ -117,17 +118,8 @@ def options_of(values: Mapping[str, Any], where: str | None = None) -> StorageOp
         elif name == "retry_seconds":
             value = seconds_of(name, value, where)
         elif name == "anonymous":
-            if isinstance(value, str) and value.lower() in (
-                "true",
-                "yes",
-                "on",
-                "1",
-                "false",
-                "no",
-                "off",
-                "0",
-            ):
-                value = value.lower() in ("true", "yes", "on", "1")
+            if isinstance(value, str):
+                value = BOOLEANS.get(value.lower(), value)
             if not isinstance(value, bool):
                 raise OptionError(f"anonymous is true or false, not {value!r}", path=where)
         elif not isinstance(value, str | os.PathLike):

@@ -128,9 +128,11 @@ class RemotePrefetcher(Prefetcher):
         self._tuning, self._fetcher, self._clock = tuning or PrefetchTuning(), fetcher, clock
         self._changed = threading.Condition()
         self._stopped = False
-        # The requests of the current batch, and the source whose pool has no room for the next of them.
-        self._pending: Iterator[PooledSource] | None = None
-        self._blocked: PooledSource | None = None
+        # The requests of the current batch, and whether a pool has no room for the next of them.
+        self._pending: Iterator[bool] | None = None
+        self.is_blocked = False
+        # Number of batches made when a request found no room, and no block in flight that could give room.
+        self._stuck_after = -1
         # The next batch to look up, the next to request, and those that were made.
         self._next_lookup, self._next_request = 0, 0
         self._made: set[int] = set()
@@ -172,12 +174,7 @@ class RemotePrefetcher(Prefetcher):
 
     def _is_stuck(self, number: int) -> bool:
         """Return True if no earlier batch will give room, and no block moves to the disk cache."""
-        return self._blocked is not None and len(self._made) >= number and self._blocked.is_waiting_for_room()
-
-    @property
-    def is_blocked(self) -> bool:
-        """True if a pool has no room for the next request."""
-        return self._blocked is not None
+        return self._stuck_after == len(self._made) >= number
 
     def done(self, number: int) -> None:
         with self._changed:
@@ -245,12 +242,12 @@ class RemotePrefetcher(Prefetcher):
         try:
             while self.advance():
                 with self._changed:
-                    if self._blocked is not None:
+                    if self.is_blocked:
                         # A thread that waits for this batch had better read it: that gives room.
                         self._changed.notify_all()
                     if not self._stopped:
                         self._changed.wait(RETRY_SECONDS)
-                    self._blocked = None
+                    self.is_blocked = False
             with self._changed:
                 self._changed.wait_for(lambda: self._stopped or not self._shard.has(len(self._made)))
         # The thread that makes the batch meets the same error and reports it.
@@ -283,8 +280,8 @@ class RemotePrefetcher(Prefetcher):
                 if self._has_enough():
                     return True
                 self._pending = self._requests(self._next_request)
-            self._blocked = next(self._pending, None)
-            if self._blocked is not None:
+            self.is_blocked = next(self._pending, False)
+            if self.is_blocked:
                 return True
             self._pending = None
             with self._changed:
@@ -364,15 +361,15 @@ class RemotePrefetcher(Prefetcher):
         except DataError:
             return None
 
-    def _requests(self, number: int) -> Iterator[PooledSource]:
-        """Make the requests of a batch; yield a source that has no room before each further try."""
+    def _requests(self, number: int) -> Iterator[bool]:
+        """Make the requests of a batch; yield True before each further try if there is no room."""
         with self._changed:
             chunks = list(self._chunks_of.get(number, ()))
         if number == 0 and not self._made:
             self._request_separately(chunks)
         for chunk in chunks:
             while not self._request(chunk, number):
-                yield chunk.source
+                yield True
                 with self._changed:
                     if self._stopped or number in self._made:
                         return
@@ -407,8 +404,11 @@ class RemotePrefetcher(Prefetcher):
         # If not all fits, the end of a sample in the next chunk is not worth all of that chunk.
         beyond = [(end, high)] if is_chunk and high > end else []
         for part in (ranges, beyond):
+            # Look before the request: a batch or a block that gives room meanwhile is worth another try.
+            made, may_give_room = len(self._made), chunk.source.has_prefetches_in_flight()
             requested = chunk.source.prefetch(part, float(number), keep=is_chunk and cached_whole)
             if requested is None:
+                self._stuck_after = -1 if may_give_room else made
                 return False
             with self._changed:
                 if number not in self._made:

@@ -148,9 +148,8 @@ class RemoteObject(PooledObject):
         """Return a chunk from disk; if it is missing, fetch and store it, or return None unless ``fetch``."""
         assert self.disk is not None
         low, high = self.chunk(number)
-        cached = self.disk.get(self.key, low, high - low)
-        if cached is not None or not fetch:
-            return None if cached is None else Loaded(cached, True)
+        if not fetch:
+            return self._cached_chunk(low, high)
         with self._lock:
             other_request, request = self._in_flight.get(number), Future[Loaded]()
             if other_request is None:
@@ -160,11 +159,14 @@ class RemoteObject(PooledObject):
             with contextlib.suppress(TimeoutError):
                 return other_request.result(MIN_STALL_SECONDS)
         try:
-            data = self.fetch(low, high)
-            self.disk.put(self.key, low, data)
-            cached = self.disk.get(self.key, low, high - low)
-            # The disk may have had no room for it.
-            request.set_result(Loaded(data, False) if cached is None else Loaded(cached, True))
+            # Not before: another request may have stored it just now.
+            chunk = self._cached_chunk(low, high)
+            if chunk is None:
+                data = self.fetch(low, high)
+                self.disk.put(self.key, low, data)
+                # The disk may have had no room for it.
+                chunk = self._cached_chunk(low, high) or Loaded(data, False)
+            request.set_result(chunk)
         except BaseException as error:
             request.set_exception(error)
         finally:
@@ -172,6 +174,11 @@ class RemoteObject(PooledObject):
                 if self._in_flight.get(number) is request:
                     del self._in_flight[number]
         return request.result()
+
+    def _cached_chunk(self, low: int, high: int) -> Loaded | None:
+        assert self.disk is not None
+        cached = self.disk.get(self.key, low, high - low)
+        return None if cached is None else Loaded(cached, True)
 
     def fetch(self, start: int, end: int) -> U8:
         """Request a byte range from the server, once."""
@@ -384,7 +391,7 @@ class Pool:
                     self._plan(block, min(due, block.due))
         return missing
 
-    def is_busy(self) -> bool:
+    def has_prefetches_in_flight(self) -> bool:
         """Return whether any prefetched block is still in flight."""
         with self._lock:
             return any(block in self._planned for block in self._in_flight)

@@ -109,9 +109,9 @@ class PooledSource(Source):
         pool, object = self.blocks
         pool.settle(object, ranges, due)
 
-    def is_waiting_for_room(self) -> bool:
-        """Return True if no prefetched block is in flight: then only a release gives room."""
-        return not self.blocks[0].is_busy()
+    def has_prefetches_in_flight(self) -> bool:
+        """Return True if a prefetched block is in flight; one that moves to the disk cache gives room."""
+        return self.blocks[0].has_prefetches_in_flight()
 
     def expect(self, number: int, due: float) -> None:
         """Tell the disk cache when a chunk is needed again, in seconds."""
