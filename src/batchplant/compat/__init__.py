@@ -9,8 +9,15 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, SourceFileLoader
 from types import CodeType, ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from importlib.abc import Loader
+else:
+    # The real one would be imported with every ``import batchplant``, and takes 10 ms.
+    Loader = object
 
 MIRRORS = ("ffcv", "ffrecord", "tfrecord")
 
@@ -31,10 +38,10 @@ class Alias:
             message = f"{self.target}, which stands in for {self.alias} here, has no module {fullname!r}"
             raise ModuleNotFoundError(message, name=fullname)
         is_package = spec.submodule_search_locations is not None
-        return ModuleSpec(fullname, _SameModule(name), is_package=is_package)  # type: ignore[arg-type]
+        return ModuleSpec(fullname, _SameModule(name), is_package=is_package)
 
 
-class _SameModule:
+class _SameModule(Loader):
     """Loader of an existing module, so that its classes are the same under both names."""
 
     def __init__(self, name: str) -> None:
@@ -53,7 +60,8 @@ class _SameModule:
     def get_code(self, fullname: str) -> CodeType | None:
         """Code for ``python -m``."""
         spec = importlib.util.find_spec(self._name)
-        return spec.loader.get_code(self._name) if spec and spec.loader else None  # type: ignore[attr-defined]
+        loader = spec.loader if spec else None
+        return loader.get_code(self._name) if isinstance(loader, SourceFileLoader) else None
 
 
 def install_aliases() -> None:

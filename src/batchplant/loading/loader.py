@@ -6,7 +6,7 @@ import dataclasses
 import os
 import pickle
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Never, Self
 
 import numpy as np
@@ -326,7 +326,7 @@ class Loader:
                 return len(self._shard(live.progress.epoch, 0))
         return len(self._shard(self._epoch, 0))
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
+    def __iter__(self) -> Epoch:
         """Return the next epoch, or the rest of the one that a loaded state was in.
 
         The epoch begins with its first batch: an iterator that no batch is taken from, as some trainers

@@ -6,7 +6,7 @@ import os
 import runpy
 import sys
 
-from .redirect import install
+from . import redirect_imports
 
 
 def main() -> None:
@@ -16,7 +16,7 @@ def main() -> None:
     script = sys.argv[1]
     if not os.path.exists(script):
         sys.exit(f"batchplant.ffcv: there is no script {script}")
-    install()
+    redirect_imports()
     sys.argv = sys.argv[1:]
     # What `python train.py` does.
     sys.path[0] = os.path.dirname(os.path.abspath(script))

@@ -1,4 +1,4 @@
-"""Translation of FFCV's pipelines to batchplant's: the op for each operation, and the steps on the device."""
+"""Translation of FFCV's pipelines to batchplant's."""
 
 from __future__ import annotations
 
@@ -14,19 +14,72 @@ from ... import ops
 from ...errors import OptionError
 from ...interop import torch as interop
 from ...loading.plan import Pipe, Pipelines
+from ...ops import ImageDecoder
 from ...ops.base import Batch, Draws, Op, Spec
 from ...schema.columns import I64
-from .builtin import USER_CODE_LOCK, is_ours, spec_of, state_of
-from .fields.base import Field
-from .memory_managers import MemoryManager
-from .pipeline.allocation_query import Allocation, allocate
-from .pipeline.compiler import Compiler, numba
-from .pipeline.operation import Operation
-from .pipeline.pipeline_spec import PipelineSpec
-from .pipeline.state import State
-from .reader import IDS, Reader
-from .transforms import RandomResizedCrop
-from .transforms.normalize import NormalizeTensor
+from .beton_fields import Field
+from .operations import (
+    USER_CODE_LOCK,
+    Allocation,
+    Compiler,
+    Operation,
+    State,
+    allocate,
+    is_ours,
+    numba,
+    spec_of,
+    state_of,
+)
+from .reader import IDS, MemoryManager, Reader
+from .steps import ModuleWrapper, NormalizeTensor, RandomResizedCrop, ToTensor
+
+
+class PipelineSpec:
+    """``PipelineSpec("image", decoder, [steps])``: one more view of the field ``image``.
+
+    With an operation of another pipeline in place of the name, it continues from that operation's output.
+    """
+
+    def __init__(
+        self, source: str | Operation, decoder: Operation | None = None, transforms: list[Any] | None = None
+    ) -> None:
+        self.source = source
+        self.decoder = decoder
+        # A copy: one list of steps may serve several loaders.
+        self.transforms: list[Any] = list(transforms or ())
+        self.default_pipeline = decoder is None and not self.transforms and isinstance(source, str)
+
+    def __repr__(self) -> str:
+        return repr((self.source, self.decoder, self.transforms))
+
+    def accept_decoder(self, Decoder: Any, output_name: str) -> None:  # noqa: N803
+        """Find the decoder: the first step, or the field's own; wrap torch modules."""
+        if not isinstance(self.source, str) and self.decoder is not None:
+            raise OptionError(
+                f"the pipeline {output_name!r} starts at an operation of another, so it has no decoder"
+            )
+        if Decoder is not None and self.decoder is None:
+            if self.transforms and isinstance(self.transforms[0], (Decoder, ImageDecoder)):
+                self.decoder = self.transforms.pop(0)
+            else:
+                self.decoder = _default(Decoder, output_name)
+        if self.default_pipeline:
+            self.transforms.append(ToTensor())
+            self.default_pipeline = False
+        self.transforms = [
+            ModuleWrapper(step) if isinstance(step, torch.nn.Module) else step for step in self.transforms
+        ]
+
+
+def _default(decoder_class: type[Operation], output_name: str) -> Operation:
+    try:
+        return decoder_class()
+    except TypeError as error:
+        raise OptionError(
+            f"the pipeline {output_name!r} needs a decoder as its first step: "
+            f"{decoder_class.__name__} has no default ({error})"
+        ) from None
+
 
 TENSOR_OPS = (interop.ToTensor, interop.ToDevice, interop.ToTorchImage, interop.ModuleWrapper)
 
@@ -265,7 +318,7 @@ def split_at_device(steps: list[Any]) -> list[Any]:
     """Replace all steps from the first copy to a CUDA device on by one deferred step."""
     for number, step in enumerate(steps):
         if isinstance(step, interop.ToDevice) and step.device.type == "cuda":
-            return [*steps[:number], Deferred(steps[number:])]
+            return [*steps[:number], Deferred(step.device, steps[number:])]
     return steps
 
 
@@ -285,12 +338,9 @@ class Pending:
 class Deferred(Op):
     """Steps that run when the batch is delivered to the device."""
 
-    def __init__(self, steps: list[Any]) -> None:
+    def __init__(self, device: torch.device, steps: list[Any]) -> None:
+        self.device = device
         self.steps = [step if isinstance(step, Op) else ops.Function(step) for step in steps]
-
-    @property
-    def device(self) -> Any:
-        return self.steps[0].device  # type: ignore[attr-defined]
 
     def infer(self, spec: Spec) -> Spec:
         for step in self.steps:

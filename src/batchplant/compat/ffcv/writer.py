@@ -1,12 +1,13 @@
-"""DatasetWriter: writes a user's dataset to a .beton file."""
+"""DatasetWriter: datasets to .beton files, and FFCV's helpers."""
 
 from __future__ import annotations
 
 import functools
 import importlib
 import os
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
@@ -16,28 +17,78 @@ from ...errors import BatchplantError, EncodeError, MissingLibraryError, OptionE
 from ...formats.beton import short_names
 from ...formats.registry import create
 from ...storage import Partial
-from .fields import (
+from .beton_fields import (
+    ALLOC_TABLE_TYPE,
+    CURRENT_VERSION,
+    CUSTOM,
+    TYPE_ID_HANDLER,
     BytesField,
     Field,
+    FieldDescType,
     FloatField,
+    HeaderType,
     IntField,
     JSONField,
     NDArrayField,
     RGBImageField,
     TorchTensorField,
-)
-from .fields.bytes import as_uint8
-from .types import (
-    ALLOC_TABLE_TYPE,
-    CURRENT_VERSION,
-    CUSTOM,
-    TYPE_ID_HANDLER,
-    FieldDescType,
-    HeaderType,
+    as_uint8,
     get_metadata_type,
 )
-from .utils import align_to_page, chunks, is_power_of_2
+from .operations import numba
 from .workers import Indexed, Job, Origin, Streamed, read_here, read_in_processes
+
+T = TypeVar("T")
+
+s_print_lock = threading.Lock()
+
+
+def chunks(lst: Sequence[T], n: int) -> Iterator[Sequence[T]]:
+    """Return chunks of ``n`` items; the last may be shorter."""
+    return (lst[start : start + n] for start in range(0, len(lst), n))
+
+
+def is_power_of_2(n: int) -> bool:
+    return n > 0 and n & (n - 1) == 0
+
+
+def align_to_page(ptr: int, page_size: int) -> int:
+    """Round up to a multiple of the page size."""
+    return -(-ptr // page_size) * page_size
+
+
+def decode_null_terminated_string(bytes: Any) -> str:
+    """Decode ASCII up to the first NUL."""
+    text: str = bytes.tobytes().partition(b"\0")[0].decode("ascii")
+    return text
+
+
+def s_print(*a: object, **b: Any) -> None:
+    """Print, one thread at a time."""
+    with s_print_lock:
+        print(*a, **b)
+
+
+def _convert_to_pointer(typingctx: Any, src: Any) -> Any:
+    """Convert a number to a pointer to bytes, in compiled code."""
+    types = numba().types
+    if not isinstance(src, types.Integer):
+        return None
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.inttoptr(args[0], context.get_value_type(signature.return_type))
+
+    return types.CPointer(types.uint8)(types.uintp), codegen
+
+
+def _refuse_pointer(typingctx: Any, src: Any) -> Any:
+    raise MissingLibraryError("cast_int_to_byte_ptr works in compiled code alone: pip install numba")
+
+
+cast_int_to_byte_ptr: Callable[..., Any] = (
+    importlib.import_module("numba.extending").intrinsic(_convert_to_pointer) if numba() else _refuse_pointer
+)
+
 
 MIN_PAGE_SIZE = 1 << 21
 MAX_PAGE_SIZE = 1 << 32
@@ -318,9 +369,3 @@ def _chain(first: Any, remaining: Iterator[Any]) -> Iterator[Any]:
     if first is not None:
         yield first
         yield from remaining
-
-
-__all__ = [
-    "ALLOC_TABLE_TYPE", "CURRENT_VERSION", "MAX_PAGE_SIZE", "MIN_PAGE_SIZE", "TYPE_ID_HANDLER",
-    "DatasetWriter", "FieldDescType", "HeaderType", "count_samples_in_shard", "from_shard",
-]  # fmt: skip

@@ -3,7 +3,6 @@
 import sys
 
 from batchplant.compat import ffcv
-from batchplant.compat.ffcv import redirect
 
-redirect.install()
+ffcv.redirect_imports()
 sys.modules[__name__] = ffcv

@@ -1,31 +1,91 @@
-"""Loader: FFCV's arguments and tuples on top of batchplant's Loader."""
+"""Loader: FFCV's arguments, orders and tuples on top of batchplant's Loader."""
 
 from __future__ import annotations
 
 import enum
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
 import torch
 
-from .... import order as orders
-from ....errors import OptionError, no_such
-from ....loading import loader as loading
-from ....loading.executor import Executor
-from ....loading.images import DecodeOptions
-from ....loading.plan import Pipelines, make_plan
-from ....order import default_threads
-from ....schema.columns import I64
-from ..memory_managers import MemoryManager, OSCacheManager, ProcessCacheManager
-from ..pipeline.compiler import Compiler
-from ..pipeline.pipeline_spec import PipelineSpec
-from ..reader import IDS, Reader
-from ..translate import Delivery, Translator, delivery_for
-from ..traversal_order import QuasiRandom, Random, Sequential
-from ..traversal_order.base import Named, TraversalOrder
-from .epoch_iterator import EpochIterator
+from ... import order as orders
+from ...errors import OptionError, no_such
+from ...loading import loader as loading
+from ...loading.epoch import Epoch
+from ...loading.executor import Executor
+from ...loading.images import DecodeOptions
+from ...loading.plan import Pipelines, make_plan
+from ...order import default_threads
+from ...schema.columns import I64
+from .operations import Compiler
+from .reader import IDS, MemoryManager, OSCacheManager, ProcessCacheManager, Reader
+from .translate import Delivery, PipelineSpec, Translator, delivery_for
+
+
+class TraversalOrder(ABC):
+    """Defines the samples that an epoch of this process reads, and their order."""
+
+    def __init__(self, loader: Any) -> None:
+        self.loader = loader
+        self.indices = loader.indices
+        self.seed = loader.seed
+        self.distributed = loader.distributed
+        self.sampler: Any = None
+
+    @abstractmethod
+    def sample_order(self, epoch: int) -> Any:
+        """Return the sample numbers of an epoch, taken from ``self.indices``."""
+
+
+class Named(TraversalOrder):
+    """One of batchplant's own orders; see :mod:`batchplant.order`."""
+
+    name: str
+
+    def sample_order(self, epoch: int) -> Any:
+        return self.loader.samples_of(epoch)
+
+
+class Random(Named):
+    """All samples shuffled, anew for every epoch."""
+
+    name = "random"
+
+
+class QuasiRandom(Named):
+    """Pages in random order, their samples shuffled among a few pages; in distributed training too."""
+
+    name = "quasi_random"
+
+
+class Sequential(Named):
+    """Samples in the order of the file."""
+
+    name = "sequential"
+
+
+class EpochIterator:
+    """The batches of an epoch; ``close``, or dropping the iterator, stops the work."""
+
+    def __init__(self, epoch: Epoch, names: Sequence[str]) -> None:
+        self._epoch, self._names = epoch, tuple(names)
+
+    def __iter__(self) -> EpochIterator:
+        return self
+
+    def __len__(self) -> int:
+        """Number of remaining batches."""
+        return len(self._epoch)
+
+    def __next__(self) -> tuple[Any, ...]:
+        batch = next(self._epoch)
+        return tuple(batch[name] for name in self._names)
+
+    def close(self) -> None:
+        self._epoch.close()
 
 
 @enum.unique
@@ -262,7 +322,7 @@ class Loader:
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
         if self.recompile or self._fingerprint != self._translator.fingerprint():
             self.generate_code()
-        return EpochIterator(iter(self._core), list(self.pipeline_specs))  # type: ignore[arg-type]
+        return EpochIterator(iter(self._core), list(self.pipeline_specs))
 
     def filter(self, field_name: str, condition: Callable[[Any], bool]) -> Loader:
         """Return a loader of the samples whose value in a field, after its pipeline, meets a condition."""
