@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import math
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -69,7 +71,7 @@ def parse_header(head: bytes) -> Header:
             # A damaged header may hold an odd literal that Python warns about.
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                literal = ast.literal_eval(text.strip())
+                literal = _parse_literal(text.strip())
             descr, fortran, shape = literal["descr"], literal["fortran_order"], literal["shape"]
         dtype = np.lib.format.descr_to_dtype(descr)
         sizes = isinstance(shape, tuple) and all(type(size) is int and size >= 0 for size in shape)
@@ -89,6 +91,22 @@ def parse_header(head: bytes) -> Header:
     ) as error:
         raise DamagedError(f"not an NPY header: {error}") from None
     return Header(dtype, shape, fortran, start)
+
+
+def _parse_literal(text: str, tries: int = 10) -> Any:
+    """Evaluate a Python literal; try again where threads of CPython 3.11 disturb each other (gh-106905)."""
+    for _ in range(tries - 1):
+        with contextlib.suppress(SystemError):
+            return ast.literal_eval(text)
+    return ast.literal_eval(text)
+
+
+def map_file(path: str | Path) -> npt.NDArray[Any]:
+    """Map an NPY file that this program wrote; unlike ``np.load``, it runs no parser of Python's."""
+    with open(path, "rb") as file:
+        header = parse_header(file.read(MAX_HEADER_BYTES + 12))
+    order: Literal["C", "F"] = "F" if header.fortran else "C"
+    return np.memmap(path, header.dtype, "r", header.start, header.shape, order)
 
 
 def read(data: U8) -> npt.NDArray[Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.machinery import ModuleSpec
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING
 
@@ -60,8 +60,10 @@ class _SameModule(Loader):
     def get_code(self, fullname: str) -> CodeType | None:
         """Code for ``python -m``."""
         spec = importlib.util.find_spec(self._name)
-        loader = spec.loader if spec else None
-        return loader.get_code(self._name) if isinstance(loader, SourceFileLoader) else None
+        # Editable installs wrap the loader of files in one of their own.
+        get_code = getattr(spec.loader, "get_code", None) if spec else None
+        code: CodeType | None = get_code(self._name) if get_code else None
+        return code
 
 
 def install_aliases() -> None:

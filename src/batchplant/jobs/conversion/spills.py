@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from ...codecs.npy import map_file
 from ...errors import Problem
 from ...schema.columns import I64, Column, Columns, Ragged
 from ...storage import put_file
@@ -137,7 +138,7 @@ class _Run:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self.positions: I64 = np.load(folder / POSITIONS_FILE, mmap_mode="r")
+        self.positions: I64 = map_file(folder / POSITIONS_FILE)
         metadata = json.loads((folder / METADATA_FILE).read_bytes())
         self.unread = [(position, Problem(**problem)) for position, problem in metadata["unread"]]
         self._arrays: dict[str, Any] = {}
@@ -145,7 +146,7 @@ class _Run:
     def _array(self, name: str) -> Any:
         if name not in self._arrays:
             path = self._folder / f"{name}.npy"
-            self._arrays[name] = np.load(path, mmap_mode="r") if path.exists() else None
+            self._arrays[name] = map_file(path) if path.exists() else None
         return self._arrays[name]
 
     def column(self, name: str, low: int, high: int) -> Column:
