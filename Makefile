@@ -63,7 +63,7 @@ quick: setup
 	@$(PYTEST) --quick $(PYTEST_ARGS)
 
 # Every system call of every writer fails in turn, small files are cut at every byte, and whatever else takes long.
-test-all: setup
+test-all: setup $(VENV)/.docs
 	@BATCHPLANT_EXHAUSTIVE=1 $(PYTEST) -m '' --timeout 7200 $(PYTEST_ARGS)
 
 # Where nothing can be installed: make -o setup test-gpu PY=python3, with the package built there.

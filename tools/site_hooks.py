@@ -1,4 +1,4 @@
-"""Hooks of the documentation site (mkdocs.yml): links out of docs/, and llms.txt."""
+"""Hooks of the documentation site (mkdocs.yml): links out of docs/, search from a folder, and llms.txt."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 REPOSITORY = "https://github.com/batchplant/batchplant/blob/main/"
+# The theme would have the search worker of pages in a folder from there.
+REMOTE_WORKER = "https://unpkg.com/iframe-worker/shim"
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
@@ -27,6 +29,13 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         return match[0]
 
     return LINK.sub(change, markdown)
+
+
+def on_post_page(output: str, page: Any, **_: Any) -> str:
+    """Load the worker of the search from this site."""
+    return output.replace(
+        REMOTE_WORKER, posixpath.relpath("assets/worker.js", posixpath.dirname(page.url) or ".")
+    )
 
 
 def on_post_build(config: Any) -> None:
