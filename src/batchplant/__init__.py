@@ -86,6 +86,7 @@ if TYPE_CHECKING:
     from .loading.loader import Loader
     from .loading.packing import Pack
     from .loading.plan import Pipe
+    from .tools.versions import show_versions
     from .tools.viewer.notebook import view
 
 # Names that take long to import, and their modules.
@@ -99,6 +100,7 @@ _LAZY_NAMES = {
     "DecodedCache": "loading.decoded",
     "DecodeOptions": "loading.images",
     "Pipe": "loading.plan",
+    "show_versions": "tools.versions",
     "VideoClips": "data.patches",
     "view": "tools.viewer.notebook",
     "VolumePatches": "data.patches",
@@ -251,6 +253,7 @@ __all__ = [
     "max_bytes",
     "max_pixels",
     "open",
+    "show_versions",
     "split",
     "verify",
     "view",

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import batchplant
@@ -79,6 +80,16 @@ def test_exports_are_sorted_complete_and_there():
     assert set(batchplant._LAZY_NAMES) <= set(batchplant.__all__) <= set(dir(batchplant))
     with pytest.raises(AttributeError, match="no attribute 'Loadre'"):
         _ = batchplant.Loadre
+
+
+def test_versions_for_a_bug_report(capsys):
+    batchplant.show_versions()
+    lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert lines["batchplant"] == batchplant.__version__
+    assert lines["numpy"] == np.__version__
+    assert "Python" in lines["machine"]
+    # An extra that is in no extra of users.
+    assert "pytest" not in lines
 
 
 def test_the_version_is_written_down_once():
