@@ -320,12 +320,9 @@ def test_a_view_shows_what_is_wrong_with_the_whole(tmp_path):
     assert not bp.verify(bp.concat([reader, reader])).ok
 
 
-def test_shards_with_side_cars_of_two_versions(tmp_path):
+def test_shards_with_side_cars(tmp_path):
     schema = {"t": bp.Text(optional=True)}
     paths = [save(tmp_path / f"{k}.csv", [{"t": None}, {"t": "x"}], schema, checksums=True) for k in "ab"]
-    with bp.open(paths[0]) as reader:
-        old = checksums.of_columns(["t"], reader.read([0, 1]), version=1)
-    Path(f"{paths[0]}.crc").write_bytes(first_version(["t"], old))
     result = bp.verify(paths)
     assert (result.problems, "checksums" in result.checks) == ([], True)
 
@@ -349,15 +346,9 @@ def finished(data, samples):
     return bytes(out)
 
 
-def first_version(fields, sums):
-    """A side-car as batchplant 0.1 wrote it."""
-    text = json.dumps({"fields": fields}).encode()
-    return b"BPCRC1\n\0" + struct.pack("<I", len(text)) + text + np.ascontiguousarray(sums, "<u4").tobytes()
-
-
 def test_side_cars_are_read_back(dataset):
     found = checksums.load(str(dataset))
-    assert (found.fields, found.version) == (["image", "n", "blob"], 2)
+    assert found.fields == ["image", "n", "blob"]
     assert found.schema == bp.open(dataset).schema
     assert found.sums.shape == (600, 3)
     assert checksums.load(f"{dataset}.crc") is None
@@ -383,8 +374,6 @@ NAMES = ["image", "n", "blob"]
             "it has 600 rows, and not as many as it says",
         ),
         (finished(checksums.header(NAMES) + bytes(12 * 599), 599), "of 599 samples, and there are 600"),
-        (first_version(NAMES, np.zeros((599, 3))), "of 599 samples, and there are 600"),
-        (first_version(NAMES, np.zeros((600, 3)))[:-1], "cannot be read"),
         (
             finished(checksums.header(["a", "b", "c"]) + bytes(12 * 600), 600),
             "'image' is new, 'n' is new, 'blob' is new, 'a' is gone, 'b' is gone, 'c' is gone",
@@ -417,19 +406,6 @@ def test_the_order_of_fields_in_a_side_car_does_not_matter(dataset):
     data = finished(checksums.header(found.fields[::-1], found.schema) + turned.tobytes(), 600)
     (dataset.parent / "a.beton.crc").write_bytes(data)
     assert bp.verify(dataset).ok
-
-
-def test_side_cars_of_the_first_version_are_read(tmp_path):
-    schema = {"t": bp.Text(optional=True), "x": bp.Int()}
-    path = save(tmp_path / "a.csv", [{"t": None, "x": 1}, {"t": "", "x": 2}], schema)
-    with bp.open(path) as reader:
-        sums = checksums.of_columns(schema, reader.read([0, 1]), version=1)
-    assert sums[:, 0].tolist() == [0, 0]
-    Path(f"{path}.crc").write_bytes(first_version(["t", "x"], sums))
-    result = bp.verify(path)
-    assert (result.ok, "checksums" in result.checks) == (True, True)
-    Path(f"{path}.crc").write_bytes(first_version(["t", "x"], sums + np.array([[0, 0], [0, 1]])))
-    assert places(bp.verify(path)) == [(1, "x")]
 
 
 # --- what checksums cover besides bytes ---------------------------------------------------------------

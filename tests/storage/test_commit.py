@@ -141,8 +141,11 @@ def test_a_change_that_was_copied_elsewhere_is_not_carried_out(tmp_path):
     plan = {
         "hidden": ".t.partial",
         "inode": os.lstat(root / ".t.partial").st_ino,
+        "folder": os.lstat(root).st_ino,
         "moves": [],
         "removes": ["t"],
+        "patches": [],
+        "old": {path.name: os.lstat(path).st_ino for path in root.iterdir()},
     }
     plan["moves"] = [[inside, name, os.lstat(root / ".t.partial" / inside).st_ino] for inside, name in moves]
     (root / commit.NOTE_NAME).write_text(json.dumps(plan) + "\n")
@@ -164,12 +167,16 @@ def test_a_change_reaches_no_other_folder(tmp_path, name):
     (tmp_path / "t").write_text("mine")
     inode = os.lstat(root / ".t.partial").st_ino
     made = os.lstat(root / ".t.partial" / "t").st_ino
-    for plan in (
-        {"hidden": ".t.partial", "inode": inode, "moves": [["t", name, made]], "removes": []},
-        {"hidden": ".t.partial", "inode": inode, "moves": [], "removes": [name]},
-        {"hidden": ".t.partial", "moves": [], "removes": []},
-        {"hidden": ".t.partial", "inode": inode, "moves": [[f"../{name}", "t", made]], "removes": []},
+    sound = {"hidden": ".t.partial", "inode": inode, "folder": os.lstat(root).st_ino, "moves": [],
+             "removes": [], "patches": [], "old": {}}  # fmt: skip
+    for wrong in (
+        {"moves": [["t", name, made]]},
+        {"removes": [name]},
+        {"inode": None},
+        {"folder": inode},
+        {"moves": [[f"../{name}", "t", made]]},
     ):
+        plan = {**sound, **wrong}
         (root / commit.NOTE_NAME).write_text(json.dumps(plan) + "\n")
         with pytest.raises(bp.DamagedError):
             recover(root)

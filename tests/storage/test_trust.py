@@ -57,6 +57,12 @@ def write_npy(path: Path, count: int = 3) -> None:
             out.append({"x": number})
 
 
+def inodes(folder: Path, *names: str) -> dict[str, int | None]:
+    return {
+        name: os.lstat(folder / name).st_ino if os.path.lexists(folder / name) else None for name in names
+    }
+
+
 def forge(folder: Path, hidden: str = ".x.partial", mode: int = 0o755, note_mode: int = 0o644) -> None:
     """A note that replaces thesis.txt and removes mydata, in whoever's name this runs."""
     made = folder / hidden
@@ -65,9 +71,11 @@ def forge(folder: Path, hidden: str = ".x.partial", mode: int = 0o755, note_mode
     plan = {
         "hidden": hidden,
         "inode": os.lstat(made).st_ino,
+        "folder": os.lstat(folder).st_ino,
         "moves": [["new", "thesis.txt", os.lstat(made / "new").st_ino]],
         "removes": ["mydata"],
         "patches": [],
+        "old": inodes(folder, "thesis.txt", "mydata"),
     }
     (folder / commit.NOTE_NAME).write_text(json.dumps(plan) + "\n")
     os.chmod(folder / commit.NOTE_NAME, note_mode)
@@ -244,8 +252,15 @@ def test_a_note_of_another_user_that_names_a_hidden_folder_of_ours(shared):
 
     def attack() -> None:
         made = shared / ".x.partial"
-        moves = [["new", "thesis.txt", os.lstat(made / "new").st_ino]]
-        plan = {"hidden": made.name, "inode": os.lstat(made).st_ino, "moves": moves, "removes": ["mydata"]}
+        plan = {
+            "hidden": made.name,
+            "inode": os.lstat(made).st_ino,
+            "folder": os.lstat(shared).st_ino,
+            "moves": [["new", "thesis.txt", os.lstat(made / "new").st_ino]],
+            "removes": ["mydata"],
+            "patches": [],
+            "old": inodes(shared, "thesis.txt", "mydata"),
+        }
         (shared / commit.NOTE_NAME).write_text(json.dumps(plan) + "\n")
 
     as_user(ATTACKER, attack)

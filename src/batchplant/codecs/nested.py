@@ -16,23 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from .. import schema as kinds
 from ..errors import BatchplantError, DecodeError, SchemaError
-from ..schema import (
-    Bool,
-    Decimal,
-    Duration,
-    Field,
-    Float,
-    Image,
-    Int,
-    Json,
-    List,
-    Struct,
-    Tensor,
-    Text,
-    Time,
-    Uuid,
-)
+from ..schema import Field
 from ..schema.columns import Column, Masked, Ragged, as_bytes, dense_of
 from . import arrays, scalars, times
 from .media import image
@@ -61,11 +47,11 @@ def plain_of(field: Field, value: Any, encode: Callable[[Field, Any], tuple[Any,
         if not field.optional:
             raise SchemaError(f"a value inside is None, and {field} is not optional")
         return None
-    if isinstance(field, List):
+    if isinstance(field, kinds.List):
         if isinstance(value, str | bytes | Mapping):
             raise SchemaError(f"a List needs a list, not {type(value).__name__}")
         return [plain_of(field.of, element, encode) for element in value]
-    if isinstance(field, Struct):
+    if isinstance(field, kinds.Struct):
         names = [name for name, _ in field.fields]
         if not isinstance(value, Mapping) or set(value) != set(names):
             names_given = ", ".join(map(str, value)) if isinstance(value, Mapping) else type(value).__name__
@@ -79,15 +65,19 @@ def value_of(field: Field, plain: Any, decode: Callable[[Field, Any], Any]) -> A
     """Return the value of its JSON. ``decode`` makes the value of a cell that is not nested."""
     if plain is None and field.optional:
         return None
-    if isinstance(field, List):
+    if isinstance(field, kinds.List):
         return [value_of(field.of, element, decode) for element in _list(field, plain)]
-    if isinstance(field, Struct):
+    if isinstance(field, kinds.Struct):
         members = _object(field, plain)
         return {name: value_of(inner, members.get(name), decode) for name, inner in field.fields}
     cell = cell_of(field, plain)
-    if isinstance(field, Tensor):
+    if isinstance(field, kinds.Tensor):
         return arrays.array_of(field, plain)
-    return plain if type(field) in (Int, Bool, Text, Json) else decode(field, as_bytes(cell))
+    return (
+        plain
+        if type(field) in (kinds.Int, kinds.Bool, kinds.Text, kinds.Json)
+        else decode(field, as_bytes(cell))
+    )
 
 
 def _list(field: Field, plain: Any) -> list[Any]:
@@ -96,7 +86,7 @@ def _list(field: Field, plain: Any) -> list[Any]:
     return plain
 
 
-def _object(field: Struct, plain: Any) -> dict[str, Any]:
+def _object(field: kinds.Struct, plain: Any) -> dict[str, Any]:
     if not isinstance(plain, dict):
         raise DecodeError(f"{json.dumps(plain)[:40]} where {field} is needed")
     return plain
@@ -109,21 +99,23 @@ def plains(field: Field, column: Column) -> list[Any]:
     """Return the JSON of all cells of a column; None if one is missing."""
     if isinstance(column, Ragged):
         return _ragged_plains(field, column)
-    if isinstance(field, Time | Duration):
+    if isinstance(field, kinds.Time | kinds.Duration):
         return [text.decode() for text in times.texts_of(field, column).tolist()]
-    return [arrays.lists_of(array) for array in column] if isinstance(field, Tensor) else column.tolist()
+    return (
+        [arrays.lists_of(array) for array in column] if isinstance(field, kinds.Tensor) else column.tolist()
+    )
 
 
 def _ragged_plains(field: Field, column: Ragged) -> list[Any]:
     present = np.ones(len(column), dtype=np.bool_) if column.valid is None else column.valid
     dense = dense_of(field)
-    if dense is not None and not isinstance(field, Tensor):
+    if dense is not None and not isinstance(field, kinds.Tensor):
         numbers = plains(dataclasses.replace(field, optional=False), Masked(column, *dense).values)
         return [number if valid else None for number, valid in zip(numbers, present.tolist(), strict=True)]
-    if isinstance(field, Text | Json):
+    if isinstance(field, kinds.Text | kinds.Json):
         # One copy of all letters, from which cells are sliced.
         letters, ends = column.data.tobytes(), itertools.pairwise(column.offsets.tolist())
-        value = json.loads if isinstance(field, Json) else bytes.decode
+        value = json.loads if isinstance(field, kinds.Json) else bytes.decode
         try:
             return [
                 value(letters[start:end]) if valid else None
@@ -143,7 +135,7 @@ def column_of(field: Field, documents: Sequence[Any]) -> Column:
     cells = []
     for row, plain in enumerate(documents):
         try:
-            if plain is None and not field.optional and not isinstance(field, Json):
+            if plain is None and not field.optional and not isinstance(field, kinds.Json):
                 raise DecodeError("the value is missing, and the field is not optional")
             cells.append(None if plain is None and field.optional else cell_of(field, plain))
         except BatchplantError as error:
@@ -156,20 +148,20 @@ def column_of(field: Field, documents: Sequence[Any]) -> Column:
 
 def _plain(field: Field, cell: Any, shape: Shape) -> Any:
     data = as_bytes(cell)
-    if isinstance(field, Tensor):
+    if isinstance(field, kinds.Tensor):
         if field.cell is None:
             return arrays.lists_of(arrays.unpack_tensor(field, data))
         return arrays.lists_of(data.view(field.cell[0]).reshape(field.cell[1]))
-    if isinstance(field, Time | Duration):
+    if isinstance(field, kinds.Time | kinds.Duration):
         return str(times.texts_of(field, data.view(np.int64))[0].decode())
-    if isinstance(field, Int | Float | Bool):
+    if isinstance(field, kinds.Int | kinds.Float | kinds.Bool):
         return data.view(getattr(field, "dtype", "bool"))[0].item()
-    if isinstance(field, Json):
+    if isinstance(field, kinds.Json):
         return json.loads(data.tobytes())
-    if isinstance(field, Text):
+    if isinstance(field, kinds.Text):
         return data.tobytes().decode()
     packed = data.tobytes()
-    if isinstance(field, Image) and shape is not None:
+    if isinstance(field, kinds.Image) and shape is not None:
         pixels = image.squeeze(data.reshape(shape))
         packed = image.encode(pixels, "png" if image.holds("png", image.mode_of(pixels)) else "tiff")
     return base64.b64encode(packed).decode()
@@ -187,22 +179,24 @@ def cell_of(field: Field, plain: Any) -> bytes:
 
 
 def _cell(field: Field, plain: Any) -> bytes:
-    if isinstance(field, Tensor):
+    if isinstance(field, kinds.Tensor):
         array = arrays.array_of(field, plain)
         return array.tobytes() if field.cell is not None else arrays.pack_tensor(field, array)
-    if isinstance(field, Time | Duration):
+    if isinstance(field, kinds.Time | kinds.Duration):
         return np.int64(times.counts_of(field, np.array([str(plain)], np.bytes_))[0]).tobytes()
-    if isinstance(field, Int | Float | Bool):
-        expected = bool if isinstance(field, Bool) else int if isinstance(field, Int) else int | float
-        if not isinstance(plain, expected) or isinstance(plain, bool) != isinstance(field, Bool):
+    if isinstance(field, kinds.Int | kinds.Float | kinds.Bool):
+        expected = (
+            bool if isinstance(field, kinds.Bool) else int if isinstance(field, kinds.Int) else int | float
+        )
+        if not isinstance(plain, expected) or isinstance(plain, bool) != isinstance(field, kinds.Bool):
             raise ValueError
         return np.array(plain, dtype=getattr(field, "dtype", "bool")).tobytes()
-    if isinstance(field, Json):
+    if isinstance(field, kinds.Json):
         return json_text(plain)
-    if isinstance(field, Decimal):
+    if isinstance(field, kinds.Decimal):
         return scalars.decimal_text(field, plain).encode()
     if not isinstance(plain, str):
         raise ValueError
-    if isinstance(field, Uuid):
+    if isinstance(field, kinds.Uuid):
         return scalars.uuid_text(plain).encode()
-    return plain.encode() if isinstance(field, Text) else base64.b64decode(plain, validate=True)
+    return plain.encode() if isinstance(field, kinds.Text) else base64.b64decode(plain, validate=True)

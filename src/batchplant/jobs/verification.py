@@ -215,12 +215,11 @@ class Sums(NamedTuple):
 
     fields: list[str]
     sums: checksums.Sums
-    versions: I64
 
     def select(self, names: Iterable[str], rows: I64 | slice = slice(None)) -> Sums:
         names = [name for name in names if name in self.fields]
         columns = [self.fields.index(name) for name in names]
-        return Sums(names, self.sums[rows][:, columns], self.versions[rows])
+        return Sums(names, self.sums[rows][:, columns])
 
 
 def load_sums(reader: Reader, problems: list[Problem]) -> Sums | None:
@@ -236,11 +235,7 @@ def load_sums(reader: Reader, problems: list[Problem]) -> Sums | None:
             return None
         names = [name for name in reader.schema if all(name in shard.fields for shard in shards)]
         shards = [shard.select(names) for shard in shards]
-        return Sums(
-            names,
-            np.concatenate([shard.sums for shard in shards]),
-            np.concatenate([shard.versions for shard in shards]),
-        )
+        return Sums(names, np.concatenate([shard.sums for shard in shards]))
     try:
         stored = checksums.load(reader.path)
     except DamagedError as error:
@@ -248,7 +243,7 @@ def load_sums(reader: Reader, problems: list[Problem]) -> Sums | None:
         return None
     if stored is None:
         return None
-    fields, sums, schema, version = stored
+    fields, sums, schema = stored
     beside = reader.path.rstrip("/") + checksums.SUFFIX
     plain = _without_options(reader)
     if plain is not None and len(sums) != plain[1]:
@@ -265,7 +260,7 @@ def load_sums(reader: Reader, problems: list[Problem]) -> Sums | None:
         for name in fields
         if name in reader.schema and (schema is None or schema[name] == reader.schema[name])
     ]
-    return Sums(fields, sums, np.full(len(sums), version)).select(same) if same else None
+    return Sums(fields, sums).select(same) if same else None
 
 
 def _without_options(reader: Reader) -> tuple[Schema, int] | None:
@@ -291,11 +286,9 @@ def _changed(now: Schema, fields: list[str], then: Schema | None) -> str:
 
 
 def wrong_sums(reader: Reader, columns: Columns, rows: I64, expected: Sums) -> Iterator[Problem]:
-    for version in np.unique(expected.versions[rows]).tolist():
-        same_version = expected.versions[rows] == version
-        sums = checksums.of_columns(expected.fields, columns, version)
-        for row, column in np.argwhere((sums != expected.sums[rows]) & same_version[:, None]):
-            sample, name = int(rows[row]), expected.fields[column]
-            spans = reader.spans(name, [sample])
-            offset = None if spans is None else int(spans.start[0])
-            yield Problem("the checksum is wrong", locate(reader, sample).path, sample, name, offset)
+    sums = checksums.of_columns(expected.fields, columns)
+    for row, column in np.argwhere(sums != expected.sums[rows]):
+        sample, name = int(rows[row]), expected.fields[column]
+        spans = reader.spans(name, [sample])
+        offset = None if spans is None else int(spans.start[0])
+        yield Problem("the checksum is wrong", locate(reader, sample).path, sample, name, offset)

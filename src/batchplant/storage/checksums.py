@@ -1,15 +1,12 @@
 """The side-car of checksums, ``NAME.crc``.
 
-Layout of version 2, little-endian: ``BPCRC2\\n\\0`` (8 bytes); u32 length of the JSON that follows; the JSON
+Layout, little-endian: ``BPCRC2\\n\\0`` (8 bytes); u32 length of the JSON that follows; the JSON
 ``{"fields": […], "schema": […]}``; per sample one u32 for each field; u64 number of samples; u32 CRC-32C of
 all bytes before it.
 
 The number of a cell is the CRC-32C of its bytes, and of raw pixels also of height, width and channels (three
 i32) behind them; that of a missing cell is 0xFFFFFFFF. ``schema`` is the one that the file is opened with. It
 is left out where the format keeps none.
-
-Version 1, ``BPCRC1\\n\\0``, has only fields and numbers: a missing cell is 0 there, as an empty one is, and
-nothing stands for the shape of raw pixels.
 """
 
 from __future__ import annotations
@@ -31,7 +28,6 @@ from . import NOTE_ERRORS, like, open_source, parse_object, tree
 
 SUFFIX = ".crc"
 SIDE_CAR = "{name}" + SUFFIX
-MAGIC_1 = b"BPCRC1\n\0"
 MAGIC = b"BPCRC2\n\0"
 MISSING = 0xFFFFFFFF
 END = 12
@@ -41,12 +37,11 @@ Sums = npt.NDArray[np.uint32]
 
 
 class Checksums(NamedTuple):
-    """Content of a side-car. ``schema``: that of the dataset, if it is stored. ``version``: 1 or 2."""
+    """Content of a side-car. ``schema``: that of the dataset, if it is stored."""
 
     fields: list[str]
     sums: Sums
     schema: Schema | None = None
-    version: int = 2
 
 
 class Growing(Protocol):
@@ -58,19 +53,18 @@ class Growing(Protocol):
     def read_at(self, size: int, offset: int) -> bytes: ...
 
 
-def of_columns(fields: Iterable[str], columns: Columns, version: int = 2) -> Sums:
+def of_columns(fields: Iterable[str], columns: Columns) -> Sums:
     """Return the checksum of every cell: one row per sample, one column per field."""
     sums = []
     for name in fields:
         column = columns[name]
         data, starts, sizes = column_runs(column)
         crcs = _native.crc32c_runs(data, starts, np.maximum(sizes, 0))
-        if version > 1:
-            if isinstance(column, Ragged) and column.shape is not None:
-                shapes = np.ascontiguousarray(column.shape, dtype="<i4")
-                for row in np.flatnonzero(column.raw).tolist():
-                    crcs[row] = _native.crc32c(shapes[row].tobytes(), int(crcs[row]))
-            crcs[sizes < 0] = MISSING
+        if isinstance(column, Ragged) and column.shape is not None:
+            shapes = np.ascontiguousarray(column.shape, dtype="<i4")
+            for row in np.flatnonzero(column.raw).tolist():
+                crcs[row] = _native.crc32c(shapes[row].tobytes(), int(crcs[row]))
+        crcs[sizes < 0] = MISSING
         sums.append(crcs)
     return np.ascontiguousarray(np.stack(sums, axis=1)) if sums else np.empty((columns.rows, 0), np.uint32)
 
@@ -84,8 +78,11 @@ def header(fields: Sequence[str], schema: Schema | None = None) -> bytes:
 
 def finish(file: Growing, samples: int) -> None:
     """Write the end of the file: the number of samples, and the checksum of all bytes before it."""
+    _finish(file, samples, 0)
+
+
+def _finish(file: Growing, samples: int, crc: int) -> None:
     file.write(samples.to_bytes(8, "little"))
-    crc = 0
     for offset in range(0, file.size, PIECE):
         crc = _native.crc32c(file.read_at(min(PIECE, file.size - offset), offset), crc)
     file.write(int(crc).to_bytes(4, "little"))
@@ -102,11 +99,7 @@ def grow(path: Path, file: Growing, added: int) -> int:
         insert_offset = old.seek(-END, os.SEEK_END)
         end = old.read(END)
     samples = int.from_bytes(end[:8], "little") + added
-    crc = _shortened(int.from_bytes(end[8:], "little"), end[:8])
-    file.write(samples.to_bytes(8, "little"))
-    for offset in range(0, file.size, PIECE):
-        crc = _native.crc32c(file.read_at(min(PIECE, file.size - offset), offset), crc)
-    file.write(int(crc).to_bytes(4, "little"))
+    _finish(file, samples, _shortened(int.from_bytes(end[8:], "little"), end[:8]))
     return insert_offset
 
 
@@ -135,16 +128,15 @@ def load(path: str) -> Checksums | None:
 
 
 def _parse(data: memoryview) -> Checksums:
-    if data[:8] not in (MAGIC, MAGIC_1):
+    if data[:8] != MAGIC:
         raise ValueError("it is no side-car of checksums")
-    version, end = (2, len(data) - END) if data[:8] == MAGIC else (1, len(data))
-    start = 12 + int.from_bytes(data[8:12], "little")
-    if version > 1 and (start > end or _native.crc32c(data[:-4]) != int.from_bytes(data[-4:], "little")):
+    start, end = 12 + int.from_bytes(data[8:12], "little"), len(data) - END
+    if start > end or _native.crc32c(data[:-4]) != int.from_bytes(data[-4:], "little"):
         raise ValueError("it is cut short, or changed since it was written")
     content = parse_object(data[12:start])
     fields = [str(name) for name in content["fields"]]
     schema = Schema.from_json(content["schema"]) if "schema" in content else None
     sums = np.frombuffer(data[:end], dtype="<u4", offset=start).reshape(-1, max(1, len(fields)))
-    if version > 1 and int.from_bytes(data[end:-4], "little") != len(sums):
+    if int.from_bytes(data[end:-4], "little") != len(sums):
         raise ValueError(f"it has {len(sums)} rows, and not as many as it says")
-    return Checksums(fields, sums, schema, version)
+    return Checksums(fields, sums, schema)

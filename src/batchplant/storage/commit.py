@@ -330,7 +330,7 @@ def _finish(folder: Path, fd: int, path: str) -> str | None:
 def _is_ours(folder: Path, plan: Any) -> bool:
     """Return whether this machine wrote the note, here: an archive cannot know a folder's future inode."""
     try:
-        patches = plan.get("patches", [])
+        patches = plan["patches"]
         paths = [
             path_or_name for inside_path, name, _ in plan["moves"] for path_or_name in (inside_path, name)
         ]
@@ -349,9 +349,9 @@ def _is_ours(folder: Path, plan: Any) -> bool:
             os.fsencode(name)
         if not plain or not all(isinstance(number, int) for _, _, number in plan["moves"]):
             return False
-        if not file_patches.are_sound(patches) or not isinstance(plan.get("old", {}), dict):
+        if not file_patches.are_sound(patches) or not isinstance(plan["old"], dict):
             return False
-        if plan.get("folder") not in (None, os.stat(folder).st_ino):
+        if plan["folder"] != os.stat(folder).st_ino:
             return False
         staging = os.lstat(folder / plan["hidden"])
         return stat.S_ISDIR(staging.st_mode) and bool(staging.st_ino == plan["inode"])
@@ -363,7 +363,7 @@ def _distrust_any(staging: Path, plan: dict[str, Any]) -> str | None:
     """Return why another user may have made the staging directory, or a file in it that the note names."""
     reason = _distrust(os.stat(staging), plan["hidden"])
     named: list[tuple[str, int | None]] = [(inside, inode) for inside, _, inode in plan["moves"]]
-    named += [(patch["inside"], None) for patch in plan.get("patches", ())]
+    named += [(patch["inside"], None) for patch in plan["patches"]]
     for inside, inode in named if reason is None else ():
         for path in [*reversed(Path(inside).parents[:-1]), Path(inside)]:
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
@@ -381,16 +381,15 @@ def _carry_out(folder: Path, plan: dict[str, Any], staging: Path, *, only_old: b
 
     ``only_old``: a file that has taken the place of an old one since stays. Return whether there was none.
     """
-    # Older versions wrote no inodes of the files to replace.
-    old, complete = plan.get("old"), True
+    old, complete = plan["old"], True
 
     def replaces(name: str) -> bool:
         nonlocal complete
-        fits = not only_old or old is None or _inode(folder / name) in (None, old.get(name))
+        fits = not only_old or _inode(folder / name) in (None, old.get(name))
         complete = complete and fits
         return fits
 
-    for patch in plan.get("patches", ()):
+    for patch in plan["patches"]:
         file_patches.carry_out(folder, staging, patch)
     for number, (inside, name, inode) in enumerate(plan["moves"]):
         staged = staging / inside

@@ -11,27 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ... import schema as kinds
 from ...errors import BatchplantError, DecodeError
-from ...schema import (
-    Audio,
-    Bool,
-    Bytes,
-    Decimal,
-    Duration,
-    Field,
-    Float,
-    Image,
-    Int,
-    Json,
-    List,
-    Schema,
-    Struct,
-    Tensor,
-    Text,
-    Time,
-    Uuid,
-    Video,
-)
+from ...schema import Field, Schema
 from ...schema.columns import I64, Column, Columns, Flags, Ragged, as_bytes, concat_columns, starts_of
 from ...storage import limits
 from ..scalars import decimal_text
@@ -75,18 +57,18 @@ def _column(field: Field, array: Any) -> Column:
     try:
         # Sizes of buffers, first and last offsets: what pyarrow itself follows without looking.
         array.validate()
-        if isinstance(field, List | Struct) and not is_text(_packed(array.type)):
+        if isinstance(field, kinds.List | kinds.Struct) and not is_text(_packed(array.type)):
             if array.null_count and not field.optional:
                 raise _missing(array)
             return documents(field, array, _plain_list, _column)
         array = _plain(array)
         if array.null_count and not field.optional and not _is_time(field):
             raise _missing(array)
-        if isinstance(field, Time | Duration):
+        if isinstance(field, kinds.Time | kinds.Duration):
             return _number_column(field, *_counts(field, array))
-        if isinstance(field, Tensor):
+        if isinstance(field, kinds.Tensor):
             return _tensor(field, array)
-        if isinstance(field, Int | Float | Bool):
+        if isinstance(field, kinds.Int | kinds.Float | kinds.Bool):
             return _number_column(field, *_values(array, np.dtype(getattr(field, "dtype", "bool"))))
         return _ragged(field, array)
     except BatchplantError:
@@ -114,7 +96,7 @@ def _plain_list(array: Any) -> Any:
     return array if is_file_struct(array.type) else _plain(array)
 
 
-def _counts(field: Time | Duration, array: Any) -> tuple[npt.NDArray[Any], Flags | None]:
+def _counts(field: kinds.Time | kinds.Duration, array: Any) -> tuple[npt.NDArray[Any], Flags | None]:
     """Times as counts of the field's unit. Whole numbers are such counts."""
     pa = pyarrow()
     types, kind, want = pa.types, array.type, storage(field)
@@ -130,7 +112,7 @@ def _counts(field: Time | Duration, array: Any) -> tuple[npt.NDArray[Any], Flags
 
 
 def _is_time(field: Field) -> bool:
-    return isinstance(field, Tensor) and not field.shape and np.dtype(field.dtype).kind in "mM"
+    return isinstance(field, kinds.Tensor) and not field.shape and np.dtype(field.dtype).kind in "mM"
 
 
 def _plain(array: Any) -> Any:
@@ -233,20 +215,20 @@ def _ragged(field: Field, array: Any) -> Ragged:
     """Bytes, text, documents and encoded media."""
     pa = pyarrow()
     kind = array.type
-    if isinstance(field, Json) and not is_text(kind):
+    if isinstance(field, kinds.Json) and not is_text(kind):
         return _documents(array)
-    if isinstance(field, Uuid) and is_binary(kind):
+    if isinstance(field, kinds.Uuid) and is_binary(kind):
         return hexed(_runs(array))
-    if isinstance(field, Decimal) and not is_text(kind):
+    if isinstance(field, kinds.Decimal) and not is_text(kind):
         return _digits(field, array)
-    if isinstance(field, Text | Json) and not is_text(kind):
+    if isinstance(field, kinds.Text | kinds.Json) and not is_text(kind):
         array = array.cast(pa.large_string())
-    elif isinstance(field, Bytes | Image | Audio | Video) and not is_binary(kind):
+    elif isinstance(field, kinds.Bytes | kinds.Image | kinds.Audio | kinds.Video) and not is_binary(kind):
         array = array.cast(pa.large_binary())
     return _runs(array)
 
 
-def _digits(field: Decimal, array: Any) -> Ragged:
+def _digits(field: kinds.Decimal, array: Any) -> Ragged:
     """The digits of decimals, or of whole numbers; the library writes small ones with an exponent."""
     want = storage(field)
     texts = _runs((array if array.type == want else array.cast(want)).cast(pyarrow().large_string()))
@@ -312,7 +294,7 @@ def _plain_value(value: Any) -> Any:
     return value if isinstance(value, bool | int | float | str | None) else str(value)
 
 
-def _tensor(field: Tensor, array: Any) -> Column:
+def _tensor(field: kinds.Tensor, array: Any) -> Column:
     dtype = np.dtype(field.dtype)
     if not field.shape and scalar_type(dtype) is not None:
         values, valid = _values(array, dtype)
@@ -374,7 +356,7 @@ def _unlist(array: Any, size: int | None) -> tuple[Any, I64]:
     return array.flatten(), sizes
 
 
-def _raw_tensor(field: Tensor, cells: Ragged) -> Column:
+def _raw_tensor(field: kinds.Tensor, cells: Ragged) -> Column:
     """Values that are kept as bytes."""
     if field.cell is None:
         return cells

@@ -9,23 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ... import schema as kinds
 from ...errors import BatchplantError, EncodeError
-from ...schema import (
-    Bool,
-    Duration,
-    Field,
-    Float,
-    Image,
-    Int,
-    Json,
-    List,
-    Schema,
-    Struct,
-    Tensor,
-    Text,
-    Time,
-    Uuid,
-)
+from ...schema import Field, Schema
 from ...schema.columns import Column, Columns, Flags, Ragged, as_bytes, starts_of
 from .. import times
 from ..media.image_rules import ImageOptions, ImageTarget, conform
@@ -58,7 +44,7 @@ def table_of(schema: Schema, parts: Iterable[Columns]) -> Any:
         ready = Columns(columns)
         for name, field in schema.items():
             cells = columns[name]
-            if isinstance(field, Image) and isinstance(cells, Ragged) and cells.shape is not None:
+            if isinstance(field, kinds.Image) and isinstance(cells, Ragged) and cells.shape is not None:
                 ready[name], failed = conform(cells, ImageOptions(), ImageTarget(), np.arange(len(cells)))
                 for _, error in failed:
                     raise error.at(field=name)
@@ -71,15 +57,15 @@ def unfit(schema: Schema, columns: Columns) -> dict[int, BatchplantError]:
     problems: dict[int, BatchplantError] = {}
     for name, field in schema.items():
         column = columns[name]
-        if isinstance(field, Text | Json) and isinstance(column, Ragged):
+        if isinstance(field, kinds.Text | kinds.Json) and isinstance(column, Ragged):
             for row, error in _not_utf8(column):
                 problems.setdefault(row, error.at(field=name))
-            if type(field) not in (Text, Json):
+            if type(field) not in (kinds.Text, kinds.Json):
                 for row, error in _not_of(field, column):
                     problems.setdefault(row, error.at(field=name))
         for far in times.unfit_rows(field, column):
             problems.setdefault(far, EncodeError(f"the count is out of range for {field}", field=name))
-        if isinstance(field, Tensor) and not field.shape and field.dtype == "datetime64[D]":
+        if isinstance(field, kinds.Tensor) and not field.shape and field.dtype == "datetime64[D]":
             days, valid = _numbers(column, np.dtype(np.int64))
             wrong = (np.abs(days) >= 2**31) & (days != np.iinfo(np.int64).min)
             for far in np.flatnonzero(wrong if valid is None else wrong & valid).tolist():
@@ -120,22 +106,24 @@ def _not_utf8(column: Ragged) -> Iterable[tuple[int, BatchplantError]]:
 
 def _array(field: Field, column: Column) -> Any:
     pa = pyarrow()
-    if isinstance(field, Time | Duration):
+    if isinstance(field, kinds.Time | kinds.Duration):
         return _time_array(field, *_numbers(column, np.dtype(np.int64)))
-    if isinstance(field, Int | Float | Bool):
+    if isinstance(field, kinds.Int | kinds.Float | kinds.Bool):
         values, valid = _numbers(column, np.dtype(getattr(field, "dtype", "bool")))
         return _number_array(storage(field), values, valid)
-    if isinstance(field, Tensor):
+    if isinstance(field, kinds.Tensor):
         return _tensor_array(field, column)
     assert isinstance(column, Ragged)
     if column.shape is not None and column.shape.any():
         raise EncodeError("Arrow cannot hold raw pixels; encode the images first")
     kind = storage(field)
-    if isinstance(field, List | Struct) and not pa.types.is_large_string(kind):
+    if isinstance(field, kinds.List | kinds.Struct) and not pa.types.is_large_string(kind):
         return nested.array_of(field, column, _array)
-    if isinstance(field, Uuid):
+    if isinstance(field, kinds.Uuid):
         return pa.ExtensionArray.from_storage(kind, _binary_array(pa.binary(16), unhex(column)))
-    array = _binary_array(pa.large_string() if isinstance(field, Text | Json) else pa.large_binary(), column)
+    array = _binary_array(
+        pa.large_string() if isinstance(field, kinds.Text | kinds.Json) else pa.large_binary(), column
+    )
     return array if array.type == kind else array.cast(kind)
 
 
@@ -166,7 +154,7 @@ def _number_array(kind: Any, values: npt.NDArray[Any], valid: Flags | None) -> A
     return pa.array(values, kind, mask=None if valid is None else ~valid)
 
 
-def _time_array(field: Time | Duration, counts: npt.NDArray[Any], valid: Flags | None) -> Any:
+def _time_array(field: kinds.Time | kinds.Duration, counts: npt.NDArray[Any], valid: Flags | None) -> Any:
     kind = storage(field)
     if kind.bit_width == 32:
         if len(times.beyond(field, counts)):
@@ -185,7 +173,7 @@ def _binary_array(kind: Any, column: Ragged) -> Any:
     return pa.Array.from_buffers(kind, len(column), buffers)
 
 
-def _tensor_array(field: Tensor, column: Column) -> Any:
+def _tensor_array(field: kinds.Tensor, column: Column) -> Any:
     pa = pyarrow()
     dtype = np.dtype(field.dtype)
     if not field.shape and scalar_type(dtype) is not None:

@@ -29,28 +29,9 @@ from typing import Any
 
 import numpy as np
 
+from ... import schema as kinds
 from ...errors import SchemaError
-from ...schema import (
-    Audio,
-    Bool,
-    Bytes,
-    Decimal,
-    Duration,
-    Field,
-    Float,
-    Image,
-    Int,
-    Json,
-    List,
-    Schema,
-    Struct,
-    Tensor,
-    Text,
-    Time,
-    Uuid,
-    Video,
-    field_from_json,
-)
+from ...schema import Field, Schema, field_from_json
 from ...schema.columns import Ragged
 from ...storage import NOTE_ERRORS, parse
 from ..infer import infer_image
@@ -86,9 +67,9 @@ def schema_of(
         )
         hint = features.get(arrow_field.name)
         field = _hinted(hint, arrow_field.type, cells) or _field_of(arrow_field.type, cells)
-        if isinstance(field, List | Struct):
+        if isinstance(field, kinds.List | kinds.Struct):
             field = _hinted_inside(hint, arrow_field.type, field)
-        if arrow_field.name in gaps and isinstance(field, Tensor):
+        if arrow_field.name in gaps and isinstance(field, kinds.Tensor):
             field = _nested(arrow_field.type)
         missing = arrow_field.nullable if nulls is None else arrow_field.name in nulls
         fields[arrow_field.name] = dataclasses.replace(field, optional=bool(missing)) if missing else field
@@ -136,15 +117,15 @@ def _hinted(hint: Any, kind: Any, cells: Any) -> Field | None:
     feature = str(hint.get("_type"))
     try:
         if feature == "ClassLabel" and types.is_integer(kind):
-            return Int(str(kind), names=tuple(hint["names"]))
+            return kinds.Int(str(kind), names=tuple(hint["names"]))
         if feature == "Image" and is_file_struct(kind):
-            return _image(cells) or Image(mode=None)
+            return _image(cells) or kinds.Image(mode=None)
         if feature == "Audio" and is_file_struct(kind):
-            return Audio()
+            return kinds.Audio()
         if feature == "Video" and is_file_struct(kind):
-            return Video()
+            return kinds.Video()
         if feature in ("Array2D", "Array3D", "Array4D", "Array5D"):
-            return Tensor(str(hint["dtype"]), tuple(hint["shape"]))
+            return kinds.Tensor(str(hint["dtype"]), tuple(hint["shape"]))
     except (KeyError, TypeError, ValueError):
         pass
     return None
@@ -152,7 +133,7 @@ def _hinted(hint: Any, kind: Any, cells: Any) -> Field | None:
 
 def _hinted_inside(hint: Any, kind: Any, field: Field) -> Field:
     """A list or struct with what Hugging Face's metadata say about the values in it."""
-    if isinstance(field, List) and is_any_list(kind):
+    if isinstance(field, kinds.List) and is_any_list(kind):
         if isinstance(hint, list) and len(hint) == 1:
             inner = hint[0]
         else:
@@ -161,7 +142,7 @@ def _hinted_inside(hint: Any, kind: Any, field: Field) -> Field:
     hinted = _hinted(hint, kind, None)
     if hinted is not None:
         return dataclasses.replace(hinted, optional=field.optional)
-    if isinstance(field, Struct) and isinstance(hint, dict) and pyarrow().types.is_struct(kind):
+    if isinstance(field, kinds.Struct) and isinstance(hint, dict) and pyarrow().types.is_struct(kind):
         parts = [
             (name, _hinted_inside(hint.get(name), kind.field(name).type, part)) for name, part in field.fields
         ]
@@ -177,17 +158,17 @@ def _field_of(kind: Any, cells: Any) -> Field:
     if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
         return _field_of(kind.value_type, cells)
     if types.is_boolean(kind):
-        return Bool()
+        return kinds.Bool()
     if types.is_integer(kind):
-        return Int(str(kind))
+        return kinds.Int(str(kind))
     if types.is_floating(kind):
-        return Float(np.dtype(kind.to_pandas_dtype()).name)
+        return kinds.Float(np.dtype(kind.to_pandas_dtype()).name)
     if is_text(kind):
-        return Text()
+        return kinds.Text()
     if is_binary(kind) or is_file_struct(kind):
-        return _image(cells) or Bytes()
+        return _image(cells) or kinds.Bytes()
     if types.is_decimal(kind):
-        return Decimal(kind.precision, kind.scale)
+        return kinds.Decimal(kind.precision, kind.scale)
     if types.is_temporal(kind) and not types.is_interval(kind):
         return _time(kind)
     return _array(kind) or _nested(kind)
@@ -196,13 +177,13 @@ def _field_of(kind: Any, cells: Any) -> Field:
 def _time(kind: Any) -> Field:
     types = pyarrow().types
     if types.is_date(kind):
-        return Time("D")
+        return kinds.Time("D")
     if types.is_duration(kind):
-        return Duration(kind.unit)
+        return kinds.Duration(kind.unit)
     if types.is_timestamp(kind):
         # No zone is called by no name.
-        return Time(kind.unit, kind.tz or None)
-    return Time(kind.unit, clock=True)
+        return kinds.Time(kind.unit, kind.tz or None)
+    return kinds.Time(kind.unit, clock=True)
 
 
 def _nested(kind: Any, depth: int = 0) -> Field:
@@ -212,15 +193,17 @@ def _nested(kind: Any, depth: int = 0) -> Field:
         return _nested(kind.value_type, depth)
     try:
         if depth < DEEPEST and types.is_map(kind):
-            pairs = Struct({"key": _inner(kind.key_field, depth), "value": _inner(kind.item_field, depth)})
-            return List(pairs)
+            pairs = kinds.Struct(
+                {"key": _inner(kind.key_field, depth), "value": _inner(kind.item_field, depth)}
+            )
+            return kinds.List(pairs)
         if depth < DEEPEST and is_any_list(kind):
-            return List(_inner(kind.value_field, depth))
+            return kinds.List(_inner(kind.value_field, depth))
         if depth < DEEPEST and types.is_struct(kind) and kind.num_fields:
-            return Struct([(arrow_field.name, _inner(arrow_field, depth)) for arrow_field in kind])
+            return kinds.Struct([(arrow_field.name, _inner(arrow_field, depth)) for arrow_field in kind])
     except SchemaError:
         pass
-    return Json() if depth == 0 or types.is_nested(kind) else _field_of(kind, None)
+    return kinds.Json() if depth == 0 or types.is_nested(kind) else _field_of(kind, None)
 
 
 def _inner(arrow_field: Any, depth: int) -> Field:
@@ -228,7 +211,7 @@ def _inner(arrow_field: Any, depth: int) -> Field:
     kind = arrow_field.type
     plain = not isinstance(kind, pyarrow().BaseExtensionType)
     field = _nested(kind, depth + 1) if plain else _field_of(kind, None)
-    if isinstance(field, Tensor):
+    if isinstance(field, kinds.Tensor):
         field = _nested(kind.storage_type, depth + 1)
     return dataclasses.replace(field, optional=True) if arrow_field.nullable else field
 
@@ -236,18 +219,20 @@ def _inner(arrow_field: Any, depth: int) -> Field:
 def _extension(kind: Any) -> Field:
     name = kind.extension_name
     if name == "arrow.json":
-        return Json()
+        return kinds.Json()
     if name == "arrow.uuid":
-        return Uuid()
+        return kinds.Uuid()
     if name == "arrow.fixed_shape_tensor":
         # One whose axes were permuted does not lie as its shape says.
         plain = kind.permutation in (None, list(range(len(kind.shape))))
         array = _array(kind.storage_type)
-        return dataclasses.replace(array, shape=tuple(kind.shape)) if array and plain else array or Json()
+        return (
+            dataclasses.replace(array, shape=tuple(kind.shape)) if array and plain else array or kinds.Json()
+        )
     return _field_of(kind.storage_type, None)
 
 
-def _array(kind: Any) -> Tensor | None:
+def _array(kind: Any) -> kinds.Tensor | None:
     """The tensor that lists of numbers are, where only the first size varies."""
     types = pyarrow().types
     shape: list[int | None] = []
@@ -257,7 +242,7 @@ def _array(kind: Any) -> Tensor | None:
     number = types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
     if not shape or not number or None in shape[1:] or 0 in shape:
         return None
-    return Tensor(np.dtype(kind.to_pandas_dtype()).name, tuple(shape))
+    return kinds.Tensor(np.dtype(kind.to_pandas_dtype()).name, tuple(shape))
 
 
 def is_whole_list(kind: Any) -> bool:
@@ -278,12 +263,12 @@ def has_gaps(array: Any) -> bool:
     return False
 
 
-def _image(cells: Any) -> Image | None:
+def _image(cells: Any) -> kinds.Image | None:
     """Infer an image field from the first bytes that are not missing."""
     if cells is None:
         return None
     try:
-        bytes_column = column_of(Bytes(optional=True), cells.drop_null()[:8])
+        bytes_column = column_of(kinds.Bytes(optional=True), cells.drop_null()[:8])
         return (
             infer_image(bytes_column.take(bytes_column.sizes > 0))
             if isinstance(bytes_column, Ragged)

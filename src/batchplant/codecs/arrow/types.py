@@ -7,23 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from ... import schema as kinds
 from ...errors import MissingLibraryError
-from ...schema import (
-    Bool,
-    Decimal,
-    Duration,
-    Field,
-    Float,
-    Int,
-    Json,
-    List,
-    Schema,
-    Struct,
-    Tensor,
-    Text,
-    Time,
-    Uuid,
-)
+from ...schema import Field, Schema
 
 KEY = b"batchplant"
 _UNITS = ("s", "ms", "us", "ns")
@@ -40,12 +26,12 @@ def pyarrow() -> Any:
 
 def refuses(field: Field) -> str | None:
     """Why Arrow cannot hold a field; None where it can."""
-    if isinstance(field, Float) and np.dtype(field.dtype).itemsize > 8:
+    if isinstance(field, kinds.Float) and np.dtype(field.dtype).itemsize > 8:
         return f"Arrow has no type for {field.dtype}"
     return None
 
 
-def is_list(field: Tensor) -> bool:
+def is_list(field: kinds.Tensor) -> bool:
     """True if a tensor is stored as lists of numbers, which every program understands."""
     dtype = np.dtype(field.dtype)
     listed = dtype.kind in "biuf" and dtype.itemsize <= 8 and 0 not in field.shape
@@ -55,15 +41,17 @@ def is_list(field: Tensor) -> bool:
 def storage(field: Field) -> Any:
     """The Arrow type that a field is stored as."""
     pa = pyarrow()
-    if isinstance(field, Time | Duration | Decimal | Uuid | List | Struct):
+    if isinstance(
+        field, kinds.Time | kinds.Duration | kinds.Decimal | kinds.Uuid | kinds.List | kinds.Struct
+    ):
         return _narrow_type(field)
-    if isinstance(field, Int | Float):
+    if isinstance(field, kinds.Int | kinds.Float):
         return pa.from_numpy_dtype(np.dtype(field.dtype))
-    if isinstance(field, Bool):
+    if isinstance(field, kinds.Bool):
         return pa.bool_()
-    if isinstance(field, Text | Json):
+    if isinstance(field, kinds.Text | kinds.Json):
         return pa.large_string()
-    if isinstance(field, Tensor):
+    if isinstance(field, kinds.Tensor):
         if not field.shape:
             return scalar_type(np.dtype(field.dtype)) or pa.large_binary()
         if is_list(field):
@@ -76,40 +64,40 @@ def storage(field: Field) -> Any:
 
 def _narrow_type(field: Field) -> Any:
     pa = pyarrow()
-    if isinstance(field, Duration):
+    if isinstance(field, kinds.Duration):
         return pa.duration(field.unit)
-    if isinstance(field, Time):
+    if isinstance(field, kinds.Time):
         if field.unit == "D":
             return pa.date32()
         if field.clock:
             return pa.time32(field.unit) if field.unit in ("s", "ms") else pa.time64(field.unit)
         return pa.timestamp(field.unit, field.tz)
-    if isinstance(field, Decimal):
+    if isinstance(field, kinds.Decimal):
         # What no table can name is its digits.
         if not 0 <= field.scale <= field.precision:
             return pa.large_string()
         return (pa.decimal128 if field.precision <= 38 else pa.decimal256)(field.precision, field.scale)
-    if isinstance(field, Uuid):
+    if isinstance(field, kinds.Uuid):
         return pa.uuid()
     if _is_empty(field):
         return pa.large_string()
-    if isinstance(field, List):
+    if isinstance(field, kinds.List):
         return pa.large_list(_inside(field.of))
-    assert isinstance(field, Struct)
+    assert isinstance(field, kinds.Struct)
     # In a struct that is missing, so are its values: to Parquet all of them may be.
     return pa.struct([(name, _inside(inner)) for name, inner in field.fields])
 
 
 def _inside(field: Field) -> Any:
     """The type of a value in a list or struct: there the library cannot handle types of UUIDs."""
-    return pyarrow().binary(16) if isinstance(field, Uuid) else storage(field)
+    return pyarrow().binary(16) if isinstance(field, kinds.Uuid) else storage(field)
 
 
 def _is_empty(field: Field) -> bool:
     """True if it holds a struct without fields: Parquet has none, so all of it is JSON text."""
-    if isinstance(field, List):
+    if isinstance(field, kinds.List):
         return _is_empty(field.of)
-    return isinstance(field, Struct) and (
+    return isinstance(field, kinds.Struct) and (
         not field.fields or any(_is_empty(inner) for _, inner in field.fields)
     )
 
@@ -132,7 +120,7 @@ def arrow_field(name: str, field: Field) -> Any:
     kind = storage(field)
     described = json.dumps(field.to_json(), ensure_ascii=False).encode()
     # A time that is NaT is a null to everybody else.
-    nullable = field.optional or (isinstance(field, Tensor) and np.dtype(field.dtype).kind in "mM")
+    nullable = field.optional or (isinstance(field, kinds.Tensor) and np.dtype(field.dtype).kind in "mM")
     return pyarrow().field(name, kind, nullable=nullable, metadata={KEY: described})
 
 

@@ -10,28 +10,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ... import schema as kinds
 from ...codecs import times
 from ...codecs.arrays import unpack_tensor
 from ...codecs.media import audio, image
 from ...codecs.media.video import header as video
 from ...errors import BatchplantError, DataError, MissingLibraryError
-from ...schema import (
-    Audio,
-    Bool,
-    Boxes,
-    Bytes,
-    Duration,
-    Field,
-    Image,
-    Int,
-    Keypoints,
-    Labels,
-    List,
-    Tensor,
-    Text,
-    Time,
-    Video,
-)
+from ...schema import Field
 from ...schema.columns import Column, Masked, Ragged, column_runs
 from .numbers import Numbers, Sums
 from .values import Copies, Hashes, Tally, Values
@@ -101,7 +86,11 @@ class FieldScan:
     def stats(self) -> FieldStats:
         field = self._field
         names: dict[Hashable, str] = {}
-        if isinstance(field, Int | Labels) and field.names and len(set(field.names)) == len(field.names):
+        if (
+            isinstance(field, kinds.Int | kinds.Labels)
+            and field.names
+            and len(set(field.names)) == len(field.names)
+        ):
             names.update(enumerate(field.names))
         numbers = {name: sums.numbers() for name, sums in self._numbers.items()}
         return FieldStats(
@@ -113,7 +102,9 @@ class FieldScan:
             self.size,
             numbers,
             {name: tally.values(names) for name, tally in self._tallies.items()},
-            _times(field, numbers["values"]) if isinstance(field, Time | Duration) and self._count else {},
+            _times(field, numbers["values"])
+            if isinstance(field, kinds.Time | kinds.Duration) and self._count
+            else {},
             None if self.hashes is None else self.hashes.copies(),
         )
 
@@ -127,33 +118,35 @@ class FieldScan:
         field = self._field
         if values.dtype.kind not in "biuf":
             return
-        if not isinstance(field, Bool):
+        if not isinstance(field, kinds.Bool):
             self._sums("values").add(values)
-        counted = isinstance(field, Int | Bool) and not isinstance(field, Time | Duration)
-        if counted or isinstance(field, Labels):
+        counted = isinstance(field, kinds.Int | kinds.Bool) and not isinstance(
+            field, kinds.Time | kinds.Duration
+        )
+        if counted or isinstance(field, kinds.Labels):
             distinct, counts = np.unique(values, return_counts=True)
             self._tally("values").add_counts(dict(zip(distinct.tolist(), counts.tolist(), strict=True)))
 
     def _add_ragged(self, column: Ragged) -> None:
         field = self._field
-        if isinstance(field, Image):
+        if isinstance(field, kinds.Image):
             self._add_images(column)
-        elif isinstance(field, Audio):
+        elif isinstance(field, kinds.Audio):
             self._add_facts(column, self._audio_facts)
-        elif isinstance(field, Video):
+        elif isinstance(field, kinds.Video):
             self._add_facts(column, self._video_facts)
-        elif isinstance(field, Tensor):
+        elif isinstance(field, kinds.Tensor):
             self._add_arrays(column, field)
-        elif isinstance(field, Text):
+        elif isinstance(field, kinds.Text):
             self._sums("length").add(_characters(column))
             short = [row for row, size in enumerate(column.sizes.tolist()) if size <= MAX_COUNTED_BYTES]
             cells = (column.data[column.offsets[row] : column.offsets[row + 1]].tobytes() for row in short)
             self._tally("values").add(cell.decode("utf-8", "replace") for cell in cells)
-        elif isinstance(field, List):
+        elif isinstance(field, kinds.List):
             self._add_facts(column, lambda cell: iter([("length", len(json.loads(cell.tobytes())))]))
-        elif isinstance(field, Bytes):
+        elif isinstance(field, kinds.Bytes):
             self._sums("length").add(column.sizes)
-        if isinstance(field, Image | Audio | Video) or field.kind in ("json", "struct"):
+        if isinstance(field, kinds.Image | kinds.Audio | kinds.Video) or field.kind in ("json", "struct"):
             self._sums("bytes").add(column.sizes)
 
     def _add_images(self, column: Ragged) -> None:
@@ -215,7 +208,7 @@ class FieldScan:
         yield "frame rates", "?" if header.fps is None else f"{header.fps:.6g}"
         yield "encodings", header.encoding or "?"
 
-    def _add_arrays(self, column: Ragged, field: Tensor) -> None:
+    def _add_arrays(self, column: Ragged, field: kinds.Tensor) -> None:
         """Add arrays whose sizes vary."""
         arrays, shapes = [], []
         for cell in column:
@@ -233,9 +226,9 @@ class FieldScan:
         if not arrays:
             return
         values = np.concatenate(arrays)
-        if isinstance(field, Boxes):
+        if isinstance(field, kinds.Boxes):
             self._add_boxes(values.reshape(-1, 4), field.format)
-        elif isinstance(field, Keypoints):
+        elif isinstance(field, kinds.Keypoints):
             self._add_points(values.reshape(-1, field.shape[-1] or 2))
         else:
             self._add_numbers(values)
@@ -260,7 +253,7 @@ class FieldScan:
 
 def is_hashed(field: Field) -> bool:
     """True where equal cells are no coincidence, as they are among numbers."""
-    return not isinstance(field, Int | Bool) and field.kind != "float"
+    return not isinstance(field, kinds.Int | kinds.Bool) and field.kind != "float"
 
 
 def _characters(column: Ragged) -> npt.NDArray[np.int64]:
@@ -269,7 +262,7 @@ def _characters(column: Ragged) -> npt.NDArray[np.int64]:
     return np.asarray(begins[column.offsets[1:]] - begins[column.offsets[:-1]], dtype=np.int64)
 
 
-def _times(field: Time | Duration, numbers: Numbers) -> dict[str, str]:
+def _times(field: kinds.Time | kinds.Duration, numbers: Numbers) -> dict[str, str]:
     """First, median and last time as text."""
     counts = {"min": numbers.min, "median": numbers.median, "max": numbers.max}
     texts = times.texts_of(field, np.array([round(n or 0) for n in counts.values()], dtype=np.int64))
