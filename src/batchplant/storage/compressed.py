@@ -114,7 +114,23 @@ def inflate(source: Source, kind: str = "gzip", report: Callable[[int], None] | 
         raise DamagedError(f"the {kind} data ends too early", path=source.path, offset=source.size)
 
 
-class GzipSource(Source):
+class _PackedSource(Source):
+    """A source whose bytes are unpacked when they are read: runs that lie close are unpacked together."""
+
+    max_gap_bytes = MAX_GAP_BYTES
+
+    def _gather(self, starts: I64, sizes: I64, out: U8, out_starts: I64) -> None:
+        nonempty = np.flatnonzero(sizes)
+        ranges, where = plan_ranges(
+            starts[nonempty], sizes[nonempty], gap=self.max_gap_bytes, most=MAX_RUN_BYTES
+        )
+        for number, (first, end) in enumerate(ranges):
+            rows = nonempty[where == number]
+            data = self._view(first, end - first)
+            _native.copy_runs(data, starts[rows] - first, sizes[rows], out, out_starts[rows])
+
+
+class GzipSource(_PackedSource):
     """The unpacked content of a GZIP file; ``size`` is the number of unpacked bytes.
 
     ``points``: the result of :meth:`points` for the very same file.
@@ -175,14 +191,6 @@ class GzipSource(Source):
                 limits.too_large("it", largest, self.packed.size), path=self.path, offset=offset
             )
 
-    def _gather(self, starts: I64, sizes: I64, out: U8, out_starts: I64) -> None:
-        nonempty = np.flatnonzero(sizes)
-        ranges, where = plan_ranges(starts[nonempty], sizes[nonempty], gap=MAX_GAP_BYTES, most=MAX_RUN_BYTES)
-        for number, (first, end) in enumerate(ranges):
-            rows = nonempty[where == number]
-            data = self._view(first, end - first)
-            _native.copy_runs(data, starts[rows] - first, sizes[rows], out, out_starts[rows])
-
     def close(self) -> None:
         with self._lock:
             self._file.close()
@@ -190,8 +198,10 @@ class GzipSource(Source):
         super().close()
 
 
-class CachedSource(Source):
+class CachedSource(_PackedSource):
     """A GzipSource with a cache of pieces, because unpacking them again costs more than caching them."""
+
+    max_gap_bytes = 0
 
     def __init__(self, source: GzipSource) -> None:
         super().__init__(source.path, source.size)
@@ -217,14 +227,6 @@ class CachedSource(Source):
         pieces = [self._piece(number) for number in range(first, last + 1)]
         data = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
         return data[start - first * PIECE_BYTES :][:size]
-
-    def _gather(self, starts: I64, sizes: I64, out: U8, out_starts: I64) -> None:
-        nonempty = np.flatnonzero(sizes)
-        ranges, where = plan_ranges(starts[nonempty], sizes[nonempty], gap=0, most=MAX_RUN_BYTES)
-        for number, (first, end) in enumerate(ranges):
-            rows = nonempty[where == number]
-            data = self._view(first, end - first)
-            _native.copy_runs(data, starts[rows] - first, sizes[rows], out, out_starts[rows])
 
     def close(self) -> None:
         self._source.close()

@@ -14,6 +14,7 @@ from ...errors import DecodeError, EncodeError, MissingLibraryError
 from ...schema.columns import U8
 from ...storage import limits
 from . import exif
+from .memory import Memory
 
 PLUGINS = {"jpeg": "Jpeg", "png": "Png", "webp": "WebP", "gif": "Gif", "bmp": "Bmp", "tiff": "Tiff"}
 # (from, to) of conversions that keep every value.
@@ -29,29 +30,6 @@ class Palette(NamedTuple):
 
     colours: bytes
     transparency: int | bytes | None
-
-
-class _Memory(io.RawIOBase):
-    """Bytes as a file. Other than io.BytesIO it needs no copy of them."""
-
-    def __init__(self, data: memoryview) -> None:
-        self._data, self._at = data, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        chunk = self._data[self._at : self._at + len(buffer)]
-        buffer[: len(chunk)] = chunk
-        self._at += len(chunk)
-        return len(chunk)
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        self._at = max(0, (0, self._at, len(self._data))[whence] + offset)
-        return self._at
 
 
 def library() -> ModuleType:
@@ -77,7 +55,7 @@ def open_image(view: U8, encoding: str) -> Any:
     if encoding == "tiff" and exif.orientation(view) != 1:
         # Pillow would turn the pixels of a TIFF, and of nothing else.
         view = np.frombuffer(exif.upright(exif.Metadata(view.tobytes())).exif, np.uint8)
-    file = io.BufferedReader(_Memory(view.data)) if view.size > STRIP_BYTES else io.BytesIO(view.tobytes())
+    file = io.BufferedReader(Memory(view.data)) if view.size > STRIP_BYTES else io.BytesIO(view.tobytes())
     try:
         importlib.import_module(f"PIL.{PLUGINS[encoding]}ImagePlugin")
         image = opened.OPEN[encoding.upper()][0](file, "")

@@ -16,6 +16,7 @@ import numpy as np
 
 from ...errors import DecodeError, EncodeError, MissingLibraryError
 from . import mp3
+from .memory import Memory
 from .wav import Samples
 
 # No encoding gets more frames into a byte. So a header that lies takes little memory.
@@ -26,39 +27,6 @@ UNKNOWN = 1 << 62
 ENCODED_AT_ONCE = 4096
 # The last page of an Ogg file, and whatever another program may have put behind it.
 OGG_TAIL = 1 << 17
-
-
-class Memory:
-    """Bytes as a file that libsndfile reads, without a copy of them."""
-
-    def __init__(self, view: memoryview) -> None:
-        self._view = view
-        self._position = 0
-
-    def __len__(self) -> int:
-        return len(self._view)
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position}.get(whence, len(self._view))
-        # What raises in here, or answers out of bounds, would go through C.
-        self._position = min(max(0, base + offset), len(self._view))
-        return self._position
-
-    def tell(self) -> int:
-        return self._position
-
-    def readinto(self, buffer: Any) -> int:
-        part = self._view[self._position : self._position + len(buffer)]
-        buffer[: len(part)] = part
-        self._position += len(part)
-        return len(part)
-
-    # soundfile looks for it.
-    def read(self, size: int = -1) -> bytes:
-        end = len(self._view) if size < 0 else self._position + size
-        part = bytes(self._view[self._position : end])
-        self._position += len(part)
-        return part
 
 
 @contextlib.contextmanager

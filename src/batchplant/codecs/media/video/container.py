@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ....errors import BatchplantError, DecodeError, MissingLibraryError, OptionError
+from ..memory import Memory
 
 ENCODINGS = ("mp4", "mov", "mkv", "webm", "avi")
 SUFFIXES = {
@@ -87,26 +88,6 @@ def pyav() -> Any:
     except ImportError:
         raise MissingLibraryError('video needs PyAV: pip install "batchplant[video]"') from None
     return av
-
-
-class Memory:
-    """Bytes as a file. Other than io.BytesIO it needs no copy of them."""
-
-    def __init__(self, data: memoryview) -> None:
-        self._data, self._at = data, 0
-
-    def read(self, size: int) -> bytes:
-        chunk = bytes(self._data[self._at : self._at + max(size, 0)])
-        self._at += len(chunk)
-        return chunk
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        base = (0, self._at, len(self._data))[whence]
-        self._at = min(max(base + offset, 0), len(self._data))
-        return self._at
-
-    def tell(self) -> int:
-        return self._at
 
 
 @contextlib.contextmanager
