@@ -144,7 +144,7 @@ def _s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
 
 
 @pytest.fixture
-def _no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def _no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """Hide keys, profiles, proxies and configuration of the user who runs the tests."""
     for name in os.environ:
         if name.startswith(("AWS_", "BATCHPLANT_", "GOOGLE_", "AZURE_", "XDG_")) or "_proxy" in name.lower():
@@ -152,11 +152,11 @@ def _no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     # A permanent failure shall not take a minute; a request is tried three times in any case.
     monkeypatch.setenv("BATCHPLANT_RETRY_SECONDS", "0.1")
-    from batchplant.storage.remote import blocks, fetch
+    from batchplant.storage.remote import fetch
 
     # On a busy machine everything stalls, and would be fetched twice; tests of that set it themselves.
-    monkeypatch.setattr(fetch, "MIN_STALL_SECONDS", 600.0)
-    monkeypatch.setattr(blocks, "MIN_STALL_SECONDS", 600.0)
+    with fetch.tuned(min_stall_seconds=600.0):
+        yield
 
 
 @pytest.fixture

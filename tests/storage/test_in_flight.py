@@ -7,31 +7,25 @@ from collections.abc import Callable
 
 import pytest
 
-from batchplant.storage.remote.fetch import (
-    INITIAL_IN_FLIGHT,
-    MAX_IN_FLIGHT,
-    MIN_IN_FLIGHT,
-    MIN_STALL_SECONDS,
-    STALL_FACTOR,
-    WINDOW_SECONDS,
-    ConcurrencyController,
-    patience,
-)
+from batchplant.storage.remote.fetch import ConcurrencyController, patience
+from batchplant.storage.settings import FetchTuning
+
+TUNING = FetchTuning()
 
 
 def numbers(looks: int, rate: Callable[[int], float], *, full: bool = True) -> list[int]:
     """The numbers in flight that are found, one after another, where so many bring so many bytes a second."""
     controller, found = ConcurrencyController(0.0), []
     for number in range(1, looks + 1):
-        controller.full, controller.moved = full, int(rate(controller.limit) * WINDOW_SECONDS)
-        controller.adapt(number * WINDOW_SECONDS, True)
+        controller.full, controller.moved = full, int(rate(controller.limit) * TUNING.window_seconds)
+        controller.adapt(number * TUNING.window_seconds, True)
         found.append(controller.limit)
     return found
 
 
 def test_where_each_brings_more_there_are_many() -> None:
     """A store that gives every connection 50 MB/s."""
-    assert MAX_IN_FLIGHT in numbers(8, lambda number: number * 50e6)
+    assert TUNING.max_in_flight in numbers(8, lambda number: number * 50e6)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -39,9 +33,9 @@ def test_where_more_bring_nothing_there_are_few(seed: int) -> None:
     """A link that is full, and wavers by a tenth."""
     draw = random.Random(seed)
     found = numbers(400, lambda number: 1e9 * draw.uniform(0.9, 1.1))
-    assert sorted(found)[len(found) // 2] <= INITIAL_IN_FLIGHT
-    assert sorted(found)[-len(found) // 20] <= 3 * INITIAL_IN_FLIGHT
-    assert min(found) >= MIN_IN_FLIGHT
+    assert sorted(found)[len(found) // 2] <= TUNING.initial_in_flight
+    assert sorted(found)[-len(found) // 20] <= 3 * TUNING.initial_in_flight
+    assert min(found) >= TUNING.min_in_flight
 
 
 def test_latency_is_hidden() -> None:
@@ -54,17 +48,17 @@ def test_it_follows_the_network() -> None:
     room = iter([1e9] * 100 + [10e9] * 300)
     found = numbers(400, lambda number: min(next(room), number * 100e6))
     assert max(found[:100]) <= 27
-    assert max(found[100:]) == MAX_IN_FLIGHT
+    assert max(found[100:]) == TUNING.max_in_flight
 
 
 def test_nothing_is_learnt_where_there_is_little_to_do() -> None:
-    assert set(numbers(100, lambda number: number * 50e6, full=False)) == {INITIAL_IN_FLIGHT}
+    assert set(numbers(100, lambda number: number * 50e6, full=False)) == {TUNING.initial_in_flight}
 
 
 def test_a_request_stalls_by_what_others_of_its_size_took() -> None:
     """Small ones that were quick are no reason to ask for large ones twice."""
     quick = [(1000, 0.01)] * 60
-    assert patience(1000, quick) == MIN_STALL_SECONDS
-    assert patience(8 << 20, quick) == STALL_FACTOR * MIN_STALL_SECONDS
-    assert patience(8 << 20, [*quick, (8 << 20, 2.0), (5 << 20, 3.0)]) == STALL_FACTOR * 2.5
-    assert patience(1000, []) == STALL_FACTOR * MIN_STALL_SECONDS
+    assert patience(1000, quick) == TUNING.min_stall_seconds
+    assert patience(8 << 20, quick) == TUNING.stall_factor * TUNING.min_stall_seconds
+    assert patience(8 << 20, [*quick, (8 << 20, 2.0), (5 << 20, 3.0)]) == TUNING.stall_factor * 2.5
+    assert patience(1000, []) == TUNING.stall_factor * TUNING.min_stall_seconds

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import gc
 import logging
 import os
@@ -26,7 +27,8 @@ from hypothesis import strategies as st
 import batchplant as bp
 import processes
 from batchplant.storage import StorageOptions, Url, open_source
-from batchplant.storage.remote import client, fetch
+from batchplant.storage.remote import fetch
+from batchplant.storage.settings import FetchTuning
 from proxy import (
     Fault,
     Proxy,
@@ -216,10 +218,9 @@ def test_one_of_many_ranges_fails(url, served):
         assert [found[row].tobytes() for row in range(4)] == [DATA[one : one + 100] for one in starts]
 
 
-def test_a_request_that_stalls_is_made_twice(url, served, monkeypatch):
-    with contextlib.closing(open_source(url)) as source:
-        # Not before: on a busy machine the request that opened it would be made twice, and be counted here.
-        monkeypatch.setattr(fetch, "MIN_STALL_SECONDS", 0.05)
+def test_a_request_that_stalls_is_made_twice(url, served):
+    # Not before: on a busy machine the request that opened it would be made twice, and be counted here.
+    with contextlib.closing(open_source(url)) as source, fetch.tuned(min_stall_seconds=0.05):
         served.reset()
         served.fail(stalled(500))
         before = fetch.fetcher().counts.hedges
@@ -230,14 +231,12 @@ def test_a_request_that_stalls_is_made_twice(url, served, monkeypatch):
         served.release()
 
 
-def test_requests_are_watched_after_a_while_without_any(url, served, monkeypatch):
+def test_requests_are_watched_after_a_while_without_any(url, served):
     """The thread that watches ends before those that fetch."""
-    monkeypatch.setattr(fetch, "MIN_STALL_SECONDS", 0.05)
-    monkeypatch.setattr(fetch, "WINDOW_SECONDS", 0.01)
-    monkeypatch.setattr(fetch, "_FETCHER", None)
     # Fetchers of other tests may still have requests under way.
     earlier = {*threading.enumerate()}
-    with contextlib.closing(open_source(url)) as source:
+    quick = fetch.tuned(min_stall_seconds=0.05, window_seconds=0.01)
+    with quick, contextlib.closing(open_source(url)) as source:
         while any(thread.name == "batchplant-watch" for thread in {*threading.enumerate()} - earlier):
             threading.Event().wait(0.01)
         served.fail(stalled(500))
@@ -245,18 +244,17 @@ def test_requests_are_watched_after_a_while_without_any(url, served, monkeypatch
         served.release()
 
 
-def busy_fetcher(monkeypatch):
+def busy_fetcher():
     """A Fetcher whose one thread runs until the event is set."""
-    monkeypatch.setattr(fetch, "WINDOW_SECONDS", 0.01)
-    monkeypatch.setattr(fetch, "MIN_STALL_SECONDS", processes.PATIENCE)
-    made, going = fetch.Fetcher(), threading.Event()
+    tuning = FetchTuning(window_seconds=0.01, min_stall_seconds=processes.PATIENCE)
+    made, going = fetch.Fetcher(tuning), threading.Event()
     made._controller.limit = 1
     made.submit(lambda: going.wait(processes.PATIENCE), fetch.FULL_WEIGHT_BYTES)
     return made, going
 
 
-def test_a_request_that_is_hurried_and_cancelled_stops_no_thread(monkeypatch):
-    made, going = busy_fetcher(monkeypatch)
+def test_a_request_that_is_hurried_and_cancelled_stops_no_thread():
+    made, going = busy_fetcher()
     # It stands in the queue twice.
     cancelled = made.submit(lambda: pytest.fail("it was cancelled"), 1, urgency=5)
     made.hurry(cancelled, 1)
@@ -265,14 +263,13 @@ def test_a_request_that_is_hurried_and_cancelled_stops_no_thread(monkeypatch):
     going.set()
     assert wanted.future.result(processes.PATIENCE) == "it"
     # Nor is anybody taken for idle who is not there.
-    monkeypatch.setattr(fetch, "IDLE_THREAD_SECONDS", 0.0)
+    made.tuning = dataclasses.replace(made.tuning, idle_thread_seconds=0.0)
     assert made.submit(lambda: "more", 1).future.result(processes.PATIENCE) == "more"
 
 
 @pytest.mark.parametrize("begun", [False, True])
 def test_ctrl_c_as_a_thread_starts(begun, monkeypatch):
-    monkeypatch.setattr(fetch, "WINDOW_SECONDS", 0.01)
-    made, start = fetch.Fetcher(), threading.Thread.start
+    made, start = fetch.Fetcher(FetchTuning(window_seconds=0.01)), threading.Thread.start
 
     def interrupted(self):
         if self.name == "batchplant-fetch":
@@ -367,10 +364,9 @@ def test_tries_are_counted_and_what_no_retry_helps_is_tried_once(url, served):
         assert served.count() == 1
 
 
-def test_a_server_that_stalls_for_good(url, served, monkeypatch):
-    monkeypatch.setattr(client, "MAX_SILENT_SECONDS", 0.5)
-    monkeypatch.setattr(fetch, "MIN_STALL_SECONDS", processes.PATIENCE)
-    with contextlib.closing(open_source(at(str(url), served, retry_seconds=0))) as source:
+def test_a_server_that_stalls_for_good(url, served):
+    impatient = fetch.tuned(max_silent_seconds=0.25, min_stall_seconds=processes.PATIENCE)
+    with impatient, contextlib.closing(open_source(at(str(url), served, retry_seconds=0))) as source:
         for after in (500, -1):
             served.reset()
             served.fail(stalled(after), times=None)
@@ -647,11 +643,13 @@ def test_many_threads_at_once(bucket, served):
         source.close()
 
 
-def test_requests_in_flight_stay_within_their_bound(bucket, served, monkeypatch):
-    monkeypatch.setattr(fetch, "MAX_IN_FLIGHT", 6)
-    monkeypatch.setattr(fetch, "INITIAL_IN_FLIGHT", 6)
-    monkeypatch.setattr(fetch, "_FETCHER", None)
-    monkeypatch.setattr(fetch, "MIN_STALL_SECONDS", processes.PATIENCE)
+@pytest.fixture
+def six_in_flight():
+    with fetch.tuned(max_in_flight=6, initial_in_flight=6, min_stall_seconds=processes.PATIENCE):
+        yield
+
+
+def test_requests_in_flight_stay_within_their_bound(bucket, served, six_in_flight):
     sources = [open_source(at(bucket.put(f"{number}.bin", DATA), served)) for number in range(24)]
     served.reset()
     # All that is in flight at once waits until no more comes.
@@ -719,4 +717,4 @@ def test_no_wait_is_endless(monkeypatch):
     monkeypatch.setattr(Future, "result", lambda self, timeout=None: waits.append(timeout))
     assert isinstance(fetch.Task(lambda: None, 0, 0.0).future, fetch.Answer)
     fetch.Answer().result()
-    assert waits == [fetch.WINDOW_SECONDS]
+    assert waits == [fetch.INTERRUPT_SECONDS]

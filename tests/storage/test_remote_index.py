@@ -22,7 +22,6 @@ from batchplant.errors import AccessError, DamagedError
 from batchplant.formats.webdataset import WebDatasetReader
 from batchplant.storage import Url, index
 from batchplant.storage.index import sets
-from batchplant.storage.remote import fetch
 from processes import PATIENCE
 from proxy import Proxy, Request, answers, stalled
 from servers import Bucket
@@ -166,14 +165,13 @@ def test_an_index_that_was_uploaded_with_its_file_is_used(
 
 def test_an_indexed_object_opens_in_two_round_trips_and_gives_a_sample_in_the_third(
     bucket: Bucket, proxy: Proxy, options: dict[str, Any], home: Path,
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     url = bucket.put("a.tar", archive(0, 200, 2000))
     indexed(capsys, proxy, url)
     shutil.rmtree(home)
     proxy.reset()
     # Neither the listing nor the first bytes are given before both were asked for; and nobody asks twice.
-    monkeypatch.setattr(fetch, "MIN_STALL_SECONDS", 1e9)
     proxy.fail(stalled(), method="LIST")
     proxy.fail(stalled(), method="GET")
     opened = ThreadPoolExecutor(1).submit(batchplant.open, url, **options)

@@ -20,14 +20,12 @@ from batchplant.cli import main
 from batchplant.data.config import parse_yaml
 from batchplant.errors import BatchplantError
 from batchplant.loading.prefetch.remote import Use
-from batchplant.storage.remote import fetch
 from batchplant.storage.remote.blocks import CHUNK_BYTES
 from batchplant.tools.simulation import Plan, example, read_plan, simulate
 from batchplant.tools.simulation.cache import hit_rates
 from batchplant.tools.simulation.data import Dataset, Orders
 from batchplant.tools.simulation.network import Clock, Link, Way
 from batchplant.tools.simulation.ranks import Loops, Rank
-from processes import PATIENCE
 from variants import exhaustive
 
 # Two whole epochs of it are simulated in a moment.
@@ -289,12 +287,8 @@ def small_cells(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_a_real_loader_makes_the_same_requests(
-    order: str, web: Any, made: Path, small_cells: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_real_loader_makes_the_same_requests(order: str, web: Any, made: Path, small_cells: None) -> None:
     pytest.importorskip("obstore")
-    # On a busy machine, no request shall be taken for one that stalls.
-    monkeypatch.setattr(fetch, "MIN_STALL_SECONDS", PATIENCE)
     url = web.put("blobs.beton", made.read_bytes())
     with bp.open(made) as local:
         spans = local.ranges(None, np.arange(500))

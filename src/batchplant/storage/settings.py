@@ -53,6 +53,25 @@ MAX_RETRY_SECONDS = 86_400.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class FetchTuning:
+    """Numbers of the fetcher: they change how fast bytes come, never which."""
+
+    # Requests in flight: the limits, and the number to begin with.
+    min_in_flight: int = 4
+    initial_in_flight: int = 8
+    max_in_flight: int = 64
+    # A request that takes this many times as long as others of its size is hedged: sent a second time.
+    stall_factor: float = 5.0
+    min_stall_seconds: float = 1.0
+    # Interval at which the concurrency limit is adapted.
+    window_seconds: float = 0.25
+    # Seconds without work after which a thread ends.
+    idle_thread_seconds: float = 5.0
+    # Seconds without a byte after which a request is given up; a stalled request is hedged long before.
+    max_silent_seconds: float = 30.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class StorageOptions:
     """Options of ``open`` for URLs.
 

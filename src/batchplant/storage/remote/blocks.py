@@ -29,7 +29,7 @@ from ...errors import AccessError, BatchplantError, NotFoundError
 from ...schema.columns import I32, I64, U8, starts_of
 from .client import BeyondError, Client, TransientError
 from .disk import DiskCache
-from .fetch import MIN_STALL_SECONDS, Task, fetcher
+from .fetch import Task, fetcher
 
 # Due date of a read that somebody waits for; a prefetched block has the number of its batch.
 NOW = -1.0
@@ -157,7 +157,7 @@ class RemoteObject(PooledObject):
         if other_request is not None:
             # Wait briefly: a second caller asks because the first request stalls.
             with contextlib.suppress(TimeoutError):
-                return other_request.result(MIN_STALL_SECONDS)
+                return other_request.result(fetcher().tuning.min_stall_seconds)
         try:
             # Not before: another request may have stored it just now.
             chunk = self._cached_chunk(low, high)

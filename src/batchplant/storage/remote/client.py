@@ -27,8 +27,6 @@ from .outage import Outage
 BUSY = (408, 425, 429, 500, 502, 503, 504, 509)
 GONE = (404, 410)
 REFUSED = (401, 403)
-# Seconds without a byte after which a request is given up; a stalled request is hedged long before.
-MAX_SILENT_SECONDS = 30.0
 # Seconds after which a request is given up even if bytes still trickle in.
 MAX_REQUEST_SECONDS = 900.0
 # No store has larger objects. Sums of a few such sizes still fit into 64 bits.

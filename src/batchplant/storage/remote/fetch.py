@@ -8,6 +8,7 @@ in flight = bandwidth × latency / size, whatever the three are today.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import heapq
 import itertools
 import os
@@ -21,29 +22,24 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ...errors import AccessError
-from ..settings import DEFAULT_RETRY_SECONDS
+from ..settings import DEFAULT_RETRY_SECONDS, FetchTuning
 from .client import TransientError
 from .outage import MIN_TRIES, Outage
 
-# Requests in flight: the limits, and the number to begin with.
-MIN_IN_FLIGHT, INITIAL_IN_FLIGHT, MAX_IN_FLIGHT = 4, 8, 64
 # A request of this many bytes counts as one in flight, a smaller one as a fraction of at least this size.
 FULL_WEIGHT_BYTES, MIN_WEIGHT = 1 << 20, 1 / 8
-# A request that takes this many times as long as others of its size is hedged: sent a second time.
-STALL_FACTOR = 5.0
-MIN_STALL_SECONDS = 1.0
-# Interval at which the concurrency limit is adapted.
-WINDOW_SECONDS = 0.25
+# Interval at which a thread that waits for an answer can be interrupted.
+INTERRUPT_SECONDS = 0.25
 # Ratio of throughput by which more requests have to be faster to be worth it.
 MIN_GAIN = 1.1
 # Number of measurements after which they are forgotten: servers and networks change.
 MEASUREMENTS_KEPT = 40
-# Seconds without work after which a thread ends.
-IDLE_THREAD_SECONDS = 5.0
 # Interval at which a pause checks whether it is still needed.
 POLL_SECONDS = 0.05
 # The urgency of a hedged request.
 HEDGE_URGENCY = float("-inf")
+
+DEFAULT_TUNING = FetchTuning()
 
 T = TypeVar("T")
 # Per thread: a function that says whether to stop waiting for answers.
@@ -68,7 +64,7 @@ class Answer(Future[T]):
         stopped = getattr(_THREAD, "stopped", None)
         while timeout is None and not self.done():
             with contextlib.suppress(TimeoutError):
-                return super().result(WINDOW_SECONDS)
+                return super().result(INTERRUPT_SECONDS)
             if stopped is not None and stopped():
                 raise AccessError("nobody waits for it any more")
         return super().result(timeout)
@@ -91,8 +87,9 @@ class ConcurrencyController:
     It has no clock of its own: callers pass the time.
     """
 
-    def __init__(self, now: float) -> None:
-        self.limit = INITIAL_IN_FLIGHT
+    def __init__(self, now: float, tuning: FetchTuning = DEFAULT_TUNING) -> None:
+        self._tuning = tuning
+        self.limit = tuning.initial_in_flight
         # Measured bytes per second by concurrency limit, and the number of measurements.
         self._rates: dict[int, float] = {}
         self._looks = 0
@@ -102,12 +99,12 @@ class ConcurrencyController:
 
     def slow_down(self) -> None:
         """Lower the limit: it was too much for the server or for the network."""
-        self.limit = max(MIN_IN_FLIGHT, self.limit * 3 // 4)
+        self.limit = max(self._tuning.min_in_flight, self.limit * 3 // 4)
         self._rates.clear()
 
     def adapt(self, now: float, waiting: bool) -> bool:
         """Measure and adapt, unless that was done just now; return whether the limit may have changed."""
-        if now - self._since < WINDOW_SECONDS:
+        if now - self._since < self._tuning.window_seconds:
             return False
         rate, full = self.moved / (now - self._since), self.full
         self.moved, self._since, self.full = 0, now, waiting
@@ -117,7 +114,7 @@ class ConcurrencyController:
         self._looks += 1
         if self._looks % MEASUREMENTS_KEPT == 0:
             self._rates.clear()
-            self.limit = max(MIN_IN_FLIGHT, self.limit * 2 // 3)
+            self.limit = max(self._tuning.min_in_flight, self.limit * 2 // 3)
             return False
         # Rates fluctuate: a moving average keeps a lucky one from being believed for long.
         previous = self._rates.get(self.limit, rate)
@@ -125,7 +122,7 @@ class ConcurrencyController:
         enough = max(self._rates.values()) / MIN_GAIN
         self.limit = min(limit for limit, measured in self._rates.items() if measured >= enough)
         if self.limit == max(self._rates):
-            self.limit = min(MAX_IN_FLIGHT, self.limit + max(1, self.limit // 2))
+            self.limit = min(self._tuning.max_in_flight, self.limit + max(1, self.limit // 2))
         return True
 
 
@@ -134,15 +131,14 @@ def weight_of(size: int) -> float:
     return min(1.0, max(MIN_WEIGHT, size / FULL_WEIGHT_BYTES))
 
 
-def patience(size: int, took: Iterable[tuple[int, float]]) -> float:
+def patience(size: int, took: Iterable[tuple[int, float]], tuning: FetchTuning = DEFAULT_TUNING) -> float:
     """Return the seconds after which a request stalls, from how long others took that were not much smaller.
 
     Smaller ones do not count: over a saturated link the largest take longest; hedging would make it worse.
     """
     seconds = [seconds_taken for other_size, seconds_taken in took if 2 * other_size >= size]
-    return max(
-        MIN_STALL_SECONDS, STALL_FACTOR * (float(np.median(seconds)) if seconds else MIN_STALL_SECONDS)
-    )
+    usual = float(np.median(seconds)) if seconds else tuning.min_stall_seconds
+    return max(tuning.min_stall_seconds, tuning.stall_factor * usual)
 
 
 class Counts:
@@ -155,7 +151,8 @@ class Counts:
 class Fetcher:
     """Runs tasks on threads, the most urgent first. Threads end after a while without work."""
 
-    def __init__(self) -> None:
+    def __init__(self, tuning: FetchTuning = DEFAULT_TUNING) -> None:
+        self.tuning = tuning
         self._changed = threading.Condition()
         self._queue: list[tuple[float, int, Task]] = []
         self._number = itertools.count()
@@ -165,7 +162,7 @@ class Fetcher:
         self._abandoned: set[int] = set()
         self._watched = False
         self.counts = Counts()
-        self._controller = ConcurrencyController(time.monotonic())
+        self._controller = ConcurrencyController(time.monotonic(), tuning)
         self._durations: deque[tuple[int, float]] = deque(maxlen=64)
         self.most_in_flight = 0
 
@@ -213,7 +210,7 @@ class Fetcher:
     def _has_room(self) -> bool:
         """Return whether one more request may go out; small ones, which wait for latency, count little."""
         active = [task.weight for thread, task in self._running.items() if thread not in self._abandoned]
-        return len(active) < MAX_IN_FLIGHT and sum(active) < self.in_flight
+        return len(active) < self.tuning.max_in_flight and sum(active) < self.in_flight
 
     def _work(self) -> None:
         me = threading.get_ident()
@@ -235,7 +232,7 @@ class Fetcher:
 
     def _next(self) -> Task | None:
         """Return the next task, once there is one and room for it; None after a while without."""
-        give_up = time.monotonic() + IDLE_THREAD_SECONDS
+        give_up = time.monotonic() + self.tuning.idle_thread_seconds
         while True:
             if self._queue and self._has_room():
                 urgency, _, task = heapq.heappop(self._queue)
@@ -302,7 +299,7 @@ class Fetcher:
         """Send stalled requests a second time."""
         stuck = False
         while True:
-            time.sleep(WINDOW_SECONDS)
+            time.sleep(self.tuning.window_seconds)
             with self._changed:
                 if not self._running and not self._queue:
                     self._watched = False
@@ -314,7 +311,7 @@ class Fetcher:
                 stuck = not self._running
                 now = time.monotonic()
                 for thread, task in list(self._running.items()):
-                    if task.hedged or now - task.began < patience(task.size, self._durations):
+                    if task.hedged or now - task.began < patience(task.size, self._durations, self.tuning):
                         continue
                     task.hedged = True
                     self.counts.hedges += 1
@@ -363,6 +360,7 @@ def _sleep(seconds: float, stop: Callable[[], bool] | None) -> bool:
 
 
 _FETCHER: Fetcher | None = None
+_TUNING = DEFAULT_TUNING
 _PROCESS = 0
 _LOCK = threading.Lock()
 
@@ -373,5 +371,17 @@ def fetcher() -> Fetcher:
     if os.getpid() != _PROCESS:
         _LOCK, _FETCHER, _PROCESS = threading.Lock(), None, os.getpid()
     with _LOCK:
-        _FETCHER = _FETCHER or Fetcher()
+        _FETCHER = _FETCHER or Fetcher(_TUNING)
         return _FETCHER
+
+
+@contextlib.contextmanager
+def tuned(**numbers: float) -> Iterator[None]:
+    """Within it, a fetcher with other numbers (see :class:`FetchTuning`) stands for that of this process."""
+    global _TUNING, _FETCHER
+    before = _TUNING, _FETCHER
+    _TUNING, _FETCHER = dataclasses.replace(_TUNING, **numbers), None
+    try:
+        yield
+    finally:
+        _TUNING, _FETCHER = before

@@ -42,6 +42,7 @@ from .client import (
     TransientError,
     checked_size,
 )
+from .fetch import fetcher
 from .outage import FIRST_PAUSE, MAX_PAUSE, PAUSE_GROWTH
 
 # Limits of one request: it may be a large part over a slow link.
@@ -368,7 +369,7 @@ def _store(url: str, place: Place, options: StorageOptions, retry_seconds: float
         "client_options": {
             "timeout": REQUEST_TIMEOUT,
             "connect_timeout": CONNECT_TIMEOUT,
-            "read_timeout": datetime.timedelta(seconds=client.MAX_SILENT_SECONDS),
+            "read_timeout": datetime.timedelta(seconds=fetcher().tuning.max_silent_seconds),
         },
         "retry_config": {
             "max_retries": MAX_PART_TRIES if retry_seconds else 0,

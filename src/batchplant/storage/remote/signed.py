@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from ...errors import AccessError, BatchplantError, NotFoundError
 from . import buffers, client
 from .client import BUSY, GONE, REFUSED, BeyondError, Got, RefusedError, TransientError, checked_size
+from .fetch import fetcher
 
 # Connections that are kept open for the next request.
 MAX_IDLE_CONNECTIONS = 64
@@ -71,11 +72,10 @@ class RangeRequests:
 
     def _connect(self, scheme: str, host: str) -> http.client.HTTPConnection:
         host = host.rpartition("@")[2]
+        timeout = fetcher().tuning.max_silent_seconds
         if scheme == "https":
-            return http.client.HTTPSConnection(
-                host, timeout=client.MAX_SILENT_SECONDS, context=ssl.create_default_context()
-            )
-        return http.client.HTTPConnection(host, timeout=client.MAX_SILENT_SECONDS)
+            return http.client.HTTPSConnection(host, timeout=timeout, context=ssl.create_default_context())
+        return http.client.HTTPConnection(host, timeout=timeout)
 
 
 def _close(connections: list[http.client.HTTPConnection]) -> None:

@@ -12,14 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...storage.remote.blocks import Loaded
-from ...storage.remote.fetch import (
-    HEDGE_URGENCY,
-    MAX_IN_FLIGHT,
-    WINDOW_SECONDS,
-    ConcurrencyController,
-    Task,
-    patience,
-)
+from ...storage.remote.fetch import DEFAULT_TUNING, HEDGE_URGENCY, ConcurrencyController, Task, patience
 from .plan import Plan
 
 Do = Callable[[], None]
@@ -173,11 +166,12 @@ class Fetching:
         heapq.heappush(self._queue, (urgency, next(self._number), task))
         if not self._watched:
             self._watched = True
-            self._clock.after(WINDOW_SECONDS, self._watch)
+            self._clock.after(DEFAULT_TUNING.window_seconds, self._watch)
         self._staff()
 
     def _staff(self) -> None:
-        while self._queue and len(self._running) < MAX_IN_FLIGHT and self._weight < self._controller.limit:
+        limit = DEFAULT_TUNING.max_in_flight
+        while self._queue and len(self._running) < limit and self._weight < self._controller.limit:
             urgency, number, task = heapq.heappop(self._queue)
             if task.settled or (task.started and urgency != HEDGE_URGENCY):
                 continue
@@ -236,7 +230,7 @@ class Fetching:
             self.hedges += 1
             self._leave(number)
             self._enter(task, HEDGE_URGENCY)
-        self._clock.after(WINDOW_SECONDS, self._watch)
+        self._clock.after(DEFAULT_TUNING.window_seconds, self._watch)
 
     def spent(self) -> float:
         """Seconds of a core that requests took so far."""
