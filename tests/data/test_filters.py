@@ -246,7 +246,7 @@ def scans(monkeypatch):
 
 
 def test_a_scan_is_remembered(scans, tmp_path, monkeypatch):
-    monkeypatch.setattr(index, "MIN_INDEXED_BYTES", 0)
+    monkeypatch.setattr(index, "tuning", index.IndexTuning(min_indexed_bytes=0))
     path = save(tmp_path / "a.jsonl")
     for text in ("n < 9", "n<9", "not n >= 9", "label == 'cat'"):
         first = numbers(bp.open(path, where=text))
@@ -264,7 +264,7 @@ def test_a_scan_is_remembered(scans, tmp_path, monkeypatch):
 
 
 def test_what_is_remembered_is_not_believed(scans, tmp_path, monkeypatch):
-    monkeypatch.setattr(index, "MIN_INDEXED_BYTES", 0)
+    monkeypatch.setattr(index, "tuning", index.IndexTuning(min_indexed_bytes=0))
     path = save(tmp_path / "a.jsonl")
     wanted = numbers(bp.open(path, where="label == 'cow'"))
     places = [one for one in (tmp_path / "index").rglob("*") if one.is_file()]
@@ -303,7 +303,7 @@ def test_nonsense_is_not_unpacked(arrays):
 
 
 def test_views_of_files_are_not_remembered(scans, tmp_path, monkeypatch):
-    monkeypatch.setattr(index, "MIN_INDEXED_BYTES", 0)
+    monkeypatch.setattr(index, "tuning", index.IndexTuning(min_indexed_bytes=0))
     reader = bp.open(save(tmp_path / "a.jsonl"))
     assert numbers(reader[:50].filter("label == 'cow'"))[-1] == 47
     assert numbers(reader[:20].filter("label == 'cow'"))[-1] == 17

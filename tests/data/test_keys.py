@@ -325,7 +325,7 @@ def scans(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
         "scan_keys",
         lambda reader, field, short: (found.append(field), real(reader, field, short))[1],
     )
-    monkeypatch.setattr(index, "MIN_INDEXED_BYTES", 0)
+    monkeypatch.setattr(index, "tuning", index.IndexTuning(min_indexed_bytes=0))
     monkeypatch.setenv("BATCHPLANT_INDEX_DIR", str(tmp_path / "cache"))
     return found
 

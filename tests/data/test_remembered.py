@@ -28,9 +28,8 @@ def scans(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     keys, scan = data_keys.scan_keys, filters.scan
     monkeypatch.setattr(data_keys, "scan_keys", lambda *given: (found.append("keys"), keys(*given))[1])
     monkeypatch.setattr(filters, "scan", lambda *given: (found.append("filter"), scan(*given))[1])
-    monkeypatch.setattr(index, "MIN_INDEXED_BYTES", 0)
+    monkeypatch.setattr(index, "tuning", index.IndexTuning(min_indexed_bytes=0, min_remote_bytes=0))
     monkeypatch.setattr(Reader, "tuning", ReaderTuning(min_indexed_bytes=0))
-    monkeypatch.setattr(index, "LEAST", 0)
     monkeypatch.setenv("BATCHPLANT_INDEX_DIR", str(tmp_path / "cache"))
     return found
 
@@ -214,7 +213,7 @@ def test_a_file_that_was_replaced_while_it_was_open(tmp_path: Path, scans: list[
 def test_small_ones_are_not_remembered(
     tmp_path: Path, scans: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(index, "MIN_INDEXED_BYTES", 8 << 20)
+    monkeypatch.setattr(index, "tuning", index.IndexTuning())
     path = make("zarr", tmp_path, rows(0))
     for _ in range(2):
         assert look(path, "n047")[0] == 47

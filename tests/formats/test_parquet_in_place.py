@@ -174,7 +174,7 @@ def test_a_thread_that_looked_when_the_process_was_forked_is_not_waited_for(tmp_
 def cache(tmp_path, monkeypatch):
     """Where things are remembered, of small files too."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(index, "MIN_INDEXED_BYTES", 0)
+    monkeypatch.setattr(index, "tuning", index.IndexTuning(min_indexed_bytes=0))
     return lambda: sorted((tmp_path / "cache").rglob("*.bpindex"))
 
 

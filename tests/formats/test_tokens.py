@@ -129,14 +129,14 @@ def test_files_that_do_not_fit(tmp_path: Path) -> None:
 
 
 def test_documents_are_found_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index, "MIN_INDEXED_BYTES", 0)
+    monkeypatch.setattr(index, "tuning", index.IndexTuning(min_indexed_bytes=0))
     path = flat(tmp_path / "a.bin", [1, 0, 2, 3, 0])
     assert texts(path, dtype="uint16", eos=0) == [[1], [2, 3]]
     with bp.open(path, format="tokens", dtype="uint16", eos=0) as found:
         monkeypatch.setattr(type(found), "_scan", None)
         assert len(found.refresh()) == 2
         monkeypatch.undo()
-    monkeypatch.setattr(index, "MIN_INDEXED_BYTES", 0)
+    monkeypatch.setattr(index, "tuning", index.IndexTuning(min_indexed_bytes=0))
     # That of another token, or dtype, is another one.
     assert texts(path, dtype="uint16", eos=3) == [[1, 0, 2], [0]]
     assert texts(path, dtype="uint8", eos=3) == [[1, 0, 0, 0, 2, 0], [0, 0, 0]]

@@ -231,14 +231,13 @@ def test_a_pipe_or_a_link_instead_of_a_note(tmp_path):
     recover(tmp_path)
 
 
-def test_a_reader_waits_for_the_one_who_is_at_it_but_not_for_ever(tmp_path, monkeypatch):
+def test_a_reader_waits_for_the_one_who_is_at_it_but_not_for_ever(tmp_path):
     import fcntl
 
-    monkeypatch.setattr(commit, "WAIT_SECONDS", 0.05)
     with open(tmp_path / commit.NOTE_NAME, "w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         with pytest.raises(bp.BusyError, match="about to finish"):
-            recover(tmp_path)
+            recover(tmp_path, wait=0.05)
     recover(tmp_path)
     assert not (tmp_path / commit.NOTE_NAME).exists()
 

@@ -132,10 +132,10 @@ def test_small_files_are_scanned_every_time(data: Path, monkeypatch: pytest.Monk
     toy = Toy()
     assert load(data, toy, "auto").place is None
     assert names(data.parent) == {"a.toy"}
-    monkeypatch.setattr(index, "MIN_INDEXED_BYTES", data.stat().st_size)
+    monkeypatch.setattr(index, "tuning", index.IndexTuning(min_indexed_bytes=data.stat().st_size))
     assert load(data, toy, "auto").place == str(beside(data))
     # One that is there is used, however small the file.
-    monkeypatch.setattr(index, "MIN_INDEXED_BYTES", 1 << 30)
+    monkeypatch.setattr(index, "tuning", index.IndexTuning(min_indexed_bytes=1 << 30))
     assert not load(data, toy, "auto").built
     assert toy.runs == 2
 
@@ -680,8 +680,8 @@ def test_threads_at_once_make_one(data: Path) -> None:
 
 
 def test_who_waits_too_long_builds_in_memory(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sidecar, "WAIT_SECONDS", 0.05)
-    with sidecar.Draft(beside(data)):
+    monkeypatch.setattr(index, "tuning", index.IndexTuning(wait_seconds=0.05))
+    with sidecar.Draft(beside(data), 0):
         found = load(data, Toy())
         assert found.place is None
         assert right(found, data)
@@ -708,7 +708,7 @@ def test_a_draft_that_was_taken_away_before_it_was_locked_is_opened_anew(
         real(fd, how)
 
     monkeypatch.setattr(sidecar.fcntl, "flock", flock)
-    with sidecar.Draft(beside(data)) as taken:
+    with sidecar.Draft(beside(data), PATIENCE) as taken:
         assert calls == 3
         assert os.path.samestat(os.fstat(taken._fd), draft.stat())
 

@@ -25,6 +25,7 @@ from batchplant.formats import registry
 from batchplant.formats.base.tensors import TENSORS
 from batchplant.jobs import engines
 from batchplant.storage import Url, targets, uploads, work
+from batchplant.storage.work import WorkSpace, WorkTuning
 from batchplant.testing.cases import EXAMPLE_FIELDS, check_samples, example_fields
 from batchplant.testing.damage import EXHAUSTIVE
 from batchplant.testing.suite import SHAPES, tensor
@@ -730,25 +731,26 @@ def test_an_error_inside_leaves_nothing(shelf: Shelf) -> None:
 
 
 def test_the_work_folder_is_bounded(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("BATCHPLANT_WORK_BYTES", "300 kB")
-    monkeypatch.setattr(work, "CHECK_INTERVAL_BYTES", 1)
-    monkeypatch.setattr(work, "MIN_CHECK_INTERVAL_FACTOR", 0)
-    data = {"data": [os.urandom(20_000) for _ in range(40)]}
+    monkeypatch.setenv("BATCHPLANT_WORK_BYTES", "6 MB")
+    # Enough for a second look at the folder.
+    data = {"data": [os.urandom(1 << 20) for _ in range(20)]}
     with pytest.raises(bp.AccessError, match="shard_size") as caught:
         shelf.write("a.tfrecord", data)
     assert "BATCHPLANT_WORK_BYTES" in str(caught.value)
     assert shelf.hidden() == []
-    monkeypatch.delenv("BATCHPLANT_WORK_BYTES")
-    monkeypatch.setattr(work, "MIN_FREE_SHARE", 1.1)
-    shelf.write("small.tfrecord", data)
-    monkeypatch.setattr(work, "UNCHECKED_BYTES", 300_000)
-    with pytest.raises(bp.AccessError, match="of its disk are free"):
-        shelf.write("a.tfrecord", data)
-    monkeypatch.setattr(work, "MIN_FREE_SHARE", 0.0)
-    monkeypatch.setenv("BATCHPLANT_WORK_BYTES", "300 kB")
-    shelf.write("a.tfrecord", data, shard_size=100_000)
+    shelf.write("a.tfrecord", data, shard_size=2 << 20)
     with shelf.open("a-*.tfrecord") as made:
         assert [one["data"] for one in made] == data["data"]
+
+
+def test_a_tenth_of_the_disk_stays_free(tmp_path: Path) -> None:
+    full = WorkTuning(min_free_share=1.1, unchecked_bytes=300_000, check_interval_bytes=1)
+    space = WorkSpace(tmp_path, full)
+    space.check(200_000, "s3://a/b")
+    with pytest.raises(bp.AccessError, match="of its disk are free") as caught:
+        WorkSpace(tmp_path, full).check(400_000, "s3://a/b")
+    assert caught.value.path == "s3://a/b"
+    WorkSpace(tmp_path).check(400_000, "s3://a/b")
 
 
 def test_secrets_are_written_nowhere(shelf: Shelf) -> None:

@@ -110,8 +110,7 @@ def test_the_first_run_outside(source, starts, sizes, first):
     assert source.outside(np.array(starts, np.int64), np.array(sizes, np.int64)) == first
 
 
-def test_gathering_many_runs(source, monkeypatch):
-    monkeypatch.setattr(storage, "RANGE_GAP", 4)
+def test_gathering_many_runs(source):
     starts, sizes = np.array([250, 3, 3, 0, 100, 256]), np.array([6, 4, 4, 0, 1, 0])
     whole = bytes(range(256))
     found = source.gather(starts, sizes)

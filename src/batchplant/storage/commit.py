@@ -121,15 +121,16 @@ def is_decided(staging: Path) -> bool:
         os.close(fd)
 
 
-def recover(folder: str | Path) -> None:
+def recover(folder: str | Path, wait: float = WAIT_SECONDS) -> None:
     """Finish a change that a process of this user, which has ended, decided to make in this folder.
 
     Usually there is nothing to do. A note that another user wrote, or could have written, is ignored.
+    ``wait``: seconds for a process that is about to do it; it only renames.
     """
-    _recover(folder)
+    _recover(folder, wait)
 
 
-def _recover(folder: str | Path) -> str | None:
+def _recover(folder: str | Path, wait: float = WAIT_SECONDS) -> str | None:
     """Recover, and return why the note of this folder is ignored; None if there is no note any more."""
     path = os.path.join(os.fspath(folder) or ".", NOTE_NAME)
     give_up = None
@@ -146,7 +147,7 @@ def _recover(folder: str | Path) -> str | None:
                 with _pinned(folder) as pinned:
                     return _finish(pinned, fd, path)
             if give_up is None:
-                give_up = time.monotonic() + WAIT_SECONDS + _patience(fd)
+                give_up = time.monotonic() + wait + _patience(fd)
         except OSError as error:
             raise BatchplantError(
                 "a write into this folder was interrupted, and cannot be finished now: "

@@ -278,15 +278,17 @@ def unpack(packed: Source, kind: str) -> UnpackedSource:
     return collect(packed.path, pieces, packed.size)
 
 
-def collect(path: str, pieces: Iterator[U8], stored: int) -> UnpackedSource:
-    """Collect the pieces of a file of ``stored`` bytes in memory or in a temporary file."""
+def collect(
+    path: str, pieces: Iterator[U8], stored: int, *, max_memory_bytes: int = MAX_MEMORY_BYTES
+) -> UnpackedSource:
+    """Collect the pieces of a file of ``stored`` bytes in memory, or in a temporary file if they are many."""
     pieces = limited(pieces, path, stored)
     memory: list[U8] = []
     size = 0
     for piece in pieces:
         memory.append(piece)
         size += len(piece)
-        if size >= MAX_MEMORY_BYTES:
+        if size >= max_memory_bytes:
             break
     else:
         return UnpackedSource(path, np.concatenate(memory) if memory else np.empty(0, np.uint8))

@@ -34,12 +34,6 @@ NOTE = "target.json"
 STATE = "state.json"
 LOCK = "lock"
 STAGING_NAME = re.compile(r"\..+\.partial", re.DOTALL)
-MIN_FREE_SHARE = 0.1
-# A writer may take this much, however full the disk is.
-UNCHECKED_BYTES = 256 << 20
-# The disk is checked after so many bytes, and no more often than costs a twentieth of the time.
-CHECK_INTERVAL_BYTES = 16 << 20
-MIN_CHECK_INTERVAL_FACTOR = 20
 # Options to reach a bucket; the other options are about caches. None of them is a secret.
 REACH_OPTIONS = ("endpoint", "region", "anonymous", "profile")
 
@@ -83,20 +77,33 @@ def write_note(folder: Path, url: str) -> None:
     )
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WorkTuning:
+    """Numbers of a :class:`WorkSpace`."""
+
+    min_free_share: float = 0.1
+    # A writer may take this much, however full the disk is.
+    unchecked_bytes: int = 256 << 20
+    # The disk is checked after so many bytes, and no more often than costs a twentieth of the time.
+    check_interval_bytes: int = 16 << 20
+    min_check_interval_factor: float = 20
+
+
 class WorkSpace:
     """The disk space that a work folder may take."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._grown, self._next = CHECK_INTERVAL_BYTES, 0.0
+    def __init__(self, folder: Path, tuning: WorkTuning | None = None) -> None:
+        self._folder, self._tuning = folder, tuning or WorkTuning()
+        self._grown, self._next = self._tuning.check_interval_bytes, 0.0
         self._total = 0
 
     def check(self, grown: int, url: str) -> None:
         """Check, after ``grown`` more bytes, that there is space for others; else AccessError."""
+        tuning = self._tuning
         self._grown += grown
         self._total += grown
         began = time.monotonic()
-        if self._grown < CHECK_INTERVAL_BYTES or began < self._next:
+        if self._grown < tuning.check_interval_bytes or began < self._next:
             return
         self._grown = 0
         setting = os.environ.get(WORK_BYTES)
@@ -106,15 +113,17 @@ class WorkSpace:
         else:
             disk = os.statvfs(self._folder)
             free = disk.f_bavail / max(disk.f_blocks, 1)
-            low = free < MIN_FREE_SHARE and self._total > UNCHECKED_BYTES
-            full = f"{free:.0%} of its disk are free, and {MIN_FREE_SHARE:.0%} stay so" if low else None
+            low = free < tuning.min_free_share and self._total > tuning.unchecked_bytes
+            full = (
+                f"{free:.0%} of its disk are free, and {tuning.min_free_share:.0%} stay so" if low else None
+            )
         if full:
             raise AccessError(
                 f"{self._folder.parent}, where it lies until it is sent, has no room: {full}; write shards "
                 f"(shard_size, --shard-size), which are sent one by one, or name another folder ({WORK})",
                 path=url,
             )
-        self._next = time.monotonic() + MIN_CHECK_INTERVAL_FACTOR * (time.monotonic() - began)
+        self._next = time.monotonic() + tuning.min_check_interval_factor * (time.monotonic() - began)
 
 
 def _size(folder: Path) -> int:

@@ -13,6 +13,7 @@ Other results about a file (where its keys are, say) go to the cache by :func:`r
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import hashlib
 import json
@@ -33,7 +34,6 @@ from .sets import Member, Seen, prepare
 from .sidecar import Draft, FileGroup, SideCar, TooLongError, draft_path
 
 __all__ = [
-    "MIN_INDEXED_BYTES",
     "MODES",
     "SET",
     "SIDE_CAR",
@@ -43,6 +43,7 @@ __all__ = [
     "Facts",
     "FileGroup",
     "Index",
+    "IndexTuning",
     "Member",
     "Report",
     "Seen",
@@ -64,8 +65,20 @@ SUFFIX = ".bpindex"
 SIDE_CAR = "{name}" + SUFFIX
 SET = sets.NAME
 MODES = ("auto", "write", "memory", "rebuild")
-# Scanning a smaller file is faster than maintaining an index.
-MIN_INDEXED_BYTES = 8 << 20
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class IndexTuning:
+    """Numbers of this process's indexes: they change where an index is, never what is in it."""
+
+    # Scanning a smaller file, local or on a server, is faster than maintaining an index.
+    min_indexed_bytes: int = 8 << 20
+    min_remote_bytes: int = LEAST
+    # Seconds to wait for another process that is building the same index.
+    wait_seconds: float = 120.0
+
+
+tuning = IndexTuning()
 
 Build = Callable[[Source, Report], tuple[Arrays, Facts]]
 # The same, with the index that the file had when it was shorter, and its size then.
@@ -190,7 +203,7 @@ def _find_remote(car: SideCar, *, only_remote: bool) -> Index | None:
         remote_index is None
         and listed_set is None
         and tree.listed(_folder(source.path)) is None
-        and source.size > LEAST
+        and source.size > tuning.min_remote_bytes
     ):
         requested_set = sets.of(source.path, ask=True)
         remote_index = None if requested_set is None else requested_set.find(car)
@@ -210,12 +223,12 @@ def _build_and_write(car: SideCar, build: Build, mode: str, combined: bool) -> t
 def _written(car: SideCar, build: Build, mode: str, paths: list[Path]) -> tuple[Index, Index | None]:
     """Do the same for these paths."""
     source, built = car.source, None
-    small = LEAST if is_remote(source.path) else MIN_INDEXED_BYTES
+    small = tuning.min_remote_bytes if is_remote(source.path) else tuning.min_indexed_bytes
     if (mode == "auto" and source.size < small) or (paths and car.stamp() is None):
         paths = []
     for path in paths:
         try:
-            draft = Draft(path)
+            draft = Draft(path, tuning.wait_seconds)
         except TooLongError:
             break
         # A path that is read-only, full, or cannot lock: try the next one.
@@ -255,7 +268,7 @@ def recall(
     source: Source, kind: str, about: str, *, version: int = 1, check: Callable[[Index], bool] | None = None
 ) -> Index | None:
     """Return what :func:`remember` has put into the cache, if that is fresh."""
-    small = source.size < MIN_INDEXED_BYTES
+    small = source.size < tuning.min_indexed_bytes
     return (
         None
         if small
@@ -294,7 +307,7 @@ def kept_about(path: str) -> tuple[str, int] | None:
 def _keep(car: SideCar, index: Index) -> None:
     """Write an index to the first place of this machine that takes it, with the stamp of its file."""
     for path in places(car.source.path):
-        with contextlib.suppress(OSError, TooLongError), Draft(path) as draft:
+        with contextlib.suppress(OSError, TooLongError), Draft(path, tuning.wait_seconds) as draft:
             if car.stamp() is not None and car.write(draft, index):
                 index.place, index.stored = str(path), path.stat().st_size
                 return

@@ -44,6 +44,8 @@ HEAD_BYTES = 64
 MAX_NOTE_BYTES = 64 << 10
 # If files have more kinds, the others are looked at when they are opened.
 MAX_KINDS = 64
+# Seconds to wait for another process that writes the same set.
+WAIT_SECONDS = 120.0
 # Exceptions that reading such a file may raise, whatever its content.
 ERRORS = (OSError, BatchplantError, *NOTE_ERRORS)
 
@@ -238,7 +240,7 @@ def write(place: str, members: Iterable[Member]) -> int:
     new = {os.path.basename(member.seen.car.source.path): member for member in members}
     if is_remote(place):
         return sidecar.put(place, _packed(place, new))
-    with Draft(Path(place)) as draft:
+    with Draft(Path(place), WAIT_SECONDS) as draft:
         parts = _packed(place, new)
         draft.write(parts)
     return container.size_of(parts)
@@ -255,7 +257,7 @@ def drop(place: str, names: Iterable[str]) -> bool:
     elif parts is None:
         Path(place).unlink(missing_ok=True)
     else:
-        with Draft(Path(place)) as draft:
+        with Draft(Path(place), WAIT_SECONDS) as draft:
             draft.write(parts)
     return True
 

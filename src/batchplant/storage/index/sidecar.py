@@ -41,8 +41,6 @@ from . import container
 from .container import Content, Facts, Index, Parts
 from .progress import check_stop
 
-# Seconds to wait for another process that is building the same index.
-WAIT_SECONDS = 120.0
 POLL_SECONDS = 0.02
 
 SAMPLE_BYTES = 4096
@@ -250,12 +248,12 @@ def draft_path(path: Path) -> Path:
 class Draft:
     """The hidden file in which a side-car is written; its process holds a lock, and renames it at the end."""
 
-    def __init__(self, target: Path, wait: float | None = None) -> None:
+    def __init__(self, target: Path, wait: float) -> None:
         self.target = target
         self.path = draft_path(target)
         self._renamed = False
         target.parent.mkdir(parents=True, exist_ok=True)
-        give_up = time.monotonic() + (WAIT_SECONDS if wait is None else wait)
+        give_up = time.monotonic() + wait
         while not self._take():
             if time.monotonic() > give_up:
                 raise TooLongError
