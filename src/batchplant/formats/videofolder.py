@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..codecs.media import video
-from ..codecs.media.video.header import Header, header
+from ..codecs.media.video import Header, header
 from ..errors import BatchplantError
 from ..schema import Video
 from .base.capabilities import Capabilities

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..codecs.media import audio, image
-from ..codecs.media.video import header as video
+from ..codecs.media import audio, image, video
 from ..codecs.times import dtype_of
 from ..data.reader import Reader
 from ..data.tensors import is_tensors, shape_of, text_of

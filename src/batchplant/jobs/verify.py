@@ -138,7 +138,7 @@ class _Findings:
         self._samples: list[Problem] = []
         # Of side-cars, and of the dataset as a whole.
         self.dataset_problems = list(job.side_car[1])
-        from .comparison import DifferenceLimit
+        from .verification import DifferenceLimit
 
         self.difference_limit = DifferenceLimit(job.max_differences)
 

@@ -23,13 +23,15 @@ import secrets
 import shutil
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from ..errors import AccessError, BatchplantError, BusyError, ExistsError, NotFoundError, OptionError
-from . import plans, uploads
+from . import uploads
 from .commit import NOTE_NAME, commit, is_decided, put_file, recover, sync_all
 from .file_patches import Patch
+from .files import is_below
 from .remote import Entry, RefusedError
 from .urls import Url, is_remote, join, like, parent, place_of
 from .work import (
@@ -41,6 +43,7 @@ from .work import (
     leftovers,
     locked,
     partial_folder,
+    stem_of,
     write_note,
 )
 
@@ -52,6 +55,11 @@ SENDING = ".batchplant.send"
 # In the staging folder: the side-cars of a file that is being replaced.
 REPLACED = "replaced"
 
+# Folders in which tables keep the metadata that says which of their files count.
+METADATA_FOLDERS = ("_delta_log/", "metadata/")
+
+# (mark, copy or remove, names beside the target)
+Steps = Sequence[tuple[str, list[str]]]
 # (path in the staging directory, name beside the target)
 Moves = Sequence[tuple[str, str]]
 
@@ -265,7 +273,7 @@ class RemoteTarget(Target):
     def _finish(self, folder: Path) -> None:
         """Carry out what a killed writer had decided, and find what else it left."""
         sending = (folder / SENDING).read_bytes() if (folder / SENDING).is_file() else None
-        plan = plans.parse(sending, self.name)
+        plan = _parse_plan(sending, self.name)
         if plan is not None:
             moves = [(str(inside), str(name)) for inside, name in plan["moves"]]
             if all((folder / inside).is_file() for inside, _ in moves):
@@ -277,9 +285,9 @@ class RemoteTarget(Target):
             plan_bytes = (
                 uploads.get_bytes(join(self._staging, NOTE_NAME)) if NOTE_NAME in staged_entries else None
             )
-            plan = plans.parse(plan_bytes, self.name)
+            plan = _parse_plan(plan_bytes, self.name)
             # If files of the plan are missing, another process was clearing it.
-            if plan is not None and plans.copied(plan["steps"]) <= staged_entries.keys():
+            if plan is not None and _copied(plan["steps"]) <= staged_entries.keys():
                 self._carry_out(plan["steps"])
                 (folder / STATE).unlink(missing_ok=True)
                 staged_entries = {}
@@ -287,7 +295,7 @@ class RemoteTarget(Target):
 
     def _take(self, entries: dict[str, Entry]) -> None:
         self._sizes = {name: entry.size for name, entry in entries.items()}
-        self._names = set(map(plans.top, entries))
+        self._names = set(map(_top, entries))
 
     def load(self) -> bytes | None:
         return uploads.get_bytes(join(self._staging, STATE))
@@ -453,7 +461,7 @@ class RemoteTarget(Target):
     def _send(self, folder: Path, moves: Moves, stopped: threading.Event | None = None) -> None:
         """Upload files and folders to the staging folder."""
         for inside, name in moves:
-            files = dict(plans.files_of(folder / inside, name))
+            files = dict(_files_of(folder / inside, name))
             uploads.send_all(((path, join(self._staging, key)) for key, path in files.items()), stopped)
             sizes = {key: path.stat().st_size for key, path in files.items()}
             begin = f"{inside}/"
@@ -466,7 +474,7 @@ class RemoteTarget(Target):
             sizes |= {key: size for key, (_, size) in adopted.items()}
             # Files that a killed writer had sent under the same name do not belong to it.
             earlier = self._sizes if name in self._names else {}
-            stale = [key for key in earlier if plans.top(key) == name and key not in sizes]
+            stale = [key for key in earlier if _top(key) == name and key not in sizes]
             uploads.remove_all(join(self._staging, key) for key in stale)
             for key in stale:
                 del self._sizes[key]
@@ -481,7 +489,7 @@ class RemoteTarget(Target):
         self._job.start()
         self.settled()
         names = {name for _, name in moves}
-        new = {key for key in self._sizes if plans.top(key) in names}
+        new = {key for key in self._sizes if _top(key) in names}
         sent = uploads.below(self._staging)
         if any(key not in sent or sent[key].size != self._sizes[key] for key in new):
             message = "another machine writes it too, and has cleared away what this one had sent; try again"
@@ -489,7 +497,7 @@ class RemoteTarget(Target):
         files, folders = uploads.level(self._above)
         replaced = folders.intersection(names.union(removes))
         old = {f"{name}/{key}" for name in replaced for key in uploads.below(self._beside(name))}
-        steps = plans.steps(new, names, side_cars, old | files.intersection(names.union(removes)))
+        steps = _steps_to(new, names, side_cars, old | files.intersection(names.union(removes)))
         uploads.put_bytes(join(self._staging, NOTE_NAME), json.dumps({"steps": steps}).encode())
         self._decided = True
         # Try once more if it fails; if that fails too, the next writer does it.
@@ -499,7 +507,7 @@ class RemoteTarget(Target):
             self._carry_out(steps)
         self._decided = False
 
-    def _carry_out(self, steps: plans.Steps) -> None:
+    def _carry_out(self, steps: Steps) -> None:
         for operation, keys in steps:
             if operation == "copy":
                 uploads.copy_all((join(self._staging, key), self._beside(key)) for key in keys)
@@ -533,3 +541,72 @@ def clear() -> list[Leftover]:
             drop(leftover.folder)
             removed.append(leftover)
     return removed
+
+
+# -- the steps by which staged objects replace others, in a safe order --------------------------------
+
+
+def _steps_to(new: set[str], names: set[str], side_cars: Collection[str], old: set[str]) -> Steps:
+    """Return the steps that make new, staged files the files and folders ``names``, in place of the old."""
+    folders = names - new
+    describing = {key for key in new | old if key in side_cars or _describes(key, folders)}
+    data, notes = sorted(new - describing), sorted(new & describing)
+    if not old and not folders:
+        # If nothing is replaced, side-cars come before their file.
+        data, notes = notes, data
+    # For readers that list the folder itself; readers of shards see the staging folder.
+    marks = [f"{name}/{NOTE_NAME}" for name in folders] if len(names) == 1 else []
+    return [
+        ("mark", marks),
+        ("remove", sorted(describing & old)),
+        ("copy", data),
+        ("copy", notes),
+        ("remove", [*sorted(old - new), *marks]),
+    ]
+
+
+def _copied(plan: Steps) -> set[str]:
+    """Return the names that are copied out of the staging folder."""
+    return {key for operation, keys in plan if operation == "copy" for key in keys}
+
+
+def _files_of(staged: Path, name: str) -> Iterator[tuple[str, Path]]:
+    """Yield the file, or all files below a folder, by their future names."""
+    if not staged.is_dir():
+        yield name, staged
+        return
+    for folder, _, files in os.walk(staged):
+        for file in files:
+            path = Path(folder, file)
+            yield f"{name}/{path.relative_to(staged).as_posix()}", path
+
+
+def _top(key: str) -> str:
+    """Return the file or folder at the top of a key."""
+    return key.partition("/")[0]
+
+
+def _describes(key: str, folders: Collection[str]) -> bool:
+    """Return whether a file of a folder is metadata of the others."""
+    name, _, inside = key.partition("/")
+    return name in folders and ("/" not in inside or inside.startswith(METADATA_FOLDERS))
+
+
+def _parse_plan(data: bytes | None, target: str) -> Any:
+    """Parse a plan of ours; None if there is none, or it is incomplete.
+
+    It may only have names that begin like those of the target, so that an uploader who can put a plan into
+    the staging folder reaches nothing but files of this target.
+    """
+    stem = stem_of(target)
+    try:
+        plan = json.loads(data or b"")
+        names = [key for _, keys in plan.get("steps", ()) for key in keys]
+        names += [name for _, name in plan.get("moves", ())]
+        names += [*plan.get("removes", ()), *plan.get("side_cars", ())]
+        keys = [*names, *(inside for inside, _ in plan.get("moves", ()))]
+        if not all(isinstance(name, str) and name.startswith(stem) for name in names):
+            return None
+        return plan if all(is_below(key, is_listed=True) for key in keys) else None
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        return None

@@ -23,7 +23,6 @@ from typing import Any
 
 from ..errors import AccessError, BatchplantError, shown
 from .commit import WRITABLE_BY_OTHERS, put_file
-from .plans import stem_of
 from .settings import StorageOptions, bytes_of, options_of, settings_for
 from .urls import Url, is_remote, like, options_at
 
@@ -270,3 +269,9 @@ def empty(folder: Path) -> None:
     for entry in folder.iterdir():
         if entry.name not in (LOCK, NOTE):
             shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+
+
+def stem_of(target: str) -> str:
+    """Return the common prefix of the names of a target, of its shards (``NAME.shards``) and side-cars."""
+    # A suffix may have several dots, and a hidden name begins with one.
+    return target[:1] + target[1:].partition(".")[0].partition("%")[0] if target[:1] != "%" else ""

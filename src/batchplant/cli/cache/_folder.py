@@ -6,8 +6,8 @@ import argparse
 import os
 
 from ...errors import OptionError
+from ...storage.remote.cache_folder import FILE_NAME
 from ...storage.remote.disk import DiskCache, open_cache
-from ...storage.remote.shared_total import FILE_NAME
 from ...storage.settings import DEFAULT_CACHE_BYTES, StorageOptions, settings_for
 
 

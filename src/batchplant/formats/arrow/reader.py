@@ -12,7 +12,7 @@ import numpy as np
 
 from ... import _native
 from ...codecs.arrow import KEY, from_arrow, pyarrow, schema_of, storage
-from ...codecs.arrow.files import path_structs, with_files
+from ...codecs.arrow.hugging_face import path_structs, with_files
 from ...codecs.arrow.types import is_file_struct, is_list
 from ...errors import BatchplantError, DamagedError, OptionError, Problem, SchemaError
 from ...schema import Audio, Bool, Bytes, Field, Float, Image, Int, Json, Schema, Tensor, Text, Video

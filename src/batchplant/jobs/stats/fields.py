@@ -13,8 +13,7 @@ import numpy.typing as npt
 from ... import schema as kinds
 from ...codecs import times
 from ...codecs.arrays import unpack_tensor
-from ...codecs.media import audio, image
-from ...codecs.media.video import header as video
+from ...codecs.media import audio, image, video
 from ...errors import BatchplantError, DataError, MissingLibraryError
 from ...schema import Field
 from ...schema.columns import Column, Masked, Ragged, column_runs

@@ -7,9 +7,28 @@ differ.
 
 from __future__ import annotations
 
-from .base import KINDS, MOST_BYTES, Bool, Bytes, Field, Float, Int, Json, Tensor, Text, is_text
-from .media import Audio, Image, Video
-from .nested import Decimal, List, Struct, Uuid, check_optional, checked_fields
+from .base import (
+    KINDS,
+    MOST_BYTES,
+    Audio,
+    Bool,
+    Bytes,
+    Decimal,
+    Field,
+    Float,
+    Image,
+    Int,
+    Json,
+    List,
+    Struct,
+    Tensor,
+    Text,
+    Uuid,
+    Video,
+    check_optional,
+    checked_fields,
+    is_text,
+)
 from .places import BOX_FORMATS, Boxes, Keypoints, Labels, Polygons
 from .times import Duration, Time
 

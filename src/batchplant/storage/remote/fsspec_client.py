@@ -52,7 +52,7 @@ class FsspecClient(Client):
         # In the name of an object, :: does not chain file systems.
         url = place.root if "::" in place.name else url
         try:
-            # storage.listings caches listings while a dataset is opened, and no longer.
+            # storage.tree caches listings while a dataset is opened, and no longer.
             self._fs, _ = fsspec.core.url_to_fs(url, use_listings_cache=False, **arguments)
         # fsspec says which package drives the protocol, or that it knows none.
         except (ImportError, ValueError) as error:

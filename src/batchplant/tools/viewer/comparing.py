@@ -14,8 +14,8 @@ from ...codecs import image
 from ...codecs.cells import decode_cell
 from ...data.reader import Reader
 from ...errors import BatchplantError, OptionError, Problem
-from ...jobs.comparison import Comparison
 from ...jobs.scans import batch_rows
+from ...jobs.verification import Comparison
 from ...schema import Bytes, Field, Image, Int, Text, Uuid
 from ...schema.columns import I64, end_within
 

@@ -14,13 +14,13 @@ import numpy.typing as npt
 
 from ....errors import BatchplantError, OptionError
 from ....schema.columns import I64, U8
-from .container import ENCODINGS, SUFFIXES, encoding_of
+from .container import ENCODINGS, SUFFIXES, Header, encoding_of, header
 from .encode import encode
 from .frames import check_frames, read_frames, rotation_of
 from .index import Index, index_of
 from .sound import read_sound, resampled
 
-__all__ = ["ENCODINGS", "SUFFIXES", "Clip", "Index", "encode", "encoding_of", "index_of"]
+__all__ = ["ENCODINGS", "SUFFIXES", "Clip", "Header", "Index", "encode", "encoding_of", "header", "index_of"]
 
 
 class Clip(bytes):

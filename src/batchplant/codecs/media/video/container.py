@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -180,6 +180,28 @@ def one_thread(codec: Any) -> None:
     """Many cells are decoded beside each other; threads inside each would only be in the way."""
     codec.thread_count = 1
     codec.thread_type = "NONE"
+
+
+class Header(NamedTuple):
+    """``fps`` and ``seconds`` are what the file claims, None where it claims nothing; a clip looks closer."""
+
+    encoding: str
+    fps: float | None
+    width: int
+    height: int
+    seconds: float | None = None
+
+
+def header(data: Any) -> Header:
+    """The header of one video; DecodeError where it is none."""
+    view = memoryview(data)
+    with opened(view) as container:
+        stream = video_of(container)
+        rate = float(stream.average_rate or 0)
+        size = stream.codec_context
+        # In microseconds.
+        seconds = container.duration / 1e6 if (container.duration or 0) > 0 else None
+        return Header(encoding_of(view) or "", rate if rate > 0 else None, size.width, size.height, seconds)
 
 
 # Boxes that hold boxes, on the way to the tables.

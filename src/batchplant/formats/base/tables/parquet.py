@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 
 from ....codecs.arrow import KEY, from_arrow, pyarrow, schema_of
-from ....codecs.arrow.files import path_structs, with_files
-from ....codecs.arrow.hugging_face import plain_files
+from ....codecs.arrow.hugging_face import path_structs, plain_files, with_files
 from ....codecs.arrow.types import is_binary, is_file_struct, is_text
 from ....codecs.cells import encode_samples
 from ....errors import BatchplantError, DamagedError, SchemaError

@@ -10,7 +10,7 @@ import numpy as np
 
 from ....codecs.arrow import pyarrow
 from ....codecs.arrow.buffers import plain_size
-from ....codecs.arrow.files import is_missing
+from ....codecs.arrow.hugging_face import is_missing
 from ....codecs.arrow.infer import check_names, has_gaps, is_whole_list
 from ....codecs.arrow.types import is_file_struct
 from ....errors import BatchplantError, DamagedError, SchemaError
