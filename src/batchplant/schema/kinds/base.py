@@ -276,7 +276,7 @@ class Video(_Media):
             raise OptionError(f"fps is a number above 0, not {self.fps!r}")
 
 
-# -- exact numbers, identifiers, and what holds other values --------------------------------------------------
+# -- exact numbers, identifiers, and what holds other values -------------------------------------------------
 
 # What Arrow's widest decimal has.
 MOST_DIGITS = 76
