@@ -12,7 +12,6 @@ import multiprocessing
 import os
 import re
 import signal
-import struct
 import subprocess
 import sys
 import threading
@@ -20,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -37,37 +37,8 @@ from batchplant.storage import RemoteSource, Source, index, open_source
 from batchplant.storage.index import container, progress, sets, sidecar
 from batchplant.testing.damage import EXHAUSTIVE
 from processes import PATIENCE
+from toy_index import Size, Toy, load, write_records
 from variants import exhaustive
-
-Size = struct.Struct("<I")
-
-
-def write_records(path: Path, records: list[bytes]) -> Path:
-    path.write_bytes(b"".join(Size.pack(len(one)) + one for one in records))
-    return path
-
-
-class Toy:
-    """A scanner that counts how often it ran."""
-
-    def __init__(self) -> None:
-        self.runs = 0
-
-    def __call__(self, source: Source, report: index.Report) -> tuple[index.Arrays, index.Facts]:
-        self.runs += 1
-        starts, sizes, at = [], [], 0
-        while at < source.size:
-            (size,) = Size.unpack(source.view(at, 4).tobytes())
-            source.view(at + 4, size)
-            starts.append(at + 4)
-            sizes.append(size)
-            at += 4 + size
-            report(at)
-        return {"starts": np.array(starts, np.int64), "sizes": np.array(sizes, np.int64)}, {"bytes": at}
-
-
-def load(path: Path, build: index.Build, mode: str = "write", **options: Any) -> index.Index:
-    return index.load(open_source(str(path)), "toy", build, mode=mode, **options)
 
 
 def right(found: index.Index, path: Path) -> bool:
@@ -365,12 +336,14 @@ def test_a_header_that_lies_does_no_harm(
 ) -> None:
     """Whoever can write a side-car can write checksums that fit."""
     path = write_records(tmp_path_factory.mktemp("lies") / "a.toy", [b"abc", b"de"])
-    load(path, Toy())
-    header, start, data = container.read(beside(path))
-    (header["arrays"]["starts"] if key in header["arrays"]["starts"] else header)[key] = value
-    text = json.dumps(header).encode()
-    forge(path, text, data[start:].tobytes())
-    found = load(path, Toy(), check=lambda found: right(found, path))
+    # Hundreds of times is slow on a busy disk.
+    with mock.patch.object(os, "fsync"):
+        load(path, Toy())
+        header, start, data = container.read(beside(path))
+        (header["arrays"]["starts"] if key in header["arrays"]["starts"] else header)[key] = value
+        text = json.dumps(header).encode()
+        forge(path, text, data[start:].tobytes())
+        found = load(path, Toy(), check=lambda found: right(found, path))
     assert right(found, path)
 
 
@@ -714,13 +687,13 @@ def test_a_draft_that_was_taken_away_before_it_was_locked_is_opened_anew(
 
 
 # Where a child finds this module and what it imports.
-MODULES = os.pathsep.join(map(str, (Path(__file__).parent, repository.SUPPORT)))
+MODULES = str(repository.SUPPORT)
 
 KILLED = """
 import os, signal, sys
 from pathlib import Path
 sys.path[:0] = sys.argv[1].split(os.pathsep)
-import test_index
+import toy_index
 from batchplant.storage.index import sidecar
 
 real, when = os.pwrite, sys.argv[3]
@@ -737,10 +710,10 @@ def pwrite(*args):
 def build(source, report):
     if when == "scanning":
         stop()
-    return test_index.Toy()(source, report)
+    return toy_index.Toy()(source, report)
 
 os.pwrite = pwrite
-test_index.load(Path(sys.argv[2]), build)
+toy_index.load(Path(sys.argv[2]), build)
 """
 
 
@@ -837,7 +810,7 @@ INTERRUPTED = """
 import os, sys, time
 from pathlib import Path
 sys.path[:0] = sys.argv[1].split(os.pathsep)
-import test_index
+import toy_index
 from batchplant.storage.index import progress
 
 def endless(source, report):
@@ -846,7 +819,7 @@ def endless(source, report):
         time.sleep(0.001)
         report(0)
 
-progress.in_parallel(lambda path: test_index.load(Path(path), endless), sys.argv[2:])
+progress.in_parallel(lambda path: toy_index.load(Path(path), endless), sys.argv[2:])
 """
 
 
@@ -891,7 +864,7 @@ BAR = """
 import os, sys, time
 from pathlib import Path
 sys.path[:0] = sys.argv[1].split(os.pathsep)
-import test_index
+import toy_index
 from batchplant.storage.index import progress
 
 progress.MIN_BAR_BYTES = 1
@@ -902,7 +875,7 @@ def build(source, report):
         time.sleep(0.02)
     return {}, {}
 
-progress.in_parallel(lambda path: test_index.load(Path(path), build), sys.argv[2:])
+progress.in_parallel(lambda path: toy_index.load(Path(path), build), sys.argv[2:])
 print("rich" in sys.modules)
 """
 
