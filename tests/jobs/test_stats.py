@@ -85,7 +85,7 @@ def test_every_field(path: Path) -> None:
 
 
 def test_the_same_on_processes(path: Path) -> None:
-    assert len(collecting.Job(scans.Dataset(path), None, 0).plan) > 2
+    assert len(collecting.Job(dataset=scans.Dataset(path)).plan) > 2
     by = engines.make("processes", workers=2)
     seen: list[tuple[int, int]] = []
     assert stats.collect(path, engine=by, progress=lambda *now: seen.append(now)) == stats.collect(path)
@@ -261,9 +261,9 @@ def test_copies_of_very_many_are_estimated() -> None:
 
 
 def test_hashes_are_bounded(path: Path) -> None:
-    job = collecting.Job(scans.Dataset(path, fields=("blob",)), None, 0, 1000)
+    job = collecting.Job(dataset=scans.Dataset(path, fields=("blob",)), max_hashes=1000)
     assert job.one_in == 1
-    assert collecting.Job(scans.Dataset(path), None, 0, 1000).one_in == 8
+    assert collecting.Job(dataset=scans.Dataset(path), max_hashes=1000).one_in == 8
 
 
 # --- the command ---------------------------------------------------------------------------------------

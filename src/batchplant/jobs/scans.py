@@ -10,15 +10,15 @@ import dataclasses
 import functools
 import os
 import sys
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ..data.reader import Reader
 from ..errors import OptionError
 from ..formats.registry import open as open_reader
-from ..schema.columns import I64, column_runs
+from ..schema.columns import I64, column_runs, end_within
 from .conversion.plan import Plan
 from .engines import Engine, make, run
 from .engines.base import Inline, Ranks, portable_source
@@ -95,6 +95,51 @@ def _within(folder: str, source: Any) -> Any:
         return [_within(folder, path) for path in source]
     full = portable_source(source)
     return full if full == os.fspath(source) else os.path.join(folder, os.fspath(source))
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class ScanJob:
+    """Samples of a dataset to look at, all or ``sample`` drawn with ``seed``; it travels by its arguments."""
+
+    max_batch_rows: ClassVar[int]
+    batch_bytes: ClassVar[int]
+
+    dataset: Dataset
+    sample: int | None = None
+    seed: int = 0
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        arguments = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return functools.partial(type(self), **arguments), ()
+
+    @property
+    def reader(self) -> Reader:
+        return self.dataset.reader
+
+    @functools.cached_property
+    def drawn(self) -> I64 | None:
+        return None if self.sample is None else draw_samples(len(self.reader), self.sample, self.seed)
+
+    @functools.cached_property
+    def plan(self) -> Plan:
+        return ranges(len(self.reader) if self.drawn is None else len(self.drawn))
+
+    @functools.cached_property
+    def _sizes(self) -> I64 | None:
+        sizes = self.reader.sizes()
+        return sizes if sizes is None or self.drawn is None else sizes[self.drawn]
+
+    @functools.cached_property
+    def _batch_rows(self) -> int:
+        return batch_rows(self.reader, self.max_batch_rows, self.batch_bytes)
+
+    def batches(self, span: range) -> Iterator[tuple[int, I64]]:
+        """Yield the samples of a range in batches, each with the number that are done after it."""
+        end = span.start
+        while end < span.stop:
+            rows = min(self._batch_rows, span.stop - end)
+            start, end = end, end_within(self._sizes, end, rows, self.batch_bytes)
+            yield end - span.start, np.arange(start, end) if self.drawn is None else self.drawn[start:end]
 
 
 def draw_samples(length: int, count: int, seed: int) -> I64:

@@ -8,7 +8,7 @@ import itertools
 import os
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,15 +19,12 @@ from ..data.reader import Reader, View
 from ..data.tensors import is_tensors, text_of
 from ..errors import BatchplantError, DamagedError, DataError, Problem, shown
 from ..schema import Audio, Field, Schema, Video
-from ..schema.columns import I64, Column, Columns, Ragged, end_within
+from ..schema.columns import I64, Column, Columns, Ragged
 from ..storage import checksums
 from . import scans
-from .conversion.plan import Plan
 
-MAX_BATCH_ROWS = 256
 # Samples that are drawn lie far apart.
 DRAWN_BATCH_ROWS = 16
-BATCH_BYTES = 64 << 20
 # Tasks that check the structure of files.
 MAX_FILE_TASKS = 1024
 
@@ -42,32 +39,17 @@ class TaskResult(NamedTuple):
     compared: int = 0
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Job:
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Job(scans.ScanJob):
     """Arguments of ``verify`` that describe the checks."""
 
-    dataset: scans.Dataset
+    max_batch_rows = 256
+    batch_bytes = 64 << 20
+
     reference: scans.Dataset | None
     decode: bool
     max_problems: int
     max_differences: int
-    sample: int | None
-    seed: int
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Job, tuple(getattr(self, field.name) for field in dataclasses.fields(self))
-
-    @property
-    def reader(self) -> Reader:
-        return self.dataset.reader
-
-    @functools.cached_property
-    def drawn(self) -> I64 | None:
-        return None if self.sample is None else scans.draw_samples(len(self.reader), self.sample, self.seed)
-
-    @functools.cached_property
-    def plan(self) -> Plan:
-        return scans.ranges(len(self.reader) if self.drawn is None else len(self.drawn))
 
     @functools.cached_property
     def files(self) -> list[list[tuple[Reader, int]]]:
@@ -102,15 +84,8 @@ class Job:
         return load_sums(self.reader, problems), problems
 
     @functools.cached_property
-    def sizes(self) -> I64 | None:
-        sizes = self.reader.sizes()
-        return sizes if sizes is None or self.drawn is None else sizes[self.drawn]
-
-    @functools.cached_property
-    def batch_rows(self) -> int:
-        if self.drawn is not None:
-            return DRAWN_BATCH_ROWS
-        return scans.batch_rows(self.reader, MAX_BATCH_ROWS, BATCH_BYTES)
+    def _batch_rows(self) -> int:
+        return super()._batch_rows if self.drawn is None else DRAWN_BATCH_ROWS
 
     def comparison(self) -> Comparison | None:
         if self.reference is None:
@@ -137,13 +112,9 @@ class VerifyTask(scans.ScanTask):
         job, reader = self.job, self.job.reader
         comparison, sums = job.comparison(), job.side_car[0]
         findings: list[tuple[Problem, bool]] = []
-        end = span.start
         with ThreadPoolExecutor(self.threads or len(os.sched_getaffinity(0))) as pool:
-            while end < span.stop and len(findings) < job.max_problems:
-                batch_rows = min(job.batch_rows, span.stop - end)
-                start, end = end, end_within(job.sizes, end, batch_rows, BATCH_BYTES)
+            for done, indices in job.batches(span):
                 problems: list[Problem] = []
-                indices = np.arange(start, end) if job.drawn is None else job.drawn[start:end]
                 rows, columns = reader.read_undamaged(indices, problems, job.max_problems - len(findings))
                 if columns is not None and sums is not None:
                     problems += wrong_sums(reader, columns, rows, sums)
@@ -157,7 +128,9 @@ class VerifyTask(scans.ScanTask):
                 if columns is not None and comparison is not None:
                     findings += comparison.differences(columns, rows, job.max_problems)
                 if self.report is not None:
-                    self.report(end - span.start)
+                    self.report(done)
+                if len(findings) >= job.max_problems:
+                    break
         return TaskResult(findings[: job.max_problems], 0 if comparison is None else comparison.compared)
 
 

@@ -74,13 +74,13 @@ def verify(
     problem_limit = _limit("max_problems", max_problems)
     runner = scans.engine_of(engine)
     job = Job(
-        scans.Dataset(source, format, options),
-        None if against is None else scans.Dataset(against),
-        decode,
-        problem_limit,
-        _limit("max_differences", max_differences),
-        None if sample is None else _limit("sample", sample),
-        seed,
+        dataset=scans.Dataset(source, format, options),
+        sample=None if sample is None else _limit("sample", sample),
+        seed=seed,
+        reference=None if against is None else scans.Dataset(against),
+        decode=decode,
+        max_problems=problem_limit,
+        max_differences=_limit("max_differences", max_differences),
     )
     for dataset in (job.dataset, job.reference):
         if dataset is not None:

@@ -12,17 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from ...data.reader import Reader
 from ...errors import OptionError, Problem, shown
-from ...schema.columns import I64, U8, Column, Columns, Masked, Ragged, end_within
+from ...schema.columns import I64, U8, Column, Columns, Masked, Ragged
 from .. import scans
-from ..conversion.plan import Plan
 from ..engines import Engine
 from ..scans import Progress
 from .fields import FieldScan, FieldStats, is_hashed
 from .values import Copies, Hashes, as_rows, digests, row_digests
 
-MAX_BATCH_ROWS, BATCH_BYTES = 4096, 32 << 20
 # Of all fields together, 24 bytes each.
 MAX_HASHES = 1 << 23
 # Rows that a thread hashes at a time.
@@ -73,9 +70,11 @@ def collect(
         raise OptionError(f"sample is at least 1, or None for all, not {sample}")
     runner = scans.engine_of(engine)
     names = None if fields is None else tuple(fields)
-    job = Job(scans.Dataset(source, format, options, names), sample, seed, max_hashes)
+    job = Job(
+        dataset=scans.Dataset(source, format, options, names), sample=sample, seed=seed, max_hashes=max_hashes
+    )
     job.dataset.check(runner)
-    reader = job.dataset.reader
+    reader = job.reader
     total = PartialStats(job)
 
     def take(_: int, part: PartialStats) -> bool:
@@ -101,27 +100,14 @@ def collect(
     )
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Job:
-    """The description of the work; it travels by its arguments."""
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Job(scans.ScanJob):
+    """Arguments of ``collect`` that describe the work."""
 
-    dataset: scans.Dataset
-    sample: int | None
-    seed: int
+    max_batch_rows = 4096
+    batch_bytes = 32 << 20
+
     max_hashes: int = MAX_HASHES
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Job, (self.dataset, self.sample, self.seed, self.max_hashes)
-
-    @functools.cached_property
-    def drawn(self) -> I64 | None:
-        if self.sample is None:
-            return None
-        return scans.draw_samples(len(self.dataset.reader), self.sample, self.seed)
-
-    @functools.cached_property
-    def plan(self) -> Plan:
-        return scans.ranges(len(self.dataset.reader) if self.drawn is None else len(self.drawn))
 
     def weight(self, number: int) -> int:
         return len(self.plan.span(number))
@@ -138,21 +124,12 @@ class Job:
         column_hashes = self.max_hashes // max(1, columns)
         return 1 << max(0, (self.plan.samples - 1) // column_hashes).bit_length()
 
-    @functools.cached_property
-    def sizes(self) -> I64 | None:
-        sizes = self.dataset.reader.sizes()
-        return sizes if sizes is None or self.drawn is None else sizes[self.drawn]
-
-    @functools.cached_property
-    def batch_rows(self) -> int:
-        return scans.batch_rows(self.dataset.reader, MAX_BATCH_ROWS, BATCH_BYTES)
-
 
 class PartialStats:
     """Statistics of some ranges."""
 
     def __init__(self, job: Job) -> None:
-        schema = job.dataset.reader.schema
+        schema = job.reader.schema
         self.fields = {name: FieldScan(field, job.one_in) for name, field in schema.items()}
         self.rows = Hashes(job.one_in) if len(schema) > 1 else None
         self.unreadable = 0
@@ -201,20 +178,15 @@ class StatsTask(scans.ScanTask):
 
     def __call__(self, number: int) -> PartialStats:
         job, span = self.job, self.job.plan.span(number)
-        reader: Reader = job.dataset.reader
         part = PartialStats(job)
-        end = span.start
         with ThreadPoolExecutor(self.threads or len(os.sched_getaffinity(0))) as pool:
-            while end < span.stop:
-                rows = min(job.batch_rows, span.stop - end)
-                start, end = end, end_within(job.sizes, end, rows, BATCH_BYTES)
-                indices = np.arange(start, end) if job.drawn is None else job.drawn[start:end]
+            for done, indices in job.batches(span):
                 problems: list[Problem] = []
-                numbers, columns = reader.read_undamaged(indices, problems, sys.maxsize)
+                numbers, columns = job.reader.read_undamaged(indices, problems, sys.maxsize)
                 part.unreadable += len(indices) - len(numbers)
                 part.problems = [*part.problems, *problems][:LISTED_PROBLEMS]
                 if columns is not None:
                     part.add(numbers, columns, pool)
                 if self.report is not None:
-                    self.report(end - span.start)
+                    self.report(done)
         return part
