@@ -6,20 +6,19 @@ import math
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ..errors import DecodeError
 from ..schema import Field, Tensor
-from ..schema.columns import I64, U8, dense_of
+from ..schema.columns import I64, U8, Array, dense_of
 from . import npy
 
 
-def pack_tensor(field: Tensor, array: npt.NDArray[Any]) -> bytes:
+def pack_tensor(field: Tensor, array: Array) -> bytes:
     """Return the ragged cell of an array: its values, or a whole NPY if those do not tell the shape."""
     return array.tobytes() if field.flat else npy.write(array)
 
 
-def unpack_tensor(field: Tensor, data: U8) -> npt.NDArray[Any]:
+def unpack_tensor(field: Tensor, data: U8) -> Array:
     """Return the array of a ragged cell."""
     if not field.flat:
         return _read_npy(field, data)
@@ -29,7 +28,7 @@ def unpack_tensor(field: Tensor, data: U8) -> npt.NDArray[Any]:
     return array.reshape((first, *inner) if field.shape else ())
 
 
-def _read_npy(field: Tensor, data: U8) -> npt.NDArray[Any]:
+def _read_npy(field: Tensor, data: U8) -> Array:
     array = npy.read(data)
     if array.dtype != np.dtype(field.dtype) or not field.fits(array.shape):
         raise DecodeError(f"an array {array.dtype} {array.shape} does not fit {field}")
@@ -57,12 +56,12 @@ def check_bytes(field: Field, starts: I64, sizes: I64) -> None:
         raise DecodeError(message, sample=row, offset=int(starts[row]))
 
 
-def lists_of(array: npt.NDArray[Any]) -> Any:
+def lists_of(array: Array) -> Any:
     """Return nested lists; an empty array, whose lists would not tell its shape, is ``{"shape": [0, 4]}``."""
     return array.tolist() if array.size else {"shape": list(array.shape)}
 
 
-def array_of(field: Tensor, value: Any) -> npt.NDArray[Any]:
+def array_of(field: Tensor, value: Any) -> Array:
     """Return the array of nested lists; whatever NumPy raises, a ValueError too, if they are none."""
     dtype = np.dtype(field.dtype)
     if isinstance(value, dict):

@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from .. import _native
 from ..errors import DamagedError, FieldNameError, SchemaError, no_such
 from ..schema import Bool, Bytes, Field, Float, Int, Tensor, Text
-from ..schema.columns import I64, U8, Column, Ragged, as_bytes
+from ..schema.columns import I64, U8, Array, Column, DType, Ragged, as_bytes
 from ..storage import Source
 
 MAGIC = b"\x93NUMPY"
@@ -37,7 +36,7 @@ MIN_NATIVE_ROW_BYTES = 512
 
 
 class Header(NamedTuple):
-    dtype: np.dtype[Any]
+    dtype: DType
     shape: tuple[int, ...]
     fortran: bool
     start: int
@@ -101,7 +100,7 @@ def _parse_literal(text: str, tries: int = 10) -> Any:
     return ast.literal_eval(text)
 
 
-def map_file(path: str | Path) -> npt.NDArray[Any]:
+def map_file(path: str | Path) -> Array:
     """Map an NPY file that this program wrote; unlike ``np.load``, it runs no parser of Python's."""
     with open(path, "rb") as file:
         header = parse_header(file.read(MAX_HEADER_BYTES + 12))
@@ -109,13 +108,13 @@ def map_file(path: str | Path) -> npt.NDArray[Any]:
     return np.memmap(path, header.dtype, "r", header.start, header.shape, order)
 
 
-def read(data: U8) -> npt.NDArray[Any]:
+def read(data: U8) -> Array:
     """Return the array of a load_all NPY file in memory: a view."""
     header = parse_header(data[: MAX_HEADER_BYTES + 12].tobytes())
     return view(header, data[header.start :])
 
 
-def view(header: Header, values: U8) -> npt.NDArray[Any]:
+def view(header: Header, values: U8) -> Array:
     """Return the array over its values; their number has to be what the header says."""
     if header.dtype.hasobject:
         raise DamagedError("object arrays hold pickles, which are not read here")
@@ -129,7 +128,7 @@ def view(header: Header, values: U8) -> npt.NDArray[Any]:
     return values.view(header.dtype).reshape(header.shape, order="F" if header.fortran else "C")
 
 
-def header_bytes(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
+def header_bytes(dtype: DType, shape: tuple[int, ...]) -> bytes:
     """Return the header as NumPy writes it, with room for the number of rows to grow."""
     described = np.lib.format.dtype_to_descr(dtype)
     text = f"{{'descr': {described!r}, 'fortran_order': False, 'shape': {shape!r}, }}"
@@ -141,15 +140,15 @@ def header_bytes(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
     return MAGIC + bytes([version, 0]) + len(encoded).to_bytes(width, "little") + encoded
 
 
-def write(array: npt.NDArray[Any]) -> bytes:
+def write(array: Array) -> bytes:
     return header_bytes(array.dtype, array.shape) + array.tobytes()
 
 
-def columns_of(array: npt.NDArray[Any], name: str = "", deep: int = 0) -> dict[str, npt.NDArray[Any]]:
+def columns_of(array: Array, name: str = "", deep: int = 0) -> dict[str, Array]:
     """Return the columns of an array by dotted name: one, or a view of each field of a structured one."""
     if not array.dtype.names or deep > MAX_DEPTH:
         return {name: array}
-    columns: dict[str, npt.NDArray[Any]] = {}
+    columns: dict[str, Array] = {}
     for field in array.dtype.names:
         inner = columns_of(array[field], f"{name}.{field}" if name else field, deep + 1)
         if columns.keys() & inner.keys():
@@ -162,8 +161,8 @@ def choose(
     names: Sequence[str],
     requested: Sequence[str] | None,
     header: Callable[[str], Header],
-    array: Callable[[str], npt.NDArray[Any]],
-) -> dict[str, npt.NDArray[Any]]:
+    array: Callable[[str], Array],
+) -> dict[str, Array]:
     """Return the columns of several arrays: these, fields of structured ones, single values if nothing else.
 
     A field of a structured array is named by both, or by its own name if there is no other array.
@@ -172,7 +171,7 @@ def choose(
     chosen = names if requested is None else requested
     if requested is None:
         chosen = [name for name in names if header(name).shape] or names
-    columns_by_name: dict[str, npt.NDArray[Any]] = {}
+    columns_by_name: dict[str, Array] = {}
     for name in chosen:
         above = next((candidate for candidate in names if name.startswith(f"{candidate}.")), name)
         array_name = name if name in names else alone or above
@@ -190,7 +189,7 @@ def choose(
     return columns_by_name
 
 
-def field_of(dtype: np.dtype[Any], shape: Sequence[int]) -> Field:
+def field_of(dtype: DType, shape: Sequence[int]) -> Field:
     """Return the field of an array's rows; ``shape`` is that of one row."""
     if dtype.subdtype is not None:
         dtype, inner = dtype.subdtype
@@ -207,7 +206,7 @@ def field_of(dtype: np.dtype[Any], shape: Sequence[int]) -> Field:
     return Float(dtype.name) if dtype.kind == "f" else Int(dtype.name)
 
 
-def _take(array: npt.NDArray[Any], indices: I64) -> npt.NDArray[Any]:
+def _take(array: Array, indices: I64) -> Array:
     """Return ``array[indices]``, copied natively if rows are long enough for that to be faster."""
     width = array.itemsize * math.prod(array.shape[1:])
     if width < MIN_NATIVE_ROW_BYTES or not array.flags.c_contiguous or array.dtype.hasobject:
@@ -233,12 +232,12 @@ class StoredRows:
         """Return runs of bytes."""
         return self._source.gather(self._start + starts, sizes)
 
-    def take(self, indices: I64) -> npt.NDArray[Any]:
+    def take(self, indices: I64) -> Array:
         data = self._source.gather_rows(self._start, self._width, self._width, indices)
         return data.view(self.dtype).reshape(len(indices), *self.shape[1:])
 
 
-def stored(source: Source, header: Header, start: int, size: int) -> npt.NDArray[Any] | StoredRows:
+def stored(source: Source, header: Header, start: int, size: int) -> Array | StoredRows:
     """Return the array whose values are these bytes of a file; read now if its rows are not contiguous."""
     if header.size != size:
         raise DamagedError(f"{size} bytes of values, and the header promises {header.size}")
@@ -247,7 +246,7 @@ def stored(source: Source, header: Header, start: int, size: int) -> npt.NDArray
     return StoredRows(source, header, start) if rows else view(header, source.view(start, size))
 
 
-def load_all(array: npt.NDArray[Any] | StoredRows) -> npt.NDArray[Any]:
+def load_all(array: Array | StoredRows) -> Array:
     return array.take(np.arange(len(array))) if isinstance(array, StoredRows) else array
 
 
@@ -281,7 +280,7 @@ def cells_of(parts: Mapping[str, Any], length: int) -> Ragged:
     return (StoredCells if isinstance(data, StoredRows) else Ragged)(data, offsets, shape, valid)
 
 
-def rows(array: npt.NDArray[Any] | StoredRows, indices: I64, field: Field) -> Column:
+def rows(array: Array | StoredRows, indices: I64, field: Field) -> Column:
     """Return the cells of these rows: numbers in native order, text and bytes ragged."""
     values = array.take(indices) if isinstance(array, StoredRows) else _take(array, indices)
     if isinstance(field, Text):

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ..errors import SchemaError
+from ..schema.columns import Array
 
 PLAIN = "data"
 
-Values = npt.NDArray[Any] | list[Any]
+Values = Array | list[Any]
 
 
 def as_columns(objects: Sequence[Any]) -> tuple[str, dict[str, Values], list[str]]:

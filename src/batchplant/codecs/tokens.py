@@ -12,10 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from ..errors import BatchplantError, DecodeError, OptionError
-from ..schema.columns import I64, Ragged, starts_of
+from ..schema.columns import I64, Array, Ragged, starts_of
 from ..storage import NOTE_ERRORS, absolute, beside, parse_object, read_whole
 from .tokenizers import Batches, Function, HuggingFace, Library, Tiktoken, file_of, load
 
@@ -26,7 +25,7 @@ SIDES = ("right", "left")
 class Tokens(NamedTuple):
     """The ids of some texts, one after another, and errors by row."""
 
-    values: npt.NDArray[Any]
+    values: Array
     offsets: I64
     failures: dict[int, Exception]
 

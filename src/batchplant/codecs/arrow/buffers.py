@@ -5,14 +5,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ...errors import DecodeError, EncodeError
-from ...schema.columns import I64, U8, Flags, Ragged, starts_of
+from ...schema.columns import I64, U8, Array, DType, Flags, Ragged, starts_of
 from .types import is_binary, is_text, pyarrow
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 
 # Where the two letters of each byte stand, and the dashes.
 _PLACES = np.array([n for n in range(36) if n not in (8, 13, 18, 23)])
@@ -22,14 +25,14 @@ _NUMBERS[_LETTERS] = range(16)
 _NUMBERS[np.frombuffer(b"ABCDEF", dtype=np.uint8)] = range(10, 16)
 
 
-def numbers(values: npt.NDArray[Any]) -> Any:
+def numbers(values: Array) -> pa.Array:
     """Numbers, or flags, as an array."""
     pa = pyarrow()
     data = _bits(values) if values.dtype == np.bool_ else np.ascontiguousarray(values)
     return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [None, pa.py_buffer(data)])
 
 
-def bitmap(valid: Flags | None) -> Any:
+def bitmap(valid: Flags | None) -> pa.Buffer | None:
     """The buffer that tells which values are there; None where all are."""
     return None if valid is None or valid.all() else pyarrow().py_buffer(_bits(valid))
 
@@ -38,7 +41,7 @@ def _bits(flags: Flags) -> U8:
     return np.packbits(flags, bitorder="little")
 
 
-def view_of(array: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+def view_of(array: pa.Array, dtype: DType) -> Array:
     """The values of an array of numbers where they lie."""
     data = array.buffers()[1]
     if not len(array):
@@ -46,7 +49,7 @@ def view_of(array: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     return np.frombuffer(data, dtype, len(array), array.offset * dtype.itemsize)
 
 
-def flags_of(array: Any) -> Flags:
+def flags_of(array: pa.Array) -> Flags:
     """Booleans, of which those that are missing may be either."""
     if not len(array):
         return np.zeros(0, np.bool_)
@@ -56,7 +59,7 @@ def flags_of(array: Any) -> Flags:
     return np.unpackbits(bits, count=count, bitorder="little")[skipped:].view(np.bool_)
 
 
-def valid_of(array: Any) -> Flags:
+def valid_of(array: pa.Array) -> Flags:
     """Flags of the values that are not missing."""
     return flags_of(array.is_valid())
 
@@ -89,7 +92,7 @@ def unhex(cells: Ragged) -> Ragged:
     return Ragged(uuids.reshape(-1), np.arange(len(cells) + 1, dtype=np.int64) * 16, valid=cells.valid)
 
 
-def plain_size(array: Any) -> int:
+def plain_size(array: pa.Array) -> int:
     """The bytes of an array, or of a chunked one, as plain values. Its indices were checked."""
     pa = pyarrow()
     types = pa.types
@@ -150,7 +153,7 @@ def _sizes(values: Any) -> I64:
         return np.full(len(values), plain_size(values), dtype=np.int64)
 
 
-def _run_lengths(array: Any) -> I64:
+def _run_lengths(array: pa.Array) -> I64:
     ends = np.clip(array.run_ends.to_numpy().astype(np.int64) - array.offset, 0, len(array))
     lengths: I64 = np.diff(ends, prepend=0)
     return lengths

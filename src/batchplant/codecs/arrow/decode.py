@@ -6,15 +6,25 @@ import base64
 import json
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ... import schema as kinds
 from ...errors import BatchplantError, DecodeError
 from ...schema import Field, Schema
-from ...schema.columns import I64, Column, Columns, Flags, Ragged, as_bytes, concat_columns, starts_of
+from ...schema.columns import (
+    I64,
+    Array,
+    Column,
+    Columns,
+    DType,
+    Flags,
+    Ragged,
+    as_bytes,
+    concat_columns,
+    starts_of,
+)
 from ...storage import limits
 from ..scalars import decimal_text
 from .buffers import bitmap, flags_of, hexed, plain_size, valid_of, view_of
@@ -30,13 +40,16 @@ from .types import (
     time_dtype,
 )
 
+if TYPE_CHECKING:
+    import pyarrow as pa
 
-def from_arrow(schema: Schema, fields: Sequence[str], table: Any) -> Columns:
+
+def from_arrow(schema: Schema, fields: Sequence[str], table: pa.Table) -> Columns:
     """The cells of these fields in a table or record batch; an error names the row as its sample."""
     return Columns.read(fields, lambda name: column_of(schema[name], table.column(name)))
 
 
-def column_of(field: Field, array: Any) -> Column:
+def column_of(field: Field, array: pa.Array) -> Column:
     """The cells of an Arrow array, or of a chunked one."""
     pa = pyarrow()
     if isinstance(array, pa.ChunkedArray):
@@ -52,7 +65,7 @@ def column_of(field: Field, array: Any) -> Column:
     return _column(field, array)
 
 
-def _column(field: Field, array: Any) -> Column:
+def _column(field: Field, array: pa.Array) -> Column:
     pa = pyarrow()
     try:
         # Sizes of buffers, first and last offsets: what pyarrow itself follows without looking.
@@ -78,12 +91,12 @@ def _column(field: Field, array: Any) -> Column:
         raise DecodeError(f"not {field}: {error}") from None
 
 
-def _missing(array: Any) -> DecodeError:
+def _missing(array: pa.Array) -> DecodeError:
     row = int(np.argmin(array.is_valid().to_numpy(zero_copy_only=False)))
     return DecodeError("the value is missing, and the field is not optional", sample=row)
 
 
-def _packed(kind: Any) -> Any:
+def _packed(kind: pa.DataType) -> pa.DataType:
     """The type of what is packed."""
     types = pyarrow().types
     while types.is_dictionary(kind) or types.is_run_end_encoded(kind):
@@ -91,12 +104,12 @@ def _packed(kind: Any) -> Any:
     return kind
 
 
-def _plain_list(array: Any) -> Any:
+def _plain_list(array: pa.Array) -> pa.Array:
     """A list or struct without packing; the struct of a file stays one."""
     return array if is_file_struct(array.type) else _plain(array)
 
 
-def _counts(field: kinds.Time | kinds.Duration, array: Any) -> tuple[npt.NDArray[Any], Flags | None]:
+def _counts(field: kinds.Time | kinds.Duration, array: pa.Array) -> tuple[Array, Flags | None]:
     """Times as counts of the field's unit. Whole numbers are such counts."""
     pa = pyarrow()
     types, kind, want = pa.types, array.type, storage(field)
@@ -115,7 +128,7 @@ def _is_time(field: Field) -> bool:
     return isinstance(field, kinds.Tensor) and not field.shape and np.dtype(field.dtype).kind in "mM"
 
 
-def _plain(array: Any) -> Any:
+def _plain(array: pa.Array) -> pa.Array:
     """The array without the types that only say how it is packed."""
     pa = pyarrow()
     types = pa.types
@@ -157,12 +170,12 @@ def _plain(array: Any) -> Any:
             return array
 
 
-def _check_size(array: Any) -> None:
+def _check_size(array: pa.Array) -> None:
     """DamagedError where a few values are taken so often that they become too many bytes."""
     limits.check("its column", plain_size(array), array.get_total_buffer_size())
 
 
-def _as_lists(array: Any) -> Any:
+def _as_lists(array: pa.Array) -> pa.Array:
     """A list view as lists one after another; the library's own cast gives wrong offsets."""
     pa = pyarrow()
     wide = np.dtype(np.int64 if pa.types.is_large_list_view(array.type) else np.int32)
@@ -176,11 +189,11 @@ def _as_lists(array: Any) -> Any:
     return pa.Array.from_buffers(kind, len(array), buffers, children=[array.flatten()])
 
 
-def _valid(array: Any) -> Flags | None:
+def _valid(array: pa.Array) -> Flags | None:
     return valid_of(array) if array.null_count else None
 
 
-def _values(array: Any, dtype: np.dtype[Any]) -> tuple[npt.NDArray[Any], Flags | None]:
+def _values(array: pa.Array, dtype: DType) -> tuple[Array, Flags | None]:
     """One number for each row, zero where it is missing."""
     pa = pyarrow()
     kind = array.type
@@ -198,20 +211,20 @@ def _values(array: Any, dtype: np.dtype[Any]) -> tuple[npt.NDArray[Any], Flags |
     return view_of(array, dtype), valid
 
 
-def _number_column(field: Field, values: npt.NDArray[Any], valid: Flags | None) -> Column:
+def _number_column(field: Field, values: Array, valid: Flags | None) -> Column:
     """Numbers as an array, or as the cells of an optional field."""
     if not field.optional:
         return values
     return _maybe(values if valid is None else values[valid], valid, len(values), values.dtype.itemsize)
 
 
-def _maybe(present: npt.NDArray[Any], valid: Flags | None, count: int, width: int) -> Ragged:
+def _maybe(present: Array, valid: Flags | None, count: int, width: int) -> Ragged:
     """Cells of ``width`` bytes where they are there, and of none where they are missing."""
     sizes = np.full(count, width, dtype=np.int64) if valid is None else valid * np.int64(width)
     return Ragged(as_bytes(present), starts_of(sizes), valid=valid)
 
 
-def _ragged(field: Field, array: Any) -> Ragged:
+def _ragged(field: Field, array: pa.Array) -> Ragged:
     """Bytes, text, documents and encoded media."""
     pa = pyarrow()
     kind = array.type
@@ -228,7 +241,7 @@ def _ragged(field: Field, array: Any) -> Ragged:
     return _runs(array)
 
 
-def _digits(field: kinds.Decimal, array: Any) -> Ragged:
+def _digits(field: kinds.Decimal, array: pa.Array) -> Ragged:
     """The digits of decimals, or of whole numbers; the library writes small ones with an exponent."""
     want = storage(field)
     texts = _runs((array if array.type == want else array.cast(want)).cast(pyarrow().large_string()))
@@ -238,7 +251,7 @@ def _digits(field: kinds.Decimal, array: Any) -> Ragged:
     return Ragged.from_cells([None if text is None else decimal_text(field, text).encode() for text in cells])
 
 
-def _runs(array: Any) -> Ragged:
+def _runs(array: pa.Array) -> Ragged:
     """The cells of a string or binary array, every offset checked."""
     pa = pyarrow()
     count, kind = len(array), array.type
@@ -273,7 +286,7 @@ def _runs(array: Any) -> Ragged:
 _EMPTY = np.empty(0, dtype=np.uint8)
 
 
-def _documents(array: Any) -> Ragged:
+def _documents(array: pa.Array) -> Ragged:
     """Nested values as JSON text. Bytes, times and decimals become text."""
     array.validate(full=True)
     # Each value becomes an object of Python first.
@@ -294,7 +307,7 @@ def _plain_value(value: Any) -> Any:
     return value if isinstance(value, bool | int | float | str | None) else str(value)
 
 
-def _tensor(field: kinds.Tensor, array: Any) -> Column:
+def _tensor(field: kinds.Tensor, array: pa.Array) -> Column:
     dtype = np.dtype(field.dtype)
     if not field.shape and scalar_type(dtype) is not None:
         values, valid = _values(array, dtype)
@@ -332,7 +345,7 @@ def _tensor(field: kinds.Tensor, array: Any) -> Column:
     return Ragged(as_bytes(values), starts_of(sizes * width), valid=valid)
 
 
-def _unlist(array: Any, size: int | None) -> tuple[Any, I64]:
+def _unlist(array: pa.Array, size: int | None) -> tuple[Any, I64]:
     """The values of a list array without its missing ones, and how many each list has."""
     pa = pyarrow()
     if not is_any_list(array.type):

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from ... import schema as kinds
 from ...errors import BatchplantError, EncodeError
 from ...schema import Field, Schema
-from ...schema.columns import Column, Columns, Flags, Ragged, as_bytes, starts_of
+from ...schema.columns import Array, Column, Columns, DType, Flags, Ragged, as_bytes, starts_of
 from .. import times
 from ..media.image_rules import ImageOptions, ImageTarget, conform
 from . import nested
@@ -20,8 +19,11 @@ from .buffers import bitmap, numbers, unhex
 from .hugging_face import as_type
 from .types import arrow_schema, is_list, pyarrow, scalar_type, storage
 
+if TYPE_CHECKING:
+    import pyarrow as pa
 
-def to_arrow(schema: Schema, columns: Columns, described: Any = None) -> Any:
+
+def to_arrow(schema: Schema, columns: Columns, described: pa.Schema | None = None) -> pa.RecordBatch:
     """A record batch of these columns. ``described``: their ``arrow_schema``, where it is known already."""
     pa = pyarrow()
     arrays = []
@@ -36,7 +38,7 @@ def to_arrow(schema: Schema, columns: Columns, described: Any = None) -> Any:
     return pa.RecordBatch.from_arrays(arrays, schema=described or arrow_schema(schema))
 
 
-def table_of(schema: Schema, parts: Iterable[Columns]) -> Any:
+def table_of(schema: Schema, parts: Iterable[Columns]) -> pa.Table:
     """A table of all these columns; raw pixels become PNG."""
     described = arrow_schema(schema)
     batches = []
@@ -104,7 +106,7 @@ def _not_utf8(column: Ragged) -> Iterable[tuple[int, BatchplantError]]:
             yield row, EncodeError(f"not UTF-8: {error}")
 
 
-def _array(field: Field, column: Column) -> Any:
+def _array(field: Field, column: Column) -> pa.Array:
     pa = pyarrow()
     if isinstance(field, kinds.Time | kinds.Duration):
         return _time_array(field, *_numbers(column, np.dtype(np.int64)))
@@ -127,7 +129,7 @@ def _array(field: Field, column: Column) -> Any:
     return array if array.type == kind else array.cast(kind)
 
 
-def _numbers(column: Column, dtype: np.dtype[Any]) -> tuple[npt.NDArray[Any], Flags | None]:
+def _numbers(column: Column, dtype: DType) -> tuple[Array, Flags | None]:
     """One number for each row, and which are there."""
     if not isinstance(column, Ragged):
         return column.view(dtype) if column.dtype.kind in "mM" else column, None
@@ -143,7 +145,7 @@ def _numbers(column: Column, dtype: np.dtype[Any]) -> tuple[npt.NDArray[Any], Fl
     return values, valid
 
 
-def _number_array(kind: Any, values: npt.NDArray[Any], valid: Flags | None) -> Any:
+def _number_array(kind: pa.DataType, values: Array, valid: Flags | None) -> pa.Array:
     pa = pyarrow()
     if values.dtype.kind in "mM":
         missing = np.isnat(values) if valid is None else np.isnat(values) | ~valid
@@ -154,7 +156,7 @@ def _number_array(kind: Any, values: npt.NDArray[Any], valid: Flags | None) -> A
     return pa.array(values, kind, mask=None if valid is None else ~valid)
 
 
-def _time_array(field: kinds.Time | kinds.Duration, counts: npt.NDArray[Any], valid: Flags | None) -> Any:
+def _time_array(field: kinds.Time | kinds.Duration, counts: Array, valid: Flags | None) -> pa.Array:
     kind = storage(field)
     if kind.bit_width == 32:
         if len(times.beyond(field, counts)):
@@ -164,7 +166,7 @@ def _time_array(field: kinds.Time | kinds.Duration, counts: npt.NDArray[Any], va
     return pyarrow().Array.from_buffers(kind, len(counts), buffers)
 
 
-def _binary_array(kind: Any, column: Ragged) -> Any:
+def _binary_array(kind: pa.DataType, column: Ragged) -> pa.Array:
     pa = pyarrow()
     if pa.types.is_fixed_size_binary(kind):
         return pa.Array.from_buffers(kind, len(column), [bitmap(column.valid), pa.py_buffer(column.data)])
@@ -173,7 +175,7 @@ def _binary_array(kind: Any, column: Ragged) -> Any:
     return pa.Array.from_buffers(kind, len(column), buffers)
 
 
-def _tensor_array(field: kinds.Tensor, column: Column) -> Any:
+def _tensor_array(field: kinds.Tensor, column: Column) -> pa.Array:
     pa = pyarrow()
     dtype = np.dtype(field.dtype)
     if not field.shape and scalar_type(dtype) is not None:
@@ -205,7 +207,7 @@ def _tensor_array(field: kinds.Tensor, column: Column) -> Any:
     return pa.FixedSizeListArray.from_arrays(repeated, first, mask=numbers(~valid))
 
 
-def _rows(array: npt.NDArray[Any]) -> Ragged:
+def _rows(array: Array) -> Ragged:
     """A fixed-size column as bytes."""
     width = array.dtype.itemsize * math.prod(array.shape[1:])
     return Ragged(as_bytes(array), np.arange(len(array) + 1, dtype=np.int64) * width)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,10 +23,14 @@ from ...storage import absolute, is_below, join, parent, read_whole, tree
 from .buffers import numbers, valid_of
 from .types import KEY, arrow_schema, is_any_list, is_file_struct, is_text, pyarrow
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
 HUGGING_FACE = b"huggingface"
 
 
-def featured_schema(schema: Schema) -> Any:
+def featured_schema(schema: Schema) -> pa.Schema:
     """The Arrow schema of these fields with the features of datasets in its metadata."""
     pa = pyarrow()
     fields, features = [], {}
@@ -45,13 +49,13 @@ def featured_schema(schema: Schema) -> Any:
     return pa.schema(fields, metadata={HUGGING_FACE: note})
 
 
-def file_struct() -> Any:
+def file_struct() -> pa.DataType:
     """The type of images, sounds and videos: the bytes of a file, and its name."""
     pa = pyarrow()
     return pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 
 
-def plain_files(described: Any) -> Any:
+def plain_files(described: pa.Schema) -> pa.Schema:
     """The schema of a file, in which images that we wrote are columns of bytes."""
     pa = pyarrow()
     for number, field in enumerate(described):
@@ -60,7 +64,7 @@ def plain_files(described: Any) -> Any:
     return described
 
 
-def as_type(array: Any, kind: Any) -> Any:
+def as_type(array: pa.Array, kind: pa.DataType) -> pa.Array:
     """An array as the type that the schema names; bytes become those of files without a name."""
     pa = pyarrow()
     if array.type == kind:
@@ -90,7 +94,7 @@ def _hint(field: Field) -> dict[str, Any] | None:
     return None
 
 
-def _narrow(kind: Any) -> Any:
+def _narrow(kind: pa.DataType) -> pa.DataType:
     """The type with offsets of 32 bits, which is what datasets calls string, binary and List."""
     pa = pyarrow()
     types = pa.types
@@ -105,7 +109,7 @@ def _narrow(kind: Any) -> Any:
     return kind
 
 
-def _feature(kind: Any) -> Any:
+def _feature(kind: pa.DataType) -> Any:
     """The feature that a type is; None where datasets has none."""
     types = pyarrow().types
     if is_any_list(kind):
@@ -133,7 +137,7 @@ def _folders_of(paths: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(path if tree.is_folder(path) else parent(path) for path in full))
 
 
-def with_files(table: Any, *paths: str) -> Any:
+def with_files(table: pa.Table, *paths: str) -> pa.Table:
     """The table or record batch, the bytes filled in where there is only a path; DecodeError with the row.
 
     ``paths``: of the table; in the folders of these the files may lie.
@@ -147,7 +151,7 @@ def with_files(table: Any, *paths: str) -> Any:
     return table
 
 
-def path_structs(schema: Schema, table: Any) -> Any:
+def path_structs(schema: Schema, table: pa.Table) -> pa.Table:
     """The table or record batch; text that is to be images, sounds or videos becomes paths of files."""
     pa = pyarrow()
     for number, field in enumerate(table.schema):
@@ -165,23 +169,23 @@ def path_structs(schema: Schema, table: Any) -> Any:
     return table
 
 
-def is_missing(array: Any) -> bool:
+def is_missing(array: pa.Array) -> bool:
     """True if a value has neither bytes nor a path."""
     return any(bool((~data & ~path).any()) for data, path in map(_present, _chunks(array)))
 
 
-def _chunks(array: Any) -> Iterable[Any]:
+def _chunks(array: pa.Array) -> Iterable[Any]:
     return array.chunks if isinstance(array, pyarrow().ChunkedArray) else [array]
 
 
-def _present(array: Any) -> tuple[Any, Any]:
+def _present(array: pa.Array) -> tuple[Any, Any]:
     """Flags of the values that have bytes, and of those that have a path."""
     array.validate()
     parts = dict(zip([field.name for field in array.type], array.flatten(), strict=True))
     return valid_of(parts["bytes"]), valid_of(parts["path"])
 
 
-def _filled(column: Any, paths: Sequence[str], field: str) -> Any:
+def _filled(column: pa.ChunkedArray, paths: Sequence[str], field: str) -> pa.ChunkedArray:
     pa = pyarrow()
     pieces, first, changed = [], 0, False
     for array in _chunks(column):

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -39,12 +39,20 @@ from .decode import column_of
 from .hugging_face import HUGGING_FACE
 from .types import KEY, is_any_list, is_binary, is_file_struct, is_text, pyarrow
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
 # Deeper lists than any array has axes.
 DEEPEST = 32
 
 
 def schema_of(
-    arrow_schema: Any, sample: Any = None, *, nulls: Collection[str] | None = None, gaps: Collection[str] = ()
+    arrow_schema: pa.Schema,
+    sample: pa.Table | None = None,
+    *,
+    nulls: Collection[str] | None = None,
+    gaps: Collection[str] = (),
 ) -> Schema:
     """The fields of an Arrow schema. ``sample``: a few rows, to see what bytes are.
 
@@ -76,7 +84,7 @@ def schema_of(
     return Schema(fields)
 
 
-def check_names(arrow_schema: Any) -> None:
+def check_names(arrow_schema: pa.Schema) -> None:
     """SchemaError where two columns have one name."""
     names = list(arrow_schema.names)
     if len(set(names)) < len(names):
@@ -84,7 +92,7 @@ def check_names(arrow_schema: Any) -> None:
         raise SchemaError(f"two columns are called {twice!r}")
 
 
-def _described(arrow_field: Any) -> Field | None:
+def _described(arrow_field: pa.Field) -> Field | None:
     """The field that its metadata describes."""
     try:
         return field_from_json(parse((arrow_field.metadata or {})[KEY]))
@@ -92,7 +100,7 @@ def _described(arrow_field: Any) -> Field | None:
         return None
 
 
-def _holds(kind: Any, field: Field) -> bool:
+def _holds(kind: pa.DataType, field: Field) -> bool:
     try:
         column_of(field, pyarrow().nulls(0, kind))
         return True
@@ -110,7 +118,7 @@ def _features(metadata: Mapping[bytes, bytes] | None) -> dict[str, Any]:
         return {}
 
 
-def _hinted(hint: Any, kind: Any, cells: Any) -> Field | None:
+def _hinted(hint: Any, kind: pa.DataType, cells: pa.Array | None) -> Field | None:
     if not isinstance(hint, dict):
         return None
     types = pyarrow().types
@@ -131,7 +139,7 @@ def _hinted(hint: Any, kind: Any, cells: Any) -> Field | None:
     return None
 
 
-def _hinted_inside(hint: Any, kind: Any, field: Field) -> Field:
+def _hinted_inside(hint: Any, kind: pa.DataType, field: Field) -> Field:
     """A list or struct with what Hugging Face's metadata say about the values in it."""
     if isinstance(field, kinds.List) and is_any_list(kind):
         if isinstance(hint, list) and len(hint) == 1:
@@ -150,7 +158,7 @@ def _hinted_inside(hint: Any, kind: Any, field: Field) -> Field:
     return field
 
 
-def _field_of(kind: Any, cells: Any) -> Field:
+def _field_of(kind: pa.DataType, cells: pa.Array | None) -> Field:
     """The field that a type means by itself."""
     types = pyarrow().types
     if isinstance(kind, pyarrow().BaseExtensionType):
@@ -174,7 +182,7 @@ def _field_of(kind: Any, cells: Any) -> Field:
     return _array(kind) or _nested(kind)
 
 
-def _time(kind: Any) -> Field:
+def _time(kind: pa.DataType) -> Field:
     types = pyarrow().types
     if types.is_date(kind):
         return kinds.Time("D")
@@ -186,7 +194,7 @@ def _time(kind: Any) -> Field:
     return kinds.Time(kind.unit, clock=True)
 
 
-def _nested(kind: Any, depth: int = 0) -> Field:
+def _nested(kind: pa.DataType, depth: int = 0) -> Field:
     """Lists and structs; what no field can name, or nobody nests so deep, is Json."""
     types = pyarrow().types
     if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
@@ -206,7 +214,7 @@ def _nested(kind: Any, depth: int = 0) -> Field:
     return kinds.Json() if depth == 0 or types.is_nested(kind) else _field_of(kind, None)
 
 
-def _inner(arrow_field: Any, depth: int) -> Field:
+def _inner(arrow_field: pa.Field, depth: int) -> Field:
     """The field of a value inside of others; a number among them may be missing, so no lists are arrays."""
     kind = arrow_field.type
     plain = not isinstance(kind, pyarrow().BaseExtensionType)
@@ -216,7 +224,7 @@ def _inner(arrow_field: Any, depth: int) -> Field:
     return dataclasses.replace(field, optional=True) if arrow_field.nullable else field
 
 
-def _extension(kind: Any) -> Field:
+def _extension(kind: pa.DataType) -> Field:
     name = kind.extension_name
     if name == "arrow.json":
         return kinds.Json()
@@ -232,7 +240,7 @@ def _extension(kind: Any) -> Field:
     return _field_of(kind.storage_type, None)
 
 
-def _array(kind: Any) -> kinds.Tensor | None:
+def _array(kind: pa.DataType) -> kinds.Tensor | None:
     """The tensor that lists of numbers are, where only the first size varies."""
     types = pyarrow().types
     shape: list[int | None] = []
@@ -245,13 +253,13 @@ def _array(kind: Any) -> kinds.Tensor | None:
     return kinds.Tensor(np.dtype(kind.to_pandas_dtype()).name, tuple(shape))
 
 
-def is_whole_list(kind: Any) -> bool:
+def is_whole_list(kind: pa.DataType) -> bool:
     """True for lists of whole numbers or truth values, in which none can be missing."""
     array = _array(kind)
     return array is not None and np.dtype(array.dtype).kind in "biu"
 
 
-def has_gaps(array: Any) -> bool:
+def has_gaps(array: pa.Array) -> bool:
     """True if a number is missing inside of a list, not the list itself."""
     if isinstance(array, pyarrow().ChunkedArray):
         return any(map(has_gaps, array.chunks))
@@ -263,7 +271,7 @@ def has_gaps(array: Any) -> bool:
     return False
 
 
-def _image(cells: Any) -> kinds.Image | None:
+def _image(cells: pa.Array | None) -> kinds.Image | None:
     """Infer an image field from the first bytes that are not missing."""
     if cells is None:
         return None

@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import json
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,11 +18,15 @@ from .. import nested
 from .buffers import bitmap, plain_size, valid_of, view_of
 from .types import is_any_list, pyarrow, storage
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
 Decode = Callable[[Field, Any], Column]
 Encode = Callable[[Field, Column], Any]
 
 
-def documents(field: Field, array: Any, plain: Callable[[Any], Any], decode: Decode) -> Ragged:
+def documents(field: Field, array: pa.Array, plain: Callable[[Any], Any], decode: Decode) -> Ragged:
     """The cells of a list or struct. ``plain`` undoes packing, ``decode`` is for what holds no others."""
     array.validate(full=True)
     # Each value becomes an object of Python first.
@@ -31,7 +35,7 @@ def documents(field: Field, array: Any, plain: Callable[[Any], Any], decode: Dec
     return Ragged.from_cells([None if value is None else nested.json_text(value) for value in objects])
 
 
-def _objects(field: Field, array: Any, plain: Callable[[Any], Any], decode: Decode) -> list[Any]:
+def _objects(field: Field, array: pa.Array, plain: Callable[[Any], Any], decode: Decode) -> list[Any]:
     if not isinstance(field, List | Struct):
         return nested.plains(field, decode(field, array))
     array = plain(array)
@@ -49,7 +53,7 @@ def _objects(field: Field, array: Any, plain: Callable[[Any], Any], decode: Deco
     )
 
 
-def _lists(field: List, array: Any, plain: Callable[[Any], Any], decode: Decode) -> list[Any]:
+def _lists(field: List, array: pa.Array, plain: Callable[[Any], Any], decode: Decode) -> list[Any]:
     if not is_any_list(array.type) and not pyarrow().types.is_map(array.type):
         raise DecodeError(f"{array.type} where {field} is needed")
     if pyarrow().types.is_fixed_size_list(array.type):
@@ -73,7 +77,7 @@ def _lists(field: List, array: Any, plain: Callable[[Any], Any], decode: Decode)
 
 
 def _structs(
-    field: Struct, array: Any, valid: list[bool] | None, plain: Callable[[Any], Any], decode: Decode
+    field: Struct, array: pa.Array, valid: list[bool] | None, plain: Callable[[Any], Any], decode: Decode
 ) -> list[Any]:
     names = [name for name, _ in field.fields]
     if not pyarrow().types.is_struct(array.type) or [arrow_field.name for arrow_field in array.type] != names:
@@ -99,7 +103,7 @@ def _check_present(name: str, objects: Sequence[Any], is_valid: Sequence[bool]) 
         raise DecodeError(f"a value {name!r} is missing in a struct, and it is not optional")
 
 
-def array_of(field: Field, column: Ragged, encode: Encode) -> Any:
+def array_of(field: Field, column: Ragged, encode: Encode) -> pa.Array:
     """The Arrow array of cells. ``encode`` is for what holds no others."""
     objects: list[Any] = []
     for row, cell in enumerate(column):
@@ -110,7 +114,7 @@ def array_of(field: Field, column: Ragged, encode: Encode) -> Any:
     return _array(field, objects, encode)
 
 
-def _array(field: Field, objects: Sequence[Any], encode: Encode) -> Any:
+def _array(field: Field, objects: Sequence[Any], encode: Encode) -> pa.Array:
     pa = pyarrow()
     if not isinstance(field, List | Struct):
         try:

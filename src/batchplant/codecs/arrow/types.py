@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ... import schema as kinds
 from ...errors import MissingLibraryError
 from ...schema import Field, Schema
+from ...schema.columns import DType
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 
 KEY = b"batchplant"
 _UNITS = ("s", "ms", "us", "ns")
@@ -38,7 +43,7 @@ def is_list(field: kinds.Tensor) -> bool:
     return listed and bool(field.shape) and None not in field.shape[1:]
 
 
-def storage(field: Field) -> Any:
+def storage(field: Field) -> pa.DataType:
     """The Arrow type that a field is stored as."""
     pa = pyarrow()
     if isinstance(
@@ -62,7 +67,7 @@ def storage(field: Field) -> Any:
     return pa.large_binary()
 
 
-def _narrow_type(field: Field) -> Any:
+def _narrow_type(field: Field) -> pa.DataType:
     pa = pyarrow()
     if isinstance(field, kinds.Duration):
         return pa.duration(field.unit)
@@ -88,7 +93,7 @@ def _narrow_type(field: Field) -> Any:
     return pa.struct([(name, _inside(inner)) for name, inner in field.fields])
 
 
-def _inside(field: Field) -> Any:
+def _inside(field: Field) -> pa.DataType:
     """The type of a value in a list or struct: there the library cannot handle types of UUIDs."""
     return pyarrow().binary(16) if isinstance(field, kinds.Uuid) else storage(field)
 
@@ -102,7 +107,7 @@ def _is_empty(field: Field) -> bool:
     )
 
 
-def scalar_type(dtype: np.dtype[Any]) -> Any:
+def scalar_type(dtype: DType) -> pa.DataType | None:
     """The Arrow type of single values of a dtype; None where it has none."""
     pa = pyarrow()
     if dtype.kind in "mM":
@@ -115,7 +120,7 @@ def scalar_type(dtype: np.dtype[Any]) -> Any:
     return pa.from_numpy_dtype(dtype) if dtype.kind in "biuf" and dtype.itemsize <= 8 else None
 
 
-def arrow_field(name: str, field: Field) -> Any:
+def arrow_field(name: str, field: Field) -> pa.Field:
     """The Arrow field of one of ours, with its description in the metadata."""
     kind = storage(field)
     described = json.dumps(field.to_json(), ensure_ascii=False).encode()
@@ -124,14 +129,14 @@ def arrow_field(name: str, field: Field) -> Any:
     return pyarrow().field(name, kind, nullable=nullable, metadata={KEY: described})
 
 
-def arrow_schema(schema: Schema) -> Any:
+def arrow_schema(schema: Schema) -> pa.Schema:
     return pyarrow().schema([arrow_field(name, field) for name, field in schema.items()])
 
 
 # -- what types are -----------------------------------------------------------------------------------------
 
 
-def is_file_struct(kind: Any) -> bool:
+def is_file_struct(kind: pa.DataType) -> bool:
     """True for Hugging Face's image or sound: the bytes of a file, and its name."""
     types = pyarrow().types
     if not types.is_struct(kind) or sorted(field.name for field in kind) != ["bytes", "path"]:
@@ -139,25 +144,25 @@ def is_file_struct(kind: Any) -> bool:
     return is_binary(kind.field("bytes").type)
 
 
-def is_binary(kind: Any) -> bool:
+def is_binary(kind: pa.DataType) -> bool:
     types = pyarrow().types
     return bool(types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind)) or (
         types.is_binary_view(kind)
     )
 
 
-def is_text(kind: Any) -> bool:
+def is_text(kind: pa.DataType) -> bool:
     types = pyarrow().types
     return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
 
 
-def is_any_list(kind: Any) -> bool:
+def is_any_list(kind: pa.DataType) -> bool:
     types = pyarrow().types
     listed = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
     return bool(listed or types.is_list_view(kind) or types.is_large_list_view(kind))
 
 
-def time_dtype(kind: Any) -> np.dtype[Any]:
+def time_dtype(kind: pa.DataType) -> DType:
     """The dtype of points in time and of spans of it."""
     types = pyarrow().types
     if types.is_date(kind):

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...errors import DecodeError, EncodeError, MissingLibraryError, OptionError
+from ...schema.columns import DType
 from . import mp3, sndfile, wav
 from .wav import Samples
 
@@ -225,7 +226,7 @@ def _check_size(samples: int) -> None:
         )
 
 
-def _samples(view: memoryview, head: Header, start: int, count: int, dtype: np.dtype[Any]) -> Samples:
+def _samples(view: memoryview, head: Header, start: int, count: int, dtype: DType) -> Samples:
     plain = wav.parse(view) if head.encoding == "wav" else None
     if plain is not None:
         return wav.read(view, plain, start, count, dtype)
@@ -257,7 +258,7 @@ def _before(view: memoryview, encoding: str, start: int) -> int:
     return 0
 
 
-def _read(file: Any, frames: int, channels: int, dtype: np.dtype[Any]) -> Samples:
+def _read(file: Any, frames: int, channels: int, dtype: DType) -> Samples:
     samples: Samples = file.read(out=np.empty((frames, channels), dtype=dtype))
     return samples
 

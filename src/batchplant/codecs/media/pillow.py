@@ -8,10 +8,9 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from ...errors import DecodeError, EncodeError, MissingLibraryError
-from ...schema.columns import U8
+from ...schema.columns import U8, Array
 from ...storage import limits
 from . import exif
 from .memory import Memory
@@ -22,7 +21,7 @@ EXACT = {("L", "RGB"), ("RGB", "RGBA"), ("L", "RGBA"), ("L", "LA"), ("LA", "RGBA
 # Larger images are converted strip by strip: Pillow would make two more copies of the whole.
 STRIP_BYTES = 1 << 21
 
-Pixels = npt.NDArray[Any]
+Pixels = Array
 
 
 class Palette(NamedTuple):

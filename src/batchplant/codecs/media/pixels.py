@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
 from ... import _native
 from ...errors import EncodeError
+from ...schema.columns import Array, DType
 
-Pixels = npt.NDArray[Any]
+Pixels = Array
 
 
-def mode_name(dtype: np.dtype[Any], channels: int) -> str:
+def mode_name(dtype: DType, channels: int) -> str:
     """The mode of pixels of this dtype."""
     if dtype == np.uint8 and channels <= 4:
         return ("L", "LA", "RGB", "RGBA")[channels - 1]

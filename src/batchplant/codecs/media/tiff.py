@@ -13,10 +13,9 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from ...errors import DecodeError, EncodeError, MissingLibraryError
-from ...schema.columns import U8
+from ...schema.columns import U8, Array, DType
 from . import ifd
 
 # A chain of directories may be as long as the file.
@@ -46,7 +45,7 @@ class Page(NamedTuple):
     tile_values: int
 
     @property
-    def dtype(self) -> np.dtype[Any] | None:
+    def dtype(self) -> DType | None:
         """Dtype of its values; None if NumPy has none."""
         sizes = (16, 32, 64) if self.kind == "float" else (8, 16, 32, 64)
         room = next((size for size in sizes if size >= self.bits > 0), None)
@@ -122,10 +121,10 @@ def _page(directory: ifd.Directory) -> Page:
     return Page(width, height, channels, max(bits), kind, number(262, -1), number(259, 1), extra, tile_values)
 
 
-def read(view: U8, first: int = 0, count: int = 1) -> list[npt.NDArray[Any]]:
+def read(view: U8, first: int = 0, count: int = 1) -> list[Array]:
     """Pages of an image; sizes have been compared with what is allowed."""
     tifffile = library()
-    images: list[npt.NDArray[Any]] = []
+    images: list[Array] = []
     try:
         with tifffile.TiffFile(io.BytesIO(view.data)) as file:
             for page in file.pages[first : first + count]:
@@ -140,13 +139,13 @@ def read(view: U8, first: int = 0, count: int = 1) -> list[npt.NDArray[Any]]:
     return images
 
 
-def _pixels(page: Any, view: U8) -> npt.NDArray[Any]:
+def _pixels(page: Any, view: U8) -> Array:
     if page.compression not in BOUNDED:
         raise DecodeError(f"images of this kind are not read with compression {page.compression}")
     # A bit may become a byte.
     if page.nbytes > 8 * BOUNDED[page.compression] * len(view):
         raise DecodeError(f"it claims {page.nbytes} bytes of pixels, and the file has {len(view)}")
-    pixels: npt.NDArray[Any] = page.asarray(maxworkers=1)
+    pixels: Array = page.asarray(maxworkers=1)
     if page.axes.startswith("S") and pixels.ndim == 3:
         pixels = np.moveaxis(pixels, 0, -1)
     if pixels.ndim not in (2, 3) or pixels.shape[:2] != (page.imagelength, page.imagewidth):
@@ -154,7 +153,7 @@ def _pixels(page: Any, view: U8) -> npt.NDArray[Any]:
     return np.ascontiguousarray(pixels).astype(pixels.dtype.newbyteorder("="), copy=False)
 
 
-def write(pixels: npt.NDArray[Any]) -> bytes:
+def write(pixels: Array) -> bytes:
     """Pixels (height, width[, channels]) of any kind of number, losslessly."""
     tifffile = library()
     colour = pixels.ndim == 3 and pixels.shape[2] in (3, 4)

@@ -9,11 +9,11 @@ import struct
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from ...errors import DecodeError, EncodeError
+from ...schema.columns import Array
 
-Samples = npt.NDArray[Any]
+Samples = Array
 
 PCM, FLOAT, EXTENSIBLE = 1, 3, 0xFFFE
 SUBTYPES = {

@@ -22,11 +22,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from ... import _native
 from ...schema import MOST_BYTES
-from ...schema.columns import U8, as_bytes
+from ...schema.columns import U8, Array, as_bytes
 from .. import parse_object
 from ..files import open_with_status
 
@@ -36,7 +35,7 @@ ALIGN = 64
 DTYPES = ("|i1", "|u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8", "<f4", "<f8")
 MAX_HEADER_BYTES = 16 << 20
 
-Arrays = dict[str, npt.NDArray[Any]]
+Arrays = dict[str, Array]
 Facts = dict[str, Any]
 Parts = list[tuple[int, U8]]
 
@@ -83,7 +82,7 @@ class Content(NamedTuple):
     first: int
     data: U8
 
-    def array(self, entry: Facts) -> npt.NDArray[Any]:
+    def array(self, entry: Facts) -> Array:
         """Return an array, in place."""
         if entry["dtype"] not in DTYPES:
             raise ValueError("it has an array of another dtype")
@@ -98,7 +97,7 @@ class Content(NamedTuple):
         data = self.data[start : start + size]
         if _native.crc32c(data.data) != entry["crc"]:
             raise ValueError("it has a damaged array")
-        array: npt.NDArray[Any] = data.view(dtype).reshape(entry["shape"])
+        array: Array = data.view(dtype).reshape(entry["shape"])
         return array
 
     def arrays(self, entries: Facts) -> Arrays:

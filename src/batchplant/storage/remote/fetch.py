@@ -376,7 +376,7 @@ def fetcher() -> Fetcher:
 
 
 @contextlib.contextmanager
-def tuned(**numbers: float) -> Iterator[None]:
+def tuned(**numbers: Any) -> Iterator[None]:
     """Within it, a fetcher with other numbers (see :class:`FetchTuning`) stands for that of this process."""
     global _TUNING, _FETCHER
     before = _TUNING, _FETCHER
