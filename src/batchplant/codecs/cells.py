@@ -8,7 +8,7 @@ import math
 import operator
 import os
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -87,7 +87,10 @@ def encode_value(field: Field, value: Any) -> tuple[Any, Shape]:
             raise SchemaError("the value is None, and the field is not optional")
         return None, None
     try:
-        cell, shape = _ENCODERS[field.kind](field, value)
+        if isinstance(field, kinds.Image):
+            cell, shape = _encode_image(field, value)
+        else:
+            cell, shape = _ENCODERS[field.kind](field, value), None
     except (TypeError, ValueError, OverflowError) as error:
         if isinstance(error, BatchplantError):
             raise
@@ -97,14 +100,14 @@ def encode_value(field: Field, value: Any) -> tuple[Any, Shape]:
     return cell, shape
 
 
-def _encode_number(field: Field, value: Any) -> tuple[Any, Shape]:
+def _encode_number(field: Field, value: Any) -> Any:
     if isinstance(field, kinds.Int):
         plain = value.item() if isinstance(value, np.ndarray) else value
         number: int | float | bool = field.number(plain) if isinstance(plain, str) else operator.index(plain)
         limits = np.iinfo(field.dtype)
         if not limits.min <= number <= limits.max:
             raise SchemaError(f"{number} is out of range for {field.dtype}")
-        return np.array(number, dtype=field.dtype), None
+        return np.array(number, dtype=field.dtype)
     if isinstance(field, kinds.Float):
         if isinstance(value, str | bytes | bytearray):
             raise SchemaError(f"a Float field needs a number, not {value!r}")
@@ -113,13 +116,13 @@ def _encode_number(field: Field, value: Any) -> tuple[Any, Shape]:
             real = np.array(value, dtype=field.dtype)
         if np.isinf(real) and not math.isinf(value):
             raise SchemaError(f"{value} is out of range for {field.dtype}")
-        return real, None
+        return real
     if not isinstance(value, bool | np.bool_):
         raise SchemaError(f"a Bool field needs True or False, not {value!r}")
-    return np.array(value, dtype=np.bool_), None
+    return np.array(value, dtype=np.bool_)
 
 
-def _encode_tensor(field: Field, value: Any) -> tuple[Any, Shape]:
+def _encode_tensor(field: Field, value: Any) -> Any:
     assert isinstance(field, kinds.Tensor)
     dtype = np.dtype(field.dtype)
     if isinstance(value, list | tuple | int | float | bool | complex):
@@ -131,49 +134,28 @@ def _encode_tensor(field: Field, value: Any) -> tuple[Any, Shape]:
         array = np.array(array, dtype=dtype, order="C")
     if not field.fits(array.shape):
         raise SchemaError(f"an array of shape {array.shape} does not fit {field}")
-    return (array if field.cell is not None else pack_tensor(field, array)), None
+    return array if field.cell is not None else pack_tensor(field, array)
 
 
-def _encode_bytes(field: Field, value: Any) -> tuple[Any, Shape]:
+def _encode_bytes(field: Field, value: Any) -> Any:
     if isinstance(value, str):
         raise SchemaError("a Bytes field needs bytes, not text; encode it, or use a Text field")
-    return bytes(memoryview(value)), None
+    return bytes(memoryview(value))
 
 
-def _encode_text(field: Field, value: Any) -> tuple[Any, Shape]:
+def _encode_text(field: Field, value: Any) -> Any:
     if not isinstance(value, str):
         raise SchemaError(f"a Text field needs text, not {type(value).__name__}")
-    return value.encode(), None
+    return value.encode()
 
 
-def _encode_json(field: Field, value: Any) -> tuple[Any, Shape]:
-    return json_text(value), None
-
-
-def _encode_time(field: Field, value: Any) -> tuple[Any, Shape]:
+def _encode_time(field: Field, value: Any) -> Any:
     assert isinstance(field, kinds.Time | kinds.Duration)
     count = times.count_of(field, value)
     if count is None:
         # NaT is NumPy's and pandas' missing time.
-        return encode_value(field, None)
-    return np.array(count, dtype=np.int64), None
-
-
-def _encode_decimal(field: Field, value: Any) -> tuple[Any, Shape]:
-    assert isinstance(field, kinds.Decimal)
-    return scalars.decimal_text(field, value).encode(), None
-
-
-def _encode_uuid(field: Field, value: Any) -> tuple[Any, Shape]:
-    return scalars.uuid_text(value).encode(), None
-
-
-def _encode_nested(field: Field, value: Any) -> tuple[Any, Shape]:
-    return json_text(nested.plain_of(field, value, encode_value)), None
-
-
-def _encode_polygons(field: Field, value: Any) -> tuple[Any, Shape]:
-    return json_text(_checked_polygons(value)), None
+        return encode_value(field, None)[0]
+    return np.array(count, dtype=np.int64)
 
 
 def _checked_polygons(value: Any) -> list[list[list[float]]]:
@@ -202,18 +184,18 @@ def _ring(ring: Any) -> list[float]:
     return flat
 
 
-def _encode_media(field: Field, value: Any) -> tuple[Any, Shape]:
+def _encode_media(field: Field, value: Any) -> Any:
     """Return the bytes of an encoded file, given as bytes or by its path."""
     if isinstance(value, str | os.PathLike):
         try:
             with open_local(value) as file:
-                return file.read(), None
+                return file.read()
         except OSError as error:
             raise EncodeError(f"{os.fspath(value)}: {error.strerror}") from None
-    return bytes(memoryview(value)), None
+    return bytes(memoryview(value))
 
 
-def _encode_audio(field: Field, value: Any) -> tuple[Any, Shape]:
+def _encode_audio(field: Field, value: Any) -> Any:
     """Accept a file, or a pair (samples, rate): encoded as the field says, else as WAV, which is exact."""
     assert isinstance(field, kinds.Audio)
     if not isinstance(value, tuple):
@@ -224,24 +206,21 @@ def _encode_audio(field: Field, value: Any) -> tuple[Any, Shape]:
     for name, want, have in (("rate", field.rate, rate), ("channels", field.channels, header.channels)):
         if want not in (None, have):
             raise SchemaError(f"the sound has {name} {have}, and the field says {want}")
-    return cell, None
+    return cell
 
 
-def _encode_video(field: Field, value: Any) -> tuple[Any, Shape]:
+def _encode_video(field: Field, value: Any) -> Any:
     """Accept besides files a pair (frames, fps); it is encoded as the field says, else as MP4."""
     assert isinstance(field, kinds.Video)
     if not isinstance(value, tuple):
         return _encode_media(field, value)
     frames, fps = value
     height, width = np.shape(frames)[1:3]
-    for name, want, have in (
-        ("fps", field.fps, fps),
-        ("width", field.width, width),
-        ("height", field.height, height),
-    ):
+    for name, have in (("fps", fps), ("width", width), ("height", height)):
+        want = getattr(field, name)
         if want not in (None, have):
             raise SchemaError(f"the video has {name} {have}, and the field says {want}")
-    return video.encode(frames, fps, field.encoding or "mp4"), None
+    return video.encode(frames, fps, field.encoding or "mp4")
 
 
 def _encode_image(field: Field, value: Any) -> tuple[Any, Shape]:
@@ -251,7 +230,7 @@ def _encode_image(field: Field, value: Any) -> tuple[Any, Shape]:
     """
     assert isinstance(field, kinds.Image)
     if isinstance(value, str | os.PathLike | bytes | bytearray | memoryview):
-        return _encode_media(field, value)
+        return _encode_media(field, value), None
     if hasattr(value, "getbands") and hasattr(value, "info"):
         if field.mask and value.mode == "P":
             return image.encode(np.asarray(value), "png", palette=image.palette_of(value)), None
@@ -271,27 +250,22 @@ def _encode_image(field: Field, value: Any) -> tuple[Any, Shape]:
     return pixels.tobytes(), image.expand(pixels).shape
 
 
-_ENCODERS = {
-    "int": _encode_number,
-    "float": _encode_number,
-    "bool": _encode_number,
-    "tensor": _encode_tensor,
-    "boxes": _encode_tensor,
-    "keypoints": _encode_tensor,
-    "labels": _encode_tensor,
+# Encoders of all kinds but images, whose cells may be raw pixels.
+_ENCODERS: dict[str, Callable[[Any, Any], Any]] = {
+    **dict.fromkeys(("int", "float", "bool"), _encode_number),
+    **dict.fromkeys(("tensor", "boxes", "keypoints", "labels"), _encode_tensor),
+    **dict.fromkeys(("time", "duration"), _encode_time),
+    **dict.fromkeys(
+        ("list", "struct"), lambda field, value: json_text(nested.plain_of(field, value, encode_value))
+    ),
     "bytes": _encode_bytes,
     "text": _encode_text,
-    "json": _encode_json,
-    "image": _encode_image,
+    "json": lambda field, value: json_text(value),
+    "polygons": lambda field, value: json_text(_checked_polygons(value)),
+    "decimal": lambda field, value: scalars.decimal_text(field, value).encode(),
+    "uuid": lambda field, value: scalars.uuid_text(value).encode(),
     "audio": _encode_audio,
     "video": _encode_video,
-    "time": _encode_time,
-    "duration": _encode_time,
-    "decimal": _encode_decimal,
-    "uuid": _encode_uuid,
-    "list": _encode_nested,
-    "struct": _encode_nested,
-    "polygons": _encode_polygons,
 }
 
 
