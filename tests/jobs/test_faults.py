@@ -59,16 +59,13 @@ def each(*modes: str) -> list[str]:
 
 
 # One process for all of them: what takes long is to import libraries.
-def test_some_calls_while_the_writer_closes(shim):
-    drive(shim, *OWN_WAYS, "--overwrite", "--close", "--most", "1", *each("kill", "EIO", "ENOSPC"))
+def test_some_calls_while_the_writer_closes_and_a_full_disk_before(shim):
+    closing = ["--close", *each("kill", "EIO", "ENOSPC")]
+    drive(shim, *OWN_WAYS, "--overwrite", "--most", "1", *closing, "--anywhere", "ENOSPC")
 
 
 def test_some_calls_of_an_append(shim):
     drive(shim, *APPEND_WAYS, "--append", "--close", "--most", "1", *each("kill", "ENOSPC"))
-
-
-def test_a_full_disk_is_an_error_of_ours(shim):
-    drive(shim, *OWN_WAYS, "--overwrite", "--most", "1", "--mode", "ENOSPC")
 
 
 def test_some_calls_of_shards(shim):

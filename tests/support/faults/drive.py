@@ -258,6 +258,8 @@ def main() -> int:
     parser.add_argument("--most", type=int, default=10**9, help="points for each kind of fault")
     parser.add_argument("--close", action="store_true", help="only while the writer closes")
     parser.add_argument("--mode", action="append", choices=list(MODES))
+    parser.add_argument("--anywhere", action="append", default=[], choices=list(MODES),
+                        help="a mode to try at all points, too, with --close")  # fmt: skip
     parser.add_argument("--point", type=int)
     args = parser.parse_args()
     tried, bad = [], []
@@ -276,10 +278,10 @@ def main() -> int:
 
 def try_points(case: Case, args: argparse.Namespace) -> tuple[int, list[tuple[str, int, str]]]:
     """Number of points that were tried, and the problems after some of them."""
-    first, last = case.count()
-    first = first if args.close else 0
+    closing, last = case.count()
     bad, tried = [], 0
-    for mode in args.mode or MODES:
+    modes = [(mode, closing if args.close else 0) for mode in args.mode or MODES]
+    for mode, first in [*modes, *((mode, 0) for mode in args.anywhere)]:
         points = np.unique(np.linspace(first, last - 1, min(args.most, last - first)).astype(int)).tolist()
         for point in points if args.point is None else [args.point]:
             tried += 1
