@@ -863,7 +863,7 @@ def test_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(bp.DecodeError, match="BATCHPLANT_MAX_FRAME_PIXELS"):
         Clip(data).read(0, 1)
     monkeypatch.setenv("BATCHPLANT_MAX_FRAME_PIXELS", "many")
-    with pytest.raises(bp.OptionError, match="not a number"):
+    with pytest.raises(bp.OptionError, match="a number of pixels, not 'many'"):
         Clip(data).read(0, 1)
     monkeypatch.delenv("BATCHPLANT_MAX_FRAME_PIXELS")
     # A size that the header of the file does not tell, only the stream.

@@ -25,6 +25,7 @@ from ..formats.registry import size_of as bytes_of
 from ..jobs import engines
 from ..storage import is_remote
 from ..storage.limits import human_size as human_size
+from ..storage.settings import UNITS
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -33,17 +34,6 @@ if TYPE_CHECKING:
 ASKED = 100
 # Columns of an output that is no terminal.
 UNLIMITED = 1 << 20
-UNITS = {
-    "": 1,
-    "k": 10**3,
-    "m": 10**6,
-    "g": 10**9,
-    "t": 10**12,
-    "ki": 2**10,
-    "mi": 2**20,
-    "gi": 2**30,
-    "ti": 2**40,
-}
 # What results come back from.
 RETURNING = tuple(name for name in engines.NAMES if name != "ranks")
 

@@ -10,7 +10,8 @@ from collections.abc import Callable, Collection, Hashable
 from concurrent.futures import Future
 from typing import Any, TypeVar, cast
 
-from ..errors import DataError, OptionError
+from ..errors import DataError
+from .limits import from_environment
 
 T = TypeVar("T")
 
@@ -31,7 +32,9 @@ class ChunkCache:
     """
 
     def __init__(self, max_bytes: int | None = None) -> None:
-        self.max_bytes = _default() if max_bytes is None else max_bytes
+        if max_bytes is None:
+            max_bytes = from_environment(MAX_BYTES_VARIABLE, DEFAULT_MAX_BYTES, "bytes")
+        self.max_bytes = max_bytes
         self._reset()
 
     def _reset(self) -> None:
@@ -132,16 +135,3 @@ class ChunkCache:
 
     def __len__(self) -> int:
         return len(self._values)
-
-
-def _default() -> int:
-    setting = os.environ.get(MAX_BYTES_VARIABLE)
-    if not setting:
-        return DEFAULT_MAX_BYTES
-    try:
-        limit = int(setting)
-    except ValueError:
-        limit = -1
-    if limit < 0:
-        raise OptionError(f"{MAX_BYTES_VARIABLE} is a number of bytes, not {setting!r}")
-    return limit

@@ -50,13 +50,18 @@ def max_pixels(pixels: int | None = None) -> int:
 def _stated(number: int | None, variable: str, default: int, unit: str) -> int:
     """Return the number, else that of the environment variable, else the default."""
     if number is None:
-        setting = os.environ.get(variable, "")
-        if setting and not setting.isdecimal():
-            raise OptionError(f"{variable} is a number of {unit}, not {setting!r}")
-        number = int(setting or default)
+        number = from_environment(variable, default, unit)
     if isinstance(number, bool) or not isinstance(number, int) or number < 1:
         raise OptionError(f"the limit is a number of {unit} from 1 on, not {number!r}")
     return number
+
+
+def from_environment(variable: str, default: int, unit: str) -> int:
+    """Return the number that an environment variable sets, else the default."""
+    setting = os.environ.get(variable, "")
+    if setting and not setting.isdecimal():
+        raise OptionError(f"{variable} is a number of {unit}, not {setting!r}")
+    return int(setting or default)
 
 
 def allowed(stored: int = 0) -> int:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import functools
 import math
-import os
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...errors import DecodeError, EncodeError, MissingLibraryError, OptionError
 from ...schema.columns import DType
+from ...storage.limits import from_environment
 from . import mp3, sndfile, wav
 from .wav import Samples
 
@@ -106,11 +106,7 @@ class Sound(bytes):
 
 def limit() -> int:
     """Largest number of samples that one call may decode."""
-    setting = os.environ.get(VARIABLE)
-    try:
-        return MOST_SAMPLES if setting is None else int(setting)
-    except ValueError:
-        raise OptionError(f"the environment variable {VARIABLE} is {setting!r}, not a number") from None
+    return from_environment(VARIABLE, MOST_SAMPLES, "samples")
 
 
 def encoding_of(data: Any) -> str:

@@ -11,8 +11,7 @@ from .blocks import NEVER, Pool, RemoteObject
 from .client import Entry, Got, RefusedError
 from .clients import client_of, totals
 from .fetch import fetcher, trying, waiting_until
-from .objects import Objects
-from .source import RANGE_GAP, RANGE_MOST, PooledSource, RemoteSource, fetch_whole, plan_ranges
+from .source import RANGE_GAP, RANGE_MOST, Objects, PooledSource, RemoteSource, fetch_whole, plan_ranges
 
 __all__ = [
     "NEVER",

@@ -7,13 +7,13 @@ Nothing besides these bytes is ever opened. Only common codecs run, each in one 
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ....errors import BatchplantError, DecodeError, MissingLibraryError, OptionError
+from ....errors import BatchplantError, DecodeError, MissingLibraryError
+from ....storage.limits import from_environment
 from ..memory import Memory
 
 ENCODINGS = ("mp4", "mov", "mkv", "webm", "avi")
@@ -51,19 +51,12 @@ OPTIONS = {
 
 def frame_limit() -> int:
     """The most pixels that one frame may have."""
-    return _limit(FRAME_VARIABLE, MOST_FRAME_PIXELS)
+    return from_environment(FRAME_VARIABLE, MOST_FRAME_PIXELS, "pixels")
 
 
 def clip_limit() -> int:
     """The most pixels that one call returns, those of all frames together."""
-    return _limit(CLIP_VARIABLE, MOST_CLIP_PIXELS)
-
-
-def _limit(variable: str, usual: int) -> int:
-    setting = os.environ.get(variable, "")
-    if setting and not setting.isdecimal():
-        raise OptionError(f"the environment variable {variable} is {setting!r}, not a number")
-    return int(setting or usual)
+    return from_environment(CLIP_VARIABLE, MOST_CLIP_PIXELS, "pixels")
 
 
 def encoding_of(data: Any) -> str | None:
