@@ -143,7 +143,9 @@ def column_of(field: Field, documents: Sequence[Any]) -> Column:
     if field.cell is None:
         return Ragged.from_cells(cells)
     dtype, shape = field.cell
-    return np.frombuffer(b"".join(cells), dtype).reshape(len(cells), *shape)  # type: ignore[arg-type]
+    # A field that has such cells is not optional.
+    present = [cell for cell in cells if cell is not None]
+    return np.frombuffer(b"".join(present), dtype).reshape(len(present), *shape)
 
 
 def _plain(field: Field, cell: Any, shape: Shape) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from ..errors import MissingLibraryError, OptionError
@@ -79,7 +79,8 @@ class HuggingFace:
         return list(self._encode(texts, add_special_tokens=self._special))
 
     def id_of(self, token: str) -> int | None:
-        return self._tokenizer.token_to_id(token)  # type: ignore[no-any-return]
+        token_id: int | None = self._tokenizer.token_to_id(token)
+        return token_id
 
     def end(self) -> int | None:
         return next((token_id for name in END_TOKENS if (token_id := self.id_of(name)) is not None), None)
@@ -125,7 +126,7 @@ class Tiktoken:
 class Function:
     """A function of one text."""
 
-    def __init__(self, function: Callable[[str], Any]) -> None:
+    def __init__(self, function: Any) -> None:
         self._function = function
 
     def batch(self, texts: list[str]) -> list[Any]:
@@ -151,8 +152,7 @@ class Batches(Function):
     """Anything else with ``encode_batch``."""
 
     def batch(self, texts: list[str]) -> list[Any]:
-        encodings: Iterable[Any] = self._function.encode_batch(texts)  # type: ignore[attr-defined]
-        return list(encodings)
+        return list(self._function.encode_batch(texts))
 
 
 def _digest(data: bytes) -> str:

@@ -240,7 +240,8 @@ def texts_of(cells: Ragged) -> tuple[list[str | None], dict[int, Exception]]:
 def _ids_in(encoding: Any) -> Sequence[int]:
     """Return the ids in a tokenizer's result for one text."""
     if hasattr(encoding, "ids"):
-        return encoding.ids  # type: ignore[no-any-return]
+        ids: Sequence[int] = encoding.ids
+        return ids
     if isinstance(encoding, Mapping) and "input_ids" in encoding:
         encoding = encoding["input_ids"]
     try:
@@ -249,7 +250,8 @@ def _ids_in(encoding: Any) -> Sequence[int]:
         array = np.empty((0, 0))
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         raise DecodeError(f"a tokenizer gives a row of ids, not {type(encoding).__name__} of {array.dtype}")
-    return array.tolist()  # type: ignore[no-any-return]
+    numbers: list[int] = array.tolist()
+    return numbers
 
 
 def _remake(kind: type[Tokenizer], tokenizer: Any, options: dict[str, Any], digest: str) -> Tokenizer:

@@ -101,8 +101,8 @@ def _opener(module: ModuleType) -> Any:
 def _after_fork() -> None:
     """soundfile opens files under a lock, which a thread of the parent may have held at the fork."""
     opener = getattr(sys.modules.get("soundfile"), "SoundFile", None)
-    if hasattr(opener, "_sf_error_lock"):
-        opener._sf_error_lock = threading.Lock()  # type: ignore[union-attr]
+    if opener is not None and hasattr(opener, "_sf_error_lock"):
+        opener._sf_error_lock = threading.Lock()
 
 
 os.register_at_fork(after_in_child=_after_fork)

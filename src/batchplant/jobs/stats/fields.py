@@ -210,9 +210,9 @@ class FieldScan:
     def _add_arrays(self, column: Ragged, field: kinds.Tensor) -> None:
         """Add arrays whose sizes vary."""
         arrays, shapes = [], []
-        for cell in column:
+        for cell in (cell for cell in column if cell is not None):
             try:
-                array = unpack_tensor(field, cell)  # type: ignore[arg-type]
+                array = unpack_tensor(field, cell)
             except (DataError, ValueError):
                 self._unknown += 1
                 continue
