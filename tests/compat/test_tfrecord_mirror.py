@@ -419,7 +419,15 @@ def test_prefetch_runs_no_further_ahead_than_it_should() -> None:
     assert len(made) <= 5
 
 
-@pytest.mark.parametrize("end", ["break", "hold", "interrupt", "error"])
+@pytest.mark.parametrize(
+    "end",
+    [
+        "hold",
+        "interrupt",
+        pytest.param("break", marks=pytest.mark.exhaustive),
+        pytest.param("error", marks=pytest.mark.exhaustive),
+    ],
+)
 def test_a_process_ends_whatever_its_iterators_do(end: str, tmp_path: Path) -> None:
     code = f"""
 import sys, time
@@ -513,14 +521,6 @@ def test_sparse_values_batch_and_unbatch() -> None:
     assert [tf.sparse.to_dense(row).tolist() for row in rows] == [[0, 0, 0], [0, 10, 0], [0, 0, 20]]
 
 
-def test_sampling_keeps_to_the_weights() -> None:
-    parts = [D.from_tensors(0).repeat(), D.from_tensors(1).repeat()]
-    drawn = [int(x) for x in D.sample_from_datasets(parts, [0.9, 0.1], seed=1).take(500)]
-    assert 20 < sum(drawn) < 90
-    ended = D.sample_from_datasets([D.range(3), D.range(4)], seed=1)
-    assert sorted(int(x) for x in ended) == [0, 0, 1, 1, 2, 2, 3]
-
-
 def test_a_cache_is_filled_once_and_only_by_a_whole_pass() -> None:
     made: list[int] = []
 
@@ -546,16 +546,6 @@ def test_iterators() -> None:
         len(D.range(3).repeat())
     spec = D.from_tensors({"a": np.zeros((2, 3))}).element_spec
     assert spec == {"a": tf.TensorSpec([2, 3], tf.float64)}
-
-
-def test_lines_and_pieces_of_files(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_bytes(b"one\r\ntwo\n\nthree")
-    assert list(tf.data.TextLineDataset(tmp_path / "a.txt")) == [b"one", b"two", b"", b"three"]
-    (tmp_path / "b.bin").write_bytes(b"HEADaabbccF")
-    pieces = tf.data.FixedLengthRecordDataset(tmp_path / "b.bin", 2, header_bytes=4, footer_bytes=1)
-    assert list(pieces) == [b"aa", b"bb", b"cc"]
-    with pytest.raises(bp.OptionError, match="not a whole number"):
-        list(tf.data.FixedLengthRecordDataset(tmp_path / "b.bin", 4))
 
 
 def test_what_is_not_mirrored_says_so(tmp_path: Path) -> None:
@@ -586,6 +576,7 @@ def test_what_is_not_mirrored_says_so(tmp_path: Path) -> None:
         (lambda: tf.io.FixedLenFeature([None], tf.int64), "must be known"),
         (lambda: tf.io.parse_single_example(b"", {}), "must be a dict"),
         (lambda: tf.image.resize(np.zeros((4, 4, 3)), (2, 2), "cubist"), "not mirrored"),
+        (lambda: tf.image.resize(np.zeros((4, 4, 3)), (2, 2), antialias=True), "not mirrored"),
     ],
 )
 def test_wrong_arguments(make: Any, message: str) -> None:
@@ -627,35 +618,6 @@ def test_wrong_arguments(make: Any, message: str) -> None:
 def test_values_that_do_not_fit(make: Any, message: str) -> None:
     with pytest.raises(bp.SchemaError, match=message):
         make()
-
-
-def test_groups_that_are_none() -> None:
-    numbers = D.range(4)
-    with pytest.raises(bp.OptionError, match="window_size or window_size_func"):
-        numbers.group_by_window(lambda x: x, lambda key, part: part)
-    with pytest.raises(bp.OptionError, match="must be at least 1"):
-        list(numbers.group_by_window(lambda x: x, lambda key, part: part, window_size=0))
-    with pytest.raises(bp.OptionError, match="must return a dataset"):
-        list(numbers.group_by_window(lambda x: x, lambda key, part: 5, window_size=1))
-
-
-def test_sparse_features_that_do_not_fit() -> None:
-    def made(**features: list[int]) -> bytes:
-        feature = {
-            name: tf.train.Feature(int64_list=tf.train.Int64List(value=value))
-            for name, value in features.items()
-        }
-        return tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString()
-
-    wanted = {"place": tf.io.SparseFeature("i", "v", tf.int64, 4)}
-    with pytest.raises(bp.SchemaError, match="1 indices in 'i' for 2 values") as caught:
-        tf.io.parse_example([made(i=[0], v=[1]), made(i=[3], v=[1, 2])], wanted)
-    assert (caught.value.field, caught.value.sample) == ("place", 1)
-    outside = tf.io.parse_example([made(i=[9], v=[1])], wanted)["place"]
-    with pytest.raises(bp.SchemaError, match="outside of the shape"):
-        tf.sparse.to_dense(outside)
-    with pytest.raises(bp.OptionError, match="2 keys of indices, and 1 sizes"):
-        tf.io.SparseFeature(["a", "b"], "v", tf.int64, 4)
 
 
 # Messages.
@@ -860,7 +822,7 @@ def test_a_wrong_compression_is_named(tmp_path: Path) -> None:
         path = write(tmp_path / kind, [b"x" * 100], kind)
         with pytest.raises(bp.DamagedError, match=f"compression_type='{kind}'"):
             list(tf.data.TFRecordDataset(path))
-    with pytest.raises(bp.DamagedError, match="GZIP"):
+    with pytest.raises(bp.DamagedError, match="gzip"):
         list(tf.data.TFRecordDataset(write(tmp_path / "plain", [b"x" * 100]), "GZIP"))
 
 

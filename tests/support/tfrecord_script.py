@@ -83,8 +83,6 @@ keep("take_while", D.range(9).take_while(lambda x: x < 4))
 keep("enumerate", D.from_tensor_slices(["a", "b"]).enumerate(5))
 keep("flat_map", D.range(4).flat_map(lambda n: D.range(n)))
 keep("unbatch", D.range(7).batch(3).unbatch())
-keep("window", D.range(9).window(3, shift=2, stride=2).flat_map(lambda w: w.batch(3)))
-keep("window drop", D.range(9).window(4, shift=1, drop_remainder=True).flat_map(lambda w: w.batch(4)))
 rows = D.from_generator(
     lambda: (np.full(n, n) for n in range(1, 5)), output_signature=tf.TensorSpec([None], tf.int64)
 )
@@ -124,12 +122,6 @@ keep(
         D.range(7).shard(3, 2).cardinality(),
         D.range(3).repeat(4).cardinality(),
     ],
-)
-keep(
-    "choose",
-    D.choose_from_datasets(
-        [D.range(3), D.range(10, 12)], D.from_tensor_slices(np.array([0, 1, 1, 0, 1, 0], np.int64))
-    ),
 )
 for calls in (None, 1, 2, tf.data.AUTOTUNE):
     for cycle, block in ((2, 1), (3, 2), (2, 3), (None, 1), (None, 2)):
@@ -404,66 +396,16 @@ near = {"crop": tf.io.decode_and_crop_jpeg(files["jpeg"], [10, 20, 12, 16], chan
 METHODS = ("nearest", "bilinear")
 for method in METHODS:
     for size in ((12, 16), (27, 19)):
-        for antialias in (False, True):
-            near[f"resize {method} {size} {antialias}"] = tf.image.resize(
-                small, size, method=method, antialias=antialias
-            )
+        near[f"resize {method} {size}"] = tf.image.resize(small, size, method=method)
 # What is hardest: neighbours that differ by all of the range, and sizes that share nothing.
 board = (np.indices((47, 33)).sum(0) % 2 * 255).astype(np.float32)[:, :, None]
 for method in METHODS:
     for size in ((100, 13), (9, 91)):
-        for antialias in (False, True):
-            near[f"board {method} {size} {antialias}"] = tf.image.resize(
-                board, size, method=method, antialias=antialias
-            )
+        near[f"board {method} {size}"] = tf.image.resize(board, size, method=method)
 near["resize ratio"] = tf.image.resize(small, (10, 10), preserve_aspect_ratio=True)
 near["resize batch"] = tf.image.resize(np.stack([small, small[::-1]]), (10, 11))
 np.savez_compressed(
     os.path.join(folder, f"{which}.npz"), **{name: np.asarray(value) for name, value in near.items()}
 )
-# Sparse features.
-ints = lambda *values: tf.train.Feature(int64_list=tf.train.Int64List(value=values))  # noqa: E731
-floats = lambda *values: tf.train.Feature(float_list=tf.train.FloatList(value=values))  # noqa: E731
-placed = [
-    tf.train.Example(features=tf.train.Features(feature=one)).SerializeToString()
-    for one in (
-        {"x": ints(7, 1, 3), "y": ints(0, 2, 1), "v": floats(7.0, 1.0, 3.0)},
-        {},
-        {"x": ints(4), "y": ints(0), "v": floats(4.0), "other": ints(5)},
-        {"x": ints(2, 2), "y": ints(1, 0), "v": floats(1.0, 2.0)},
-    )
-]
-places = {
-    "line": tf.io.SparseFeature("x", "v", tf.float32, 10),
-    "plane": tf.io.SparseFeature(["x", "y"], "v", tf.float32, [10, 3]),
-    "sorted": tf.io.SparseFeature(["x", "y"], "v", tf.float32, [10, 3], already_sorted=True),
-    "x": tf.io.VarLenFeature(tf.int64),
-}
-keep("sparse features", tf.io.parse_example(placed, places))
-keep("sparse features of one", [tf.io.parse_single_example(one, places) for one in placed])
-uneven = tf.train.Example(features=tf.train.Features(feature={"x": ints(1), "v": floats(1.0, 2.0)}))
-fails(
-    "uneven indices", lambda: tf.io.parse_single_example(uneven.SerializeToString(), {"line": places["line"]})
-)
-
-# Groups.
-numbers = tf.data.Dataset.range(23)
-by_three = lambda x: x % 3  # noqa: E731
-keep("groups", numbers.group_by_window(by_three, lambda key, part: part.batch(4), window_size=4))
-keep(
-    "groups by size",
-    numbers.group_by_window(
-        lambda x: 10 - x % 3,
-        lambda key, part: part.map(lambda x: (key, x)),
-        window_size_func=lambda key: key - 5,
-    ),
-)
-keep(
-    "groups of pairs",
-    D.zip((numbers, numbers.map(lambda x: x * x))).group_by_window(
-        lambda x, y: y % 2, lambda key, part: part.batch(5), 5
-    ),
-)
-
 with open(os.path.join(folder, f"{which}.json"), "w") as file:
     json.dump(results, file, indent=0, sort_keys=True)

@@ -227,6 +227,8 @@ def resize(
     if preserve_aspect_ratio:
         ratio = min(height / old_height, width / old_width)
         height, width = max(1, round(ratio * old_height)), max(1, round(ratio * old_width))
+    if antialias:
+        raise OptionError("resize(antialias=True) is not mirrored; use batchplant.ops.Resize or PIL")
     try:
         method = ResizeMethod(method)
     except ValueError:
@@ -239,21 +241,16 @@ def resize(
         return as_tensor(np.take(np.take(pixels, rows, axis=-3), columns, axis=-2))
     if (height, width) == (old_height, old_width):
         return as_tensor(pixels.astype(np.float32))
-    if antialias:
-        # Rows first: fewer pixels remain for the slower direction.
-        smooth = _antialias(pixels.astype(np.float32, copy=False), pixels.ndim - 3, height)
-        return as_tensor(_antialias(smooth, pixels.ndim - 2, width))
     # TensorFlow's order of steps, and therefore its rounding.
     return as_tensor(_bilinear(_bilinear(pixels, pixels.ndim - 2, width), pixels.ndim - 3, height))
 
 
 # TensorFlow's kernels step by step in float32: a position that is rounded differently has another weight.
-_ONE, _HALF = np.float32(1.0), np.float32(0.5)
 
 
 def _nearest(old: int, new: int) -> npt.NDArray[np.int64]:
     """Return the index of the source pixel of each new pixel."""
-    positions = np.float32(old) / np.float32(new) * (np.arange(new, dtype=np.float32) + _HALF)
+    positions = np.float32(old) / np.float32(new) * (np.arange(new, dtype=np.float32) + np.float32(0.5))
     return np.minimum(positions.astype(np.int64), old - 1)
 
 
@@ -267,35 +264,6 @@ def _bilinear(pixels: Array, axis: int, new: int) -> Floats:
     near = np.take(pixels, np.clip(first, 0, old - 1), axis=axis).astype(np.float32, copy=False)
     far = np.take(pixels, np.clip(first + 1, 0, old - 1), axis=axis).astype(np.float32, copy=False)
     far -= near
-    far *= _along_axis(positions - low, pixels.ndim, axis)
+    far *= (positions - low).reshape([-1 if other == axis else 1 for other in range(pixels.ndim)])
     far += near
     return far
-
-
-def _antialias(pixels: Floats, axis: int, new: int) -> Floats:
-    """Resize one axis with a triangle that is as wide as the pixels that a new pixel covers."""
-    old = pixels.shape[axis]
-    inverse = np.float32(1.0 / np.float64(np.float32(new) / np.float32(old)))
-    radius = np.maximum(inverse, _ONE)
-    centres = (np.arange(new, dtype=np.float32) + _HALF) * inverse
-    start = np.clip(np.ceil(centres - radius - _HALF).astype(np.int64), 0, old - 1)
-    end = np.clip(np.floor(centres + radius - _HALF).astype(np.int64), 0, old - 1) + 1
-    taps = start[:, None] + np.arange(int(np.max(end - start)))
-    distance = np.abs(taps.astype(np.float32) + _HALF - centres[:, None]) * (_ONE / radius)
-    triangle = np.where(distance < _ONE, _ONE - distance, np.float32(0.0))
-    # Pixels outside of the image do not count; the weights of the others are scaled up to a sum of one.
-    weights = np.where(taps < end[:, None], triangle, np.float32(0.0))
-    total = np.add.accumulate(weights, axis=1, dtype=np.float32)[:, -1:]
-    weights = (weights * (_ONE / total)).astype(np.float32)
-    taps = np.minimum(taps, old - 1)
-    resized: Floats = np.take(pixels, taps[:, 0], axis=axis) * _along_axis(weights[:, 0], pixels.ndim, axis)
-    for tap in range(1, taps.shape[1]):
-        resized += np.take(pixels, taps[:, tap], axis=axis) * _along_axis(weights[:, tap], pixels.ndim, axis)
-    return resized
-
-
-def _along_axis(weights: Floats, ndim: int, axis: int) -> Floats:
-    """Return the weights in a shape that broadcasts along one axis."""
-    shape = [1] * ndim
-    shape[axis] = len(weights)
-    return weights.reshape(shape)

@@ -1,9 +1,10 @@
-"""tf.io: TFRecord files, parsing of Examples, raw bytes, and files in general."""
+"""tf.io: TFRecord files, parsing of Examples, serialized tensors, raw bytes, and files in general."""
 
 from __future__ import annotations
 
 import builtins
 import glob as local_glob
+import math
 import os
 import shutil
 import types
@@ -12,7 +13,9 @@ from typing import IO, Any
 
 import numpy as np
 
-from ...errors import NotFoundError, OptionError, SchemaError
+from ...codecs import protobuf
+from ...codecs.protobuf import BYTES, VARINT, Part, block, signed, varint
+from ...errors import DamagedError, DecodeError, NotFoundError, OptionError, SchemaError
 from ...storage import open_source
 from .errors import missing_name
 from .image import (
@@ -30,21 +33,19 @@ from .parsing import (
     FixedLenFeature,
     FixedLenSequenceFeature,
     RaggedFeature,
-    SparseFeature,
     VarLenFeature,
     parse_example,
     parse_single_example,
     parse_single_sequence_example,
 )
 from .records import TFRecordOptions, TFRecordWriter, expand
-from .tensor_proto import parse_tensor, serialize_tensor
-from .values import String, Tensor, as_bytes, as_dtype, as_text, as_texts, strings
+from .values import String, Tensor, as_bytes, as_dtype, as_text, as_texts, string, strings
+from .values import tensor as as_value
 
 __all__ = [
     "FixedLenFeature",
     "FixedLenSequenceFeature",
     "RaggedFeature",
-    "SparseFeature",
     "TFRecordOptions",
     "TFRecordWriter",
     "VarLenFeature",
@@ -69,8 +70,80 @@ __all__ = [
     "write_file",
 ]
 
-
 __getattr__ = missing_name(__name__)
+
+# DataType in TensorFlow's types.proto.
+_TYPE_CODES = {
+    **{"float32": 1, "float64": 2, "int32": 3, "uint8": 4, "int16": 5, "int8": 6, "string": 7},
+    **{"complex64": 8, "int64": 9, "bool": 10, "uint16": 17, "complex128": 18, "float16": 19},
+    **{"uint32": 22, "uint64": 23},
+}
+_TYPE_NAMES = {code: name for name, code in _TYPE_CODES.items()}
+# Fields of a TensorProto.
+_TYPE_FIELD, _SHAPE_FIELD, _CONTENT_FIELD, _STRINGS_FIELD = 1, 2, 4, 8
+# NumPy's limit.
+MAX_DIMENSIONS = 32
+
+
+def serialize_tensor(tensor: object, name: object = None) -> String:
+    """Return a value as the bytes of a TensorProto."""
+    value = as_value(tensor)
+    dtype = as_dtype(value.dtype)
+    array = np.array(value, dtype=object) if isinstance(value, String) else np.asarray(value)
+    dims = b"".join(block(2, b"\x08" + varint(size) if size else b"") for size in array.shape)
+    content = b""
+    if dtype == string:
+        content = b"".join(block(_STRINGS_FIELD, bytes(item)) for item in array.reshape(-1))
+    elif array.size:
+        stored = np.ascontiguousarray(array).astype(dtype.dtype.newbyteorder("<"), copy=False)
+        content = block(_CONTENT_FIELD, stored.tobytes())
+    return String(b"\x08" + varint(_TYPE_CODES[dtype.name]) + block(_SHAPE_FIELD, dims) + content)
+
+
+def parse_tensor(serialized: object, out_type: object, name: object = None) -> Tensor | String:
+    """Return the value in a TensorProto as serialize_tensor writes it, which must be of this type."""
+    dtype, data = as_dtype(out_type), memoryview(as_bytes(serialized))
+    code, content = 0, memoryview(b"")
+    shape: tuple[int, ...] = ()
+    texts: list[String] = []
+    try:
+        for part in protobuf.parts(data, 0, len(data)):
+            if part.number == _TYPE_FIELD and part.kind == VARINT:
+                code = part.value
+            elif part.number == _SHAPE_FIELD and part.kind == BYTES:
+                shape = _parse_shape(data, part)
+            elif part.number == _CONTENT_FIELD and part.kind == BYTES:
+                content = data[part.start : part.end]
+            elif part.number == _STRINGS_FIELD and part.kind == BYTES:
+                texts.append(String(data[part.start : part.end]))
+    except DamagedError as error:
+        raise DecodeError(error.message, offset=error.offset) from None
+    stored, size = _TYPE_NAMES.get(code), math.prod(shape)
+    if stored is None:
+        raise DecodeError(f"a tensor of type {code}, which is not known here")
+    if stored != dtype.name:
+        raise SchemaError(f"the tensor is {stored}, not {dtype.name}")
+    if dtype == string:
+        if len(texts) != size or content:
+            raise DecodeError(f"{len(texts)} strings do not make the shape {shape}")
+        return strings(texts, shape) if shape else texts[0]
+    if len(content) != size * dtype.size or texts:
+        raise DecodeError(f"{len(content)} bytes do not hold the shape {shape} of {stored}")
+    # A copy, because the caller may write to the array.
+    array = np.frombuffer(content, dtype=dtype.dtype.newbyteorder("<")).astype(dtype.dtype)
+    return array.reshape(shape).view(Tensor)
+
+
+def _parse_shape(data: memoryview, shape: Part) -> tuple[int, ...]:
+    sizes = []
+    for start, end in protobuf.messages(data, shape.start, shape.end, 2):
+        values = [part.value for part in protobuf.parts(data, start, end) if part[:2] == (1, VARINT)]
+        sizes.append(signed(values[-1]) if values else 0)
+        if sizes[-1] < 0:
+            raise DecodeError("the shape of the tensor is unknown")
+    if len(sizes) > MAX_DIMENSIONS:
+        raise DecodeError(f"a tensor of {len(sizes)} dimensions")
+    return tuple(sizes)
 
 
 def decode_raw(

@@ -23,7 +23,6 @@ from .values import (
     as_dtype,
     as_tensor,
     int32,
-    int64,
     string,
     strings,
     tensor,
@@ -98,31 +97,6 @@ class RaggedFeature(Feature):
             raise OptionError("RaggedFeature(partitions=…) is not mirrored")
 
 
-@dataclasses.dataclass(frozen=True)
-class SparseFeature(Feature):
-    """Values in one feature and their indices in others, one for each axis; parsed as a SparseTensor."""
-
-    index_key: Any
-    value_key: str
-    dtype: Any
-    size: Any
-    already_sorted: bool = False
-
-    def __post_init__(self) -> None:
-        self._check_dtype()
-        if len(self.keys) != len(self.sizes):
-            raise OptionError(f"{len(self.keys)} keys of indices, and {len(self.sizes)} sizes")
-
-    @property
-    def keys(self) -> list[str]:
-        return [self.index_key] if isinstance(self.index_key, str) else list(self.index_key)
-
-    @property
-    def sizes(self) -> list[int]:
-        sizes = [self.size] if np.ndim(self.size) == 0 else list(self.size)
-        return [int(size) for size in sizes]
-
-
 def _check_shape(shape: Any) -> tuple[int, ...]:
     sizes = (shape,) if isinstance(shape, int | np.integer) else tuple(shape)
     if any(size is None or size < 0 for size in sizes):
@@ -141,10 +115,6 @@ class _Column:
     steps: I64
 
 
-# The name of a feature; of a sparse feature with -1 for its values, or with an axis for its indices.
-_Key = str | tuple[str, int]
-
-
 class _Records:
     """Serialized messages in one array."""
 
@@ -157,9 +127,9 @@ class _Records:
         # Errors about a single message name no sample.
         self.is_single = len(serialized) == 1
 
-    def columns(self, features: Mapping[_Key, Feature], *, lists: bool = False) -> dict[_Key, _Column]:
+    def columns(self, features: Mapping[str, Feature], *, lists: bool = False) -> dict[str, _Column]:
         """Return the columns of these features under the same keys."""
-        names = {key: _stored_name(key, feature) for key, feature in features.items()}
+        names = {key: getattr(feature, "value_key", None) or key for key, feature in features.items()}
         requests = [
             (names[key].encode(), lists, _CODES[feature.dtype.name]) for key, feature in features.items()
         ]
@@ -246,34 +216,9 @@ class _Records:
     def sparse(self, column: _Column) -> SparseTensor:
         return _sparse_rows(np.maximum(column.count, 0), column.values)
 
-    def indexed(self, columns: Mapping[_Key, _Column], name: str, feature: SparseFeature) -> SparseTensor:
-        """Return (records, *sizes), values at the indices that other features hold."""
-        column, axes = columns[name, -1], [columns[name, axis] for axis in range(len(feature.keys))]
-        count = np.maximum(column.count, 0)
-        for axis in axes:
-            mismatch = np.maximum(axis.count, 0) != count
-            if mismatch.any():
-                row = int(np.argmax(mismatch))
-                raise SchemaError(
-                    f"{max(int(axis.count[row]), 0)} indices in {axis.name!r} for {int(count[row])} values",
-                    field=name,
-                    sample=self._sample(row),
-                )
-        indices = np.column_stack([np.repeat(np.arange(len(count)), count), *(axis.values for axis in axes)])
-        values = column.values
-        if not feature.already_sorted:
-            order = np.lexsort(indices.T[::-1])
-            indices, values = indices[order], values[order]
-        return SparseTensor(indices, values, [len(count), *feature.sizes])
-
     def ragged(self, column: _Column, feature: RaggedFeature) -> RaggedTensor:
         splits = starts_of(np.maximum(column.count, 0)).astype(as_dtype(feature.row_splits_dtype).dtype)
         return RaggedTensor(column.values, splits)
-
-
-def _stored_name(key: _Key, feature: Feature) -> str:
-    name: str = getattr(feature, "value_key", None) or (key if isinstance(key, str) else key[0])
-    return name
 
 
 def _sparse_rows(count: I64, values: Array) -> SparseTensor:
@@ -332,30 +277,15 @@ def _check_features(features: object, allowed: tuple[type[Feature], ...]) -> Map
     return features
 
 
-def _stored_features(features: Mapping[str, Feature]) -> dict[_Key, Feature]:
-    """Replace each sparse feature by the features of its values and of its indices."""
-    stored: dict[_Key, Feature] = {}
-    for name, feature in features.items():
-        if isinstance(feature, SparseFeature):
-            stored[name, -1] = RaggedFeature(feature.dtype, feature.value_key)
-            for axis, key in enumerate(feature.keys):
-                stored[name, axis] = RaggedFeature(int64, key)
-        else:
-            stored[name] = feature
-    return stored
-
-
 def _parse(serialized: list[bytes], features: object) -> dict[str, Any]:
     described = _check_features(
-        features, (FixedLenFeature, VarLenFeature, FixedLenSequenceFeature, RaggedFeature, SparseFeature)
+        features, (FixedLenFeature, VarLenFeature, FixedLenSequenceFeature, RaggedFeature)
     )
     records = _Records(serialized)
     parsed: dict[str, Any] = {}
-    columns = records.columns(_stored_features(described))
+    columns = records.columns(described)
     for name, feature in described.items():
-        if isinstance(feature, SparseFeature):
-            parsed[name] = records.indexed(columns, name, feature)
-        elif isinstance(feature, FixedLenFeature):
+        if isinstance(feature, FixedLenFeature):
             parsed[name] = records.fixed(columns[name], feature)
         elif isinstance(feature, FixedLenSequenceFeature):
             parsed[name] = records.sequence(columns[name], feature)
@@ -404,7 +334,7 @@ def parse_single_sequence_example(
     if not sequence_features:
         return context, {}
     described = _check_features(sequence_features, (VarLenFeature, FixedLenSequenceFeature, RaggedFeature))
-    columns = _Records([data]).columns(_stored_features(described), lists=True)
+    columns = _Records([data]).columns(described, lists=True)
     return context, {key: _sequence(columns[key], feature) for key, feature in described.items()}
 
 

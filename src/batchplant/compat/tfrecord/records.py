@@ -11,22 +11,14 @@ import numpy as np
 
 from ... import _native
 from ...errors import DamagedError, NotFoundError, OptionError
+from ...formats.tfrecord.scan import FAULTS, SHORT
 from ...schema.columns import I64, U8, starts_of
 from ...storage import MappedSource, Partial, Source, is_remote, limits, open_source, tree
+from ...storage.compressed import WBITS, inflate, kind_of
 from .values import String, as_bytes, as_text, as_texts
 
 SCAN_BYTES = 1 << 20
 WRITE_BUFFER_BYTES = 1 << 20
-
-_WINDOW_BITS = {"GZIP": 31, "ZLIB": 15}
-# Fault codes of the native scanner; more bytes may cure the incomplete ones.
-_INCOMPLETE = (1, 3)
-_FAULTS = {
-    1: "the file ends inside a record's length",
-    2: "the checksum of a record's length is wrong",
-    3: "the file ends inside a record",
-    4: "the checksum of a record is wrong",
-}
 
 
 def expand(pattern: str) -> list[str]:
@@ -46,7 +38,7 @@ def list_paths(patterns: object) -> list[str]:
 def parse_compression(compression_type: object) -> str:
     """Return GZIP, ZLIB or an empty string."""
     name = "" if compression_type is None else as_text(compression_type).upper()
-    if name not in ("", *_WINDOW_BITS):
+    if name not in ("", "GZIP", "ZLIB"):
         raise OptionError(f"compression_type is '', 'GZIP' or 'ZLIB', not {name!r}")
     return name
 
@@ -56,7 +48,7 @@ def read_records(path: str, compression: str) -> Iterator[String]:
     source = open_source(path)
     try:
         if compression or not isinstance(source, MappedSource):
-            yield from _read_stream(path, _chunks(source, compression), source.size)
+            yield from _read_stream(source, compression)
         else:
             yield from _read_mapped(source)
     finally:
@@ -69,7 +61,7 @@ def _read_mapped(source: MappedSource) -> Iterator[String]:
         starts, sizes, offset, fault = _native.tfrecord_scan(data, offset, offset + SCAN_BYTES, True)
         yield from _split(data, starts, sizes)
         if fault:
-            raise _damaged(source.path, fault, offset, data[offset : offset + 2])
+            raise _damaged(source.path, fault, offset, data[offset : offset + 3])
 
 
 def _split(data: U8, starts: I64, sizes: I64) -> Iterator[String]:
@@ -79,64 +71,38 @@ def _split(data: U8, starts: I64, sizes: I64) -> Iterator[String]:
 
 
 def _damaged(path: str, fault: int, offset: int, head: U8) -> DamagedError:
-    message = _FAULTS[fault]
-    if offset == 0 and bytes(head) == b"\x1f\x8b":
-        message += "; it looks compressed: compression_type='GZIP'"
-    elif offset == 0 and len(head) == 2 and head[0] == 0x78 and (0x7800 | int(head[1])) % 31 == 0:
-        message += "; it looks compressed: compression_type='ZLIB'"
+    message = FAULTS[fault]
+    if offset == 0 and (kind := kind_of(head.tobytes())):
+        message += f"; it looks compressed: compression_type={kind.upper()!r}"
     return DamagedError(message, path=path, offset=offset)
 
 
-def _chunks(source: Source, compression: str) -> Iterator[bytes]:
-    """Yield the file's decompressed bytes in chunks of limited size."""
-    stored_chunks = (
-        source.view(start, min(SCAN_BYTES, source.size - start)).tobytes()
-        for start in range(0, source.size, SCAN_BYTES)
+def _read_stream(source: Source, compression: str) -> Iterator[String]:
+    path, stored_bytes = source.path, source.size
+    chunks: Iterator[U8] = (
+        source.view(start, min(SCAN_BYTES, stored_bytes - start))
+        for start in range(0, stored_bytes, SCAN_BYTES)
     )
-    if not compression:
-        yield from stored_chunks
-        return
-    decompressor = zlib.decompressobj(_WINDOW_BITS[compression])
-    inside_stream = False
-    for compressed in stored_chunks:
-        while compressed:
-            inside_stream = True
-            try:
-                yield decompressor.decompress(compressed, SCAN_BYTES)
-            except zlib.error as error:
-                raise DamagedError(f"{compression}: {error}", path=source.path) from None
-            compressed = decompressor.unconsumed_tail
-            if decompressor.eof:
-                # Several streams may follow each other, as after `cat a.gz b.gz`.
-                compressed = decompressor.unused_data
-                decompressor = zlib.decompressobj(_WINDOW_BITS[compression])
-                inside_stream = bool(compressed)
-    if inside_stream:
-        yield decompressor.flush()
-        if not decompressor.eof:
-            raise DamagedError(
-                f"{compression}: the stream ends too early", path=source.path, offset=source.size
-            )
-
-
-def _read_stream(path: str, chunks: Iterator[bytes], stored_bytes: int) -> Iterator[String]:
-    pending: list[bytes] = []
+    if compression and stored_bytes:
+        chunks = inflate(source, compression.lower())
+    pending: list[U8] = []
     pending_bytes = bytes_to_scan = scanned_bytes = 0
     ended = False
     while not ended:
         chunk = next(chunks, None)
         ended = chunk is None
-        pending.append(chunk or b"")
-        pending_bytes += len(pending[-1])
+        if chunk is not None:
+            pending.append(chunk)
+            pending_bytes += len(chunk)
         # Wait for twice the incomplete record, so that a large record is not scanned again and again.
         if pending_bytes < bytes_to_scan and pending_bytes <= limits.allowed(stored_bytes) and not ended:
             continue
-        data = np.frombuffer(b"".join(pending), dtype=np.uint8)
+        data = np.concatenate([np.empty(0, dtype=np.uint8), *pending])
         starts, sizes, offset, fault = _native.tfrecord_scan(data, 0, len(data), True)
         yield from _split(data, starts, sizes)
-        if fault and (ended or fault not in _INCOMPLETE):
-            raise _damaged(path, fault, scanned_bytes + offset, data[offset : offset + 2])
-        pending, pending_bytes = [data[offset:].tobytes()], len(data) - offset
+        if fault and (ended or fault not in SHORT):
+            raise _damaged(path, fault, scanned_bytes + offset, data[offset : offset + 3])
+        pending, pending_bytes = [data[offset:]], len(data) - offset
         scanned_bytes += offset
         bytes_to_scan = 2 * pending_bytes
         if pending_bytes > limits.allowed(stored_bytes):
@@ -177,11 +143,9 @@ class TFRecordWriter:
         self._partial: Partial | None = None
         self._buffer: list[bytes] = []
         self._buffer_bytes = 0
-        self._compressor = (
-            zlib.compressobj(options.compression_level, zlib.DEFLATED, _WINDOW_BITS[options.compression_type])
-            if options.compression_type
-            else None
-        )
+        self._compressor = None
+        if kind := options.compression_type.lower():
+            self._compressor = zlib.compressobj(options.compression_level, zlib.DEFLATED, WBITS[kind])
         partial = Partial(as_text(path), overwrite=True)
         self._file = partial.spool("records")
         self._partial = partial

@@ -367,11 +367,6 @@ class RaggedTensor:
         self.row_splits = as_tensor(row_splits)
 
     @property
-    def flat_values(self) -> Tensor:
-        flat: Tensor = self.values.flat_values if isinstance(self.values, RaggedTensor) else self.values
-        return flat
-
-    @property
     def dtype(self) -> DType:
         return as_dtype(self.values.dtype)
 
@@ -387,9 +382,6 @@ class RaggedTensor:
             raise IndexError(f"row {row} of {len(self)}")
         row %= len(self)
         return self.values[int(self.row_splits[row]) : int(self.row_splits[row + 1])]
-
-    def row_lengths(self) -> Tensor:
-        return np.diff(self.row_splits).view(Tensor)
 
     def to_list(self) -> list[Any]:
         return [self[row].tolist() for row in range(len(self))]

@@ -9,14 +9,11 @@ from .dataset import (
     UNKNOWN,
     Dataset,
     DatasetIterator,
-    FixedLengthRecordDataset,
     Options,
-    TextLineDataset,
     TFRecordDataset,
 )
 
 INFINITE_CARDINALITY, UNKNOWN_CARDINALITY = INFINITE, UNKNOWN
-ThreadingOptions = Options
 # TensorFlow's name for the type of its iterators.
 Iterator = DatasetIterator
 
@@ -25,12 +22,9 @@ __all__ = [
     "INFINITE_CARDINALITY",
     "UNKNOWN_CARDINALITY",
     "Dataset",
-    "FixedLengthRecordDataset",
     "Iterator",
     "Options",
     "TFRecordDataset",
-    "TextLineDataset",
-    "ThreadingOptions",
 ]
 
 __getattr__ = missing_name(__name__)

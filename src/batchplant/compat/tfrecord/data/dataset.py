@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from ....errors import OptionError
-from ....storage import open_source
 from .. import nest
 from ..errors import OutOfRangeError
 from ..random import step_seed
@@ -53,9 +52,6 @@ class Options:
         group = Options()
         setattr(self, name, group)
         return group
-
-    def merge(self, options: Options) -> Options:
-        return self
 
 
 class DatasetIterator:
@@ -191,30 +187,6 @@ class Dataset:
         size = UNKNOWN if UNKNOWN in sizes else min(finite) if finite else INFINITE
         return Dataset(lambda: iterate.zip_structure(passes), size)
 
-    @staticmethod
-    def sample_from_datasets(
-        datasets: Sequence[Dataset],
-        weights: object = None,
-        seed: SupportsInt | None = None,
-        stop_on_empty_dataset: bool = False,
-        rerandomize_each_iteration: bool | None = None,
-    ) -> Dataset:
-        base, pass_numbers = step_seed(seed), itertools.count()
-        numbers = None if weights is None else [float(weight) for weight in np.asarray(weights)]
-        if numbers is not None and (len(numbers) != len(datasets) or min(numbers, default=0) < 0):
-            raise OptionError(f"weights must be {len(datasets)} numbers, none below 0")
-        passes = [dataset._start_pass for dataset in datasets]
-        return Dataset(
-            lambda: iterate.sample(passes, numbers, f"{base}/{next(pass_numbers)}", stop_on_empty_dataset)
-        )
-
-    @staticmethod
-    def choose_from_datasets(
-        datasets: Sequence[Dataset], choice_dataset: Dataset, stop_on_empty_dataset: bool = True
-    ) -> Dataset:
-        passes = [dataset._start_pass for dataset in datasets]
-        return Dataset(lambda: iterate.choose(choice_dataset._start_pass(), passes, stop_on_empty_dataset))
-
     # Datasets of other datasets.
 
     def map(
@@ -316,56 +288,6 @@ class Dataset:
         size = INFINITE if self._size == INFINITE else UNKNOWN
         return Dataset(lambda: iterate.unbatch(self._start_pass()), size)
 
-    def window(
-        self,
-        size: SupportsInt,
-        shift: SupportsInt | None = None,
-        stride: SupportsInt = 1,
-        drop_remainder: bool = False,
-    ) -> Dataset:
-        """Return datasets of ``size`` elements each, which begin ``shift`` apart."""
-        length, step = _positive(size, "size"), _positive(stride, "stride")
-        distance = length if shift is None else _positive(shift, "shift")
-
-        def as_dataset(*leaves: Element) -> Dataset:
-            return Dataset(lambda: iter(leaves), len(leaves), is_cheap=True)
-
-        def start_pass() -> Iterator[Element]:
-            windows = iterate.windows(self._start_pass(), length, distance, step, bool(drop_remainder))
-            return (nest.map_structure(as_dataset, *elements) for elements in windows)
-
-        return Dataset(start_pass)
-
-    def group_by_window(
-        self,
-        key_func: Callable[..., SupportsInt],
-        reduce_func: Callable[[Any, Dataset], Dataset],
-        window_size: SupportsInt | None = None,
-        window_size_func: Callable[[Any], SupportsInt] | None = None,
-        name: object = None,
-    ) -> Dataset:
-        """Return the elements of ``reduce_func(key, dataset)`` for every window of elements of a key."""
-        if (window_size is None) == (window_size_func is None):
-            raise OptionError("give window_size or window_size_func")
-
-        def size_of_window(key: int) -> int:
-            if window_size_func is not None:
-                return int(window_size_func(_int64(key)))
-            assert window_size is not None
-            return int(window_size)
-
-        def reduce_window(key: int, elements: list[Element]) -> Iterator[Element]:
-            window = Dataset(lambda: iter(elements), len(elements), is_cheap=True)
-            result = reduce_func(_int64(key), window)
-            if not isinstance(result, Dataset):
-                raise OptionError(f"reduce_func must return a dataset, not {type(result).__name__}")
-            return result._start_pass()
-
-        def key_of(element: Element) -> int:
-            return int(_call(key_func, element))
-
-        return Dataset(lambda: iterate.group(self._start_pass(), key_of, size_of_window, reduce_window))
-
     def prefetch(self, buffer_size: SupportsInt) -> Dataset:
         """Let a thread prepare this number of elements ahead."""
         capacity = DEFAULT_PREFETCH_ELEMENTS if int(buffer_size) == AUTOTUNE else int(buffer_size)
@@ -450,9 +372,6 @@ class Dataset:
         """Return the same dataset: the options configure TensorFlow's runtime."""
         return self
 
-    def options(self) -> Options:
-        return Options()
-
     # Results.
 
     def __iter__(self) -> DatasetIterator:
@@ -526,31 +445,7 @@ def _spec(leaf: Any) -> TensorSpec | type:
     return TensorSpec(leaf.shape, as_dtype(leaf.dtype))
 
 
-class _FileDataset(Dataset):
-    """The elements that one function reads from each file, one file after the other or several in turn."""
-
-    def __init__(
-        self, filenames: object, read: Callable[[str], Iterator[String]], reads: SupportsInt | None
-    ) -> None:
-        names = (
-            filenames
-            if isinstance(filenames, Dataset)
-            else [String(path.encode()) for path in as_texts(filenames)]
-        )
-        cycle = 1
-        if reads is not None:
-            cycle = threads.cycle_length(AUTOTUNE) if int(reads) == AUTOTUNE else int(reads)
-            if cycle < 1:
-                raise OptionError(f"num_parallel_reads must be at least 1, not {cycle}")
-
-        # Reading is fast enough in one thread; parallel reads only determine the order.
-        super().__init__(
-            lambda: iterate.interleave(iter(names), lambda name: read(as_text(name)), cycle, 1),
-            is_cheap=True,
-        )
-
-
-class TFRecordDataset(_FileDataset):
+class TFRecordDataset(Dataset):
     """The records of TFRecord files; ``num_parallel_reads`` takes them from that many files in turn."""
 
     def __init__(
@@ -562,64 +457,22 @@ class TFRecordDataset(_FileDataset):
         name: object = None,
     ) -> None:
         compression = parse_compression(compression_type)
-        super().__init__(filenames, lambda path: read_records(path, compression), num_parallel_reads)
+        names = (
+            filenames
+            if isinstance(filenames, Dataset)
+            else [String(path.encode()) for path in as_texts(filenames)]
+        )
+        cycle = 1
+        if num_parallel_reads is not None:
+            reads = int(num_parallel_reads)
+            cycle = (
+                threads.cycle_length(AUTOTUNE)
+                if reads == AUTOTUNE
+                else _positive(reads, "num_parallel_reads")
+            )
 
+        def open_file(name: object) -> Iterator[Element]:
+            return read_records(as_text(name), compression)
 
-class TextLineDataset(_FileDataset):
-    """The lines of text files, without their line ends."""
-
-    def __init__(
-        self,
-        filenames: object,
-        compression_type: object = None,
-        buffer_size: object = None,
-        num_parallel_reads: SupportsInt | None = None,
-        name: object = None,
-    ) -> None:
-        if parse_compression(compression_type):
-            raise OptionError("compressed text files are not mirrored")
-        super().__init__(filenames, _read_lines, num_parallel_reads)
-
-
-def _read_lines(path: str) -> Iterator[String]:
-    source = open_source(path)
-    try:
-        with source.file() as file:
-            for line in file:
-                yield String(line.removesuffix(b"\n").removesuffix(b"\r"))
-    finally:
-        source.close()
-
-
-class FixedLengthRecordDataset(_FileDataset):
-    """Records of one length from binary files."""
-
-    def __init__(
-        self,
-        filenames: object,
-        record_bytes: SupportsInt,
-        header_bytes: SupportsInt | None = None,
-        footer_bytes: SupportsInt | None = None,
-        buffer_size: object = None,
-        compression_type: object = None,
-        num_parallel_reads: SupportsInt | None = None,
-        name: object = None,
-    ) -> None:
-        if parse_compression(compression_type):
-            raise OptionError("compressed files of pieces are not mirrored")
-        size, header, footer = int(record_bytes), int(header_bytes or 0), int(footer_bytes or 0)
-        if size < 1 or header < 0 or footer < 0:
-            raise OptionError("record_bytes must be at least 1, header_bytes and footer_bytes at least 0")
-
-        def read(path: str) -> Iterator[String]:
-            source = open_source(path)
-            try:
-                data_bytes = source.size - header - footer
-                if data_bytes < 0 or data_bytes % size:
-                    raise OptionError(f"{source.size} bytes are not a whole number of records", path=path)
-                for start in range(header, header + data_bytes, size):
-                    yield String(source.view(start, size))
-            finally:
-                source.close()
-
-        super().__init__(filenames, read, num_parallel_reads)
+        # Reading is fast enough in one thread; parallel reads only determine the order.
+        super().__init__(lambda: iterate.interleave(iter(names), open_file, cycle, 1), is_cheap=True)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeAlias
 
-from ....errors import OptionError
 from .. import nest
 from ..values import Element
 
@@ -74,30 +72,6 @@ def cache(start_pass: StartPass) -> StartPass:
         cached = elements
 
     return start_cached_pass
-
-
-def group(
-    source: Iterator[Element],
-    key_of: Callable[[Element], int],
-    window_size: Callable[[int], int],
-    reduce_window: Callable[[int, list[Element]], Iterator[Element]],
-) -> Iterator[Element]:
-    """Collect elements by key and yield the results of each full window; incomplete windows come last."""
-    windows: dict[int, tuple[int, list[Element]]] = {}
-    for element in source:
-        key = key_of(element)
-        if key not in windows:
-            size = window_size(key)
-            if size < 1:
-                raise OptionError(f"the window of the key {key} must be at least 1, not {size}")
-            windows[key] = size, []
-        size, elements = windows[key]
-        elements.append(element)
-        if len(elements) == size:
-            del windows[key]
-            yield from reduce_window(key, elements)
-    for key in sorted(windows):
-        yield from reduce_window(key, windows.pop(key)[1])
 
 
 def batch(
@@ -182,66 +156,3 @@ def interleave(
         yielded += 1
         if yielded == block:
             slot, yielded = (slot + 1) % cycle, 0
-
-
-def choose(choices: Iterator[Element], passes: list[StartPass], stop_on_empty: bool) -> Iterator[Element]:
-    """Yield one element of the dataset that each choice names."""
-    iterators = [start_pass() for start_pass in passes]
-    for choice in choices:
-        if not 0 <= int(choice) < len(iterators):
-            raise OptionError(f"choice {int(choice)}, but there are {len(iterators)} datasets")
-        try:
-            element = next(iterators[int(choice)])
-        except StopIteration:
-            if stop_on_empty:
-                return
-            continue
-        yield element
-
-
-def sample(
-    passes: list[StartPass], weights: list[float] | None, seed: str, stop_on_empty: bool
-) -> Iterator[Element]:
-    """Yield elements of datasets drawn at random by weight."""
-    draw = random.Random(seed)
-    iterators = [start_pass() for start_pass in passes]
-    all_weights = list(weights or [1.0] * len(passes))
-    active = list(range(len(passes)))
-    while active and any(all_weights[index] > 0 for index in active):
-        [drawn] = draw.choices(active, [all_weights[index] for index in active])
-        try:
-            element = next(iterators[drawn])
-        except StopIteration:
-            if stop_on_empty:
-                return
-            active.remove(drawn)
-            continue
-        yield element
-
-
-def windows(
-    source: Iterator[Element], size: int, shift: int, stride: int, drop_remainder: bool
-) -> Iterator[list[Element]]:
-    """Yield lists of ``size`` elements, ``stride`` apart; each list begins ``shift`` after the last one."""
-    buffer: deque[Element] = deque()
-    span, skip, ended = (size - 1) * stride + 1, 0, False
-    while True:
-        while not ended and len(buffer) < span:
-            try:
-                element = next(source)
-            except StopIteration:
-                ended = True
-                break
-            if skip:
-                skip -= 1
-            else:
-                buffer.append(element)
-        window = list(buffer)[::stride][:size]
-        if not window or (drop_remainder and len(window) < size):
-            return
-        yield window
-        for _ in range(shift):
-            if buffer:
-                buffer.popleft()
-            else:
-                skip += 1
