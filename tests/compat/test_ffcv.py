@@ -443,7 +443,8 @@ def test_names_and_signatures_are_those_of_ffcv(module: str) -> None:
         if kind == "property":
             assert isinstance(found, property), line
         elif bracket:
-            assert parameters(found) == rest.removesuffix(")"), line
+            ours_here, theirs = (text.removeprefix("cls, ") for text in (parameters(found), rest[:-1]))
+            assert ours_here == theirs, line
 
 
 def test_the_version_is_the_one_mirrored() -> None:
@@ -1475,18 +1476,11 @@ def test_an_unchanged_script_runs(tmp_path: Path, cifar: str) -> None:
     assert done.stdout.splitlines() == ["[[0, 1, 2], [3, 4, 5]]"] * 2
 
 
-def test_what_does_not_exist_is_told(tmp_path: Path) -> None:
-    script = """
-        import traceback
-        for line in ("import ffcv.magic", "from ffcv.transforms import Magic"):
-            try:
-                exec(line)
-            except ImportError:
-                traceback.print_exc()
-    """
-    done = run_script(tmp_path, script)
-    assert "batchplant.compat.ffcv, which stands in for ffcv here, has no module 'ffcv.magic'" in done.stderr
-    assert "cannot import name 'Magic' from 'batchplant.compat.ffcv.transforms'" in done.stderr
+def test_what_does_not_exist_is_told() -> None:
+    with pytest.raises(ModuleNotFoundError, match="stands in for batchplant.ffcv here, has no module"):
+        importlib.import_module("batchplant.ffcv.magic")
+    with pytest.raises(ImportError, match=r"cannot import name 'Magic' from 'batchplant\.compat\.ffcv"):
+        exec("from batchplant.ffcv.transforms import Magic")
 
 
 @pytest.mark.parametrize(

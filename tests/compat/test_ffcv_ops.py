@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-from contextlib import closing
 from typing import Any
 
 import numpy as np
 import pytest
 
-import batchplant as bp
 from batchplant import ops
 from batchplant.errors import OptionError
 from batchplant.ops import Draws, Spec
@@ -221,17 +219,6 @@ def test_all_frames_of_a_clip_are_treated_alike(op):
     result = clip_op.run(batch.copy(), ids, draws(ids))
     for frame in range(5):
         assert np.array_equal(result[:, frame], op.run(batch[:, frame].copy(), ids, draws(ids)))
-
-
-def test_a_class_is_called_by_its_name(tmp_path):
-    with bp.create(tmp_path / "a.beton", {"label": bp.Int(names=("cat", "dog", "cow"))}) as out:
-        for label in ("dog", 0, "cow", "cat"):
-            out.append({"label": label})
-    reader = bp.open(tmp_path / "a.beton")
-    with closing(bp.Loader(reader, 4, pipelines={"label": [ReplaceLabel([1, 2], "dog")]})) as loader:
-        assert next(iter(loader))["label"].tolist() == [1, 1, 1, 0]
-    with pytest.raises(OptionError, match="did you mean dog"):
-        bp.Loader(reader, 4, pipelines={"label": [ReplaceLabel([1], "dogs")]})
 
 
 @pytest.mark.parametrize("to", ["float16", torch.float16, np.float16])

@@ -16,7 +16,6 @@ from batchplant.ops.warping import Warp
 
 torch = pytest.importorskip("torch")
 
-from batchplant.compat.ffcv import ops as ffcv_ops  # noqa: E402
 from batchplant.interop import torch as torch_ops  # noqa: E402
 from batchplant.interop.gpu.on_device import DeviceTensors  # noqa: E402
 from devices import DEVICES, WATCHED, OneDevice, needs_gpu  # noqa: E402
@@ -42,7 +41,6 @@ SPECS = {
     "spectrogram": Spec(np.dtype(np.float32), (20, 33)),
     "numbers": Spec(np.dtype(np.float32), (5,)),
 }
-MASK = np.full((21, 30, 3), 200)
 # Those whose arguments matter, or that have none by default. All others are tried as they come.
 EXAMPLES = {
     "AugMix": [ops.AugMix(), ops.AugMix(3, 2, 1, 1.0, fill=9, filter="bilinear")],
@@ -51,10 +49,8 @@ EXAMPLES = {
     "ColorJitter": [ops.ColorJitter(0.4, 0.4, 0.4, 0.1, p=0.8), ops.ColorJitter(hue=0.5)],
     "Convert": [ops.Convert("float32"), ops.Convert("float16")],
     "CropOrPad": [ops.CropOrPad(500), ops.CropOrPad(900, pad="repeat"), ops.CropOrPad(900, "centre")],
-    "Cutout": [ffcv_ops.Cutout(5, (1, 2, 3)), ffcv_ops.Cutout(4, 7)],
     "GaussianBlur": [ops.GaussianBlur(3, p=1), ops.GaussianBlur(7, (0.5, 3.0)), ops.GaussianBlur(45, p=1)],
     "GaussianNoise": [ops.GaussianNoise((5, 40), p=0.8)],
-    "ImageMixup": [ffcv_ops.ImageMixup(0.4), ffcv_ops.ImageMixup(0.4, False)],
     "ImagePad": [ops.ImagePad(3, 7), ops.ImagePad((1, 2, 3, 4))],
     "JpegArtifacts": [ops.JpegArtifacts((5, 100), p=0.9)],
     "Letterbox": [ops.Letterbox((16, 40), 7), ops.Letterbox(60, filter="bilinear")],
@@ -65,7 +61,6 @@ EXAMPLES = {
     "Normalize": [
         ops.Normalize((120, 110, 100), (60, 55, 50), dtype) for dtype in ("float16", "float32", "float64")
     ] + [ops.Normalize(0.5, 2.0)],
-    "Poison": [ffcv_ops.Poison(MASK, np.full((21, 30), 0.3), [1, 3])],
     "Posterize": [ops.Posterize((1, 8), p=0.9)],
     "RandAugment": [ops.RandAugment(3, 20), ops.RandAugment(fill=(1, 2, 3), filter="bilinear")],
     "RandomAffine": [
@@ -95,7 +90,6 @@ EXAMPLES = {
     "ImageDecoder": [],  # What the decoders have in common.
     "ToDevice": [],  # It names a device of its own.
     "TrivialAugment": [ops.TrivialAugment(), ops.TrivialAugment(fill=5, filter="bilinear")],
-    "View": [ffcv_ops.View("int8")],
 }  # fmt: skip
 # In levels. A blend that ends just below one may fall to the next, and what follows may double that.
 FARTHEST = {"ColorJitter": 3, "AugMix": 3}
@@ -109,7 +103,7 @@ JOINT = [
 def with_device_forms():
     """The kinds of ops that have one, by name."""
     found = {}
-    for module in (ops, torch_ops, ffcv_ops):
+    for module in (ops, torch_ops):
         for name in module.__all__:
             kind = getattr(module, name)
             if inspect.isclass(kind) and issubclass(kind, Op) and kind.on_device is not None:

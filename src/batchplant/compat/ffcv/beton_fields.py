@@ -60,6 +60,10 @@ class Field(ABC):
 
 
 class _FieldWithoutArguments(Field):
+    @classmethod
+    def from_binary(cls, binary: Array) -> Field:
+        return cls()
+
     def to_binary(self) -> Any:
         return np.zeros(1, dtype=ARG_TYPE)[0]
 
@@ -121,40 +125,31 @@ class FloatDecoder(BasicDecoder):
     dtype = np.dtype("<f8")
 
 
-class FloatField(_FieldWithoutArguments):
+class _NumberField(_FieldWithoutArguments):
+    decoder_class: ClassVar[type[BasicDecoder]]
+
+    @property
+    def metadata_type(self) -> DType:
+        dtype: DType = self.decoder_class.dtype
+        return dtype
+
+    def encode(self, destination: Array, field: Any, malloc: Malloc) -> None:
+        destination[0] = field
+
+    def get_decoder_class(self) -> type[Operation]:
+        return self.decoder_class
+
+
+class FloatField(_NumberField):
     """A real number, float64."""
 
-    @property
-    def metadata_type(self) -> DType:
-        return np.dtype("<f8")
-
-    @staticmethod
-    def from_binary(binary: Array) -> Field:
-        return FloatField()
-
-    def encode(self, destination: Array, field: Any, malloc: Malloc) -> None:
-        destination[0] = field
-
-    def get_decoder_class(self) -> type[Operation]:
-        return FloatDecoder
+    decoder_class = FloatDecoder
 
 
-class IntField(_FieldWithoutArguments):
+class IntField(_NumberField):
     """A whole number, int64."""
 
-    @property
-    def metadata_type(self) -> DType:
-        return np.dtype("<i8")
-
-    @staticmethod
-    def from_binary(binary: Array) -> Field:
-        return IntField()
-
-    def encode(self, destination: Array, field: Any, malloc: Malloc) -> None:
-        destination[0] = field
-
-    def get_decoder_class(self) -> type[Operation]:
-        return IntDecoder
+    decoder_class = IntDecoder
 
 
 class BytesDecoder(Decoder):
@@ -197,10 +192,6 @@ class BytesField(_FieldWithoutArguments):
     def metadata_type(self) -> DType:
         return np.dtype([("ptr", "<u8"), ("size", "<u8")])
 
-    @staticmethod
-    def from_binary(binary: Array) -> Field:
-        return BytesField()
-
     def encode(self, destination: Array, field: Any, malloc: Malloc) -> None:
         value = np.frombuffer(field, np.uint8) if isinstance(field, bytes) else np.asarray(field)
         data = as_uint8(value).reshape(-1)
@@ -218,10 +209,6 @@ SEPARATOR = "\0"
 
 class JSONField(BytesField):
     """Any JSON value. Batches hold its text as bytes: ``JSONField.unpack(batch)`` parses it."""
-
-    @staticmethod
-    def from_binary(binary: Array) -> Field:
-        return JSONField()
 
     def encode(self, destination: Array, field: Any, malloc: Malloc) -> None:
         super().encode(destination, (json.dumps(field) + SEPARATOR).encode(ENCODING), malloc)
@@ -364,9 +351,6 @@ def _engine(process: int) -> _native.Engine:
 class SimpleRGBImageDecoder(Decoder):
     """Decodes images in their own size, which all images of the file must share."""
 
-    def __init__(self) -> None:
-        super().__init__()
-
     def _size(self) -> tuple[int, int]:
         sizes = [self.metadata[side] for side in ("height", "width")]
         smallest = [lengths.min(initial=65535) for lengths in sizes]
@@ -414,7 +398,6 @@ class ResizedCropRGBImageDecoder(SimpleRGBImageDecoder):
     ratio: Any = None
 
     def __init__(self, output_size: Sequence[int]) -> None:
-        super().__init__()
         self.output_size = output_size
 
     def _size(self) -> tuple[int, int]:
@@ -513,10 +496,6 @@ class RGBImageField(_FieldWithoutArguments):
 
     def get_decoder_class(self) -> type[Operation]:
         return SimpleRGBImageDecoder
-
-    @staticmethod
-    def from_binary(binary: Array) -> Field:
-        return RGBImageField()
 
     def encode(self, destination: Array, image: Any, malloc: Malloc) -> None:
         pixels = np.asarray(image)

@@ -8,7 +8,7 @@ import os
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, TypeGuard
+from typing import Any, ClassVar, TypeGuard
 
 import numpy as np
 import torch
@@ -116,10 +116,8 @@ class Operation(ABC):
     """
 
     field: Any = None
-
-    def __init__(self) -> None:
-        self.metadata: Any = None
-        self.memory_read: Any = None
+    metadata: Any = None
+    memory_read: Any = None
 
     def accept_field(self, field: Any) -> None:
         """Set the field at the start of the pipeline."""
@@ -199,12 +197,16 @@ def interpreted(code: Callable[..., Any], **attributes: object) -> Callable[...,
     return code
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class Builtin(Operation):
     """An operation that batchplant carries out. Its attributes are read again for every epoch."""
 
+    # Makes the op from the fields of a dataclass.
+    op_type: ClassVar[Callable[..., Op]]
+
     def as_op(self, tensors: bool) -> Op:
         """Return the op for it, on tensors or on arrays."""
-        raise NotImplementedError
+        return type(self).op_type(*(getattr(self, field.name) for field in dataclasses.fields(self)))
 
     def declare_state_and_memory(self, previous_state: State) -> tuple[State, AllocationQuery]:
         state = state_of(self.as_op(not previous_state.jit_mode).infer(spec_of(previous_state)))

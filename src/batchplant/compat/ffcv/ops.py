@@ -12,24 +12,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...errors import OptionError, listed, near
-from ...ops.base import Batch, Draws, Op, Spec, Tensors, per_sample
+from ...errors import OptionError
+from ...ops.base import Batch, Draws, Op, Spec, per_sample
 from ...ops.colour import FillOp, ImageOp
-from ...ops.dtypes import choose, is_torch_dtype, numpy_dtype, torch_dtype
+from ...ops.dtypes import is_torch_dtype, numpy_dtype, torch_dtype
 from ...ops.mixing import check_alpha
 from ...ops.values import converted_dtype
 from ...schema.columns import I64
 
-__all__ = [
-    "Cutout",
-    "ImageMixup",
-    "LabelMixup",
-    "MixupToOneHot",
-    "Poison",
-    "ReplaceLabel",
-    "Squeeze",
-    "View",
-]
+__all__ = ["Cutout", "ImageMixup", "LabelMixup", "MixupToOneHot", "Poison", "ReplaceLabel", "Squeeze", "View"]
 
 
 class Cutout(FillOp):
@@ -53,15 +44,6 @@ class Cutout(FillOp):
         for row in range(len(batch)):
             batch[row, top[row] : top[row] + size, left[row] : left[row] + size] = self.fill
         return batch
-
-    def on_device(self, batch: Batch, ids: I64, draws: Draws, tensors: Tensors) -> Batch:
-        size, torch = self.crop_size, tensors.torch
-        top = tensors.send(per_sample(draws.integers(batch.shape[1] - size + 1), 4))
-        left = tensors.send(per_sample(draws.integers(batch.shape[2] - size + 1), 4))
-        y = torch.arange(batch.shape[1], device=batch.device).view(1, -1, 1, 1)
-        x = torch.arange(batch.shape[2], device=batch.device).view(1, 1, -1, 1)
-        inside = (y >= top) & (y < top + size) & (x >= left) & (x < left + size)
-        return choose(inside, tensors.send(self.fill).to(batch.dtype), batch)
 
 
 class Poison(ImageOp):
@@ -101,12 +83,6 @@ class Poison(ImageOp):
             batch[rows] = np.clip(blend, *self.clamp).astype(batch.dtype)
         return batch
 
-    def on_device(self, batch: Batch, ids: I64, draws: Draws, tensors: Tensors) -> Batch:
-        alpha = tensors.send(self._opacity)
-        blend = (batch.float() * (1 - alpha) + tensors.send(self.mask) * alpha).clamp(*self.clamp)
-        is_poisoned = tensors.send(per_sample(np.isin(ids, self.indices), 4))
-        return tensors.torch.where(is_poisoned, blend.to(batch.dtype), batch)
-
 
 def _own_weights(alpha: float, same: bool, count: int, draws: Draws) -> npt.NDArray[np.float64]:
     """Weight of each sample itself in its mix with the previous one."""
@@ -123,18 +99,11 @@ class ImageMixup(ImageOp):
         self.alpha, self.same_lambda = check_alpha(alpha), bool(same_lambda)
         self.share = f"mixup {self.alpha} {self.same_lambda}"
 
-    def _weights(self, draws: Draws) -> Any:
-        weights = _own_weights(self.alpha, self.same_lambda, len(draws), draws)
-        return per_sample(weights, 4).astype(np.float32)
-
     def run(self, batch: Batch, ids: I64, draws: Draws) -> Batch:
-        weight = self._weights(draws)
+        weights = _own_weights(self.alpha, self.same_lambda, len(draws), draws)
+        weight = per_sample(weights, 4).astype(np.float32)
         mixed = weight * batch + (1 - weight) * np.roll(batch, 1, axis=0)
         return mixed.astype(batch.dtype)
-
-    def on_device(self, batch: Batch, ids: I64, draws: Draws, tensors: Tensors) -> Batch:
-        weight = tensors.send(self._weights(draws))
-        return (weight * batch + (1 - weight) * batch.roll(1, 0)).to(batch.dtype)
 
 
 class LabelMixup(Op):
@@ -181,21 +150,11 @@ class MixupToOneHot(Op):
 
 
 class ReplaceLabel(Op):
-    """Give some samples another label: a number, or the name of a class."""
+    """Give some samples another label."""
 
-    def __init__(self, indices: Sequence[int], new_label: int | str) -> None:
+    def __init__(self, indices: Sequence[int], new_label: int) -> None:
         self.indices = np.unique(np.asarray(indices, dtype=np.int64))
         self.new_label = new_label
-
-    def for_spec(self, spec: Spec) -> Op:
-        if not isinstance(self.new_label, str):
-            return self
-        if spec.names is None:
-            raise OptionError(f"ReplaceLabel needs a number, not {self.new_label!r}: classes have no names")
-        if spec.names.count(self.new_label) != 1:
-            hint = f"{near(self.new_label, spec.names)}; the classes are: {listed(spec.names)}"
-            raise OptionError(f"ReplaceLabel: not one class is called {self.new_label!r}{hint}")
-        return ReplaceLabel(self.indices.tolist(), spec.names.index(self.new_label))
 
     def infer(self, spec: Spec) -> Spec:
         return spec.numbers(self)
@@ -221,9 +180,6 @@ class View(Op):
         # torch refuses the strides of an empty batch that came from NumPy.
         tensor = batch if batch.numel() else batch.new_empty(batch.shape)
         return tensor.view(torch_dtype(self.target_dtype))
-
-    def on_device(self, batch: Batch, ids: I64, draws: Draws, tensors: Tensors) -> Batch:
-        return self.run(batch, ids, draws)
 
 
 def _view_shape(spec: Spec, dtype: np.dtype[Any]) -> tuple[int | None, ...]:

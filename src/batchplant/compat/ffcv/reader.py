@@ -6,7 +6,7 @@ import functools
 import os
 from abc import ABC, ABCMeta, abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -126,13 +126,6 @@ class Reader:
             for name, row in zip(stored, descriptors, strict=True)
             if name in self._custom_handlers
         }
-        for name, row in zip(stored, descriptors, strict=True):
-            if row["type_id"] == CUSTOM and name not in custom:
-                raise OptionError(
-                    f"the field {name!r} is of a custom kind; say which with "
-                    f"custom_fields={{{name!r}: ItsField}}",
-                    path=self._fname,
-                )
         self.source = FfcvSource(
             self._fname, members={name: field.metadata_type for name, field in custom.items()}
         )
@@ -164,14 +157,9 @@ class MemoryContext(AbstractContextManager[Any], metaclass=ABCMeta):
     def state(self) -> Any:
         """Last argument of a decoder's function."""
 
-    @abstractmethod
-    def __enter__(self) -> Any:
-        return self
-
     def start_batch(self, batch: int) -> None:
         """Called before a batch is read."""
 
-    @abstractmethod
     def __exit__(self, *_: object) -> None:
         return None
 
@@ -185,12 +173,6 @@ class MappedContext(MemoryContext):
     @property
     def state(self) -> Any:
         return self.manager.data, self.manager.ptrs, self.manager.sizes
-
-    def __enter__(self) -> Any:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        return None
 
 
 class MemoryManager(ABC):
@@ -222,22 +204,22 @@ class MemoryManager(ABC):
 
     @functools.cached_property
     def sample_to_pages(self) -> dict[int, set[int]]:
-        return self._group("sample_id")
+        groups: dict[int, set[int]] = defaultdict(set)
+        for sample, page in self._samples_and_pages():
+            groups[sample].add(page)
+        return groups
 
     @functools.cached_property
     def page_to_samples(self) -> dict[int, set[int]]:
-        return self._group("page")
-
-    def _group(self, key: str) -> dict[int, set[int]]:
-        table = self.reader.alloc_table
-        pages = (table["ptr"] // np.uint64(self.reader.page_size)).tolist()
         groups: dict[int, set[int]] = defaultdict(set)
-        for sample, page in zip(table["sample_id"].tolist(), pages, strict=True):
-            if key == "page":
-                groups[page].add(sample)
-            else:
-                groups[sample].add(page)
+        for sample, page in self._samples_and_pages():
+            groups[page].add(sample)
         return groups
+
+    def _samples_and_pages(self) -> Iterator[tuple[int, int]]:
+        table = self.reader.alloc_table
+        pages = table["ptr"] // np.uint64(self.reader.page_size)
+        return zip(table["sample_id"].tolist(), pages.tolist(), strict=True)
 
     @abstractmethod
     def schedule_epoch(self, batches: object) -> MemoryContext:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,69 +21,46 @@ from . import ops as ffcv_ops
 from .operations import USER_CODE_LOCK, Builtin
 
 
+@dataclass(eq=False, repr=False)
 class ToTensor(Builtin):
     """Convert arrays to tensors that share their memory."""
 
-    def __init__(self) -> None:
-        super().__init__()
-
-    def as_op(self, tensors: bool) -> Op:
-        return interop.ToTensor()
+    op_type = interop.ToTensor
 
 
+@dataclass(eq=False, repr=False)
 class ToDevice(Builtin):
     """Copy tensors to a device. With CUDA the copy has its own stream and overlaps with training."""
 
-    def __init__(self, device: Any, non_blocking: bool = True) -> None:
-        super().__init__()
-        self.device, self.non_blocking = device, non_blocking
-
-    def as_op(self, tensors: bool) -> Op:
-        return interop.ToDevice(self.device, self.non_blocking)
+    op_type = interop.ToDevice
+    device: Any
+    non_blocking: bool = True
 
 
 class ToTorchImage(Builtin):
     """Permute (batch, height, width, channels) to (batch, channels, height, width); no copy by default."""
 
     def __init__(self, channels_last: bool = True, convert_back_int16: bool = True) -> None:
-        super().__init__()
         self.channels_last, self.convert_int16 = channels_last, convert_back_int16
 
     def as_op(self, tensors: bool) -> Op:
         return interop.ToTorchImage(self.channels_last, self.convert_int16)
 
 
+@dataclass(eq=False, repr=False)
 class Convert(Builtin):
     """Convert values to another dtype, of torch or of NumPy."""
 
-    def __init__(self, target_dtype: Any) -> None:
-        super().__init__()
-        self.target_dtype = target_dtype
-
-    def as_op(self, tensors: bool) -> Op:
-        return interop.Convert(self.target_dtype)
+    op_type = interop.Convert
+    target_dtype: Any
 
 
+@dataclass(eq=False, repr=False)
 class View(Builtin):
     """Reinterpret the same bytes as another dtype, of torch or of NumPy."""
 
-    def __init__(self, target_dtype: Any) -> None:
-        super().__init__()
-        self.target_dtype = target_dtype
-
-    def as_op(self, tensors: bool) -> Op:
-        return ffcv_ops.View(self.target_dtype)
-
-
-class ModuleWrapper(Builtin):
-    """Apply a torch module to every batch. Modules in a pipeline are wrapped automatically."""
-
-    def __init__(self, module: Any) -> None:
-        super().__init__()
-        self.module = module
-
-    def as_op(self, tensors: bool) -> Op:
-        return _Module(self.module)
+    op_type = ffcv_ops.View
+    target_dtype: Any
 
 
 class _Module(interop.ModuleWrapper):
@@ -92,60 +70,60 @@ class _Module(interop.ModuleWrapper):
             return super().run(batch, ids, draws)
 
 
+@dataclass(eq=False, repr=False)
+class ModuleWrapper(Builtin):
+    """Apply a torch module to every batch. Modules in a pipeline are wrapped automatically."""
+
+    op_type = _Module
+    module: Any
+
+
 class Squeeze(Builtin):
     """Remove the axes of size 1, or those of them that are named; the axis of the batch always stays."""
 
     def __init__(self, *dims: int) -> None:
-        super().__init__()
         self.dims = dims
 
     def as_op(self, tensors: bool) -> Op:
         return ffcv_ops.Squeeze(*self.dims)
 
 
+@dataclass(eq=False, repr=False)
 class _Jitter(Builtin):
-    def __init__(self, magnitude: float, p: float = 0.5) -> None:
-        super().__init__()
-        self.magnitude, self.p = magnitude, p
+    magnitude: float
+    p: float = 0.5
 
 
 class RandomBrightness(_Jitter):
     """With probability ``p``, multiply by a number from 1 - magnitude to 1 + magnitude."""
 
-    def as_op(self, tensors: bool) -> Op:
-        return ops.RandomBrightness(self.magnitude, self.p)
+    op_type = ops.RandomBrightness
 
 
 class RandomContrast(_Jitter):
     """With probability ``p``, move all pixels away from the image's mean gray, or towards it."""
 
-    def as_op(self, tensors: bool) -> Op:
-        return ops.RandomContrast(self.magnitude, self.p)
+    op_type = ops.RandomContrast
 
 
 class RandomSaturation(_Jitter):
     """With probability ``p``, move every pixel away from its own gray, or towards it."""
 
-    def as_op(self, tensors: bool) -> Op:
-        return ops.RandomSaturation(self.magnitude, self.p)
+    op_type = ops.RandomSaturation
 
 
+@dataclass(eq=False, repr=False)
 class RandomHorizontalFlip(Builtin):
     """Mirror left and right with probability ``flip_prob``; free right after a decoder."""
 
-    def __init__(self, flip_prob: float = 0.5) -> None:
-        super().__init__()
-        self.flip_prob = flip_prob
-
-    def as_op(self, tensors: bool) -> Op:
-        return ops.RandomHorizontalFlip(self.flip_prob)
+    op_type = ops.RandomHorizontalFlip
+    flip_prob: float = 0.5
 
 
 class RandomTranslate(Builtin):
     """Shift every image by up to ``padding`` pixels each way, and fill the border with a colour."""
 
     def __init__(self, padding: int, fill: npt.ArrayLike = (0, 0, 0)) -> None:
-        super().__init__()
         self.padding, self.fill = padding, np.array(fill)
 
     def as_op(self, tensors: bool) -> Op:
@@ -156,19 +134,19 @@ class Cutout(Builtin):
     """Fill a random square of every image with a colour."""
 
     def __init__(self, crop_size: int, fill: npt.ArrayLike = (0, 0, 0)) -> None:
-        super().__init__()
         self.crop_size, self.fill = crop_size, np.array(fill)
 
     def as_op(self, tensors: bool) -> Op:
         return ffcv_ops.Cutout(self.crop_size, self.fill.tolist())
 
 
+@dataclass(eq=False, repr=False)
 class RandomResizedCrop(Builtin):
     """Crop a random part of every image and resize it; fused with a preceding SimpleRGBImageDecoder."""
 
-    def __init__(self, scale: tuple[float, float], ratio: tuple[float, float], size: int) -> None:
-        super().__init__()
-        self.scale, self.ratio, self.size = scale, ratio, size
+    scale: tuple[float, float]
+    ratio: tuple[float, float]
+    size: int
 
     def as_decoder(self) -> ops.ImageDecoder:
         """Return the same as the first step of a pipeline."""
@@ -219,7 +197,6 @@ class NormalizeImage(Builtin):
     """Compute (pixel - mean) / std for each channel as ``type``, of arrays and of tensors on any device."""
 
     def __init__(self, mean: npt.ArrayLike, std: npt.ArrayLike, type: Any) -> None:
-        super().__init__()
         self.mean, self.std = np.asarray(mean, dtype=np.float64), np.asarray(std, dtype=np.float64)
         self.original_dtype = type
 
@@ -266,34 +243,29 @@ class NormalizeTensor(ops.Normalize):
         return normalized.permute(0, 3, 1, 2) if self._channels_first else normalized
 
 
+@dataclass(eq=False, repr=False)
 class ImageMixup(Builtin):
     """Mix every image with the previous one of the batch; use LabelMixup with the same arguments."""
 
-    def __init__(self, alpha: float, same_lambda: bool) -> None:
-        super().__init__()
-        self.alpha, self.same_lambda = alpha, same_lambda
-
-    def as_op(self, tensors: bool) -> Op:
-        return ffcv_ops.ImageMixup(self.alpha, self.same_lambda)
+    op_type = ffcv_ops.ImageMixup
+    alpha: float
+    same_lambda: bool
 
 
+@dataclass(eq=False, repr=False)
 class LabelMixup(Builtin):
     """Return (own label, the previous sample's, weight of the own) for every sample."""
 
-    def __init__(self, alpha: float, same_lambda: bool) -> None:
-        super().__init__()
-        self.alpha, self.same_lambda = alpha, same_lambda
-
-    def as_op(self, tensors: bool) -> Op:
-        return ffcv_ops.LabelMixup(self.alpha, self.same_lambda)
+    op_type = ffcv_ops.LabelMixup
+    alpha: float
+    same_lambda: bool
 
 
+@dataclass(eq=False, repr=False)
 class MixupToOneHot(Builtin):
     """Turn the rows of LabelMixup into one row of class weights for every sample."""
 
-    def __init__(self, num_classes: int) -> None:
-        super().__init__()
-        self.num_classes = num_classes
+    num_classes: int
 
     def as_op(self, tensors: bool) -> Op:
         return _OneHotTensor(self.num_classes) if tensors else ffcv_ops.MixupToOneHot(self.num_classes)
@@ -320,7 +292,6 @@ class Poison(Builtin):
         indices: Sequence[int],
         clamp: tuple[int, int] = (0, 255),
     ) -> None:
-        super().__init__()
         self.mask, self.alpha, self.indices, self.clamp = mask, alpha, np.sort(indices), clamp
 
     def as_op(self, tensors: bool) -> Op:
@@ -331,7 +302,6 @@ class ReplaceLabel(Builtin):
     """Give some samples another label."""
 
     def __init__(self, indices: Sequence[int], new_label: int) -> None:
-        super().__init__()
         self.indices, self.new_label = np.sort(indices), new_label
 
     def as_op(self, tensors: bool) -> Op:

@@ -33,10 +33,4 @@ def missing_name(module: str) -> Callable[[str], NoReturn]:
     return __getattr__
 
 
-__all__ = [
-    "DataLossError",
-    "InvalidArgumentError",
-    "NotFoundError",
-    "OpError",
-    "OutOfRangeError",
-]
+__all__ = ["DataLossError", "InvalidArgumentError", "NotFoundError", "OpError", "OutOfRangeError"]

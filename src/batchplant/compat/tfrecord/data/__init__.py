@@ -3,15 +3,7 @@
 from __future__ import annotations
 
 from ..errors import missing_name
-from .dataset import (
-    AUTOTUNE,
-    INFINITE,
-    UNKNOWN,
-    Dataset,
-    DatasetIterator,
-    Options,
-    TFRecordDataset,
-)
+from .dataset import AUTOTUNE, INFINITE, UNKNOWN, Dataset, DatasetIterator, Options, TFRecordDataset
 
 INFINITE_CARDINALITY, UNKNOWN_CARDINALITY = INFINITE, UNKNOWN
 # TensorFlow's name for the type of its iterators.
