@@ -1477,7 +1477,7 @@ def test_an_unchanged_script_runs(tmp_path: Path, cifar: str) -> None:
 
 
 def test_what_does_not_exist_is_told() -> None:
-    with pytest.raises(ModuleNotFoundError, match="stands in for batchplant.ffcv here, has no module"):
+    with pytest.raises(ModuleNotFoundError, match=r"stands in for batchplant\.ffcv here, has no module"):
         importlib.import_module("batchplant.ffcv.magic")
     with pytest.raises(ImportError, match=r"cannot import name 'Magic' from 'batchplant\.compat\.ffcv"):
         exec("from batchplant.ffcv.transforms import Magic")

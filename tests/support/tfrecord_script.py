@@ -25,8 +25,6 @@ results = {}
 def leaf(value):
     if isinstance(value, tf.SparseTensor):
         return {"sparse": [leaf(value.indices), leaf(value.values), leaf(value.dense_shape)]}
-    if isinstance(value, tf.RaggedTensor):
-        return {"ragged": [leaf(value.values), leaf(value.row_splits)]}
     value = value.numpy() if hasattr(value, "numpy") else value
     if isinstance(value, bytes):
         return {"bytes": value.hex()}
@@ -238,9 +236,6 @@ more = {
 }
 keep("sequences", tf.io.parse_example(serialized, more))
 keep("sequences single", [tf.io.parse_single_example(one, more) for one in serialized])
-ragged = {"ids": tf.io.RaggedFeature(tf.int64), "label2": tf.io.RaggedFeature(tf.int64, value_key="label")}
-keep("ragged", tf.io.parse_example(serialized, ragged))
-keep("ragged single", [tf.io.parse_single_example(one, ragged) for one in serialized])
 for name, feature in {
     "required": {"odd": tf.io.FixedLenFeature([], tf.float32)},
     "wrong kind": {"label": tf.io.FixedLenFeature([], tf.float32)},

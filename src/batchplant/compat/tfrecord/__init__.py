@@ -24,7 +24,6 @@ from .ops import (
 )
 from .values import (
     DType,
-    RaggedTensor,
     SparseTensor,
     Tensor,
     TensorShape,
@@ -55,7 +54,6 @@ sparse = types.SimpleNamespace(SparseTensor=SparseTensor, to_dense=to_dense)
 
 __all__ = [
     "DType",
-    "RaggedTensor",
     "SparseTensor",
     "Tensor",
     "TensorShape",

@@ -32,7 +32,6 @@ from .image import (
 from .parsing import (
     FixedLenFeature,
     FixedLenSequenceFeature,
-    RaggedFeature,
     VarLenFeature,
     parse_example,
     parse_single_example,
@@ -45,7 +44,6 @@ from .values import tensor as as_value
 __all__ = [
     "FixedLenFeature",
     "FixedLenSequenceFeature",
-    "RaggedFeature",
     "TFRecordOptions",
     "TFRecordWriter",
     "VarLenFeature",

@@ -11,7 +11,6 @@ from ...errors import SchemaError
 from .values import (
     Array,
     Element,
-    RaggedTensor,
     SparseTensor,
     String,
     Tensor,
@@ -88,8 +87,6 @@ def _stack(leaves: tuple[Any, ...]) -> SparseTensor | Tensor:
     first = leaves[0]
     if isinstance(first, SparseTensor):
         return _stack_sparse(leaves)
-    if isinstance(first, RaggedTensor):
-        raise SchemaError("ragged values cannot be batched here; batch first and parse then")
     if all(type(leaf) is String for leaf in leaves):
         return strings(leaves)
     dtype, shape = np.dtype(first.dtype), first.shape

@@ -10,7 +10,6 @@ import numpy as np
 from ...errors import SchemaError
 from . import nest
 from .values import (
-    RaggedTensor,
     SparseTensor,
     String,
     Tensor,
@@ -41,7 +40,7 @@ def convert_to_tensor(
 
 
 def is_tensor(value: object) -> bool:
-    return isinstance(value, Tensor | String | SparseTensor | RaggedTensor)
+    return isinstance(value, Tensor | String | SparseTensor)
 
 
 def cast(x: object, dtype: object, name: object = None) -> Any:

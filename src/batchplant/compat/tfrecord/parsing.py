@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -15,14 +15,12 @@ from ...schema.columns import I64, U8, starts_of
 from .values import (
     Array,
     DType,
-    RaggedTensor,
     SparseTensor,
     String,
     Tensor,
     as_bytes,
     as_dtype,
     as_tensor,
-    int32,
     string,
     strings,
     tensor,
@@ -33,19 +31,8 @@ _CODES = {"string": 1, "float32": 2, "int64": 3}
 _TYPE_NAMES = ("nothing", "string", "float32", "int64", "several types")
 
 
-class Feature:
-    """Description of one feature of Examples."""
-
-    dtype: DType
-
-    def _check_dtype(self) -> None:
-        object.__setattr__(self, "dtype", as_dtype(self.dtype))
-        if self.dtype.name not in _CODES:
-            raise OptionError(f"an Example holds string, int64 and float32, not {self.dtype.name}")
-
-
 @dataclasses.dataclass(frozen=True)
-class FixedLenFeature(Feature):
+class FixedLenFeature:
     """A feature with the number of values that its shape has; ``default_value`` replaces a missing one."""
 
     shape: Any
@@ -53,22 +40,21 @@ class FixedLenFeature(Feature):
     default_value: Any = None
 
     def __post_init__(self) -> None:
-        self._check_dtype()
-        object.__setattr__(self, "shape", _check_shape(self.shape))
+        _check_feature(self)
 
 
 @dataclasses.dataclass(frozen=True)
-class VarLenFeature(Feature):
+class VarLenFeature:
     """A feature with any number of values; parsed as a SparseTensor."""
 
     dtype: Any
 
     def __post_init__(self) -> None:
-        self._check_dtype()
+        _check_feature(self)
 
 
 @dataclasses.dataclass(frozen=True)
-class FixedLenSequenceFeature(Feature):
+class FixedLenSequenceFeature:
     """A feature with any number of items of one shape."""
 
     shape: Any
@@ -77,31 +63,25 @@ class FixedLenSequenceFeature(Feature):
     default_value: Any = None
 
     def __post_init__(self) -> None:
-        self._check_dtype()
-        object.__setattr__(self, "shape", _check_shape(self.shape))
+        _check_feature(self)
 
 
-@dataclasses.dataclass(frozen=True)
-class RaggedFeature(Feature):
-    """A feature with any number of values; parsed as a RaggedTensor, from a single Example as an array."""
-
-    dtype: Any
-    value_key: str | None = None
-    partitions: Any = ()
-    row_splits_dtype: Any = int32
-    validate: bool = False
-
-    def __post_init__(self) -> None:
-        self._check_dtype()
-        if self.partitions:
-            raise OptionError("RaggedFeature(partitions=…) is not mirrored")
+Feature: TypeAlias = FixedLenFeature | VarLenFeature | FixedLenSequenceFeature
 
 
-def _check_shape(shape: Any) -> tuple[int, ...]:
+def _check_feature(feature: Feature) -> None:
+    """Check dtype and shape of a new feature, and convert them."""
+    dtype = as_dtype(feature.dtype)
+    object.__setattr__(feature, "dtype", dtype)
+    if dtype.name not in _CODES:
+        raise OptionError(f"an Example holds string, int64 and float32, not {dtype.name}")
+    if isinstance(feature, VarLenFeature):
+        return
+    shape = feature.shape
     sizes = (shape,) if isinstance(shape, int | np.integer) else tuple(shape)
     if any(size is None or size < 0 for size in sizes):
         raise OptionError(f"every size of the shape {sizes} must be known; see FixedLenSequenceFeature")
-    return tuple(int(size) for size in sizes)
+    object.__setattr__(feature, "shape", tuple(int(size) for size in sizes))
 
 
 @dataclasses.dataclass
@@ -129,22 +109,17 @@ class _Records:
 
     def columns(self, features: Mapping[str, Feature], *, lists: bool = False) -> dict[str, _Column]:
         """Return the columns of these features under the same keys."""
-        names = {key: getattr(feature, "value_key", None) or key for key, feature in features.items()}
-        requests = [
-            (names[key].encode(), lists, _CODES[feature.dtype.name]) for key, feature in features.items()
-        ]
-        unique = list(dict.fromkeys(requests))
-        columns, bad_row, offset = _native.example_read(self.data, self.starts, self.sizes, unique)
+        requests = [(key.encode(), lists, _CODES[feature.dtype.name]) for key, feature in features.items()]
+        columns, bad_row, offset = _native.example_read(self.data, self.starts, self.sizes, requests)
         if bad_row >= 0:
             raise DecodeError(
                 "these bytes are not an Example",
                 sample=self._sample(bad_row),
                 offset=int(offset - self.starts[bad_row]),
             )
-        by_request = dict(zip(unique, columns, strict=True))
         return {
-            key: self._column(names[key], features[key], by_request[request])
-            for key, request in zip(features, requests, strict=True)
+            key: self._column(key, feature, column)
+            for (key, feature), column in zip(features.items(), columns, strict=True)
         }
 
     def _column(self, name: str, feature: Feature, column: Any) -> _Column:
@@ -216,10 +191,6 @@ class _Records:
     def sparse(self, column: _Column) -> SparseTensor:
         return _sparse_rows(np.maximum(column.count, 0), column.values)
 
-    def ragged(self, column: _Column, feature: RaggedFeature) -> RaggedTensor:
-        splits = starts_of(np.maximum(column.count, 0)).astype(as_dtype(feature.row_splits_dtype).dtype)
-        return RaggedTensor(column.values, splits)
-
 
 def _sparse_rows(count: I64, values: Array) -> SparseTensor:
     """Return values as rows of a sparse matrix, ``count`` in each."""
@@ -278,9 +249,7 @@ def _check_features(features: object, allowed: tuple[type[Feature], ...]) -> Map
 
 
 def _parse(serialized: list[bytes], features: object) -> dict[str, Any]:
-    described = _check_features(
-        features, (FixedLenFeature, VarLenFeature, FixedLenSequenceFeature, RaggedFeature)
-    )
+    described = _check_features(features, (FixedLenFeature, VarLenFeature, FixedLenSequenceFeature))
     records = _Records(serialized)
     parsed: dict[str, Any] = {}
     columns = records.columns(described)
@@ -289,8 +258,6 @@ def _parse(serialized: list[bytes], features: object) -> dict[str, Any]:
             parsed[name] = records.fixed(columns[name], feature)
         elif isinstance(feature, FixedLenSequenceFeature):
             parsed[name] = records.sequence(columns[name], feature)
-        elif isinstance(feature, RaggedFeature):
-            parsed[name] = records.ragged(columns[name], feature)
         else:
             parsed[name] = records.sparse(columns[name])
     return parsed
@@ -316,7 +283,7 @@ def parse_single_example(
 def _first(value: Any) -> Any:
     if isinstance(value, SparseTensor):
         return SparseTensor(value.indices[:, 1:], value.values, value.dense_shape[1:])
-    return value.values if isinstance(value, RaggedTensor) else value[0]
+    return value[0]
 
 
 def parse_single_sequence_example(
@@ -333,15 +300,12 @@ def parse_single_sequence_example(
     context = parse_single_example(data, context_features) if context_features else {}
     if not sequence_features:
         return context, {}
-    described = _check_features(sequence_features, (VarLenFeature, FixedLenSequenceFeature, RaggedFeature))
+    described = _check_features(sequence_features, (VarLenFeature, FixedLenSequenceFeature))
     columns = _Records([data]).columns(described, lists=True)
     return context, {key: _sequence(columns[key], feature) for key, feature in described.items()}
 
 
 def _sequence(column: _Column, feature: Feature) -> Any:
-    if isinstance(feature, RaggedFeature):
-        splits = starts_of(column.steps).astype(as_dtype(feature.row_splits_dtype).dtype)
-        return RaggedTensor(column.values, splits)
     if not isinstance(feature, FixedLenSequenceFeature):
         return _sparse_rows(column.steps, column.values)
     if int(column.count[0]) < 0 and not feature.allow_missing:

@@ -235,13 +235,13 @@ def strings(values: Sequence[bytes], shape: tuple[int, ...] | None = None) -> Te
 
 
 def tensor(value: object, dtype: object = None) -> Any:
-    """Return any value as a Tensor or String; sparse and ragged tensors stay as they are.
+    """Return any value as a Tensor or String; sparse tensors stay as they are.
 
     As in TensorFlow, Python's integers become int32 and its floats float32; arrays keep their dtype.
     """
     if dtype is not None:
         return _with_dtype(value, as_dtype(dtype))
-    if isinstance(value, Tensor | String | SparseTensor | RaggedTensor):
+    if isinstance(value, Tensor | String | SparseTensor):
         return value
     if isinstance(value, bytes | bytearray | memoryview):
         return String(value)
@@ -282,7 +282,7 @@ def _leaves(value: object, depth: int) -> list[object]:
 
 
 def _with_dtype(value: Any, dtype: DType) -> Any:
-    if isinstance(value, SparseTensor | RaggedTensor):
+    if isinstance(value, SparseTensor):
         if value.dtype != dtype:
             raise SchemaError(f"the value is of {value.dtype}, not {dtype}; use tf.cast")
         return value
@@ -357,50 +357,6 @@ def to_dense(
         raise SchemaError(f"an index lies outside of the shape {tuple(shape)}")
     dense[tuple(indices.T)] = sp_input.values
     return dense.view(Tensor)
-
-
-class RaggedTensor:
-    """Rows of different lengths: ``values``, and ``row_splits``, the offsets at which rows start and end."""
-
-    def __init__(self, values: object, row_splits: object) -> None:
-        self.values: Any = tensor(values)
-        self.row_splits = as_tensor(row_splits)
-
-    @property
-    def dtype(self) -> DType:
-        return as_dtype(self.values.dtype)
-
-    @property
-    def shape(self) -> TensorShape:
-        return TensorShape((len(self), None, *self.values.shape[1:]))
-
-    def __len__(self) -> int:
-        return len(self.row_splits) - 1
-
-    def __getitem__(self, row: int) -> Any:
-        if not -len(self) <= row < len(self):
-            raise IndexError(f"row {row} of {len(self)}")
-        row %= len(self)
-        return self.values[int(self.row_splits[row]) : int(self.row_splits[row + 1])]
-
-    def to_list(self) -> list[Any]:
-        return [self[row].tolist() for row in range(len(self))]
-
-    def to_tensor(self, default_value: object = None) -> Tensor:
-        """Return the rows as one array, padded to the longest."""
-        lengths = np.diff(self.row_splits.numpy())
-        flat = self.values.numpy()
-        longest = int(lengths.max(initial=0))
-        padded = np.full(
-            (len(self), longest, *flat.shape[1:]), b"" if self.dtype == string else 0, dtype=flat.dtype
-        )
-        if default_value is not None:
-            padded[...] = default_value
-        padded[np.arange(longest) < lengths[:, None]] = flat[: int(self.row_splits[-1])]
-        return padded.view(Tensor)
-
-    def __repr__(self) -> str:
-        return f"<tf.RaggedTensor {self.to_list()!r}>"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,7 +17,6 @@ from ..random import step_seed
 from ..records import list_paths, parse_compression, read_records
 from ..values import (
     Element,
-    RaggedTensor,
     SparseTensor,
     String,
     Tensor,
@@ -440,7 +439,7 @@ def _fit(spec: object, value: object) -> Element:
 
 
 def _spec(leaf: Any) -> TensorSpec | type:
-    if isinstance(leaf, SparseTensor | RaggedTensor | Dataset):
+    if isinstance(leaf, SparseTensor | Dataset):
         return type(leaf)
     return TensorSpec(leaf.shape, as_dtype(leaf.dtype))
 
