@@ -115,16 +115,10 @@ class FFRecordReader(RecordReader):
     def _runs(self, indices: I64) -> tuple[I64, I64]:
         starts = self.offsets[indices]
         sizes = self.offsets[indices + 1] - starts
-        if not self._in_order:
-            bad = self.source.outside(starts, sizes)
-            if bad is not None:
-                raise DamagedError(
-                    "the header says that it ends before it begins, or lies outside of the file",
-                    path=self.path,
-                    sample=int(indices[bad]),
-                    offset=int(starts[bad]),
-                )
-        return starts, sizes
+        if self._in_order:
+            return starts, sizes
+        message = "the header says that it ends before it begins, or lies outside of the file"
+        return self._inside(indices, starts, sizes, message)
 
     def _check_records(self, indices: I64, data: U8, starts: I64, sizes: I64) -> None:
         if self._check_sums:

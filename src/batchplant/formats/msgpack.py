@@ -117,13 +117,7 @@ class MsgpackReader(RecordReader):
 
     def _runs(self, indices: I64) -> tuple[I64, I64]:
         starts = self._offsets[indices]
-        sizes = self._offsets[indices + 1] - starts
-        row = self.source.outside(starts, sizes)
-        if row is not None:
-            raise DamagedError(
-                "the record does not lie in the file", path=self.path, sample=indices[row], offset=starts[row]
-            )
-        return starts, sizes
+        return self._inside(indices, starts, self._offsets[indices + 1] - starts)
 
     def _placed(self, error: BatchplantError, indices: I64, positions: I64, starts: I64) -> BatchplantError:
         if self._probed_records and isinstance(error, DecodeError):

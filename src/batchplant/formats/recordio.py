@@ -203,16 +203,12 @@ class RecordIOReader(RecordReader):
             raise SchemaError("behind a header there is one field of bytes, and at most label, id and id2")
         return bodies[0]
 
-    def _probe_rows(self) -> I64:
-        step = max(1, self.length // PROBED_SAMPLES)
-        return np.arange(0, self.length, step)[:PROBED_SAMPLES]
-
     def _has_headers(self, *, strict: bool) -> bool:
         """True if the records are image records: a header that fits, and (``strict``) an image behind it."""
         if not self.length:
             return not strict
         try:
-            data, positions, sizes, _, body = self._bodies(self._probe_rows())
+            data, positions, sizes, _, body = self._bodies(self._probed_rows(PROBED_SAMPLES))
         except DamagedError:
             return False
         return not strict or infer_image(gathered(data, positions + body, sizes - body)) is not None
@@ -224,7 +220,7 @@ class RecordIOReader(RecordReader):
             label = Float("float32")
         body: Field = Bytes()
         if not bare:
-            data, positions, sizes, _, size = self._bodies(self._probe_rows())
+            data, positions, sizes, _, size = self._bodies(self._probed_rows(PROBED_SAMPLES))
             body = infer_image(gathered(data, positions + size, sizes - size)) or Image()
         numbers = {name: Int("uint64") for name in NUMBERS}
         return Schema({"data" if bare else "image": body, "label": label, **numbers})
@@ -235,13 +231,7 @@ class RecordIOReader(RecordReader):
         return len(self._split) > 0 and bool(np.isin(indices, self._split).any())
 
     def _runs(self, indices: I64) -> tuple[I64, I64]:
-        starts, sizes = self._starts[indices] + FRAME, self._sizes[indices]
-        bad = self.source.outside(starts, sizes)
-        if bad is not None:
-            raise DamagedError(
-                "the record lies outside of the file", path=self.path, sample=indices[bad], offset=starts[bad]
-            )
-        return starts, sizes
+        return self._inside(indices, self._starts[indices] + FRAME, self._sizes[indices])
 
     def _found(self, indices: I64, *, check: bool) -> tuple[U8, I64, I64, I64]:
         if not self._is_split(indices):
@@ -398,12 +388,10 @@ class RecordIOReader(RecordReader):
     def _verify(self) -> Iterator[Problem]:
         yield from super()._verify()
         arrays, _ = scan(self.source, lambda done: None)
-        for name, have in (("starts", self._starts), ("sizes", self._sizes), ("split", self._split)):
-            if not np.array_equal(arrays[name], have):
-                yield Problem("the index is not that of this file; open it with index=rebuild", self.path)
-                return
-        key_lines = self._key_lines()
-        if key_lines is not None:
+        stored = {"starts": self._starts, "sizes": self._sizes, "split": self._split}
+        if problems := self._other_index(arrays, stored):
+            yield from problems
+        elif (key_lines := self._key_lines()) is not None:
             yield from self._check_keys(*key_lines)
 
     def facts(self) -> dict[str, Any]:

@@ -16,14 +16,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from ...codecs import sample
 from ...codecs.media.image_rules import ANY_ENCODED, ImageTarget
+from ...codecs.msgpack import Runs
 from ...data.reader import Reader
 from ...data.writer import Writer
 from ...errors import BatchplantError, DamagedError, OptionError, Problem, SchemaError
 from ...schema import Audio, Bytes, Field, Image, Json, Schema, Text, Video, as_field, field_from_json
-from ...schema.columns import I32, I64, U8, Columns, Ragged
+from ...schema.columns import I64, U8, Columns, Ragged
 from ...storage import NOTE_ERRORS, MappedSource, RemoteSource, Source, parse_object, read_beside
 from ...storage import beside as place_beside
 from ...storage.spans import Spans
@@ -45,6 +47,7 @@ RAW = Schema({"data": Bytes()})
 WHOLE = (Bytes, Text, Json, Image, Audio, Video)
 BLOCK_BYTES = 8 << 20
 
+Array = npt.NDArray[Any]
 GivenSchema = Schema | Mapping[str, Field | str | dict[str, Any]]
 
 
@@ -128,6 +131,8 @@ class RecordReader(Reader):
     foreign: bool = False
     # How many samples there should be, where the side-car says so.
     noted: int | None = None
+    # Whether reading checks the records.
+    _checks: bool = True
 
     # -- what a format implements ----------------------------------------------------------------------
 
@@ -137,6 +142,14 @@ class RecordReader(Reader):
 
     def _check_records(self, indices: I64, data: U8, starts: I64, sizes: I64) -> None:
         """Raise DamagedError for a record that fails its checksum; they lie at ``starts`` of ``data``."""
+
+    def _unpack(self, fields: Sequence[str], data: U8, starts: I64, sizes: I64) -> Columns:
+        """The fields of the records at ``starts`` of ``data``. Errors have the row as ``sample``."""
+        return sample.unpack(self.schema, fields, data, starts, sizes, bare=self.bare, foreign=self.foreign)
+
+    def _find(self, field: str, data: U8, starts: I64, sizes: I64) -> Runs | None:
+        """Locate the cells of a field in ``data``; None if they do not lie there as they are."""
+        return sample.find(self.schema, field, data, starts, sizes, bare=self.bare, foreign=self.foreign)
 
     # -- what it gets ----------------------------------------------------------------------------------
 
@@ -152,6 +165,32 @@ class RecordReader(Reader):
         )
         if not self.schema:
             raise SchemaError("the schema has no field", path=path)
+
+    def _inside(
+        self,
+        indices: I64,
+        starts: I64,
+        sizes: I64,
+        message: str = "the record lies outside of the file",
+        *,
+        head: int = 0,
+        tail: int = 0,
+    ) -> tuple[I64, I64]:
+        """Return these runs of ``source``; DamagedError where one, with head and tail, leaves it."""
+        bad = self.source.outside(starts, sizes, head=head, tail=tail)
+        if bad is not None:
+            raise DamagedError(message, path=self.path, sample=int(indices[bad]), offset=int(starts[bad]))
+        return starts, sizes
+
+    def _probed_rows(self, count: int) -> I64:
+        """``count`` of the records, from begin to end, to tell by them what all are."""
+        return np.arange(0, self.length, max(1, self.length // count))[:count]
+
+    def _other_index(self, scanned: Mapping[str, Array], loaded: Mapping[str, Array]) -> list[Problem]:
+        """A problem where a new scan gives other arrays than the index has."""
+        if all(np.array_equal(scanned[name], array) for name, array in loaded.items()):
+            return []
+        return [Problem("the index is not that of this file; open it with index=rebuild", self.path)]
 
     def _found(self, indices: I64, *, check: bool) -> tuple[U8, I64, I64, I64]:
         """The records: data, starts and sizes inside it, and starts in the file."""
@@ -182,11 +221,9 @@ class RecordReader(Reader):
         if self.raw:
             records = self._gather(indices)
             return Columns(data=records) if fields else Columns()
-        data, numbers, sizes, starts = self._found(indices, check=True)
+        data, numbers, sizes, starts = self._found(indices, check=self._checks)
         try:
-            return sample.unpack(
-                self.schema, fields, data, numbers, sizes, bare=self.bare, foreign=self.foreign
-            )
+            return self._unpack(fields, data, numbers, sizes)
         except BatchplantError as error:
             raise self._placed(error, indices, numbers, starts) from None
 
@@ -206,14 +243,12 @@ class RecordReader(Reader):
             return None
         data, numbers, sizes, starts = self._found(indices, check=False)
         try:
-            runs = sample.find(self.schema, field, data, numbers, sizes, bare=self.bare, foreign=self.foreign)
+            runs = self._find(field, data, numbers, sizes)
         except BatchplantError as error:
             raise self._placed(error, indices, numbers, starts) from None
-        return None if runs is None else self._as_spans(runs, numbers, starts)
-
-    def _as_spans(self, runs: tuple[I64, I64, I32 | None], numbers: I64, starts: I64) -> Spans:
-        """Runs in the data of :meth:`_found` as runs of the file."""
-        return Spans([self.source], runs[0] - numbers + starts, runs[1], shape=runs[2])
+        return (
+            None if runs is None else Spans([self.source], runs[0] - numbers + starts, runs[1], shape=runs[2])
+        )
 
     def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
         if not isinstance(self.source, MappedSource | RemoteSource):

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from ...codecs.msgpack import Runs
 from ...data.keys import FormatKeys, same_cells
-from ...errors import BatchplantError, BusyError, DamagedError, Problem
+from ...errors import BatchplantError, BusyError, Problem
 from ...schema import Bytes, Schema, Text
-from ...schema.columns import I64, Columns, Ragged
+from ...schema.columns import I64, U8, Columns, Ragged
 from ...storage import Entry, MappedSource
 from ...storage.index import FileGroup
 from ...storage.spans import Spans
@@ -56,10 +57,7 @@ class LmdbReader(RecordReader):
                 self._set_schema(path, given=schema, stored=note.schema)
                 self.noted = note.samples
                 return
-            step = max(1, self.length // PROBED_SAMPLES)
-            data, positions, sizes, _ = self._found(
-                np.arange(0, self.length, step)[:PROBED_SAMPLES], check=False
-            )
+            data, positions, sizes, _ = self._found(self._probed_rows(PROBED_SAMPLES), check=False)
             declared = None if schema is None else given_schema(schema)
             self._codec = codec_of(
                 codec, data, positions, sizes, declared, allow_pickle=allow_pickle, bgr=bgr
@@ -100,12 +98,7 @@ class LmdbReader(RecordReader):
             if now > self._facts["transaction"] + INTACT:
                 message = "it has been written to several times since it was opened; use refresh()"
                 raise BusyError(message, path=self.path)
-        bad = self.source.outside(starts, sizes)
-        if bad is not None:
-            raise DamagedError(
-                "the entry lies outside of the file", path=self.path, sample=indices[bad], offset=starts[bad]
-            )
-        return starts, sizes
+        return self._inside(indices, starts, sizes, "the entry lies outside of the file")
 
     def _runs(self, indices: I64) -> tuple[I64, I64]:
         return self._checked(indices, self._starts[indices], self._sizes[indices])
@@ -137,34 +130,27 @@ class LmdbReader(RecordReader):
     def _is_key(self, field: str) -> bool:
         return self._codec is not None and field == KEY and KEY not in self._codec.fields
 
-    def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
+    def _unpack(self, fields: Sequence[str], data: U8, starts: I64, sizes: I64) -> Columns:
         if self._codec is None:
-            return super()._read(indices, fields)
+            return super()._unpack(fields, data, starts, sizes)
+        return self._codec.read(fields, data, starts, sizes)
+
+    def _find(self, field: str, data: U8, starts: I64, sizes: I64) -> Runs | None:
+        if self._codec is None:
+            return super()._find(field, data, starts, sizes)
+        return self._codec.find(field, data, starts, sizes)
+
+    def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
         values = [name for name in fields if not self._is_key(name)]
-        columns = Columns()
-        if values:
-            data, positions, sizes, starts = self._found(indices, check=False)
-            try:
-                columns = self._codec.read(values, data, positions, sizes)
-            except BatchplantError as error:
-                raise self._placed(error, indices, positions, starts) from None
+        columns = super()._read(indices, values) if values else Columns()
         return Columns(
             (name, self._key_cells(indices) if self._is_key(name) else columns[name]) for name in fields
         )
 
     def _spans(self, field: str, indices: I64) -> Spans | None:
-        if self._codec is None:
-            return super()._spans(field, indices)
         if self._is_key(field):
             return Spans([self.source], *self._key_runs(indices))
-        if not isinstance(self.source, MappedSource):
-            return None
-        data, positions, sizes, starts = self._found(indices, check=False)
-        try:
-            runs = self._codec.find(field, data, positions, sizes)
-        except BatchplantError as error:
-            raise self._placed(error, indices, positions, starts) from None
-        return None if runs is None else self._as_spans(runs, positions, starts)
+        return super()._spans(field, indices)
 
     def _verify(self) -> Iterator[Problem]:
         yield from super()._verify()
@@ -173,15 +159,9 @@ class LmdbReader(RecordReader):
             yield Problem("it has been written to since it was opened; open it again", self.path)
             return
         arrays, _ = pages.scan(self.source, lambda done: None, db=self._db)
-        if not all(
-            np.array_equal(arrays[name], have)
-            for name, have in (
-                ("starts", self._starts),
-                ("sizes", self._sizes),
-                ("key_starts", self._key_starts),
-            )
-        ):
-            yield Problem("the index is not that of this file; open it with index=rebuild", self.path)
+        stored = {"starts": self._starts, "sizes": self._sizes, "key_starts": self._key_starts}
+        if problems := self._other_index(arrays, stored):
+            yield from problems
         elif self._codec is None:
             yield from self._check_numbers()
 

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from ... import _native
-from ...codecs import example, sample
+from ...codecs import example
 from ...codecs.example import BYTES, Feature, RecordError
-from ...codecs.msgpack import gathered
+from ...codecs.msgpack import Runs, gathered
 from ...data.reader import Reader
 from ...errors import BatchplantError, DamagedError, OptionError, Problem, SchemaError
 from ...schema import Json, Schema, Tensor
@@ -176,10 +176,7 @@ class TfRecordReader(RecordReader):
 
     def _runs(self, indices: I64) -> tuple[I64, I64]:
         starts, sizes = self._starts[indices], self._sizes[indices]
-        row = self.source.outside(starts, sizes, head=HEAD, tail=TAIL)
-        if row is not None:
-            raise DamagedError(FAULTS[3], path=self.path, sample=indices[row], offset=int(starts[row]))
-        return starts, sizes
+        return self._inside(indices, starts, sizes, FAULTS[3], head=HEAD, tail=TAIL)
 
     def _found(self, indices: I64, *, check: bool) -> tuple[U8, I64, I64, I64]:
         starts, sizes = self._runs(indices)
@@ -203,15 +200,23 @@ class TfRecordReader(RecordReader):
     def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
         if self.raw:
             return self._read_raw(indices, fields)
-        data, positions, sizes, starts = self._found(indices, check=self._checks)
+        return super()._read(indices, fields)
+
+    def _unpack(self, fields: Sequence[str], data: U8, starts: I64, sizes: I64) -> Columns:
+        if self.features is None:
+            return super()._unpack(fields, data, starts, sizes)
         try:
-            if self.features is not None:
-                return example.read({name: self.features[name] for name in fields}, data, positions, sizes)
-            return sample.unpack(self.schema, fields, data, positions, sizes)
+            return example.read({name: self.features[name] for name in fields}, data, starts, sizes)
         except RecordError as error:
-            raise self._no_example(error, indices, positions, starts) from None
-        except BatchplantError as error:
-            raise self._placed(error, indices, positions, starts) from None
+            raise DamagedError(str(error), sample=error.row, offset=error.offset) from None
+
+    def _find(self, field: str, data: U8, starts: I64, sizes: I64) -> Runs | None:
+        if self.features is None:
+            return super()._find(field, data, starts, sizes)
+        try:
+            return *example.runs(self.features[field], data, starts, sizes), None
+        except RecordError as error:
+            raise DamagedError(str(error), sample=error.row, offset=error.offset) from None
 
     def _read_raw(self, indices: I64, fields: Sequence[str]) -> Columns:
         """The records themselves, checked and copied in one pass."""
@@ -229,11 +234,6 @@ class TfRecordReader(RecordReader):
         data, positions, sizes, _ = self._found(indices, check=True)
         return Columns((name, gathered(data, positions, sizes)) for name in fields)
 
-    def _no_example(self, error: RecordError, indices: I64, positions: I64, starts: I64) -> DamagedError:
-        row = error.row
-        offset = int(error.offset - positions[row] + starts[row])
-        return DamagedError(str(error), path=self.path, sample=indices[row], offset=offset)
-
     def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
         """The frames around the records too."""
         ranges = super()._ranges(fields, indices)
@@ -242,18 +242,9 @@ class TfRecordReader(RecordReader):
     def _spans(self, field: str, indices: I64) -> Spans | None:
         if not isinstance(self.source, MappedSource):
             return None
-        if self.features is None:
-            return super()._spans(field, indices)
-        feature = self.features[field]
-        if not example.in_place(feature):
+        if self.features is not None and not example.in_place(self.features[field]):
             return None
-        data, positions, sizes, starts = self._found(indices, check=False)
-        try:
-            return self._as_spans((*example.runs(feature, data, positions, sizes), None), positions, starts)
-        except RecordError as error:
-            raise self._no_example(error, indices, positions, starts) from None
-        except BatchplantError as error:
-            raise self._placed(error, indices, positions, starts) from None
+        return super()._spans(field, indices)
 
     # -- checking --------------------------------------------------------------------------------------
 
@@ -269,11 +260,7 @@ class TfRecordReader(RecordReader):
         yield from super()._verify()
         arrays, _ = build(self._packed, self.compression, lambda done: None)
         findings = self._findings
-        same = np.array_equal(arrays["starts"], findings.starts) and np.array_equal(
-            arrays["sizes"], findings.sizes
-        )
-        if not same:
-            yield Problem("the index is not that of this file", self.path)
+        yield from self._other_index(arrays, {"starts": findings.starts, "sizes": findings.sizes})
         step = 256
         for first in range(0, 0 if self._checks else len(self), step):
             yield from self._wrong_sums(np.arange(first, min(first + step, len(self))))
