@@ -16,7 +16,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from ...codecs import sample
 from ...codecs.media.image_rules import ANY_ENCODED, ImageTarget
@@ -25,7 +24,7 @@ from ...data.reader import Reader
 from ...data.writer import Writer
 from ...errors import BatchplantError, DamagedError, OptionError, Problem, SchemaError
 from ...schema import Audio, Bytes, Field, Image, Json, Schema, Text, Video, as_field, field_from_json
-from ...schema.columns import I64, U8, Columns, Ragged
+from ...schema.columns import I64, U8, Array, Columns, Ragged
 from ...storage import NOTE_ERRORS, MappedSource, RemoteSource, Source, parse_object, read_beside
 from ...storage import beside as place_beside
 from ...storage.spans import Spans
@@ -47,7 +46,6 @@ RAW = Schema({"data": Bytes()})
 WHOLE = (Bytes, Text, Json, Image, Audio, Video)
 BLOCK_BYTES = 8 << 20
 
-Array = npt.NDArray[Any]
 GivenSchema = Schema | Mapping[str, Field | str | dict[str, Any]]
 
 

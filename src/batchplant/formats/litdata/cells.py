@@ -5,16 +5,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-import math
 import struct
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ...codecs import npy
 from ...codecs.arrays import check_bytes
-from ...codecs.infer import infer_image
 from ...errors import DecodeError
 from ...schema import (
     Audio,
@@ -33,9 +30,9 @@ from ...schema import (
     Uuid,
     Video,
 )
-from ...schema.columns import I64, U8, Column, Ragged, as_bytes, dense_of
+from ...schema.columns import I64, U8, Column, Ragged, dense_of
 from ...storage import NOTE_ERRORS, limits, parse
-from ..base.shards import Inner, numbers_at, pil, wrong
+from ..base.shards import Inner, arrays, numbers_at, pil, wrong
 
 # -- encodings ----------------------------------------------------------------------------------------
 # Values of LitData: which encoding a field has, and which field an encoding tells.
@@ -165,8 +162,7 @@ def field_of(encoding: Encoding, cells: Ragged) -> Field:
     if encoding.form == "pil":
         return pil.field_of(cells)
     if name in IMAGE_ENCODINGS:
-        image = infer_image(cells) if len(cells) else None
-        return Image() if image is None and not len(cells) else image or Bytes()
+        return arrays.image_of(cells, Image())
     fields: dict[str, Field] = {
         "str": Text(),
         "text": Text(),
@@ -326,12 +322,7 @@ def decoded(encoding: Encoding, field: Field, cells: Ragged) -> Ragged:
         return Ragged.from_cells([_document(cell, row) for row, cell in enumerate(cells)])
     assert isinstance(field, Tensor)
     head, shapes = _shapes(encoding, field, cells.data, cells.starts, cells.sizes)
-    dtype = np.dtype(field.dtype)
-    arrays = []
-    for row, cell in enumerate(cells):
-        assert cell is not None
-        arrays.append(npy.header_bytes(dtype, tuple(shapes[row].tolist())) + cell[head:].tobytes())
-    return Ragged.from_cells(arrays)
+    return arrays.without_heads(field, cells, np.full(len(cells), head), shapes)
 
 
 def _is_same(encoding: Encoding, field: Field) -> bool:
@@ -354,7 +345,7 @@ def _narrowed(encoding: Encoding, field: Field, cells: Ragged) -> Ragged:
         narrow = wide.astype(dense[0])
     if dense[0].kind in "iu":
         wrong(narrow != wide, f"it is no {dense[0]}")
-    return Ragged(as_bytes(narrow), np.arange(len(narrow) + 1, dtype=np.int64) * dense[0].itemsize)
+    return arrays.bare(narrow)
 
 
 def _document(cell: U8 | None, row: int) -> bytes:
@@ -382,12 +373,7 @@ def _shapes(
     wrong(axis_counts != axes, f"it has another number of axes than {axes}")
     wrong(sizes < head, "it is too short for its shape")
     shapes = numbers_at(data, starts + 8, axes, encoding.order + "u4").astype(np.int64)
-    for axis, size in enumerate(field.shape):
-        if size is not None:
-            wrong(shapes[:, axis] != size, f"its shape does not fit {field}")
-    # Numbers of 32 bits, whose product fits only into a real.
-    values = np.prod(shapes.astype(np.float64), axis=1) * np.dtype(stored).itemsize
-    wrong(values != sizes - head, "its values are more or fewer than its shape says")
+    arrays.check_shapes(field, field.shape, shapes, np.dtype(stored).itemsize, sizes - head)
     return head, shapes
 
 
@@ -398,10 +384,14 @@ def packed(encoding: Encoding, field: Field, column: Column) -> Ragged:
     if encoding.form in NUMBERS:
         return _widened(encoding, field, column)
     if encoding.form == "array" and isinstance(field, Tensor):
-        return _with_heads(encoding, field, column)
+        stored = stored_dtype(np.dtype(field.dtype))
+        # Of torch's two numbers for a dtype, LitData writes the second.
+        code = max(code for code, name in enumerate(encoding.codes) if name == stored)
+        return arrays.with_heads(
+            field, column, lambda shape: np.array([code, len(shape), *shape], encoding.order + "u4").tobytes()
+        )
     if not isinstance(column, Ragged):
-        width = column.dtype.itemsize * math.prod(column.shape[1:])
-        return Ragged(as_bytes(column), np.arange(len(column) + 1, dtype=np.int64) * width)
+        return arrays.bare(column)
     if encoding.form == "json":
         return _as_text(column)
     return pil.packed(column) if encoding.form == "pil" else column
@@ -419,8 +409,7 @@ def _filled(encoding: Encoding, field: Field, column: Ragged) -> Ragged:
     empty = b"null" if encoding.form == "json" else b""
     dense = dense_of(field)
     if isinstance(field, Tensor):
-        zeros = np.zeros([size or 0 for size in field.shape], field.dtype)
-        empty = zeros.tobytes() if field.flat else npy.write(zeros)
+        empty = arrays.zeros(field)
     elif dense is not None:
         empty = bytes(dense[0].itemsize)
     return Ragged.from_cells([empty if cell is None else cell for cell in column])
@@ -435,29 +424,4 @@ def _widened(encoding: Encoding, field: Field, column: Column) -> Ragged:
         cells = cells.data[cells.offsets[0] : cells.offsets[-1]].view(dense[0])
     # Counts of a unit of time are numbers.
     values = cells.view("int64") if cells.dtype.kind in "mM" else cells.astype(wide)
-    return Ragged(as_bytes(values), np.arange(len(values) + 1, dtype=np.int64) * wide.itemsize)
-
-
-def _with_heads(encoding: Encoding, field: Tensor, column: Column) -> Ragged:
-    dtype = np.dtype(field.dtype)
-    stored = stored_dtype(dtype)
-    # Of torch's two numbers for a dtype, LitData writes the second.
-    code = max(code for code, name in enumerate(encoding.codes) if name == stored)
-    width = dtype.itemsize * math.prod(size or 0 for size in field.shape[1:])
-    heads: dict[tuple[int, ...], bytes] = {}
-    cells = []
-    shape: tuple[int, ...]
-    for cell in column:
-        assert cell is not None
-        if not isinstance(column, Ragged):
-            shape, values = cell.shape, cell.tobytes()
-        elif field.flat:
-            inner = tuple(size or 0 for size in field.shape[1:])
-            shape, values = (cell.size // width, *inner) if field.shape else (), cell.tobytes()
-        else:
-            array = npy.read(cell)
-            shape, values = array.shape, array.tobytes()
-        if shape not in heads:
-            heads[shape] = np.array([code, len(shape), *shape], encoding.order + "u4").tobytes()
-        cells.append(heads[shape] + values)
-    return Ragged.from_cells(cells)
+    return arrays.bare(values)

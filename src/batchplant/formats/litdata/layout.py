@@ -26,10 +26,10 @@ from ...storage import Source, is_below, parse
 from ...storage.compressed import UnpackedSource, collect, limited, unzstd, zstd_compress
 from ..base.format import Probe
 from ..base.shards import (
-    MAX_SHARD_BYTES,
     METADATA_KEY,
     WRONG_FIELDS,
     ShardMetadata,
+    count,
     index_head,
     optional_fields,
     read_index,
@@ -303,14 +303,8 @@ def _chunk(entry: dict[str, Any]) -> Chunk:
     if not is_below(name):
         raise ValueError(f"{str(name)[:200]!r} is no file in its folder")
     return Chunk(
-        _count(entry["chunk_size"]), name, _count(entry["chunk_bytes"]), None if dim is None else _count(dim)
+        count(entry["chunk_size"]), name, count(entry["chunk_bytes"]), None if dim is None else count(dim)
     )
-
-
-def _count(value: Any) -> int:
-    if type(value) is not int or not 0 <= value <= MAX_SHARD_BYTES:
-        raise ValueError(f"{str(value)[:40]} is no number of samples or bytes")
-    return value
 
 
 def _columns(config: dict[str, Any]) -> list[tuple[str, Encoding]]:

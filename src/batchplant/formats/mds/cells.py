@@ -11,12 +11,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...codecs import npy
-from ...codecs.infer import infer_image
 from ...errors import DamagedError, DecodeError, EncodeError
 from ...schema import Bytes, Decimal, Field, Float, Image, Int, Json, Tensor, Text
-from ...schema.columns import I64, U8, Column, Ragged, as_bytes, dense_of
-from ..base.shards import Inner, numbers_at, pil, wrong
+from ...schema.columns import I64, U8, Column, Ragged, dense_of
+from ..base.shards import Inner, arrays, numbers_at, pil, wrong
 
 # -- encodings ----------------------------------------------------------------------------------------
 # Columns of MDS: which encoding a field has, and which field an encoding tells.
@@ -170,8 +168,7 @@ def field_of(encoding: Encoding, cells: Ragged) -> Field:
     if encoding.text == "pil":
         return pil.field_of(cells)
     if encoding.text in IMAGE_ENCODINGS:
-        image = infer_image(cells) if len(cells) else None
-        return Image(encoding.text) if image is None and not len(cells) else image or Bytes()
+        return arrays.image_of(cells, Image(encoding.text))
     return Text() if encoding.text in TEXTS else Json() if encoding.text == "json" else Bytes()
 
 
@@ -235,14 +232,8 @@ def _shapes(
         if len(rows):
             stated = numbers_at(data, starts[rows] + extra + 1, axes, f"<u{width}")
             shapes[rows] = np.minimum(stated, np.array(MAX_AXIS_SIZE, stated.dtype) if width == 8 else stated)
-    want = (*field.shape, *stored[1])
-    for axis, size in enumerate(want):
-        if size is not None:
-            wrong(shapes[:, axis] != size, f"its shape does not fit {field}")
-    values = np.full(len(starts), np.dtype(stored[0]).itemsize, dtype=np.float64)
-    for axis in range(axes):
-        values = values * shapes[:, axis]
-    wrong(values != sizes - heads, "its values are more or fewer than its shape says")
+    itemsize = np.dtype(stored[0]).itemsize
+    arrays.check_shapes(field, (*field.shape, *stored[1]), shapes, itemsize, sizes - heads)
     return heads, shapes
 
 
@@ -250,16 +241,10 @@ def decoded(encoding: Encoding, field: Field, cells: Ragged) -> Ragged:
     """The cells of a field of which :func:`inner` knows no place."""
     assert isinstance(field, Tensor | Int | Float)
     if encoding.text in DIGITS:
-        numbers = _numbers(field, cells)
-        return Ragged(as_bytes(numbers), np.arange(len(numbers) + 1) * numbers.itemsize)
+        return arrays.bare(_numbers(field, cells))
     assert isinstance(field, Tensor)
     heads, shapes = _shapes(encoding, field, cells.data, cells.starts, cells.sizes)
-    axes, dtype, arrays = len(field.shape), np.dtype(field.dtype), []
-    for row in range(len(cells)):
-        cell = cells[row]
-        shape = tuple(shapes[row, :axes].tolist())
-        arrays.append(None if cell is None else npy.header_bytes(dtype, shape) + cell[heads[row] :].tobytes())
-    return Ragged.from_cells(arrays)
+    return arrays.without_heads(field, cells, heads, shapes[:, : len(field.shape)])
 
 
 def _numbers(field: Field, cells: Ragged) -> npt.NDArray[Any]:
@@ -290,8 +275,7 @@ def packed(encoding: Encoding, field: Field, column: Column) -> Ragged:
             return _checked_digits(encoding, column)
         return Ragged.from_cells([str(number).encode() for number in column.tolist()])
     if not isinstance(column, Ragged):
-        width = column.dtype.itemsize * math.prod(column.shape[1:])
-        return Ragged(as_bytes(column), np.arange(len(column) + 1, dtype=np.int64) * width)
+        return arrays.bare(column)
     if encoding.text == "pil":
         return pil.packed(column)
     return _packed_arrays(encoding, field, column) if encoding.varies else column
@@ -311,8 +295,7 @@ def _filled(encoding: Encoding, field: Field, column: Ragged) -> Ragged:
     empty = {"json": b"null"}.get(encoding.text, bytes(encoding.size or 0))
     if encoding.varies:
         assert isinstance(field, Tensor)
-        zeros = np.zeros([size or 0 for size in field.shape], field.dtype)
-        empty = zeros.tobytes() if field.flat else npy.write(zeros)
+        empty = arrays.zeros(field)
     cells = [empty if cell is None else cell for cell in column]
     return Ragged.from_cells(cells, [] if column.shape is None else list(map(tuple, column.shape.tolist())))
 
@@ -323,22 +306,7 @@ def _packed_arrays(encoding: Encoding, field: Field, column: Ragged) -> Ragged:
     stored = stored_dtype(dtype)
     assert stored is not None
     code = b"" if encoding.dtype else bytes([next(key for key, name in DTYPES.items() if name == stored[0])])
-    width = dtype.itemsize * math.prod(size or 0 for size in field.shape[1:])
-    heads: dict[tuple[int, ...], bytes] = {}
-    arrays = []
-    shape: tuple[int, ...]
-    for cell in column:
-        assert cell is not None
-        if field.flat:
-            inner = (size or 0 for size in field.shape[1:])
-            shape, values = (cell.size // width, *inner), cell.tobytes()
-        else:
-            array = npy.read(cell)
-            shape, values = array.shape, array.tobytes()
-        if shape not in heads:
-            heads[shape] = code + _head((*shape, *stored[1]))
-        arrays.append(heads[shape] + values)
-    return Ragged.from_cells(arrays)
+    return arrays.with_heads(field, column, lambda shape: code + _head((*shape, *stored[1])))
 
 
 def _head(shape: tuple[int, ...]) -> bytes:

@@ -22,10 +22,10 @@ from ...storage import Source, is_below
 from ...storage.compressed import UnpackedSource, collect, inflate
 from ..base.format import Probe
 from ..base.shards import (
-    MAX_SHARD_BYTES,
     METADATA_KEY,
     WRONG_FIELDS,
     ShardMetadata,
+    count,
     index_head,
     optional_fields,
     read_index,
@@ -253,7 +253,7 @@ def _shard(entry: dict[str, Any]) -> Shard:
             raise ValueError(f"a shard is compressed with {compression!r}, and nobody knows how")
     elif packed is not None:
         raise ValueError("a shard has a compressed file, and no compression")
-    shard = Shard(_count(entry["samples"]), _file(entry["raw_data"]), packed, compression)
+    shard = Shard(count(entry["samples"]), _file(entry["raw_data"]), packed, compression)
     # A sample takes an offset.
     if 4 * (shard.samples + 2) > shard.raw.size:
         raise ValueError(f"{shard.samples} samples do not fit into {shard.raw.size} bytes")
@@ -266,13 +266,7 @@ def _file(entry: dict[str, Any]) -> File:
         raise ValueError(f"{name!r} is no file in its folder")
     if not isinstance(hashes, dict) or not all(isinstance(hex_digest, str) for hex_digest in hashes.values()):
         raise ValueError("hashes are text by name")
-    return File(name, _count(entry["bytes"]), hashes)
-
-
-def _count(value: Any) -> int:
-    if type(value) is not int or not 0 <= value <= MAX_SHARD_BYTES:
-        raise ValueError(f"{value!r} is no number of samples or bytes")
-    return value
+    return File(name, count(entry["bytes"]), hashes)
 
 
 def _check_note(note: ShardMetadata, columns: dict[str, Encoding]) -> None:

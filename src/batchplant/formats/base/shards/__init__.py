@@ -11,11 +11,21 @@ the column whose bytes say which of the optional fields a sample lacks.
 
 from __future__ import annotations
 
-from . import pil
-from .index import INDEX, METADATA_KEY, WRONG_FIELDS, ShardMetadata, index_head, optional_fields, read_index
+from . import arrays, pil
+from .index import (
+    INDEX,
+    MAX_SHARD_BYTES,
+    METADATA_KEY,
+    WRONG_FIELDS,
+    ShardMetadata,
+    count,
+    index_head,
+    optional_fields,
+    read_index,
+)
 from .reader import Inner, ShardsReader
 from .runs import Opened, Shards, numbers_at, records_of, table_of, wrong
-from .writer import MAX_SHARD_BYTES, ShardsWriter
+from .writer import ShardsWriter
 
 __all__ = [
     "INDEX",
@@ -28,6 +38,8 @@ __all__ = [
     "Shards",
     "ShardsReader",
     "ShardsWriter",
+    "arrays",
+    "count",
     "index_head",
     "numbers_at",
     "optional_fields",

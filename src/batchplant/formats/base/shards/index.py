@@ -12,6 +12,8 @@ from ....storage.notes import without_gc
 from ..format import Probe
 
 INDEX = "index.json"
+# Offsets are 32 bits.
+MAX_SHARD_BYTES = (1 << 32) - 1
 # So much of it tells what it is of.
 INDEX_HEAD_BYTES = 64 << 10
 
@@ -89,3 +91,10 @@ def missing_name(schema: Schema) -> str | None:
     while name in schema:
         name += "_"
     return name
+
+
+def count(value: object) -> int:
+    """A number of samples or bytes in an index; ValueError for anything else."""
+    if type(value) is not int or not 0 <= value <= MAX_SHARD_BYTES:
+        raise ValueError(f"{str(value)[:40]} is no number of samples or bytes")
+    return value

@@ -16,11 +16,9 @@ from ....errors import BatchplantError, EncodeError
 from ....schema import Field, Image
 from ....schema.columns import I64, U8, Column, Columns, Ragged, as_bytes, starts_of
 from ....storage import Patch, put_file, sync
-from .index import INDEX, optional_fields
+from .index import INDEX, MAX_SHARD_BYTES, optional_fields
 
 FOLDER = "folder"
-# Offsets are 32 bits.
-MAX_SHARD_BYTES = (1 << 32) - 1
 # Left for what a shard has besides its samples.
 RESERVED_BYTES = 1 << 20
 
