@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from ... import _native, ops
@@ -19,13 +18,12 @@ from ...codecs.media.image_rules import ImageOptions
 from ...errors import DecodeError, EncodeError, OptionError
 from ...interop.torch import numpy_dtype
 from ...ops.base import F64, Batch, Draws, Op, Spec
-from ...schema.columns import I32, I64
+from ...schema.columns import I32, I64, Array
 from .operations import AllocationQuery, Builtin, Operation, State, interpreted
 
 # The arguments of a field as the file stores them.
 ARG_TYPE = np.dtype([("", "<u1", 1024)])
 
-Array = npt.NDArray[Any]
 DType = np.dtype[Any]
 # Returns a pointer and the bytes at it.
 Malloc = Callable[[int], tuple[int, Array]]

@@ -6,12 +6,12 @@ import os
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ... import _native
+from ...schema.columns import Array
 
 
-def read(fileno: int, destination: npt.NDArray[Any], offset: int) -> int:
+def read(fileno: int, destination: Array, offset: int) -> int:
     """Fill the destination from an offset of a file; return the number of bytes read."""
     return os.preadv(fileno, [destination.data.cast("B")], int(offset))
 

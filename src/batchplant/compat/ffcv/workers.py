@@ -1,14 +1,14 @@
 """Worker processes that read a user's dataset in order; the parent never waits for a dead worker.
 
-Workers end with their parent, however it ends. Linux kills them, and each watches its socket, which closes
-when the parent ends: a forked worker closes its copies of the parent's ends first.
+Workers end with their parent, however it ends: each watches its socket, which closes when the parent ends. A
+forked worker closes its copies of the parent's ends first.
 """
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import multiprocessing
+import operator
 import os
 import pickle
 import select
@@ -24,7 +24,6 @@ from typing import Any
 
 from ...errors import BatchplantError, EncodeError, OptionError
 
-PR_SET_PDEATHSIG = 1
 # Samples of one task that may wait for earlier tasks.
 MAX_BUFFERED_SAMPLES = 64
 
@@ -43,12 +42,9 @@ class Indexed:
     def __init__(self, dataset: Any) -> None:
         self.dataset = dataset
 
-    def _get(self, index: int) -> object:
-        return self.dataset[index]
-
     def __call__(self, task: Sequence[int]) -> Iterator[tuple[Origin, Callable[[], object]]]:
         for index in task:
-            yield index, functools.partial(self._get, index)
+            yield index, functools.partial(operator.getitem, self.dataset, index)
 
 
 class Streamed:
@@ -174,11 +170,8 @@ class _Worker:
         self.task: int | None = None
         self._origin: Origin | None = None
         self.connection, worker_end = context.Pipe()
-        forks = context.get_start_method() == "fork"
-        inherited = [*parent_ends, self.connection] if forks else []
-        # The death signal comes when the forking thread ends; only the main thread lives to the end.
-        parent = os.getpid() if forks and threading.current_thread() is threading.main_thread() else None
-        arguments = (worker_end, job, inherited, parent)
+        inherited = [*parent_ends, self.connection] if context.get_start_method() == "fork" else []
+        arguments = (worker_end, job, inherited)
         self.process = context.Process(target=_work, args=arguments, name="batchplant-read")
         with warnings.catch_warnings():
             # Python warns of threads during a fork; the child runs only the dataset.
@@ -233,14 +226,12 @@ class _Worker:
         self.process.close()
 
 
-def _work(connection: Connection, job: Job, inherited: list[Connection], parent: int | None) -> None:
+def _work(connection: Connection, job: Job, inherited: list[Connection]) -> None:
     """Run a worker: send the samples of one task after another until the parent closes the pipe."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for end in inherited:
         end.close()
-    if parent is not None:
-        _die_with(parent)
     threading.Thread(target=_watch, args=(connection.fileno(),), daemon=True).start()
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
@@ -250,16 +241,6 @@ def _work(connection: Connection, job: Job, inherited: list[Connection], parent:
                 connection.send_bytes(message)
     except (EOFError, OSError):
         pass
-
-
-def _die_with(parent: int) -> None:
-    """Let Linux kill this process when its parent ends."""
-    prctl = getattr(ctypes.CDLL(None), "prctl", None)
-    if prctl is not None:
-        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    # The parent may have ended before.
-    if os.getppid() != parent:
-        os._exit(0)
 
 
 def _watch(handle: int) -> None:

@@ -11,8 +11,9 @@ import numpy.typing as npt
 from ... import _native
 from ...codecs.media import image as codec
 from ...errors import DecodeError, OptionError, SchemaError
+from ...schema.columns import Array
 from .errors import missing_name
-from .values import Array, String, Tensor, as_bytes, as_dtype, as_tensor, int32, tensor, uint8
+from .values import String, Tensor, as_bytes, as_dtype, as_tensor, int32, tensor, uint8
 
 __all__ = [
     "ResizeMethod",

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from ...errors import SchemaError
+from ...schema.columns import Array
 from .values import (
-    Array,
     Element,
     SparseTensor,
     String,

@@ -11,9 +11,8 @@ import numpy as np
 
 from ... import _native
 from ...errors import DecodeError, FieldNameError, OptionError, SchemaError
-from ...schema.columns import I64, U8, starts_of
+from ...schema.columns import I64, U8, Array, starts_of
 from .values import (
-    Array,
     DType,
     SparseTensor,
     String,

@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ...errors import OptionError, SchemaError
+from ...schema.columns import Array
 
 # A value, or a dict or tuple of elements: only running the pipeline tells which.
 Element: TypeAlias = Any
-Array: TypeAlias = npt.NDArray[Any]
 Shape: TypeAlias = Iterable[int | None]
 
 # A dense array of more values would consist of defaults.

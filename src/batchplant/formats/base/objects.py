@@ -16,14 +16,13 @@ from pickle import PickleBuffer
 from typing import Any, BinaryIO
 
 import numpy as np
-import numpy.typing as npt
 
 from ...codecs.cells import decode_cell
 from ...codecs.media.image_rules import ANY_ENCODED, ImageTarget
 from ...data.writer import Writer
 from ...errors import BatchplantError, DamagedError, DataError, UnsafeError
 from ...schema import Audio, Bytes, Field, Image, Schema, Text, Video
-from ...schema.columns import Columns, Ragged, as_bytes
+from ...schema.columns import Array, Columns, Ragged, as_bytes
 from ...storage import Spool, open_source
 from .memory import ValuesReader
 from .records import Note, note_of
@@ -187,7 +186,7 @@ class ObjectWriter(Writer):
 class Inline:
     """An array that is pickled where it stands, by names that every NumPy has."""
 
-    def __init__(self, array: npt.NDArray[Any]) -> None:
+    def __init__(self, array: Array) -> None:
         self._array = array
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:

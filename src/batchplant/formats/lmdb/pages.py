@@ -7,12 +7,11 @@ import os
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from ... import _native
 from ...codecs.msgpack import gathered
 from ...errors import BusyError, DamagedError, OptionError, SchemaError, no_such
-from ...schema.columns import U8, Flags, Ragged
+from ...schema.columns import U8, Array, Flags, Ragged
 from ...storage import MappedSource, Source, index, join, open_source, tree
 from . import remote
 
@@ -94,7 +93,7 @@ def _makes_sense(loaded: index.Index) -> bool:
 
 def scan(
     source: Source, report: index.Report, *, db: str | None = None
-) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
+) -> tuple[dict[str, Array], dict[str, Any]]:
     """Locations of the keys and values of a database."""
     if not isinstance(source, MappedSource):
         return _scan_remote(source, report, db)
@@ -114,25 +113,20 @@ def scan(
         if failure is not None:
             raise failure
         report(source.size)
-        return _without(arrays, named, data, source.path), {
-            "db": db,
-            "transaction": meta.transaction,
-            "page_size": meta.page_size,
-            "ordered": not tree[3] & OTHER_ORDER,
-            "printable": _printable(data, arrays),
-        }
+        keys = gathered(data, arrays["key_starts"], arrays["key_sizes"].astype(np.int64)).data
+        return _without(arrays, named, data, source.path), _facts(meta, db, tree, keys)
     raise BusyError("another process keeps changing it; open it when that has ended", path=source.path)
 
 
 def _scan_remote(
     source: Source, report: index.Report, db: str | None
-) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
+) -> tuple[dict[str, Array], dict[str, Any]]:
     """The same for a file on a server, of which not all is fetched."""
     meta = read_meta(source.view(0, min(source.size, 2 * 65536 + 256)), source.path)
     tree = meta.main
     walked = remote.walk(source, meta.page_size, tree)
     remote.walk(source, meta.page_size, meta.free)
-    names = [bytes(walked.keys[row]).decode(errors="replace") for row in walked.named.tolist()]  # type: ignore[arg-type]
+    names = _texts(walked.keys.take(walked.named))
     if db is not None:
         if db not in names:
             raise OptionError(no_such("database", db, names), path=source.path)
@@ -143,12 +137,17 @@ def _scan_remote(
     if names and len(names) == len(walked.arrays["starts"]):
         raise OptionError(_choose(names), path=source.path)
     report(source.size)
-    return {name: np.delete(array, walked.named) for name, array in walked.arrays.items()}, {
+    arrays = {name: np.delete(array, walked.named) for name, array in walked.arrays.items()}
+    return arrays, _facts(meta, db, tree, walked.keys.data)
+
+
+def _facts(meta: Meta, db: str | None, tree: Tree, keys: U8) -> dict[str, Any]:
+    return {
         "db": db,
         "transaction": meta.transaction,
         "page_size": meta.page_size,
         "ordered": not tree[3] & OTHER_ORDER,
-        "printable": _are_printable(walked.keys.data),
+        "printable": bool(((keys >= 0x20) & (keys < 0x7F)).all()),
     }
 
 
@@ -156,7 +155,7 @@ def _choose(names: list[str]) -> str:
     return f"it holds databases; choose one with db (--option db=NAME): {', '.join(names)}"
 
 
-def walk(data: U8, meta: Meta, tree: Tree, path: str) -> tuple[dict[str, npt.NDArray[Any]], npt.NDArray[Any]]:
+def walk(data: U8, meta: Meta, tree: Tree, path: str) -> tuple[dict[str, Array], Array]:
     """The entries of a tree, and the numbers of those that are databases."""
     walked = _native.lmdb_walk(data, meta.page_size, tree)
     key_starts, key_sizes, starts, sizes, named, failure, duplicates = walked
@@ -169,9 +168,12 @@ def walk(data: U8, meta: Meta, tree: Tree, path: str) -> tuple[dict[str, npt.NDA
     return {"key_starts": key_starts, "key_sizes": key_sizes, "starts": starts, "sizes": sizes}, named
 
 
-def _names(data: U8, arrays: dict[str, npt.NDArray[Any]], named: npt.NDArray[Any]) -> list[str]:
-    keys = gathered(data, arrays["key_starts"][named], arrays["key_sizes"][named].astype(np.int64))
-    return [bytes(key).decode(errors="replace") for key in keys if key is not None]
+def _names(data: U8, arrays: dict[str, Array], named: Array) -> list[str]:
+    return _texts(gathered(data, arrays["key_starts"][named], arrays["key_sizes"][named].astype(np.int64)))
+
+
+def _texts(keys: Ragged) -> list[str]:
+    return [key.tobytes().decode(errors="replace") for key in keys if key is not None]
 
 
 def _named(data: U8, meta: Meta, db: str, path: str) -> Tree:
@@ -183,9 +185,7 @@ def _named(data: U8, meta: Meta, db: str, path: str) -> Tree:
     return _native.lmdb_tree(data[start : start + 48])
 
 
-def _without(
-    arrays: dict[str, npt.NDArray[Any]], named: npt.NDArray[Any], data: U8, path: str
-) -> dict[str, npt.NDArray[Any]]:
+def _without(arrays: dict[str, Array], named: Array, data: U8, path: str) -> dict[str, Array]:
     if not len(named):
         return arrays
     if len(named) == len(arrays["starts"]):
@@ -203,11 +203,3 @@ def before(keys: Ragged, bounds: Ragged) -> Flags:
     left_keys, right_keys = (grid.view(f"S{width}")[:, 0] for grid in padded)
     result: Flags = (left_keys < right_keys) | ((left_keys == right_keys) & (keys.sizes < bounds.sizes))
     return result
-
-
-def _printable(data: U8, arrays: dict[str, npt.NDArray[Any]]) -> bool:
-    return _are_printable(gathered(data, arrays["key_starts"], arrays["key_sizes"].astype(np.int64)).data)
-
-
-def _are_printable(keys: U8) -> bool:
-    return bool(((keys >= 0x20) & (keys < 0x7F)).all())

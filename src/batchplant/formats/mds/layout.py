@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import dataclasses
+import functools
 import gzip
 import hashlib
 import json
@@ -61,12 +62,7 @@ def pack(compression: str) -> Callable[[bytes], bytes]:
     if name == "bz2":
         return lambda data: bz2.compress(data, level or 9)
     codec = _pyarrow().Codec(ARROW[name], **({} if level is None else {"compression_level": level}))
-
-    def compress(data: bytes) -> bytes:
-        compress: bytes = codec.compress(data, asbytes=True)
-        return compress
-
-    return compress
+    return functools.partial(codec.compress, asbytes=True)
 
 
 def unpack(source: Source, compression: str, size: int) -> UnpackedSource:
@@ -96,20 +92,17 @@ def _pieces(source: Source, compression: str, size: int) -> Iterator[U8]:
 def _decompressed(source: Source, compression: str, size: int) -> Iterable[bytes]:
     try:
         if compression == "bz2":
-            with bz2.open(source.file()) as file:
-                while piece := file.read(READ_BYTES):
-                    yield piece
-            return
-        pyarrow = _pyarrow()
-        if compression == "snappy":
+            stream: Any = bz2.BZ2File(source.file())
+        elif compression == "snappy":
             # One block, which says its size by itself: it has to be that of the index.
             data = source.view(0, source.size).tobytes()
             if read_varint(memoryview(data), 0, len(data))[0] == size:
-                yield pyarrow.Codec("snappy").decompress(data, decompressed_size=size, asbytes=True)
+                yield _pyarrow().Codec("snappy").decompress(data, decompressed_size=size, asbytes=True)
             return
-        stream = pyarrow.CompressedInputStream(
-            pyarrow.PythonFile(source.file(), mode="r"), ARROW[compression]
-        )
+        else:
+            pyarrow = _pyarrow()
+            file = pyarrow.PythonFile(source.file(), mode="r")
+            stream = pyarrow.CompressedInputStream(file, ARROW[compression])
         while piece := stream.read(READ_BYTES):
             yield piece
     except BatchplantError as error:

@@ -135,13 +135,9 @@ class WebDatasetWriter(Writer):
 
     def _numbered(self, rows: int) -> Ragged:
         first = self.before + self.written
-        numbers = first + np.arange(rows)
-        if first + rows > 10**DIGITS:
-            return Ragged.from_cells([f"{self._prefix}{number:0{DIGITS}d}".encode() for number in numbers])
-        digits = numbers[:, None] // 10 ** np.arange(DIGITS - 1, -1, -1) % 10 + ord("0")
-        prefix = np.frombuffer(self._prefix.encode(), np.uint8)
-        names = np.concatenate([np.tile(prefix, (rows, 1)), digits.astype(np.uint8)], axis=1)
-        return Ragged(names.reshape(-1), np.arange(rows + 1, dtype=np.int64) * names.shape[1])
+        return Ragged.from_cells(
+            [f"{self._prefix}{number:0{DIGITS}d}".encode() for number in range(first, first + rows)]
+        )
 
     def _write(self, columns: Columns) -> None:
         keys = self._keys(columns)
@@ -234,19 +230,10 @@ class WebDatasetWriter(Writer):
         if self._lines is None:
             return patches, []
         index_path = side_car(self.path, DALI)
-        old, new = (scan.header_of(count).encode() for count in (self.before, self.before + self.written))
-        (self.partial.folder / "header").write_bytes(new)
-        with open(index_path, "rb") as file:
-            grows = file.read(len(old)) == old and len(new) == len(old)
-            if grows:
-                patches.append(Patch("lines", index_path.name, index_path.stat().st_size))
-                patches.append(Patch("header", index_path.name, 0))
-                return patches, []
-            # One digit more: all lines move.
-            file.seek(0)
+        # Written anew: with one digit more in its first line, all lines move.
+        with open(index_path, "rb") as file, open(self.partial.folder / "index", "wb") as out:
             file.readline()
-            with open(self.partial.folder / "index", "wb") as out:
-                out.write(new)
-                shutil.copyfileobj(file, out)
-                out.write(self._lines.read_at(self._lines.size, 0))
+            out.write(scan.header_of(self.before + self.written).encode())
+            shutil.copyfileobj(file, out)
+            out.write(self._lines.read_at(self._lines.size, 0))
         return patches, [("index", index_path.name)]

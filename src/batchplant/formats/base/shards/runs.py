@@ -5,14 +5,14 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from .... import _native
 from ....errors import DamagedError, DecodeError
-from ....schema.columns import I64, U8, Flags, Ragged, as_bytes, starts_of
+from ....schema.columns import I64, U8, Array, Flags, Ragged, as_bytes, starts_of
 from ....storage import MappedSource, RemoteSource, Source
 from ....storage.cache import ChunkCache
 
@@ -256,7 +256,7 @@ def table_of(source: Source, samples: int, path: str) -> npt.NDArray[np.uint32]:
     return source.only(4, 4 * (count + 1)).view("<u4").copy()
 
 
-def numbers_at(data: U8, starts: I64, count: int, dtype: str) -> npt.NDArray[Any]:
+def numbers_at(data: U8, starts: I64, count: int, dtype: str) -> Array:
     """``count`` numbers of this dtype at each start: (starts, count)."""
     numbers = data[starts[:, None] + np.arange(count * np.dtype(dtype).itemsize)]
     return np.ascontiguousarray(numbers).view(dtype)
