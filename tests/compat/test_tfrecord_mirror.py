@@ -34,6 +34,7 @@ import processes
 import repository
 from batchplant import _native
 from batchplant.codecs import protobuf
+from batchplant.testing.damage import EXHAUSTIVE
 
 SCRIPT = repository.SUPPORT / "tfrecord_script.py"
 GOLDEN = repository.GOLDEN / "tfrecord_mirror"
@@ -808,9 +809,10 @@ def test_damaged_files_are_told_of(tmp_path: Path, compression: str) -> None:
 
     # A plain file that is cut between two records looks whole.
     whole = {} if compression else {16 + 10: records[:1], 16 + 10 + 16 + 60: records[:2]}
-    for cut in range(1, len(good)):
+    step = 1 if EXHAUSTIVE else 3
+    for cut in sorted({*range(1, len(good), step), *whole}):
         assert outcome(good[:cut]) == whole.get(cut, str(bad))
-    for place in range(len(good)):
+    for place in range(0, len(good), step):
         flipped = bytearray(good)
         flipped[place] ^= 1 << rng.randrange(8)
         # Some bits of a GZIP or ZLIB header mean nothing.

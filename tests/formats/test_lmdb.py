@@ -508,7 +508,7 @@ def _read_all(reader, queue):
     queue.put(cells(reader)["data"])
 
 
-@pytest.mark.parametrize("way", ["fork", "spawn"])
+@pytest.mark.parametrize("way", ["fork", pytest.param("spawn", marks=pytest.mark.exhaustive)])
 def test_processes_read_the_same(way, tmp_path):
     with bp.create(tmp_path / "a.lmdb", {"data": bp.Bytes()}) as out:
         for n in range(50):
@@ -742,7 +742,7 @@ def test_the_walker_for_servers_on_damage(deep, tmp_path):
     _, data, meta, found = trees(deep)
     random = np.random.default_rng(0)
     said = 0
-    turns = 300 if EXHAUSTIVE else 90
+    turns = 300 if EXHAUSTIVE else 45
     for turn in range(turns):
         broken = data.copy()
         # Where the trees are: most of the rest are values.

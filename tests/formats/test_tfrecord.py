@@ -59,6 +59,8 @@ class TestGzip(Records):
     in_place = False
 
 
+# TestGzip tries the same code but for the format of the stream.
+@pytest.mark.exhaustive
 class TestZlib(Records):
     wraps = True
     options: ClassVar = {"compression": "zlib"}
