@@ -58,15 +58,7 @@ class FileReader:
         rows = self._rows(indices)
         if len(self._readers) == 1:
             return _cells(self._readers[0], rows)
-        files = np.searchsorted(self._ends, rows, side="right")
-        samples: list[Any] = [None] * len(rows)
-        for file in np.unique(files):
-            positions = np.flatnonzero(files == file)
-            reader = self._readers[file]
-            cells = _cells(reader, rows[positions] - (self._ends[file] - len(reader)))
-            for position, cell in zip(positions.tolist(), cells, strict=True):
-                samples[position] = cell
-        return samples
+        return gather_parts(self._ends, rows, lambda file, local: _cells(self._readers[file], local))
 
     def read_one(self, index: int) -> U8:
         """Return the bytes of one sample."""
@@ -112,6 +104,18 @@ class FileReader:
 
     def __reduce__(self) -> tuple[Callable[..., FileReader], tuple[list[str], bool]]:
         return FileReader, (self.fnames, self.check_data)
+
+
+def gather_parts(ends: I64, rows: I64, read: Callable[[int, I64], Sequence[Any]]) -> list[Any]:
+    """Samples of several parts in the order of the rows; part n ends before row ``ends[n]``."""
+    parts = np.searchsorted(ends, rows, side="right")
+    samples: list[Any] = [None] * len(rows)
+    for part in np.unique(parts).tolist():
+        positions = np.flatnonzero(parts == part)
+        local = rows[positions] - (ends[part - 1] if part else 0)
+        for position, sample in zip(positions.tolist(), read(part, local), strict=True):
+            samples[position] = sample
+    return samples
 
 
 def _cells(reader: FFRecordReader, rows: I64) -> list[U8]:

@@ -19,7 +19,7 @@ import torch.utils.data as torch_data
 
 from ...errors import OptionError, SampleIndexError
 from ...schema.columns import U8
-from .fileio import FileReader, Name
+from .fileio import FileReader, Name, gather_parts
 
 __all__ = ["ConcatDataset", "DataLoader", "Dataset", "ReaderRegistry", "Subset"]
 
@@ -102,16 +102,8 @@ class ConcatDataset(Dataset):
         if rows.size and (rows.max() >= len(self) or rows.min() < -len(self)):
             raise SampleIndexError(f"there are {len(self)} samples")
         rows = np.where(rows < 0, rows + len(self), rows)
-        parts = np.searchsorted(self.cumulative_sizes, rows, side="right")
-        samples: list[Any] = [None] * len(rows)
-        for part in np.unique(parts):
-            positions = np.flatnonzero(parts == part)
-            dataset = self.datasets[part]
-            first = self.cumulative_sizes[part] - len(dataset)
-            part_samples = dataset[(rows[positions] - first).tolist()]
-            for position, sample in zip(positions, part_samples, strict=True):
-                samples[position] = sample
-        return samples
+        ends = np.array(self.cumulative_sizes, dtype=np.int64)
+        return gather_parts(ends, rows, lambda part, local: self.datasets[part][local.tolist()])
 
 
 class _Skipping(torch_data.Sampler):  # type: ignore[misc]

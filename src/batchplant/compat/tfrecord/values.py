@@ -119,9 +119,6 @@ class TensorShape(tuple[int | None, ...]):
 
     ndims = rank
 
-    def num_elements(self) -> int | None:
-        return None if None in self else int(np.prod([size or 0 for size in self], dtype=np.int64))
-
 
 def check_shape(value: Any, shape: Shape | None) -> None:
     """Raise SchemaError unless the value has this shape; None fits everything."""
