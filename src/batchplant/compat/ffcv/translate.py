@@ -62,23 +62,19 @@ class PipelineSpec:
             if self.transforms and isinstance(self.transforms[0], (Decoder, ImageDecoder)):
                 self.decoder = self.transforms.pop(0)
             else:
-                self.decoder = _default(Decoder, output_name)
+                try:
+                    self.decoder = Decoder()
+                except TypeError as error:
+                    raise OptionError(
+                        f"the pipeline {output_name!r} needs a decoder as its first step: "
+                        f"{Decoder.__name__} has no default ({error})"
+                    ) from None
         if self.default_pipeline:
             self.transforms.append(ToTensor())
             self.default_pipeline = False
         self.transforms = [
             ModuleWrapper(step) if isinstance(step, torch.nn.Module) else step for step in self.transforms
         ]
-
-
-def _default(decoder_class: type[Operation], output_name: str) -> Operation:
-    try:
-        return decoder_class()
-    except TypeError as error:
-        raise OptionError(
-            f"the pipeline {output_name!r} needs a decoder as its first step: "
-            f"{decoder_class.__name__} has no default ({error})"
-        ) from None
 
 
 TENSOR_OPS = (interop.ToTensor, interop.ToDevice, interop.ToTorchImage, interop.ModuleWrapper)

@@ -27,7 +27,6 @@ from ...storage.compressed import UnpackedSource, collect, limited, unzstd, zstd
 from ..base.format import Probe
 from ..base.shards import (
     METADATA_KEY,
-    WRONG_FIELDS,
     ShardMetadata,
     count,
     index_head,
@@ -291,8 +290,9 @@ def _parse_index(document: dict[str, Any]) -> Index:
     if loader == TOKENS:
         columns = _tokens(columns, document.get(METADATA_KEY))
     if document.get(METADATA_KEY) is not None:
-        note = ShardMetadata.parse(document[METADATA_KEY], [column for column, _ in columns])
-        _check_note(note, dict(columns))
+        content = document[METADATA_KEY]
+        flags = _flags_of(Schema.from_json(content["schema"]))
+        note = ShardMetadata.parse(content, dict(columns), cells.holds, flags)
     return Index(
         chunks, document, columns, compression, level, loader == TOKENS, note, _tables(config, columns)
     )
@@ -344,19 +344,16 @@ def _tables(
     return tables
 
 
-def _check_note(note: ShardMetadata, columns: dict[str, Encoding]) -> None:
-    optional = optional_fields(note.schema)
-    fits = all(cells.holds(columns[name], field) for name, field in note.schema.items())
-    flags = None if note.missing is None else columns[note.missing].dtype
-    if not fits or flags != ("uint8" if optional else None):
-        raise DamagedError(WRONG_FIELDS)
+def _flags_of(schema: Schema) -> Encoding | None:
+    """Return the encoding of the value that says what is missing; None where nothing can be."""
+    return cells.parse_encoding("no_header_numpy:4") if optional_fields(schema) else None
 
 
 def columns_of(schema: Schema) -> list[tuple[str, Encoding]]:
     """The values of our own samples."""
     columns = [(name, cells.encoding_of(field)) for name, field in schema.items()]
-    missing = ShardMetadata.of(schema).missing
-    return columns if missing is None else [*columns, (missing, cells.parse_encoding("no_header_numpy:4"))]
+    missing, flags = ShardMetadata.of(schema).missing, _flags_of(schema)
+    return columns if missing is None or flags is None else [*columns, (missing, flags)]
 
 
 def document(content: dict[str, Any], sums: Sequence[int]) -> str:

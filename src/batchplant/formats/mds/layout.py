@@ -24,7 +24,6 @@ from ...storage.compressed import UnpackedSource, collect, inflate
 from ..base.format import Probe
 from ..base.shards import (
     METADATA_KEY,
-    WRONG_FIELDS,
     ShardMetadata,
     count,
     index_head,
@@ -210,10 +209,10 @@ def _parse_index(document: dict[str, Any]) -> Index:
     shards = [_shard(entry) for entry in entries]
     if document.get(METADATA_KEY) is None:
         return Index(shards, entries, columns or [], None)
+    schema = Schema.from_json(document[METADATA_KEY]["schema"])
     if columns is None:
-        columns = columns_of(Schema.from_json(document[METADATA_KEY]["schema"]))
-    note = ShardMetadata.parse(document[METADATA_KEY], dict(columns))
-    _check_note(note, dict(columns))
+        columns = columns_of(schema)
+    note = ShardMetadata.parse(document[METADATA_KEY], dict(columns), cells.holds, _flags_of(schema))
     return Index(shards, entries, columns, note)
 
 
@@ -262,21 +261,17 @@ def _file(entry: dict[str, Any]) -> File:
     return File(name, count(entry["bytes"]), hashes)
 
 
-def _check_note(note: ShardMetadata, columns: dict[str, Encoding]) -> None:
-    optional = optional_fields(note.schema)
-    fits = all(cells.holds(columns[name], field) for name, field in note.schema.items())
-    flags = None if note.missing is None else columns[note.missing].form
-    if not fits or flags != (("uint8", (len(optional),)) if optional else None):
-        raise DamagedError(WRONG_FIELDS)
+def _flags_of(schema: Schema) -> Encoding | None:
+    """Return the encoding of the column that says what is missing; None where nothing can be."""
+    optional = optional_fields(schema)
+    return cells.parse_encoding(f"ndarray:uint8:{len(optional)}") if optional else None
 
 
 def columns_of(schema: Schema) -> list[tuple[str, Encoding]]:
     """The columns of our own sets, in order of name, as Streaming has them."""
     columns = {name: cells.encoding_of(field) for name, field in schema.items()}
-    missing = ShardMetadata.of(schema).missing
-    if missing is not None:
-        flags = cells.parse_encoding(f"ndarray:uint8:{len(optional_fields(schema))}")
-        assert flags is not None
+    missing, flags = ShardMetadata.of(schema).missing, _flags_of(schema)
+    if missing is not None and flags is not None:
         columns[missing] = flags
     return sorted(columns.items(), key=lambda column: column[0])
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from ....errors import BatchplantError, DamagedError, NotFoundError
-from ....schema import Schema
+from ....schema import Field, Schema
 from ....storage import NOTE_ERRORS, is_remote, join, open_source, parse_object, read_beside
 from ....storage.notes import without_gc
 from ..format import Probe
@@ -18,6 +18,8 @@ MAX_SHARD_BYTES = (1 << 32) - 1
 INDEX_HEAD_BYTES = 64 << 10
 
 T = TypeVar("T")
+# An encoding of a format.
+E = TypeVar("E")
 METADATA_KEY = "batchplant"
 # A sample's flags of the optional fields, one byte each: 1 where it is missing.
 MISSING = "__missing__"
@@ -64,19 +66,23 @@ class ShardMetadata(NamedTuple):
         return cls(schema, missing, {"schema": schema.to_json(), "missing": missing})
 
     @classmethod
-    def parse(cls, document: Any, columns: Collection[str]) -> ShardMetadata:
-        """DamagedError where it names other fields than there are columns; any error where it is no note."""
+    def parse(
+        cls, document: Any, columns: Mapping[str, E], holds: Callable[[E, Field], bool], flags: E | None
+    ) -> ShardMetadata:
+        """DamagedError unless its fields are the columns; any error where it is no metadata.
+
+        ``holds``: whether a column can have the cells of a field. ``flags``: the encoding of the flags.
+        """
         content = cls(Schema.from_json(document["schema"]), document["missing"], document)
-        flagged = isinstance(content.missing, str) and content.missing in columns
+        encodings = dict(columns)
+        stored_flags = None if content.missing is None else encodings.pop(content.missing, None)
         if (
-            set(columns) - {content.missing} != set(content.schema)
-            or (content.missing is not None) != flagged
+            stored_flags != flags
+            or encodings.keys() != set(content.schema)
+            or not all(holds(encodings[name], field) for name, field in content.schema.items())
         ):
-            raise DamagedError(WRONG_FIELDS)
+            raise DamagedError("its note names other fields than its columns are")
         return content
-
-
-WRONG_FIELDS = "its note names other fields than its columns are"
 
 
 def optional_fields(schema: Schema) -> list[str]:
