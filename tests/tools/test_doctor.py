@@ -28,7 +28,7 @@ from batchplant.codecs.media import exif, image, rle
 from batchplant.testing.damage import flip
 from batchplant.tools import doctor
 from batchplant.tools.doctor import sampling
-from batchplant.tools.doctor.checks import storage
+from batchplant.tools.doctor.check import FileLimits, Subject
 from batchplant.tools.doctor.checks.duplicates import Hashes
 
 GUIDE = repository.ROOT / "docs" / "guides" / "doctor.md"
@@ -591,14 +591,14 @@ def test_few_shards(shards):
 
 
 def test_tiny_files(tmp_path, monkeypatch):
-    monkeypatch.setattr(storage, "MANY", 10)
+    monkeypatch.setattr(Subject, "limits", FileLimits(many_files=10))
     folder = write(tmp_path / "photos", ({"image": cell} for cell in IMAGES), image=bp.Image())
     finding = one(folder, "tiny-files")
     assert (finding.count, finding.severity) == (24, "warning")
     assert (
         found(write(tmp_path / "a.tar", ({"image": c} for c in IMAGES), image=bp.Image()), "tiny-files") == []
     )
-    monkeypatch.setattr(storage, "TINY", 100)
+    monkeypatch.setattr(Subject, "limits", FileLimits(many_files=10, tiny_file_bytes=100))
     assert found(folder, "tiny-files") == []
 
 
@@ -609,7 +609,7 @@ def test_large_blocks(tmp_path, monkeypatch):
 
     pq.write_table(pa.table({"x": np.arange(1000.0)}), tmp_path / "a.parquet", row_group_size=400)
     assert found(tmp_path / "a.parquet", "large-blocks") == []
-    monkeypatch.setattr(storage, "LARGE_BLOCK", 2000)
+    monkeypatch.setattr(Subject, "limits", FileLimits(block_bytes=2000))
     finding = one(tmp_path / "a.parquet", "large-blocks")
     assert (finding.count, finding.of, numbers(finding)) == (2, 3, [0, 400])
     assert finding.facts["largest"] == 3200
@@ -620,7 +620,7 @@ def test_compressed_files(tmp_path, monkeypatch):
     path = tmp_path / "a.jsonl.gz"
     path.write_bytes(gzip.compress(b"".join(b'{"n": %d}\n' % n for n in range(100))))
     assert found(path, "compressed-files") == []
-    monkeypatch.setattr(storage, "SMALL_FILE", 10)
+    monkeypatch.setattr(Subject, "limits", FileLimits(packed_file_bytes=10))
     finding = one(path, "compressed-files")
     assert (finding.count, finding.of, finding.examples[0].said) == (1, 1, "gzip")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import os
 import shlex
@@ -25,8 +26,23 @@ DOCS = "docs/guides/doctor.md"
 LABELS = ("label", "labels", "class", "cls", "target", "category", "y")
 
 
+@dataclasses.dataclass(frozen=True)
+class FileLimits:
+    """Sizes from which on files and blocks are reported."""
+
+    # Smaller files are opened more than they are read; fewer of them do not matter.
+    tiny_file_bytes: int = 256 << 10
+    many_files: int = 1000
+    # What reading one sample may cost.
+    block_bytes: int = 64 << 20
+    # A smaller file is unpacked in a moment.
+    packed_file_bytes: int = 16 << 20
+
+
 class Subject:
     """The dataset that is examined, and how it will be used."""
+
+    limits: ClassVar[FileLimits] = FileLimits()
 
     def __init__(
         self,
@@ -203,10 +219,6 @@ class Check:
             unit=unit or self.unit, **more,
         )  # fmt: skip
 
-    def tallies(self, *kinds: type[Field]) -> dict[str, Tally]:
-        """One for each field of these kinds."""
-        return {name: Tally(self.subject, name) for name in self.subject.fields(*kinds)}
-
 
 class Tally:
     """Counts the cells of a field that have a property, and lists the first of them."""
@@ -230,6 +242,54 @@ class Tally:
         return [self._subject.place(sample, self.field, said) for sample, said in self.first]
 
 
+class CellCheck(Check):
+    """Base class of checks of single cells: counts the cells of each field that have a property."""
+
+    # Share of the cells from which on a field is reported.
+    least_share: ClassVar[float] = 0.0
+
+    def __init__(self, subject: Subject) -> None:
+        super().__init__(subject)
+        self.tallies = {
+            name: Tally(subject, name) for name, field in subject.schema.items() if self.concerns(field)
+        }
+
+    def concerns(self, field: Field) -> bool:
+        """Return whether a field has cells that this check looks at."""
+        raise NotImplementedError
+
+    def count(self, batch: Batch, name: str, tally: Tally) -> None:
+        """Add the cells of one field of a batch to its tally."""
+        raise NotImplementedError
+
+    def report(self, name: str, tally: Tally) -> Finding | None:
+        """Return the finding of a field of which enough cells were counted."""
+        raise NotImplementedError
+
+    def look(self, batch: Batch) -> None:
+        for name, tally in list(self.tallies.items()):
+            self.count(batch, name, tally)
+
+    def findings(self) -> Iterator[Finding]:
+        for name, tally in self.tallies.items():
+            if tally.count and tally.count >= self.least_share * tally.of:
+                finding = self.report(name, tally)
+                if finding is not None:
+                    yield finding
+
+    def cells(self, message: str, tally: Tally, mend: str, **more: Any) -> Finding:
+        """Make the finding of a field, with the first cells as examples."""
+        return self.finding(
+            f"{tally.field}: {message}", tally.count, tally.of, mend,
+            **{"examples": tally.examples(), "field": tally.field, **more},
+        )  # fmt: skip
+
+
+def is_photo(field: Field) -> bool:
+    """Return whether a field has images that are no masks."""
+    return isinstance(field, Image) and not field.mask
+
+
 def find_label(schema: Schema, asked: str | None = None) -> str | None:
     """The field of the classes: the one asked for, one whose numbers have names, one with a usual name."""
     if asked is not None:
@@ -250,4 +310,4 @@ def named(source: Any) -> str:
 
 def images(subject: Subject) -> list[str]:
     """The fields of images that are no masks."""
-    return [n for n, field in subject.schema.items() if isinstance(field, Image) and not field.mask]
+    return [name for name, field in subject.schema.items() if is_photo(field)]

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from ....errors import BatchplantError, DataError, UnsafeError
-from ....schema import Bytes, Int
+from ....schema import Bytes, Field, Int
 from ....schema.columns import U8
-from ..check import Batch, Check, Subject, Tally, named
+from ..check import Batch, CellCheck, Check, Subject, Tally, named
 from ..report import EXAMPLES, LISTED, Example, Finding
 
 # How a pickle of protocol 2 to 5 begins; its last byte is a full stop.
@@ -89,22 +89,23 @@ class CorruptSamples(Check):
         return Finding(cls.name, cls.severity, "it cannot be opened", 1, 1, mend, (example,), unit="files")
 
 
-class Pickles(Check):
+class Pickles(CellCheck):
     name = "pickles"
     title = "pickles and object arrays, which run code when loaded"
     models = True
     severity = "error"
     sentence = "Pickles and object arrays run code when they are loaded, and only Python reads them."
 
-    def __init__(self, subject: Subject) -> None:
-        super().__init__(subject)
-        self._cells = self.tallies(Bytes)
+    def concerns(self, field: Field) -> bool:
+        return isinstance(field, Bytes)
 
-    def look(self, batch: Batch) -> None:
-        for name, tally in self._cells.items():
-            cells = batch.ragged(name)
-            flags = np.array([_is_pickle(cell) for cell in cells], dtype=np.bool_)
-            tally.add(batch, flags, lambda row: "begins and ends as a pickle", of=len(flags))
+    def count(self, batch: Batch, name: str, tally: Tally) -> None:
+        flags = np.array([_is_pickle(cell) for cell in batch.ragged(name)], dtype=np.bool_)
+        tally.add(batch, flags, lambda row: "begins and ends as a pickle", of=len(flags))
+
+    def report(self, name: str, tally: Tally) -> Finding:
+        mend = "write the values themselves: numbers as Int or Float, arrays as Tensor, the rest Json"
+        return self.cells("cells are pickles", tally, mend, severity="warning")
 
     def findings(self) -> Iterator[Finding]:
         # Whoever allowed it has a reader already; the file is a program all the same.
@@ -116,13 +117,7 @@ class Pickles(Check):
                 "files are pickles", len(programs), len(self.subject.parts), mend, examples=examples,
                 unit="files",
             )  # fmt: skip
-        for name, tally in self._cells.items():
-            if tally.count:
-                yield self.finding(
-                    f"{name}: cells are pickles", tally.count, tally.of,
-                    "write the values themselves: numbers as Int or Float, arrays as Tensor, the rest Json",
-                    examples=tally.examples(), severity="warning", field=name,
-                )  # fmt: skip
+        yield from super().findings()
 
     @classmethod
     def of_error(cls, error: BatchplantError, source: Any) -> Finding | None:

@@ -13,7 +13,6 @@ from ....schema import (
     Audio,
     Boxes,
     Bytes,
-    Field,
     Image,
     Json,
     Keypoints,
@@ -27,7 +26,7 @@ from ....schema import (
     Video,
 )
 from ....schema.columns import U8, column_runs
-from ..check import Batch, Check, Subject, images
+from ..check import Batch, Check, Subject, images, is_photo
 from ..likeness import I64, U64, groups, perceptual_hash, reduced
 from ..report import EXAMPLES, LISTED, Finding
 
@@ -184,22 +183,18 @@ def content_fields(schema: Schema) -> dict[str, int]:
     Beside images, sounds and films, so are short texts and arrays: captions, embeddings of words.
     """
     beside = {label for field in schema.values() if isinstance(field, Boxes) for label in field.labels}
-    media = any(isinstance(field, Audio | Video) or _is_photo(field) for field in schema.values())
+    media = any(isinstance(field, Audio | Video) or is_photo(field) for field in schema.values())
     fields = {}
     for name, field in schema.items():
         if name in beside or getattr(field, "names", None) or getattr(field, "dtype", "") == "bool":
             continue
-        if isinstance(field, Audio | Video) or _is_photo(field):
+        if isinstance(field, Audio | Video) or is_photo(field):
             fields[name] = SHORTEST
         elif type(field) in (Bytes, Text, Tensor):
             fields[name] = LONG if media else SHORTEST
         elif type(field) in (Json, List, Struct) and not media:
             fields[name] = SHORTEST
     return fields
-
-
-def _is_photo(field: Field) -> bool:
-    return isinstance(field, Image) and not field.mask
 
 
 def _identifiers(data: U8, starts: I64, sizes: I64) -> npt.NDArray[np.bool_]:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
-import numpy.typing as npt
 
 from ....codecs.media import image
-from ..check import Batch, Check, Subject, Tally, images
+from ....schema import Field
+from ..check import Batch, CellCheck, Check, Subject, Tally, images, is_photo
 from ..report import Finding
 
 # Pixels beyond this multiple of the crop are decoded to be thrown away.
@@ -62,127 +61,88 @@ class MixedModes(Check):
             )  # fmt: skip
 
 
-class ExifRotation(Check):
+class PhotoCheck(CellCheck):
+    """Base class of checks of single images."""
+
+    def concerns(self, field: Field) -> bool:
+        return is_photo(field)
+
+
+class ExifRotation(PhotoCheck):
     name = "exif-rotation"
     title = "images that EXIF says are to be turned"
     severity = "warning"
     sentence = "Cameras note in EXIF how to turn an image; a reader that ignores it sees it lying on a side."
 
-    def __init__(self, subject: Subject) -> None:
-        super().__init__(subject)
-        self._tallies = {name: Tally(subject, name) for name in images(subject)}
+    def count(self, batch: Batch, name: str, tally: Tally) -> None:
+        cells = batch.ragged(name)
+        raw = cells.raw
+        turns = [1 if cell is None or raw[row] else image.orientation(cell) for row, cell in enumerate(cells)]
+        flags = np.array(turns, dtype=np.int64) != 1
+        tally.add(batch, flags, lambda row: f"orientation {turns[row]}", of=len(flags))
 
-    def look(self, batch: Batch) -> None:
-        for name, tally in self._tallies.items():
-            cells = batch.ragged(name)
-            raw = cells.raw
-            turns = [
-                1 if cell is None or raw[row] else image.orientation(cell) for row, cell in enumerate(cells)
-            ]
-            flags = np.array(turns, dtype=np.int64) != 1
-            tally.add(
-                batch,
-                flags,
-                [f"orientation {orientation}" for orientation in turns].__getitem__,
-                of=len(flags),
-            )
-
-    def findings(self) -> Iterator[Finding]:
-        for name, tally in self._tallies.items():
-            if tally.count:
-                yield self.finding(
-                    f"{name}: images are to be turned, as their EXIF data say", tally.count, tally.of,
-                    "store them upright once: " + self.subject.command("--orient")
-                    + "\nor pass orient=True to the decoder of the Loader",
-                    examples=tally.examples(), field=name,
-                )  # fmt: skip
+    def report(self, name: str, tally: Tally) -> Finding:
+        mend = f"store them upright once: {self.subject.command('--orient')}\n"
+        mend += "or pass orient=True to the decoder of the Loader"
+        return self.cells("images are to be turned, as their EXIF data say", tally, mend)
 
 
-class LargeImages(Check):
+class LargeImages(PhotoCheck):
     name = "large-images"
     title = "images far larger than the training crop"
     severity = "note"
     sentence = "Images far larger than the training crop cost disk and decoding time for pixels nobody sees."
+    least_share = SOME
 
     def __init__(self, subject: Subject) -> None:
         super().__init__(subject)
-        self._tallies = {name: Tally(subject, name) for name in images(subject)}
-        self._sides: dict[str, list[int]] = {name: [] for name in self._tallies}
+        self._sides: dict[str, list[int]] = {name: [] for name in self.tallies}
 
-    def look(self, batch: Batch) -> None:
-        for name, tally in self._tallies.items():
-            headers = batch.headers(name)
-            short = headers[:, 1:3].min(axis=1) if len(headers) else np.empty(0, np.int32)
-            readable = short[short > 0]
-            room = 100_000 - len(self._sides[name])
-            self._sides[name] += readable[:room].tolist()
-            tally.add(
-                batch,
-                short > LARGER * self.subject.crop,
-                functools.partial(_resolution, headers),
-                of=len(readable),
-            )
+    def count(self, batch: Batch, name: str, tally: Tally) -> None:
+        headers = batch.headers(name)
+        short = headers[:, 1:3].min(axis=1) if len(headers) else np.empty(0, np.int32)
+        readable = short[short > 0]
+        room = 100_000 - len(self._sides[name])
+        self._sides[name] += readable[:room].tolist()
+        tally.add(
+            batch, short > LARGER * self.subject.crop,
+            lambda row: f"{headers[row, 1]}×{headers[row, 2]} pixels", of=len(readable),
+        )  # fmt: skip
 
-    def findings(self) -> Iterator[Finding]:
-        for name, tally in self._tallies.items():
-            if not tally.count or tally.count < SOME * tally.of:
-                continue
-            middle = int(np.median(self._sides[name]))
-            crop = self.subject.crop
-            size = -(-crop * 8 // 7 // 32) * 32
-            yield self.finding(
-                f"{name}: the short side is beyond {LARGER * crop:,} pixels (the median is {middle:,}), and "
-                f"training sees {crop}",
-                tally.count, tally.of,
-                self.subject.command(f"--max-resolution {2 * size}")
-                + f"\n(the longer side; --crop N tells doctor another size than {crop})",
-                examples=tally.examples(), field=name, facts={"short side": middle, "crop": crop},
-            )  # fmt: skip
+    def report(self, name: str, tally: Tally) -> Finding:
+        middle, crop = int(np.median(self._sides[name])), self.subject.crop
+        size = -(-crop * 8 // 7 // 32) * 32
+        return self.cells(
+            f"the short side is beyond {LARGER * crop:,} pixels (the median is {middle:,}), and "
+            f"training sees {crop}",
+            tally,
+            self.subject.command(f"--max-resolution {2 * size}")
+            + f"\n(the longer side; --crop N tells doctor another size than {crop})",
+            facts={"short side": middle, "crop": crop},
+        )
 
 
-class PngPhotographs(Check):
+class PngPhotographs(PhotoCheck):
     name = "png-photographs"
     title = "photographs stored as PNG"
     severity = "note"
     sentence = (
         "A photograph as PNG is several times as large as a JPEG that looks the same, and slower to decode."
     )
+    least_share = SOME
 
-    def __init__(self, subject: Subject) -> None:
-        super().__init__(subject)
-        self._tallies = {name: Tally(subject, name) for name in images(subject)}
+    def count(self, batch: Batch, name: str, tally: Tally) -> None:
+        headers = batch.headers(name)
+        density = batch.ragged(name).sizes / np.maximum(headers[:, 1].astype(np.int64) * headers[:, 2], 1)
+        flags = (
+            (headers[:, 0] == PNG)
+            & (headers[:, 4] <= 8)
+            & (density > PHOTOGRAPH)
+            & (headers[:, 1:3].min(axis=1) >= SMALLEST_PHOTOGRAPH)
+        )
+        tally.add(batch, flags, lambda row: f"{density[row]:.1f} bytes a pixel", of=len(flags))
 
-    def look(self, batch: Batch) -> None:
-        for name, tally in self._tallies.items():
-            headers, sizes = batch.headers(name), batch.ragged(name).sizes
-            pixels = np.maximum(headers[:, 1].astype(np.int64) * headers[:, 2], 1)
-            flags = (
-                (headers[:, 0] == PNG)
-                & (headers[:, 4] <= 8)
-                & (sizes / pixels > PHOTOGRAPH)
-                & (headers[:, 1:3].min(axis=1) >= SMALLEST_PHOTOGRAPH)
-            )
-            tally.add(
-                batch,
-                flags,
-                functools.partial(_density, sizes / pixels),
-                of=len(flags),
-            )
-
-    def findings(self) -> Iterator[Finding]:
-        for name, tally in self._tallies.items():
-            if tally.count and tally.count >= SOME * tally.of:
-                yield self.finding(
-                    f"{name}: photographs are stored as PNG", tally.count, tally.of,
-                    self.subject.command("--image-format jpeg --quality 90")
-                    + "\n(lossy; `batchplant bench codecs` shows size and loss on your images)",
-                    examples=tally.examples(), field=name,
-                )  # fmt: skip
-
-
-def _resolution(headers: npt.NDArray[np.int32], row: int) -> str:
-    return f"{headers[row, 1]}×{headers[row, 2]} pixels"
-
-
-def _density(bytes_per_pixel: npt.NDArray[np.float64], row: int) -> str:
-    return f"{bytes_per_pixel[row]:.1f} bytes a pixel"
+    def report(self, name: str, tally: Tally) -> Finding:
+        mend = self.subject.command("--image-format jpeg --quality 90")
+        mend += "\n(lossy; `batchplant bench codecs` shows size and loss on your images)"
+        return self.cells("photographs are stored as PNG", tally, mend)

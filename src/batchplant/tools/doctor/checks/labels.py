@@ -14,7 +14,7 @@ from ....errors import DataError, brief, shortened
 from ....order import quality
 from ....schema import Field, Int, Text
 from ....schema.columns import I64, Masked, Ragged
-from ..check import Batch, Check, Subject, Tally
+from ..check import Batch, CellCheck, Check, Subject, Tally
 from ..report import EXAMPLES, Example, Finding
 
 # Batches of an epoch that are looked at, in every order.
@@ -175,7 +175,7 @@ class ClassImbalance(Check):
         return [name for number, name in enumerate(names) if number not in self._counts]
 
 
-class TextLabels(Check):
+class TextLabels(CellCheck):
     name = "text-labels"
     title = "labels stored as text"
     severity = "note"
@@ -183,37 +183,34 @@ class TextLabels(Check):
 
     def __init__(self, subject: Subject) -> None:
         super().__init__(subject)
-        self._values: dict[str, Counter[Any]] = {
-            name: Counter() for name, field in subject.schema.items() if type(field) is Text
-        }
-        self._tallies = {name: Tally(subject, name) for name in self._values}
+        self._values: dict[str, Counter[Any]] = {name: Counter() for name in self.tallies}
 
-    def look(self, batch: Batch) -> None:
-        for name in list(self._values):
-            values = values_of(batch.columns[name])
-            self._values[name].update(value for value in values if value is not None)
-            quote = functools.partial(_quoted, values)
-            self._tallies[name].add(batch, batch.present(name), quote, of=len(values))
-            if len(self._values[name]) > MOST_CLASSES:
-                del self._values[name]
+    def concerns(self, field: Field) -> bool:
+        return type(field) is Text
 
-    def findings(self) -> Iterator[Finding]:
-        for name, counts in self._values.items():
-            total = counts.total()
-            # One value says nothing, and a few samples do not tell a label from a caption.
-            if total < 20 or not 1 < len(counts) <= max(2, FEW_VALUES * total):
-                continue
-            tally = self._tallies[name]
-            first = ", ".join(repr(_text(value)) for value in sorted(counts)[:2])
-            alike = _alike([_text(value) for value in counts])
-            also = f"; {' and '.join(map(repr, alike[0]))} look like one class" if alike else ""
-            yield self.finding(
-                f"{name}: text with {len(counts):,} different values{also}", tally.count, tally.of,
-                f"store numbers and their names: Int(names=({first}, …));\n"
-                f"or turn them into numbers in the Loader: pipelines={{{name!r}: [Categories(…)]}}",
-                examples=tally.examples()[:2], severity="warning" if alike else None, field=name,
-                facts={"values": len(counts), "alike": alike},
-            )  # fmt: skip
+    def count(self, batch: Batch, name: str, tally: Tally) -> None:
+        values = values_of(batch.columns[name])
+        self._values[name].update(value for value in values if value is not None)
+        tally.add(batch, batch.present(name), functools.partial(_quoted, values), of=len(values))
+        if len(self._values[name]) > MOST_CLASSES:
+            del self.tallies[name]
+
+    def report(self, name: str, tally: Tally) -> Finding | None:
+        counts = self._values[name]
+        total = counts.total()
+        # One value says nothing, and a few samples do not tell a label from a caption.
+        if total < 20 or not 1 < len(counts) <= max(2, FEW_VALUES * total):
+            return None
+        first = ", ".join(repr(_text(value)) for value in sorted(counts)[:2])
+        alike = _alike([_text(value) for value in counts])
+        also = f"; {' and '.join(map(repr, alike[0]))} look like one class" if alike else ""
+        return self.cells(
+            f"text with {len(counts):,} different values{also}", tally,
+            f"store numbers and their names: Int(names=({first}, …));\n"
+            f"or turn them into numbers in the Loader: pipelines={{{name!r}: [Categories(…)]}}",
+            examples=tally.examples()[:2], severity="warning" if alike else None,
+            facts={"values": len(counts), "alike": alike},
+        )  # fmt: skip
 
 
 def _alike(names: list[str]) -> list[tuple[str, ...]]:

@@ -16,16 +16,10 @@ from ....storage.spans import Spans
 from ..check import Check, Subject
 from ..report import Example, Finding
 
-# Files below this size are opened more than they are read; fewer of them do not matter.
-TINY, MANY = 256 << 10, 1000
-# What reading one sample may cost.
-LARGE_BLOCK = 64 << 20
 # Of the mean: how much more one rank may have than another.
 UNEQUAL = 0.01
 # Files of a large dataset whose first bytes are looked at.
 LOOKED_AT = 32
-# A small file is unpacked in a moment.
-SMALL_FILE = 16 << 20
 
 
 class UnequalShards(Check):
@@ -97,7 +91,7 @@ class TinyFiles(Check):
         single = _own_files(subject)
         count = subject.samples if single else len(subject.parts)
         size = subject.sample_bytes * subject.samples / max(count, 1)
-        if count < MANY or size >= TINY:
+        if count < subject.limits.many_files or size >= subject.limits.tiny_file_bytes:
             return
         layout = "every sample is a file of its own" if single else "the dataset is in many files"
         yield self.finding(
@@ -123,10 +117,11 @@ class LargeBlocks(Check):
             return
         numbers, firsts, counts = np.unique(blocks, return_index=True, return_counts=True)
         sizes = counts * subject.sample_bytes
-        large = np.flatnonzero(sizes > LARGE_BLOCK)
+        limit = subject.limits.block_bytes
+        large = np.flatnonzero(sizes > limit)
         if not len(large):
             return
-        rows = max(1, int((LARGE_BLOCK // 4) / max(subject.sample_bytes, 1)))
+        rows = max(1, int((limit // 4) / max(subject.sample_bytes, 1)))
         examples = [
             subject.place(int(firsts[block]), said=f"{counts[block]:,} samples, {sizes[block] / 1e6:,.0f} MB")
             for block in large[:5].tolist()
@@ -153,7 +148,7 @@ class CompressedFiles(Check):
     def findings(self) -> Iterator[Finding]:
         parts = self.subject.parts
         looked = parts[:: max(1, len(parts) // LOOKED_AT)]
-        packed = [(part.path, kind) for part in looked if (kind := _packing(part.path)) is not None]
+        packed = [(part.path, kind) for part in looked if (kind := self._packing(part.path)) is not None]
         if not packed:
             return
         yield self.finding(
@@ -165,23 +160,22 @@ class CompressedFiles(Check):
             about=len(looked) < len(parts),
         )  # fmt: skip
 
-
-def _packing(path: str) -> str | None:
-    """Compression of a file as a whole; None for plain, small or missing files."""
-    try:
-        source = open_source(path)
-    except (BatchplantError, OSError):
-        return None
-    try:
-        if source.size < SMALL_FILE:
+    def _packing(self, path: str) -> str | None:
+        """Compression of a file as a whole; None for plain, small or missing files."""
+        try:
+            source = open_source(path)
+        except (BatchplantError, OSError):
             return None
-        head = source.view(0, 16).tobytes()
-    except (BatchplantError, OSError):
-        return None
-    finally:
-        source.close()
-    # The two bytes of a ZLIB file begin other files too.
-    return "zstd" if is_zstd(head) else "gzip" if kind_of(head) == "gzip" else None
+        try:
+            if source.size < self.subject.limits.packed_file_bytes:
+                return None
+            head = source.view(0, 16).tobytes()
+        except (BatchplantError, OSError):
+            return None
+        finally:
+            source.close()
+        # The two bytes of a ZLIB file begin other files too.
+        return "zstd" if is_zstd(head) else "gzip" if kind_of(head) == "gzip" else None
 
 
 def _lengths(subject: Subject) -> I64:

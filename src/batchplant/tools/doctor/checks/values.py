@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ....schema import Float, Tensor, Text, Time
-from ....schema.columns import I64, Ragged
-from ..check import Batch, Check, Subject, Tally
+from ....schema import Field, Float, Tensor, Text, Time
+from ....schema.columns import I64, U8, Ragged
+from ..check import Batch, CellCheck, Check, Subject, Tally
 from ..report import Finding
 
 # How much of the spread of a field float32 may get wrong, to do for it.
@@ -31,59 +31,45 @@ MAX_ODD_SHARE = 0.1
 NAIVE = re.compile(rb"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d([.,]\d+)?)?")
 
 
-class MissingValues(Check):
+class MissingValues(CellCheck):
     name = "missing-values"
     title = "values that are not there"
     severity = "note"
     sentence = "A missing value becomes NaN or 0 in a batch, and a model takes that for data."
 
-    def __init__(self, subject: Subject) -> None:
-        super().__init__(subject)
-        self._tallies = {name: Tally(subject, name) for name in subject.schema}
+    def concerns(self, field: Field) -> bool:
+        return True
 
-    def look(self, batch: Batch) -> None:
-        for name, tally in self._tallies.items():
-            tally.add(batch, ~batch.present(name), of=len(batch))
+    def count(self, batch: Batch, name: str, tally: Tally) -> None:
+        tally.add(batch, ~batch.present(name), of=len(batch))
 
-    def findings(self) -> Iterator[Finding]:
-        for name, tally in self._tallies.items():
-            if tally.count:
-                mostly = tally.count >= MOSTLY * tally.of
-                yield self.finding(
-                    f"{name}: values are missing", tally.count, tally.of,
-                    f"bp.open(…, where=\"{name} is not null\") leaves the samples out; "
-                    "the step Present tells a model which are there",
-                    examples=tally.examples(), severity="warning" if mostly else None, field=name,
-                )  # fmt: skip
+    def report(self, name: str, tally: Tally) -> Finding:
+        mend = f'bp.open(…, where="{name} is not null") leaves the samples out; '
+        mend += "the step Present tells a model which are there"
+        severity = "warning" if tally.count >= MOSTLY * tally.of else None
+        return self.cells("values are missing", tally, mend, severity=severity)
 
 
-class NotFinite(Check):
+class NotFinite(CellCheck):
     name = "not-finite"
     title = "NaN and infinity"
     severity = "warning"
     sentence = "One NaN or infinity in a batch makes the loss NaN, and with it every weight."
 
-    def __init__(self, subject: Subject) -> None:
-        super().__init__(subject)
-        self._tallies = {name: Tally(subject, name) for name in subject.schema if _real(subject, name)}
+    def concerns(self, field: Field) -> bool:
+        return isinstance(field, Float) or (isinstance(field, Tensor) and field.dtype.startswith("float"))
 
-    def look(self, batch: Batch) -> None:
-        for name, tally in self._tallies.items():
-            values = batch.numbers_of(name)
-            if values is None:
-                continue
-            bad = ~np.isfinite(values.reshape(len(values), -1)).all(axis=1)
-            # A missing value is NaN too, and another check's.
-            tally.add(batch, bad & batch.present(name), functools.partial(_said, values), of=len(values))
+    def count(self, batch: Batch, name: str, tally: Tally) -> None:
+        values = batch.numbers_of(name)
+        if values is None:
+            return
+        bad = ~np.isfinite(values.reshape(len(values), -1)).all(axis=1)
+        # A missing value is NaN too, and another check's.
+        tally.add(batch, bad & batch.present(name), functools.partial(_said, values), of=len(values))
 
-    def findings(self) -> Iterator[Finding]:
-        for name, tally in self._tallies.items():
-            if tally.count:
-                yield self.finding(
-                    f"{name}: values are NaN or infinite", tally.count, tally.of,
-                    "find out where they come from, or leave the samples out: bp.open(…, where=…)",
-                    examples=tally.examples(), field=name,
-                )  # fmt: skip
+    def report(self, name: str, tally: Tally) -> Finding:
+        mend = "find out where they come from, or leave the samples out: bp.open(…, where=…)"
+        return self.cells("values are NaN or infinite", tally, mend)
 
 
 class Float64(Check):
@@ -167,7 +153,7 @@ class _Spread:
         return not self._out and np.isfinite(scale) and self.error <= PRECISION * scale
 
 
-class NaiveTimes(Check):
+class NaiveTimes(CellCheck):
     name = "naive-times"
     title = "times without a time zone"
     severity = "note"
@@ -175,89 +161,69 @@ class NaiveTimes(Check):
         "A time without a zone means another moment on every machine, and two sources cannot be joined."
     )
 
-    def __init__(self, subject: Subject) -> None:
-        super().__init__(subject)
-        self._tallies = {
-            name: Tally(subject, name)
-            for name, field in subject.schema.items()
-            if type(field) is Text
-            or (isinstance(field, Time) and field.tz is None and not field.clock and field.unit != "D")
-        }
+    def concerns(self, field: Field) -> bool:
+        if isinstance(field, Time):
+            return field.tz is None and not field.clock and field.unit != "D"
+        return type(field) is Text
 
-    def look(self, batch: Batch) -> None:
-        for name, tally in self._tallies.items():
-            present = batch.present(name)
-            if isinstance(self.subject.schema[name], Time):
-                tally.add(batch, present, of=int(present.sum()))
-                continue
-            cells = batch.ragged(name)
-            flags = np.array(
-                [
-                    cell is not None and len(cell) < 40 and bool(NAIVE.fullmatch(cell.tobytes()))
-                    for cell in cells
-                ],
-                dtype=np.bool_,
-            )
-            tally.add(batch, flags, functools.partial(_text, cells), of=int(present.sum()))
+    def count(self, batch: Batch, name: str, tally: Tally) -> None:
+        present = batch.present(name)
+        if isinstance(self.subject.schema[name], Time):
+            tally.add(batch, present, of=int(present.sum()))
+            return
+        cells = batch.ragged(name)
+        flags = [
+            cell is not None and len(cell) < 40 and bool(NAIVE.fullmatch(cell.tobytes())) for cell in cells
+        ]
+        tally.add(batch, np.array(flags, np.bool_), functools.partial(_text, cells), of=int(present.sum()))
 
-    def findings(self) -> Iterator[Finding]:
-        for name, tally in self._tallies.items():
-            text = type(self.subject.schema[name]) is Text
-            # A text that is a time now and then is no field of times.
-            if not tally.count or (text and tally.count < 0.9 * tally.of):
-                continue
-            unit = '"s"' if text else repr(getattr(self.subject.schema[name], "unit", "s"))
-            kind = "text of times" if text else "times"
-            yield self.finding(
-                f"{name}: {kind} without a time zone", tally.count, tally.of,
-                f'if they are UTC, say so when you write them: Time({unit}, tz="UTC")',
-                examples=tally.examples()[:2], field=name,
-            )  # fmt: skip
+    def report(self, name: str, tally: Tally) -> Finding | None:
+        text = type(self.subject.schema[name]) is Text
+        # A text that is a time now and then is no field of times.
+        if text and tally.count < 0.9 * tally.of:
+            return None
+        unit = '"s"' if text else repr(getattr(self.subject.schema[name], "unit", "s"))
+        mend = f'if they are UTC, say so when you write them: Time({unit}, tz="UTC")'
+        message = f"{'text of times' if text else 'times'} without a time zone"
+        return self.cells(message, tally, mend, examples=tally.examples()[:2])
 
 
-class OddValues(Check):
+def _is_naive(cell: U8) -> bool:
+    return len(cell) < 40 and NAIVE.fullmatch(cell.tobytes()) is not None
+
+
+class OddValues(CellCheck):
     name = "odd-values"
     title = "numbers that are text because of a few other values"
     severity = "warning"
     sentence = "One word in a column of numbers makes all of it text, which a model cannot use."
 
-    def __init__(self, subject: Subject) -> None:
-        super().__init__(subject)
-        self._tallies = {
-            name: Tally(subject, name) for name, field in subject.schema.items() if type(field) is Text
-        }
+    def concerns(self, field: Field) -> bool:
+        return type(field) is Text
 
-    def look(self, batch: Batch) -> None:
-        for name, tally in list(self._tallies.items()):
-            cells = batch.ragged(name)
-            odd = np.array(
-                [cell is not None and not _is_number(cell.tobytes()) for cell in cells], dtype=np.bool_
-            )
-            tally.add(batch, odd, functools.partial(_text, cells), of=int(batch.present(name).sum()))
-            if tally.of >= ENOUGH_VALUES and tally.count > MOSTLY * tally.of:
-                del self._tallies[name]
+    def count(self, batch: Batch, name: str, tally: Tally) -> None:
+        cells = batch.ragged(name)
+        odd = np.array([cell is not None and not _is_number(cell.tobytes()) for cell in cells], np.bool_)
+        tally.add(batch, odd, functools.partial(_text, cells), of=int(batch.present(name).sum()))
+        if tally.of >= ENOUGH_VALUES and tally.count > MOSTLY * tally.of:
+            del self.tallies[name]
 
-    def findings(self) -> Iterator[Finding]:
-        for name, tally in self._tallies.items():
-            if not tally.count or tally.count > MAX_ODD_SHARE * tally.of:
-                continue
-            examples = tally.examples()
-            word = examples[0].said if examples else ""
-            first = f": {word!r} at sample {examples[0].sample:,}" if examples else ""
-            better = "correct them where the data comes from"
-            if self.subject.reader.format == "csv":
-                better += f", or read them as missing: bp.open(…, missing=['', {word!r}])"
-            yield self.finding(
-                f"{name}: text, because a few values are not numbers{first}", tally.count, tally.of, better,
-                examples=examples, field=name,
-            )  # fmt: skip
+    def report(self, name: str, tally: Tally) -> Finding | None:
+        if tally.count > MAX_ODD_SHARE * tally.of:
+            return None
+        first = tally.examples()[0]
+        better = "correct them where the data comes from"
+        if self.subject.reader.format == "csv":
+            better += f", or read them as missing: bp.open(…, missing=['', {first.said!r}])"
+        message = f"text, because a few values are not numbers: {first.said!r} at sample {first.sample:,}"
+        return self.cells(message, tally, better)
 
 
 def _is_number(cell: bytes) -> bool:
     return len(cell) <= MAX_NUMBER_BYTES and NUMBER.fullmatch(cell) is not None
 
 
-class Padding(Check):
+class Padding(CellCheck):
     name = "padding"
     title = "arrays and text that are mostly padding"
     severity = "note"
@@ -265,54 +231,45 @@ class Padding(Check):
 
     def __init__(self, subject: Subject) -> None:
         super().__init__(subject)
-        self._tallies = {
-            name: Tally(subject, name)
-            for name, field in subject.schema.items()
-            if type(field) is Text or _fixed(field)
-        }
-        self._padded = dict.fromkeys(self._tallies, 0)
-        self._total = dict.fromkeys(self._tallies, 0)
-        self._pads: dict[str, Counter[Any]] = {name: Counter() for name in self._tallies}
+        # Values that are padding, and all values, of each field.
+        self._padded = dict.fromkeys(self.tallies, 0)
+        self._total = dict.fromkeys(self.tallies, 0)
+        self._pads: dict[str, Counter[Any]] = {name: Counter() for name in self.tallies}
 
-    def look(self, batch: Batch) -> None:
-        for name, tally in self._tallies.items():
-            if type(self.subject.schema[name]) is Text:
-                padded, total = _text_padding(batch, name)
-            else:
-                values = batch.numbers_of(name)
-                if values is None or not len(values):
-                    continue
-                padded, total = _tensor_padding(values.reshape(len(values), -1), self._pads[name])
-            self._padded[name] += int(padded.sum())
-            self._total[name] += int(total.sum())
-            tally.add(
-                batch,
-                padded > MOSTLY * np.maximum(total, 1),
-                functools.partial(_share, padded, total),
-                of=len(padded),
-            )
+    def concerns(self, field: Field) -> bool:
+        return type(field) is Text or _fixed(field)
 
-    def findings(self) -> Iterator[Finding]:
-        for name, tally in self._tallies.items():
-            if not tally.count or self._padded[name] <= MOSTLY * self._total[name]:
-                continue
-            share = self._padded[name] / self._total[name]
-            pads = self._pads[name].most_common(1)
-            padding = f" with {pads[0][0]}" if pads else ""
-            field = self.subject.schema[name]
+    def count(self, batch: Batch, name: str, tally: Tally) -> None:
+        if type(self.subject.schema[name]) is Text:
+            padded, total = _text_padding(batch, name)
+        else:
+            values = batch.numbers_of(name)
+            if values is None or not len(values):
+                return
+            padded, total = _tensor_padding(values.reshape(len(values), -1), self._pads[name])
+        self._padded[name] += int(padded.sum())
+        self._total[name] += int(total.sum())
+        tally.add(
+            batch, padded > MOSTLY * np.maximum(total, 1),
+            lambda row: f"{padded[row]:,} of {total[row]:,} are padding", of=len(padded),
+        )  # fmt: skip
+
+    def report(self, name: str, tally: Tally) -> Finding | None:
+        if self._padded[name] <= MOSTLY * self._total[name]:
+            return None
+        share = self._padded[name] / self._total[name]
+        pads = self._pads[name].most_common(1)
+        field = self.subject.schema[name]
+        better = "strip it"
+        if isinstance(field, Tensor):
             better = (
-                "strip it"
-                if isinstance(field, Text)
-                else f'store what is there, Tensor("{getattr(field, "dtype", "int64")}", (None,)), and pad '
-                "each batch to its longest"
+                f'store what is there, Tensor("{field.dtype}", (None,)), and pad each batch to its longest'
             )
-            yield self.finding(
-                f"{name}: {share:.0%} of what is stored is padding{padding}", tally.count, tally.of, better,
-                examples=tally.examples(), field=name, facts={"padding": share},
-            )  # fmt: skip
+        message = f"{share:.0%} of what is stored is padding{f' with {pads[0][0]}' if pads else ''}"
+        return self.cells(message, tally, better, facts={"padding": share})
 
 
-def _fixed(field: Any) -> bool:
+def _fixed(field: Field) -> bool:
     """Arrays of one length that are long enough to be padded."""
     if not isinstance(field, Tensor) or field.dtype[:1] not in "iuf" or None in field.shape:
         return False
@@ -342,11 +299,6 @@ def _text_padding(batch: Batch, name: str) -> tuple[I64, I64]:
     return padded, total
 
 
-def _real(subject: Subject, name: str) -> bool:
-    field = subject.schema[name]
-    return isinstance(field, Float) or (isinstance(field, Tensor) and field.dtype.startswith("float"))
-
-
 def _said(values: npt.NDArray[Any], row: int) -> str:
     flat = values[row].reshape(-1)
     bad = flat[~np.isfinite(flat)]
@@ -356,7 +308,3 @@ def _said(values: npt.NDArray[Any], row: int) -> str:
 def _text(cells: Ragged, row: int) -> str:
     cell = cells[row]
     return "" if cell is None else cell.tobytes().decode("utf-8", "replace")
-
-
-def _share(padded: I64, total: I64, row: int) -> str:
-    return f"{padded[row]:,} of {total[row]:,} are padding"
