@@ -25,7 +25,7 @@ from PIL import Image
 import batchplant as bp
 from batchplant.formats.registry import all_formats, known
 from batchplant.tools import measure
-from batchplant.tools.measure import Candidate, Measurement, choice, report, scratch, staging, timing
+from batchplant.tools.measure import Candidate, Measurement, choice, figures, report, scratch, staging, timing
 from batchplant.tools.measure.measurement import pareto
 
 N = 48
@@ -166,17 +166,20 @@ def test_samples_are_spread_over_the_dataset(length: int, count: int) -> None:
         assert rows[-1] > length - 2 * staging.RUN_SAMPLES
 
 
-boxes = st.tuples(st.floats(100, 900), st.floats(100, 500))
-
-
-@given(st.lists(boxes, max_size=14, unique=True))
-def test_no_name_lies_on_another_or_on_a_dot(dots: list[tuple[float, float]]) -> None:
-    room = report.Box(0, 0, 1000, 600)
-    found = report.places(dots, [(60.0, 12.0)] * len(dots), room)
-    for one in found:
-        assert one.inside(room)
-        assert not any(one.meets(report.around_dot(dot)) for dot in dots)
-    assert not any(one.meets(two) for one, two in itertools.combinations(found, 2))
+def test_no_name_in_a_figure_lies_on_another() -> None:
+    text = pytest.importorskip("matplotlib.text")
+    rows = [
+        Measurement("x", label=f"format{number}", samples=1, bytes=size, epoch_warm=20.0 + number % 2)
+        for number, size in enumerate((10_000, 10_200, 10_400, 50_000, 50_100, 99_000))
+    ]
+    about = report.About("x", "beton", 1, 1, "samples", "how", "machine", 1.0)
+    figure = report.draw(rows, about)
+    renderer = figures.renderer(figure)
+    boxes = [text.Text.get_window_extent(name, renderer) for name in figure.axes[0].texts]
+    frame = figure.axes[0].get_window_extent(renderer)
+    assert len(boxes) == len(rows)
+    assert all(frame.x0 <= box.x0 and box.x1 <= frame.x1 for box in boxes)
+    assert not any(one.overlaps(two) for one, two in itertools.combinations(boxes, 2))
 
 
 def test_staged_samples_are_the_same(dataset: str, tmp_path: Path) -> None:

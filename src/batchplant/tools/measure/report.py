@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import io
-import itertools
-import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
-from typing import Any, NamedTuple
+from typing import Any
 
 from ...errors import shown
 from . import figures
@@ -26,15 +24,10 @@ SPEEDS = {
 INK, FAINT, FRONT = "#1f2933", "#8a94a0", "#c2410c"
 # Beyond this ratio a linear axis shows one dot and a heap.
 WIDE = 8.0
-Point = tuple[float, float]
-
-# Pixels around a dot that a name keeps clear of, and how far out it may go for a free place.
-DOT = 7.0
-DISTANCES = (11, 16, 24, 34, 46, 60, 76, 94, 114, 140, 170)
-# From here on a thin line leads to the dot.
-LED = 20
-# Degrees, best first: to the right, to the left, above, below …
-ANGLES = (0, 180, 90, 270, 35, 145, 325, 215)
+# Points between a dot and its name, and how far up or down a name may go, the nearest first: a line of the
+# front may leave a dot to the right.
+GAP = 8.0
+LIFTS = (9, -9, 21, -21, 33, -33, 45, -45, 57, -57, 69, -69)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,7 +109,7 @@ def draw(rows: Sequence[Measurement], about: About, *, title: bool = True) -> An
         )
     axes.plot([], [], color=FRONT, linewidth=1.6, label="Pareto front: no other is smaller and faster")
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=3, frameon=False, fontsize=8)
-    _name(figure, axes, good, front, spot, speed)
+    _name(figure, axes, good, front, spot)
     return figure
 
 
@@ -137,7 +130,6 @@ def _name(
     good: list[Measurement],
     front: list[Measurement],
     spot: dict[str, tuple[float, float]],
-    speed: str,
 ) -> None:
     """The front as steps, and names beside the dots once everything else has its place."""
     renderer = figures.renderer(figure)
@@ -147,29 +139,45 @@ def _name(
     right, bottom = axes.get_xlim()[1], axes.get_ylim()[0]
     axes.set_xlim(axes.get_xlim())
     axes.set_ylim(axes.get_ylim())
-    corners: list[tuple[float, float]] = []
     if front:
         across = [spot[row.label][0] for row in front]
         up = [spot[row.label][1] for row in front]
-        corners = list(zip(*_steps([across[0], *across, right], [bottom, *up, up[-1]]), strict=True))
-        axes.plot(*zip(*corners, strict=True), color=FRONT, linewidth=1.6, alpha=0.9, zorder=2)
+        axes.step(
+            [across[0], *across, right], [bottom, *up, up[-1]], where="post", color=FRONT, linewidth=1.6,
+            alpha=0.9, zorder=2,
+        )  # fmt: skip
         beaten: dict[str, Any] = {"color": FRONT, "alpha": 0.06, "linewidth": 0, "zorder": 0}
         axes.fill_between([*across, right], [*up, up[-1]], bottom, step="post", **beaten)
     # Those on the front choose their places first.
-    order = sorted(good, key=lambda one: (one not in front, -spot[one.label][1]))
-    names = [Name(*spot[row.label], row.label, FRONT if row in front else INK, row in front) for row in order]
-    cold = {row.label: row.epoch_cold for row in good if row.epoch_cold and speed == "epoch_warm"}
-    cold_spots = [(spot[label][0], value) for label, value in cold.items()]
-    lines = [
-        *itertools.pairwise(corners),
-        *((spot[label], cold_spot) for label, cold_spot in zip(cold, cold_spots, strict=True)),
-    ]
-    write(axes, renderer, names, cold_spots, lines)
+    occupied: list[Any] = []
+    for row in sorted(good, key=lambda one: (one not in front, -spot[one.label][1])):
+        occupied.append(_write_name(axes, renderer, row, spot[row.label], row in front, occupied))
 
 
-def _steps(across: list[float], up: list[float]) -> tuple[list[float], list[float]]:
-    """The corners of a staircase that goes to the right before it goes up."""
-    return [value for value in across for _ in (0, 1)][1:], [value for value in up for _ in (0, 1)][:-1]
+def _write_name(
+    axes: Any,
+    renderer: Any,
+    row: Measurement,
+    spot: tuple[float, float],
+    on_front: bool,
+    occupied: Sequence[Any],
+) -> Any:
+    """Write the name of a row beside its dot, with a thin line to it; return the box that it takes."""
+    colour = FRONT if on_front else INK
+    name = axes.annotate(
+        row.label, spot, (GAP, 0), textcoords="offset points", parse_math=False, fontsize=9, color=colour,
+        fontweight="bold" if on_front else "normal", va="center",
+        arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.6, "alpha": 0.6, "shrinkA": 0},
+    )  # fmt: skip
+    if name.get_window_extent(renderer).x1 > axes.get_window_extent(renderer).x1:
+        name.set_ha("right")
+    side = -GAP if name.get_ha() == "right" else GAP
+    for lift in LIFTS:
+        name.set_position((side, lift))
+        box = name.get_window_extent(renderer)
+        if not any(box.overlaps(other) for other in occupied):
+            break
+    return box
 
 
 def svg(figure: Any) -> str:
@@ -302,114 +310,3 @@ def _columns(about: About, size: Any) -> list[tuple[str, Any]]:
 def _listed(title: str, lines: Sequence[str]) -> str:
     items = "".join(f"<li>{escape(line)}</li>" for line in lines)
     return f"<h2>{title}</h2><ul>{items}</ul>" if lines else ""
-
-
-class Box(NamedTuple):
-    left: float
-    bottom: float
-    right: float
-    top: float
-
-    def meets(self, box: Box) -> bool:
-        across = self.left < box.right and box.left < self.right
-        return across and self.bottom < box.top and box.bottom < self.top
-
-    def apart(self, dot: Point) -> float:
-        """Distance of a dot from the nearest edge."""
-        across = max(self.left - dot[0], 0, dot[0] - self.right)
-        return math.hypot(across, max(self.bottom - dot[1], 0, dot[1] - self.top))
-
-    def inside(self, box: Box) -> bool:
-        across = box.left <= self.left and self.right <= box.right
-        return across and box.bottom <= self.bottom and self.top <= box.top
-
-
-class Name(NamedTuple):
-    """A name beside a dot, in data units."""
-
-    x: float
-    y: float
-    text: str
-    colour: str
-    bold: bool = False
-
-
-def write(
-    axes: Any,
-    renderer: Any,
-    names: Sequence[Name],
-    obstacles: Iterable[Point] = (),
-    lines: Iterable[tuple[Point, Point]] = (),
-) -> None:
-    """Names beside their dots, clear of ``obstacles`` (dots without a name) and of level or upright lines."""
-    pixels, points = axes.transData.transform, 72 / axes.figure.dpi
-    dots = [_pair(pixels((name.x, name.y))) for name in names]
-    texts = [
-        axes.annotate(
-            name.text, (name.x, name.y), (0, 0), textcoords="offset points", parse_math=False, fontsize=9,
-            color=name.colour, fontweight="bold" if name.bold else "normal", va="bottom",
-        )
-        for name in names
-    ]  # fmt: skip
-    extents = [text.get_window_extent(renderer) for text in texts]
-    frame = axes.get_window_extent(renderer)
-    room = Box(frame.x0 + 2, frame.y0 + 2, frame.x1 - 2, frame.y1 - 2)
-    occupied = [around_dot(_pair(pixels(point))) for point in obstacles]
-    drawn = [_between(_pair(pixels(start)), _pair(pixels(two))) for start, two in lines]
-    boxes = places(dots, [(extent.width + 4, extent.height + 2) for extent in extents], room, occupied, drawn)
-    for text, (x, y), box in zip(texts, dots, boxes, strict=True):
-        # In points, which stay right whatever resolution it is saved in.
-        text.set_position(((box.left + 2 - x) * points, (box.bottom + 1 - y) * points))
-        if box.apart((x, y)) > LED:
-            near = min(max(x, box.left), box.right), min(max(y, box.bottom), box.top)
-            ends = zip(*(axes.transData.inverted().transform(point) for point in ((x, y), near)), strict=True)
-            axes.plot(*ends, linewidth=0.6, color=text.get_color(), alpha=0.6, zorder=1)
-
-
-def places(
-    dots: Sequence[Point],
-    sizes: Sequence[Point],
-    room: Box,
-    occupied: Iterable[Box] = (),
-    lines: Sequence[Box] = (),
-) -> list[Box]:
-    """A box of each size near each dot, inside of ``room``; none meets a dot, another, or what is taken.
-
-    Nor does it lie on a line, where there is a place beside one. Where every place is taken, the last that
-    was tried is used: a name is better than none.
-    """
-    obstacles = [*map(around_dot, dots), *occupied]
-    boxes: list[Box] = []
-    for (x, y), (width, height) in zip(dots, sizes, strict=True):
-        tried = [box for box in around(x, y, width, height) if box.inside(room)]
-        tried = tried or list(around(x, y, width, height))
-        free = [box for box in tried if not any(box.meets(obstacle) for obstacle in obstacles)]
-        clear = [box for box in free if not any(box.meets(obstacle) for obstacle in lines)]
-        # Nobody is to take it for the name of another.
-        nearest = [box for box in clear if all(box.apart((x, y)) <= box.apart(obstacle) for obstacle in dots)]
-        boxes.append((nearest or clear or free or tried[-1:])[0])
-        obstacles.append(boxes[-1])
-    return boxes
-
-
-def around(x: float, y: float, width: float, height: float) -> Iterator[Box]:
-    """Boxes of a size around a dot, from near to far."""
-    for distance in DISTANCES:
-        for angle in ANGLES:
-            across, up = math.cos(math.radians(angle)), math.sin(math.radians(angle))
-            left_edge = x + across * (distance + width / 2) - width / 2
-            bottom = y + up * (distance + height / 2) - height / 2
-            yield Box(left_edge, bottom, left_edge + width, bottom + height)
-
-
-def around_dot(dot: Point) -> Box:
-    return Box(dot[0] - DOT, dot[1] - DOT, dot[0] + DOT, dot[1] + DOT)
-
-
-def _between(start: Point, end: Point) -> Box:
-    (left, right), (bottom, top) = (sorted(ends) for ends in zip(start, end, strict=True))
-    return Box(left - 1, bottom - 1, right + 1, top + 1)
-
-
-def _pair(point: Any) -> Point:
-    return float(point[0]), float(point[1])
