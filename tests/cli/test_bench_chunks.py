@@ -178,11 +178,11 @@ def test_ctrl_c_leaves_nothing_behind(
 ) -> None:
     pytest.importorskip("obstore")
 
-    def interrupted(*_: Any) -> Any:
+    def interrupted(*_: Any, **__: Any) -> Any:
         assert list(tmp_path.rglob("*.tar"))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(measuring, "_rates", interrupted)
+    monkeypatch.setattr("batchplant.tools.measure.timing.order_rates", interrupted)
     argv = ["bench", "chunks", str(dataset), *QUICK, "--formats", "webdataset", "--scratch", str(tmp_path)]
     assert main(argv) == 130
     assert list(tmp_path.iterdir()) == []

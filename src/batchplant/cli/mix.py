@@ -22,7 +22,6 @@ Where a format does not know how long its documents are, some of them are read, 
 from __future__ import annotations
 
 import argparse
-import textwrap
 from collections.abc import Mapping
 from typing import Any
 
@@ -32,8 +31,7 @@ from ..errors import OptionError
 from ..loading.packing import pack_of
 from ..tools.measure import figures
 from ..tools.measure.mixing import DryRun, draw, dry_run
-from .found import show
-from .terminal import console, counted, progress_bar
+from .terminal import console, counted, progress_bar, show_result, wrapped
 
 # Rows of a table; of more, the first, and what the others come to.
 SHOWN, RANKS = 40, 8
@@ -82,7 +80,9 @@ def run(args: argparse.Namespace) -> int:
         "plan": plan.path, "order": loading["order"], "seed": mix.seed,
         "by": options.get("by", "samples"), "length": length, **dry.as_dict(),
     }  # fmt: skip
-    show(args, said, lambda: _print(plan.path, dry, length, loading, mix.seed), lambda: draw(dry, length))
+    show_result(
+        args, said, lambda: _print(plan.path, dry, length, loading, mix.seed), lambda: draw(dry, length)
+    )
     return 0
 
 
@@ -93,11 +93,12 @@ def _given(args: argparse.Namespace) -> dict[str, Any]:
 
 def _print(path: str, dry: DryRun, length: int | None, loading: Mapping[str, Any], seed: int) -> None:
     unit = "rows" if length else "samples"
-    _say(
+    wrapped(
         f"{path}: {counted(len(dry.sources), 'source')}, order {loading['order']}, seed {seed}; "
         f"{counted(dry.world_size, 'rank')}, {dry.batch_size:,} {unit} each at every step"
     )
-    _say(_whole(dry, length, loading.get("steps")) + "\n")
+    wrapped(_whole(dry, length, loading.get("steps")))
+    print()
     console().print(_sources(dry))
     if dry.changes:
         print()
@@ -108,9 +109,9 @@ def _print(path: str, dry: DryRun, length: int | None, loading: Mapping[str, Any
     if hints or dry.estimated:
         print()
     for hint in hints:
-        _say(f"note: {hint}")
+        wrapped(f"note: {hint}")
     for source in dry.estimated:
-        _say(f"estimated (≈): {source}")
+        wrapped(f"estimated (≈): {source}")
 
 
 def _whole(dry: DryRun, length: int | None, requested: int | None) -> str:
@@ -235,9 +236,3 @@ def _short(number: int) -> str:
         if number >= size:
             return f"{number / size:.2f} {unit}"
     return f"{number:,}"
-
-
-def _say(text: str) -> None:
-    for line in text.rstrip("\n").splitlines():
-        print(textwrap.fill(line, console().width, subsequent_indent="  "))
-    print("\n" * (len(text) - len(text.rstrip("\n"))), end="")

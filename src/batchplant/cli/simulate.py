@@ -15,14 +15,12 @@ which. `--set` without a plan changes the defaults, which `--example` shows.
 from __future__ import annotations
 
 import argparse
-import textwrap
 
 from ..errors import OptionError
 from ..tools.measure import figures
 from ..tools.simulation import Epoch, Plan, Simulation, example, hints, read_plan, simulate
 from ..tools.simulation.drawing import draw
-from .found import show
-from .terminal import console, counted, human_size, progress_bar
+from .terminal import console, counted, human_size, progress_bar, show_result, wrapped
 
 
 def add_args(parser: argparse.ArgumentParser) -> None:
@@ -54,19 +52,20 @@ def run(args: argparse.Namespace) -> int:
     with progress_bar("simulating", quiet=args.quiet or args.json) as progress:
         simulation = simulate(plan, progress)
     document = {**simulation.as_dict(), "hints": list(hints(simulation))}
-    show(args, document, lambda: _print(simulation), lambda: draw(simulation))
+    show_result(args, document, lambda: _print(simulation), lambda: draw(simulation))
     return 0
 
 
 def _print(simulation: Simulation) -> None:
     plan, screen = simulation.plan, console()
     lanes = ", lanes" if plan.loader.lanes and plan.loader.order in ("quasi_random", "shards") else ""
-    _say(
+    wrapped(
         f"{counted(plan.data.samples)} of {human_size(plan.data.sample_bytes)} in "
         f"{counted(plan.data.files, 'file')} ({human_size(plan.bytes)}); "
         f"{counted(plan.cluster.ranks, 'rank')} on {counted(plan.nodes, 'node')}; "
-        f"{plan.loader.order}{lanes}, batches of {plan.loader.batch_size:,}\n"
+        f"{plan.loader.order}{lanes}, batches of {plan.loader.batch_size:,}"
     )
+    print()
     shown = figures.table("", "first epoch", "a later one")
     epochs = (simulation.first, simulation.later)
 
@@ -82,8 +81,8 @@ def _print(simulation: Simulation) -> None:
     row("first batch", *(_time(epoch.first_batch) for epoch in epochs))
     screen.print(shown)
     print()
-    _say(f"limited by {_limits(*epochs)}")
-    _say(
+    wrapped(f"limited by {_limits(*epochs)}")
+    wrapped(
         f"until the first batch: {_time(simulation.start_seconds)} at the start, "
         f"{_time(simulation.resume_seconds)} after a resume; "
         f"opening takes {_time(simulation.open_seconds)} of it"
@@ -91,26 +90,20 @@ def _print(simulation: Simulation) -> None:
     lowest, highest = simulation.samples_per_rank
     samples_text = f"{lowest:,}" if lowest == highest else f"{lowest:,} to {highest:,}"
     left_text = f", {simulation.left_out:,} are left out" if simulation.left_out else ""
-    _say(f"{samples_text} samples for each rank in {plan.steps:,} batches{left_text}")
-    _say(f"the largest batch of a step has {simulation.step_imbalance:.3f} times the average's bytes")
+    wrapped(f"{samples_text} samples for each rank in {plan.steps:,} batches{left_text}")
+    wrapped(f"the largest batch of a step has {simulation.step_imbalance:.3f} times the average's bytes")
     if plan.node.cache:
         second, late = simulation.hit_rates
-        _say(f"cache of a node: {second:.1%} of the bytes in the second epoch, {late:.1%} in the long run")
+        wrapped(f"cache of a node: {second:.1%} of the bytes in the second epoch, {late:.1%} in the long run")
     if simulation.order_bytes:
-        _say(f"the order takes {human_size(simulation.order_bytes)} of each rank's memory")
+        wrapped(f"the order takes {human_size(simulation.order_bytes)} of each rank's memory")
     for hint in hints(simulation):
-        _say(f"hint: {hint}")
-    _say(f"sampled: {simulation.sampled}")
+        wrapped(f"hint: {hint}")
+    wrapped(f"sampled: {simulation.sampled}")
 
 
 def _limits(first: Epoch, later: Epoch) -> str:
     return first.limit if first.limit == later.limit else f"{first.limit}; later by {later.limit}"
-
-
-def _say(text: str) -> None:
-    """Wrapped where there is a terminal that is too narrow."""
-    lines = text.rstrip("\n")
-    print(textwrap.fill(lines, console().width, subsequent_indent="  ") + text[len(lines) :])
 
 
 def _time(seconds: float) -> str:

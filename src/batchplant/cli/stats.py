@@ -26,7 +26,6 @@ from rich.table import Table
 from ..errors import brief, shortened
 from ..jobs import stats
 from ..tools.measure import figures
-from .found import show
 from .terminal import (
     add_engine,
     add_source,
@@ -39,6 +38,7 @@ from .terminal import (
     printable,
     progress_bar,
     say,
+    show_result,
 )
 
 SAMPLE = 100_000
@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
             workers=args.workers, progress=progress, format=args.format, skip=args.skip, where=args.where,
             **parse_options(args.option, stats.collect),
         )  # fmt: skip
-    show(args, _as_json(report), lambda: _print(report), lambda: draw(report))
+    show_result(args, _as_json(report), lambda: _print(report), lambda: draw(report))
     return 1 if report.unreadable else 0
 
 

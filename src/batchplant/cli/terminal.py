@@ -9,7 +9,8 @@ import math
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+import textwrap
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -167,6 +168,31 @@ def plain(value: Any) -> Any:
 
 def print_json(value: Any) -> None:
     print(json.dumps(plain(value), ensure_ascii=False, indent=2))
+
+
+def show_result(
+    args: argparse.Namespace,
+    result: Mapping[str, Any],
+    show: Callable[[], None],
+    draw: Callable[[], Any],
+) -> None:
+    """Print a result as JSON or by ``show``, after ``--figure`` was written with what ``draw`` returns."""
+    if args.figure:
+        from ..tools.measure import figures
+
+        figures.save(draw(), args.figure)
+    if args.json:
+        print_json(result)
+        return
+    show()
+    if args.figure:
+        print(f"\nwrote {args.figure}")
+
+
+def wrapped(text: str) -> None:
+    """Print text, each of its lines wrapped where a terminal is too narrow."""
+    for line in text.splitlines():
+        print(textwrap.fill(line, console().width, subsequent_indent="  "))
 
 
 def progress_bar(noun: str, *, quiet: bool = False) -> AbstractContextManager[Callable[..., None]]:

@@ -22,8 +22,7 @@ from ...tools.measure.harness import Harness, StoredCandidate
 from ...tools.measure.pipelines import image_fields, pipelines
 from ...tools.measure.scratch import scratch_folder
 from ...tools.measure.timing import epoch_rate
-from ..found import show
-from ..terminal import console, counted, human_size, open_source, progress_bar
+from ..terminal import console, counted, human_size, open_source, progress_bar, show_result
 from . import _way
 from .codecs import parse_resolutions
 
@@ -53,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
             "size": args.size, "epochs": args.epochs,
         }  # fmt: skip
         result["rows"] = list(_rows(images, resolutions, args))
-    show(args, result, lambda: _print(result), lambda: draw(result))
+    show_result(args, result, lambda: _print(result), lambda: draw(result))
     return 1 if any(row["skipped"] for row in result["rows"]) else 0
 
 

@@ -13,8 +13,7 @@ from ...errors import OptionError
 from ...order import quality
 from ...schema.columns import I64
 from ...tools.measure import figures
-from ..found import show
-from ..terminal import console, open_source
+from ..terminal import console, open_source, show_result
 
 PLANS = (".yaml", ".yml", ".toml")
 ORDERS = ("sequential", "shards", "quasi_random", "random")
@@ -58,7 +57,9 @@ def compare(mix: Mix, args: argparse.Namespace) -> int:
         },
         "orders": _orders(mix, count, source, chosen, args),
     }  # fmt: skip
-    show(args, result, lambda: _print(result), lambda: _draw(result, mix, source, drawn, weights, args))
+    show_result(
+        args, result, lambda: _print(result), lambda: _draw(result, mix, source, drawn, weights, args)
+    )
     return 0
 
 

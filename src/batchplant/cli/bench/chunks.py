@@ -23,7 +23,6 @@ from typing import Any
 from ...errors import OptionError
 from ...tools.measure import chunks as measuring
 from ...tools.measure import figures
-from ..found import show
 from ..terminal import (
     add_source,
     console,
@@ -33,6 +32,7 @@ from ..terminal import (
     open_source,
     parse_size,
     progress_bar,
+    show_result,
 )
 
 SHORT = {"sequential": "seq", "quasi_random": "quasi", "random": "rand"}
@@ -97,7 +97,7 @@ def run(args: argparse.Namespace) -> int:
                 for layout in layouts
             },
         }  # fmt: skip
-    show(args, result, lambda: print_found(result), lambda: draw(result))
+    show_result(args, result, lambda: print_found(result), lambda: draw(result))
     return 0
 
 

@@ -34,8 +34,7 @@ from ...errors import DataError, DecodeError, OptionError, Problem
 from ...loading.stage import LONGEST_SIDE
 from ...schema import Image
 from ...tools.measure import figures
-from ..found import show
-from ..terminal import add_source, human_size, open_source, progress_bar
+from ..terminal import add_source, human_size, open_source, progress_bar, show_result
 from ._codec_tables import STORED, draw, print_found
 from ._coding import BY_PILLOW, RAW, Candidate, Tally, decoder, load, one_way, pillow_has, watch
 
@@ -93,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
             "not one image could be decoded; the first: " + str(Problem(**result["skipped"][0]))
         )
     result["advice"] = advise(result)
-    show(args, result, lambda: print_found(result), lambda: draw(result))
+    show_result(args, result, lambda: print_found(result), lambda: draw(result))
     return 1 if result["skipped"] else 0
 
 

@@ -31,12 +31,11 @@ import shlex
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from rich.text import Text
 
-from ...errors import NotFoundError, OptionError, shown
+from ...errors import OptionError, shown
 from ...jobs.engines.base import Inline, portable_source
 from ...storage import put_file
 from ...tools import measure
@@ -114,7 +113,7 @@ def add_args(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     figures.check(args.figure)
-    _check_html(args.html)
+    figures.check(args.html, "report", (".html", ".htm"))
     if args.batch_size < 1 or args.size < 1 or (args.workers is not None and args.workers < 1):
         raise OptionError("--batch-size, --size and --workers are at least 1")
     remote_options = {name: str(value) for name, value in parse_options(args.remote_option).items()}
@@ -154,16 +153,6 @@ def run(args: argparse.Namespace) -> int:
         for path in filter(None, (args.figure, args.html)):
             say(f"wrote {path}")
     return 0 if any(row.error is None for row in rows) else 1
-
-
-def _check_html(path: str | None) -> None:
-    if path is None:
-        return
-    if Path(path).suffix.lower() not in (".html", ".htm"):
-        raise OptionError("a report ends in .html", path=path)
-    if not Path(path).absolute().parent.is_dir():
-        raise NotFoundError("the folder of the report is not there", path=path)
-    figures.check("figure.svg")
 
 
 def _machine(rows: list[Measurement]) -> str:

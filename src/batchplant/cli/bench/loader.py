@@ -34,16 +34,15 @@ from typing import Any
 
 import numpy as np
 
+from ...data.sizes import sizes_of
 from ...errors import OptionError, Problem
 from ...jobs.summary import SUMMARY_SAMPLES
 from ...loading.loader import Loader
-from ...schema.columns import column_runs
 from ...tools.measure import figures
 from ...tools.measure.machine import own_memory
 from ...tools.measure.pipelines import PIPELINES, Undecoded, image_fields, pipelines
 from ...tools.measure.timing import batch_rows
-from ..found import show
-from ..terminal import add_source, human_size, open_source, progress_bar
+from ..terminal import add_source, counted, human_size, open_source, progress_bar, show_result
 from . import _matrix, _way
 
 ORDERS = ("sequential", "random", "quasi_random", "shards", "windowed")
@@ -105,7 +104,7 @@ def run(args: argparse.Namespace) -> int:
             "workers": workers, "order": args.order, "pipeline": args.pipeline, "device": args.device,
             "unit": "images" if image_fields(reader.schema) else "samples", **measure(loader, args, began),
         }  # fmt: skip
-    show(args, result, lambda: _print(result, args.size), lambda: _way.draw(result))
+    show_result(args, result, lambda: _print(result, args.size), lambda: _way.draw(result))
     return 1 if result["skipped"] else 0
 
 
@@ -144,15 +143,9 @@ def measure(loader: Loader, args: argparse.Namespace, began: float) -> dict[str,
 
 def encoded_size(loader: Loader) -> float:
     """Bytes of one sample as it is stored, the mean over some samples, in the fields in use."""
-    looked_at = loader.ids_at(np.arange(0, loader.samples, max(1, loader.samples // SUMMARY_SAMPLES)))
-    total = 0.0
-    for name in dict.fromkeys(output.field for output in loader.plan.outputs):
-        spans = loader.reader.spans(name, looked_at)
-        sizes = None if spans is None else spans.size
-        if sizes is None:
-            sizes = column_runs(loader.reader.read(looked_at, [name])[name])[2]
-        total += float(np.maximum(sizes, 0).mean())
-    return total
+    examined = loader.ids_at(np.arange(0, loader.samples, max(1, loader.samples // SUMMARY_SAMPLES)))
+    fields = list(dict.fromkeys(output.field for output in loader.plan.outputs))
+    return float(sizes_of(loader.reader, fields, examined).mean())
 
 
 def _finish_copies(device: str | None) -> None:
@@ -170,7 +163,7 @@ def _print(result: dict[str, Any], size: int) -> None:
     where = f", to {result['device']}" if result["device"] else ""
     print(
         f"{result['path']}: {result['samples']:,} samples, batches of {result['batch size']}, "
-        f"{_count(result['workers'], 'worker')}, order {result['order']}, pipeline {pipeline}{where}\n"
+        f"{counted(result['workers'], 'worker')}, order {result['order']}, pipeline {pipeline}{where}\n"
     )
     unit = f"{result['unit']}/s"
     print(f"{'epoch':<12} {unit:>10} {'MB/s':>9}")
@@ -185,7 +178,9 @@ def _print(result: dict[str, Any], size: int) -> None:
     )
     if "requests" in stats:
         fetched = human_size(stats["bytes fetched"])
-        print(f"{'network':<12} {_count(stats['requests'], 'request')}, {fetched}, since the loader was made")
+        print(
+            f"{'network':<12} {counted(stats['requests'], 'request')}, {fetched}, since the loader was made"
+        )
     print()
     for line in _way.lines(result["batch"]):
         print(line)
@@ -195,12 +190,8 @@ def _print(result: dict[str, Any], size: int) -> None:
         print(f"    {name:<9} {stats[key]:>9.3f} s {stats[key] / total:>4.0%}")
     print(f"\n{'bottleneck':<12} {stats['bottleneck']}: {stats['advice']}")
     if stats["jpeg warnings"]:
-        print(f"{'note':<12} {_count(stats['jpeg warnings'], 'warning')} of the JPEG decoder")
+        print(f"{'note':<12} {counted(stats['jpeg warnings'], 'warning')} of the JPEG decoder")
     for problem in result["skipped"][:SHOWN]:
         print(f"  skipped: {Problem(**problem)}")
     if len(result["skipped"]) > SHOWN:
         print(f"  … and {len(result['skipped']) - SHOWN} more (--json lists all)")
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

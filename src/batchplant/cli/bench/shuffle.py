@@ -36,21 +36,20 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import time
 from typing import Any
 
 import numpy as np
 
 from ... import order as orders
 from ...data.reader import Reader
+from ...data.sizes import sizes_of
 from ...errors import OptionError
 from ...jobs.summary import SUMMARY_SAMPLES
 from ...order import quality
 from ...schema import Bool, Int, Text
-from ...schema.columns import I64, Ragged, column_runs
-from ...tools.measure import figures
-from ..found import show
-from ..terminal import add_source, console, human_size, open_source, progress_bar
+from ...schema.columns import I64, Ragged
+from ...tools.measure import figures, timing
+from ..terminal import add_source, console, counted, human_size, open_source, progress_bar, show_result
 from ._mixture import compare, mixture_of
 
 ORDERS = ("sequential", "windowed", "shards", "quasi_random", "random")
@@ -113,7 +112,7 @@ def run(args: argparse.Namespace) -> int:
         codes = None if label is None else read_codes(reader, label, count)
         blocks = find_blocks(reader, count, args.block)
         fields = args.fields.split(",") if args.fields else list(reader.schema)
-        size = sample_size(reader, fields, count)
+        size = float(sizes_of(reader, fields, np.arange(0, count, -(-count // SUMMARY_SAMPLES))).mean())
         orders_by_name = make_orders(count, blocks, args)
         result: dict[str, Any] = {
             "path": reader.path, "samples": count, "of samples": len(reader), "batch size": args.batch_size,
@@ -131,7 +130,7 @@ def run(args: argparse.Namespace) -> int:
                 "MB/s": {k: v * size / 1e6 for k, v in speed.items()},
             }
         result["advice"] = advise(result)
-    show(args, result, lambda: _print(result), lambda: draw(result, orders_by_name))
+    show_result(args, result, lambda: _print(result), lambda: draw(result, orders_by_name))
     return 0
 
 
@@ -170,17 +169,6 @@ def find_blocks(reader: Reader, count: int, block: int | None) -> I64 | None:
         return np.arange(count, dtype=np.int64) // block
     blocks = reader.blocks()
     return None if blocks is None else quality.codes_of(blocks[:count])
-
-
-def sample_size(reader: Reader, fields: list[str], count: int) -> float:
-    """Bytes of one sample as it is stored, the mean of up to SUMMARY_SAMPLES of them."""
-    looked_at = np.arange(0, count, -(-count // SUMMARY_SAMPLES))
-    total = 0.0
-    for name in fields:
-        spans = reader.spans(name, looked_at)
-        sizes = column_runs(reader.read(looked_at, [name])[name])[2] if spans is None else spans.size
-        total += float(np.maximum(sizes, 0).mean())
-    return total
 
 
 def make_orders(count: int, blocks: I64 | None, args: argparse.Namespace) -> dict[str, orders.Order]:
@@ -229,25 +217,12 @@ def judge(
 def measure(
     reader: Reader, fields: list[str], orders_by_name: dict[str, orders.Order], args: argparse.Namespace
 ) -> dict[str, dict[str, float]]:
-    """Samples/s of every order, in turn; each round goes on where the one before stopped."""
-    rates: dict[str, list[float]] = {name: [] for name in orders_by_name}
-    positions = dict.fromkeys(orders_by_name, 0)
+    """Samples/s of every order, in turn."""
     with progress_bar("reading", quiet=args.quiet or args.json) as progress:
-        for number in range(args.rounds):
-            for turn, (name, order) in enumerate(orders_by_name.items()):
-                began = time.perf_counter()
-                done = 0
-                while True:
-                    batch = order[positions[name] : positions[name] + args.batch_size]
-                    reader.read(batch, fields)
-                    done += len(batch)
-                    end = positions[name] + len(batch)
-                    positions[name] = 0 if end >= len(order) else end
-                    spent = time.perf_counter() - began
-                    if spent >= args.seconds:
-                        break
-                rates[name].append(done / spent)
-                progress(number * len(orders_by_name) + turn + 1, args.rounds * len(orders_by_name))
+        rates = timing.order_rates(
+            reader, orders_by_name, batch_size=args.batch_size, rounds=args.rounds, seconds=args.seconds,
+            fields=fields, progress=progress,
+        )  # fmt: skip
     return {
         name: {"best": max(runs), "median": statistics.median(runs), "runs": len(runs)}
         for name, runs in rates.items()
@@ -287,13 +262,13 @@ def advise(result: dict[str, Any]) -> str:
 
 
 def _print(result: dict[str, Any]) -> None:
-    parts = "no blocks named" if result["blocks"] is None else _count(result["blocks"], "block")
+    parts = "no blocks named" if result["blocks"] is None else counted(result["blocks"], "block")
     if result["block of"]:
         parts += f" of {result['block of']} samples"
     limited = "" if result["samples"] == result["of samples"] else f" of {result['of samples']:,}"
     print(
         f"{result['path']}: {result['samples']:,} samples{limited}, {human_size(result['bytes'])}, {parts}, "
-        f"batches of {result['batch size']}, cache of {_count(result['cache'], 'block')}"
+        f"batches of {result['batch size']}, cache of {counted(result['cache'], 'block')}"
     )
     if result["label"] is None:
         print("no field of labels (--label names one)\n")
@@ -320,10 +295,6 @@ def _print(result: dict[str, Any]) -> None:
     if result["blocks"] is None:
         print("\nno blocks are named: shards and quasi_random have nothing to go by (--block gives some)")
     print(f"\nread warm: the system holds the files in memory\nadvice: {result['advice']}")
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def draw(result: dict[str, Any], orders_by_name: dict[str, orders.Order]) -> Any:

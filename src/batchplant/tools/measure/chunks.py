@@ -24,6 +24,7 @@ from ...formats.registry import get_format
 from ...formats.registry import open as open_reader
 from ...schema import Bool, Field, Float, Int, Tensor
 from ...schema.columns import I64
+from . import timing
 from .choice import Candidate, refusal
 from .harness import Harness
 from .scratch import scratch_folder
@@ -214,7 +215,10 @@ def _measure_size(
             for name in ORDERS
             if name not in orders.BY_BLOCKS or blocks is not None
         }
-        rates = _rates(local, {name: order for name, (order, _) in epochs.items()}, plan)
+        rates = timing.order_rates(
+            local, {name: order for name, (order, _) in epochs.items()}, batch_size=plan.batch_size,
+            rounds=plan.rounds, seconds=plan.seconds,
+        )  # fmt: skip
     urls = [served.at(path) for path in files]
     readings: dict[str, Reading] = {}
     open_requests: list[int] = []
@@ -290,26 +294,6 @@ def _remote(
         opening = served.requests, served.bytes
         served.begin()
         yield reader, opening
-
-
-def _rates(reader: Reader, epochs: Mapping[str, orders.Order], plan: Plan) -> dict[str, list[float]]:
-    """Return samples/s from the page cache, of every order in turn."""
-    rates: dict[str, list[float]] = {name: [] for name in epochs}
-    positions = dict.fromkeys(epochs, 0)
-    for _ in range(plan.rounds):
-        for name, order in epochs.items():
-            began, done = time.perf_counter(), 0
-            while True:
-                batch = order[positions[name] : positions[name] + plan.batch_size]
-                reader.read(batch)
-                done += len(batch)
-                end = positions[name] + len(batch)
-                positions[name] = 0 if end >= len(order) else end
-                spent = time.perf_counter() - began
-                if spent >= plan.seconds:
-                    break
-            rates[name].append(done / spent)
-    return rates
 
 
 def recommend(rows: Sequence[SizeResult], order: str, request_bytes: int) -> tuple[SizeResult, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +25,14 @@ def table(*columns: str) -> Table:
     return made
 
 
-def check(path: str | None) -> None:
-    """Before anything is measured: could a figure be written there?"""
+def check(path: str | None, noun: str = "figure", suffixes: Sequence[str] = SUFFIXES) -> None:
+    """Raise where a figure could not be written to this path, before anything is measured."""
     if path is None:
         return
-    if Path(path).suffix.lower() not in SUFFIXES:
-        raise OptionError(f"a figure ends in {', '.join(SUFFIXES)}", path=path)
+    if Path(path).suffix.lower() not in suffixes:
+        raise OptionError(f"a {noun} ends in {', '.join(suffixes)}", path=path)
     if not Path(path).absolute().parent.is_dir():
-        raise NotFoundError("the folder of the figure is not there", path=path)
+        raise NotFoundError(f"the folder of the {noun} is not there", path=path)
     _matplotlib()
 
 

@@ -285,6 +285,34 @@ def scan(
             return done / spent, size / spent
 
 
+def order_rates(
+    reader: Reader,
+    epochs: Mapping[str, orders.Order],
+    *,
+    batch_size: int,
+    rounds: int,
+    seconds: float,
+    fields: Sequence[str] | None = None,
+    progress: Callable[[int, int], object] = lambda done, of: None,
+) -> dict[str, list[float]]:
+    """Return samples/s of reading in every order in turn; a round goes on where the one before stopped."""
+    rates: dict[str, list[float]] = {name: [] for name in epochs}
+    positions = dict.fromkeys(epochs, 0)
+    for number in range(rounds * len(epochs)):
+        name, order = list(epochs.items())[number % len(epochs)]
+        began, done, spent = time.perf_counter(), 0, 0.0
+        while not done or spent < seconds:
+            batch = order[positions[name] : positions[name] + batch_size]
+            reader.read(batch, fields)
+            done += len(batch)
+            end = positions[name] + len(batch)
+            positions[name] = 0 if end >= len(order) else end
+            spent = time.perf_counter() - began
+        rates[name].append(done / spent)
+        progress(number + 1, rounds * len(epochs))
+    return rates
+
+
 def touch(columns: Columns, *, every_byte: bool = False) -> int:
     """Read a byte of every page of cells, which may be views of a mapped file; return their bytes.
 
