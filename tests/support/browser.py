@@ -75,8 +75,10 @@ class Tab:
 
     def go(self, hash: str = "") -> Tab:
         """Opens the page at this state, as a link would."""
+        # Another hash of the same page would not load it again.
+        shown = self.page.url.startswith(self.server.url)
         self.page.goto(self.server.url + (f"#{hash}" if hash else ""))
-        if hash:
+        if shown and hash:
             self.page.reload()
         return self
 
@@ -86,7 +88,7 @@ class Tab:
         source = importlib.resources.files("axe_playwright_python") / "axe.min.js"
         # Not as a script element, which the page's own policy forbids.
         self.page.evaluate(source.read_text())
-        result = self.page.evaluate("() => axe.run()")
+        result = self.page.evaluate("() => axe.run({resultTypes: ['violations']})")
         return [
             f"{violation['id']} ({violation['impact']}): {violation['help']}: {node['html'][:200]}"
             for violation in result["violations"]
