@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -182,10 +181,12 @@ def test_a_node_finds_in_its_cache_what_it_has_fetched(found: Any) -> None:
     [
         ({"store": {"latency": "5ms"}}, {"store": {"latency": "200ms"}}),
         ({"store": {"bandwidth": "400MB/s"}}, {"store": {"bandwidth": "20MB/s"}}),
-        ({"store": {"connection": "400MB/s"}}, {"store": {"connection": "2MB/s"}}),
         ({"store": {"requests": 1000}}, {"store": {"requests": 20}}),
-        ({"cluster": {"step": 0}}, {"cluster": {"step": "1s"}}),
         ({"cluster": {"decode": 5000}}, {"cluster": {"decode": 200}}),
+        *exhaustive(
+            ({"store": {"connection": "400MB/s"}}, {"store": {"connection": "2MB/s"}}),
+            ({"cluster": {"step": 0}}, {"cluster": {"step": "1s"}}),
+        ),
     ],
     ids=lambda one: "-".join(next(iter(one.values()))),
 )
@@ -201,7 +202,7 @@ def test_what_limits_is_named() -> None:
     assert simulate(small(cluster={"step": "1s"})).first.limit == "the training step"
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(st.floats(0.001, 2), st.sampled_from(["quasi_random", "random", "sequential"]), st.integers(1, 64))
 def test_hit_rates_stay_within_bounds_and_grow_with_the_cache(share: float, order: str, nodes: int) -> None:
     def rates(cache: float) -> tuple[float, float]:
@@ -220,17 +221,22 @@ def test_hit_rates_stay_within_bounds_and_grow_with_the_cache(share: float, orde
     assert rates(2 * share)[1] >= late - 0.01
 
 
+def most_memory() -> int:
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return int(status["VmHWM"].split()[0]) * 1024
+
+
 def test_of_ten_billion_samples_nothing_is_kept() -> None:
     plan = Plan().but(
         data=MANY, loader={"order": "random", "batch_size": 32, "fetch_bytes": "16MB"},
         cluster={"ranks": 10**4}, node={"cache": 0},
         look={"sampled_batches": 3, "sampled_ranks": 1},
     )  # fmt: skip
-    tracemalloc.start()
+    # Let the system count the most memory anew.
+    Path("/proc/self/clear_refs").write_text("5")
+    before = most_memory()
     made = simulate(plan)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 100e6
+    assert most_memory() - before < 100e6
     assert made.samples_per_rank == (10**6, 10**6)
     assert made.later.requests == pytest.approx(10**6, rel=0.2)
     assert "1 of 10,000 ranks" in made.sampled
@@ -286,7 +292,7 @@ def small_cells(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.setattr(module, "CHUNK_BYTES", CELL)
 
 
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("order", ["sequential", "random", "quasi_random", *exhaustive("windowed", "shards")])
 def test_a_real_loader_makes_the_same_requests(order: str, web: Any, made: Path, small_cells: None) -> None:
     pytest.importorskip("obstore")
     url = web.put("blobs.beton", made.read_bytes())
@@ -317,7 +323,7 @@ def test_a_plan_of_a_tar_file_tells_bytes_and_requests_of_two_ranks(
 ) -> None:
     """In random order each of two ranks needs just half of everything: the headers of members decide."""
     pytest.importorskip("obstore")
-    count, size = 1200, 20_000
+    count, size = 600, 20_000
     rng = np.random.default_rng(0)
     with bp.create(tmp_path / "a.tar", {"data": bp.Bytes()}) as out:
         for _ in range(count):
