@@ -7,10 +7,16 @@ import os
 import pty
 import signal
 import subprocess
+import sys
+import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.process import BaseProcess
 from typing import Any
+
+import pytest
+
+from batchplant.cli import main
 
 # Longer than any machine needs, however busy: what waits as long has hung. pytest's own time-out is later.
 PATIENCE = 600.0
@@ -70,6 +76,33 @@ def run_in_terminal(command: Any, columns: int, **environment: str) -> str:
             while part := terminal.read(1 << 16):
                 seen += part
         assert process.wait(PATIENCE) == 0, seen
+    return seen.decode().replace("\r\n", "\n")
+
+
+def main_in_terminal(argv: Sequence[str], columns: int, **environment: str) -> str:
+    """Return what a command of batchplant that succeeds writes to a terminal, run in this process."""
+    ours, theirs = pty.openpty()
+    seen = bytearray()
+
+    def collect() -> None:
+        # EIO says that the other end is closed.
+        with contextlib.suppress(OSError):
+            while part := os.read(ours, 1 << 16):
+                seen.extend(part)
+
+    reading = threading.Thread(target=collect)
+    reading.start()
+    usual = {"TERM": "xterm-256color", "COLORTERM": "truecolor", "COLUMNS": str(columns)}
+    try:
+        with pytest.MonkeyPatch.context() as patch, open(theirs, "w", encoding="utf-8") as terminal:
+            for name, value in {**usual, **environment}.items():
+                patch.setenv(name, value)
+            patch.setattr(sys, "stdout", terminal)
+            patch.setattr(sys, "stderr", terminal)
+            assert main(argv) == 0
+    finally:
+        reading.join()
+        os.close(ours)
     return seen.decode().replace("\r\n", "\n")
 
 

@@ -767,8 +767,8 @@ def test_help_lists_the_checks(capsys):
 @pytest.mark.parametrize("columns", [50, 80])
 def test_lines_fit_the_terminal_and_commands_stay_whole(damaged, columns, monkeypatch):
     monkeypatch.chdir(damaged.parent)
-    command = [sys.executable, "-m", "batchplant", "doctor", damaged.name, "--quiet", "--explain"]
-    shown = processes.run_in_terminal([*command, "--only", "duplicates"], columns)
+    command = ["doctor", damaged.name, "--quiet", "--explain", "--only", "duplicates"]
+    shown = processes.main_in_terminal(command, columns)
     lines = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown).splitlines()
     assert "warning duplicates  1 of 12 samples" in lines
     whole = "  → batchplant doctor photos.tar --all --only duplicates --quarantine twice.jsonl"
