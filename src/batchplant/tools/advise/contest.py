@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from ...data.reader import Reader
 from ...errors import BatchplantError
@@ -96,22 +96,6 @@ class TrialResult:
         }  # fmt: skip
 
 
-class TrialMeasurements(Protocol):
-    """The part of :class:`TrialBench` that a contest needs."""
-
-    @property
-    def samples(self) -> int: ...
-
-    @property
-    def sample_bytes(self) -> int: ...
-
-    def probe(self, option: StorageOption) -> Trial: ...
-
-    def write(self, option: StorageOption, samples: int) -> Trial: ...
-
-    def measure(self, trial: Trial, seconds: float) -> Trial: ...
-
-
 def kind_of(facts: Facts, formats: Iterable[str]) -> str:
     """Return the kind of data, a key of :data:`SUITED`."""
     fields = facts.schema.values()
@@ -144,7 +128,7 @@ class Contest:
     """
 
     def __init__(
-        self, bench: TrialMeasurements, case: Case, *, seconds: float,
+        self, bench: TrialBench, case: Case, *, seconds: float,
         clock: Callable[[], float] = time.monotonic, note: Callable[[int], None] = lambda done: None,
     ) -> None:  # fmt: skip
         self.bench, self.case, self.clock, self.note = bench, case, clock, note

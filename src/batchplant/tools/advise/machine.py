@@ -15,6 +15,7 @@ import numpy as np
 from ...data.reader import Reader
 from ...errors import BatchplantError
 from ...storage import is_remote, open_source
+from ..measure.scratch import filesystem
 
 MEASURE_SECONDS = 0.8
 # Bytes of a read from a disk, and of a request to a server.
@@ -74,19 +75,11 @@ def gpus(root: str = "/proc/driver/nvidia/gpus") -> Iterator[str]:
             yield lines.get("Model", "GPU").strip()
 
 
-def storage_of(path: str, mounts: str = "/proc/mounts") -> str:
+def storage_of(path: str, mounts: str = "/proc/self/mounts") -> str:
     """Return the storage of a path: s3 for every URL, nfs for every network file system."""
     if is_remote(path):
         return "s3"
-    real = os.path.realpath(path)
-    best, kind = "", ""
-    with contextlib.suppress(OSError):
-        for line in Path(mounts).read_text().splitlines():
-            _, mount, system, *_ = line.split(" ")
-            inside = real == mount or real.startswith(mount.rstrip("/") + "/")
-            if inside and len(mount) >= len(best):
-                best, kind = mount, system
-    return "nfs" if kind in NETWORK_FILE_SYSTEMS else "nvme"
+    return "nfs" if filesystem(path, mounts) in NETWORK_FILE_SYSTEMS else "nvme"
 
 
 def measured_speed(reader: Reader, seconds: float = MEASURE_SECONDS) -> tuple[float, float] | None:

@@ -450,109 +450,82 @@ def runs_code(format: Format) -> bool:
     )
 
 
-@rule("Training takes samples in random order, so each must be reached by itself.", "train")
-def train(case: Case) -> RuleResult:
-    if case.goal != "train":
-        return not_applicable(f"the goal is {case.goal}")
-    return RuleResult("the goal is to train", requirements=(RANDOM,))
+def goal_rule(
+    goal: str, sentence: str, *requirements: Requirement, **settings: object
+) -> Callable[[Case], RuleResult]:
+    """Register the rule of a goal, in whose section of the guide it is explained."""
+
+    def look(case: Case) -> RuleResult:
+        if case.goal != goal:
+            return not_applicable(f"the goal is {case.goal}")
+        return RuleResult(f"the goal is to {goal}", requirements=requirements, settings=settings)
+
+    look.__name__ = goal
+    return rule(sentence, goal)(look)
 
 
-@rule("An archive is small, says what it holds, and is written without holding it in memory.", "archive")
-def archive(case: Case) -> RuleResult:
-    if case.goal != "archive":
-        return not_applicable(f"the goal is {case.goal}")
-    return RuleResult(
-        "the goal is to archive", requirements=(SCHEMA, STREAMED), settings={"compress": "small"}
-    )
+goal_rule("train", "Training takes samples in random order, so each must be reached by itself.", RANDOM)
+goal_rule(
+    "archive", "An archive is small, says what it holds, and is written without holding it in memory.",
+    SCHEMA, STREAMED, compress="small",
+)  # fmt: skip
+goal_rule("share", "What strangers get should open in the programs that they have.", KNOWN, compress="known")
+goal_rule(
+    "analyse", "Queries touch few columns, so the others must not be read, by any program that asks.",
+    COLUMNS, KNOWN,
+)  # fmt: skip
+goal_rule(
+    "stream", "A stream is read from start to end, as it comes, by whoever is at the other end.",
+    STREAMED, RANGES, KNOWN,
+)  # fmt: skip
 
 
-@rule("What strangers get should open in the programs that they have.", "share")
-def share(case: Case) -> RuleResult:
-    if case.goal != "share":
-        return not_applicable(f"the goal is {case.goal}")
-    return RuleResult("the goal is to share", requirements=(KNOWN,), settings={"compress": "known"})
+def question_rule(
+    question: str, sentence: str, doc: str, *requirements: Requirement, **settings: object
+) -> Callable[[Case], RuleResult]:
+    """Register the rule of a question of the guide: a yes requires a capability."""
+
+    def look(case: Case) -> RuleResult:
+        if question == "cloud" and case.storage == "s3" and question not in case.answers.yes:
+            return RuleResult("it will be read from a bucket", requirements=requirements)
+        if question not in case.answers.yes:
+            return not_applicable(f"not asked for (--{question})")
+        return RuleResult(f"asked for by --{question}", requirements=requirements, settings=settings)
+
+    look.__name__ = question
+    return rule(sentence, doc)(look)
 
 
-@rule("Queries touch few columns, so the others must not be read, by any program that asks.", "analyse")
-def analyse(case: Case) -> RuleResult:
-    if case.goal != "analyse":
-        return not_applicable(f"the goal is {case.goal}")
-    return RuleResult("the goal is to analyse", requirements=(COLUMNS, KNOWN))
-
-
-@rule("A stream is read from start to end, as it comes, by whoever is at the other end.", "stream")
-def stream(case: Case) -> RuleResult:
-    if case.goal != "stream":
-        return not_applicable(f"the goal is {case.goal}")
-    return RuleResult("the goal is to stream", requirements=(STREAMED, RANGES, KNOWN))
-
-
-def _asked(case: Case, question: str, *requirements: Requirement) -> RuleResult:
-    if question not in case.answers.yes:
-        return not_applicable(f"not asked for (--{question})")
-    return RuleResult(f"asked for by --{question}", requirements=requirements)
-
-
-@rule("Queries need columns that are stored apart, and bounds by which rows are skipped.", "analytics")
-def analytics(case: Case) -> RuleResult:
-    return _asked(case, "analytics", COLUMNS, FILTERS)
-
-
-@rule("Data that grows needs a format that takes samples without writing the old ones again.", "mutable-data")
-def mutable(case: Case) -> RuleResult:
-    return _asked(case, "mutable", APPEND)
-
-
-@rule("Several writers at once need transactions.", "mutable-data")
-def many_writers(case: Case) -> RuleResult:
-    return _asked(case, "many-writers", APPEND, WRITERS)
-
-
-@rule("Older versions stay readable only in tables with versions.", "schema-changes")
-def versions(case: Case) -> RuleResult:
-    return _asked(case, "versions", VERSIONS)
-
-
-@rule("Single samples need an index or fixed places.", "random-access")
-def random_access(case: Case) -> RuleResult:
-    return _asked(case, "random-access", RANDOM)
-
-
-@rule("Behind a bucket, only the bytes of the wanted samples should come over the network.", "cloud")
-def cloud(case: Case) -> RuleResult:
-    if case.storage == "s3" and "cloud" not in case.answers.yes:
-        return RuleResult("it will be read from a bucket", requirements=(RANGES,))
-    return _asked(case, "cloud", RANGES)
-
-
-@rule("Several machines that read one stream each take their own part of it.", "streaming")
-def streaming(case: Case) -> RuleResult:
-    return _asked(case, "streaming", STREAMED, SPLIT)
-
-
-@rule("Where space is dear, the format itself must compress.", "compression")
-def small(case: Case) -> RuleResult:
-    seen = _asked(case, "small", PACKED)
-    return (
-        RuleResult(seen.message, requirements=seen.requirements, settings={"compress": "small"})
-        if seen.applies
-        else seen
-    )
-
-
-@rule("Fields that must come back exactly need a format that stores their kinds.", "schema-changes")
-def schema(case: Case) -> RuleResult:
-    return _asked(case, "schema", SCHEMA)
-
-
-@rule("Damage that nobody notices is found by checksums only.", "safety")
-def safety(case: Case) -> RuleResult:
-    return _asked(case, "safety", CHECKED)
-
-
-@rule("People read text, and nothing else, without a program.", "interop")
-def readable(case: Case) -> RuleResult:
-    return _asked(case, "readable", TEXT)
+question_rule(
+    "analytics", "Queries need columns that are stored apart, and bounds by which rows are skipped.",
+    "analytics", COLUMNS, FILTERS,
+)  # fmt: skip
+question_rule(
+    "mutable", "Data that grows needs a format that takes samples without writing the old ones again.",
+    "mutable-data", APPEND,
+)  # fmt: skip
+question_rule("many-writers", "Several writers at once need transactions.", "mutable-data", APPEND, WRITERS)
+question_rule(
+    "versions", "Older versions stay readable only in tables with versions.", "schema-changes", VERSIONS
+)
+question_rule("random-access", "Single samples need an index or fixed places.", "random-access", RANDOM)
+question_rule(
+    "cloud", "Behind a bucket, only the bytes of the wanted samples should come over the network.",
+    "cloud", RANGES,
+)  # fmt: skip
+question_rule(
+    "streaming", "Several machines that read one stream each take their own part of it.", "streaming",
+    STREAMED, SPLIT,
+)  # fmt: skip
+question_rule(
+    "small", "Where space is dear, the format itself must compress.", "compression", PACKED, compress="small"
+)
+question_rule(
+    "schema", "Fields that must come back exactly need a format that stores their kinds.", "schema-changes",
+    SCHEMA,
+)  # fmt: skip
+question_rule("safety", "Damage that nobody notices is found by checksums only.", "safety", CHECKED)
+question_rule("readable", "People read text, and nothing else, without a program.", "interop", TEXT)
 
 
 @rule("Another program must find the format among those that it reads.", "interop")

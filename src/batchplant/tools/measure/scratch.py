@@ -83,12 +83,12 @@ def _with_room(places: list[str], needed: int, what: str, less: str) -> str:
     )
 
 
-def filesystem(path: str | Path) -> str:
-    """Kind of the file system of a path; empty where unknown."""
+def filesystem(path: str | Path, mounts: str | Path = "/proc/self/mounts") -> str:
+    """Return the kind of the file system of a path; empty where unknown."""
     real = os.path.realpath(path)
     best, kind_found = "", ""
     with contextlib.suppress(OSError):
-        for line in Path("/proc/self/mounts").read_text("utf-8", "replace").splitlines():
+        for line in Path(mounts).read_text("utf-8", "replace").splitlines():
             _, mount, kind, *_ = line.split()
             # As the kernel writes spaces in names.
             mount = mount.replace("\\040", " ")
