@@ -34,7 +34,7 @@ from _servers import KEY, SECRET, serving
 
 import batchplant as bp
 from batchplant.tools import advise, measure
-from batchplant.tools.advise.trial import FIGURES, ORDERS
+from batchplant.tools.advise.trial import GOAL_METRICS, GOAL_ORDERS
 
 NEAR = 0.10
 # More than `bench formats` has by itself, and so the time is longer.
@@ -112,7 +112,7 @@ def one(dataset: Dataset, folder: Path, scale: float, seconds: float) -> dict[st
         plain = [
             measure.Candidate(way.way.format, dict(way.way.options), way.way.suffix or None) for way in ways
         ]
-        order = ORDERS.get(goal, "random")
+        order = GOAL_ORDERS.get(goal, "random")
         rows = measure.formats(source, plain, seconds=seconds, rounds=ROUNDS, order=order, **how)
     figures = {
         way.way.format: {
@@ -128,7 +128,7 @@ def one(dataset: Dataset, folder: Path, scale: float, seconds: float) -> dict[st
 
 def measured_figure(row: measure.Measured, goal: str, *, remote: bool = False) -> float | None:
     """What a goal is about, as it was measured: the best of the rounds, as a prediction is of the trials."""
-    name = MEASURED[FIGURES[goal][0]]
+    name = MEASURED[GOAL_METRICS[goal][0]]
     if row.error is not None or name == "bytes":
         return None if row.error else row.bytes
     return row.best.get("epoch_cold" if remote and name == "epoch_warm" else name)
@@ -136,7 +136,7 @@ def measured_figure(row: measure.Measured, goal: str, *, remote: bool = False) -
 
 def predicted_figure(one: Any, goal: str, samples: int, *, remote: bool = False) -> float | None:
     """The same as it was predicted, for so many samples."""
-    name = FIGURES[goal][0]
+    name = GOAL_METRICS[goal][0]
     if name == "bytes":
         return one.trial.disk(samples)
     found: float | None = one.prediction.rate if remote else getattr(one.trial, name)
@@ -145,7 +145,7 @@ def predicted_figure(one: Any, goal: str, samples: int, *, remote: bool = False)
 
 def judged(figures: dict[str, Any], pick: str, goal: str) -> dict[str, Any]:
     """How far the pick is from the best, and the predictions from what was measured."""
-    more = FIGURES[goal][1]
+    more = GOAL_METRICS[goal][1]
     known = {name: one["measured"] for name, one in figures.items() if one["measured"]}
     best = (max if more else min)(known, key=lambda name: known[name])
     mine = known.get(pick)
@@ -153,7 +153,7 @@ def judged(figures: dict[str, Any], pick: str, goal: str) -> dict[str, Any]:
     pairs = [(one["predicted"], one["measured"]) for one in figures.values()]
     errors = [abs(guess / real - 1) for guess, real in pairs if guess and real]
     return {
-        "figure": FIGURES[goal][2], "best": best, "behind the best": behind,
+        "figure": GOAL_METRICS[goal][2], "best": best, "behind the best": behind,
         "good": behind is not None and behind <= NEAR, "median error": statistics.median(errors),
         "errors": errors, "formats": figures,
     }  # fmt: skip

@@ -38,7 +38,6 @@ from batchplant.tools.advise import (
     FieldFacts,
     Machine,
     advice,
-    prove,
 )
 from batchplant.tools.advise import rules as data_rules
 from batchplant.tools.advise.choice import Choice, choose, eligible
@@ -1107,7 +1106,7 @@ def test_proof(monkeypatch: pytest.MonkeyPatch, made: Callable[[str], str]) -> N
         return [first, Measurement(candidates[1].format, error="it failed")]
 
     monkeypatch.setattr("batchplant.tools.measure.formats", measured)
-    proofs = prove.prove(bp.open(made("token files")), found, seconds=1)
+    proofs = advice.prove(bp.open(made("token files")), found, seconds=1)
     assert [one.format for one in asked] == [found.format, found.alternatives[0].option.format]
     errors = {one.name: one.error for one in proofs[0].figures}
     assert errors["samples/s of an epoch"] == pytest.approx(0.25)

@@ -24,9 +24,8 @@ from typing import Any
 
 from ..errors import OptionError
 from ..tools.advise import GOALS, QUESTIONS, STORAGES, Advice, Answers
-from ..tools.advise.advice import TRIAL_SECONDS, advise
+from ..tools.advise.advice import TRIAL_SECONDS, Proof, advise, prove
 from ..tools.advise.contest import TrialResult
-from ..tools.advise.prove import Proof, prove
 from ..tools.advise.trial import GOAL_METRICS
 from ..tools.measure.machine import busy
 from .terminal import (

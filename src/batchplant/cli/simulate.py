@@ -19,7 +19,7 @@ import argparse
 from ..errors import OptionError
 from ..tools.measure import figures
 from ..tools.simulation import Epoch, Plan, Simulation, example, hints, read_plan, simulate
-from ..tools.simulation.drawing import draw
+from ..tools.simulation.results import draw
 from .terminal import console, counted, human_size, progress_bar, show_result, wrapped
 
 

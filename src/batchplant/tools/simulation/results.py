@@ -1,4 +1,4 @@
-"""Results of a simulation, and hints what would help."""
+"""Results of a simulation, hints what would help, and a figure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from ...order import BY_BLOCKS, WINDOW
+from ..measure import figures
 from .plan import Plan
 
 
@@ -36,7 +39,7 @@ class Epoch:
 
 @dataclasses.dataclass(frozen=True)
 class Simulation:
-    """What was found. ``first`` is the first epoch, ``later`` one with what the cache holds by then."""
+    """Forecast of a run. ``first`` is the first epoch, ``later`` one with what the cache holds by then."""
 
     plan: Plan
     first: Epoch
@@ -58,8 +61,8 @@ class Simulation:
     sampled: str
 
     def as_dict(self) -> dict[str, Any]:
-        found = {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
-        return found | {
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return values | {
             "plan": self.plan.as_dict(),
             "first": dataclasses.asdict(self.first),
             "later": dataclasses.asdict(self.later),
@@ -95,3 +98,83 @@ def hints(result: Simulation) -> Iterator[str]:
             "counts for each sample); keep a copy on each node, or use a format whose files need none "
             "(index_bytes: 0)"
         )
+
+
+# Seconds that are not worth a colour.
+SHORT = 0.0005
+
+
+def draw(simulation: Simulation) -> Any:
+    """Draw speed over time, what was busy, what ranks fetch, and until when the first batch comes."""
+    figure = figures.blank(9.0, 6.4)
+    (speed, busy), (ranks, start) = figure.subplots(2, 2)
+    plan = simulation.plan
+    for (name, epoch), colour in zip(_epochs(simulation).items(), figures.COLOURS, strict=False):
+        speed.plot(epoch.times, np.array(epoch.rates) / 1e3, color=colour, label=name, linewidth=1.2)
+        speed.axhline(epoch.samples_per_second / 1e3, color=colour, linewidth=0.8, linestyle=":")
+    speed.set_ylim(bottom=0)
+    speed.set_xlabel("seconds of the part that was looked at", fontsize=8)
+    speed.set_title("thousand samples/s of all ranks (dotted: as it goes on)", fontsize=9)
+    speed.legend(fontsize=8, loc="lower right", framealpha=0.8, edgecolor="none")
+    figures.in_thousands(speed.yaxis)
+    _draw_busy(busy, simulation)
+    _draw_ranks(ranks, simulation)
+    _draw_start(start, simulation)
+    for axes in (speed, busy, ranks, start):
+        figures.tidy(axes)
+    title = f"{plan.data.samples:,} samples, {plan.cluster.ranks:,} ranks on {plan.nodes:,} nodes"
+    figure.suptitle(f"{title}, {plan.loader.order}", fontsize=10)
+    return figure
+
+
+def _epochs(simulation: Simulation) -> dict[str, Epoch]:
+    return {"first epoch": simulation.first, "a later one": simulation.later}
+
+
+def _draw_busy(axes: Any, simulation: Simulation) -> None:
+    shares = {name: max(share, simulation.later.busy[name]) for name, share in simulation.first.busy.items()}
+    names = [name for name, share in shares.items() if share > 0.01]
+    at = np.arange(len(names))
+    for number, (label, epoch) in enumerate(_epochs(simulation).items()):
+        percents = [100 * min(1.0, epoch.busy[name]) for name in names]
+        axes.barh(at + 0.4 * number - 0.2, percents, 0.38, color=figures.COLOURS[number], label=label)
+    axes.set_yticks(at, names)
+    axes.invert_yaxis()
+    axes.set_xlim(0, 100)
+    axes.set_xlabel("% of the time", fontsize=8)
+    axes.set_title("what was busy", fontsize=9)
+
+
+def _draw_ranks(axes: Any, simulation: Simulation) -> None:
+    for number, epoch in enumerate(_epochs(simulation).values()):
+        at = np.arange(len(epoch.bytes_by_rank)) + 0.4 * number - 0.2
+        axes.bar(at, np.array(epoch.bytes_by_rank) / 1e9, 0.38, color=figures.COLOURS[number])
+        for place, size, requests in zip(at, epoch.bytes_by_rank, epoch.requests_by_rank, strict=True):
+            if len(at) <= 4:
+                text = f"{requests:,.0f}\nrequests"
+                axes.text(place, size / 1e9, text, ha="center", va="bottom", fontsize=7)
+    largest = max(*simulation.first.bytes_by_rank, *simulation.later.bytes_by_rank) / 1e9
+    axes.set_ylim(0, 1.25 * largest or 1)
+    axes.set_xticks(range(len(simulation.first.bytes_by_rank)))
+    axes.set_xlabel("ranks that were simulated", fontsize=8)
+    hits = f"{simulation.first.hit_rate:.0%}, later {simulation.later.hit_rate:.0%}"
+    axes.set_title(f"GB fetched in an epoch (from the cache: {hits})", fontsize=9)
+
+
+def _draw_start(axes: Any, simulation: Simulation) -> None:
+    parts = {
+        "process": (simulation.plan.cluster.start,) * 2,
+        "open": (simulation.open_seconds,) * 2,
+        "order": (simulation.order_seconds,) * 2,
+        "first batch": (simulation.first.first_batch, simulation.later.first_batch),
+    }
+    left = np.zeros(2)
+    for (name, seconds), colour in zip(parts.items(), figures.COLOURS[2:], strict=False):
+        if max(seconds) > SHORT:
+            axes.barh([0, 1], seconds, left=left, height=0.55, color=colour, label=name)
+        left += seconds
+    axes.set_yticks([0, 1], ["start", "resume"])
+    axes.invert_yaxis()
+    axes.set_xlabel("seconds", fontsize=8)
+    axes.set_title("until the first batch", fontsize=9)
+    axes.legend(fontsize=8, frameon=False, loc="center", ncols=4)

@@ -16,6 +16,8 @@ Value = TypeVar("Value")
 MAX_RESULTS, MAX_RESULT_BYTES, MAX_RUNNING = 32, 96 << 20, 2
 # A job is abandoned after so long without a request for it: its page was closed.
 ABANDON_SECONDS = 20.0
+# Seconds that a request waits for its job before it answers how far the job is.
+WAIT_SECONDS = 0.2
 # A failed job is run again after so long: a server that was down may be up, a file complete.
 RETRY_SECONDS = 5.0
 
@@ -60,8 +62,8 @@ class Jobs:
         self._slots = threading.BoundedSemaphore(MAX_RUNNING)
         self._closed = False
 
-    def get(self, key: Hashable, work: Callable[[Progress], Any], wait: float = 0.0) -> Job:
-        """Return the job of this key, started if there is none; wait up to ``wait`` seconds for its end.
+    def get(self, key: Hashable, work: Callable[[Progress], Any], wait: float = WAIT_SECONDS) -> Job:
+        """Return the job of this key, started if there is none; wait so many seconds at most for its end.
 
         ``work`` gets :meth:`Job.report_progress`.
         """

@@ -25,6 +25,8 @@ MAX_SAMPLES, MAX_BYTES = 2000, 64 << 20
 # Values with their counts that the page gets, and distinct integers up to which each gets a bar.
 MAX_VALUES, MAX_BARS = 500, 64
 MAX_RESOLUTIONS = 2000
+# Statistics of numbers that the page shows as they are.
+NUMBERS = ("count", "min", "max", "mean", "std", "median", "nan", "infinite")
 # Letters of a value that a chart shows.
 LABEL_LETTERS = 200
 
@@ -118,14 +120,7 @@ def _numbers(reader: Reader, name: str, field: Field, statistic: str, numbers: N
         ends: list[Any] = list(texts or (map(math.ceil, edges) if isinstance(field, Int) else edges))
         wheres = [_between(reader, name, field, ends, bin_number) for bin_number in range(len(counts))]
     return {
-        "count": numbers.count,
-        "min": numbers.min,
-        "max": numbers.max,
-        "mean": numbers.mean,
-        "std": numbers.std,
-        "median": numbers.median,
-        "nan": numbers.nan,
-        "infinite": numbers.infinite,
+        **{name: getattr(numbers, name) for name in NUMBERS},
         "edges": edges,
         "texts": texts,
         "counts": counts,

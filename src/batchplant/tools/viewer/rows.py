@@ -20,7 +20,7 @@ import numpy.typing as npt
 from ...codecs import image
 from ...codecs.cells import decode_cell
 from ...data.filters import watching
-from ...data.reader import Reader
+from ...data.reader import Reader, View
 from ...errors import BatchplantError, OptionError
 from ...jobs.scans import batch_rows
 from ...schema.columns import I64, Column, Ragged, end_within
@@ -98,12 +98,12 @@ class NotReady(Exception):  # noqa: N818
         self.job = job
 
 
-def rows_job(session: Session, side: Side, params: Mapping[str, str], wait: float = 0.2) -> Job:
+def rows_job(session: Session, side: Side, params: Mapping[str, str]) -> Job:
     """Return the job whose value is the :class:`Rows` of this request."""
     query = Query.from_params(params)
     if query.plain:
         return Job.ready(Rows(len(side.reader)))
-    return session.jobs.get(("rows", side.name, query), lambda told: find_rows(side, query, told), wait)
+    return session.jobs.get(("rows", side.name, query), lambda told: find_rows(side, query, told))
 
 
 def ready_rows(session: Session, side: Side, params: Mapping[str, str]) -> Rows:
@@ -152,8 +152,8 @@ def find_rows(side: Side, query: Query, progress: Progress) -> Rows:
 def _filtered(reader: Reader, where: str, progress: Progress) -> I64:
     with watching(progress):
         view = reader.filter(where)
-    numbers: I64 = view.indices  # type: ignore[attr-defined]
-    return numbers
+    indices = view.indices if isinstance(view, View) else None
+    return np.arange(len(reader)) if indices is None else indices
 
 
 def _chunks(

@@ -92,9 +92,9 @@ class Server:
 
 
 @contextlib.contextmanager
-def serving(session: Session, **options: object) -> Iterator[Server]:
-    """Run a server in a thread, for tests and notebooks."""
-    server = Server(session, **options)  # type: ignore[arg-type]
+def serving(session: Session, *, host: str = "127.0.0.1", frames: bool = False) -> Iterator[Server]:
+    """Run a server in a thread."""
+    server = Server(session, host=host, frames=frames)
     server.start()
     try:
         yield server

@@ -6,3 +6,12 @@ imported on the first request for them.
 """
 
 from __future__ import annotations
+
+from starlette.responses import Response
+
+CACHED = {"Cache-Control": "private, max-age=600"}
+
+
+def cached(data: bytes, media_type: str, **headers: str) -> Response:
+    """Return an image or an array that a browser may keep for a while."""
+    return Response(data, media_type=media_type, headers={**CACHED, **headers})

@@ -21,6 +21,7 @@ from ..pixels import for_browser
 from ..render import describe, is_heat_map, summarize
 from ..rows import NotReady, Query, Rows, keys_of, ready_rows, row_of, rows_job
 from ..session import Session, integer_param, parse_integer
+from . import cached
 
 # Class names that the page gets, and letters of each; other names come with the samples.
 MAX_CLASS_NAMES, CLASS_NAME_LETTERS = 2000, 200
@@ -42,7 +43,6 @@ LABEL_FIELDS = (
 MAX_SAMPLES = 500
 # Tiles of one sheet, and pixels of all of them.
 MAX_SHEET_TILES, MAX_SHEET_PIXELS = 200, 1 << 24
-CACHED = {"Cache-Control": "private, max-age=600"}
 
 
 def dataset(session: Session, request: Request) -> dict[str, Any]:
@@ -218,7 +218,7 @@ def check(session: Session, request: Request) -> Job:
             ],
         }
 
-    return session.jobs.get(("check", side.name, number), work, wait=0.2)
+    return session.jobs.get(("check", side.name, number), work)
 
 
 def download(session: Session, request: Request) -> Response:
@@ -249,8 +249,7 @@ def sheet(session: Session, request: Request) -> Response:
         return Response(status_code=204)
     jpeg, errors = session.images.sheet(side, field, samples, size)
     # Positions of the tiles without an image; the view of the sample shows their errors.
-    headers = {"X-Broken": json.dumps(sorted(errors))}
-    return Response(jpeg, media_type="image/jpeg", headers={**CACHED, **headers})
+    return cached(jpeg, "image/jpeg", **{"X-Broken": json.dumps(sorted(errors))})
 
 
 def image(session: Session, request: Request) -> Response:
@@ -259,8 +258,7 @@ def image(session: Session, request: Request) -> Response:
     number = session.sample(side, request.path_params["n"])
     name = session.field(side, request.path_params["field"])
     longest = integer_param(request.query_params, "max", 2048, 16, 8192)
-    data, kind = for_browser(Cell(side, number, name), longest)
-    return Response(data, media_type=kind, headers=CACHED)
+    return cached(*for_browser(Cell(side, number, name), longest))
 
 
 ROUTES = {

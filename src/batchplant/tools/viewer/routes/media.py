@@ -19,15 +19,14 @@ from ..cells import Cell, Side, cells_of
 from ..jobs import Job, Progress
 from ..media import arrays, colours, overlays, recordings, tree
 from ..session import Session, integer_param, parse_integer
+from . import CACHED, cached
 
-CACHED = {"Cache-Control": "private, max-age=600"}
 # Samples whose overlays one request may ask for.
 MAX_OVERLAID_SAMPLES = 500
 # Axes of an array: NumPy has no more.
 MAX_AXES = 64
 # Bytes of one answer to a range request; players ask on from where it ends.
 MAX_RANGE_BYTES = 4 << 20
-WAIT_SECONDS = 0.2
 
 
 def _cell(session: Session, request: Request) -> Cell:
@@ -40,14 +39,6 @@ def _cell(session: Session, request: Request) -> Cell:
 
 def _key(cell: Cell, *extra: Hashable) -> tuple[Hashable, ...]:
     return cell.side.name, cell.sample, cell.name, *extra
-
-
-def _png(data: bytes) -> Response:
-    return Response(data, media_type="image/png", headers=CACHED)
-
-
-def _jpeg(data: bytes) -> Response:
-    return Response(data, media_type="image/jpeg", headers=CACHED)
 
 
 def _ranged(request: Request, data: U8 | memoryview, media_type: str) -> Response:
@@ -87,12 +78,12 @@ def play_sound(session: Session, request: Request) -> Response:
 
 def wave(session: Session, request: Request) -> Response:
     width, height = _size(request, 800, 96)
-    return _png(recordings.wave(_window(session, request), width, height))
+    return cached(recordings.wave(_window(session, request), width, height), "image/png")
 
 
 def spectrogram(session: Session, request: Request) -> Response:
     width, height = _size(request, 800, 160)
-    return _png(recordings.spectrogram(_window(session, request), width, height))
+    return cached(recordings.spectrogram(_window(session, request), width, height), "image/png")
 
 
 def _size(request: Request, width: int, height: int) -> tuple[int, int]:
@@ -120,23 +111,21 @@ def play_video(session: Session, request: Request) -> Response:
 def frame(session: Session, request: Request) -> Response:
     params = request.query_params
     shown = _movie(session, request)
-    return _jpeg(
-        recordings.frame(
-            shown,
-            integer_param(params, "at", 0, 0, 1 << 40),
-            integer_param(params, "max", 640, 16, recordings.MAX_SIDE_PIXELS),
-        )
+    data = recordings.frame(
+        shown,
+        integer_param(params, "at", 0, 0, 1 << 40),
+        integer_param(params, "max", 640, 16, recordings.MAX_SIDE_PIXELS),
     )
+    return cached(data, "image/jpeg")
 
 
 def strip(session: Session, request: Request) -> Response:
     params = request.query_params
     shown = _movie(session, request)
-    return _jpeg(
-        recordings.strip(
-            shown, integer_param(params, "count", 12, 1, 40), integer_param(params, "height", 72, 16, 200)
-        )
+    data = recordings.strip(
+        shown, integer_param(params, "count", 12, 1, 40), integer_param(params, "height", 72, 16, 200)
     )
+    return cached(data, "image/jpeg")
 
 
 # -- arrays --------------------------------------------------------------------------------------------------
@@ -152,8 +141,7 @@ def array_slice(session: Session, request: Request) -> Response:
     facts, values = arrays.slice_of(source, axes, position)
     header = {**facts, "axes": axes, "at": position, "whole": source.shape, "names": source.axes}
     # NaN and infinity are only counted: JSON has no name for them.
-    headers = {**CACHED, "X-Slice": json.dumps(header, allow_nan=False)}
-    return Response(values, media_type="application/octet-stream", headers=headers)
+    return cached(values, "application/octet-stream", **{"X-Slice": json.dumps(header, allow_nan=False)})
 
 
 def heat_map(session: Session, request: Request) -> Response:
@@ -164,7 +152,9 @@ def heat_map(session: Session, request: Request) -> Response:
     if len(facts["shape"]) != 2 or not facts["values"]:
         return Response(status_code=204)
     across = np.frombuffer(values, dtype=f"<{facts['type']}").reshape(facts["shape"]).astype(np.float64)
-    return _png(colours.encode_png(colours.of_values(across, facts["low"] or 0, facts["high"] or 0)))
+    return cached(
+        colours.encode_png(colours.of_values(across, facts["low"] or 0, facts["high"] or 0)), "image/png"
+    )
 
 
 def _integers(params: Mapping[str, str], name: str, default: tuple[int, ...]) -> tuple[int, ...]:
@@ -183,7 +173,7 @@ def array_statistics(session: Session, request: Request) -> Job:
     def work(progress: Progress) -> dict[str, Any]:
         return arrays.statistics(arrays.lazy_array(cell), progress)
 
-    return session.jobs.get(("statistics", *_key(cell)), work, wait=WAIT_SECONDS)
+    return session.jobs.get(("statistics", *_key(cell)), work)
 
 
 def tensors(session: Session, request: Request) -> Job:
@@ -196,7 +186,7 @@ def tensors(session: Session, request: Request) -> Job:
     def work(progress: Progress) -> list[dict[str, Any]]:
         return arrays.list_tensors(side.reader, np.arange(len(side.reader)), progress)
 
-    job = session.jobs.get(("tensors", side.name), work, wait=WAIT_SECONDS)
+    job = session.jobs.get(("tensors", side.name), work)
     if not job.finished.is_set() or job.error is not None:
         return job
     start, count = integer_param(params, "start", 0, 0, 1 << 40), integer_param(params, "count", 200, 1, 1000)
@@ -214,7 +204,9 @@ def mask(session: Session, request: Request) -> Response:
     value = cell.value()
     if value is None:
         return Response(status_code=204)
-    return _png(colours.encode_png(colours.colour_classes(colours.classes(value), longest, over=over)))
+    return cached(
+        colours.encode_png(colours.colour_classes(colours.classes(value), longest, over=over)), "image/png"
+    )
 
 
 def branch(session: Session, request: Request) -> dict[str, Any]:
@@ -229,9 +221,7 @@ def branch(session: Session, request: Request) -> dict[str, Any]:
 
 
 def _overlays_job(session: Session, side: Side) -> Job:
-    return session.jobs.get(
-        ("overlays", side.name), lambda progress: overlays.find_overlays(side), wait=WAIT_SECONDS
-    )
+    return session.jobs.get(("overlays", side.name), lambda progress: overlays.find_overlays(side))
 
 
 def overlay_fields(session: Session, request: Request) -> Job:

@@ -25,15 +25,15 @@ from ..pipelines import OFFERED_OPS
 from ..render import summarize
 from ..rows import filtered_rows
 from ..session import Session, integer_param
+from . import cached
 
-CACHED = {"Cache-Control": "private, max-age=600"}
-# Seconds that a request waits for its job before it answers how far the job is.
-WAIT_SECONDS = 0.2
 # Problems that the page gets; verify stops there.
 MAX_PROBLEMS = 1000
 # Samples of a batch that are shown with their cells.
 MAX_BATCH_SAMPLES = 64
 MIN_GAIN, MAX_GAIN = 1.0, 1000.0
+# Attributes of a finding that the page shows as they are.
+FINDING_PARTS = ("check", "severity", "message", "count", "of", "unit", "about", "field", "mend")
 _SAMPLE_NUMBER = re.compile(r"\bsample (\d[\d,]*)")
 
 
@@ -45,7 +45,6 @@ def overview(session: Session, request: Request) -> Job:
     return session.jobs.get(
         ("overview", side.name, query, exact),
         lambda progress: collect_overview(side.reader, rows, exact=exact, progress=progress),
-        wait=WAIT_SECONDS,
     )
 
 
@@ -73,7 +72,7 @@ def verify(session: Session, request: Request) -> Job:
             "remarks": list(report.remarks),
         }
 
-    return session.jobs.get(("verify", side.name, query, decode, sample), work, wait=WAIT_SECONDS)
+    return session.jobs.get(("verify", side.name, query, decode, sample), work)
 
 
 def examine(session: Session, request: Request) -> Job:
@@ -90,22 +89,14 @@ def examine(session: Session, request: Request) -> Job:
             doctor.examine(reader, sample=sample, world_size=world_size, progress=progress), rows
         )
 
-    return session.jobs.get(("doctor", side.name, query, everything, world_size), work, wait=WAIT_SECONDS)
+    return session.jobs.get(("doctor", side.name, query, everything, world_size), work)
 
 
 def _findings(report: doctor.Report, rows: I64 | None) -> dict[str, Any]:
     checks = {check.name: check for check in doctor.CHECKS}
     findings = [
         {
-            "check": finding.check,
-            "severity": finding.severity,
-            "message": finding.message,
-            "count": finding.count,
-            "of": finding.of,
-            "unit": finding.unit,
-            "about": finding.about,
-            "field": finding.field,
-            "mend": finding.mend,
+            **{name: getattr(finding, name) for name in FINDING_PARTS},
             "title": checks[finding.check].title,
             "why": checks[finding.check].sentence,
             "examples": [
@@ -125,12 +116,7 @@ def _findings(report: doctor.Report, rows: I64 | None) -> dict[str, Any]:
 
 
 def _problem(problem: Problem, rows: I64 | None, reader: Reader) -> dict[str, Any]:
-    entry: dict[str, Any] = {
-        "message": problem.message,
-        "sample": problem.sample,
-        "field": problem.field,
-        "offset": problem.offset,
-    }
+    entry = {name: getattr(problem, name) for name in ("message", "sample", "field", "offset")}
     if problem.path is not None and problem.path != reader.path:
         entry["path"] = shown(problem.path)
     return _in_dataset(entry, rows)
@@ -205,13 +191,11 @@ def _epoch_job(
     key = (side.name, query, options, label)
     # All requests about one epoch share its blocks and labels.
     job = session.jobs.get(
-        ("epoch", *key),
-        lambda progress: Epoch(side.reader, rows, options, label, progress),
-        wait=WAIT_SECONDS,
+        ("epoch", *key), lambda progress: Epoch(side.reader, rows, options, label, progress)
     )
     if not job.finished.is_set() or job.error is not None:
         return job
-    return session.jobs.get((name, *key), lambda progress: work(job.value, progress), wait=WAIT_SECONDS)
+    return session.jobs.get((name, *key), lambda progress: work(job.value, progress))
 
 
 # -- comparison ----------------------------------------------------------------------------------------------
@@ -229,7 +213,7 @@ def compare(session: Session, request: Request) -> Job:
         differences = compare_datasets(a.reader, b.reader, pairs, progress)
         return {**differences, "ways": match_keys(a.reader, b.reader)}
 
-    return session.jobs.get(("compare", query, by), work, wait=WAIT_SECONDS)
+    return session.jobs.get(("compare", query, by), work)
 
 
 def pair(session: Session, request: Request) -> dict[str, Any]:
@@ -251,7 +235,7 @@ def pair_image(session: Session, request: Request) -> Response:
     if not MIN_GAIN <= gain <= MAX_GAIN:
         raise OptionError(f"gain is from {MIN_GAIN:g} to {MAX_GAIN:g}")
     data = difference_image(a.reader, b.reader, sample_a, sample_b, name, gain)
-    return Response(data, media_type="image/png", headers=CACHED)
+    return cached(data, "image/png")
 
 
 def _sides(session: Session) -> tuple[Side, Side]:
@@ -293,7 +277,6 @@ def augment(session: Session, request: Request) -> Job:
     return session.jobs.get(
         ("augment", side.name, sample, ops, seed, epoch, count),
         lambda progress: augment_sample(session, side, sample, ops=ops, seed=seed, epoch=epoch, count=count),
-        wait=WAIT_SECONDS,
     )
 
 
