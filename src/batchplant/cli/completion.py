@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..formats.registry import all_formats
+from ..tools import Document
 from .terminal import print_json
 
 SHELLS = ("bash", "zsh", "fish")
@@ -42,7 +43,7 @@ Words = dict[tuple[str, ...], dict[str, Any]]
 
 def _words(
     parser: argparse.ArgumentParser, path: tuple[str, ...]
-) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
+) -> Iterator[tuple[tuple[str, ...], Document]]:
     """For a command and those below it: its subcommands, its options, and the values that are known."""
     words: dict[str, Any] = {"commands": {}, "options": {}, "values": {}, "arguments": []}
     below: list[tuple[str, argparse.ArgumentParser]] = []

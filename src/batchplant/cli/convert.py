@@ -33,6 +33,7 @@ from ..jobs.convert import convert
 from ..jobs.convert_options import ConvertOptions
 from ..storage import Url, is_remote, partial_folder, split_options
 from ..storage.work import STATE
+from ..tools import Document
 from .terminal import (
     add_engine,
     add_reading,
@@ -206,7 +207,7 @@ def _chunks(text: str) -> tuple[str, list[int]]:
         raise argparse.ArgumentTypeError(f"{text!r} is no shape; write 1,256,256 or volume=1,64,64") from None
 
 
-def _chunk_option(chunks: list[tuple[str, list[int]]]) -> dict[str, Any]:
+def _chunk_option(chunks: list[tuple[str, list[int]]]) -> Document:
     shapes = dict(chunks)
     if "" in shapes and len(chunks) > 1:
         raise OptionError("--chunks is one shape for all, or one for each field that is named")
@@ -225,7 +226,7 @@ def _report(args: argparse.Namespace, done: Conversion) -> None:
     rate = (done.samples - done.resumed_at) / max(done.seconds, 1e-9)
     size = size_of(done.files) if done.files else None
     if args.json:
-        report: dict[str, Any] = {
+        report: Document = {
             "files": done.files, "samples": done.samples, "bytes": size, "seconds": round(done.seconds, 3),
             "resumed at": done.resumed_at, "remarks": done.remarks,
             **({} if done.tokens is None else {"tokens": done.tokens}),

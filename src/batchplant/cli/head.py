@@ -20,7 +20,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from rich.cells import cell_len
 from rich.console import Console
 from rich.style import Style
@@ -31,6 +30,7 @@ from ..data.reader import Reader
 from ..errors import BatchplantError, OptionError, SampleIndexError
 from ..formats.base.tensors import Tensors, is_tensors, statistics
 from ..schema import Field, Image
+from ..tools import Array, Document
 from .show import as_cell, as_json, as_text, fit_widths, is_number, is_tabular, row_text
 from .terminal import add_source, console, names_of, open_source, print_json, printable
 
@@ -50,8 +50,6 @@ COLOURS = (
     (70, 240, 240), (240, 50, 230), (170, 110, 40), (0, 128, 128), (250, 190, 212), (128, 0, 0),
     (170, 255, 195), (128, 128, 0), (220, 190, 255), (0, 0, 160),
 )  # fmt: skip
-
-Array = npt.NDArray[Any]
 
 
 def add_args(parser: argparse.ArgumentParser) -> None:
@@ -97,7 +95,7 @@ def _chosen(args: argparse.Namespace, length: int, usual: int, path: str) -> ran
     return range(start, min(start + count, length))
 
 
-def _samples(reader: Reader, numbers: range) -> Iterator[tuple[int, dict[str, Any] | BatchplantError]]:
+def _samples(reader: Reader, numbers: range) -> Iterator[tuple[int, Document | BatchplantError]]:
     for number in numbers:
         try:
             yield number, reader[number]
@@ -106,7 +104,7 @@ def _samples(reader: Reader, numbers: range) -> Iterator[tuple[int, dict[str, An
 
 
 def _run_json(reader: Reader, numbers: range) -> int:
-    shown: list[dict[str, Any]] = []
+    shown: list[Document] = []
     damaged = 0
     for number, sample in _samples(reader, numbers):
         if isinstance(sample, BatchplantError):
@@ -140,7 +138,7 @@ def _run_table(reader: Reader, numbers: range) -> int:
     widths = list(map(cell_len, header))
     damaged = 0
     for start in range(0, len(numbers), TABLE_ROWS):
-        rows: list[tuple[list[str], dict[str, Any] | BatchplantError]] = []
+        rows: list[tuple[list[str], Document | BatchplantError]] = []
         for number, sample in _samples(reader, numbers[start : start + TABLE_ROWS]):
             cells = [str(number)]
             if isinstance(sample, BatchplantError):
@@ -167,9 +165,9 @@ def _run_model(args: argparse.Namespace, reader: Reader) -> int:
     tensors = Tensors(reader)
     chosen = _chosen(args, len(tensors), TENSORS_SHOWN, reader.path)
     names = list(tensors)[chosen.start : chosen.stop]
-    rows: list[dict[str, Any]] = []
+    rows: list[Document] = []
     for name in names:
-        row: dict[str, Any] = {"name": name}
+        row: Document = {"name": name}
         rows.append(row)
         try:
             row["dtype"], row["shape"] = tensors.kind(name)
@@ -185,7 +183,7 @@ def _run_model(args: argparse.Namespace, reader: Reader) -> int:
     return 1 if any("error" in row for row in rows) else 0
 
 
-def _print_tensors(rows: list[dict[str, Any]]) -> None:
+def _print_tensors(rows: list[Document]) -> None:
     names = ("name", "dtype", "shape", "mean", "min", "max")
     lines = [list(names)]
     for row in rows:
@@ -204,9 +202,7 @@ def _print_tensors(rows: list[dict[str, Any]]) -> None:
         print(f"{'  '.join(cells)}{said}".rstrip())
 
 
-def _print(
-    out: Console, number: int, sample: dict[str, Any], schema: dict[str, Field], *, draw: bool
-) -> None:
+def _print(out: Console, number: int, sample: Document, schema: dict[str, Field], *, draw: bool) -> None:
     out.print(f"sample {number}", style="bold")
     width = max((len(printable(name)) for name in sample), default=0)
     for name, value in sample.items():

@@ -35,6 +35,7 @@ from ..jobs.engines import Engine
 from ..jobs.engines.base import Inline
 from ..storage import absolute, index, is_remote, noting, parent, reached, split_options, tree
 from ..storage.index.progress import in_parallel
+from ..tools import Document
 from .terminal import (
     add_engine,
     add_source,
@@ -92,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
 class Done(NamedTuple):
     """Result for a dataset: its row, its files, and its part of the index of a set."""
 
-    row: dict[str, Any]
+    row: Document
     owners: list[str]
     member: index.Member | None = None
     old: bool = False
@@ -173,7 +174,7 @@ def _one(
     return Done(_told(row, last.index, replaced), owners)
 
 
-def _about(path: str, action: str) -> dict[str, Any]:
+def _about(path: str, action: str) -> Document:
     """Text of --where about the keys and filters that were searched."""
     about = index.kept_about(path) if action == "where" else None
     return {} if about is None else {"remembered": about[1], "place": about[0]}
@@ -196,7 +197,7 @@ def _combine(done: list[Done]) -> None:
                 index.discard(result.owners[0], result.apart)
 
 
-def _told(row: dict[str, Any], index_file: index.Index, old: bool) -> dict[str, Any]:
+def _told(row: Document, index_file: index.Index, old: bool) -> Document:
     if index_file.place is None:
         return {**row, "state": "in memory only"}
     built = "rebuilt" if old else "built"
@@ -205,11 +206,11 @@ def _told(row: dict[str, Any], index_file: index.Index, old: bool) -> dict[str, 
     return summary if index_file.remark is None else {**summary, "remark": index_file.remark}
 
 
-def _there(path: str, location: str, size: int, state: str) -> dict[str, Any]:
+def _there(path: str, location: str, size: int, state: str) -> Document:
     return {"file": path, "state": state, "index": size, "place": location}
 
 
-def _print(results: list[dict[str, Any]]) -> None:
+def _print(results: list[Document]) -> None:
     """A table of the columns that have something in them."""
     names = [name for name in HEADER if any(name in result for result in results)]
     rows = [names, *([_cell(result, name) for name in names] for result in results)]
@@ -226,7 +227,7 @@ def _print(results: list[dict[str, Any]]) -> None:
         print(f"  note: {printable(remark)}")
 
 
-def _cell(row: dict[str, Any], name: str) -> str:
+def _cell(row: Document, name: str) -> str:
     value = row.get(name)
     if value is None:
         return ""

@@ -16,6 +16,7 @@ from typing import Any
 
 from ..data.tensors import is_tensors
 from ..jobs.summary import SUMMARY_SAMPLES, summarize
+from ..tools import Document
 from .show import duration, moment
 from .terminal import add_source, human_size, open_source, print_json, printable, say
 
@@ -93,7 +94,7 @@ def _one_line(value: Any) -> str:
     return f"{value:,}" if type(value) is int else str(value)
 
 
-def _cells(field: dict[str, Any]) -> str:
+def _cells(field: Document) -> str:
     spread = field.get("bytes")
     details = [f"{field['missing']} missing"] if field.get("missing") else []
     if spread:
@@ -102,7 +103,7 @@ def _cells(field: dict[str, Any]) -> str:
     return "; ".join(details)
 
 
-def _content(field: dict[str, Any]) -> Iterator[str]:
+def _content(field: Document) -> Iterator[str]:
     values = field.get("values")
     if "modes" in field:
         yield from _images(field)
@@ -118,7 +119,7 @@ def _content(field: dict[str, Any]) -> Iterator[str]:
         yield ", ".join(filter(None, (spread, f"{values['nan']:,} NaN" if "nan" in values else "")))
 
 
-def _recordings(field: dict[str, Any]) -> Iterator[str]:
+def _recordings(field: Document) -> Iterator[str]:
     """Properties of sounds and videos: one word where all share it, else values with counts."""
     for attribute, unit in (
         ("encodings", ""), ("rates", " Hz"), ("channels", " channels"), ("sizes", ""),
@@ -137,7 +138,7 @@ def _recordings(field: dict[str, Any]) -> Iterator[str]:
         yield f"{field['unknown']:,} that cannot be read"
 
 
-def _images(field: dict[str, Any]) -> Iterator[str]:
+def _images(field: Document) -> Iterator[str]:
     for attribute in ("encodings", "modes"):
         yield ", ".join(f"{count:,} {name}" for name, count in field[attribute].items())
     if "width" not in field:

@@ -8,7 +8,6 @@ import json
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from rich.cells import cell_len, set_cell_size
 
 from ..codecs.media.audio import Sound
@@ -16,6 +15,7 @@ from ..codecs.media.image import mode_of
 from ..codecs.media.video import Clip
 from ..errors import BatchplantError, brief
 from ..schema import Bool, Boxes, Duration, Field, Float, Image, Int, Json, Labels, Schema, Tensor, Text, Time
+from ..tools import Array, Document
 from .terminal import human_size, printable
 
 TEXT_SHOWN = 300
@@ -28,8 +28,6 @@ VALUES_WHOLE = 64
 MISSING = "–"
 # A column of a table is not cut below this.
 NARROWEST = 8
-
-Array = npt.NDArray[Any]
 
 
 def as_text(value: Any, field: Field) -> str:
@@ -75,7 +73,7 @@ def as_cell(value: Any, field: Field) -> str:
 def as_json(value: Any) -> Any:
     """Whole values where they are small, a description where they are arrays, sounds or videos."""
     if isinstance(value, np.ndarray):
-        described: dict[str, Any] = {"dtype": str(value.dtype), "shape": list(value.shape)}
+        described: Document = {"dtype": str(value.dtype), "shape": list(value.shape)}
         if value.size <= VALUES_WHOLE and value.dtype.kind in "biuf":
             described["values"] = value.tolist()
         elif value.size <= VALUES_WHOLE and value.dtype.kind in "mM":
@@ -90,7 +88,7 @@ def as_json(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: as_json(item) for name, item in value.items()}
     if isinstance(value, bytes):
-        document: dict[str, Any] = {"bytes": len(value), "base64": base64.b64encode(value[:64]).decode()}
+        document: Document = {"bytes": len(value), "base64": base64.b64encode(value[:64]).decode()}
         try:
             if isinstance(value, Sound):
                 keys: tuple[str, ...] = ("encoding", "rate", "channels", "frames", "seconds")
@@ -110,11 +108,11 @@ def moment(value: object) -> str:
     return f"{day} {time}" if time.strip("0:") else day
 
 
-def statistics(values: Array) -> dict[str, Any]:
+def statistics(values: Array) -> Document:
     """Least, mean and largest of the values that are numbers, and how many are not; of dates no mean."""
     if values.dtype.kind in "mM":
         good = values[~np.isnat(values)]
-        ends: dict[str, Any] = {"min": str(good.min()), "max": str(good.max())} if good.size else {}
+        ends: Document = {"min": str(good.min()), "max": str(good.max())} if good.size else {}
         return ends | ({"missing": int(values.size - good.size)} if good.size < values.size else {})
     if values.dtype.kind not in "iuf" or not values.size:
         return {}

@@ -25,6 +25,7 @@ from rich.table import Table
 
 from ..errors import brief, shortened
 from ..jobs import stats
+from ..tools import Document
 from ..tools.measure import figures
 from .terminal import (
     add_engine,
@@ -77,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
     return 1 if report.unreadable else 0
 
 
-def _as_json(report: stats.Stats) -> dict[str, Any]:
+def _as_json(report: stats.Stats) -> Document:
     document = dataclasses.asdict(report)
     for name, field in report.fields.items():
         for kind, values in field.values.items():
@@ -235,7 +236,7 @@ MAX_PANELS, MAX_PANEL_BARS = 24, 10
 Panel = tuple[str, Callable[[Any], None]]
 
 
-def draw(report: stats.Stats) -> Any:
+def draw(report: stats.Stats) -> figures.Figure:
     panels = list(_panels(report))[:MAX_PANELS]
     rows = max(1, -(-len(panels) // COLUMNS))
     figure = figures.blank(4 * COLUMNS, 2.6 * rows)
@@ -274,7 +275,7 @@ def _label(name: str, kind: str) -> str:
 def _histogram(numbers: stats.Numbers, ends: list[str] | None) -> Callable[[Any], None]:
     """``ends``: the first and the last as text."""
 
-    def paint(axes: Any) -> None:
+    def paint(axes: figures.Axes) -> None:
         edges, counts = np.array(numbers.histogram[0]), np.array(numbers.histogram[1])
         # The outer bins may reach far; whole numbers have a bin each, whose last one ends where it begins.
         each = edges[-1] == edges[-2] and edges[1] - edges[0] == 1
@@ -294,7 +295,7 @@ def _histogram(numbers: stats.Numbers, ends: list[str] | None) -> Callable[[Any]
 
 
 def _bar_panel(values: stats.Values) -> Callable[[Any], None]:
-    def paint(axes: Any) -> None:
+    def paint(axes: figures.Axes) -> None:
         common = list(values.counts.items())[:MAX_PANEL_BARS]
         names = [_safe(_cut_label(str(value))) for value, _ in common]
         counts = [count for _, count in common]

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from ...errors import Problem
+from ...tools import Document
 from ...tools.measure import figures
 from ..terminal import console, human_size
 from ._coding import BY_PILLOW
@@ -14,7 +15,7 @@ STORED = "as stored"
 SHOWN = 10
 
 
-def print_found(result: dict[str, Any]) -> None:
+def print_found(result: Document) -> None:
     kinds = ", ".join(f"{count} {name}" for name, count in result["stored as"].items())
     mean = result["megapixels"] / result["images"]
     print(
@@ -50,11 +51,11 @@ def print_found(result: dict[str, Any]) -> None:
         print(f"advice: {line}")
 
 
-def _has(result: dict[str, Any], encoding: str) -> bool:
+def _has(result: Document, encoding: str) -> bool:
     return any(row["encoding"] == encoding for row in result["formats"].values())
 
 
-def _add_row(sizes: Any, speeds: Any, name: str, row: dict[str, Any]) -> None:
+def _add_row(sizes: Any, speeds: Any, name: str, row: Document) -> None:
     psnr, ssim = row["PSNR"], row["SSIM"]
     sizes.add_row(
         name, human_size(row["bytes per image"]), f"{row['of stored']:.2f}",
@@ -74,7 +75,7 @@ def _number(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def draw(result: dict[str, Any]) -> Any:
+def draw(result: Document) -> figures.Figure:
     """Size against decoding speed, a panel for each resolution."""
     resolutions = {row["max resolution"] for row in result["formats"].values()}
     sizes = sorted(resolutions, key=lambda size: size or math.inf)
@@ -109,7 +110,7 @@ def draw(result: dict[str, Any]) -> Any:
     return figure
 
 
-def _panel(axes: Any, formats: dict[str, Any]) -> None:
+def _panel(axes: figures.Axes, formats: Document) -> None:
     families: dict[str, list[tuple[float, float, str]]] = {}
     for name, row in formats.items():
         family = name if row["quality"] is None else name.rpartition(" ")[0]

@@ -7,7 +7,6 @@ import contextlib
 import os
 import statistics
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from ...data.reader import Reader
 from ...errors import DecodeError, OptionError
 from ...loading.loader import Loader
 from ...schema.columns import Ragged
+from ...tools import Document
 from ...tools.measure import Candidate, figures
 from ...tools.measure.harness import Harness, StoredCandidate
 from ...tools.measure.pipelines import image_fields, pipelines
@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
         if not count:
             raise OptionError("there are no samples", path=source.path)
         images = chosen.subset(np.linspace(0, len(chosen) - 1, count).astype(np.int64))
-        result: dict[str, Any] = {
+        result: Document = {
             "path": source.path, "samples": count, "of samples": len(source), "batch size": args.batch_size,
             "workers": args.workers or len(os.sched_getaffinity(0)), "pipeline": args.pipeline,
             "size": args.size, "epochs": args.epochs,
@@ -56,9 +56,7 @@ def run(args: argparse.Namespace) -> int:
     return 1 if any(row["skipped"] for row in result["rows"]) else 0
 
 
-def _rows(
-    images: Reader, resolutions: list[int | None], args: argparse.Namespace
-) -> Iterator[dict[str, Any]]:
+def _rows(images: Reader, resolutions: list[int | None], args: argparse.Namespace) -> Iterator[Document]:
     """Yield a row for each size, mode and order; a file is removed as soon as it is measured."""
     steps = len(resolutions) * len(MODES) * (1 + len(ORDERS) * args.epochs)
     with contextlib.ExitStack() as stack:
@@ -114,9 +112,7 @@ def _needed_bytes(images: Reader, resolutions: list[int | None]) -> int:
     return int(total * len(images))
 
 
-def _epochs(
-    harness: Harness, stored: StoredCandidate, order: str, args: argparse.Namespace
-) -> dict[str, Any]:
+def _epochs(harness: Harness, stored: StoredCandidate, order: str, args: argparse.Namespace) -> Document:
     """Measure images/s of the first epoch, from the disk, and of the others, from memory."""
     cold = harness.drop_page_cache(stored)
     with harness.stopwatch() as opening:
@@ -155,13 +151,13 @@ def _stored_bytes(reader: Reader) -> float:
     return sum(float(span.size.mean()) for span in spans if span is not None)
 
 
-def _name(row: dict[str, Any]) -> str:
+def _name(row: Document) -> str:
     return (
         f"{row['stored']}, {'full' if row['max resolution'] is None else str(row['max resolution']) + ' px'}"
     )
 
 
-def _print(result: dict[str, Any]) -> None:
+def _print(result: Document) -> None:
     pipeline = result["pipeline"] + (f" {result['size']}" if result["pipeline"] in ("train", "val") else "")
     print(
         f"{result['path']}: {counted(result['samples'], 'image')} of {result['of samples']:,}, batches of "
@@ -190,7 +186,7 @@ def _print(result: dict[str, Any]) -> None:
         print(f"left out: {counted(lost, 'image')} that cannot be decoded (batchplant verify --decode)")
 
 
-def draw(result: dict[str, Any]) -> Any:
+def draw(result: Document) -> figures.Figure:
     """Draw images/s by order, and the parts of a batch's time."""
     names = list(dict.fromkeys(map(_name, result["rows"])))
     figure = figures.blank(11, 1.8 + 0.85 * len(names) + 0.6)

@@ -12,6 +12,7 @@ from ...data.mix import Mix
 from ...errors import OptionError
 from ...order import quality
 from ...schema.columns import I64
+from ...tools import Document
 from ...tools.measure import figures
 from ..terminal import console, open_source, show_result
 
@@ -47,7 +48,7 @@ def compare(mix: Mix, args: argparse.Namespace) -> int:
     # What loaders do that draw the source of every sample by itself.
     drawn = _drawn(weights, args.seed)
     chosen = np.argsort(-np.bincount(source, minlength=len(mix.names)), kind="stable")[:SOURCES]
-    result: dict[str, Any] = {
+    result: Document = {
         "path": mix.path, "positions": count, "of positions": mix.blend.length, "batch size": args.batch_size,
         "sources": {mix.names[number]: _judge(number, source, drawn, weights) for number in chosen.tolist()},
         "of sources": len(mix.names),
@@ -84,9 +85,9 @@ def _drawn(weights: _Weights, seed: int) -> I64:
     return np.concatenate(parts)
 
 
-def _judge(number: int, source: I64, drawn: I64, weights: _Weights) -> dict[str, Any]:
+def _judge(number: int, source: I64, drawn: I64, weights: _Weights) -> Document:
     source_weights = weights.of(number)
-    result: dict[str, Any] = {
+    result: Document = {
         "weight": float(source_weights.mean()),
         "samples": int((source == number).sum()),
     }
@@ -127,7 +128,7 @@ def _orders(
     return result
 
 
-def _print(result: dict[str, Any]) -> None:
+def _print(result: Document) -> None:
     limited = "" if result["positions"] == result["of positions"] else " of an epoch"
     print(
         f"{result['path']}: {result['positions']:,} positions{limited}, "
@@ -158,8 +159,8 @@ def _print(result: dict[str, Any]) -> None:
 
 
 def _draw(
-    result: dict[str, Any], mix: Mix, source: I64, drawn: I64, weights: _Weights, args: argparse.Namespace
-) -> Any:
+    result: Document, mix: Mix, source: I64, drawn: I64, weights: _Weights, args: argparse.Namespace
+) -> figures.Figure:
     """Lead of sources over their weights along the run, and the samples by position."""
     figure = figures.blank(9.0, 5.6)
     off, dots = figure.subplots(2, 1)

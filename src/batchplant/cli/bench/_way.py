@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from ...tools import Document
 from ...tools.measure import figures
 
 # In the order in which they happen, each with what it is drawn with in a terminal.
@@ -31,7 +30,7 @@ NOTES = {
 TOGETHER = "and resizing and waiting, which are one here"
 
 
-def split(stats: dict[str, Any], opened: float) -> dict[str, Any]:
+def split(stats: Document, opened: float) -> Document:
     """Seconds of a batch by what they went into, on average; ``opened``: how long it took to open.
 
     Decoding threads work on a batch together, so what they add up to is divided by their number.
@@ -69,7 +68,7 @@ def bar(seconds: dict[str, float], width: int = WIDTH) -> str:
     return "".join(PARTS[name] * cells[name] for name in PARTS)
 
 
-def lines(way: dict[str, Any]) -> list[str]:
+def lines(way: Document) -> list[str]:
     """The bar, and what each of its parts is."""
     seconds = way["seconds"]
     total = sum(seconds.values())
@@ -82,7 +81,7 @@ def lines(way: dict[str, Any]) -> list[str]:
     return text_lines
 
 
-def draw_bars(axes: Any, ways: dict[str, dict[str, Any]]) -> None:
+def draw_bars(axes: figures.Axes, ways: dict[str, Document]) -> None:
     """A stacked bar for each, in milliseconds."""
     starts = dict.fromkeys(ways, 0.0)
     longest = max(sum(batch["seconds"].values()) for batch in ways.values()) or 1.0
@@ -108,7 +107,7 @@ def draw_bars(axes: Any, ways: dict[str, dict[str, Any]]) -> None:
     figures.tidy(axes)
 
 
-def draw(result: dict[str, Any]) -> Any:
+def draw(result: Document) -> figures.Figure:
     """Draw the breakdown of a batch's time, and that of the loop."""
     figure = figures.blank(8.4, 3.0)
     axes = figure.subplots()

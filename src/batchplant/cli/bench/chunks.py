@@ -21,6 +21,7 @@ import dataclasses
 from typing import Any
 
 from ...errors import OptionError
+from ...tools import Document
 from ...tools.measure import chunks as measuring
 from ...tools.measure import figures
 from ..terminal import (
@@ -88,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
                 samples, data, layouts, sizes or measuring.sizes_for(data), plan, scratch=args.scratch,
                 progress=progress,
             )  # fmt: skip
-        result: dict[str, Any] = {
+        result: Document = {
             "path": source.path, "samples": len(samples), "of samples": len(source), "bytes": data,
             "memory": memory, "batch size": args.batch_size, "order": args.order,
             "request cost": args.request_cost, "left out": refused,
@@ -108,7 +109,7 @@ def parse_sizes(text: str) -> list[int]:
         raise OptionError(f"--sizes are sizes with commas between, such as 256kB,1MB, not {text!r}") from None
 
 
-def summary(rows: list[measuring.SizeResult], args: argparse.Namespace) -> dict[str, Any]:
+def summary(rows: list[measuring.SizeResult], args: argparse.Namespace) -> Document:
     best, why = measuring.recommend(rows, args.order, args.request_cost)
     return {
         "unit": best.unit, "recommended": best.size, "option": best.flags, "why": why,
@@ -116,7 +117,7 @@ def summary(rows: list[measuring.SizeResult], args: argparse.Namespace) -> dict[
     }  # fmt: skip
 
 
-def print_found(result: dict[str, Any]) -> None:
+def print_found(result: Document) -> None:
     limited = "" if result["samples"] == result["of samples"] else f" of {result['of samples']:,}"
     print(
         f"{result['path']}: {counted(result['samples'])}{limited}, {human_size(result['bytes'])}, batches of "
@@ -134,7 +135,7 @@ def print_found(result: dict[str, Any]) -> None:
         print(f"\nleft out: {name}: {why}")
 
 
-def _table(format_result: dict[str, Any]) -> Any:
+def _table(format_result: Document) -> Any:
     fetched, speed = ([f"{name}{sign}" for name in SHORT.values()] for sign in (" ×", "/s"))
     table = figures.table(format_result["unit"], "samples", *fetched, "requests", *speed)
     for row in format_result["sizes"]:
@@ -149,7 +150,7 @@ def _table(format_result: dict[str, Any]) -> Any:
     return table
 
 
-def draw(result: dict[str, Any]) -> Any:
+def draw(result: Document) -> figures.Figure:
     """For every format amplification and speed against the size; a dotted line at the one to take."""
     formats = result["formats"]
     figure = figures.blank(1.2 + 3.6 * len(formats), 6)

@@ -33,6 +33,7 @@ from ...data.reader import Reader
 from ...errors import DataError, DecodeError, OptionError, Problem
 from ...loading.stage import LONGEST_SIDE
 from ...schema import Image
+from ...tools import Document
 from ...tools.measure import figures
 from ..terminal import add_source, human_size, open_source, progress_bar, show_result
 from ._codec_tables import STORED, draw, print_found
@@ -81,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
     figures.check(args.figure)
     with open_source(args) as reader:
         field = find_field(reader, args.field)
-        result: dict[str, Any] = {
+        result: Document = {
             "path": reader.path, "field": field, "samples": len(reader), "rounds": args.rounds,
             **measure(reader, field, *ways, args),
         }  # fmt: skip
@@ -148,7 +149,7 @@ def name_of(way: Candidate, resolution: int | None) -> str:
 
 def measure(
     reader: Reader, field: str, qualities: list[int], resolutions: list[int | None], args: argparse.Namespace
-) -> dict[str, Any]:
+) -> Document:
     """Encode and decode image after image, one at a time, in every way."""
     mask = bool(getattr(reader.schema[field], "mask", False))
     ways = candidates(qualities, mask=mask)
@@ -199,7 +200,7 @@ def measure(
     }  # fmt: skip
 
 
-def summary(way: Candidate, tally: Tally, stored: Tally, images: int, samples: int) -> dict[str, Any]:
+def summary(way: Candidate, tally: Tally, stored: Tally, images: int, samples: int) -> Document:
     """Every number that is printed of one candidate. JSON has no infinity: None where nothing is lost."""
 
     def speed(seconds: Any) -> dict[str, float]:
@@ -226,7 +227,7 @@ def summary(way: Candidate, tally: Tally, stored: Tally, images: int, samples: i
     }  # fmt: skip
 
 
-def advise(result: dict[str, Any]) -> list[str]:
+def advise(result: Document) -> list[str]:
     """One sentence of what the numbers say, for each resolution."""
     resolutions = {row.get("max resolution") for row in result["formats"].values()}
     sentences = []
@@ -243,7 +244,7 @@ def advise(result: dict[str, Any]) -> list[str]:
     return sentences
 
 
-def _advice(formats: dict[str, Any], stored: dict[str, int]) -> str:
+def _advice(formats: Document, stored: dict[str, int]) -> str:
     def size(name: str) -> float:
         return float(formats[name]["bytes per image"])
 

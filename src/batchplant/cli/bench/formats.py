@@ -31,14 +31,13 @@ import shlex
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
 
 from rich.text import Text
 
 from ...errors import OptionError, shown
 from ...jobs.engines.base import Inline, portable_source
 from ...storage import put_file
-from ...tools import measure
+from ...tools import Document, measure
 from ...tools.measure import Measurement, figures, report
 from ...tools.measure.comparison import QUICK_SECONDS
 from ...tools.measure.machine import describe
@@ -173,7 +172,7 @@ def _command() -> str:
     return printable(shlex.join(["batchplant", *(shown(argument) for argument in sys.argv[1:])]))
 
 
-def _as_json(rows: list[Measurement], about: report.About) -> dict[str, Any]:
+def _as_json(rows: list[Measurement], about: report.About) -> Document:
     front = {row.label for row in measure.pareto(rows, report.SPEEDS[about.by][0])}
     return {
         "path": about.path, "format": about.format, "samples": about.total, "sample": about.samples,

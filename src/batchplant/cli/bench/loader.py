@@ -30,7 +30,6 @@ import resource
 import statistics
 import sys
 import time
-from typing import Any
 
 import numpy as np
 
@@ -38,6 +37,7 @@ from ...data.sizes import sizes_of
 from ...errors import OptionError, Problem
 from ...jobs.summary import SUMMARY_SAMPLES
 from ...loading.loader import Loader
+from ...tools import Document
 from ...tools.measure import figures
 from ...tools.measure.machine import own_memory
 from ...tools.measure.pipelines import PIPELINES, Undecoded, image_fields, pipelines
@@ -99,7 +99,7 @@ def run(args: argparse.Namespace) -> int:
         stack.callback(loader.close)
         if not loader.samples:
             raise OptionError("there are no samples", path=chosen.path)
-        result: dict[str, Any] = {
+        result: Document = {
             "path": reader.path, "samples": loader.samples, "batch size": args.batch_size,
             "workers": workers, "order": args.order, "pipeline": args.pipeline, "device": args.device,
             "unit": "images" if image_fields(reader.schema) else "samples", **measure(loader, args, began),
@@ -108,7 +108,7 @@ def run(args: argparse.Namespace) -> int:
     return 1 if result["skipped"] else 0
 
 
-def measure(loader: Loader, args: argparse.Namespace, began: float) -> dict[str, Any]:
+def measure(loader: Loader, args: argparse.Namespace, began: float) -> Document:
     """Run the epochs; every number that is printed."""
     opened = time.perf_counter() - began
     epochs: list[dict[str, float]] = []
@@ -158,7 +158,7 @@ def _peak_memory() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def _print(result: dict[str, Any], size: int) -> None:
+def _print(result: Document, size: int) -> None:
     pipeline = result["pipeline"] + (f" {size}" if result["pipeline"] in ("train", "val") else "")
     where = f", to {result['device']}" if result["device"] else ""
     print(

@@ -48,6 +48,7 @@ from ...jobs.summary import SUMMARY_SAMPLES
 from ...order import quality
 from ...schema import Bool, Int, Text
 from ...schema.columns import I64, Ragged
+from ...tools import Document
 from ...tools.measure import figures, timing
 from ..terminal import add_source, console, counted, human_size, open_source, progress_bar, show_result
 from ._mixture import compare, mixture_of
@@ -114,7 +115,7 @@ def run(args: argparse.Namespace) -> int:
         fields = args.fields.split(",") if args.fields else list(reader.schema)
         size = float(sizes_of(reader, fields, np.arange(0, count, -(-count // SUMMARY_SAMPLES))).mean())
         orders_by_name = make_orders(count, blocks, args)
-        result: dict[str, Any] = {
+        result: Document = {
             "path": reader.path, "samples": count, "of samples": len(reader), "batch size": args.batch_size,
             "label": label, "classes": None if codes is None else int(codes.max()) + 1,
             "label entropy": None if codes is None else quality.entropy(codes),
@@ -187,9 +188,9 @@ def make_orders(count: int, blocks: I64 | None, args: argparse.Namespace) -> dic
 
 def judge(
     samples: I64, codes: I64 | None, blocks: I64 | None, size: float, args: argparse.Namespace
-) -> dict[str, Any]:
+) -> Document:
     """The randomness and the cost of one order."""
-    result: dict[str, Any] = {
+    result: Document = {
         "moved": quality.displacement(samples),
         "apart": quality.spread(samples),
         "neighbours": quality.kept_neighbours(samples),
@@ -229,7 +230,7 @@ def measure(
     }
 
 
-def mixes(result: dict[str, Any], name: str) -> bool:
+def mixes(result: Document, name: str) -> bool:
     """Return whether an order is about as random as random, by its labels or else by its samples."""
     mine, best = result["orders"][name], result["orders"]["random"]
     if best["label entropy"]:
@@ -239,7 +240,7 @@ def mixes(result: dict[str, Any], name: str) -> bool:
     )
 
 
-def advise(result: dict[str, Any]) -> str:
+def advise(result: Document) -> str:
     """One sentence: the cheapest order that mixes well. Sequential is the same every time, so it is none."""
     subject = "the labels" if result["orders"]["random"]["label entropy"] else "the samples"
     good = [name for name in result["orders"] if name != "sequential" and mixes(result, name)]
@@ -261,7 +262,7 @@ def advise(result: dict[str, Any]) -> str:
     )
 
 
-def _print(result: dict[str, Any]) -> None:
+def _print(result: Document) -> None:
     parts = "no blocks named" if result["blocks"] is None else counted(result["blocks"], "block")
     if result["block of"]:
         parts += f" of {result['block of']} samples"
@@ -297,7 +298,7 @@ def _print(result: dict[str, Any]) -> None:
     print(f"\nread warm: the system holds the files in memory\nadvice: {result['advice']}")
 
 
-def draw(result: dict[str, Any], orders_by_name: dict[str, orders.Order]) -> Any:
+def draw(result: Document, orders_by_name: dict[str, orders.Order]) -> figures.Figure:
     """For every order which sample stands where, and its autocorrelation."""
     figure = figures.blank(2.5 * len(orders_by_name) + 0.4, 5.2)
     axes = figure.subplots(2, len(orders_by_name), squeeze=False, sharey="row")

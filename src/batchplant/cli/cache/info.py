@@ -12,10 +12,10 @@ from __future__ import annotations
 import argparse
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
 from ...storage.remote.disk import CachedObject, CacheInfo
 from ...storage.work import Leftover, leftovers
+from ...tools import Document
 from ..terminal import counted, human_size, print_json, printable, say
 from ._folder import add_cache, existing
 
@@ -71,7 +71,7 @@ def _state(write: Leftover) -> str:
     return "is being written" if write.busy else "can be resumed" if write.resumable else "cannot be resumed"
 
 
-def _write(write: Leftover) -> dict[str, Any]:
+def _write(write: Leftover) -> Document:
     return {
         "url": write.url, "folder": str(write.folder), "bytes": write.size, "busy": write.busy,
         "resumable": write.resumable,

@@ -10,6 +10,7 @@ from typing import Any
 
 from ...errors import OptionError
 from ...formats.base.lake.upkeep import State
+from ...tools import Document
 from ..terminal import parse_options
 
 UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
@@ -61,7 +62,7 @@ def parse_age(text: str) -> datetime.timedelta:
     raise argparse.ArgumentTypeError(f"{text!r} is no length of time; write 7d, 12h or 30m")
 
 
-def described(state: State) -> dict[str, Any]:
+def described(state: State) -> Document:
     """A state as JSON."""
     return {
         "id": state.id, "at": state.at.isoformat(), "operation": state.operation, "rows": state.rows,

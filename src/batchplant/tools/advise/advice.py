@@ -18,7 +18,7 @@ from ...formats.registry import get_format
 from ...formats.registry import open as open_reader
 from ...schema import Image, Schema
 from ...storage import is_remote
-from .. import measure
+from .. import Document, measure
 from ..measure import Candidate, Measurement
 from ..measure.scratch import scratch_folder
 from .answers import Answers
@@ -77,7 +77,7 @@ class Advice:
     def prediction(self) -> Prediction:
         return self.best.prediction
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Document:
         facts = {**{f.name: getattr(self.facts, f.name) for f in dataclasses.fields(self.facts)}}
         facts["schema"] = self.facts.schema.to_json()
         facts["fields"] = {
@@ -299,7 +299,7 @@ class Proof:
             comparison = f"{figure.predicted:,.0f} predicted, {figure.measured:,.0f} measured"
             yield f"{figure.name}: {comparison} ({figure.error:.0%} off)"
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Document:
         return {
             "way": self.label, "samples": self.samples, "failed": self.failed,
             "figures": [{**dataclasses.asdict(figure), "error": figure.error} for figure in self.figures],

@@ -16,6 +16,7 @@ from ...formats.base.format import Format
 from ...formats.registry import get_format
 from ...schema import Audio, Image, Tensor, Video
 from ...storage.limits import human_size
+from .. import Document
 from ..measure.machine import busy
 from ..measure.pipelines import column_of
 from ..measure.serving import serving_apart
@@ -85,7 +86,7 @@ class TrialResult:
     # A trade-off that the rules do not make: shown beside the advice, never chosen.
     is_extra: bool = False
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Document:
         return {
             "format": self.option.format, "suffix": self.option.suffix,
             "options": dict(self.option.writer_options),

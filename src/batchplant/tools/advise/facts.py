@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ...codecs.media import image
 from ...data.reader import Reader, View
@@ -20,6 +19,7 @@ from ...errors import BatchplantError, DataError
 from ...schema import Field, Float, Image, Int, Schema, Tensor, Text
 from ...schema.columns import I64, Column, Columns, Masked, Ragged, column_runs
 from ...storage import is_remote, tree
+from .. import Array, Document
 
 # Limits of the samples that are examined.
 MAX_SAMPLES = 2000
@@ -266,7 +266,7 @@ def _duplicates(columns: Columns) -> int:
 def describe(name: str, field: Field, column: Column) -> FieldFacts:
     sizes = column_runs(column)[2]
     present = sizes[sizes >= 0]
-    facts: dict[str, Any] = {
+    facts: Document = {
         "bytes": float(present.mean()) if len(present) else 0.0,
         "missing": int((sizes < 0).sum()),
     }
@@ -281,7 +281,7 @@ def describe(name: str, field: Field, column: Column) -> FieldFacts:
     return FieldFacts(name=name, kind=field.kind, field=field, **facts)
 
 
-def _values(field: Field, column: Column) -> npt.NDArray[Any] | None:
+def _values(field: Field, column: Column) -> Array | None:
     """Return numbers or texts, one row per cell; None for other fields."""
     if type(field) is Text and isinstance(column, Ragged):
         return np.array([b"" if cell is None else cell.tobytes() for cell in column], dtype=object)
@@ -290,7 +290,7 @@ def _values(field: Field, column: Column) -> npt.NDArray[Any] | None:
     return None if isinstance(column, Ragged) else column
 
 
-def _images(column: Ragged) -> dict[str, Any]:
+def _images(column: Ragged) -> Document:
     headers, raw = image.probe(column), column.raw
     encodings = Counter(
         "raw" if raw[row] else image.ENCODINGS[code] or "?" for row, code in enumerate(headers[:, 0])
@@ -307,7 +307,7 @@ def _images(column: Ragged) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _labels(field: Field, values: npt.NDArray[Any]) -> dict[str, Any]:
+def _labels(field: Field, values: Array) -> Document:
     """Return whether a field holds labels, its number of classes, and whether they are sorted."""
     if len(values) < MIN_LABELS or type(field) not in (Int, Text):
         return {}
@@ -326,7 +326,7 @@ def _labels(field: Field, values: npt.NDArray[Any]) -> dict[str, Any]:
     }
 
 
-def _padding(values: npt.NDArray[Any]) -> float:
+def _padding(values: Array) -> float:
     """Return the share of trailing fillers, the most common last value, among all values."""
     if values.shape[1] < 8:
         return 0.0

@@ -18,6 +18,7 @@ from ...formats.base.options import own_options
 from ...formats.registry import open as open_reader
 from ...schema import Image, Schema
 from ...schema.columns import I64, Columns
+from .. import Document
 from ..measure import Candidate, timing
 from ..measure.harness import Harness, StoredCandidate
 from ..measure.staging import QUICK_SAMPLES, size_of
@@ -110,7 +111,7 @@ def with_raw_images(option: StorageOption) -> StorageOption:
 
 def _compression(
     format: Format, parameters: Mapping[str, Any], suffix: str, preferred: tuple[str, ...]
-) -> tuple[dict[str, Any], str]:
+) -> tuple[Document, str]:
     """Return the writer's options and the suffix for the preferred compression that a format has."""
     compression = next((name for name in preferred if name in format.can.compression), None)
     if compression is None:

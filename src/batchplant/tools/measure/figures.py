@@ -12,6 +12,9 @@ from rich.table import Table
 from ...errors import MissingLibraryError, NotFoundError, OptionError
 from ...storage import put_file
 
+# Classes of matplotlib, which may be missing.
+Figure = Any
+Axes = Any
 SUFFIXES = (".png", ".svg", ".pdf")
 COLOURS = ("#2a6f97", "#e07a1f", "#4b8b3b", "#8e5ea2", "#b0413e", "#6b7280", "#c9a227", "#d6779b")
 GREY = "#6b7280"
@@ -45,23 +48,23 @@ def _matplotlib() -> Any:
     return matplotlib
 
 
-def blank(width: float, height: float) -> Any:
+def blank(width: float, height: float) -> Figure:
     """A figure of its own: no window, no state that others share."""
     return _matplotlib().figure.Figure(figsize=(width, height), layout="constrained")
 
 
-def tidy(axes: Any) -> None:
+def tidy(axes: Axes) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(labelsize=8)
 
 
-def legend_below(figure: Any, axes: Any, columns: int) -> None:
+def legend_below(figure: Figure, axes: Axes, columns: int) -> None:
     """That of one panel, below all: inside it lies upon points, and finding a free place can take seconds."""
     names = axes.get_legend_handles_labels()
     figure.legend(*names, fontsize=8, frameon=False, loc="outside lower center", ncols=columns)
 
 
-def logarithmic(axes: Any) -> None:
+def logarithmic(axes: Axes) -> None:
     """Both axes, with numbers that people read."""
     for scale, axis in ((axes.set_xscale, axes.xaxis), (axes.set_yscale, axes.yaxis)):
         scale("log")
@@ -81,7 +84,7 @@ def in_thousands(axis: Any) -> None:
     axis.set_major_formatter(_matplotlib().ticker.FuncFormatter(lambda value, _: f"{value:,g}"))
 
 
-def renderer(figure: Any) -> Any:
+def renderer(figure: Figure) -> Any:
     """Renderer that measures the size of texts."""
     _matplotlib()
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -89,7 +92,7 @@ def renderer(figure: Any) -> Any:
     return FigureCanvasAgg(figure).get_renderer()
 
 
-def save(figure: Any, path: str) -> None:
+def save(figure: Figure, path: str) -> None:
     """It appears when it is whole."""
     drawn = io.BytesIO()
     figure.savefig(drawn, format=Path(path).suffix[1:].lower(), dpi=130)

@@ -7,6 +7,8 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from .. import Document
+
 # Epochs that are shorter measure the start of threads and the clock.
 MIN_EPOCH_SECONDS = 0.2
 
@@ -57,7 +59,7 @@ class Measurement:
     def bytes_per_sample(self) -> float | None:
         return None if self.bytes is None or not self.samples else self.bytes / self.samples
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Document:
         return {**dataclasses.asdict(self), "bytes_per_sample": self.bytes_per_sample}
 
 

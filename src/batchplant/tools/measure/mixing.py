@@ -24,6 +24,7 @@ from ...loading.packing import Pack, Window, image_sizes, plan_window
 from ...order.keyed import derive, key_of
 from ...schema import Tensor
 from ...schema.columns import I64, dense_of
+from .. import Document
 from . import figures
 
 # Positions that are looked at one by one; of more, so many windows are.
@@ -89,7 +90,7 @@ class DryRun:
     weights: F64 = dataclasses.field(repr=False)
     passes: F64 = dataclasses.field(repr=False)
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Document:
         fields = dataclasses.asdict(self)
         for name in ("at", "positions", "weights", "passes"):
             fields[name] = getattr(self, name).tolist()
@@ -394,7 +395,7 @@ MAX_COLOURED_SOURCES = len(figures.COLOURS) - 1
 NARROW = 0.05
 
 
-def draw(run: DryRun, length: int | None) -> Any:
+def draw(run: DryRun, length: int | None) -> figures.Figure:
     """Weights over steps, stacked; how often each source was gone through; where the tokens come from."""
     figure = figures.blank(9.0, 5.6)
     grid = figure.add_gridspec(2, 2, width_ratios=(3, 1), height_ratios=(3, 2))
@@ -431,7 +432,7 @@ def draw(run: DryRun, length: int | None) -> Any:
     return figure
 
 
-def _draw_shares(axes: Any, run: DryRun, parts: list[Any], colours: Any) -> None:
+def _draw_shares(axes: figures.Axes, run: DryRun, parts: list[Any], colours: Any) -> None:
     """Samples beside tokens: long documents weigh more than their number says."""
     columns = [("samples", [source.samples for source in run.sources])]
     if run.tokens is not None:

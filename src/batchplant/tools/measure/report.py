@@ -74,7 +74,7 @@ def ranked(rows: Sequence[Measurement], by: str) -> list[Measurement]:
 # -- the figure -------------------------------------------------------------------------------------------
 
 
-def draw(rows: Sequence[Measurement], about: About, *, title: bool = True) -> Any:
+def draw(rows: Sequence[Measurement], about: About, *, title: bool = True) -> figures.Figure:
     """Size against speed, with the front of those that no other beats."""
     speed, words = SPEEDS[about.by]
     good = [row for row in rows if row.bytes_per_sample is not None and getattr(row, speed) is not None]
@@ -113,7 +113,7 @@ def draw(rows: Sequence[Measurement], about: About, *, title: bool = True) -> An
     return figure
 
 
-def _scales(axes: Any, spots: list[tuple[float, float]]) -> None:
+def _scales(axes: figures.Axes, spots: list[tuple[float, float]]) -> None:
     """Linear, unless one dot would push the others into a heap."""
     for number, (axis, scale) in enumerate(((axes.xaxis, axes.set_xscale), (axes.yaxis, axes.set_yscale))):
         values = [spot[number] for spot in spots if spot[number] > 0]
@@ -125,8 +125,8 @@ def _scales(axes: Any, spots: list[tuple[float, float]]) -> None:
 
 
 def _name(
-    figure: Any,
-    axes: Any,
+    figure: figures.Figure,
+    axes: figures.Axes,
     good: list[Measurement],
     front: list[Measurement],
     spot: dict[str, tuple[float, float]],
@@ -155,7 +155,7 @@ def _name(
 
 
 def _write_name(
-    axes: Any,
+    axes: figures.Axes,
     renderer: Any,
     row: Measurement,
     spot: tuple[float, float],
@@ -180,7 +180,7 @@ def _write_name(
     return box
 
 
-def svg(figure: Any) -> str:
+def svg(figure: figures.Figure) -> str:
     """A figure for a page of HTML: it takes the page's own colours and asks for nothing from elsewhere."""
     drawn = io.StringIO()
     figure.savefig(drawn, format="svg", transparent=True, metadata={"Date": None, "Creator": None})

@@ -13,6 +13,7 @@ from ... import order as orders
 from ...data import config
 from ...errors import BatchplantError, OptionError, listed, near
 from ...storage.settings import DEFAULT_FETCH_BYTES, bytes_of, size_of
+from .. import Document
 
 # Orders that need nothing but numbers.
 ORDERS = ("sequential", "random", "shards", "quasi_random", "windowed")
@@ -286,7 +287,7 @@ class Plan:
             sections.setdefault(section or _holder(plain), {})[plain] = value
         return self.but(**sections)
 
-    def as_dict(self) -> dict[str, dict[str, Any]]:
+    def as_dict(self) -> dict[str, Document]:
         return dataclasses.asdict(self)
 
 

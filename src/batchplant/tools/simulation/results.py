@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
 from ...order import BY_BLOCKS, WINDOW
+from .. import Document
 from ..measure import figures
 from .plan import Plan
 
@@ -60,7 +60,7 @@ class Simulation:
     order_bytes: int
     sampled: str
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Document:
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return values | {
             "plan": self.plan.as_dict(),
@@ -104,7 +104,7 @@ def hints(result: Simulation) -> Iterator[str]:
 SHORT = 0.0005
 
 
-def draw(simulation: Simulation) -> Any:
+def draw(simulation: Simulation) -> figures.Figure:
     """Draw speed over time, what was busy, what ranks fetch, and until when the first batch comes."""
     figure = figures.blank(9.0, 6.4)
     (speed, busy), (ranks, start) = figure.subplots(2, 2)
@@ -131,7 +131,7 @@ def _epochs(simulation: Simulation) -> dict[str, Epoch]:
     return {"first epoch": simulation.first, "a later one": simulation.later}
 
 
-def _draw_busy(axes: Any, simulation: Simulation) -> None:
+def _draw_busy(axes: figures.Axes, simulation: Simulation) -> None:
     shares = {name: max(share, simulation.later.busy[name]) for name, share in simulation.first.busy.items()}
     names = [name for name, share in shares.items() if share > 0.01]
     at = np.arange(len(names))
@@ -145,7 +145,7 @@ def _draw_busy(axes: Any, simulation: Simulation) -> None:
     axes.set_title("what was busy", fontsize=9)
 
 
-def _draw_ranks(axes: Any, simulation: Simulation) -> None:
+def _draw_ranks(axes: figures.Axes, simulation: Simulation) -> None:
     for number, epoch in enumerate(_epochs(simulation).values()):
         at = np.arange(len(epoch.bytes_by_rank)) + 0.4 * number - 0.2
         axes.bar(at, np.array(epoch.bytes_by_rank) / 1e9, 0.38, color=figures.COLOURS[number])
@@ -161,7 +161,7 @@ def _draw_ranks(axes: Any, simulation: Simulation) -> None:
     axes.set_title(f"GB fetched in an epoch (from the cache: {hits})", fontsize=9)
 
 
-def _draw_start(axes: Any, simulation: Simulation) -> None:
+def _draw_start(axes: figures.Axes, simulation: Simulation) -> None:
     parts = {
         "process": (simulation.plan.cluster.start,) * 2,
         "open": (simulation.open_seconds,) * 2,

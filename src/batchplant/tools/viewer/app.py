@@ -19,6 +19,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
 
 from ...errors import BatchplantError, MissingLibraryError, NotFoundError, OptionError, SampleIndexError
+from .. import Document
 from .jobs import Job
 from .routes import browse
 from .rows import NotReady, Rows
@@ -93,7 +94,7 @@ def _endpoint(session: Session, answer: Answer) -> Callable[[Request], Response]
     return respond
 
 
-def _job_state(job: Job) -> dict[str, Any]:
+def _job_state(job: Job) -> Document:
     if not job.finished.is_set():
         return {"state": "working", "done": job.done, "of": job.of}
     if job.error is not None:
@@ -102,7 +103,7 @@ def _job_state(job: Job) -> dict[str, Any]:
     return {"state": "ready", "value": value}
 
 
-def _error(error: Exception) -> dict[str, Any]:
+def _error(error: Exception) -> Document:
     location = {
         name: value
         for name in ("path", "sample", "field", "offset")

@@ -12,9 +12,10 @@ import os
 import stat
 import urllib.parse
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ...errors import AccessError, NotFoundError, OptionError
+from .. import Document
 
 MAX_NOTE_BYTES = 1 << 16
 MAX_ANSWER_BYTES = 64 << 20
@@ -122,7 +123,7 @@ def find(target: str) -> str:
     raise NotFoundError(f"{message}; there are {', '.join(map(str, notes))}")
 
 
-def ask(url: str, path: str) -> dict[str, Any]:
+def ask(url: str, path: str) -> Document:
     """Return the answer of a dashboard to a request."""
     parts = urllib.parse.urlsplit(url)
     https = parts.scheme == "https"
@@ -137,7 +138,7 @@ def ask(url: str, path: str) -> dict[str, Any]:
             raise AccessError(
                 f"the dashboard answered {answer.status}: {body[:200].decode(errors='replace')}"
             )
-        content: dict[str, Any] = json.loads(body)
+        content: Document = json.loads(body)
         return content
     except (OSError, ValueError, http.client.HTTPException) as error:
         raise AccessError(f"cannot reach the dashboard at {parts.hostname}:{parts.port}: {error}") from error

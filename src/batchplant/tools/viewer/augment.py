@@ -15,6 +15,7 @@ from ...loading.preview import Cut, mixes, preview
 from ...ops.annotations import MoveBoxes, MovePolygons, Mover, MoveRle
 from ...order import describe
 from ...schema.kinds import Labels
+from .. import Document
 from .cells import Side, cells_of
 from .media.colours import encode_png
 from .media.overlays import Shapes, of_json, of_labels, of_numbers, of_rle
@@ -30,10 +31,10 @@ MAX_LETTERS, MAX_PEAKS, MAX_FRAMES = 500, 400, 6
 def augment_sample(
     session: Session, side: Side, sample: int, *, ops: str = "", seed: int | None = None, epoch: int = 0,
     count: int = 1,
-) -> dict[str, Any]:  # fmt: skip
+) -> Document:  # fmt: skip
     """Return a sample as the loader yields it in ``count`` epochs, from ``epoch`` on."""
     loader = session.loaders.get(side, session.pipeline, ops, seed)
-    originals: dict[tuple[str, int], dict[str, Any]] = {}
+    originals: dict[tuple[str, int], Document] = {}
     views = []
     for number in range(epoch, epoch + min(count, MAX_VIEWS)):
         try:
@@ -65,7 +66,7 @@ def augment_sample(
 
 def _annotations(
     side: Side, plan: Plan, canvas: Output, values: Mapping[str, Any], size: tuple[int, int]
-) -> list[dict[str, Any]]:
+) -> list[Document]:
     """Return annotations as the loader yields them, to draw over ``canvas`` of height and width ``size``."""
     annotations = []
     for output in plan.outputs:
@@ -96,7 +97,7 @@ def _moved(mover: Mover, value: Any, height: int, width: int) -> Shapes:
     return of_numbers("boxes" if isinstance(mover, MoveBoxes) else "points", value)
 
 
-def _original(side: Side, sample: int, field: str, cut: Cut) -> dict[str, Any]:
+def _original(side: Side, sample: int, field: str, cut: Cut) -> Document:
     """Return the complete image as the decoder sees it: rotated only where the pipeline does."""
     height, width = cut.size
     original = {"field": field, "turn": cut.turn, "width": width, "height": height}
@@ -127,13 +128,13 @@ def data_uri(pixels: Any, longest: int = ORIGINAL_PIXELS) -> str:
     return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
 
 
-def render_value(output: Output, value: Any) -> dict[str, Any]:
+def render_value(output: Output, value: Any) -> Document:
     """Return the JSON of a value that a pipeline yields."""
     value = value.numpy() if hasattr(value, "numpy") and not isinstance(value, np.ndarray) else value
     if not isinstance(value, np.ndarray | np.generic) or value.dtype.kind not in "biuf":
         return {"text": f"{value!s:.{MAX_LETTERS}}"}
     array = np.asarray(value)
-    summary: dict[str, Any] = {"dtype": str(array.dtype), "shape": list(array.shape)}
+    summary: Document = {"dtype": str(array.dtype), "shape": list(array.shape)}
     if array.ndim == 0:
         return {**summary, "text": str(array.item())}
     finite = array[np.isfinite(array)] if array.dtype.kind == "f" else array

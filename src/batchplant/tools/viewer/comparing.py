@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ...codecs import image
 from ...codecs.cells import decode_cell
@@ -18,9 +17,9 @@ from ...jobs.scans import batch_rows
 from ...jobs.verification import Comparison
 from ...schema import Bytes, Field, Image, Int, Text, Uuid
 from ...schema.columns import I64, end_within
+from .. import Array, Document
 
 Progress = Callable[[int, int], None]
-Pixels = npt.NDArray[Any]
 
 CHUNK_ROWS, CHUNK_BYTES = 256, 32 << 20
 # Cells that differ; the comparison stops there.
@@ -112,11 +111,11 @@ def _keys(reader: Reader, field: str | None) -> Iterator[Any]:
             yield decode_cell(reader.schema[field], columns[field], row)
 
 
-def compare_datasets(a: Reader, b: Reader, pairs: Pairs, progress: Progress) -> dict[str, Any]:
+def compare_datasets(a: Reader, b: Reader, pairs: Pairs, progress: Progress) -> Document:
     """Return the cells that differ, the most different first, and the other differences."""
     fields = [name for name in a.schema if name in b.schema]
-    cells: list[dict[str, Any]] = []
-    damaged: list[dict[str, Any]] = []
+    cells: list[Document] = []
+    damaged: list[Document] = []
     compared = 0
     if fields:
         for reached, problem, differs in _scan(a, b, pairs, progress):
@@ -124,7 +123,7 @@ def compare_datasets(a: Reader, b: Reader, pairs: Pairs, progress: Progress) -> 
             if problem is None:
                 continue
             row = problem.sample or 0
-            entry: dict[str, Any] = {"sample": int(pairs.a[row]), "other": int(pairs.b[row])}
+            entry: Document = {"sample": int(pairs.a[row]), "other": int(pairs.b[row])}
             entry["field"] = problem.field
             if not differs or problem.field is None:
                 damaged.append({**entry, "message": problem.message})
@@ -165,7 +164,7 @@ def _scan(
         yield comparison.compared if seen >= MAX_DIFFERENCES else end, None, False
 
 
-def compare_cells(a: Reader, b: Reader, sample_a: int, sample_b: int, name: str) -> dict[str, Any]:
+def compare_cells(a: Reader, b: Reader, sample_a: int, sample_b: int, name: str) -> Document:
     """Compare two cells: ``distance`` from 0 (the same) to 1, and a message."""
     try:
         value_a, value_b = (_value(reader, number, name) for reader, number in ((a, sample_a), (b, sample_b)))
@@ -188,7 +187,7 @@ def _value(reader: Reader, sample: int, name: str) -> Any:
     return decode_cell(reader.schema[name], columns[name], 0)
 
 
-def _compare_values(value_a: Any, value_b: Any) -> dict[str, Any]:
+def _compare_values(value_a: Any, value_b: Any) -> Document:
     if value_a is None or value_b is None:
         if value_a is value_b:
             return {"same": True, "distance": 0.0, "said": "missing in both"}
@@ -214,7 +213,7 @@ def _compare_values(value_a: Any, value_b: Any) -> dict[str, Any]:
     return {"same": False, "distance": 1.0, "said": message}
 
 
-def _compare_texts(text_a: Any, text_b: Any, unit: str) -> dict[str, Any]:
+def _compare_texts(text_a: Any, text_b: Any, unit: str) -> Document:
     if text_a == text_b:
         return {"same": True, "distance": 0.0, "said": "the same"}
     shared = min(len(text_a), len(text_b))
@@ -227,7 +226,7 @@ def _compare_texts(text_a: Any, text_b: Any, unit: str) -> dict[str, Any]:
     return {"same": False, "distance": 1.0, "said": f"differ from {unit} {first + 1:,} on{lengths}"}
 
 
-def _compare_arrays(array_a: Pixels, array_b: Pixels) -> dict[str, Any]:
+def _compare_arrays(array_a: Array, array_b: Array) -> Document:
     if array_a.shape != array_b.shape:
         shapes = ("×".join(map(str, array.shape)) for array in (array_a, array_b))
         return {"same": False, "distance": 1.0, "said": " and ".join(shapes)}
@@ -251,7 +250,7 @@ def _compare_arrays(array_a: Pixels, array_b: Pixels) -> dict[str, Any]:
     return {"same": False, "distance": distance, "said": message}
 
 
-def _scale(array_a: Pixels, array_b: Pixels) -> float:
+def _scale(array_a: Array, array_b: Array) -> float:
     if array_a.dtype.kind in "iu" and array_a.dtype.itemsize <= 2:
         return float(np.iinfo(array_a.dtype).max)
     with np.errstate(invalid="ignore"):

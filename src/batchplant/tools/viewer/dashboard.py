@@ -14,13 +14,13 @@ import threading
 import time
 import warnings
 import weakref
-from typing import Any
 
 import numpy as np
 
 from ...errors import AccessError, BatchplantError, OptionError, shown
 from ...loading.loader import DASHBOARD, Loader
 from ...order import describe
+from .. import Document
 from . import attach
 from .pipelines import loader_arguments
 
@@ -62,7 +62,7 @@ class Watch:
         self.number, self.board = number, board
         self._loader = weakref.ref(loader)
         self.ring = Ring()
-        self.last: dict[str, Any] = {}
+        self.last: Document = {}
         self.about = _about(loader)
         self.ended = False
         self.look()
@@ -103,7 +103,7 @@ class Watch:
         }  # fmt: skip
         self.ring.add(row)
 
-    def report(self, first: int) -> dict[str, Any]:
+    def report(self, first: int) -> Document:
         """Return the measurements since that row, for the page."""
         next_row, rows = self.ring.since(first)
         return {
@@ -219,7 +219,7 @@ def _port_of(text: str) -> bool | int:
     return True if int(text) == 1 else int(text)
 
 
-def _about(loader: Loader) -> dict[str, Any]:
+def _about(loader: Loader) -> Document:
     device = loader.config.device
     return {
         "path": shown(loader.reader.path), "pid": os.getpid(), "samples": loader.samples,

@@ -17,6 +17,7 @@ from ...errors import DataError, OptionError, shortened
 from ...order import quality
 from ...schema import Bool, Int, Text
 from ...schema.columns import I64, Columns
+from .. import Document
 from ..doctor.check import find_label
 from .session import integer_param
 
@@ -119,7 +120,7 @@ class Epoch:
             drop_last=options.drop_last,
         )
 
-    def step(self, number: int, rank: int) -> dict[str, Any]:
+    def step(self, number: int, rank: int) -> Document:
         """Describe the batch of a rank at a step."""
         shard = self.shard(rank)
         if not 0 <= number < len(shard):
@@ -127,7 +128,7 @@ class Epoch:
         batch = shard.positions(number)
         positions = np.asarray(batch if isinstance(batch, np.ndarray) else np.arange(batch.start, batch.stop))
         samples = self.samples(positions)
-        summary: dict[str, Any] = {
+        summary: Document = {
             "step": number, "steps": len(shard), "rank": rank, "world_size": self.options.world_size,
             "count": len(samples), "position": int(positions[0]) if len(positions) else None,
             "samples": samples[:MAX_LISTED_SAMPLES],
@@ -209,10 +210,10 @@ class Epoch:
 
     # -- chart of an epoch -----------------------------------------------------------------------
 
-    def chart(self, progress: Progress) -> dict[str, Any]:
+    def chart(self, progress: Progress) -> Document:
         length = self.order.length
         shard = self.shard(0)
-        chart: dict[str, Any] = {
+        chart: Document = {
             "count": self.count, "length": length, "steps": shard.steps, "idle": shard.idle,
             "left_out": length - shard.position_after(shard.steps) if shard.steps else length,
             "label": self.label, "labels": _candidates(self.reader), "dots": self._dots(),
@@ -253,7 +254,7 @@ class Epoch:
         dots: list[list[int]] = rows.tolist()
         return dots
 
-    def _mixing(self, progress: Progress, stretches: list[I64], batch: int) -> dict[str, Any]:
+    def _mixing(self, progress: Progress, stretches: list[I64], batch: int) -> Document:
         """Count the classes along the epoch, and measure how well batches represent them."""
         length = self.order.length
         # A column of a few samples would show only chance.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from .. import Document
 from .markup import Markup, style, tag
 from .media.colours import css, of_label
 from .report import text_of
@@ -41,7 +42,7 @@ th, td { text-align: left; vertical-align: top; padding: 2px 14px 2px 0; }
 """
 
 
-def html(report: dict[str, Any]) -> str:
+def html(report: Document) -> str:
     """Return the page of a report."""
     statistics = report["statistics"]
     body = [
@@ -83,7 +84,7 @@ def _cut(value: Any) -> str:
     return text if len(text) <= MAX_LETTERS else text[:MAX_LETTERS] + "…"
 
 
-def _remarks(statistics: dict[str, Any]) -> list[Markup]:
+def _remarks(statistics: Document) -> list[Markup]:
     if "error" in statistics:
         return [tag("p", {"class": "bad"}, statistics["error"])]
     looked, of = statistics["looked_at"], statistics["samples"]
@@ -104,12 +105,12 @@ def _remarks(statistics: dict[str, Any]) -> list[Markup]:
     return remarks
 
 
-def _fields(report: dict[str, Any]) -> list[dict[str, Any]]:
+def _fields(report: Document) -> list[Document]:
     by_name = {field["name"]: field for field in report["statistics"].get("fields", [])}
     return [{**by_name.get(field["name"], {}), **field} for field in report["fields"][:MAX_CHARTED_FIELDS]]
 
 
-def _field(field: dict[str, Any]) -> Markup:
+def _field(field: Document) -> Markup:
     parts: list[Any] = [tag("h3", None, field["name"]), tag("p", {"class": "dim"}, _cut(field["kind"]))]
     if field.get("missing"):
         parts.append(tag("p", None, f"{field['missing']:,} missing"))
@@ -124,7 +125,7 @@ def _field(field: dict[str, Any]) -> Markup:
     return tag("section", {"class": "card"}, parts)
 
 
-def _bars(statistic: str, chart: dict[str, Any]) -> list[Markup]:
+def _bars(statistic: str, chart: Document) -> list[Markup]:
     items = chart["items"][:MAX_BARS]
     highest = max((item["count"] for item in items), default=1)
     rows = []
@@ -148,7 +149,7 @@ def _bars(statistic: str, chart: dict[str, Any]) -> list[Markup]:
     ]
 
 
-def _histogram(statistic: str, chart: dict[str, Any]) -> list[Markup]:
+def _histogram(statistic: str, chart: Document) -> list[Markup]:
     counts = chart["counts"]
     caption = (
         f"{statistic}: {_number(chart['min'])} to {_number(chart['max'])}, mean {_number(chart['mean'])}"
@@ -187,7 +188,7 @@ def _number(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def _sample(sample: dict[str, Any]) -> Markup:
+def _sample(sample: Document) -> Markup:
     parts: list[Any] = [tag("h3", None, f"{sample['sample']:,}")]
     drawn = {
         shape["field"]: name
@@ -207,7 +208,7 @@ def _sample(sample: dict[str, Any]) -> Markup:
     return tag("article", {"class": "card"}, parts)
 
 
-def thumbnail(name: str, cell: dict[str, Any], widest: int, tallest: int) -> Markup:
+def thumbnail(name: str, cell: Document, widest: int, tallest: int) -> Markup:
     """Return the square image, stretched back to its shape."""
     width, height = max(1, cell.get("width", 1)), max(1, cell.get("height", 1))
     scale = min(widest / width, tallest / height)
@@ -218,13 +219,13 @@ def thumbnail(name: str, cell: dict[str, Any], widest: int, tallest: int) -> Mar
     return tag("div", {"class": "shot"}, image, _draw_annotations(cell["annotations"], width, height))
 
 
-def _draw_annotations(annotations: list[dict[str, Any]], width: int, height: int) -> Markup:
+def _draw_annotations(annotations: list[Document], width: int, height: int) -> Markup:
     """Draw boxes, polygons and points over an image, with their labels as tooltips."""
     view = {"viewBox": f"0 0 {width} {height}", "preserveAspectRatio": "none", "aria-hidden": "true"}
     return tag("svg", view, [_shapes(annotation, width, height) for annotation in annotations])
 
 
-def _shapes(annotation: dict[str, Any], width: int, height: int) -> list[Markup]:
+def _shapes(annotation: Document, width: int, height: int) -> list[Markup]:
     across, down = (width, height) if annotation["relative"] else (1, 1)
     labels = annotation.get("labels", [])
     shapes: list[Markup] = []

@@ -13,6 +13,7 @@ from ...loading.loader import Loader
 from ...loading.preview import mixes
 from ...ops.function import Function
 from ...storage import is_remote
+from .. import Document
 from .markup import Markup, join, tag
 
 # Samples, fields of each, and letters of each field that a notebook shows.
@@ -78,7 +79,7 @@ def _samples(reader: Reader) -> Markup:
     return join([_box(sample["sample"], sample["cells"]) for sample in samples])
 
 
-def _box(number: int, cells: dict[str, Any]) -> Markup:
+def _box(number: int, cells: Document) -> Markup:
     from .export import thumbnail
     from .report import text_of
 

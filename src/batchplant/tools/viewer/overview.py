@@ -16,6 +16,7 @@ from ...jobs import stats
 from ...jobs.stats import Copies, FieldStats, Numbers, Values
 from ...schema import Bool, Duration, Field, Float, Int, Text, Time
 from ...schema.columns import I64
+from .. import Document
 from ..doctor import sampling
 
 Progress = Callable[[int, int], None]
@@ -31,7 +32,7 @@ NUMBERS = ("count", "min", "max", "mean", "std", "median", "nan", "infinite")
 LABEL_LETTERS = 200
 
 
-def collect_overview(reader: Reader, rows: I64 | None, *, exact: bool, progress: Progress) -> dict[str, Any]:
+def collect_overview(reader: Reader, rows: I64 | None, *, exact: bool, progress: Progress) -> Document:
     """Return statistics of the samples in ``rows`` (None: all), with sample numbers of the dataset."""
     selected = reader if rows is None else reader.subset(rows)
     report = stats.collect(selected, sample=None if exact else _sample_count(selected), progress=progress)
@@ -69,14 +70,14 @@ def _sample_count(reader: Reader) -> int:
     return max(1, min(MAX_SAMPLES, max(sampling.FEWEST, int(MAX_BYTES / max(sample_bytes, 1)))))
 
 
-def _copies(copies: Copies | None, numbers: Callable[[list[int]], list[int]]) -> dict[str, Any] | None:
+def _copies(copies: Copies | None, numbers: Callable[[list[int]], list[int]]) -> Document | None:
     if copies is None:
         return None
     groups = [numbers(group) for group in copies.groups]
     return {"count": copies.count, "different": copies.different, "one_in": copies.one_in, "groups": groups}
 
 
-def _field(reader: Reader, name: str, summary: FieldStats) -> dict[str, Any]:
+def _field(reader: Reader, name: str, summary: FieldStats) -> Document:
     field = reader.schema[name]
     return {
         "kind": summary.kind,
@@ -109,7 +110,7 @@ def _is_shown(field: Field, statistic: str, values: Values) -> bool:
     return len(values.counts) <= MAX_BARS
 
 
-def _numbers(reader: Reader, name: str, field: Field, statistic: str, numbers: Numbers) -> dict[str, Any]:
+def _numbers(reader: Reader, name: str, field: Field, statistic: str, numbers: Numbers) -> Document:
     edges, counts = numbers.histogram
     texts: list[str] | None = None
     if isinstance(field, Time | Duration) and statistic == "values":
@@ -143,7 +144,7 @@ def _between(reader: Reader, name: str, field: Field, ends: list[Any], bin_numbe
     return _checked(reader, str((col(name) >= low) & upper))
 
 
-def _values(reader: Reader, name: str, field: Field, statistic: str, values: Values) -> dict[str, Any]:
+def _values(reader: Reader, name: str, field: Field, statistic: str, values: Values) -> Document:
     comparable = statistic == "values" and isinstance(field, Int | Bool | Text)
     items = []
     for value, count in list(values.counts.items())[:MAX_VALUES]:

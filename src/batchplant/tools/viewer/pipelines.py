@@ -22,6 +22,7 @@ from ...loading.loader import Loader
 from ...loading.plan import Pipe
 from ...ops.annotations import RLE, MoveRle
 from ...schema.kinds import Boxes, Keypoints, Labels, Polygons
+from .. import Document
 from .cells import Side
 
 # Names that are looked for in a file where the user gives none.
@@ -37,7 +38,7 @@ LOADER_ARGUMENTS = (
 )
 
 # Ops that the page offers, with the arguments that users may change, of the types of these values.
-OFFERED_OPS: dict[str, dict[str, Any]] = {
+OFFERED_OPS: dict[str, Document] = {
     "RandomResizedCrop": {"size": 224, "scale": (0.08, 1.0), "ratio": (3 / 4, 4 / 3)},
     "CenterCrop": {"size": 224, "ratio": 0.875},
     "Resize": {"size": 224},

@@ -17,6 +17,7 @@ from ...loading.locate import locate, turns_of
 from ...schema.columns import I64
 from ...schema.kinds import Image
 from ...storage import limits
+from .. import Array
 from .cells import Cell, Side, cells_of
 from .media.colours import classes, colour_classes
 
@@ -164,7 +165,7 @@ def _plain_cmyk(cell: Cell) -> bool:
     return image.header(cell.data).mode == "CMYK"
 
 
-def _as_bytes(pixels: npt.NDArray[Any]) -> U8:
+def _as_bytes(pixels: Array) -> U8:
     channels = pixels.shape[2]
     if channels == 2:
         # Grey and alpha.
@@ -183,7 +184,7 @@ def _as_bytes(pixels: npt.NDArray[Any]) -> U8:
     return stretch_to_bytes(pixels)
 
 
-def stretch_to_bytes(values: npt.NDArray[Any]) -> U8:
+def stretch_to_bytes(values: Array) -> U8:
     """Map numbers to 0 … 255, from the least to the largest; numbers that are not finite to 0."""
     finite = np.isfinite(values)
     good = values[finite]

@@ -15,16 +15,14 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ...codecs import image as image_codec
 from ...codecs import video as video_codec
 from ...errors import BatchplantError, DecodeError, shortened, shown
 from ...schema.kinds import Boxes, Field, Float, Int, Json, Labels, Tensor
+from .. import Array, Document
 from .cells import Cell
 from .media import arrays, colours, recordings, tree
-
-Rendered = dict[str, Any]
 
 # First bytes of a cell that its description has.
 MAX_HEX_BYTES = 256
@@ -44,15 +42,15 @@ SUMMARY_OBJECTS, MAX_OBJECTS = 24, 1000
 SUMMARY_TOKENS, MAX_TOKENS = 48, 8192
 
 
-def summarize(cell: Cell) -> Rendered:
+def summarize(cell: Cell) -> Document:
     """Return the JSON of a cell in a grid or a table."""
     return _render(cell, 0)
 
 
-def describe(cell: Cell) -> Rendered:
+def describe(cell: Cell) -> Document:
     """Return the JSON of a cell in the view of its sample, with its kind, size, location and first bytes."""
     kind = cell.kind
-    description: Rendered = {"kind": str(kind), "optional": kind.optional}
+    description: Document = {"kind": str(kind), "optional": kind.optional}
     description |= {
         name: value
         for name in ("dtype", "shape", "encoding", "mode")
@@ -79,7 +77,7 @@ def is_heat_map(kind: Field) -> bool:
     return sum(size is not None and size >= MIN_HEAT_MAP_SIDE for size in kind.shape) >= 2
 
 
-def image_size(cell: Cell) -> Rendered:
+def image_size(cell: Cell) -> Document:
     """Return height and width of an image as it is shown, with its EXIF orientation applied."""
     raw = cell.pixels_shape
     if raw is not None:
@@ -94,8 +92,8 @@ def image_size(cell: Cell) -> Rendered:
     return {"height": header.height, "width": header.width}
 
 
-def _render(cell: Cell, detail: int) -> Rendered:
-    rendered: Rendered = {"field": cell.name, "shows": cell.shows}
+def _render(cell: Cell, detail: int) -> Document:
+    rendered: Document = {"field": cell.name, "shows": cell.shows}
     try:
         if cell.missing:
             return {**rendered, "missing": True}
@@ -111,7 +109,7 @@ def _message(error: Exception) -> str:
     return "it does not fit into memory" if isinstance(error, MemoryError) else str(error)
 
 
-def _location(cell: Cell) -> Rendered:
+def _location(cell: Cell) -> Document:
     """Return the file and byte range of a cell, or the ranges to read for it where the format knows them."""
     reader, sample = cell.side.reader, cell.sample
     spans = reader.spans(cell.name, [sample])
@@ -137,15 +135,15 @@ def _location(cell: Cell) -> Rendered:
 # -- numbers, classes, texts, bytes --------------------------------------------------------------------------
 
 
-def _summarize_plain(cell: Cell) -> Rendered:
+def _summarize_plain(cell: Cell) -> Document:
     return _render_plain(cell, SUMMARY_LETTERS)
 
 
-def _describe_plain(cell: Cell) -> Rendered:
+def _describe_plain(cell: Cell) -> Document:
     return _render_plain(cell, MAX_LETTERS)
 
 
-def _render_plain(cell: Cell, max_letters: int) -> Rendered:
+def _render_plain(cell: Cell, max_letters: int) -> Document:
     kind = cell.kind
     if cell.shows == "bytes":
         data = cell.data
@@ -168,7 +166,7 @@ def _render_plain(cell: Cell, max_letters: int) -> Rendered:
     return _cut(_as_text(value), max_letters)
 
 
-def _cut(text: str, max_letters: int) -> Rendered:
+def _cut(text: str, max_letters: int) -> Document:
     """Return a text, or its beginning and its length."""
     if len(text) <= max_letters:
         return {"text": text}
@@ -192,7 +190,7 @@ def _as_text(value: Any) -> str:
 # -- images and masks ----------------------------------------------------------------------------------------
 
 
-def _describe_image(cell: Cell) -> Rendered:
+def _describe_image(cell: Cell) -> Document:
     size = image_size(cell)
     raw = cell.pixels_shape
     if raw is not None:
@@ -201,23 +199,23 @@ def _describe_image(cell: Cell) -> Rendered:
     return {**size, "encoding": header.encoding, "mode": header.mode, "bits": header.bits}
 
 
-def _describe_mask(cell: Cell) -> Rendered:
+def _describe_mask(cell: Cell) -> Document:
     return {**_describe_image(cell), "legend": colours.legend(colours.classes(cell.value()))}
 
 
 # -- sounds and videos ---------------------------------------------------------------------------------------
 
 
-def _summarize_sound(cell: Cell) -> Rendered:
+def _summarize_sound(cell: Cell) -> Document:
     seconds = recordings.sound_facts(cell.data)["seconds"]
     return {"seconds": seconds, "size": len(cell.data), "text": f"{seconds:.1f} s"}
 
 
-def _describe_sound(cell: Cell) -> Rendered:
+def _describe_sound(cell: Cell) -> Document:
     return {**_summarize_sound(cell), **recordings.sound_facts(cell.data)}
 
 
-def _summarize_video(cell: Cell) -> Rendered:
+def _summarize_video(cell: Cell) -> Document:
     data = cell.data
     encoding = video_codec.encoding_of(data)
     if encoding is None:
@@ -225,14 +223,14 @@ def _summarize_video(cell: Cell) -> Rendered:
     return {"size": len(data), "encoding": encoding, "text": f"{encoding}, {len(data):,} bytes"}
 
 
-def _describe_video(cell: Cell) -> Rendered:
+def _describe_video(cell: Cell) -> Document:
     return {**_summarize_video(cell), **recordings.video_facts(recordings.Movie(cell.data))}
 
 
 # -- arrays, boxes, labels -----------------------------------------------------------------------------------
 
 
-def _summarize_array(cell: Cell) -> Rendered:
+def _summarize_array(cell: Cell) -> Document:
     heat_map = {"map": True} if is_heat_map(cell.kind) else {}
     if not cell.loaded or getattr(cell.kind, "dtype", None) is None:
         sizes = "×".join("?" if size is None else str(size) for size in getattr(cell.kind, "shape", ()))
@@ -241,9 +239,9 @@ def _summarize_array(cell: Cell) -> Rendered:
     return {**_cut(_as_text(array), SUMMARY_LETTERS), "shape": array.shape, **heat_map}
 
 
-def _describe_array(cell: Cell) -> Rendered:
+def _describe_array(cell: Cell) -> Document:
     array = arrays.lazy_array(cell)
-    description: Rendered = {
+    description: Document = {
         "dtype": str(array.dtype),
         "shape": array.shape,
         "axes": arrays.default_axes(array.shape),
@@ -255,7 +253,7 @@ def _describe_array(cell: Cell) -> Rendered:
     return description
 
 
-def _listed(values: npt.NDArray[Any]) -> list[Any]:
+def _listed(values: Array) -> list[Any]:
     flat = values.reshape(-1)
     if flat.dtype.kind in "cmMV":
         return [str(value) for value in flat]
@@ -265,12 +263,12 @@ def _listed(values: npt.NDArray[Any]) -> list[Any]:
     return [value if abs(int(value)) < MAX_EXACT_INTEGER else str(value) for value in flat.tolist()]
 
 
-def _summarize_boxes(cell: Cell) -> Rendered:
+def _summarize_boxes(cell: Cell) -> Document:
     count = int(cell.value().reshape(-1, 4).shape[0])
     return {"count": count, "text": f"{count} box{'' if count == 1 else 'es'}"}
 
 
-def _describe_boxes(cell: Cell) -> Rendered:
+def _describe_boxes(cell: Cell) -> Document:
     kind = cell.kind
     description = _describe_array(cell)
     if not isinstance(kind, Boxes):
@@ -285,14 +283,14 @@ def _describe_boxes(cell: Cell) -> Rendered:
     return {**description, "format": kind.format}
 
 
-def _summarize_labels(cell: Cell) -> Rendered:
+def _summarize_labels(cell: Cell) -> Document:
     classes = cell.value().reshape(-1)
     text = ", ".join(_class_names(cell.kind, classes[:SUMMARY_OBJECTS].tolist())) or "none"
     cut = {"cut": True} if classes.size > SUMMARY_OBJECTS else {}
     return {**_cut(text, SUMMARY_LETTERS), **cut, "of": classes.size}
 
 
-def _describe_labels(cell: Cell) -> Rendered:
+def _describe_labels(cell: Cell) -> Document:
     classes = cell.value().reshape(-1)
     first = classes[:MAX_OBJECTS].tolist()
     names = _class_names(cell.kind, first)
@@ -310,7 +308,7 @@ def _class_names(kind: Field, classes: list[int]) -> list[str]:
 # -- tokens and trees ----------------------------------------------------------------------------------------
 
 
-def _summarize_tokens(cell: Cell) -> Rendered:
+def _summarize_tokens(cell: Cell) -> Document:
     tokens = cell.value().reshape(-1)
     first = tokens[:SUMMARY_TOKENS].tolist()
     tokenizer = cell.side.tokenizer
@@ -319,21 +317,21 @@ def _summarize_tokens(cell: Cell) -> Rendered:
     return {**_cut(text, SUMMARY_LETTERS), **cut, "of": tokens.size}
 
 
-def _describe_tokens(cell: Cell) -> Rendered:
+def _describe_tokens(cell: Cell) -> Document:
     tokens = cell.value().reshape(-1)
     first = tokens[:MAX_TOKENS].tolist()
-    description: Rendered = {"tokens": first, "of": tokens.size}
+    description: Document = {"tokens": first, "of": tokens.size}
     tokenizer = cell.side.tokenizer
     if tokenizer is not None:
         description |= {"pieces": tokenizer.pieces(first), "decoded": tokenizer.text(first)}
     return description
 
 
-def _describe_tree(cell: Cell) -> Rendered:
+def _describe_tree(cell: Cell) -> Document:
     return {"tree": tree.node(cell.value())}
 
 
-_Renderer = Callable[[Cell], Rendered]
+_Renderer = Callable[[Cell], Document]
 _PLAIN: tuple[_Renderer, _Renderer] = (_summarize_plain, _describe_plain)
 # Display type to the functions that summarize and describe a cell.
 _RENDERERS: dict[str, tuple[_Renderer, _Renderer]] = {

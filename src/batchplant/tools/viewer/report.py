@@ -5,13 +5,13 @@ from __future__ import annotations
 import base64
 import contextlib
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
 from ..._version import __version__
 from ...codecs import image
 from ...errors import BatchplantError, shown
+from .. import Document
 from .cells import Side, cells_of
 from .media import overlays
 from .overview import collect_overview
@@ -29,12 +29,12 @@ MAX_DECODED_PIXELS = 64_000_000
 
 def collect_report(
     side: Side, count: int, *, exact: bool = False, progress: Progress | None = None
-) -> dict[str, Any]:
+) -> Document:
     """Return metadata, statistics of some samples (``exact``: of all), and the first ``count`` samples."""
     reader = side.reader
     images = Images()
     drawings = _overlays(side)
-    samples: list[dict[str, Any]] = []
+    samples: list[Document] = []
     try:
         for start in range(0, min(count, len(reader)), READ_SAMPLES):
             numbers = list(range(start, min(start + READ_SAMPLES, count, len(reader))))
@@ -44,9 +44,7 @@ def collect_report(
     finally:
         images.close()
     try:
-        statistics: dict[str, Any] = collect_overview(
-            reader, None, exact=exact, progress=lambda done, of: None
-        )
+        statistics: Document = collect_overview(reader, None, exact=exact, progress=lambda done, of: None)
     except (BatchplantError, OSError, MemoryError) as error:
         statistics = {"error": str(error)}
     return {
@@ -75,13 +73,13 @@ def _overlays(side: Side) -> list[overlays.Overlay]:
 def describe_samples(
     side: Side, images: Images, numbers: list[int], size: int = THUMBNAIL_PIXELS,
     drawn: Sequence[overlays.Overlay] = (),
-) -> list[dict[str, Any]]:  # fmt: skip
+) -> list[Document]:  # fmt: skip
     """Summarize samples, with their images as ``src``: a square that stands for width × height.
 
     ``drawn``: the overlays whose shapes come with them, as ``annotations`` of their image.
     """
     cells_by_sample = cells_of(side, numbers, side.reader.schema)
-    samples: list[dict[str, Any]] = [
+    samples: list[Document] = [
         {"sample": number, "cells": {name: summarize(cell) for name, cell in cells.items()}}
         for number, cells in zip(numbers, cells_by_sample, strict=True)
     ]
@@ -104,7 +102,7 @@ def describe_samples(
     return samples
 
 
-def _add_thumbnails(side: Side, images: Images, field: str, samples: list[dict[str, Any]], size: int) -> None:
+def _add_thumbnails(side: Side, images: Images, field: str, samples: list[Document], size: int) -> None:
     shown_samples = [sample for sample in samples if _is_small(sample["cells"][field])]
     if not shown_samples:
         return
@@ -122,14 +120,14 @@ def _add_thumbnails(side: Side, images: Images, field: str, samples: list[dict[s
             sample["cells"][field]["src"] = f"data:image/jpeg;base64,{base64.b64encode(data).decode()}"
 
 
-def _is_small(cell: dict[str, Any]) -> bool:
+def _is_small(cell: Document) -> bool:
     if "missing" in cell or "error" in cell:
         return False
     pixels: int = cell.get("width", 0) * cell.get("height", 0)
     return pixels <= MAX_DECODED_PIXELS
 
 
-def text_of(cell: dict[str, Any]) -> str:
+def text_of(cell: Document) -> str:
     """Return a cell as a short text."""
     if cell.get("missing"):
         return "–"

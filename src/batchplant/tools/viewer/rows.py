@@ -25,6 +25,7 @@ from ...errors import BatchplantError, OptionError
 from ...jobs.scans import batch_rows
 from ...schema.columns import I64, Column, Ragged, end_within
 from ...schema.kinds import Bool, Field, Float, Image, Int, Json, Tensor, Text
+from .. import Array, Document
 from .cells import Side
 from .jobs import Job, Progress
 from .session import Session
@@ -64,7 +65,7 @@ class Rows:
     """``numbers``: the samples in the order in which they are shown; None: all, as they are stored."""
 
     of: int
-    numbers: npt.NDArray[Any] | None = None
+    numbers: Array | None = None
     note: str = ""
 
     @property
@@ -86,7 +87,7 @@ class Rows:
         """Return the numbers of all samples."""
         return self.take(0, self.count)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Document:
         return {"count": self.count, "of": self.of, "note": self.note}
 
 
@@ -287,7 +288,7 @@ def _sorted(
     return np.concatenate([ids[present][order], ids[~present]]), note
 
 
-SortKeys = tuple[npt.NDArray[Any], Mask, I64]
+SortKeys = tuple[Array, Mask, I64]
 
 
 def _numbers(reader: Reader, numbers: I64 | None, field: str, progress: Progress) -> SortKeys:
@@ -309,7 +310,7 @@ def _numbers(reader: Reader, numbers: I64 | None, field: str, progress: Progress
 
 def _texts(
     reader: Reader, numbers: I64 | None, field: str, count: int, progress: Progress
-) -> tuple[npt.NDArray[Any], Mask, I64, str]:
+) -> tuple[Array, Mask, I64, str]:
     """Return the first bytes of texts as sort keys, as many as there is memory for."""
     key_bytes = max(8, min(256, MAX_SORT_KEY_BYTES // max(1, count)))
     keys, present, ids, cut = [], [], [], False

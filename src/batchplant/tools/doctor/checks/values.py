@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ....schema import Field, Float, Tensor, Text, Time
 from ....schema.columns import I64, U8, Ragged
+from ... import Array
 from ..check import Batch, CellCheck, Check, Subject, Tally
 from ..report import Finding
 
@@ -127,7 +127,7 @@ class _Spread:
         self._mean = self._square = 0.0
         self._out = False
 
-    def add(self, values: npt.NDArray[Any]) -> None:
+    def add(self, values: Array) -> None:
         good = values.reshape(-1)[np.isfinite(values.reshape(-1))]
         if not len(good):
             return
@@ -276,7 +276,7 @@ def _fixed(field: Field) -> bool:
     return int(np.prod([size or 0 for size in field.shape])) >= SHORTEST
 
 
-def _tensor_padding(values: npt.NDArray[Any], pads: Counter[Any]) -> tuple[I64, I64]:
+def _tensor_padding(values: Array, pads: Counter[Any]) -> tuple[I64, I64]:
     """Number of equal values at the end of each row, beyond one, and the length of the rows."""
     last = values[:, -1:]
     differs = values != last
@@ -299,7 +299,7 @@ def _text_padding(batch: Batch, name: str) -> tuple[I64, I64]:
     return padded, total
 
 
-def _said(values: npt.NDArray[Any], row: int) -> str:
+def _said(values: Array, row: int) -> str:
     flat = values[row].reshape(-1)
     bad = flat[~np.isfinite(flat)]
     return str(bad[0]) if flat.size == 1 else f"{bad.size:,} of {flat.size:,} values"

@@ -20,6 +20,7 @@ from ....data.tensors import as_array, is_tensors, shape_of, size_of, text_of
 from ....errors import BatchplantError, OptionError
 from ....schema.columns import I64, Columns
 from ....schema.kinds import Tensor
+from ... import Document
 from ..cells import Cell
 from ..jobs import Progress
 
@@ -88,7 +89,7 @@ def default_axes(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(sorted(axes)) or tuple(range(len(shape)))[-2:]
 
 
-def slice_of(source: LazyArray, axes: Sequence[int], position: Sequence[int]) -> tuple[dict[str, Any], bytes]:
+def slice_of(source: LazyArray, axes: Sequence[int], position: Sequence[int]) -> tuple[Document, bytes]:
     """Return facts about a slice along one or two axes, at a position of the others, and its values as bytes.
 
     Values are float32 where that is exact enough, else float64, both little-endian. For one long axis they
@@ -119,7 +120,7 @@ def slice_of(source: LazyArray, axes: Sequence[int], position: Sequence[int]) ->
         # NumPy keeps axes in their order.
         values = values.reshape([-(-shape[axis] // steps[axis]) for axis in sorted(axes)]).T
     finite = values[np.isfinite(values)] if values.dtype.kind == "f" else values
-    facts: dict[str, Any] = {
+    facts: Document = {
         "shape": list(values.shape), "steps": [steps[axis] for axis in axes], "values": int(values.size),
         "low": _number(finite.min()) if finite.size else None,
         "high": _number(finite.max()) if finite.size else None,
@@ -159,7 +160,7 @@ def _number(value: np.generic) -> int | float:
 
 def statistics(
     source: LazyArray, progress: Progress = lambda done, of: None, chunk_values: int = MAX_CHUNK_VALUES
-) -> dict[str, Any]:
+) -> Document:
     """Return statistics of all values; a second pass makes the histogram."""
     keys = list(chunks(source.shape, chunk_values))
     count, total, squares, zeros, odd = 0, 0.0, 0.0, 0, 0
@@ -181,7 +182,7 @@ def statistics(
             total += float(shifted.sum())
             squares += float(np.square(shifted).sum())
             low, high = min(low, float(finite.min())), max(high, float(finite.max()))
-    summary: dict[str, Any] = {"values": math.prod(source.shape), "zeros": zeros, "not_finite": odd}
+    summary: Document = {"values": math.prod(source.shape), "zeros": zeros, "not_finite": odd}
     if shift is None:
         return summary
     mean = total / count
@@ -225,7 +226,7 @@ def _as_floats(values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
 # -- tensors of a model --------------------------------------------------------------------------------------
 
 
-def list_tensors(reader: Reader, samples: I64, progress: Progress) -> list[dict[str, Any]]:
+def list_tensors(reader: Reader, samples: I64, progress: Progress) -> list[Document]:
     """Return name, dtype, shape, parameters and bytes of these tensors, without reading their values."""
     rows = []
     for start in range(0, len(samples), READ_TENSORS):
@@ -237,7 +238,7 @@ def list_tensors(reader: Reader, samples: I64, progress: Progress) -> list[dict[
     return rows
 
 
-def _tensor(columns: Columns, row: int) -> dict[str, Any]:
+def _tensor(columns: Columns, row: int) -> Document:
     try:
         name, dtype = text_of(columns["name"], row), text_of(columns["dtype"], row)
         shape = shape_of(columns["shape"], row)
@@ -250,8 +251,8 @@ def _tensor(columns: Columns, row: int) -> dict[str, Any]:
 
 
 def select_tensors(
-    rows: list[dict[str, Any]], search: str, sort: str, down: bool, start: int, count: int
-) -> dict[str, Any]:
+    rows: list[Document], search: str, sort: str, down: bool, start: int, count: int
+) -> Document:
     """Return a page of the tensors with this text in their name, and the totals of all of them."""
     lower = search.lower()
     matches = [row for row in rows if lower in row["name"].lower()] if lower else rows

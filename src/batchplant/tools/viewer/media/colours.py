@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from ....errors import DecodeError
 from ....schema.columns import U8
+from ... import Array, Document
 
 # Colour map from low to high, of increasing lightness so that it also reads in grey.
 COLOUR_MAP_STOPS = ((20, 14, 46), (44, 40, 110), (32, 92, 140), (26, 142, 134), (96, 190, 98), (250, 226, 90))
@@ -78,7 +79,7 @@ def css(colour: tuple[int, int, int]) -> str:
 PNG_COLOUR_TYPES = {1: 0, 2: 4, 3: 2, 4: 6}
 
 
-def encode_png(pixels: npt.NDArray[Any]) -> bytes:
+def encode_png(pixels: Array) -> bytes:
     """Encode 8-bit pixels (height, width[, channels]) without filters: these images are small."""
     array = np.ascontiguousarray(pixels[:, :, None] if pixels.ndim == 2 else pixels, dtype=np.uint8)
     height, width, channels = array.shape
@@ -113,7 +114,7 @@ def classes(value: Any) -> npt.NDArray[np.int64]:
     return np.where(covered.any(axis=0), covered.argmax(axis=0) + 1, 0)
 
 
-def legend(mask: npt.NDArray[np.int64], names: tuple[str, ...] = ()) -> list[dict[str, Any]]:
+def legend(mask: npt.NDArray[np.int64], names: tuple[str, ...] = ()) -> list[Document]:
     """List the classes of a mask, the one with the most pixels first."""
     values, counts = np.unique(mask, return_counts=True)
     largest = np.argsort(-counts, kind="stable")[:MAX_LEGEND_CLASSES]

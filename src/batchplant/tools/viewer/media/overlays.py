@@ -19,6 +19,7 @@ import numpy.typing as npt
 from ....codecs import rle
 from ....errors import BatchplantError, shortened
 from ....schema.kinds import Boxes, Field, Image, Json, Keypoints, Labels, List, Polygons, Tensor
+from ... import Document
 from ..cells import Cell, Side, cells_of
 from ..render import image_size
 
@@ -340,7 +341,7 @@ def of_json(value: Any) -> Shapes:
     return present if present.keys() & {"boxes", "points", "polygons"} else {}
 
 
-def _transpose(columns: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _transpose(columns: Mapping[str, Any]) -> list[Document]:
     """Turn an object of lists into a list of objects."""
     lists = {name: column for name, column in columns.items() if isinstance(column, list)}
     rows = max(len(column) for column in lists.values())

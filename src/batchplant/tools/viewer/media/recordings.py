@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,7 @@ from ....codecs import audio, image
 from ....codecs.media.video import Index, encoding_of, index_of
 from ....codecs.media.video.frames import read_frames, rotation_of
 from ....schema.columns import I64, U8
+from ... import Array, Document
 from . import colours
 
 # Limits of a window, which is decoded at once: seconds, and samples of all channels.
@@ -36,7 +37,7 @@ class Window(NamedTuple):
     duration: float
 
 
-def sound_facts(data: U8) -> dict[str, Any]:
+def sound_facts(data: U8) -> Document:
     """Return what a page needs to know before it asks for a window."""
     head = audio.header(data)
     return {
@@ -66,7 +67,7 @@ def _to_int16(samples: npt.NDArray[np.float32]) -> npt.NDArray[np.int16]:
     return np.asarray(np.rint(np.nan_to_num(samples).clip(-1, 1) * 32767), dtype=np.int16)
 
 
-def peaks(samples: npt.NDArray[Any], width: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+def peaks(samples: Array, width: int) -> tuple[Array, Array]:
     """Return the minimum and maximum of each of up to ``width`` equal parts along the first axis."""
     width = max(1, min(width, len(samples)))
     edges = np.arange(width) * len(samples) // width
@@ -151,7 +152,7 @@ class Movie:
         return read_frames(self._view, self.index, numbers, size=size, upright=True)
 
 
-def video_facts(movie: Movie) -> dict[str, Any]:
+def video_facts(movie: Movie) -> Document:
     """Return the metadata that the page shows."""
     (height, width), index = movie.shape, movie.index
     encoding = encoding_of(movie.data)

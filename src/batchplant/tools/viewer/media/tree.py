@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 
 from ....errors import NotFoundError
+from ... import Document
 
 # Limits of one answer: nodes, entries of one container, letters of one text, and depth.
 MAX_NODES, MAX_ENTRIES, MAX_LETTERS, MAX_DEPTH = 1000, 100, 2000, 24
 
 
-def node(value: Any, start: int = 0) -> dict[str, Any]:
+def node(value: Any, start: int = 0) -> Document:
     """Return a value: ``{"is": "text" | "number" | …, "text"}``, or a container with its first entries.
 
     A container has ``of``, how many entries there are, ``start`` and ``entries``: pairs of key and node.
@@ -39,7 +40,7 @@ class _TreeBuilder:
     def __init__(self, max_nodes: int) -> None:
         self.nodes_left = max_nodes
 
-    def node(self, value: Any, start: int, depth: int) -> dict[str, Any]:
+    def node(self, value: Any, start: int, depth: int) -> Document:
         self.nodes_left -= 1
         if isinstance(value, np.ndarray):
             value = value.tolist()
@@ -51,9 +52,7 @@ class _TreeBuilder:
             return self._container("list", list(enumerate(value)), start, depth)
         return leaf(value)
 
-    def _container(
-        self, name: str, items: list[tuple[str | int, Any]], start: int, depth: int
-    ) -> dict[str, Any]:
+    def _container(self, name: str, items: list[tuple[str | int, Any]], start: int, depth: int) -> Document:
         entries = []
         for key, child in items[start : start + MAX_ENTRIES]:
             # The container that was asked for always comes with its entries.
@@ -64,7 +63,7 @@ class _TreeBuilder:
         return {"is": name, "of": len(items), "start": start, "entries": entries}
 
 
-def _collapsed(value: Any) -> dict[str, Any]:
+def _collapsed(value: Any) -> Document:
     if isinstance(value, dict | list | tuple):
         return {
             "is": "object" if isinstance(value, dict) else "list",
@@ -75,7 +74,7 @@ def _collapsed(value: Any) -> dict[str, Any]:
     return leaf(value)
 
 
-def leaf(value: Any) -> dict[str, Any]:
+def leaf(value: Any) -> Document:
     if value is None:
         return {"is": "null", "text": "null"}
     if isinstance(value, bool):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
 
 import numpy as np
 from starlette.requests import Request
@@ -15,6 +14,7 @@ from ....data.tensors import is_tensors
 from ....errors import BatchplantError, OptionError, shortened, shown
 from ....jobs.verify import verify
 from ....schema.kinds import Field
+from ... import Document
 from ..cells import Cell, Side, cells_of
 from ..jobs import Job, Progress
 from ..pixels import for_browser
@@ -45,7 +45,7 @@ MAX_SAMPLES = 500
 MAX_SHEET_TILES, MAX_SHEET_PIXELS = 200, 1 << 24
 
 
-def dataset(session: Session, request: Request) -> dict[str, Any]:
+def dataset(session: Session, request: Request) -> Document:
     """Describe the dataset without reading samples: fields, size, layout of the page."""
     side = session.side(request.query_params)
     reader = side.reader
@@ -73,15 +73,15 @@ def _title(name: str) -> str:
     return name_shown.rstrip("/").rpartition("/")[2] or name_shown
 
 
-def _facts(side: Side) -> dict[str, Any]:
+def _facts(side: Side) -> Document:
     try:
         return side.reader.facts()
     except (BatchplantError, OSError) as error:
         return {"error": str(error)}
 
 
-def _field(name: str, kind: Field, display: str) -> dict[str, Any]:
-    description: dict[str, Any] = {
+def _field(name: str, kind: Field, display: str) -> Document:
+    description: Document = {
         "name": name,
         "kind": str(kind),
         "shows": display,
@@ -120,7 +120,7 @@ def rows(session: Session, request: Request) -> Job:
     return rows_job(session, session.side(request.query_params), request.query_params)
 
 
-def samples(session: Session, request: Request) -> dict[str, Any]:
+def samples(session: Session, request: Request) -> Document:
     params = request.query_params
     side = session.side(params)
     matches = ready_rows(session, side, params)
@@ -144,7 +144,7 @@ def samples(session: Session, request: Request) -> dict[str, Any]:
     }
 
 
-def sample(session: Session, request: Request) -> dict[str, Any]:
+def sample(session: Session, request: Request) -> Document:
     side = session.side(request.query_params)
     number = session.sample(side, request.path_params["n"])
     keys = keys_of(side, np.array([number], dtype=np.int64))
@@ -158,7 +158,7 @@ def sample(session: Session, request: Request) -> dict[str, Any]:
     }
 
 
-def _neighbours(session: Session, side: Side, request: Request, number: int) -> dict[str, Any]:
+def _neighbours(session: Session, side: Side, request: Request, number: int) -> Document:
     """Return the samples before and after it in the list that it was opened from."""
     try:
         matches = ready_rows(session, side, request.query_params)
@@ -189,7 +189,7 @@ def find(session: Session, request: Request) -> Job:
     matches = ready_rows(session, side, params)
     text = params.get("sample", "")
 
-    def work(progress: Progress) -> dict[str, Any]:
+    def work(progress: Progress) -> Document:
         number = session.sample(side, text) if parse_integer(text) is not None else _by_key(side, text)
         return {"sample": number, "row": row_of(matches, number)}
 
@@ -207,7 +207,7 @@ def check(session: Session, request: Request) -> Job:
     side = session.side(request.query_params)
     number = session.sample(side, request.path_params["n"])
 
-    def work(progress: Progress) -> dict[str, Any]:
+    def work(progress: Progress) -> Document:
         report = verify(side.reader.subset([number]), decode=True, progress=progress)
         return {
             "ok": report.ok,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Hashable, Iterator, Mapping
-from typing import Any
 
 import numpy as np
 from starlette.requests import Request
@@ -15,6 +14,7 @@ from ....codecs.media.video import encoding_of
 from ....data.tensors import is_tensors
 from ....errors import MissingLibraryError, OptionError
 from ....schema.columns import U8
+from ... import Document
 from ..cells import Cell, Side, cells_of
 from ..jobs import Job, Progress
 from ..media import arrays, colours, overlays, recordings, tree
@@ -170,7 +170,7 @@ def _integers(params: Mapping[str, str], name: str, default: tuple[int, ...]) ->
 def array_statistics(session: Session, request: Request) -> Job:
     cell = _cell(session, request)
 
-    def work(progress: Progress) -> dict[str, Any]:
+    def work(progress: Progress) -> Document:
         return arrays.statistics(arrays.lazy_array(cell), progress)
 
     return session.jobs.get(("statistics", *_key(cell)), work)
@@ -183,7 +183,7 @@ def tensors(session: Session, request: Request) -> Job:
     if not is_tensors(side.reader.schema):
         raise OptionError("this is no model", path=side.reader.path)
 
-    def work(progress: Progress) -> list[dict[str, Any]]:
+    def work(progress: Progress) -> list[Document]:
         return arrays.list_tensors(side.reader, np.arange(len(side.reader)), progress)
 
     job = session.jobs.get(("tensors", side.name), work)
@@ -209,7 +209,7 @@ def mask(session: Session, request: Request) -> Response:
     )
 
 
-def branch(session: Session, request: Request) -> dict[str, Any]:
+def branch(session: Session, request: Request) -> Document:
     try:
         path = json.loads(request.query_params.get("path", "[]"))
     except (ValueError, RecursionError):
@@ -234,7 +234,7 @@ def overlay_fields(session: Session, request: Request) -> Job:
     )
 
 
-def overlay_shapes(session: Session, request: Request) -> dict[str, Any]:
+def overlay_shapes(session: Session, request: Request) -> Document:
     """Return the shapes to draw over these samples, in the order of the overlays."""
     params = request.query_params
     side = session.side(params)
@@ -254,7 +254,7 @@ def overlay_shapes(session: Session, request: Request) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _shapes(side: Side, overlay: overlays.Overlay, cells: dict[str, Cell]) -> dict[str, Any]:
+def _shapes(side: Side, overlay: overlays.Overlay, cells: dict[str, Cell]) -> Document:
     try:
         return {} if overlay.draws == "mask" else dict(overlays.shapes_of(side, overlay, cells))
     # The view of the sample shows the error. A missing library concerns all samples.

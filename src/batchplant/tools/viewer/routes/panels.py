@@ -14,7 +14,7 @@ from ....data.reader import Reader
 from ....errors import NotFoundError, OptionError, Problem, shown
 from ....jobs.verify import verify as verify_reader
 from ....schema.columns import I64
-from ... import doctor
+from ... import Document, doctor
 from ..augment import MAX_VIEWS, augment_sample
 from ..cells import Side, cells_of
 from ..comparing import compare_cells, compare_datasets, difference_image, match_keys, match_samples
@@ -58,7 +58,7 @@ def verify(session: Session, request: Request) -> Job:
     sample = integer_param(params, "sample", 0, 0, 1 << 48) or None
     query, rows = filtered_rows(session, side, params)
 
-    def work(progress: Progress) -> dict[str, Any]:
+    def work(progress: Progress) -> Document:
         reader = side.reader if rows is None else side.reader.subset(rows)
         report = verify_reader(
             reader, decode=decode, sample=sample, max_problems=MAX_PROBLEMS, progress=progress
@@ -82,7 +82,7 @@ def examine(session: Session, request: Request) -> Job:
     world_size = integer_param(params, "world_size", 0, 0, 1 << 16) or None
     query, rows = filtered_rows(session, side, params)
 
-    def work(progress: Progress) -> dict[str, Any]:
+    def work(progress: Progress) -> Document:
         reader = side.reader if rows is None else side.reader.subset(rows)
         sample = None if everything else doctor.SAMPLE
         return _findings(
@@ -92,7 +92,7 @@ def examine(session: Session, request: Request) -> Job:
     return session.jobs.get(("doctor", side.name, query, everything, world_size), work)
 
 
-def _findings(report: doctor.Report, rows: I64 | None) -> dict[str, Any]:
+def _findings(report: doctor.Report, rows: I64 | None) -> Document:
     checks = {check.name: check for check in doctor.CHECKS}
     findings = [
         {
@@ -115,14 +115,14 @@ def _findings(report: doctor.Report, rows: I64 | None) -> dict[str, Any]:
     }
 
 
-def _problem(problem: Problem, rows: I64 | None, reader: Reader) -> dict[str, Any]:
+def _problem(problem: Problem, rows: I64 | None, reader: Reader) -> Document:
     entry = {name: getattr(problem, name) for name in ("message", "sample", "field", "offset")}
     if problem.path is not None and problem.path != reader.path:
         entry["path"] = shown(problem.path)
     return _in_dataset(entry, rows)
 
 
-def _in_dataset(entry: dict[str, Any], rows: I64 | None, path: str | None = None) -> dict[str, Any]:
+def _in_dataset(entry: Document, rows: I64 | None, path: str | None = None) -> Document:
     """Replace positions in ``rows`` by sample numbers; drop a path that is the dataset's."""
     sample = entry.get("sample")
     if sample is not None and rows is not None and 0 <= sample < len(rows):
@@ -156,7 +156,7 @@ def step(session: Session, request: Request) -> Job:
     rank = integer_param(params, "rank", 0, 0, options.world_size - 1)
     side = session.side(params)
 
-    def work(epoch: Epoch, _: Progress) -> dict[str, Any]:
+    def work(epoch: Epoch, _: Progress) -> Document:
         batch = epoch.step(number, rank)
         samples = batch["samples"][:MAX_BATCH_SAMPLES].tolist()
         rows = cells_of(side, samples, side.reader.schema)
@@ -208,7 +208,7 @@ def compare(session: Session, request: Request) -> Job:
     by = params.get("by", "position")
     query, rows = filtered_rows(session, a, params)
 
-    def work(progress: Progress) -> dict[str, Any]:
+    def work(progress: Progress) -> Document:
         pairs = match_samples(a.reader, b.reader, rows, by, progress)
         differences = compare_datasets(a.reader, b.reader, pairs, progress)
         return {**differences, "ways": match_keys(a.reader, b.reader)}
@@ -216,7 +216,7 @@ def compare(session: Session, request: Request) -> Job:
     return session.jobs.get(("compare", query, by), work)
 
 
-def pair(session: Session, request: Request) -> dict[str, Any]:
+def pair(session: Session, request: Request) -> Document:
     """The differences between sample ``n`` of one side and ``m`` of the other, field by field."""
     a, b, sample_a, sample_b = _pair(session, request)
     fields = [name for name in a.reader.schema if name in b.reader.schema]
@@ -253,7 +253,7 @@ def _pair(session: Session, request: Request) -> tuple[Side, Side, int, int]:
 # -- augmentation and live loaders ---------------------------------------------------------------------------
 
 
-def offered_ops(session: Session, request: Request) -> dict[str, Any]:
+def offered_ops(session: Session, request: Request) -> Document:
     """The ops that the page offers, and whether the user gave a pipeline."""
     ops = [
         {
@@ -280,7 +280,7 @@ def augment(session: Session, request: Request) -> Job:
     )
 
 
-def live(session: Session, request: Request) -> dict[str, Any]:
+def live(session: Session, request: Request) -> Document:
     """The measurements of a loader from row ``since`` on, and the loaders that there are."""
     if session.live is None:
         raise NotFoundError("no loader runs here; start one with Loader(…, dashboard=True)")
