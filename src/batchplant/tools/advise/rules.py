@@ -7,6 +7,7 @@ knows no format by name; the capabilities of a format are in its ``can``.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -450,82 +451,61 @@ def runs_code(format: Format) -> bool:
     )
 
 
-def goal_rule(
-    goal: str, sentence: str, *requirements: Requirement, **settings: object
-) -> Callable[[Case], RuleResult]:
-    """Register the rule of a goal, in whose section of the guide it is explained."""
+# Goals: the sentence, the requirements and the settings; the section of the guide has the goal's name.
+GOAL_RULES: dict[str, tuple[str, tuple[Requirement, ...], dict[str, str]]] = {
+    "train": ("Training takes samples in random order, so each must be reached by itself.", (RANDOM,), {}),
+    "archive": ("An archive is small, says what it holds, and is written without holding it in memory.",
+                (SCHEMA, STREAMED), {"compress": "small"}),
+    "share": ("What strangers get should open in the programs that they have.",
+              (KNOWN,), {"compress": "known"}),
+    "analyse": ("Queries touch few columns, so the others must not be read, by any program that asks.",
+                (COLUMNS, KNOWN), {}),
+    "stream": ("A stream is read from start to end, as it comes, by whoever is at the other end.",
+               (STREAMED, RANGES, KNOWN), {}),
+}  # fmt: skip
+# Questions of the guide: the sentence, the section, the requirements and the settings of a yes.
+QUESTION_RULES: dict[str, tuple[str, str, tuple[Requirement, ...], dict[str, str]]] = {
+    "analytics": ("Queries need columns that are stored apart, and bounds by which rows are skipped.",
+                  "analytics", (COLUMNS, FILTERS), {}),
+    "mutable": ("Data that grows needs a format that takes samples without writing the old ones again.",
+                "mutable-data", (APPEND,), {}),
+    "many-writers": ("Several writers at once need transactions.", "mutable-data", (APPEND, WRITERS), {}),
+    "versions": ("Older versions stay readable only in tables with versions.",
+                 "schema-changes", (VERSIONS,), {}),
+    "random-access": ("Single samples need an index or fixed places.", "random-access", (RANDOM,), {}),
+    "cloud": ("Behind a bucket, only the bytes of the wanted samples should come over the network.",
+              "cloud", (RANGES,), {}),
+    "streaming": ("Several machines that read one stream each take their own part of it.",
+                  "streaming", (STREAMED, SPLIT), {}),
+    "small": ("Where space is dear, the format itself must compress.",
+              "compression", (PACKED,), {"compress": "small"}),
+    "schema": ("Fields that must come back exactly need a format that stores their kinds.",
+               "schema-changes", (SCHEMA,), {}),
+    "safety": ("Damage that nobody notices is found by checksums only.", "safety", (CHECKED,), {}),
+    "readable": ("People read text, and nothing else, without a program.", "interop", (TEXT,), {}),
+}  # fmt: skip
 
-    def look(case: Case) -> RuleResult:
-        if case.goal != goal:
-            return not_applicable(f"the goal is {case.goal}")
-        return RuleResult(f"the goal is to {goal}", requirements=requirements, settings=settings)
 
-    look.__name__ = goal
-    return rule(sentence, goal)(look)
-
-
-goal_rule("train", "Training takes samples in random order, so each must be reached by itself.", RANDOM)
-goal_rule(
-    "archive", "An archive is small, says what it holds, and is written without holding it in memory.",
-    SCHEMA, STREAMED, compress="small",
-)  # fmt: skip
-goal_rule("share", "What strangers get should open in the programs that they have.", KNOWN, compress="known")
-goal_rule(
-    "analyse", "Queries touch few columns, so the others must not be read, by any program that asks.",
-    COLUMNS, KNOWN,
-)  # fmt: skip
-goal_rule(
-    "stream", "A stream is read from start to end, as it comes, by whoever is at the other end.",
-    STREAMED, RANGES, KNOWN,
-)  # fmt: skip
+def look_at_goal(goal: str, case: Case) -> RuleResult:
+    if case.goal != goal:
+        return not_applicable(f"the goal is {case.goal}")
+    _, requirements, settings = GOAL_RULES[goal]
+    return RuleResult(f"the goal is to {goal}", requirements=requirements, settings=settings)
 
 
-def question_rule(
-    question: str, sentence: str, doc: str, *requirements: Requirement, **settings: object
-) -> Callable[[Case], RuleResult]:
-    """Register the rule of a question of the guide: a yes requires a capability."""
-
-    def look(case: Case) -> RuleResult:
-        if question == "cloud" and case.storage == "s3" and question not in case.answers.yes:
-            return RuleResult("it will be read from a bucket", requirements=requirements)
-        if question not in case.answers.yes:
-            return not_applicable(f"not asked for (--{question})")
+def look_at_question(question: str, case: Case) -> RuleResult:
+    _, _, requirements, settings = QUESTION_RULES[question]
+    if question in case.answers.yes:
         return RuleResult(f"asked for by --{question}", requirements=requirements, settings=settings)
+    if question == "cloud" and case.storage == "s3":
+        return RuleResult("it will be read from a bucket", requirements=requirements)
+    return not_applicable(f"not asked for (--{question})")
 
-    look.__name__ = question
-    return rule(sentence, doc)(look)
 
-
-question_rule(
-    "analytics", "Queries need columns that are stored apart, and bounds by which rows are skipped.",
-    "analytics", COLUMNS, FILTERS,
-)  # fmt: skip
-question_rule(
-    "mutable", "Data that grows needs a format that takes samples without writing the old ones again.",
-    "mutable-data", APPEND,
-)  # fmt: skip
-question_rule("many-writers", "Several writers at once need transactions.", "mutable-data", APPEND, WRITERS)
-question_rule(
-    "versions", "Older versions stay readable only in tables with versions.", "schema-changes", VERSIONS
-)
-question_rule("random-access", "Single samples need an index or fixed places.", "random-access", RANDOM)
-question_rule(
-    "cloud", "Behind a bucket, only the bytes of the wanted samples should come over the network.",
-    "cloud", RANGES,
-)  # fmt: skip
-question_rule(
-    "streaming", "Several machines that read one stream each take their own part of it.", "streaming",
-    STREAMED, SPLIT,
-)  # fmt: skip
-question_rule(
-    "small", "Where space is dear, the format itself must compress.", "compression", PACKED, compress="small"
-)
-question_rule(
-    "schema", "Fields that must come back exactly need a format that stores their kinds.", "schema-changes",
-    SCHEMA,
-)  # fmt: skip
-question_rule("safety", "Damage that nobody notices is found by checksums only.", "safety", CHECKED)
-question_rule("readable", "People read text, and nothing else, without a program.", "interop", TEXT)
+for name, (sentence, *_) in GOAL_RULES.items():
+    RULES[name] = Rule(name, sentence, f"{GUIDE}#{name}", functools.partial(look_at_goal, name))
+for name, (sentence, doc, *_) in QUESTION_RULES.items():
+    RULES[name] = Rule(name, sentence, f"{GUIDE}#{doc}", functools.partial(look_at_question, name))
 
 
 @rule("Another program must find the format among those that it reads.", "interop")
