@@ -171,10 +171,7 @@ def print_json(value: Any) -> None:
 
 
 def show_result(
-    args: argparse.Namespace,
-    result: Mapping[str, Any],
-    show: Callable[[], None],
-    draw: Callable[[], Any],
+    args: argparse.Namespace, result: Mapping[str, Any], show: Callable[[], None], draw: Callable[[], Any]
 ) -> None:
     """Print a result as JSON or by ``show``, after ``--figure`` was written with what ``draw`` returns."""
     if args.figure:

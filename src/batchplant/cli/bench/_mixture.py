@@ -87,10 +87,7 @@ def _drawn(weights: _Weights, seed: int) -> I64:
 
 def _judge(number: int, source: I64, drawn: I64, weights: _Weights) -> Document:
     source_weights = weights.of(number)
-    result: Document = {
-        "weight": float(source_weights.mean()),
-        "samples": int((source == number).sum()),
-    }
+    result: Document = {"weight": float(source_weights.mean()), "samples": int((source == number).sum())}
     for name, codes in (("mixture", source), ("drawn", drawn)):
         off = np.abs(quality.share_deviation(codes == number, source_weights))
         result[name] = {

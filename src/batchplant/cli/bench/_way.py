@@ -6,15 +6,7 @@ from ...tools import Document
 from ...tools.measure import figures
 
 # In the order in which they happen, each with what it is drawn with in a terminal.
-PARTS = {
-    "open": "·",
-    "read": "░",
-    "decode": "█",
-    "resize": "▓",
-    "transform": "▒",
-    "copy": "≡",
-    "wait": "-",
-}
+PARTS = {"open": "·", "read": "░", "decode": "█", "resize": "▓", "transform": "▒", "copy": "≡", "wait": "-"}
 WIDTH = 60
 COLOURS = dict(zip(PARTS, (*figures.COLOURS[1:5], *figures.COLOURS[6:8], "#d1d5db"), strict=True))
 NOTES = {

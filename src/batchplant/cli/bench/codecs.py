@@ -65,11 +65,7 @@ def add_args(parser: argparse.ArgumentParser) -> None:
         "--rounds", type=int, default=3, metavar="N", help="of encoding and decoding (default 3)"
     )
     parser.add_argument(
-        "--seconds",
-        type=float,
-        default=120,
-        metavar="S",
-        help="take no further image after S (default 120)",
+        "--seconds", type=float, default=120, metavar="S", help="take no further image after S (default 120)"
     )
     parser.add_argument("--figure", metavar="FILE", help="draw size against speed into a .png, .svg or .pdf")
     parser.add_argument("--quiet", action="store_true", help="no progress bar")

@@ -33,10 +33,7 @@ def add_args(parser: argparse.ArgumentParser) -> None:
     add_source(parser)
     add_cache(parser)
     parser.add_argument(
-        "--cache-bytes",
-        type=parse_size,
-        metavar="SIZE",
-        help="its limit (default: as configured, 100GB)",
+        "--cache-bytes", type=parse_size, metavar="SIZE", help="its limit (default: as configured, 100GB)"
     )
 
 

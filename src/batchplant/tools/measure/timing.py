@@ -258,11 +258,7 @@ def epoch(
 
 
 def scan(
-    reader: Reader,
-    *,
-    sample_bytes: float,
-    seconds: float | None,
-    fields: Sequence[str] | None = None,
+    reader: Reader, *, sample_bytes: float, seconds: float | None, fields: Sequence[str] | None = None
 ) -> tuple[float, float]:
     """Return samples/s and bytes/s of complete passes from start to end; seconds None: one pass.
 

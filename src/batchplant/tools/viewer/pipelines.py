@@ -28,14 +28,7 @@ from .cells import Side
 # Names that are looked for in a file where the user gives none.
 PIPELINE_NAMES = ("pipelines", "pipeline", "augment", "loader")
 # Arguments of a Loader that change a sample. Devices and threads do not.
-LOADER_ARGUMENTS = (
-    "order",
-    "pipelines",
-    "seed",
-    "drop_last",
-    "decode",
-    "indices",
-)
+LOADER_ARGUMENTS = ("order", "pipelines", "seed", "drop_last", "decode", "indices")
 
 # Ops that the page offers, with the arguments that users may change, of the types of these values.
 OFFERED_OPS: dict[str, Document] = {

@@ -135,7 +135,6 @@ def colour_classes(mask: npt.NDArray[np.int64], longest: int = MAX_SIDE_PIXELS, 
     small = mask[::step, ::step]
     values, inverse = np.unique(small, return_inverse=True)
     table = np.array(
-        [(*of_class(int(value)), 0 if over and value == 0 else 255) for value in values],
-        dtype=np.uint8,
+        [(*of_class(int(value)), 0 if over and value == 0 else 255) for value in values], dtype=np.uint8
     )
     return table.reshape(-1, 4)[inverse].reshape(*small.shape, 4)

@@ -27,18 +27,7 @@ from . import cached
 MAX_CLASS_NAMES, CLASS_NAME_LETTERS = 2000, 200
 # Displays that fill a card of the grid; a dataset without them is shown as a table.
 CARD_DISPLAYS = ("image", "mask", "video", "sound")
-LABEL_FIELDS = (
-    "label",
-    "labels",
-    "class",
-    "target",
-    "category",
-    "caption",
-    "text",
-    "y",
-    "cls",
-    "fine_label",
-)
+LABEL_FIELDS = ("label", "labels", "class", "target", "category", "caption", "text", "y", "cls", "fine_label")
 # Samples in one answer.
 MAX_SAMPLES = 500
 # Tiles of one sheet, and pixels of all of them.
@@ -81,12 +70,7 @@ def _facts(side: Side) -> Document:
 
 
 def _field(name: str, kind: Field, display: str) -> Document:
-    description: Document = {
-        "name": name,
-        "kind": str(kind),
-        "shows": display,
-        "optional": kind.optional,
-    }
+    description: Document = {"name": name, "kind": str(kind), "shows": display, "optional": kind.optional}
     for part in ("dtype", "shape", "encoding", "mode", "mask"):
         value = getattr(kind, part, None)
         if value is not None:
