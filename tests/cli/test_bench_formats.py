@@ -19,7 +19,7 @@ from rich.console import Console
 
 import batchplant as bp
 import processes
-from batchplant.cli import main
+from batchplant.cli import main, terminal
 from batchplant.cli.bench import formats
 from batchplant.cli.terminal import human_size
 from batchplant.jobs.engines.base import Inline
@@ -146,7 +146,7 @@ def test_tables_fit_in_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_narrow_terminal_cuts_no_number(
     width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(formats, "console", lambda: Console(width=width, highlight=False))
+    monkeypatch.setattr(terminal, "console", lambda: Console(width=width, highlight=False))
     rows = [made("beton:max_resolution=256:write_mode=raw", 123_456_789, 12_345.0), made("npy", 9, 98_765.0)]
     formats._print(rows, about())
     said = capsys.readouterr().out

@@ -28,17 +28,8 @@ from ..tools.advise.advice import TRIAL_SECONDS, Proof, advise, prove
 from ..tools.advise.contest import TrialResult
 from ..tools.advise.trial import GOAL_METRICS
 from ..tools.measure.machine import busy
-from .terminal import (
-    add_source,
-    console,
-    counted,
-    human_size,
-    names_of,
-    open_source,
-    print_json,
-    printable,
-    progress_bar,
-)
+from . import terminal
+from .terminal import counted, human_size, printable
 
 PROVE_SECONDS = 20.0
 # The answer should come in ten seconds, with what opening and looking take.
@@ -49,7 +40,7 @@ NAMED = 3
 
 
 def add_args(parser: argparse.ArgumentParser) -> None:
-    add_source(parser)
+    terminal.add_source(parser)
     parser.add_argument("--goal", choices=GOALS, default="train", help="what it is for (default train)")
     parser.add_argument(
         "--storage", choices=STORAGES, help="where it will be read from (default: where it lies now)"
@@ -90,26 +81,26 @@ def run(args: argparse.Namespace) -> int:
         yes=frozenset(
             question.name for question in QUESTIONS if getattr(args, question.name.replace("-", "_"))
         ),
-        formats=tuple(names_of(args.formats)) if args.formats else (),
+        formats=tuple(terminal.names_of(args.formats)) if args.formats else (),
     )  # fmt: skip
     if args.ask:
         answers = _asked(answers)
     quiet = args.quiet or args.json
     began, load = time.monotonic(), busy()
-    with open_source(args) as reader:
+    with terminal.open_source(args) as reader:
         opening = time.monotonic() - began
         seconds = max(LEAST_SECONDS, TRIAL_SECONDS - opening) if args.seconds is None else args.seconds
-        with progress_bar("trying formats", quiet=quiet) as progress:
+        with terminal.progress_bar("trying formats", quiet=quiet) as progress:
             advice = advise(
                 reader, answers, seconds=seconds, named=args.source, reading=_reading(args),
                 progress=progress,
             )  # fmt: skip
         proofs: list[Proof] = []
         if args.prove:
-            with progress_bar("measuring", quiet=quiet) as progress:
+            with terminal.progress_bar("measuring", quiet=quiet) as progress:
                 proofs = prove(reader, advice, seconds=PROVE_SECONDS, progress=progress)
     if args.json:
-        print_json(
+        terminal.print_json(
             advice.to_json() | ({"proof": [proof.to_json() for proof in proofs]} if args.prove else {})
         )
         return 0
@@ -203,7 +194,7 @@ def _some(names: Sequence[str]) -> str:
 
 def _row(name: str, text: str, indent: int = INDENT) -> None:
     """A name and what is said of it, wrapped beside it."""
-    room = max(20, console().width - indent - 1)
+    room = max(20, terminal.console().width - indent - 1)
     for number, line in enumerate(textwrap.wrap(printable(text), room, break_on_hyphens=False) or [""]):
         print(f"{name if number == 0 else '':<{indent}}{line}")
 

@@ -34,19 +34,8 @@ from ..jobs.convert_options import ConvertOptions
 from ..storage import Url, is_remote, partial_folder, split_options
 from ..storage.work import STATE
 from ..tools import Document
-from .terminal import (
-    add_engine,
-    add_reading,
-    counted,
-    engine_of,
-    human_size,
-    names_of,
-    parse_options,
-    parse_size,
-    print_json,
-    progress_bar,
-    size_of,
-)
+from . import terminal
+from .terminal import counted, human_size
 
 SHOWN = 20
 
@@ -56,7 +45,7 @@ def add_args(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "target", metavar="DST", help="the suffix says the format; a name without one: a folder"
     )
-    add_reading(parser)
+    terminal.add_reading(parser)
     parser.add_argument("--to", metavar="NAME", help="the format to write (default: by the suffix of DST)")
     parser.add_argument(
         "--to-option",
@@ -96,7 +85,7 @@ def add_args(parser: argparse.ArgumentParser) -> None:
     )
     images.add_argument("--write-mode", choices=WRITE_MODES, help="default: keep JPEGs, the rest lossless")
     images.add_argument(
-        "--smart-threshold", type=parse_size, default=256 * 256 * 3, metavar="SIZE",
+        "--smart-threshold", type=terminal.parse_size, default=256 * 256 * 3, metavar="SIZE",
         help="write mode smart: JPEG above this many raw bytes (default 196608)",
     )  # fmt: skip
     images.add_argument(
@@ -111,7 +100,7 @@ def add_args(parser: argparse.ArgumentParser) -> None:
     add_tokenizing(parser.add_argument_group("text"))
     group = parser.add_argument_group("how")
     group.add_argument(
-        "--shard-size", type=parse_size, metavar="SIZE", help="several files of about this size each"
+        "--shard-size", type=terminal.parse_size, metavar="SIZE", help="several files of about this size each"
     )
     group.add_argument(
         "--shard-samples", type=int, metavar="N", help="several files of at most N samples each"
@@ -121,7 +110,7 @@ def add_args(parser: argparse.ArgumentParser) -> None:
         help="the shape of a chunk, samples first, of zarr, n5 and hdf5 (-1: the whole axis)",
     )  # fmt: skip
     group.add_argument("--workers", type=int, metavar="N", help="encoding threads (default: all cores)")
-    add_engine(group, "writes the shards", ranks=True)
+    terminal.add_engine(group, "writes the shards", ranks=True)
     group.add_argument("--checksums", action="store_true", help="also write DST.crc, which verify uses")
     group.add_argument("--overwrite", action="store_true", help="replace DST")
     group.add_argument("--append", action="store_true", help="add to DST, which has the same fields")
@@ -140,18 +129,18 @@ def run(args: argparse.Namespace) -> int:
         lossless=args.lossless, orient=args.orient,
     )  # fmt: skip
     try:
-        with progress_bar("converting", quiet=args.quiet or args.json) as progress:
+        with terminal.progress_bar("converting", quiet=args.quiet or args.json) as progress:
             done = convert(
                 args.source,
                 args.target,
-                fields=names_of(args.fields) if args.fields else None,
+                fields=terminal.names_of(args.fields) if args.fields else None,
                 rename=_renames(args.rename),
                 shuffle=args.shuffle,
                 images=images,
                 tokenize=tokenizing(args),
                 shard_size=args.shard_size,
                 shard_samples=args.shard_samples,
-                engine=engine_of(args),
+                engine=terminal.engine_of(args),
                 overwrite=args.overwrite,
                 append=args.append,
                 on_error=args.on_error,
@@ -161,18 +150,18 @@ def run(args: argparse.Namespace) -> int:
                     "format": args.format,
                     "skip": args.skip,
                     "where": args.where,
-                    **parse_options(args.option),
+                    **terminal.parse_options(args.option),
                 },
                 target_options={
                     "format": args.to,
-                    **parse_options(args.to_option, create_with),
+                    **terminal.parse_options(args.to_option, create_with),
                     **_chunk_option(args.chunks),
                 },
                 options=ConvertOptions(
                     limit=args.limit,
                     seed=args.seed,
                     two_passes=args.two_passes,
-                    masks=names_of(args.mask) if args.mask else (),
+                    masks=terminal.names_of(args.mask) if args.mask else (),
                     workers=args.workers,
                     checksums=args.checksums,
                 ),
@@ -188,7 +177,7 @@ def _say_how_to_go_on(args: argparse.Namespace, *, stopped: bool) -> None:
     """Say after an error, or Ctrl-C, what was kept of a conversion."""
     target = args.target
     if is_remote(target):
-        target = Url(target, split_options(parse_options(args.to_option, create_with))[0])
+        target = Url(target, split_options(terminal.parse_options(args.to_option, create_with))[0])
     # Several processes write a single file as shards, too.
     folders = [partial_folder(target, sharded=sharded) for sharded in (False, True)]
     resumable = any((folder / STATE).is_file() for folder in folders)
@@ -224,7 +213,7 @@ def _renames(text: str | None) -> dict[str, str]:
 
 def _report(args: argparse.Namespace, done: Conversion) -> None:
     rate = (done.samples - done.resumed_at) / max(done.seconds, 1e-9)
-    size = size_of(done.files) if done.files else None
+    size = terminal.size_of(done.files) if done.files else None
     if args.json:
         report: Document = {
             "files": done.files, "samples": done.samples, "bytes": size, "seconds": round(done.seconds, 3),
@@ -232,7 +221,7 @@ def _report(args: argparse.Namespace, done: Conversion) -> None:
             **({} if done.tokens is None else {"tokens": done.tokens}),
             "skipped": [vars(problem) for problem in done.skipped],
         }  # fmt: skip
-        print_json(report)
+        terminal.print_json(report)
         return
     details = f", {human_size(size)}" if size is not None else ""
     where = args.target

@@ -27,17 +27,8 @@ from ..data import quarantine
 from ..errors import OptionError, Problem
 from ..formats.registry import open as open_reader
 from ..tools import doctor
-from .terminal import (
-    UNLIMITED,
-    add_reading,
-    console,
-    counted,
-    names_of,
-    parse_options,
-    print_json,
-    printable,
-    progress_bar,
-)
+from . import terminal
+from .terminal import counted, printable
 
 STYLES = {"error": "bold red", "warning": "bold yellow", "note": "bold cyan"}
 
@@ -46,7 +37,7 @@ def add_args(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "source", metavar="PATH", nargs="*", help="file, folder, URL, glob or braces of shards"
     )
-    add_reading(parser)
+    terminal.add_reading(parser)
     parser.add_argument(
         "--sample", type=int, metavar="N", default=doctor.SAMPLE,
         help=f"look at N samples at most, fewer if they are large (default: {doctor.SAMPLE:,})",
@@ -75,15 +66,16 @@ def add_args(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     checks = doctor.choose(
-        names_of(args.only) if args.only else None, names_of(args.without) if args.without else ()
+        terminal.names_of(args.only) if args.only else None,
+        terminal.names_of(args.without) if args.without else (),
     )
     if not args.source:
         if not args.explain:
             raise OptionError("which dataset? `batchplant doctor PATH`; `--explain` tells about the checks")
         _explain(checks, as_json=args.json)
         return 0
-    options = parse_options(args.option, doctor.examine)
-    with progress_bar("examining", quiet=args.quiet or args.json) as progress:
+    options = terminal.parse_options(args.option, doctor.examine)
+    with terminal.progress_bar("examining", quiet=args.quiet or args.json) as progress:
         report = doctor.examine(
             args.source[0] if len(args.source) == 1 else args.source,
             sample=None if args.all else args.sample, world_size=args.world_size, crop=args.crop,
@@ -91,15 +83,15 @@ def run(args: argparse.Namespace) -> int:
             only=[kind.name for kind in checks], workers=args.workers, progress=progress,
             format=args.format, where=args.where, skip=args.skip, **options,
         )  # fmt: skip
-    listed = _listed(report, names_of(args.only) if args.only else [])
+    listed = _listed(report, terminal.names_of(args.only) if args.only else [])
     if args.json:
-        print_json(_as_json(report) | ({"quarantine": _counts(listed)} if args.quarantine else {}))
+        terminal.print_json(_as_json(report) | ({"quarantine": _counts(listed)} if args.quarantine else {}))
     else:
         _print(report, args.explain)
     if args.quarantine:
         if not args.json:
             # Before anything is written.
-            _say(console(), f"--quarantine leaves out {_rule(report, listed)}", 0)
+            _say(terminal.console(), f"--quarantine leaves out {_rule(report, listed)}", 0)
         _quarantine(args, listed)
         if not args.json:
             print(f"wrote {args.quarantine}: {counted(len(listed))} to leave out")
@@ -138,7 +130,11 @@ def _quarantine(args: argparse.Namespace, listed: list[tuple[int, doctor.Finding
     reader = None
     if problems:
         reader = open_reader(
-            args.source, format=args.format, skip=args.skip, where=args.where, **parse_options(args.option)
+            args.source,
+            format=args.format,
+            skip=args.skip,
+            where=args.where,
+            **terminal.parse_options(args.option),
         )
     quarantine.write(args.quarantine, reader, problems)
 
@@ -160,7 +156,7 @@ def _as_json(report: doctor.Report) -> dict[str, object]:
 
 def _explain(checks: list[type[doctor.Check]], *, as_json: bool) -> None:
     if as_json:
-        print_json(
+        terminal.print_json(
             [
                 {"check": check.name, "severity": check.severity, "title": check.title,
                  "sentence": check.sentence, "docs": check.docs()}
@@ -168,7 +164,7 @@ def _explain(checks: list[type[doctor.Check]], *, as_json: bool) -> None:
             ]
         )  # fmt: skip
         return
-    screen = console()
+    screen = terminal.console()
     for check in checks:
         screen.print(Text.assemble((f"{check.severity:<8}", STYLES[check.severity]), (check.name, "bold")))
         _say(screen, check.sentence, 2)
@@ -176,7 +172,7 @@ def _explain(checks: list[type[doctor.Check]], *, as_json: bool) -> None:
 
 
 def _print(report: doctor.Report, explain: bool) -> None:
-    screen = console()
+    screen = terminal.console()
     looked = "all of them" if report.looked_at == report.samples else f"{report.looked_at:,} of them"
     summary = (
         f"{counted(report.samples)}{f' of {report.format}' if report.format else ''}, looked at {looked}"
@@ -247,7 +243,7 @@ def _say(screen: Console, text: str, indent: int, *, style: str = "", command: b
 
 def _wrapped(text: str, width: int, indent: int, *, whole: bool) -> Iterator[str]:
     space = " " * indent
-    if whole or width >= UNLIMITED:
+    if whole or width >= terminal.UNLIMITED:
         yield space + text
         return
     hanging = space + ("  " if text[:1] in "→ " else "")

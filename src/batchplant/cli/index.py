@@ -36,36 +36,28 @@ from ..jobs.engines.base import Inline
 from ..storage import absolute, index, is_remote, noting, parent, reached, split_options, tree
 from ..storage.index.progress import in_parallel
 from ..tools import Document
-from .terminal import (
-    add_engine,
-    add_source,
-    engine_of,
-    human_size,
-    parse_options,
-    print_json,
-    printable,
-    progress_bar,
-)
+from . import terminal
+from .terminal import human_size, printable
 
 HEADER = ("file", "samples", "index", "remembered", "state", "seconds", "place")
 NUMBERS = ("samples", "index", "remembered", "seconds")
 
 
 def add_args(parser: argparse.ArgumentParser) -> None:
-    add_source(parser, where=False)
+    terminal.add_source(parser, where=False)
     group = parser.add_mutually_exclusive_group()
     group.add_argument("--force", action="store_true", help="build it also where a fresh one is there")
     group.add_argument("--where", action="store_true", help="only tell where it lies")
     group.add_argument("--remove", action="store_true", help="remove it")
-    add_engine(parser, "scans the files")
+    terminal.add_engine(parser, "scans the files")
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
 
 
 def run(args: argparse.Namespace) -> int:
-    storage, options = split_options(parse_options(args.option))
+    storage, options = split_options(terminal.parse_options(args.option))
     action = "where" if args.where else "remove" if args.remove else "rebuild" if args.force else "write"
     sources = [reached(source, storage) for source in args.source]
-    engine = engine_of(args)
+    engine = terminal.engine_of(args)
     apart: dict[str, indexing.Built] = {}
     if action in ("write", "rebuild") and not isinstance(engine, Inline):
         apart, action = _built_apart(args, engine, sources, options, action), "write"
@@ -84,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
             _combine(done)
     rows = [result.row for result in done]
     if args.json:
-        print_json(rows)
+        terminal.print_json(rows)
     else:
         _print(rows)
     return 0
@@ -107,7 +99,7 @@ def _built_apart(
     """Workers leave the index of each file beside it; nothing that was listed before is right after it."""
     with tree.keeping():
         datasets = files_of(sources, args.format)
-        with progress_bar("indexing", quiet=args.quiet or args.json) as progress:
+        with terminal.progress_bar("indexing", quiet=args.quiet or args.json) as progress:
             built = indexing.build(engine, datasets, options, rebuild=action == "rebuild", progress=progress)
         if action == "rebuild":
             # What is in the index of a set would be taken for them.

@@ -17,22 +17,14 @@ from typing import Any
 from ..formats.registry import create_with
 from ..jobs.convert import convert
 from ..jobs.convert_options import ConvertOptions
-from .terminal import (
-    add_reading,
-    counted,
-    human_size,
-    parse_options,
-    print_json,
-    printable,
-    progress_bar,
-    size_of,
-)
+from . import terminal
+from .terminal import counted, human_size, printable
 
 
 def add_args(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("source", metavar="SRC", nargs="+", help="files, folders, URLs, globs")
     parser.add_argument("target", metavar="DST", help="the suffix says the format")
-    add_reading(parser)
+    terminal.add_reading(parser)
     parser.add_argument("--to", metavar="NAME", help="the format to write (default: by the suffix of DST)")
     parser.add_argument(
         "--to-option", metavar="NAME=VALUE", action="append", default=[], help="an option of its writer"
@@ -45,7 +37,7 @@ def add_args(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     sources: Any = args.source if len(args.source) > 1 else args.source[0]
-    with progress_bar("merging", quiet=args.quiet or args.json) as progress:
+    with terminal.progress_bar("merging", quiet=args.quiet or args.json) as progress:
         done = convert(
             sources,
             args.target,
@@ -56,14 +48,16 @@ def run(args: argparse.Namespace) -> int:
                 "format": args.format,
                 "skip": args.skip,
                 "where": args.where,
-                **parse_options(args.option),
+                **terminal.parse_options(args.option),
             },
-            target_options={"format": args.to, **parse_options(args.to_option, create_with)},
+            target_options={"format": args.to, **terminal.parse_options(args.to_option, create_with)},
             options=ConvertOptions(checksums=args.checksums),
         )
-    size = size_of(done.files)
+    size = terminal.size_of(done.files)
     if args.json:
-        print_json({"files": done.files, "samples": done.samples, "bytes": size, "remarks": done.remarks})
+        terminal.print_json(
+            {"files": done.files, "samples": done.samples, "bytes": size, "remarks": done.remarks}
+        )
         return 0
     said = "" if size is None else f", {human_size(size)}"
     print(f"{printable(args.target)}: {counted(done.samples)}{said}, {done.seconds:.1f} s")

@@ -22,22 +22,14 @@ from ..errors import ExistsError, OptionError
 from ..formats.registry import by_suffix, create_with, get_format
 from ..jobs.convert import convert
 from ..jobs.convert_options import ConvertOptions
-from .terminal import (
-    add_source,
-    counted,
-    names_of,
-    open_source,
-    parse_options,
-    print_json,
-    printable,
-    progress_bar,
-)
+from . import terminal
+from .terminal import counted, printable
 
 PART = "{part}"
 
 
 def add_args(parser: argparse.ArgumentParser) -> None:
-    add_source(parser)
+    terminal.add_source(parser)
     parser.add_argument(
         "--into", metavar="NAME=FRACTION", nargs="+", default=[], help="the parts: train=0.8 or train=80%%"
     )
@@ -63,7 +55,7 @@ def add_args(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    with open_source(args) as reader:
+    with terminal.open_source(args) as reader:
         parts = split(
             reader, _fractions(args.into), stratify=args.stratify, by_key=args.by_key, by=args.by,
             seed=args.seed,
@@ -74,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
         unused = len(reader) - sum(map(len, parts.values()))
     if args.json:
         summary = {name: {"samples": len(part), "path": targets[name]} for name, part in parts.items()}
-        print_json({"parts": summary, "left out": unused, "written": not args.dry_run})
+        terminal.print_json({"parts": summary, "left out": unused, "written": not args.dry_run})
         return 0
     for name, part in parts.items():
         print(f"{printable(targets[name])}: {counted(len(part))}")
@@ -88,13 +80,13 @@ def _write(args: argparse.Namespace, parts: dict[str, Reader], targets: dict[str
         # Before the first is written, which may take long.
         if os.path.lexists(target) and not args.overwrite:
             raise ExistsError("it exists; --overwrite replaces it", path=target)
-    options = parse_options(args.to_option, create_with)
+    options = terminal.parse_options(args.to_option, create_with)
     for name, part in parts.items():
-        with progress_bar(f"writing {name}", quiet=args.quiet or args.json) as progress:
+        with terminal.progress_bar(f"writing {name}", quiet=args.quiet or args.json) as progress:
             convert(
                 part,
                 targets[name],
-                fields=names_of(args.fields) if args.fields else None,
+                fields=terminal.names_of(args.fields) if args.fields else None,
                 overwrite=args.overwrite,
                 progress=progress,
                 target_options={"format": args.to or _format(args, part), **options},

@@ -27,20 +27,8 @@ from ..errors import brief, shortened
 from ..jobs import stats
 from ..tools import Document
 from ..tools.measure import figures
-from .terminal import (
-    add_engine,
-    add_source,
-    console,
-    counted,
-    engine_of,
-    human_size,
-    names_of,
-    parse_options,
-    printable,
-    progress_bar,
-    say,
-    show_result,
-)
+from . import terminal
+from .terminal import counted, human_size, printable, say
 
 SAMPLE = 100_000
 # Values that are printed of each field, in JSON, and the letters of one.
@@ -50,7 +38,7 @@ BARS = " ▁▂▃▄▅▆▇█"
 
 
 def add_args(parser: argparse.ArgumentParser) -> None:
-    add_source(parser)
+    terminal.add_source(parser)
     parser.add_argument("--fields", metavar="A,B", help="only these fields")
     parser.add_argument(
         "--sample", type=int, metavar="N", default=SAMPLE,
@@ -60,21 +48,21 @@ def add_args(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, metavar="N", default=0, help="for --sample (default: 0)")
     parser.add_argument("--figure", metavar="FILE", help="draw histograms: .png, .svg or .pdf")
     parser.add_argument("--workers", type=int, metavar="N", help="threads of a task (default: all cores)")
-    add_engine(parser, "looks at the samples")
+    terminal.add_engine(parser, "looks at the samples")
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
 
 
 def run(args: argparse.Namespace) -> int:
     figures.check(args.figure)
-    with progress_bar("looking", quiet=args.quiet or args.json) as progress:
+    with terminal.progress_bar("looking", quiet=args.quiet or args.json) as progress:
         report = stats.collect(
             args.source[0] if len(args.source) == 1 else args.source,
-            fields=names_of(args.fields) if args.fields else None,
-            sample=None if args.all else args.sample, seed=args.seed, engine=engine_of(args),
+            fields=terminal.names_of(args.fields) if args.fields else None,
+            sample=None if args.all else args.sample, seed=args.seed, engine=terminal.engine_of(args),
             workers=args.workers, progress=progress, format=args.format, skip=args.skip, where=args.where,
-            **parse_options(args.option, stats.collect),
+            **terminal.parse_options(args.option, stats.collect),
         )  # fmt: skip
-    show_result(args, _as_json(report), lambda: _print(report), lambda: draw(report))
+    terminal.show_result(args, _as_json(report), lambda: _print(report), lambda: draw(report))
     return 1 if report.unreadable else 0
 
 
@@ -96,7 +84,7 @@ def _print(report: stats.Stats) -> None:
         f"{counted(report.samples)}{f' of {report.format}' if report.format else ''}, looked at {looked}"
     )
     say(f"{report.path}: {summary}, {human_size(report.bytes)} in cells")
-    screen = console()
+    screen = terminal.console()
     for table in (_fields(report), _numbers(report), _times(report), _values(report), _copies(report)):
         if table.row_count:
             screen.print()

@@ -24,17 +24,8 @@ from ...errors import OptionError
 from ...tools import Document
 from ...tools.measure import chunks as measuring
 from ...tools.measure import figures
-from ..terminal import (
-    add_source,
-    console,
-    counted,
-    human_size,
-    names_of,
-    open_source,
-    parse_size,
-    progress_bar,
-    show_result,
-)
+from .. import terminal
+from ..terminal import counted, human_size
 
 SHORT = {"sequential": "seq", "quasi_random": "quasi", "random": "rand"}
 # Bytes of a dataset that readers keep without being told to.
@@ -42,20 +33,23 @@ SMALL = 256 << 20
 
 
 def add_args(parser: argparse.ArgumentParser) -> None:
-    add_source(parser)
+    terminal.add_source(parser)
     parser.add_argument("--formats", metavar="A,B", help=f"of {', '.join(measuring.LAYOUTS)} (default: all)")
     parser.add_argument("--fields", metavar="A,B", help="only these fields")
     parser.add_argument("--sizes", metavar="A,B", help="such as 256kB,1MB,4MB (default: by the data)")
     parser.add_argument("--limit", type=int, metavar="N", help="at most N samples (default: 67 MB of them)")
     parser.add_argument(
-        "--memory", type=parse_size, metavar="SIZE", help="what readers may keep (default: 1/4 of the data)"
+        "--memory",
+        type=terminal.parse_size,
+        metavar="SIZE",
+        help="what readers may keep (default: 1/4 of the data)",
     )
     parser.add_argument(
         "--order", choices=measuring.ORDERS, default="quasi_random",
         help="that the recommendation is for (default quasi_random)",
     )  # fmt: skip
     parser.add_argument(
-        "--request-cost", type=parse_size, default=1_000_000, metavar="SIZE",
+        "--request-cost", type=terminal.parse_size, default=1_000_000, metavar="SIZE",
         help="what one request costs, as bytes: latency times bandwidth (default 1MB: 20 ms at 50 MB/s)",
     )  # fmt: skip
     parser.add_argument("--batch-size", type=int, default=16, metavar="N", help="default 16")
@@ -77,14 +71,14 @@ def run(args: argparse.Namespace) -> int:
         raise OptionError("--seconds is more than 0")
     sizes = None if args.sizes is None else parse_sizes(args.sizes)
     figures.check(args.figure)
-    with open_source(args) as source:
-        chosen = source.select(names_of(args.fields)) if args.fields else source
-        formats = None if args.formats is None else names_of(args.formats)
+    with terminal.open_source(args) as source:
+        chosen = source.select(terminal.names_of(args.fields)) if args.fields else source
+        formats = None if args.formats is None else terminal.names_of(args.formats)
         layouts, refused = measuring.layouts_for(formats, chosen.schema)
         samples, data = measuring.take_samples(chosen, args.limit)
         memory = args.memory or max(1, data // measuring.DATA_TO_MEMORY)
         plan = measuring.Plan(memory, args.batch_size, args.seconds, args.rounds, args.seed)
-        with progress_bar("sizes", quiet=args.quiet or args.json) as progress:
+        with terminal.progress_bar("sizes", quiet=args.quiet or args.json) as progress:
             rows = measuring.measure(
                 samples, data, layouts, sizes or measuring.sizes_for(data), plan, scratch=args.scratch,
                 progress=progress,
@@ -98,13 +92,15 @@ def run(args: argparse.Namespace) -> int:
                 for layout in layouts
             },
         }  # fmt: skip
-    show_result(args, result, lambda: print_found(result), lambda: draw(result))
+    terminal.show_result(args, result, lambda: print_found(result), lambda: draw(result))
     return 0
 
 
 def parse_sizes(text: str) -> list[int]:
     try:
-        return sorted({parse_size(size_text) for size_text in names_of(text)}) or parse_sizes("none")
+        return sorted(
+            {terminal.parse_size(size_text) for size_text in terminal.names_of(text)}
+        ) or parse_sizes("none")
     except argparse.ArgumentTypeError:
         raise OptionError(f"--sizes are sizes with commas between, such as 256kB,1MB, not {text!r}") from None
 
@@ -125,7 +121,7 @@ def print_found(result: Document) -> None:
     )
     for name, format_result in result["formats"].items():
         print(f"\n{name}")
-        console().print(_table(format_result))
+        terminal.console().print(_table(format_result))
         size = human_size(format_result["recommended"])
         print(f"take {format_result['unit']}s of {size} ({format_result['option']}): {format_result['why']}")
     print("\n×: bytes fetched for each byte needed; requests: for 1,000 samples, quasi_random")

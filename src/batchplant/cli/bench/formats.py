@@ -43,20 +43,8 @@ from ...tools.measure.comparison import QUICK_SECONDS
 from ...tools.measure.machine import describe
 from ...tools.measure.measurement import caveats
 from ...tools.measure.pipelines import PIPELINES, image_fields
-from ..terminal import (
-    add_engine,
-    add_source,
-    console,
-    engine_of,
-    human_size,
-    names_of,
-    open_source,
-    parse_options,
-    print_json,
-    printable,
-    progress_bar,
-    say,
-)
+from .. import terminal
+from ..terminal import human_size, printable, say
 from .loader import ORDERS
 
 SHOWN = 6
@@ -67,7 +55,7 @@ Columns = dict[str, Callable[[Measurement], str]]
 
 
 def add_args(parser: argparse.ArgumentParser) -> None:
-    add_source(parser)
+    terminal.add_source(parser)
     parser.add_argument(
         "--formats", metavar="A,B", help="only these (default: those that suit training and hold the fields)"
     )
@@ -106,7 +94,7 @@ def add_args(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--figure", metavar="FILE", help="draw size against speed into a .png, .svg or .pdf")
     parser.add_argument("--html", metavar="FILE", help="write a report that stands alone")
-    add_engine(parser, "measures, one format at a time each")
+    terminal.add_engine(parser, "measures, one format at a time each")
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
 
 
@@ -115,16 +103,16 @@ def run(args: argparse.Namespace) -> int:
     figures.check(args.html, "report", (".html", ".htm"))
     if args.batch_size < 1 or args.size < 1 or (args.workers is not None and args.workers < 1):
         raise OptionError("--batch-size, --size and --workers are at least 1")
-    remote_options = {name: str(value) for name, value in parse_options(args.remote_option).items()}
+    remote_options = {name: str(value) for name, value in terminal.parse_options(args.remote_option).items()}
     by = args.by or ("warm" if args.remote is None else "cold")
-    engine = engine_of(args, 1)
+    engine = terminal.engine_of(args, 1)
     if not isinstance(engine, Inline):
         args.source = portable_source(args.source)
     began = time.monotonic()
-    with contextlib.closing(open_source(args)) as opened:
-        reader = opened.select(names_of(args.fields)) if args.fields else opened
-        names = names_of(args.formats) if args.formats else None
-        with progress_bar("formats", quiet=args.quiet or args.json) as progress:
+    with contextlib.closing(terminal.open_source(args)) as opened:
+        reader = opened.select(terminal.names_of(args.fields)) if args.fields else opened
+        names = terminal.names_of(args.formats) if args.formats else None
+        with terminal.progress_bar("formats", quiet=args.quiet or args.json) as progress:
             rows = measure.formats(
                 reader, names, sample=args.sample, pipeline=args.pipeline, size=args.size,
                 batch_size=args.batch_size, workers=args.workers, order=args.order, remote=args.remote,
@@ -146,7 +134,7 @@ def run(args: argparse.Namespace) -> int:
     if args.html:
         put_file(args.html, report.html(rows, about, human_size).encode())
     if args.json:
-        print_json(_as_json(rows, about))
+        terminal.print_json(_as_json(rows, about))
     else:
         _print(rows, about)
         for path in filter(None, (args.figure, args.html)):
@@ -192,7 +180,7 @@ def _print(rows: list[Measurement], about: report.About) -> None:
     print()
     good = [row for row in rows if row.error is None]
     front = measure.pareto(rows, report.SPEEDS[about.by][0])
-    out = console()
+    out = terminal.console()
     # Where there is little room, what tells least goes first.
     narrow = out.width < NARROW
     stored: Columns = {

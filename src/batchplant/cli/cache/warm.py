@@ -16,36 +16,31 @@ import dataclasses
 
 from ...formats.registry import open as open_reader
 from ...loading.warm import warm
-from ..terminal import (
-    add_source,
-    counted,
-    human_size,
-    parse_options,
-    parse_size,
-    print_json,
-    progress_bar,
-    say,
-)
+from .. import terminal
+from ..terminal import counted, human_size, say
 from ._folder import add_cache, is_configured, settings
 
 
 def add_args(parser: argparse.ArgumentParser) -> None:
-    add_source(parser)
+    terminal.add_source(parser)
     add_cache(parser)
     parser.add_argument(
-        "--cache-bytes", type=parse_size, metavar="SIZE", help="its limit (default: as configured, 100GB)"
+        "--cache-bytes",
+        type=terminal.parse_size,
+        metavar="SIZE",
+        help="its limit (default: as configured, 100GB)",
     )
 
 
 def run(args: argparse.Namespace) -> int:
     folder, max_bytes = settings(args, args.source[0])
     max_bytes = args.cache_bytes or max_bytes
-    options = {**parse_options(args.option), "cache": folder, "cache_bytes": max_bytes}
+    options = {**terminal.parse_options(args.option), "cache": folder, "cache_bytes": max_bytes}
     opening = open_reader(args.source, format=args.format, skip=args.skip, where=args.where, **options)
-    with opening as reader, progress_bar("blocks", quiet=args.json) as report:
+    with opening as reader, terminal.progress_bar("blocks", quiet=args.json) as report:
         result = warm(reader, report)
     if args.json:
-        print_json({"folder": folder, **dataclasses.asdict(result)})
+        terminal.print_json({"folder": folder, **dataclasses.asdict(result)})
         return 0
     say(
         f"{folder}: {human_size(result.bytes)} of {counted(result.objects, 'object')} in "

@@ -17,66 +17,49 @@ from ...data.reader import Reader
 from ...data.tensors import is_tensors
 from ...errors import BatchplantError
 from ...loading.locate import locate
+from ...schema import kinds
 from ...schema.columns import I64, U8, Column, Ragged, as_bytes, dense_of
-from ...schema.kinds import (
-    Audio,
-    Bool,
-    Boxes,
-    Bytes,
-    Decimal,
-    Duration,
-    Field,
-    Image,
-    Int,
-    Json,
-    Labels,
-    Tensor,
-    Text,
-    Time,
-    Uuid,
-    Video,
-)
 
 # A summary does not read a cell of fixed size with more bytes than this.
 LARGE_CELL_BYTES = 1 << 16
 # Numbers in a row of a cell with a varying number of rows, up to which it is read with the other cells.
 MAX_ROW_NUMBERS = 256
 
-_DISPLAYS: dict[type[Field], str] = {
-    Audio: "sound",
-    Video: "video",
-    Uuid: "text",
-    Decimal: "number",
-    Text: "text",
-    Json: "tree",
-    Time: "time",
-    Duration: "time",
-    Bool: "bool",
-    Bytes: "bytes",
+_DISPLAYS: dict[type[kinds.Field], str] = {
+    kinds.Audio: "sound",
+    kinds.Video: "video",
+    kinds.Uuid: "text",
+    kinds.Decimal: "number",
+    kinds.Text: "text",
+    kinds.Json: "tree",
+    kinds.Time: "time",
+    kinds.Duration: "time",
+    kinds.Bool: "bool",
+    kinds.Bytes: "bytes",
 }
 
 
-def display_of(name: str, kind: Field) -> str:
+def display_of(name: str, kind: kinds.Field) -> str:
     """Return how the page shows cells of a field: "image", "sound", "number", …"""
-    if isinstance(kind, Image):
+    if isinstance(kind, kinds.Image):
         return "mask" if kind.mask else "image"
     for field_type, display in _DISPLAYS.items():
         if isinstance(kind, field_type):
             return display
-    if isinstance(kind, Int) and kind.names:
+    if isinstance(kind, kinds.Int) and kind.names:
         return "class"
-    if isinstance(kind, Tensor):
+    if isinstance(kind, kinds.Tensor):
         return _display_of_tensor(name.lower(), kind)
     return "number"
 
 
-def _display_of_tensor(name: str, kind: Tensor) -> str:
+def _display_of_tensor(name: str, kind: kinds.Tensor) -> str:
     dtype = np.dtype(kind.dtype)
     if kind.shape == ():
         return "time" if dtype.kind in "mM" else "number"
-    if isinstance(kind, Labels) and kind.names:
+    if isinstance(kind, kinds.Labels) and kind.names:
         return "labels"
-    if isinstance(kind, Boxes):
+    if isinstance(kind, kinds.Boxes):
         return "boxes"
     if len(kind.shape) == 2 and kind.shape[1] == 4 and ("box" in name or "bbox" in name):
         return "boxes"
@@ -150,7 +133,7 @@ class Cell:
         self, side: Side, sample: int, name: str, column: Column | None = None, row: int = 0
     ) -> None:
         self.side, self.sample, self.name, self.shows = side, sample, name, side.shows[name]
-        self.kind: Field = side.reader.schema[name]
+        self.kind: kinds.Field = side.reader.schema[name]
         self._column, self._row = column, row
 
     @property
@@ -212,7 +195,7 @@ class Cell:
             raise error.at(path=self.side.reader.path, sample=self.sample, field=self.name) from None
 
 
-def _fixed_bytes(kind: Field) -> int:
+def _fixed_bytes(kind: kinds.Field) -> int:
     """Bytes of every cell of a field; 0 where they differ."""
     dense = dense_of(kind)
     return 0 if dense is None else dense[0].itemsize * math.prod(dense[1])
@@ -229,7 +212,10 @@ def cells_of(side: Side, samples: list[int], fields: Iterable[str]) -> list[dict
     for name in fields:
         kind = side.reader.schema[name]
         columns: list[Column] | None = None
-        if isinstance(kind, Image | Audio | Video | Bytes | Tensor) and dense_of(kind) is None:
+        if (
+            isinstance(kind, kinds.Image | kinds.Audio | kinds.Video | kinds.Bytes | kinds.Tensor)
+            and dense_of(kind) is None
+        ):
             columns = _mapped_columns(side, name, ids)
             if columns is None and _has_short_rows(kind):
                 read_together.append(name)
@@ -247,9 +233,9 @@ def cells_of(side: Side, samples: list[int], fields: Iterable[str]) -> list[dict
     return cells
 
 
-def _has_short_rows(kind: Field) -> bool:
+def _has_short_rows(kind: kinds.Field) -> bool:
     """Return whether cells have a short row for each object of a sample: boxes, labels, keypoints."""
-    if not isinstance(kind, Tensor) or kind.shape[:1] != (None,) or None in kind.shape[1:]:
+    if not isinstance(kind, kinds.Tensor) or kind.shape[:1] != (None,) or None in kind.shape[1:]:
         return False
     return math.prod(size or 0 for size in kind.shape[1:]) <= MAX_ROW_NUMBERS
 

@@ -9,22 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ....data.keys import hash_cells
-from ....schema import (
-    Audio,
-    Boxes,
-    Bytes,
-    Image,
-    Json,
-    Keypoints,
-    Labels,
-    List,
-    Polygons,
-    Schema,
-    Struct,
-    Tensor,
-    Text,
-    Video,
-)
+from ....schema import Schema, kinds
 from ....schema.columns import U8, column_runs
 from ..check import Batch, Check, Subject, images, is_photo
 from ..likeness import I64, U64, groups, perceptual_hash, reduced
@@ -99,7 +84,9 @@ class Duplicates(Check):
         # All content of a sample together: a question that is asked twice may have two answers.
         self._contents = Hashes() if len(self._hashes) > 1 else None
         # Where no field is long enough to tell samples apart, all of them together do.
-        table = len(subject.schema) > 2 and not subject.fields(Boxes, Labels, Keypoints, Polygons)
+        table = len(subject.schema) > 2 and not subject.fields(
+            kinds.Boxes, kinds.Labels, kinds.Keypoints, kinds.Polygons
+        )
         self._rows = Hashes() if not self._hashes and table else None
         self._looked = 0
 
@@ -115,7 +102,7 @@ class Duplicates(Check):
             if self._contents is not None:
                 row_hashes = np.zeros(len(batch), dtype=np.uint64)
                 row_hashes[long] = hashes
-                if type(self.subject.schema[name]) is Text:
+                if type(self.subject.schema[name]) is kinds.Text:
                     row_hashes[_identifiers(data, starts, sizes)] = 0
                 contents = contents * _MIX + row_hashes
         if self._contents is not None:
@@ -147,7 +134,7 @@ class Duplicates(Check):
 
     def _tells(self, name: str, count: int) -> bool:
         """True where cells repeat more often than in every dataset."""
-        if isinstance(self.subject.schema[name], Image | Audio | Video):
+        if isinstance(self.subject.schema[name], kinds.Image | kinds.Audio | kinds.Video):
             return True
         of = self._of[name]
         # A few texts come again wherever people write; short cells of which most do are labels.
@@ -182,17 +169,17 @@ def content_fields(schema: Schema) -> dict[str, int]:
     Annotations (classes, boxes, masks, flags, and whatever has a row for each box) are equal in many samples.
     Beside images, sounds and films, so are short texts and arrays: captions, embeddings of words.
     """
-    beside = {label for field in schema.values() if isinstance(field, Boxes) for label in field.labels}
-    media = any(isinstance(field, Audio | Video) or is_photo(field) for field in schema.values())
+    beside = {label for field in schema.values() if isinstance(field, kinds.Boxes) for label in field.labels}
+    media = any(isinstance(field, kinds.Audio | kinds.Video) or is_photo(field) for field in schema.values())
     fields = {}
     for name, field in schema.items():
         if name in beside or getattr(field, "names", None) or getattr(field, "dtype", "") == "bool":
             continue
-        if isinstance(field, Audio | Video) or is_photo(field):
+        if isinstance(field, kinds.Audio | kinds.Video) or is_photo(field):
             fields[name] = SHORTEST
-        elif type(field) in (Bytes, Text, Tensor):
+        elif type(field) in (kinds.Bytes, kinds.Text, kinds.Tensor):
             fields[name] = LONG if media else SHORTEST
-        elif type(field) in (Json, List, Struct) and not media:
+        elif type(field) in (kinds.Json, kinds.List, kinds.Struct) and not media:
             fields[name] = SHORTEST
     return fields
 
