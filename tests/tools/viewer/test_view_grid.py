@@ -33,6 +33,7 @@ from starlette.testclient import TestClient
 
 from batchplant.tools.viewer import jobs, rows
 from batchplant.tools.viewer.app import application
+from batchplant.tools.viewer.cells import Side
 from batchplant.tools.viewer.serve import serving
 from batchplant.tools.viewer.session import Session
 from processes import PATIENCE
@@ -219,11 +220,11 @@ def test_images_are_sorted_by_their_bytes(ask: Callable[..., Any], reader: Reade
     assert numbers(ask, sort="image") == np.argsort(sizes, kind="stable").tolist()
 
 
-def test_long_texts_are_sorted_by_what_there_is_memory_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows, "MAX_SORT_KEY_BYTES", 24)
-    with asking(bp.open({"t": ["12345678b", "12345678a", "0"]})) as ask:
-        assert numbers(ask, sort="t") == [2, 0, 1]
-        assert ask("rows", sort="t")["note"] == "sorted by the first 8 bytes of each text"
+def test_long_texts_are_sorted_by_what_there_is_memory_for() -> None:
+    side = Side("a", bp.open({"t": ["12345678b", "12345678a", "0"]}), "")
+    matches = rows.find_rows(side, rows.Query(sort="t"), lambda done, of: None, max_key_bytes=24)
+    assert matches.all().tolist() == [2, 0, 1]
+    assert matches.note == "sorted by the first 8 bytes of each text"
 
 
 @pytest.mark.parametrize(
@@ -463,7 +464,7 @@ def test_results_are_kept_within_memory() -> None:
     found.close()
 
 
-def test_what_went_wrong_is_tried_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_went_wrong_is_tried_again_later() -> None:
     found, tries = jobs.Jobs(), []
 
     def work(told: Any) -> str:
@@ -474,7 +475,9 @@ def test_what_went_wrong_is_tried_again_later(monkeypatch: pytest.MonkeyPatch) -
 
     assert str(found.get("x", work, wait=60).error) == "not now"
     assert found.get("x", work, wait=60).error is not None
-    monkeypatch.setattr(jobs, "RETRY_SECONDS", -1.0)
+    found.close()
+    found, tries = jobs.Jobs(retry_seconds=-1.0), []
+    assert str(found.get("x", work, wait=60).error) == "not now"
     assert found.get("x", work, wait=60).value == "done"
     found.close()
 

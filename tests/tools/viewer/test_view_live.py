@@ -60,7 +60,7 @@ def ramps(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Looks often, and notes nothing where other programs look for it."""
-    monkeypatch.setattr(dashboard, "INTERVAL_SECONDS", 0.01)
+    monkeypatch.setattr(dashboard.Dashboard, "interval_seconds", 0.01)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
 
 

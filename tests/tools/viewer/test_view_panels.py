@@ -94,11 +94,14 @@ def test_every_bar_leaves_as_many_samples_as_it_counts(images: Any) -> None:
     assert bars > 150
 
 
-def test_some_samples_unless_all_are_asked_for(images: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(overview, "MAX_SAMPLES", 40)
-    with asked(images) as ask:
-        some, every = ask("overview"), ask("overview", exact=1)
+def test_some_samples_unless_all_are_asked_for(images: Any) -> None:
+    def ignore(done: int, of: int) -> None:
+        pass
+
+    some = overview.collect_overview(images, None, exact=False, progress=ignore, max_samples=40)
     assert (some["looked_at"], some["samples"], some["exact"]) == (40, COUNT, False)
+    with asked(images) as ask:
+        every = ask("overview", exact=1)
     assert (every["looked_at"], every["exact"]) == (COUNT, True)
 
 
@@ -182,7 +185,7 @@ def test_labels_along_the_epoch(images: Any) -> None:
 
 def test_how_mixed_a_long_epoch_is(images: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Told by rows from all over it; each of them has one class only, which is not by chance."""
-    monkeypatch.setattr(epochs, "STRETCH_POSITIONS", 32)
+    monkeypatch.setattr(epochs.Epoch, "stretch_positions", 32)
     with asked(images) as ask:
         found = ask("epoch", order="sequential", batch_size=4)
     assert found["mixing"]["again"] > 0.8

@@ -14,6 +14,7 @@ import threading
 import time
 import warnings
 import weakref
+from typing import ClassVar
 
 import numpy as np
 
@@ -24,8 +25,8 @@ from .. import Document
 from . import attach
 from .pipelines import loader_arguments
 
-# Interval of the measurements, and how many are stored.
-INTERVAL_SECONDS, MAX_ROWS = 1.0, 3600
+# Measurements that are stored.
+MAX_ROWS = 3600
 # Columns of a measurement. All but the last seven are totals since the loader was made.
 COLUMNS = (
     "samples", "batches", "waited", "step", "storage", "decode", "transforms", "device", "thread_decode",
@@ -108,7 +109,7 @@ class Watch:
         next_row, rows = self.ring.since(first)
         return {
             "loader": self.number, "about": self.about, "ended": self.ended, **self.last,
-            "every": INTERVAL_SECONDS, "columns": COLUMNS, "rows": rows, "next": next_row,
+            "every": self.board.interval_seconds, "columns": COLUMNS, "rows": rows, "next": next_row,
         }  # fmt: skip
 
     def close(self) -> None:
@@ -118,6 +119,9 @@ class Watch:
 
 class Dashboard:
     """The watched loaders of this process, and their page."""
+
+    # Between two measurements.
+    interval_seconds: ClassVar[float] = 1.0
 
     def __init__(self, port: int, first: Loader) -> None:
         from .serve import Server
@@ -162,7 +166,7 @@ class Dashboard:
         return next((watch for watch in self.watches if watch.number == number), None)
 
     def _look(self) -> None:
-        while not self._wake.wait(INTERVAL_SECONDS):
+        while not self._wake.wait(self.interval_seconds):
             for watch in self.watches:
                 if not watch.ended:
                     watch.look()

@@ -6,7 +6,7 @@ import dataclasses
 import inspect
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -28,8 +28,8 @@ ORDER_NAMES = ("sequential", "random", "quasi_random", "shards", "windowed", "cl
 MAX_DOTS, MAX_LABEL_COLUMNS, LABELS_PER_COLUMN, MIN_COLUMN_SAMPLES = 3000, 80, 64, 32
 # Samples up to which all labels are read, and the limit of class_balanced, which needs all labels.
 MAX_EXACT_LABELS, MAX_LABELS = 20_000, 20_000_000
-# Positions that are examined for mixing, in stretches from all over the epoch.
-STRETCH_POSITIONS, STRETCHES = 8192, 8
+# Stretches from all over an epoch that are examined for mixing.
+STRETCHES = 8
 READ_SAMPLES = 4096
 # Classes with a colour of their own, and samples of a batch that are listed.
 MAX_COLOURED_CLASSES, MAX_LISTED_SAMPLES = 7, 512
@@ -81,6 +81,9 @@ class EpochOptions:
 
 class Epoch:
     """An epoch of the samples in ``rows``. Positions and ranks are those of the Loader."""
+
+    # Positions that are examined for mixing.
+    stretch_positions: ClassVar[int] = 8192
 
     def __init__(
         self, reader: Reader, rows: I64 | None, options: EpochOptions, label: str | None, progress: Progress
@@ -219,7 +222,7 @@ class Epoch:
             "label": self.label, "labels": _candidates(self.reader), "dots": self._dots(),
         }  # fmt: skip
         stretches = [self.samples(positions) for positions in self._stretches()]
-        batch = min(self.options.batch_size, STRETCH_POSITIONS)
+        batch = min(self.options.batch_size, self.stretch_positions)
         chart["kept_neighbours"] = _mean([quality.kept_neighbours(stretch) for stretch in stretches])
         blocks = self.reader.blocks()
         if blocks is not None and stretches:
@@ -234,10 +237,10 @@ class Epoch:
 
     def _stretches(self) -> list[I64]:
         """Return runs of consecutive positions, complete batches, from all over the epoch."""
-        length, batch = self.order.length, min(self.options.batch_size, STRETCH_POSITIONS)
-        if length <= STRETCH_POSITIONS:
+        length, batch = self.order.length, min(self.options.batch_size, self.stretch_positions)
+        if length <= self.stretch_positions:
             return [np.arange(length)] if length else []
-        stretch_length = max(1, STRETCH_POSITIONS // STRETCHES // batch) * batch
+        stretch_length = max(1, self.stretch_positions // STRETCHES // batch) * batch
         firsts = np.linspace(0, max(0, length - stretch_length), STRETCHES).astype(np.int64) // batch * batch
         return [np.arange(first, min(first + stretch_length, length)) for first in firsts.tolist()]
 

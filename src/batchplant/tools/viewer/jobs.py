@@ -56,7 +56,8 @@ class Job:
 class Jobs:
     """Jobs by key: requests with the same key share one job."""
 
-    def __init__(self) -> None:
+    def __init__(self, retry_seconds: float = RETRY_SECONDS) -> None:
+        self._retry_seconds = retry_seconds
         self._jobs: OrderedDict[Hashable, Job] = OrderedDict()
         self._lock = threading.Lock()
         self._slots = threading.BoundedSemaphore(MAX_RUNNING)
@@ -69,7 +70,11 @@ class Jobs:
         """
         with self._lock:
             job = self._jobs.get(key)
-            if job is not None and job.error is not None and time.monotonic() - job.ended > RETRY_SECONDS:
+            if (
+                job is not None
+                and job.error is not None
+                and time.monotonic() - job.ended > self._retry_seconds
+            ):
                 job = None
             if job is not None and job.stopped:
                 # It ends soon, but its result is wanted again.

@@ -32,10 +32,14 @@ NUMBERS = ("count", "min", "max", "mean", "std", "median", "nan", "infinite")
 LABEL_LETTERS = 200
 
 
-def collect_overview(reader: Reader, rows: I64 | None, *, exact: bool, progress: Progress) -> Document:
+def collect_overview(
+    reader: Reader, rows: I64 | None, *, exact: bool, progress: Progress, max_samples: int = MAX_SAMPLES
+) -> Document:
     """Return statistics of the samples in ``rows`` (None: all), with sample numbers of the dataset."""
     selected = reader if rows is None else reader.subset(rows)
-    report = stats.collect(selected, sample=None if exact else _sample_count(selected), progress=progress)
+    report = stats.collect(
+        selected, sample=None if exact else _sample_count(selected, max_samples), progress=progress
+    )
 
     def numbers(positions: list[int]) -> list[int]:
         return positions if rows is None else rows[positions].tolist()
@@ -65,9 +69,9 @@ def collect_overview(reader: Reader, rows: I64 | None, *, exact: bool, progress:
     }
 
 
-def _sample_count(reader: Reader) -> int:
+def _sample_count(reader: Reader, max_samples: int) -> int:
     sample_bytes = sampling.mean_bytes(reader)
-    return max(1, min(MAX_SAMPLES, max(sampling.FEWEST, int(MAX_BYTES / max(sample_bytes, 1)))))
+    return max(1, min(max_samples, max(sampling.FEWEST, int(MAX_BYTES / max(sample_bytes, 1)))))
 
 
 def _copies(copies: Copies | None, numbers: Callable[[list[int]], list[int]]) -> Document | None:

@@ -133,8 +133,8 @@ def row_of(rows: Rows, sample: int) -> int | None:
     return int(positions[0]) if len(positions) else None
 
 
-def find_rows(side: Side, query: Query, progress: Progress) -> Rows:
-    """Filter, then search, then sort."""
+def find_rows(side: Side, query: Query, progress: Progress, max_key_bytes: int = MAX_SORT_KEY_BYTES) -> Rows:
+    """Filter, then search, then sort; ``max_key_bytes``: memory for the keys that texts are sorted by."""
     reader, note = side.reader, ""
     numbers: I64 | None = None
     if query.where:
@@ -144,7 +144,7 @@ def find_rows(side: Side, query: Query, progress: Progress) -> Rows:
     if query.measure:
         numbers = _measured(reader, numbers, query.measure, progress)
     if query.sort:
-        numbers, note = _sorted(reader, numbers, query.sort, query.down, progress)
+        numbers, note = _sorted(reader, numbers, query.sort, query.down, progress, max_key_bytes)
     if numbers is not None and len(reader) < 2**31:
         return Rows(len(reader), numbers.astype(np.int32), note)
     return Rows(len(reader), numbers, note)
@@ -264,7 +264,7 @@ def contains_text(column: Ragged, text: str) -> Mask:
 
 
 def _sorted(
-    reader: Reader, numbers: I64 | None, field: str, down: bool, progress: Progress
+    reader: Reader, numbers: I64 | None, field: str, down: bool, progress: Progress, max_key_bytes: int
 ) -> tuple[I64, str]:
     if field not in reader.schema:
         raise OptionError(f"there is no field {field[:100]!r} to sort by")
@@ -274,7 +274,7 @@ def _sorted(
         keys, present, ids = _numbers(reader, numbers, field, progress)
         note = ""
     elif isinstance(kind, Text):
-        keys, present, ids, note = _texts(reader, numbers, field, count, progress)
+        keys, present, ids, note = _texts(reader, numbers, field, max_key_bytes // max(1, count), progress)
     else:
         keys, present, ids = _sizes(reader, numbers, field, progress)
         note = "sorted by the bytes of each cell"
@@ -309,10 +309,10 @@ def _numbers(reader: Reader, numbers: I64 | None, field: str, progress: Progress
 
 
 def _texts(
-    reader: Reader, numbers: I64 | None, field: str, count: int, progress: Progress
+    reader: Reader, numbers: I64 | None, field: str, key_bytes: int, progress: Progress
 ) -> tuple[Array, Mask, I64, str]:
     """Return the first bytes of texts as sort keys, as many as there is memory for."""
-    key_bytes = max(8, min(256, MAX_SORT_KEY_BYTES // max(1, count)))
+    key_bytes = max(8, min(256, key_bytes))
     keys, present, ids, cut = [], [], [], False
     for chunk, columns in _chunks(reader, numbers, [field], progress):
         column = columns[field]
