@@ -173,11 +173,7 @@ def _explain(checks: list[type[doctor.Check]], *, as_json: bool) -> None:
 
 def _print(report: doctor.Report, explain: bool) -> None:
     screen = terminal.console()
-    looked = "all of them" if report.looked_at == report.samples else f"{report.looked_at:,} of them"
-    summary = (
-        f"{counted(report.samples)}{f' of {report.format}' if report.format else ''}, looked at {looked}"
-    )
-    _say(screen, f"{report.path}: {summary}" if report.samples else report.path, 0)
+    _say(screen, f"{report.path}: {terminal.counts_of(report)}" if report.samples else report.path, 0)
     checks_by_name = {kind.name: kind for kind in doctor.CHECKS}
     for finding in report.findings:
         screen.print()

@@ -205,16 +205,8 @@ def _there(path: str, location: str, size: int, state: str) -> Document:
 def _print(results: list[Document]) -> None:
     """A table of the columns that have something in them."""
     names = [name for name in HEADER if any(name in result for result in results)]
-    rows = [names, *([_cell(result, name) for name in names] for result in results)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(names))]
-    for row in rows:
-        cells = [
-            f"{cell:>{width}}"
-            if name in ("samples", "index", "remembered", "seconds")
-            else f"{cell:<{width}}"
-            for name, cell, width in zip(names, row, widths, strict=True)
-        ]
-        print("  ".join(cells).rstrip())
+    numbers = [number for number, name in enumerate(names) if name in NUMBERS]
+    terminal.print_columns([names, *([_cell(result, name) for name in names] for result in results)], numbers)
     for remark in dict.fromkeys(result["remark"] for result in results if "remark" in result):
         print(f"  note: {printable(remark)}")
 

@@ -79,11 +79,7 @@ def _as_json(report: stats.Stats) -> Document:
 
 
 def _print(report: stats.Stats) -> None:
-    looked = "all of them" if report.looked_at == report.samples else f"{report.looked_at:,} of them"
-    summary = (
-        f"{counted(report.samples)}{f' of {report.format}' if report.format else ''}, looked at {looked}"
-    )
-    say(f"{report.path}: {summary}, {human_size(report.bytes)} in cells")
+    say(f"{report.path}: {terminal.counts_of(report)}, {human_size(report.bytes)} in cells")
     screen = terminal.console()
     for table in (_fields(report), _numbers(report), _times(report), _values(report), _copies(report)):
         if table.row_count:

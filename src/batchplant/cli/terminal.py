@@ -10,7 +10,7 @@ import os
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -30,6 +30,9 @@ from ..storage.settings import UNITS
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from ..jobs.stats import Stats
+    from ..tools.doctor import Report
 
 # Objects whose sizes are asked for.
 ASKED = 100
@@ -164,6 +167,25 @@ def plain(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     return value if isinstance(value, str | int | None) else str(value)
+
+
+def print_columns(rows: Iterable[Sequence[str]], numbers: Container[int] = ()) -> None:
+    """Print rows of text as columns; those that are ``numbers`` are aligned at the right."""
+    columns = list(zip(*rows, strict=True))
+    widths = [max(map(len, column)) for column in columns]
+    for row in zip(*columns, strict=True):
+        cells = (
+            cell.rjust(width) if number in numbers else cell.ljust(width)
+            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        print("  ".join(cells).rstrip())
+
+
+def counts_of(report: Report | Stats) -> str:
+    """Describe how many samples a report is about, and how many were looked at."""
+    looked = "all of them" if report.looked_at == report.samples else f"{report.looked_at:,} of them"
+    format = f" of {report.format}" if report.format else ""
+    return f"{counted(report.samples)}{format}, looked at {looked}"
 
 
 def print_json(value: Any) -> None:

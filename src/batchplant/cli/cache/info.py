@@ -11,15 +11,16 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from collections.abc import Sequence
 
 from ...storage.remote.disk import CachedObject, CacheInfo
 from ...storage.work import Leftover, leftovers
 from ...tools import Document
-from ..terminal import counted, human_size, print_json, printable, say
+from ..terminal import counted, human_size, print_columns, print_json, printable, say
 from ._folder import add_cache, existing
 
 HEADER = ("object", "size", "cached", "blocks")
+# Columns after the first are aligned at the right.
+NUMBERS = (1, 2, 3)
 SHOWN = 50
 
 
@@ -53,10 +54,8 @@ def _show(info: CacheInfo, max_rows: int) -> None:
     )
     objects = sorted(info.objects, key=lambda cached: -cached.bytes)
     shown = objects[:max_rows] if max_rows > 0 else objects
-    _print(
-        HEADER,
-        [_row(cached) for cached in sorted(shown, key=lambda cached: (cached.url is None, cached.url))],
-    )
+    ordered = sorted(shown, key=lambda cached: (cached.url is None, cached.url))
+    print_columns([HEADER, *map(_row, ordered)], NUMBERS)
     if len(objects) > len(shown):
         print(f"… and {len(objects) - len(shown):,} smaller ones; -n 0 shows all")
 
@@ -64,7 +63,7 @@ def _show(info: CacheInfo, max_rows: int) -> None:
 def _show_writes(writes: list[Leftover]) -> None:
     print("\nnot finished: `convert --resume` goes on with a write, `cache clear --writes` gives it up")
     rows = [(printable(write.url), human_size(write.size), _state(write)) for write in writes]
-    _print(("target", "on this disk", "state"), rows)
+    print_columns([("target", "on this disk", "state"), *rows], NUMBERS)
 
 
 def _state(write: Leftover) -> str:
@@ -76,14 +75,6 @@ def _write(write: Leftover) -> Document:
         "url": write.url, "folder": str(write.folder), "bytes": write.size, "busy": write.busy,
         "resumable": write.resumable,
     }  # fmt: skip
-
-
-def _print(header: tuple[str, ...], lines: Sequence[tuple[str, ...]]) -> None:
-    rows = [header, *lines]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
-    for name, *numbers in rows:
-        cells = (f"{cell:>{width}}" for cell, width in zip(numbers, widths[1:], strict=True))
-        print(f"{name:<{widths[0]}}  {'  '.join(cells)}")
 
 
 def _row(cached: CachedObject) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ import argparse
 
 from ...formats.base.lake.upkeep import State
 from ...jobs import lake
-from ..terminal import print_json, printable
+from ..terminal import print_columns, print_json, printable
 from ._table import add_table, described, options_of
 
 SHOWN = 50
@@ -32,10 +32,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json({"table": args.table, "states": [described(state) for state in shown]})
         return 0
-    rows = [HEADER, *map(_row, shown)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADER))]
-    for row in rows:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    print_columns([HEADER, *map(_row, shown)])
     if len(states) > len(shown):
         print(f"… and {len(states) - len(shown):,} older ones; -n 0 shows all")
     return 0
