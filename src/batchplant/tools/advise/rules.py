@@ -487,6 +487,7 @@ QUESTION_RULES: dict[str, tuple[str, str, tuple[Requirement, ...], dict[str, str
 
 
 def look_at_goal(goal: str, case: Case) -> RuleResult:
+    """Return what a goal requires, where it is that of the case."""
     if case.goal != goal:
         return not_applicable(f"the goal is {case.goal}")
     _, requirements, settings = GOAL_RULES[goal]
@@ -494,6 +495,7 @@ def look_at_goal(goal: str, case: Case) -> RuleResult:
 
 
 def look_at_question(question: str, case: Case) -> RuleResult:
+    """Return what a yes to a question requires; data in a bucket answers ``cloud`` by itself."""
     _, _, requirements, settings = QUESTION_RULES[question]
     if question in case.answers.yes:
         return RuleResult(f"asked for by --{question}", requirements=requirements, settings=settings)
