@@ -321,7 +321,7 @@ def test_old_statistics_of_texts_are_not_used(tmp_path):
         said[1], said[2] = said.pop(5), said.pop(6)
 
     rewritten(path, old)
-    [part] = bp.open(path)._parts
+    [part] = bp.open(path)._files
     chunks = zip(part.footer.groups[1].chunks, part.footer.leaves, strict=True)
     low = [
         chunk_bounds(20_000, chunk, leaf, part.footer.ordered, meaning_of(field, leaf, kind)).low

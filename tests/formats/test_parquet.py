@@ -669,7 +669,7 @@ def test_a_file_that_is_not_mapped_is_fetched_once(tmp_path):
         file.write(path.read_bytes())
     with bp.open("memory://a.parquet") as remote, bp.open(path) as local:
         fetched = []
-        source = remote._parts[0].source
+        source = remote._files[0].source
         view = source._view
 
         def seen(start, size):

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 import batchplant as bp
 from batchplant import _native, ops
 from batchplant.errors import BatchplantError
-from batchplant.formats.base.tables.parquet import CellLocations
 from batchplant.formats.base.tables.parquet_file import ParquetFile
+from batchplant.formats.parquet.reader import CellLocations
 from batchplant.loading.loader import Loader
 from batchplant.storage import MappedSource, index
 from batchplant.testing.cases import jpeg
@@ -74,7 +74,7 @@ def test_what_we_write_lies_in_place_and_needs_no_library(tmp_path, monkeypatch)
     reader = bp.open(path)
     assert len(reader._starts) > 5
     assert in_place(reader, range(60)) == IMAGES
-    part = type(reader._parts[0])
+    part = type(reader._files[0])
     load, loaded = part.load, []
     monkeypatch.setattr(part, "load", lambda self, group, names, **how: loaded.append(names) or load(
         self, group, names, **how))  # fmt: skip
@@ -134,7 +134,7 @@ def test_row_groups_that_are_wanted_whole_are_read_in_order(tmp_path, asked):
     assert asked == {"read": [], "past": [True]}
     # Those that are known are not looked for again.
     assert in_place(reader, range(60)) == IMAGES
-    groups = [group.chunks[0] for group in reader._parts[0].footer.groups[3:]]
+    groups = [group.chunks[0] for group in reader._files[0].footer.groups[3:]]
     assert [one.tolist() for one in asked["read"]] == [[[one.start, one.size] for one in groups]]
     assert asked["past"] == [True, False]
 
@@ -142,11 +142,11 @@ def test_row_groups_that_are_wanted_whole_are_read_in_order(tmp_path, asked):
 def test_many_row_groups_are_looked_through_however_much_of_them_is_wanted(tmp_path, asked):
     """In a random order each would be read whole again and again."""
     path = written(tmp_path / "x.parquet")
-    size = sum(group.chunks[0].size for group in bp.open(path)._parts[0].footer.groups)
+    size = sum(group.chunks[0].size for group in bp.open(path)._files[0].footer.groups)
     asked["read"].clear()
     for max_bytes in (size, size - 1):
         reader = bp.open(path, schema={"image": bp.Image()})
-        parts = dict(enumerate(reader._parts))
+        parts = dict(enumerate(reader._files))
         locations = CellLocations("image", parts, reader._firsts, reader._starts, max_bytes)
         reader._locations["image"] = locations
         assert in_place(reader, range(60)) == IMAGES
@@ -240,7 +240,7 @@ def test_what_is_remembered_and_cannot_be_is_found_anew(wrong, cache, looked, tm
             cells[name] = cells[name].astype(np.float64)
         else:
             cells[name][7] = value
-    reader._parts[0].remember("image", (cells["starts"], cells["sizes"]))
+    reader._files[0].remember("image", (cells["starts"], cells["sizes"]))
     assert len(cache()) == 1
     looked.clear()
     assert in_place(bp.open(path, **how), range(60)) == IMAGES

@@ -173,7 +173,7 @@ def read(monkeypatch, cold):
 
 
 def column_of(path):
-    chunks = [group.chunks[0] for group in bp.open(path)._parts[0].footer.groups]
+    chunks = [group.chunks[0] for group in bp.open(path)._files[0].footer.groups]
     return [(one.start, one.size) for one in chunks]
 
 
@@ -325,7 +325,7 @@ def test_what_parquet_takes_is_told_by_its_footer(tmp_path, monkeypatch):
     pytest.importorskip("pyarrow")
     loader = bp.Loader(write_jpeg(tmp_path / "data.parquet"), 2)
     shard = loader._shard(0, 0)
-    size = sum(chunk.size for group in loader.reader._parts[0].footer.groups for chunk in group.chunks)
+    size = sum(chunk.size for group in loader.reader._files[0].footer.groups for chunk in group.chunks)
     for indices, needed in ((None, size), (np.arange(5), size / 4)):
         for memory, direct in ((needed, True), (2 * needed, False)):
             monkeypatch.setattr(local, "memory", lambda memory=memory: memory)

@@ -7,7 +7,6 @@ import copy
 import dataclasses
 import datetime
 import errno
-import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -21,12 +20,11 @@ from ....data.expressions import Bound, Bounds, Condition, can_match, loosely
 from ....data.filters import Pruned
 from ....errors import BatchplantError, DamagedError, NotFoundError, OptionError
 from ....schema import Field, Schema
-from ....schema.columns import I64, Column, Columns, starts_of
+from ....schema.columns import I64, Columns, starts_of
 from ....storage import Entry
 from ....storage.index import FileGroup
-from ....storage.spans import SourceRun
-from ..tables import ParquetFile, ParquetRows, TableFile, cell_bounds
-from ..tables.parquet import CHECKED
+from ..tables import ParquetFile, ParquetRows, cell_bounds
+from ..tables.parquet_file import first_line
 
 # What is looked at to see what bytes are.
 SAMPLE_FILES, SAMPLE_ROWS = 4, 8
@@ -88,7 +86,7 @@ class LakeReader(ParquetRows):
         fields = dict(arrow.schema_of(described, self._sample(described), gaps=self._gaps(described)))
         self.schema = Schema({**fields, **(overrides or {})}).select([*fields])
         self._set_units(np.concatenate([np.zeros(0, np.int64), *rows]))
-        self._set_window(file for file in self._files if isinstance(file, ParquetFile))
+        self._set_window()
 
     @staticmethod
     def _open_file(part: Part) -> ParquetFile | BatchplantError | None:
@@ -167,8 +165,10 @@ class LakeReader(ParquetRows):
             assert part.scan is not None
             scanned = {name: part.scan(name) for name in fields}
             return scanned if rows is None else {name: column.take(rows) for name, column in scanned.items()}
-        columns = self._columns_in(file, part, fields)
-        live_rows = self._wanted(number, group, rows)
+        columns = self._columns_in(number, fields)
+        live_rows = (
+            self._live_rows(number, group) if rows is None else self._rows_in_file(number, group, rows)
+        )
         arrow_columns = {}
         if columns:
             names = list(dict.fromkeys(columns.values()))
@@ -180,31 +180,25 @@ class LakeReader(ParquetRows):
                 arrow_columns[name] = arrow.pyarrow().repeat(value, count)
         return arrow_columns
 
-    def _columns_in(self, file: ParquetFile, part: Part, fields: Sequence[str]) -> dict[str, str]:
-        """Field → column of a file, of those that it has."""
-        names = [name for name in fields if name not in part.constants]
-        inside = {name: self._column_in(file.schema, part, name) for name in names}
+    def _columns_in(self, number: int, fields: Sequence[str]) -> dict[str, str]:
+        part, file = self._parts[number], self._parquet(number)
+        if file is None:
+            return {}
+        inside = {
+            name: self._column_in(file.schema, part, name) for name in fields if name not in part.constants
+        }
         return {name: column for name, column in inside.items() if column is not None}
 
-    def _wanted(self, number: int, group: int, rows: I64 | None) -> I64 | None:
-        """Rows of a row group by their numbers in the file, of those that count; None: all of it."""
-        live_rows = self._kept(number, group)
-        return live_rows if rows is None else rows if live_rows is None else live_rows[rows]
-
-    def _kept(self, number: int, group: int) -> I64 | None:
-        """The rows of a row group that are not deleted; None: all."""
-        deleted, file = self._parts[number].deleted, self._files[number]
-        if deleted is None or not isinstance(file, ParquetFile):
+    def _live_rows(self, number: int, group: int) -> I64 | None:
+        deleted, file = self._parts[number].deleted, self._parquet(number)
+        if deleted is None or file is None:
             return None
         start, end = starts_of(file.rows)[group : group + 2]
         first, last = np.searchsorted(deleted, [start, end])
         return np.delete(np.arange(end - start), deleted[first:last] - start)
 
-    def _load(self, unit: int, fields: Sequence[str]) -> Columns:
-        return self._load_rows(unit, None, fields)
-
     def _load_rows(self, unit: int, rows: I64 | None, fields: Sequence[str]) -> Columns:
-        number, group = self._group_of(unit)
+        number, group = self._file_of(unit)
         arrow_columns = self._arrow_columns(number, group, fields, rows)
         count = int(self._starts[unit + 1] - self._starts[unit]) if rows is None else len(rows)
         columns = Columns()
@@ -221,14 +215,6 @@ class LakeReader(ParquetRows):
                 raise error.at(field=name) from None
         return columns
 
-    def _group_of(self, unit: int) -> tuple[int, int]:
-        """The number of the file that a unit is in, and of its row group there."""
-        number = int(np.searchsorted(self._firsts, unit, side="right")) - 1
-        return number, unit - int(self._firsts[number])
-
-    def _unit_runs(self, unit: int, fields: Sequence[str]) -> list[SourceRun] | None:
-        return self._row_runs(unit, None, fields)
-
     def _fingerprint_source(self, fields: Sequence[str]) -> FileGroup:
         """The version; and the files, lest somebody replaced one against the rules."""
         tags = (file.tag if isinstance(file, ParquetFile) else "" for file in self._files)
@@ -239,39 +225,16 @@ class LakeReader(ParquetRows):
         """The folder of the table."""
         return self.path
 
-    def _row_runs(self, unit: int, rows: I64 | None, fields: Sequence[str]) -> list[SourceRun] | None:
-        number, group = self._group_of(unit)
-        file = self._files[number]
-        if not isinstance(file, ParquetFile):
-            return None
-        inside = list(dict.fromkeys(self._columns_in(file, self._parts[number], fields).values()))
-        if rows is None:
-            return [(file.source, *run) for run in file.runs(group, inside)]
-        file_rows = self._wanted(number, group, rows)
-        assert file_rows is not None
-        return [(file.source, *run) for run in file.row_runs(group, inside, file_rows)]
-
-    def _file(self, number: int, fields: Sequence[str]) -> TableFile:
-        part, file = self._parts[number], self._files[number]
-        fixed = {
-            name: cell_bounds(self.schema[name], self._constant(name, part.constants[name]))
-            for name in fields
-            if name in part.constants
-        }
-        if not isinstance(file, ParquetFile):
-            return TableFile(None, {}, fixed)
-        columns = self._columns_in(file, part, list(self.schema))
-        lacking = {name: Bounds(1, 1) for name in fields if name not in columns and name not in fixed}
-        return TableFile(file, columns, {**fixed, **lacking}, functools.partial(self._kept, number))
-
-    def _constant(self, name: str, value: Any) -> Column:
-        return arrow.column_of(self.schema[name], arrow.pyarrow().repeat(value, 1))
+    def _fixed_bounds(self, number: int, fields: Sequence[str]) -> dict[str, Bounds]:
+        constants = self._parts[number].constants
+        fixed = {name: _of(self.schema[name], constants[name]) for name in fields if name in constants}
+        if self._parquet(number) is not None:
+            inside = self._columns_in(number, fields)
+            fixed |= {name: Bounds(1, 1) for name in fields if name not in inside and name not in fixed}
+        return fixed
 
     def _path_of(self, unit: int) -> str:
-        return self._parts[self._group_of(unit)[0]].path
-
-    def own_checks(self) -> tuple[str, ...]:
-        return (CHECKED,)
+        return self._parts[self._file_of(unit)[0]].path
 
     def _prune(self, bound: Bound) -> Pruned | None:
         pruned = super()._prune(bound)
@@ -286,12 +249,6 @@ class LakeReader(ParquetRows):
             {} if left_out is None else {"files skipped": f"{left_out.files:,} of {left_out.all_files:,}"}
         )
         return {"files": len(self._parts), **skipped, **super().facts()}
-
-    def close(self) -> None:
-        super().close()
-        for file in self._files:
-            if isinstance(file, ParquetFile):
-                file.close()
 
 
 class _LeftOut:
@@ -321,12 +278,6 @@ def wrapped(path: str) -> Iterator[None]:
         if type(error).__name__ != "PanicException":
             raise
         raise DamagedError(first_line(error), path=path) from None
-
-
-def first_line(error: BaseException) -> str:
-    """Return a library's message without its stack trace."""
-    text = str(error).strip().splitlines()
-    return text[0] if text else type(error).__name__
 
 
 def as_time(value: str | datetime.datetime) -> datetime.datetime:

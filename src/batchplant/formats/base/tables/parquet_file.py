@@ -319,8 +319,10 @@ class ParquetFile:
         self.source.close()
 
 
-def first_line(error: Exception) -> str:
-    return str(error).strip().split("\n")[0] or type(error).__name__
+def first_line(error: BaseException) -> str:
+    """Return a library's message without its stack trace."""
+    text = str(error).strip().splitlines()
+    return text[0] if text else type(error).__name__
 
 
 def _leaves_of(schema: Any) -> dict[str, list[int]]:

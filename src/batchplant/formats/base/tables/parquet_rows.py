@@ -7,14 +7,14 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from ....data.expressions import Bound, Bounds, can_match, comparison_of, fields_of
 from ....data.expressions.binding import BYTES, NUMBER
 from ....data.filters import Pruned, numbers_in, ranges_of
-from ....errors import DamagedError
+from ....errors import BatchplantError, DamagedError
 from ....schema import Field
 from ....schema.columns import I64, Column, Columns, Masked, Ragged, concat_columns, dense_of
 from ....storage import is_remote
@@ -22,47 +22,94 @@ from ....storage.spans import SourceRun, Spans
 from .parquet_file import ParquetFile
 from .reader import TableReader
 
+# Name of the checksums of Parquet's pages in `verify`.
+CHECKED = "CRC of every page that has one"
 # Remote rows are read by pages only in such small requests: batches soon need the rest of a row group.
 MAX_SINGLE_ROWS = 4
 # Decoded row groups that a quasi-random epoch shuffles at a time: with the next window they fit in the cache.
 WINDOW_BYTES, MAX_WINDOW_GROUPS = 128 << 20, 32
 
 
-class TableFile(NamedTuple):
-    """One file of a table; ``part`` is None if a library reads it. ``columns``: field → column of the file.
-
-    ``fixed``: bounds of fields that are no columns. ``live_rows``: rows of a row group that are not deleted;
-    None stands for all.
-    """
-
-    part: ParquetFile | None
-    columns: Mapping[str, str]
-    fixed: Mapping[str, Bounds]
-    live_rows: Callable[[int], I64 | None] = lambda group: None
-
-
 class ParquetRows(TableReader):
     """Base class of readers of Parquet files: prunes row groups and pages, and reads single rows by pages."""
 
+    # The files; in place of one that no ParquetFile reads, its error, or None if a library reads it.
+    _files: Sequence[ParquetFile | BatchplantError | None]
+    # Number of the first row group of each file among those of all files, and the number of all.
     _firsts: I64
 
-    def _set_window(self, parts: Iterable[ParquetFile]) -> None:
+    def _set_window(self) -> None:
         """Shrink the window if row groups are large; only the files decide, so all ranks agree."""
-        sizes = [group.size for part in parts for group in part.footer.groups if group.size > 0]
+        files = [file for file in self._files if isinstance(file, ParquetFile)]
+        sizes = [group.size for file in files for group in file.footer.groups if group.size > 0]
         fit = WINDOW_BYTES * len(sizes) // max(1, sum(sizes))
         self.window = max(1, fit) if sizes and fit < MAX_WINDOW_GROUPS else None
 
-    def _file(self, number: int, fields: Sequence[str]) -> TableFile:
-        """Return a file with the bounds of these fields."""
+    # -- what a format implements ----------------------------------------------------------------------
+
+    def _columns_in(self, number: int, fields: Sequence[str]) -> dict[str, str]:
+        """Map fields to columns of a file; those that it lacks are left out."""
         raise NotImplementedError
+
+    def _fixed_bounds(self, number: int, fields: Sequence[str]) -> Mapping[str, Bounds]:
+        """Return the bounds of those fields that are no columns of a file."""
+        raise NotImplementedError
+
+    def _live_rows(self, number: int, group: int) -> I64 | None:
+        """Return the rows of a row group that are not deleted; None: all."""
+        return None
 
     def _load_rows(self, unit: int, rows: I64 | None, fields: Sequence[str]) -> Columns:
         """Return the cells of ascending rows of a unit; None: of all rows."""
         raise NotImplementedError
 
-    def _row_runs(self, unit: int, rows: I64, fields: Sequence[str]) -> list[SourceRun] | None:
-        """Byte ranges (file, start, size) that these rows of a unit need; None: unknown."""
-        raise NotImplementedError
+    # -- files -----------------------------------------------------------------------------------------
+
+    def _file_of(self, unit: int) -> tuple[int, int]:
+        """Return the number of the file that has a unit, and that of the row group in it."""
+        number = int(np.searchsorted(self._firsts, unit, side="right")) - 1
+        return number, unit - int(self._firsts[number])
+
+    def _parquet(self, number: int) -> ParquetFile | None:
+        """Return a file; None if it cannot be read, or a library reads it."""
+        file = self._files[number]
+        return file if isinstance(file, ParquetFile) else None
+
+    def _load(self, unit: int, fields: Sequence[str]) -> Columns:
+        return self._load_rows(unit, None, fields)
+
+    def _unit_runs(self, unit: int, fields: Sequence[str]) -> list[SourceRun] | None:
+        return self._row_runs(unit, None, fields)
+
+    def _row_runs(self, unit: int, rows: I64 | None, fields: Sequence[str]) -> list[SourceRun] | None:
+        """Byte ranges (file, start, size) of these rows of a unit, or of all; None: unknown."""
+        number, group = self._file_of(unit)
+        file = self._parquet(number)
+        if file is None:
+            return None
+        columns = list(dict.fromkeys(self._columns_in(number, fields).values()))
+        runs = (
+            file.runs(group, columns)
+            if rows is None
+            else file.row_runs(group, columns, self._rows_in_file(number, group, rows))
+        )
+        return [(file.source, *run) for run in runs]
+
+    def _rows_in_file(self, number: int, group: int, rows: I64) -> I64:
+        """Return the numbers that rows of a unit have in their row group, deleted ones counted."""
+        live_rows = self._live_rows(number, group)
+        return rows if live_rows is None else live_rows[rows]
+
+    def own_checks(self) -> tuple[str, ...]:
+        return (CHECKED,)
+
+    def close(self) -> None:
+        super().close()
+        for file in self._files:
+            if isinstance(file, ParquetFile):
+                file.close()
+
+    # -- single rows -----------------------------------------------------------------------------------
 
     def _row_reader(self, rows: I64) -> SelectedRows:
         return SelectedRows(self, rows)
@@ -104,7 +151,8 @@ class ParquetRows(TableReader):
 
     def _are_planned(self, units: Sequence[int]) -> bool:
         """True if a loader prefetches the bytes of these units, or if that is unknown."""
-        return True
+        files = [self._parquet(self._file_of(unit)[0]) for unit in units]
+        return any(file is None or file.is_planned for file in files)
 
     def _read_pages(self, requests: Sequence[tuple[int, I64, I64]], fields: Sequence[str]) -> Columns:
         """Read rows by pages, unit by unit, into arrays of the whole batch."""
@@ -157,57 +205,54 @@ class ParquetRows(TableReader):
         runs: list[tuple[int, int]] = []
         skipped = total = to_read = looked = 0
         for number, first in enumerate(self._firsts[:-1].tolist()):
-            file = self._file(number, names)
-            units = range(first, int(self._firsts[number + 1]))
-            for group, (unit, matches) in enumerate(
-                zip(units, self._groups(file, bound, units), strict=True)
-            ):
-                size, read, look = self._sizes(file, group, matches, names)
-                total, to_read, looked, skipped = (
-                    total + size,
-                    to_read + read,
-                    looked + look,
-                    skipped + (not matches),
-                )
-                start, live_rows = int(self._starts[unit]), file.live_rows(group)
+            columns = self._columns_in(number, list(self.schema))
+            for group, matches in enumerate(self._groups(number, bound, columns)):
+                size, read, look = self._sizes(number, group, matches, columns, names)
+                total, to_read, looked = total + size, to_read + read, looked + look
+                skipped += not matches
+                start, live_rows = int(self._starts[first + group]), self._live_rows(number, group)
                 edges = np.array(matches, dtype=np.int64).reshape(-1, 2)
                 edges = start + (edges if live_rows is None else np.searchsorted(live_rows, edges))
                 runs += [(first_row, end) for first_row, end in edges.tolist() if first_row < end]
         ranges = ranges_of(runs)
         return Pruned(ranges, self.unit_names, len(self._starts) - 1, skipped, total, total - to_read, looked)
 
-    def _groups(self, file: TableFile, bound: Bound, units: range) -> list[list[tuple[int, int]]]:
+    def _groups(self, number: int, bound: Bound, columns: Mapping[str, str]) -> list[list[tuple[int, int]]]:
         """Return, for each row group, the runs of rows in which the condition can be true."""
+        names = fields_of(bound)
+        fixed_bounds, file = self._fixed_bounds(number, list(names)), self._parquet(number)
 
         def fixed(name: str) -> Bounds:
-            return file.fixed.get(name, Bounds())
+            return fixed_bounds.get(name, Bounds())
 
-        if file.part is None:
-            every = np.diff(self._starts[units.start : units.stop + 1]).tolist()
-            return [[(0, rows)] if can_match(bound, fixed) else [] for rows in every]
-        fields = {
-            name: (file.columns[name], self.schema[name]) for name in fields_of(bound) if name in file.columns
-        }
-        return file.part.page_reader.can_match(bound, fields, fixed)
+        if file is None:
+            sizes = np.diff(self._starts[self._firsts[number] : self._firsts[number + 1] + 1]).tolist()
+            return [[(0, rows)] if can_match(bound, fixed) else [] for rows in sizes]
+        fields = {name: (columns[name], self.schema[name]) for name in names if name in columns}
+        return file.page_reader.can_match(bound, fields, fixed)
 
     def _sizes(
-        self, file: TableFile, group: int, matches: Sequence[tuple[int, int]], names: Sequence[str]
+        self,
+        number: int,
+        group: int,
+        matches: Sequence[tuple[int, int]],
+        columns: Mapping[str, str],
+        names: Iterable[str],
     ) -> tuple[int, int, int]:
         """Return the bytes of a row group, those to read, and those that the condition needs."""
-        if file.part is None:
+        file = self._parquet(number)
+        if file is None:
             return 0, 0, 0
-        size = sum(length for _, length in file.part.runs(group, list(file.columns.values())))
+        size = sum(length for _, length in file.runs(group, list(columns.values())))
         if not matches:
             return size, 0, 0
-        columns = [file.columns[name] for name in names if name in file.columns]
-        condition_bytes = sum(length for _, length in file.part.runs(group, columns))
-        if list(matches) == [(0, int(file.part.rows[group]))]:
+        needed = [columns[name] for name in names if name in columns]
+        condition_bytes = sum(length for _, length in file.runs(group, needed))
+        if list(matches) == [(0, int(file.rows[group]))]:
             return size, size, condition_bytes
-        rows, saved = numbers_in(np.array(matches, dtype=np.int64)), 0
-        for column in columns:
-            plan = file.part.page_reader.plan(group, column, rows)
-            if plan is not None:
-                saved += plan.chunk.size - plan.size
+        rows = numbers_in(np.array(matches, dtype=np.int64))
+        plans = [file.page_reader.plan(group, column, rows) for column in needed]
+        saved = sum(plan.chunk.size - plan.size for plan in plans if plan is not None)
         return size, size - saved, condition_bytes - saved
 
 
