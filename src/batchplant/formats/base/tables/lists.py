@@ -16,8 +16,8 @@ from .... import _native
 from ....codecs.arrow import numbers, pyarrow
 from ....schema.columns import U8
 from .footer import FIXED, Chunk, Leaf
-from .pages import BY_DICTIONARY, CRC, DATA, DATA_2, DICTIONARY, PLAIN, page_header, unpack
-from .thrift import Struct, varint
+from .pages import BY_DICTIONARY, DATA, DICTIONARY, PLAIN, PageHeader, page_header, unpack
+from .thrift import varint
 
 OLD_PLAIN, RLE = 2, 3
 INT32, INT64, FLOAT, DOUBLE = 1, 2, 4, 5
@@ -41,14 +41,6 @@ class _Nest(NamedTuple):
     number: Any
     dtype: np.dtype[Any]
     stored: np.dtype[Any]
-
-
-class _Page(NamedTuple):
-    """Encoded values of a page, their number and their encoding."""
-
-    values: U8
-    value_count: int
-    encoding: int
 
 
 def decode_lists(data: U8, chunk: Chunk, leaf: Leaf, kind: Any) -> Any:
@@ -85,42 +77,44 @@ def _decoded(data: U8, chunk: Chunk, leaf: Leaf, nest: _Nest) -> Any:
     values = np.empty(chunk.values, nest.dtype)
     done = offset = 0
     while done < chunk.values:
-        header, body = page_header(data, offset)
-        kind, unpacked, packed = (header[number][1] for number in (1, 2, 3))
-        offset = body + packed
-        page = data[body:offset]
-        if packed < 0 or len(page) != packed:
+        header = page_header(data, offset)
+        offset = header.end
+        page = data[header.body : offset]
+        if len(page) != header.size:
             raise ValueError("it ends too early")
-        if CRC in header and zlib.crc32(page.data) != header[CRC][1] & 0xFFFFFFFF:
+        if header.checksum not in (None, zlib.crc32(page.data)):
             raise ValueError("its checksum is wrong")
-        if kind == DICTIONARY:
-            count, encoding = (header[7][1][number][1] for number in (1, 2))
-            if encoding not in (PLAIN, OLD_PLAIN):
+        if header.kind == DICTIONARY:
+            if header.encoding not in (PLAIN, OLD_PLAIN):
                 raise ValueError("packed in another way")
-            entries = _unpacked(page, chunk.codec, unpacked)
-            dictionary = np.frombuffer(entries, nest.stored, count).astype(nest.dtype)
-        elif kind in (DATA, DATA_2):
-            read = _first if kind == DATA else _second
-            data_page = read(page, header, chunk.codec, unpacked, leaf, lists)
-            _put(data_page, nest, dictionary, values[done : done + data_page.value_count])
-            done += data_page.value_count
+            entries = _unpacked(page, chunk.codec, header.unpacked)
+            dictionary = np.frombuffer(entries, nest.stored, header.count).astype(nest.dtype)
+        elif header.has_values:
+            unpacked = _values(page, header, chunk.codec, leaf, lists)
+            _put(unpacked, header.encoding, nest, dictionary, values[done : done + header.count])
+            done += header.count
     if done != chunk.values:
         raise ValueError("it has too many values")
     return _array(nest, values, lists.offsets())
 
 
-def _first(
-    page: U8, header: Struct, codec: int, unpacked: int, leaf: Leaf, lists: _native.ParquetLists
-) -> _Page:
-    """Parse a data page (version 1): levels are compressed too, each after its size."""
-    about: Struct = header[5][1]
-    count, encoding, *levels = (about[number][1] for number in (1, 2, 3, 4))
-    page = _unpacked(page, codec, unpacked)
-    repetition, page = _behind_size(page)
-    definition, page = _behind_size(page)
-    if levels != [RLE, RLE] or not lists.add(repetition, definition, leaf.levels, count):
+def _values(page: U8, header: PageHeader, codec: int, leaf: Leaf, lists: _native.ParquetLists) -> U8:
+    """Take the levels of a data page, and return its encoded values."""
+    if header.kind == DATA:
+        # Levels are compressed too, each after its size.
+        page = _unpacked(page, codec, header.unpacked)
+        repetition, page = _behind_size(page)
+        definition, page = _behind_size(page)
+    else:
+        first, start = header.levels[0], sum(header.levels)
+        if start > len(page):
+            raise ValueError("its levels are longer than it is")
+        repetition, definition = page[:first], page[first:start]
+        page = _unpacked(page[start:], codec if header.is_packed else 0, header.unpacked - start)
+    is_known = header.level_encodings in (None, (RLE, RLE))
+    if not is_known or not lists.add(repetition, definition, leaf.levels, header.count):
         raise ValueError("something is missing")
-    return _Page(page, count, encoding)
+    return page
 
 
 def _behind_size(data: U8) -> tuple[U8, U8]:
@@ -129,30 +123,13 @@ def _behind_size(data: U8) -> tuple[U8, U8]:
     return data[4:end], data[end:]
 
 
-def _second(
-    page: U8, header: Struct, codec: int, unpacked: int, leaf: Leaf, lists: _native.ParquetLists
-) -> _Page:
-    """Parse a data page (version 2): levels are not compressed."""
-    about: Struct = header[8][1]
-    count, encoding, definition, repetition = (about[number][1] for number in (1, 4, 5, 6))
-    values_start = repetition + definition
-    if min(repetition, definition) < 0 or values_start > len(page):
-        raise ValueError("its levels are longer than it is")
-    if not lists.add(page[:repetition], page[repetition:values_start], leaf.levels, count):
-        raise ValueError("something is missing")
-    is_packed = about.get(7, (0, True))[1]
-    return _Page(
-        _unpacked(page[values_start:], codec if is_packed else 0, unpacked - values_start), count, encoding
-    )
-
-
-def _put(page: _Page, nest: _Nest, dictionary: Any, out: Any) -> None:
+def _put(values: U8, encoding: int, nest: _Nest, dictionary: Any, out: Any) -> None:
     """Decode the values of a page into ``out``."""
-    if page.encoding == PLAIN:
-        out[:] = np.frombuffer(page.values, nest.stored)
-    elif page.encoding in BY_DICTIONARY and dictionary is not None:
+    if encoding == PLAIN:
+        out[:] = np.frombuffer(values, nest.stored)
+    elif encoding in BY_DICTIONARY and dictionary is not None:
         bits = f"u{nest.dtype.itemsize}"
-        width, packed = int(page.values[0]), page.values[1:]
+        width, packed = int(values[0]), values[1:]
         if not _native.parquet_look_up(packed, width, dictionary.view(bits), out.view(bits)):
             raise ValueError("a number that the dictionary does not have")
     else:

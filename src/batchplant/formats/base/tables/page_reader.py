@@ -33,7 +33,6 @@ from .footer import BY_BYTES, BYTE_ARRAY, MAGIC, REAL, SIGNED, UNSIGNED, Chunk, 
 from .lists import decode_lists
 from .pages import (
     DATA,
-    DATA_2,
     DICTIONARY,
     PLAIN,
     PROBED_HEADER_BYTES,
@@ -285,11 +284,12 @@ class Excerpts:
         counts = []
         try:
             while offset < len(data):
-                header, body = page_header(data, offset)
-                about: Struct = header[{DATA: 5, DATA_2: 8}[header[1][1]]][1]
-                counts.append(int(about[1][1]))
-                offset = body + header[3][1]
-        except (ValueError, KeyError, TypeError) as error:
+                header = page_header(data, offset)
+                if not header.has_values:
+                    raise ValueError(f"a page of kind {header.kind}")
+                counts.append(header.count)
+                offset = header.end
+        except ValueError as error:
             raise DamagedError(f"a page is damaged: {error}") from None
         rows = plan.pages.rows[plan.numbers + 1] - plan.pages.rows[plan.numbers]
         if len(counts) != len(rows) or (not plan.leaf.lists and counts != rows.tolist()):
@@ -382,19 +382,16 @@ def first_cells(source: Source, chunk: Chunk, leaf: Leaf, count: int) -> list[by
 
 def _values(data: U8, codec: int, leaf: Leaf) -> bytes:
     """Return the values of the first page, as far as ``data`` reaches."""
-    header, body = page_header(data, 0)
-    kind, page = header[1][1], data[body : body + header[3][1]]
-    max_bytes = MAX_EXPANSION * len(data)
-    if kind == DICTIONARY:
+    header = page_header(data, 0)
+    page, max_bytes = data[header.body : header.end], MAX_EXPANSION * len(data)
+    if header.kind == DICTIONARY:
         return unpack_head(page, codec, max_bytes)
-    about: Struct = header[{DATA: 5, DATA_2: 8}[kind]][1]
-    if about[2 if kind == DATA else 4][1] != PLAIN:
+    if not header.has_values or header.encoding != PLAIN:
         return b""
-    if kind == DATA:
+    if header.kind == DATA:
         values = unpack_head(page, codec, max_bytes)
         return values[4 + int.from_bytes(values[:4], "little") :] if leaf.levels else values
-    levels = about[5][1] + about[6][1]
-    return unpack_head(page[max(0, levels) :], codec if about.get(7, (0, True))[1] else 0, max_bytes)
+    return unpack_head(page[sum(header.levels) :], codec if header.is_packed else 0, max_bytes)
 
 
 def _cells(values: bytes, count: int) -> list[bytes]:

@@ -19,6 +19,8 @@ from .footer import BYTE_ARRAY, MAX_BOUND_BYTES, Chunk, Group, Leaf
 from .thrift import LISTS, Struct, read_struct, varint
 
 DATA, DICTIONARY, DATA_2 = 0, 2, 3
+# Field of a page header that describes pages of a kind.
+_ABOUT = {DATA: 5, DICTIONARY: 7, DATA_2: 8}
 # An encoding of values; a field of page headers.
 PLAIN, CRC = 0, 4
 BY_DICTIONARY, BY_PREFIX = (2, 8), 7
@@ -32,6 +34,74 @@ PROBED_HEADER_BYTES = 64 << 10
 # A smaller dictionary is always read: to see which pages need it takes a look at every page.
 SMALL_DICTIONARY_BYTES = 16 << 10
 Bound = tuple[bytes | None, bytes | None, int | None]
+
+
+class PageHeader(NamedTuple):
+    """Header of a page, whose data are ``size`` bytes from ``body`` on.
+
+    ``levels``: bytes of repetition and definition levels that precede the values unpacked (version 2);
+    ``level_encodings``: how levels are stored inside of the values' bytes (version 1).
+    """
+
+    kind: int
+    unpacked: int
+    size: int
+    body: int
+    count: int
+    encoding: int
+    levels: tuple[int, int]
+    level_encodings: tuple[int, int] | None
+    is_packed: bool
+    checksum: int | None
+    statistics: Struct
+
+    @property
+    def end(self) -> int:
+        return self.body + self.size
+
+    @property
+    def has_values(self) -> bool:
+        return self.kind in (DATA, DATA_2)
+
+
+def page_header(data: U8, offset: int) -> PageHeader:
+    """Parse the header of a page; ValueError if it is damaged."""
+    for size_limit in (HEADER_BYTES, MAX_HEADER_BYTES):
+        piece = data[offset : offset + size_limit].tobytes()
+        try:
+            header, size = read_struct(piece)
+            return _parsed(header, offset + size)
+        except KeyError as error:
+            raise ValueError(f"field {error} is missing") from None
+        except TypeError:
+            raise ValueError("a field has another type") from None
+        except ValueError:
+            if size_limit == MAX_HEADER_BYTES or len(piece) < size_limit:
+                raise
+    raise AssertionError
+
+
+def _parsed(header: Struct, body: int) -> PageHeader:
+    kind, unpacked, size = (_whole(header[number]) for number in (1, 2, 3))
+    about: Struct = header[_ABOUT[kind]][1] if kind in _ABOUT else {1: (5, 0), 2: (5, 0)}
+    second = kind == DATA_2
+    count, encoding = _whole(about[1]), _whole(about[4 if second else 2])
+    levels = (_whole(about[6]), _whole(about[5])) if second else (0, 0)
+    if min(unpacked, size, count, *levels) < 0:
+        raise ValueError(f"{count} values in {size} bytes")
+    return PageHeader(
+        kind, unpacked, size, body, count, encoding, levels,
+        level_encodings=(_whole(about[3]), _whole(about[4])) if kind == DATA else None,
+        is_packed=not second or about.get(7, (0, True))[1],
+        checksum=_whole(header[CRC]) & 0xFFFFFFFF if CRC in header else None,
+        statistics=about.get(8 if second else 5, (0, {}))[1] if kind in (DATA, DATA_2) else {},
+    )  # fmt: skip
+
+
+def _whole(value: tuple[int, Any]) -> int:
+    if type(value[1]) is not int:
+        raise TypeError(value)
+    return value[1]
 
 
 class Claim(NamedTuple):
@@ -48,35 +118,27 @@ def claim_of(data: U8, chunk: Chunk, leaf: Leaf) -> Claim:
     max_bytes = limits.allowed(chunk.size)
     while offset < len(data) and values < chunk.values:
         try:
-            header, body = page_header(data, offset)
-            kind, unpacked, packed = (header[number][1] for number in (1, 2, 3))
-            if unpacked < 0 or not 0 <= packed <= len(data) - body:
-                raise ValueError(f"{packed} bytes of {len(data) - body}")
-            about: Struct = header[{DATA: 5, DATA_2: 8}[kind]][1] if kind in (DATA, DATA_2) else {}
-            count, encoding = (about[1][1], about[4 if kind == DATA_2 else 2][1]) if about else (0, 0)
-            if count < 0:
-                raise ValueError(f"{count} values")
-        except (ValueError, KeyError, TypeError) as error:
-            problem = f"field {error} is missing" if isinstance(error, KeyError) else error
-            raise DamagedError(f"a page is damaged: {problem}", offset=chunk.start + offset) from None
+            header = page_header(data, offset)
+            if header.end > len(data):
+                raise ValueError(f"{header.size} bytes of {len(data) - header.body}")
+        except ValueError as error:
+            raise DamagedError(f"a page is damaged: {error}", offset=chunk.start + offset) from None
+        unpacked, count = header.unpacked, header.count if header.has_values else 0
         if unpacked > max_bytes:
             raise DamagedError(limits.too_large("a page", unpacked, chunk.size), offset=chunk.start + offset)
+        page = data[header.body : header.end]
         values += count
         total += count * leaf.width
-        if kind == DICTIONARY:
-            dictionary, entries = max(dictionary, unpacked), (data[body : body + packed], unpacked)
-        elif leaf.kind == BYTE_ARRAY and encoding in BY_DICTIONARY:
+        if header.kind == DICTIONARY:
+            dictionary, entries = max(dictionary, unpacked), (page, unpacked)
+        elif leaf.kind == BYTE_ARRAY and header.encoding in BY_DICTIONARY:
             coded += count
-        elif leaf.kind == BYTE_ARRAY and encoding == BY_PREFIX:
-            total += unpacked
-            if total + count * unpacked > max_bytes:
-                page = data[body : body + packed]
-                total += _repeated(page, unpacked, about, kind == DATA_2, chunk.codec, leaf, count)
-            else:
-                total += count * unpacked
         elif leaf.kind == BYTE_ARRAY:
             total += unpacked
-        offset = body + packed
+            if header.encoding == BY_PREFIX:
+                is_small = total + count * unpacked <= max_bytes
+                total += count * unpacked if is_small else _repeated(page, header, chunk.codec, leaf)
+        offset = header.end
     total += dictionary
     if coded and entries is not None and total + coded * dictionary > max_bytes:
         dictionary = _longest(*entries, chunk.codec)
@@ -106,33 +168,17 @@ def unpack(page: U8, codec: int, size: int) -> U8:
     return np.frombuffer(pyarrow().Codec(UNPACK[codec]).decompress(page.data, size), np.uint8)
 
 
-def page_header(data: U8, offset: int) -> tuple[Struct, int]:
-    """Parse the header of a page; return it and the offset of the page's data."""
-    for size_limit in (HEADER_BYTES, MAX_HEADER_BYTES):
-        piece = data[offset : offset + size_limit].tobytes()
-        try:
-            header, size = read_struct(piece)
-            return header, offset + size
-        except ValueError:
-            if size_limit == MAX_HEADER_BYTES or len(piece) < size_limit:
-                raise
-    raise AssertionError
-
-
-def _repeated(
-    page: U8, unpacked: int, about: Struct, second: bool, codec: int, leaf: Leaf, count: int
-) -> int:
+def _repeated(page: U8, header: PageHeader, codec: int, leaf: Leaf) -> int:
     """Bytes that the values of a page repeat from the values before them."""
-    worst = count * unpacked
+    worst = header.count * header.unpacked
     try:
         # Levels precede the values; in version 2 uncompressed, with their sizes in the header.
-        before = about[5][1] + about[6][1] if second else 0
-        is_packed = not second or about.get(7, (0, True))[1]
-        body = unpack(page[before:], codec if is_packed else 0, unpacked - before)
+        before = sum(header.levels)
+        body = unpack(page[before:], codec if header.is_packed else 0, header.unpacked - before)
         offset = 0
-        for _ in range(0 if second else (leaf.lists > 0) + (leaf.levels > 0)):
+        for _ in range(0 if header.kind == DATA_2 else (leaf.lists > 0) + (leaf.levels > 0)):
             offset += 4 + int.from_bytes(body[offset : offset + 4].tobytes(), "little")
-        return min(worst, _delta_sum(body[offset:].tobytes(), count))
+        return min(worst, _delta_sum(body[offset:].tobytes(), header.count))
     # Damage is reported by the reader of the page.
     except (ValueError, KeyError, TypeError, IndexError, OSError):
         return worst
@@ -226,13 +272,9 @@ def _by_index(source: Source, group: Group, chunk: Chunk, mapped: bool) -> PageM
 
 def _coded(source: Source, pages: PageMap) -> Flags:
     """Return a flag for each page: it needs the dictionary."""
-    flags = []
-    for start, size in zip(pages.starts.tolist(), pages.sizes.tolist(), strict=True):
-        header, _ = page_header(source.view(start, size), 0)
-        kind = header[1][1]
-        about: Struct = header[{DATA: 5, DATA_2: 8}[kind]][1]
-        flags.append(about[2 if kind == DATA else 4][1] in BY_DICTIONARY)
-    return np.array(flags, dtype=np.bool_)
+    runs = zip(pages.starts.tolist(), pages.sizes.tolist(), strict=True)
+    headers = (page_header(source.view(start, size), 0) for start, size in runs)
+    return np.array([header.encoding in BY_DICTIONARY for header in headers], dtype=np.bool_)
 
 
 def page_bounds(source: Source, chunk: Chunk, pages: PageMap, leaf: Leaf) -> list[Bound] | None:
@@ -267,24 +309,21 @@ def _by_headers(source: Source, group: Group, chunk: Chunk) -> PageMap | None:
     firsts, starts, sizes, bounds, coded = [], [], [], [], []
     head = None
     while offset < len(data) and rows < group.rows:
-        header, body = page_header(data, offset)
-        kind, packed = header[1][1], header[3][1]
-        if not 0 <= packed <= len(data) - body:
+        header = page_header(data, offset)
+        if header.end > len(data):
             return None
-        if kind == DICTIONARY:
-            head = (chunk.start + offset, body + packed - offset)
-        if kind in (DATA, DATA_2):
-            about: Struct = header[5 if kind == DATA else 8][1]
-            count, encoding = about[1][1], about[2 if kind == DATA else 4][1]
-            if count <= 0:
+        if header.kind == DICTIONARY:
+            head = (chunk.start + offset, header.end - offset)
+        if header.has_values:
+            if not header.count:
                 return None
             firsts.append(rows)
             starts.append(chunk.start + offset)
-            sizes.append(body + packed - offset)
-            bounds.append(_header_bounds(about.get(5 if kind == DATA else 8, (0, {}))[1]))
-            coded.append(encoding in BY_DICTIONARY)
-            rows += count
-        offset = body + packed
+            sizes.append(header.end - offset)
+            bounds.append(_header_bounds(header.statistics))
+            coded.append(header.encoding in BY_DICTIONARY)
+            rows += header.count
+        offset = header.end
     firsts.append(group.rows)
     numbers, offsets, lengths = (np.array(values, dtype=np.int64) for values in (firsts, starts, sizes))
     pages = PageMap(numbers, offsets, lengths, head, bounds, np.array(coded, dtype=np.bool_))

@@ -19,8 +19,7 @@ from ....storage import MappedSource, RemoteSource, index, limits, open_source
 from .footer import BYTE_ARRAY, MAGIC, Footer
 from .lists import decode_lists
 from .page_reader import ARROW_SCHEMA, FetchedFile, PageReader, rows_of
-from .pages import CRC, DATA, DATA_2, PLAIN, Claim, claim_of, page_header, page_map
-from .thrift import Struct
+from .pages import DATA, PLAIN, Claim, claim_of, page_header, page_map
 
 PREFIX = 4
 # Kind of the entry in the user's cache.
@@ -423,17 +422,15 @@ def _before_cells(head: U8 | None, size: int, levels: int) -> int:
     """Return the bytes before the first cell of a page; -1 if its cells are not stored plainly."""
     try:
         assert head is not None
-        header, offset = page_header(head, 0)
-        kind = header[1][1]
-        about: Struct = header[{DATA: 5, DATA_2: 8}[kind]][1]
-        # A checksum is checked by the library.
-        if about[2 if kind == DATA else 4][1] != PLAIN or offset + header[3][1] != size or CRC in header:
-            return -1
-        # Definition levels mark missing cells.
-        if kind == DATA_2:
-            offset += about[5][1] + about[6][1]
-        elif levels:
-            offset += PREFIX + int.from_bytes(head[offset : offset + PREFIX].tobytes(), "little")
-        return offset if 0 <= offset <= size else -1
-    except (ValueError, KeyError, TypeError):
+        header = page_header(head, 0)
+    except ValueError:
         return -1
+    # A checksum is checked by the library.
+    is_plain = header.has_values and header.encoding == PLAIN and header.checksum is None
+    if not is_plain or header.end != size:
+        return -1
+    # Definition levels mark missing cells.
+    offset = header.body + sum(header.levels)
+    if header.kind == DATA and levels:
+        offset += PREFIX + int.from_bytes(head[offset : offset + PREFIX].tobytes(), "little")
+    return offset if offset <= size else -1
