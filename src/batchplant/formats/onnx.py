@@ -34,7 +34,6 @@ from ..errors import (
     BatchplantError,
     DamagedError,
     MissingLibraryError,
-    OptionError,
     Problem,
     SchemaError,
     UnsafeError,
@@ -570,9 +569,7 @@ class OnnxWriter(TensorWriter):
         metadata: Mapping[str, str] | None = None,
     ) -> None:
         self._external = external
-        self._metadata = dict(metadata or {})
-        if not all(isinstance(text, str) for pair in self._metadata.items() for text in pair):
-            raise OptionError("metadata is text by name", path=path)
+        self._metadata = self._checked_metadata(path, metadata)
         super().__init__(path, schema, options)
 
     def _check(self, name: str, dtype: str, shape: tuple[int, ...]) -> None:

@@ -12,19 +12,18 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from ..data.tensors import TENSORS
 from ..data.writer import WriteOptions
-from ..errors import BatchplantError, DamagedError, OptionError, SchemaError
+from ..errors import BatchplantError, DamagedError, SchemaError
 from ..schema import Schema
 from ..storage import Source, open_source
 from .base.capabilities import Capabilities
 from .base.format import Format, Probe
-from .base.tensors import BITS, Entry, TensorReader, TensorWriter, indexed, read_index
+from .base.tensors import BITS, Entry, TensorReader, TensorWriter, indexed, read_parts
 
 INDEX = ".safetensors.index.json"
 METADATA = "__metadata__"
@@ -49,27 +48,17 @@ class SafetensorsReader(TensorReader):
 
     def __init__(self, path: str) -> None:
         self.path = path
-        if not path.endswith(INDEX):
-            source = open_source(path)
-            entries, self.metadata = read_header(source)
-            self._accept(path, entries, [source])
-            return
-        chosen: list[Entry] = []
-        sources: list[Source] = []
         self.metadata = {}
-        for file, names in read_index(path).items():
-            try:
-                sources.append(open_source(file))
-            except FileNotFoundError:
-                raise DamagedError(f"{os.path.basename(file)} is missing", path=path) from None
+        sources: list[Source] = []
+
+        def read_part(file: str) -> list[Entry]:
+            sources.append(open_source(file))
             entries, metadata = read_header(sources[-1])
             self.metadata = {**metadata, **self.metadata}
-            by_name = {entry.name: entry for entry in entries}
-            for name in names:
-                if name not in by_name:
-                    raise DamagedError(f"there is no tensor {name!r}, which the index names", path=file)
-                chosen.append(by_name[name])
-        self._accept(path, chosen, sources)
+            return entries
+
+        entries = read_parts(path, read_part) if path.endswith(INDEX) else read_part(path)
+        self._accept(path, entries, sources)
 
     def facts(self) -> dict[str, Any]:
         facts = super().facts()
@@ -159,9 +148,7 @@ class SafetensorsWriter(TensorWriter):
         *,
         metadata: Mapping[str, str] | None = None,
     ) -> None:
-        self._metadata = dict(metadata or {})
-        if not all(isinstance(text, str) for pair in self._metadata.items() for text in pair):
-            raise OptionError("metadata is text by name", path=path)
+        self._metadata = self._checked_metadata(path, metadata)
         super().__init__(path, schema, options)
 
     def _check(self, name: str, dtype: str, shape: tuple[int, ...]) -> None:

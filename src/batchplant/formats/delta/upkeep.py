@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...codecs import arrow
-from ...errors import BatchplantError, DamagedError
-from ...storage import join, tree
+from ...errors import DamagedError
+from ...storage import join
 from ..base.lake import conflict, first_line, wrapped
-from ..base.lake.upkeep import Compacted, Progress, State, Upkeep, Vacuumed, count, utc
+from ..base.lake.upkeep import Compacted, Progress, State, Upkeep, Vacuumed, count, stored_size, utc
 from .reader import library, open_table
 
 # What a table's own files end with.
@@ -48,7 +48,7 @@ class DeltaUpkeep(Upkeep):
                 # It would take what somebody else put there along.
                 options["full"] = False
                 files = table.vacuum(hours, dry_run=True, **options)
-            size = sum(_size(join(self.path, file)) for file in files)
+            size = sum(stored_size(join(self.path, file)) for file in files)
             if not dry_run and files:
                 files = table.vacuum(hours, dry_run=False, **options)
         return Vacuumed(files, size, [], not dry_run)
@@ -94,13 +94,6 @@ def _state(entry: Mapping[str, Any], current: int) -> State:
     if operation == "WRITE":
         operation = f"WRITE {(entry.get('operationParameters') or {}).get('mode', '')}".strip()
     return State(entry["version"], utc(entry["timestamp"]), operation, rows, entry["version"] == current)
-
-
-def _size(path: str) -> int:
-    try:
-        return tree.size_below(path)
-    except (BatchplantError, OSError):
-        return 0
 
 
 def _small(table: Any, file_size: int) -> list[list[int]]:

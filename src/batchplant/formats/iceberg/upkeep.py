@@ -14,7 +14,7 @@ from ...errors import BatchplantError, OptionError
 from ...storage import is_remote, tree
 from ...storage.uploads import remove_all
 from ..base.lake import wrapped
-from ..base.lake.upkeep import Compacted, Progress, State, Upkeep, Vacuumed, count, utc
+from ..base.lake.upkeep import Compacted, Progress, State, Upkeep, Vacuumed, count, stored_size, utc
 from .manifests import files_of, names_of
 from .table import METADATA, has_keys, library, local, named, open_catalog, reached_by
 
@@ -79,7 +79,7 @@ class IcebergUpkeep(Upkeep):
                         unneeded.update(_place(table, name) for name in names_of(table, snapshot))
             unneeded = (unneeded | set(_strays(table, cutoff))) - needed
             files = sorted(snapshot for snapshot in unneeded if _inside(table, snapshot))
-            size = sum(_size(reached_by(table, snapshot)) for snapshot in files)
+            size = sum(stored_size(reached_by(table, snapshot)) for snapshot in files)
             if not dry_run:
                 if expired:
                     with table.maintenance.expire_snapshots() as expire:
@@ -197,13 +197,6 @@ def _remove(table: Any, files: list[str]) -> None:
         # Another process is at it, too.
         with contextlib.suppress(FileNotFoundError):
             table.io.delete(file)
-
-
-def _size(path: str) -> int:
-    try:
-        return tree.size_below(path)
-    except (BatchplantError, OSError):
-        return 0
 
 
 def _small(table: Any, file_size: int) -> tuple[list[list[Any]], int]:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import functools
 import math
-import os
 import re
 import struct
 from collections.abc import Iterator
@@ -31,7 +30,7 @@ from ...storage import limits, open_source
 from ...storage.zips import CHECKED, ZipMembers, ZipSpool
 from ..base.capabilities import Capabilities
 from ..base.format import Format, Probe
-from ..base.tensors import BITS, Entry, TensorReader, TensorWriter, indexed, read_index, size_of
+from ..base.tensors import BITS, Entry, TensorReader, TensorWriter, indexed, read_parts, size_of
 from .unpickle import DTYPES, STORAGES, OtherTensor, Record, Storage, TensorView, Unpickler
 
 # -- reader -------------------------------------------------------------------------------------------
@@ -247,18 +246,13 @@ class PytorchReader(TensorReader):
             self._files = [Checkpoint(path)]
             self._accept(path, self._files[0].entries, [self._files[0].source])
             return
-        self._files, chosen = [], []
-        for file, names in read_index(path).items():
-            try:
-                self._files.append(Checkpoint(file))
-            except FileNotFoundError:
-                raise DamagedError(f"{os.path.basename(file)} is missing", path=path) from None
-            by_name = {entry.name: entry for entry in self._files[-1].entries}
-            for name in names:
-                if name not in by_name:
-                    raise DamagedError(f"there is no tensor {name!r}, which the index names", path=file)
-                chosen.append(by_name[name])
-        self._accept(path, chosen, [file.source for file in self._files])
+        self._files = []
+        entries = read_parts(path, self._read_part)
+        self._accept(path, entries, [file.source for file in self._files])
+
+    def _read_part(self, path: str) -> list[Entry]:
+        self._files.append(Checkpoint(path))
+        return self._files[-1].entries
 
     def facts(self) -> dict[str, Any]:
         facts = super().facts()

@@ -7,7 +7,8 @@ import datetime
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from ....errors import OptionError
+from ....errors import BatchplantError, OptionError
+from ....storage import tree
 from .reader import as_time
 
 # Files of this many bytes are worth opening; smaller ones are put together.
@@ -93,6 +94,14 @@ class Upkeep:
             ids = ", ".join(str(entry.id) for entry in history[:5])
             raise OptionError(f"there is no {self.state} {state}; the latest are {ids}", path=self.path)
         return match
+
+
+def stored_size(path: str) -> int:
+    """Bytes of a file; 0 if it is gone."""
+    try:
+        return tree.size_below(path)
+    except (BatchplantError, OSError):
+        return 0
 
 
 def utc(milliseconds: float) -> datetime.datetime:

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -116,10 +116,7 @@ class ParquetRows(TableReader):
 
     @functools.cached_property
     def _page_policy(self) -> PageReadPolicy:
-        units = len(self._starts) - 1
-        return PageReadPolicy(
-            units, self._cache.max_bytes, self._decoded_size, self._unit_runs, self._row_runs
-        )
+        return PageReadPolicy(self)
 
     def _decoded_size(self, unit: int, fields: Sequence[str]) -> int:
         """Estimate the bytes of a decoded unit."""
@@ -321,25 +318,11 @@ class PageReadPolicy:
 
     Random orders need single rows of more row groups than the cache holds: then a row costs its pages only. A
     row group that is needed again soon, as in quasi-random orders, is decoded as a whole and cached.
-
-    ``cache_bytes``: capacity of the cache; ``size``: estimates the decoded size of fields of a row group;
-    ``unit_runs``, ``row_runs``: byte ranges of a row group, and of some of its rows.
     """
 
-    def __init__(
-        self,
-        units: int,
-        cache_bytes: int,
-        size: Callable[[int, Sequence[str]], int],
-        unit_runs: Callable[[int, Sequence[str]], Runs | None],
-        row_runs: Callable[[int, I64, Sequence[str]], Runs | None],
-    ) -> None:
-        self._cache_bytes, self._size_of, self._unit_runs, self._row_runs = (
-            cache_bytes,
-            size,
-            unit_runs,
-            row_runs,
-        )
+    def __init__(self, reader: ParquetRows) -> None:
+        self._reader, self._cache_bytes = reader, reader._cache.max_bytes
+        units = len(reader._starts) - 1
         # Clock (requested row groups so far) of the last request of each row group.
         self._last_request = np.full(units, -(1 << 62), np.int64)
         self._clock = 0
@@ -359,15 +342,17 @@ class PageReadPolicy:
         if lately.mean() > 0.5:
             return False
         first = int(used[0])
-        runs = self._row_runs(first, np.unique(rows[units == first]), names)
-        return runs is not None and _bytes(runs) < MAX_PAGE_FRACTION * _bytes(self._unit_runs(first, names))
+        runs = self._reader._row_runs(first, np.unique(rows[units == first]), names)
+        return runs is not None and _bytes(runs) < MAX_PAGE_FRACTION * _bytes(
+            self._reader._unit_runs(first, names)
+        )
 
     def saves(self, units: I64, rows: I64, names: tuple[str, ...]) -> bool:
         """True if the pages of these rows and of earlier ones are smaller than their row groups."""
         used = np.unique(units).tolist()
         for unit in used:
-            page_bytes = _bytes(self._row_runs(unit, np.unique(rows[units == unit]), names))
-            if not names or self._spent[unit] + page_bytes >= _bytes(self._unit_runs(unit, names)):
+            page_bytes = _bytes(self._reader._row_runs(unit, np.unique(rows[units == unit]), names))
+            if not names or self._spent[unit] + page_bytes >= _bytes(self._reader._unit_runs(unit, names)):
                 return False
             self._spent[unit] += page_bytes
         return bool(used)
@@ -387,7 +372,9 @@ class PageReadPolicy:
             looked = np.unique(
                 np.linspace(0, len(self._last_request) - 1, SAMPLED_GROUPS).astype(np.int64)
             ).tolist()
-            self._sizes[names] = max(1.0, sum(self._size_of(unit, names) for unit in looked) / len(looked))
+            self._sizes[names] = max(
+                1.0, sum(self._reader._decoded_size(unit, names) for unit in looked) / len(looked)
+            )
         return self._sizes[names]
 
 

@@ -22,7 +22,7 @@ from ....data.tensors import (
     size_of,
     summary,
 )
-from .reader import Entry, TensorReader, indexed, read_index, statistics
+from .reader import Entry, TensorReader, indexed, read_parts, statistics
 from .writer import Placed, TensorWriter
 
 __all__ = [
@@ -38,7 +38,7 @@ __all__ = [
     "indexed",
     "is_tensors",
     "numpy_dtype",
-    "read_index",
+    "read_parts",
     "size_of",
     "statistics",
     "summary",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import os
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -193,6 +194,21 @@ class TensorReader(Reader):
     def close(self) -> None:
         for source in self._sources.values():
             source.close()
+
+
+def read_parts(path: str, read: Callable[[str], Sequence[Entry]]) -> list[Entry]:
+    """Tensors of a model in several files, which its index names; ``read`` gives those of one file."""
+    chosen: list[Entry] = []
+    for file, names in read_index(path).items():
+        try:
+            by_name = {entry.name: entry for entry in read(file)}
+        except FileNotFoundError:
+            raise DamagedError(f"{os.path.basename(file)} is missing", path=path) from None
+        for name in names:
+            if name not in by_name:
+                raise DamagedError(f"there is no tensor {name!r}, which the index names", path=file)
+            chosen.append(by_name[name])
+    return chosen
 
 
 def read_index(path: str) -> dict[str, list[str]]:

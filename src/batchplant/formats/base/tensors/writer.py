@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any, ClassVar
 
 from ....data.tensors import BITS, shape_of, size_of, text_of
 from ....data.writer import Writer
-from ....errors import BatchplantError, SchemaError
+from ....errors import BatchplantError, OptionError, SchemaError
 from ....schema.columns import U8, Columns
 
 
@@ -31,6 +31,13 @@ class TensorWriter(Writer):
     dtypes: ClassVar[Collection[str]] = tuple(BITS)
     elsewhere: ClassVar[str] = "safetensors holds most dtypes"
     entries: list[Placed]
+
+    @staticmethod
+    def _checked_metadata(path: str, metadata: Mapping[str, str] | None) -> dict[str, str]:
+        """Return the option of a format that keeps text about the model."""
+        if not all(isinstance(text, str) for pair in (metadata or {}).items() for text in pair):
+            raise OptionError("metadata is text by name", path=path)
+        return dict(metadata or {})
 
     def _unfit(self, columns: Columns) -> dict[int, BatchplantError]:
         failed: dict[int, BatchplantError] = {}
