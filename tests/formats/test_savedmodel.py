@@ -1,6 +1,5 @@
 """TensorFlow's SavedModel and checkpoints, read without TensorFlow."""
 
-import contextlib
 import itertools
 import json
 import pickle
@@ -19,7 +18,7 @@ import processes
 import repository
 from batchplant import _native
 from batchplant.codecs.protobuf import block, number, varint
-from batchplant.formats.savedmodel.bundle import MAGIC, masked, part_key, read_table, unsnap
+from batchplant.formats.savedmodel.bundle import MAGIC, masked, part_key, read_table
 from batchplant.testing.cases import cells
 from batchplant.testing.damage import cuts, flip, flips, memory_bounded, survive
 
@@ -266,22 +265,6 @@ def test_a_flipped_bit_in_a_part(tmp_path):
 # -- tables ------------------------------------------------------------------------------------------------
 
 
-def test_packed_blocks(tmp_path):
-    pyarrow = pytest.importorskip("pyarrow")
-    pairs = sorted((f"layer_{n:03}/kernel".encode(), entry(start=8 * (n % 8))) for n in range(300))
-    pack = lambda data: pyarrow.compress(data, codec="snappy", asbytes=True)  # noqa: E731
-    packed, plain = table([HEADER, *pairs], pack=pack), table([HEADER, *pairs])
-    assert len(packed) < len(plain) / 2
-    assert read_table(memoryview(packed)) == read_table(memoryview(plain)) == dict([HEADER, *pairs])
-    assert len(bp.open(checkpoint(tmp_path, *pairs, pack=pack))) == 300
-
-
-@given(st.binary(max_size=60))
-def test_any_bytes_as_snappy(data):
-    with contextlib.suppress(bp.DamagedError):
-        assert len(unsnap(memoryview(data), 7)) <= 24 * len(data)
-
-
 @given(
     st.dictionaries(st.binary(min_size=1, max_size=9), st.binary(max_size=9), max_size=20), st.integers(1, 5)
 )
@@ -302,7 +285,7 @@ def test_any_keys(pairs, size):
         (table(b"\0\3\0abc" + b"\xff\xff\3\1\0x" * 9), "reaches beyond its block"),
         (table([HEADER], handles=[(b"a", varint(2**40) + varint(9))]), "reaches beyond it"),
         (table([HEADER], handles=[(b"a", varint(0) + varint(2**63))]), "reaches beyond it"),
-        (table([HEADER], pack=lambda _: b"\xff\xff\xff\xff\7" + b"x" * 9), "no Snappy"),
+        (table([HEADER], pack=lambda _: b"\xff\xff\xff\xff\7" + b"x" * 9), "packed in a way"),
         (bytes(100), "no footer"),
         (b"", "no footer"),
         (bytes(40) + MAGIC, "reaches beyond it"),

@@ -81,6 +81,15 @@ def text(data: memoryview, part: Part) -> str:
     return bytes(data[part.start : part.end]).decode("utf-8", "replace")
 
 
+def texts(data: memoryview, start: int, end: int, *numbers: int) -> list[str]:
+    """Return the texts in the fields of these numbers of a message; empty where there is none."""
+    values = dict.fromkeys(numbers, "")
+    for part in parts(data, start, end):
+        if part.kind == BYTES and part.number in values:
+            values[part.number] = text(data, part)
+    return list(values.values())
+
+
 def name(data: memoryview, part: Part) -> str:
     """Return UTF-8 text, exactly."""
     try:

@@ -121,33 +121,34 @@ class CsvReader(TextReader):
         start = len(BOM) if content.head(len(BOM))[:3].tobytes() == BOM else 0
         names, delimiter, begin, line = self._first(content, start)
         self._width = len(names)
-        markers = self._missing + self._words
-        scanner = _native.CsvScanner(delimiter, len(names), self._blank, markers, line, self._escape)
+        return self._scan_rows(content, begin, {"delimiter": delimiter, "names": names}, line)
+
+    def _scan_rows(
+        self, content: Content, begin: int, facts: index.Facts, line: int = 1
+    ) -> tuple[index.Arrays, index.Facts]:
+        """Scan the rows from ``begin`` on, the first of which begins in this line."""
+        delimiter, columns = facts["delimiter"], len(facts["names"])
+        scanner = self._scanner(delimiter, columns, self._missing + self._words, line)
         content.scan(scanner, begin)
-        classes = self._settled(content, begin, delimiter, scanner.classes or [0] * len(names))
+        classes = self._settled(content, begin, delimiter, scanner.classes or [0] * columns)
         marked = [number for number, bits in enumerate(scanner.classes) if bits & text.MISSING]
-        facts = {"delimiter": delimiter, "names": names, "classes": classes, "marked": marked}
-        return {"starts": scanner.starts, "bad": scanner.bad.reshape(-1)}, facts
+        arrays = {"starts": scanner.starts, "bad": scanner.bad.reshape(-1)}
+        return arrays, {**facts, "classes": classes, "marked": marked}
+
+    def _scanner(self, delimiter: str, columns: int, markers: list[str], line: int = 1) -> _native.CsvScanner:
+        return _native.CsvScanner(delimiter, columns, self._blank, markers, line, self._escape)
 
     def _scan_rest(
         self, content: Content, scanned: index.Index, offset: int
     ) -> tuple[index.Arrays, index.Facts] | None:
         facts = scanned.facts
-        columns = len(facts["names"])
         if content.before(offset) != b"\n":
             return None
-        markers = self._missing + self._words
-        scanner = _native.CsvScanner(facts["delimiter"], columns, self._blank, markers, 1, self._escape)
-        content.scan(scanner, offset)
-        new = self._settled(content, offset, facts["delimiter"], scanner.classes or [0] * columns)
-        classes = [int(before) | int(after) for before, after in zip(facts["classes"], new, strict=True)]
-        marked = {
-            number
-            for number, classes_of_column in enumerate(scanner.classes)
-            if classes_of_column & text.MISSING
-        }
-        grown = {**facts, "classes": classes, "marked": sorted(marked | set(facts["marked"]))}
-        return {"starts": scanner.starts, "bad": scanner.bad.reshape(-1)}, grown
+        arrays, rest = self._scan_rows(content, offset, facts)
+        pairs = zip(facts["classes"], rest["classes"], strict=True)
+        rest["classes"] = [int(before) | int(after) for before, after in pairs]
+        rest["marked"] = sorted({*facts["marked"], *rest["marked"]})
+        return arrays, rest
 
     def _settled(self, content: Content, begin: int, delimiter: str, classes: list[int]) -> list[int]:
         """Return the classes of the columns, in text of which NA and the like are words.
@@ -162,7 +163,7 @@ class CsvReader(TextReader):
         ]
         if not unsure:
             return classes
-        scanner = _native.CsvScanner(delimiter, len(classes), self._blank, self._missing, 1, self._escape)
+        scanner = self._scanner(delimiter, len(classes), self._missing)
         content.scan_again(_UntilMissing(scanner, unsure), begin)
         sure = scanner.classes or classes
         return [sure[number] if number in unsure else bits for number, bits in enumerate(classes)]

@@ -140,27 +140,19 @@ class Model:
             case 7, 2:
                 self._graph(part.start, part.end, "", 0)
             case 8, 2:
-                domain, version = "", 0
-                for field in parts(data, part.start, part.end):
-                    if field[:2] == (1, BYTES):
-                        domain = protobuf.text(data, field)
-                    elif field[:2] == (2, VARINT):
-                        version = protobuf.signed(field.value)
-                self._opsets[domain or "ai.onnx"] = version
+                [domain] = protobuf.texts(data, part.start, part.end, 1)
+                fields = parts(data, part.start, part.end)
+                versions = [protobuf.signed(field.value) for field in fields if field[:2] == (2, VARINT)]
+                self._opsets[domain or "ai.onnx"] = versions[-1] if versions else 0
             case 14, 2:
-                key, value = _pair(data, part.start, part.end)
+                key, value = protobuf.texts(data, part.start, part.end, 1, 2)
                 self.metadata[key] = value
             case 25, 2:
                 self._function(part.start, part.end)
 
     def _function(self, start: int, end: int) -> None:
-        title, domain, nodes = "", "", 0
-        for part in parts(self._data, start, end):
-            if part[:2] == (1, BYTES):
-                title = protobuf.text(self._data, part)
-            elif part[:2] == (10, BYTES):
-                domain = protobuf.text(self._data, part)
-            nodes += part[:2] == (7, BYTES)
+        title, domain = protobuf.texts(self._data, start, end, 1, 10)
+        nodes = len(list(messages(self._data, start, end, 7)))
         self._functions[f"{domain}.{title}" if domain else title] = nodes
 
     def _graph(self, start: int, end: int, prefix: str, depth: int) -> None:
@@ -203,43 +195,26 @@ class Model:
 
     def _node(self, part: Part, prefix: str, number: int, labels: set[str], depth: int) -> None:
         data = self._data
-        title = kind = domain = output = ""
-        attributes = []
-        for attribute in parts(data, part.start, part.end):
-            match attribute.number, attribute.kind:
-                case 2, 2:
-                    output = output or protobuf.text(data, attribute)
-                case 3, 2:
-                    title = protobuf.text(data, attribute)
-                case 4, 2:
-                    kind = protobuf.text(data, attribute)
-                case 5, 2:
-                    attributes.append(attribute)
-                case 7, 2:
-                    domain = protobuf.text(data, attribute)
+        output, title, kind, domain = protobuf.texts(data, part.start, part.end, 2, 3, 4, 7)
         domain = "" if domain == "ai.onnx" else domain
         self.operators[f"{domain}.{kind}" if domain else kind] += 1
         # Nodes need no names, and those that they have need not differ.
         label = title if title and title not in labels else f"{kind}_{number}"
         labels.add(label)
-        for attribute in attributes:
-            self._attribute(
-                attribute, f"{prefix}{label}", prefix + output if kind == "Constant" else "", depth
-            )
+        constant = prefix + output if self._constants and kind == "Constant" else ""
+        for attribute in messages(data, part.start, part.end, 5):
+            self._attribute(*attribute, f"{prefix}{label}", constant, depth)
 
-    def _attribute(self, part: Part, label: str, constant: str, depth: int) -> None:
-        data, title, graphs = self._data, "", []
-        for graph in parts(data, part.start, part.end):
-            match graph.number, graph.kind:
-                case 1, 2:
-                    title = protobuf.text(data, graph)
-                case 5, 2:
-                    if self._constants and constant:
-                        tensor = read_tensor(data, graph.start, graph.end)
-                        tensor.name = constant
-                        self.tensors.append(tensor)
-                case ((6 | 11), 2):
-                    graphs.append(graph)
+    def _attribute(self, start: int, end: int, label: str, constant: str, depth: int) -> None:
+        data, graphs = self._data, []
+        [title] = protobuf.texts(data, start, end, 1)
+        for part in parts(data, start, end):
+            if part[:2] == (5, BYTES) and constant:
+                tensor = read_tensor(data, part.start, part.end)
+                tensor.name = constant
+                self.tensors.append(tensor)
+            elif part.kind == BYTES and part.number in (6, 11):
+                graphs.append(part)
         for number, graph in enumerate(graphs):
             inner = f"{label}.{title}" if len(graphs) == 1 else f"{label}.{title}_{number}"
             self._graph(graph.start, graph.end, f"{inner}.", depth + 1)
@@ -285,7 +260,7 @@ def read_tensor(data: memoryview, start: int, end: int) -> Tensor:
             case 9, 2:
                 tensor.raw = part.start, part.end
             case 13, 2:
-                key, value = _pair(data, part.start, part.end)
+                key, value = protobuf.texts(data, part.start, part.end, 1, 2)
                 entries[key] = value
             case 14, 0:
                 elsewhere = part.value == 1
@@ -335,22 +310,10 @@ def _integers(data: memoryview, part: Part) -> list[int]:
     return [int(integer) for integer in protobuf.unpack(as_bytes(data[part.start : part.end]), part.start)]
 
 
-def _pair(data: memoryview, start: int, end: int) -> tuple[str, str]:
-    pair = {1: "", 2: ""}
-    for part in parts(data, start, end):
-        if part.kind == BYTES and part.number in pair:
-            pair[part.number] = protobuf.text(data, part)
-    return pair[1], pair[2]
-
-
 def _value_info(data: memoryview, start: int, end: int) -> tuple[str, str]:
-    title, kind = "", "any"
-    for part in parts(data, start, end):
-        if part[:2] == (1, BYTES):
-            title = protobuf.text(data, part)
-        elif part[:2] == (2, BYTES):
-            kind = _type(data, part.start, part.end, 0)
-    return title, kind
+    [title] = protobuf.texts(data, start, end, 1)
+    kinds = [_type(data, *kind, 0) for kind in messages(data, start, end, 2)]
+    return title, kinds[-1] if kinds else "any"
 
 
 def _type(data: memoryview, start: int, end: int, depth: int) -> str:

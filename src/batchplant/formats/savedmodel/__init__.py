@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from ... import _native
-from ...codecs.protobuf import BYTES, VARINT, messages, parts, read_varint, text
+from ...codecs.protobuf import BYTES, VARINT, messages, parts, read_varint, text, texts
 from ...data.tensors import TENSORS
 from ...errors import BatchplantError, DamagedError, NotFoundError, Problem
 from ...schema.columns import U8, as_bytes
@@ -68,11 +68,11 @@ def _meta_graph(
     for part in parts(data, start, end):
         match part.number, part.kind:
             case 1, 2:
-                for field in parts(data, part.start, part.end):
-                    if field[:2] == (4, BYTES):
-                        facts["tags"].append(text(data, field))
-                    elif field[:2] == (5, BYTES):
-                        facts["tensorflow"] = text(data, field)
+                fields = list(parts(data, part.start, part.end))
+                facts["tags"] += [text(data, field) for field in fields if field[:2] == (4, BYTES)]
+                facts |= {
+                    "tensorflow": version for version in texts(data, part.start, part.end, 5) if version
+                }
             case 2, 2:
                 _graph(data, part.start, part.end, operators, functions)
             case 5, 2:
@@ -85,34 +85,17 @@ def _meta_graph(
 
 def _graph(data: memoryview, start: int, end: int, operators: Counter[str], functions: list[str]) -> None:
     """Nodes of the graph itself, and those of its functions, where most are today."""
-    for part in parts(data, start, end):
-        if part[:2] == (1, BYTES):
-            operators[_operator(data, part.start, part.end)] += 1
-        elif part[:2] == (2, BYTES):
-            for function in messages(data, part.start, part.end, 1):
-                for field in parts(data, *function):
-                    if field[:2] == (3, BYTES):
-                        operators[_operator(data, field.start, field.end)] += 1
-                    elif field[:2] == (1, BYTES):
-                        functions.append(_first(data, field.start, field.end, 1))
-
-
-def _operator(data: memoryview, start: int, end: int) -> str:
-    return _first(data, start, end, 2)
-
-
-def _first(data: memoryview, start: int, end: int, number: int) -> str:
-    return next((text(data, part) for part in parts(data, start, end) if part[:2] == (number, BYTES)), "")
+    libraries = messages(data, start, end, 2)
+    bodies = [function for library in libraries for function in messages(data, *library, 1)]
+    functions += [texts(data, *title, 1)[0] for body in bodies for title in messages(data, *body, 1)]
+    for nodes in (messages(data, start, end, 1), *(messages(data, *body, 3) for body in bodies)):
+        operators.update(texts(data, *node, 2)[0] for node in nodes)
 
 
 def _pair(data: memoryview, start: int, end: int) -> tuple[str, tuple[int, int] | None]:
-    key, value = "", None
-    for part in parts(data, start, end):
-        if part[:2] == (1, BYTES):
-            key = text(data, part)
-        elif part[:2] == (2, BYTES):
-            value = part.start, part.end
-    return key, value
+    [key] = texts(data, start, end, 1)
+    values = list(messages(data, start, end, 2))
+    return key, values[-1] if values else None
 
 
 def _signature(data: memoryview, start: int, end: int) -> dict[str, dict[str, str]]:

@@ -8,21 +8,20 @@ and the part.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from collections.abc import Iterator
 
 from ... import _native
 from ...codecs import protobuf
 from ...codecs.protobuf import read_varint
-from ...errors import DamagedError, MissingLibraryError
+from ...errors import DamagedError
 
 # -- table --------------------------------------------------------------------------------------------
 # Sorted tables, the file format of LevelDB in which TensorFlow keeps the index of a checkpoint.
 #
 # A table is blocks, then a footer of 48 bytes that names the block with the list of the others. A block is
 # entries and a list of places to begin at; every entry says how many bytes of its key are those of the key
-# before. Behind each block stand a byte (0: as it is, 1: packed by Snappy) and a checksum.
+# before. Behind each block stand a byte (0: as it is; TensorFlow compresses none) and a checksum.
 
 MAGIC = bytes.fromhex("57fb808b247547db")
 FOOTER = 48
@@ -31,8 +30,6 @@ TRAILER = 5
 # Keys are names; a table that makes more of its bytes than this was not written, but thought out.
 MAX_KEY_BYTES = 1 << 16
 KEYS_ALWAYS, KEYS_PER_BYTE = 16 << 20, 64
-# A copy of 64 bytes takes three.
-MAX_SNAPPY_RATIO = 24
 
 
 def masked(crc: int) -> int:
@@ -84,8 +81,6 @@ def _block(data: memoryview, start: int, size: int) -> memoryview:
         raise DamagedError("the checksum of a block of the table is wrong", offset=start)
     if data[end] == 0:
         return data[start:end]
-    if data[end] == 1:
-        return memoryview(unsnap(data[start:end], start))
     raise DamagedError(
         f"a block of the table is packed in a way ({data[end]}) that is not known", offset=start
     )
@@ -111,22 +106,6 @@ def _entries(block: memoryview, start: int) -> Iterator[tuple[bytes, bytes]]:
         key = key[:shared] + bytes(block[offset : offset + unshared])
         yield key, bytes(block[offset + unshared : offset + unshared + size])
         offset += unshared + size
-
-
-def unsnap(data: memoryview, offset: int) -> bytes:
-    """Decompress Snappy; ``offset`` is where the bytes lie, for errors."""
-    try:
-        import pyarrow
-    except ImportError:
-        raise MissingLibraryError(
-            'a checkpoint that is packed by Snappy needs pyarrow: pip install "batchplant[arrow]"'
-        ) from None
-    with contextlib.suppress(DamagedError, OSError, ValueError):
-        size, _ = read_varint(data, 0, len(data))
-        if size <= MAX_SNAPPY_RATIO * len(data):
-            unpacked: bytes = pyarrow.Codec("snappy").decompress(data, decompressed_size=size, asbytes=True)
-            return unpacked
-    raise DamagedError("a block of the table is no Snappy", offset=offset)
 
 
 # -- bundle -------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ Nothing here is trusted: a number that leads out of its bytes is damage.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -223,36 +224,74 @@ def make_footer(schema: bytes, blocks: Any) -> bytes:
 # -- which buffers a column has ----------------------------------------------------------------------------
 
 
+class Needs:
+    """Buffers that a schema needs of a record batch: the node of each, and its bits per value."""
+
+    def __init__(self, kinds: Iterable[Any], views: Iterable[int] = ()) -> None:
+        self._views = iter(views)
+        self.has_views = False
+        self.nodes = 0
+        # Of each buffer: the node whose length it follows, bits for each value, and further values.
+        self._buffers: list[tuple[int, int, int]] = []
+        # (node, node in it, how many values of that for each of this)
+        self._inside: list[tuple[int, int, int]] = []
+        columns = [self._add(kind) for kind in kinds]
+        self.buffers = np.array(self._buffers, dtype=np.int64).reshape(-1, 3)
+        self.inside = np.array(self._inside, dtype=np.int64).reshape(-1, 3)
+        self.columns = np.array(columns, dtype=np.int64)
+
+    def _add(self, kind: Any) -> int:
+        pa = pyarrow()
+        types = pa.types
+        if isinstance(kind, pa.BaseExtensionType):
+            return self._add(kind.storage_type)
+        node, self.nodes = self.nodes, self.nodes + 1
+        if types.is_dictionary(kind):
+            self._own(node, 0, kind.index_type.bit_width)
+            return node
+        if types.is_null(kind):
+            return node
+        if types.is_run_end_encoded(kind):
+            self._add(kind.run_end_type)
+            self._add(kind.value_type)
+            return node
+        if types.is_union(kind):
+            self._own(node, 8, *([] if kind.mode == "sparse" else [32]))
+        elif types.is_string_view(kind) or types.is_binary_view(kind):
+            self.has_views = True
+            self._own(node, 0, 128, *[0] * next(self._views, 0))
+        elif types.is_list_view(kind) or types.is_large_list_view(kind):
+            self._own(node, 0, *[32 if types.is_list_view(kind) else 64] * 2)
+        elif types.is_struct(kind) or types.is_fixed_size_list(kind):
+            self._own(node, 0)
+        elif types.is_list(kind) or types.is_large_list(kind) or types.is_map(kind):
+            self._own(node, 0)
+            self._buffers.append((node, 64 if types.is_large_list(kind) else 32, 1))
+        elif types.is_string(kind) or types.is_binary(kind):
+            self._own(node, 0)
+            self._buffers += [(node, 32, 1), (node, 0, 0)]
+        elif types.is_large_string(kind) or types.is_large_binary(kind):
+            self._own(node, 0)
+            self._buffers += [(node, 64, 1), (node, 0, 0)]
+        else:
+            self._own(node, 0, kind.bit_width)
+        factor = kind.list_size if types.is_fixed_size_list(kind) else 1
+        same = types.is_struct(kind) or types.is_fixed_size_list(kind)
+        for number in range(kind.num_fields):
+            child = self._add(kind.field(number).type)
+            if same:
+                self._inside.append((node, child, factor))
+        return node
+
+    def _own(self, node: int, *bits: int) -> None:
+        # The first says which values are there, and may be left out.
+        self._buffers += [(node, width, 0) for width in bits]
+
+
 def tree_size(kind: Any) -> tuple[int, int | None]:
     """Number of nodes and buffers a type has in a record batch; None where each batch has its own number."""
-    pa = pyarrow()
-    types = pa.types
-    if isinstance(kind, pa.BaseExtensionType):
-        return tree_size(kind.storage_type)
-    if types.is_dictionary(kind):
-        return 1, 2
-    nodes, buffers = 1, _own_buffers(kind)
-    for number in range(kind.num_fields):
-        inner = tree_size(kind.field(number).type)
-        nodes += inner[0]
-        buffers = None if buffers is None or inner[1] is None else buffers + inner[1]
-    return nodes, buffers
-
-
-def _own_buffers(kind: Any) -> int | None:
-    """Those of the type itself, without the types inside of it."""
-    types = pyarrow().types
-    if types.is_string_view(kind) or types.is_binary_view(kind):
-        return None
-    if types.is_null(kind) or types.is_run_end_encoded(kind):
-        return 0
-    if types.is_union(kind):
-        return 1 if kind.mode == "sparse" else 2
-    if types.is_struct(kind) or types.is_fixed_size_list(kind):
-        return 1
-    three = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
-    views = types.is_list_view(kind) or types.is_large_list_view(kind)
-    return 3 if views or any(test(kind) for test in three) else 2
+    needs = Needs([kind])
+    return needs.nodes, None if needs.has_views else len(needs.buffers)
 
 
 def has_dictionary(kind: Any) -> bool:

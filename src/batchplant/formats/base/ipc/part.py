@@ -24,6 +24,7 @@ from .layout import (
     SCHEMA,
     Batch,
     Message,
+    Needs,
     has_dictionary,
     read_batch,
     read_footer,
@@ -223,68 +224,6 @@ class Part:
         self.source.close()
 
 
-class Needs:
-    """Buffers that a schema needs of a record batch: the node of each, and its bits per value."""
-
-    def __init__(self, schema: Any, views: I64) -> None:
-        self._views = iter(views.tolist())
-        self.nodes = 0
-        # Of each buffer: the node whose length it follows, bits for each value, and further values.
-        self._buffers: list[tuple[int, int, int]] = []
-        # (node, node in it, how many values of that for each of this)
-        self._inside: list[tuple[int, int, int]] = []
-        self._columns = [self._add(field.type) for field in schema]
-        self.buffers = np.array(self._buffers, dtype=np.int64).reshape(-1, 3)
-        self.inside = np.array(self._inside, dtype=np.int64).reshape(-1, 3)
-        self.columns = np.array(self._columns, dtype=np.int64)
-
-    def _add(self, kind: Any) -> int:
-        pa = pyarrow()
-        types = pa.types
-        if isinstance(kind, pa.BaseExtensionType):
-            return self._add(kind.storage_type)
-        node, self.nodes = self.nodes, self.nodes + 1
-        if types.is_dictionary(kind):
-            self._own(node, 0, kind.index_type.bit_width)
-            return node
-        if types.is_null(kind):
-            return node
-        if types.is_run_end_encoded(kind):
-            self._add(kind.run_end_type)
-            self._add(kind.value_type)
-            return node
-        if types.is_union(kind):
-            self._own(node, 8, *([] if kind.mode == "sparse" else [32]))
-        elif types.is_string_view(kind) or types.is_binary_view(kind):
-            self._own(node, 0, 128, *[0] * next(self._views, 0))
-        elif types.is_list_view(kind) or types.is_large_list_view(kind):
-            self._own(node, 0, *[32 if types.is_list_view(kind) else 64] * 2)
-        elif types.is_struct(kind) or types.is_fixed_size_list(kind):
-            self._own(node, 0)
-        elif types.is_list(kind) or types.is_large_list(kind) or types.is_map(kind):
-            self._own(node, 0)
-            self._buffers.append((node, 64 if types.is_large_list(kind) else 32, 1))
-        elif types.is_string(kind) or types.is_binary(kind):
-            self._own(node, 0)
-            self._buffers += [(node, 32, 1), (node, 0, 0)]
-        elif types.is_large_string(kind) or types.is_large_binary(kind):
-            self._own(node, 0)
-            self._buffers += [(node, 64, 1), (node, 0, 0)]
-        else:
-            self._own(node, 0, kind.bit_width)
-        factor = kind.list_size if types.is_fixed_size_list(kind) else 1
-        same = types.is_struct(kind) or types.is_fixed_size_list(kind)
-        for number in range(kind.num_fields):
-            child = self._add(kind.field(number).type)
-            if same:
-                self._inside.append((node, child, factor))
-        return node
-
-    def _own(self, node: int, *bits: int) -> None:
-        # The first says which values are there, and may be left out.
-        self._buffers += [(node, width, 0) for width in bits]
-
-
 def check_rows(source: Source, schema: Any, batches: list[Batch]) -> None:
     """DamagedError where the batches claim more than they have."""
     rows = sum(batch.rows for batch in batches)
@@ -293,7 +232,7 @@ def check_rows(source: Source, schema: Any, batches: list[Batch]) -> None:
     needs: Needs | None = None
     for batch in batches:
         if needs is None or len(batch.views):
-            needs = Needs(schema, batch.views)
+            needs = Needs((field.type for field in schema), batch.views.tolist())
         try:
             _check(source, batch, needs)
         except (ValueError, IndexError, OverflowError) as error:
