@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,6 +24,9 @@ from ..base.ipc import Part
 from ..base.ipc.layout import FEATHER_1, MAGIC, SCHEMA, Batch, read_message, tree_size
 from ..base.records import GivenSchema, given_schema
 from ..base.tables import TableReader
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 # What lies in a folder, and in that of several splits.
 STATE, SPLITS = "state.json", "dataset_dict.json"
@@ -65,7 +68,7 @@ class ArrowReader(TableReader):
         self._found_places: dict[str, list[Places] | None] = {}
         self._found_values: dict[str, _native.Pieces] = {}
 
-    def _joined(self, overrides: Any) -> Schema:
+    def _joined(self, overrides: Mapping[str, Field]) -> Schema:
         first = self._parts[0]
         for part in self._parts[1:]:
             if not part.schema.equals(first.schema):
@@ -338,7 +341,7 @@ class Places:
     offsets: I64 | None
 
 
-def shape_of(field: Field, kind: Any, first: tuple[int, int]) -> Shape | None:
+def shape_of(field: Field, kind: pa.DataType, first: tuple[int, int]) -> Shape | None:
     """Return the layout of a field's cells in a column of this type; None if they have to be decoded.
 
     ``first``: the numbers of the column's first node and buffer.
@@ -356,7 +359,7 @@ def shape_of(field: Field, kind: Any, first: tuple[int, int]) -> Shape | None:
     return _tensor_shape(field, kind, nodes, buffer) if isinstance(field, Tensor) else None
 
 
-def _bytes_shape(field: Field, kind: Any, nodes: tuple[int, ...], buffer: int) -> Shape | None:
+def _bytes_shape(field: Field, kind: pa.DataType, nodes: tuple[int, ...], buffer: int) -> Shape | None:
     types = pyarrow().types
     if is_file_struct(kind):
         number = [field.name for field in kind].index("bytes")
@@ -373,7 +376,7 @@ def _bytes_shape(field: Field, kind: Any, nodes: tuple[int, ...], buffer: int) -
     return None
 
 
-def _tensor_shape(field: Tensor, kind: Any, nodes: tuple[int, ...], buffer: int) -> Shape | None:
+def _tensor_shape(field: Tensor, kind: pa.DataType, nodes: tuple[int, ...], buffer: int) -> Shape | None:
     pa = pyarrow()
     dtype = np.dtype(field.dtype)
     if dtype.kind not in "iuf" or dtype.itemsize > 8 or field.optional:

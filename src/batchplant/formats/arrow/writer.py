@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,6 +13,9 @@ from ...schema import Field, Schema
 from ...schema.columns import Columns
 from ..base.ipc.layout import BLOCK, END, MAGIC, make_footer
 from ..base.tables.buffered import RowBuffer, SavedRows, row_sizes
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 BATCH_BYTES = 4 << 20
 STREAM_SUFFIX = ".arrows"
@@ -71,7 +74,7 @@ class ArrowWriter(Writer):
         for table in self._buffer.fill(batch, row_sizes(columns), self._batch_size):
             self._write_table(table)
 
-    def _write_table(self, table: Any) -> None:
+    def _write_table(self, table: pa.Table) -> None:
         """Write a record batch: the message as a stream of its own would have it."""
         pa = pyarrow()
         for batch in table.to_batches():

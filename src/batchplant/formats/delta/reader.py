@@ -7,7 +7,7 @@ import functools
 import os
 import urllib.parse
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,6 +25,9 @@ from ...schema import Field
 from ...storage import absolute, check_regular, is_remote, join, like, tree
 from ...storage.remote.store_options import options_for
 from ..base.lake import LakeReader, Part, as_time, first_line, wrapped
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 # What a reader has to understand about a table, and this one does.
 FEATURES = {"columnMapping", "deletionVectors", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"}
@@ -148,7 +151,7 @@ def _facts(table: Any) -> dict[str, Any]:
     return facts
 
 
-def _parts(table: Any, path: str, described: Any, outside: bool) -> Iterator[tuple[int, Part]]:
+def _parts(table: Any, path: str, described: pa.Schema, outside: bool) -> Iterator[tuple[int, Part]]:
     """When each file was written, and the file. The log itself keeps no order."""
     actions = arrow.pyarrow().table(table.get_add_actions(flatten=False))
     deleted = _deleted(table)
@@ -186,7 +189,7 @@ def _place(path: str, listed_path: str, outside: bool) -> str:
     return file
 
 
-def _constants(actions: Any, number: int, described: Any) -> dict[str, Any]:
+def _constants(actions: Any, number: int, described: pa.Schema) -> dict[str, Any]:
     """The values of the columns that a table is partitioned by."""
     for column in ("partition", "partition_values"):
         if column in actions.column_names:

@@ -12,7 +12,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...codecs import arrow
 from ...schema import Schema
@@ -20,6 +20,9 @@ from ...storage import is_remote, join, tree
 from ...storage.remote.store_options import options_for
 from ..base.lake import LakeWriter, check_same_fields, conflict, stored_schema, wrapped
 from .reader import LOG, library, open_table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 # A time without a zone would need a feature that not every reader has.
 ZONE = "UTC"
@@ -31,7 +34,7 @@ class DeltaWriter(LakeWriter):
     __doc__ = LakeWriter.__doc__
     title = "Delta"
 
-    def _described(self) -> Any:
+    def _described(self) -> pa.Schema:
         library()
         return stored_schema(self.schema, small=True, zone=ZONE)
 

@@ -31,7 +31,7 @@ WAITING_BYTES = 256 << 20
 OPEN_FILES = 64
 
 
-def _data_file(metadata: Any, path: str, size: int, written: Any, partition: Any) -> Any:
+def _data_file(metadata: Any, path: str, size: int, written: pq.FileMetaData, partition: Record) -> DataFile:
     """Manifest entry of a file; ``written``: its Parquet metadata."""
     schema = metadata.schema()
     statistics = data_file_statistics_from_parquet_metadata(
@@ -60,9 +60,9 @@ class _Open:
     key: _Key
     path: str = ""
     out: Any = None
-    writer: Any = None
+    writer: pq.ParquetWriter | None = None
     bytes: int = 0
-    waiting: list[Any] = dataclasses.field(default_factory=list)
+    waiting: list[pa.Table] = dataclasses.field(default_factory=list)
     waiting_bytes: int = 0
 
 
@@ -70,7 +70,7 @@ class _Open:
 class _Key:
     """A partition: the values of its fields, as manifests hold them, and the folder of its files."""
 
-    partition: Any
+    partition: Record
     spec: Any
     schema: Any
 
@@ -78,7 +78,7 @@ class _Key:
         return str(self.spec.partition_to_path(self.partition, self.schema))
 
 
-def transformed(transform: Any, kind: Any, column: Any) -> Any:
+def transformed(transform: Any, kind: Any, column: pa.Array) -> pa.Array:
     """The values of a column as a partition has them, dates and times as numbers; ``kind``: pyiceberg's."""
     types = pa.types
     if types.is_date(column.type):
@@ -108,7 +108,7 @@ class TableFiles:
     """
 
     def __init__(
-        self, table: Any, metadata: Any, described: Any, *, row_group: int, file_size: int,
+        self, table: Any, metadata: Any, described: pa.Schema, *, row_group: int, file_size: int,
         compression: str, stored: bool = False,
     ) -> None:  # fmt: skip
         self._table, self._metadata, self._described = table, metadata, described
@@ -118,9 +118,9 @@ class TableFiles:
         self._waiting_bytes = 0
         self._unique = uuid.uuid4()
         self._paths: list[str] = []
-        self._files: list[Any] = []
+        self._files: list[DataFile] = []
 
-    def add(self, rows: Any) -> None:
+    def add(self, rows: pa.Table) -> None:
         for key, part in self._split(rows):
             partition = self._partitions.setdefault(key.partition, _Open(key))
             partition.waiting.append(part)
@@ -131,7 +131,7 @@ class TableFiles:
         while self._waiting_bytes > WAITING_BYTES:
             self._flush(max(self._partitions.values(), key=lambda partition: partition.waiting_bytes))
 
-    def finish(self) -> list[Any]:
+    def finish(self) -> list[DataFile]:
         """The files, as manifests describe them."""
         for partition in self._partitions.values():
             self._flush(partition)
@@ -165,7 +165,7 @@ class TableFiles:
             with contextlib.suppress(Exception):
                 self._table.io.delete(path)
 
-    def _split(self, rows: Any) -> Iterator[tuple[_Key, Any]]:
+    def _split(self, rows: pa.Table) -> Iterator[tuple[_Key, pa.Table]]:
         """The rows of each partition, in order."""
         spec, schema = self._metadata.spec(), self._metadata.schema()
         if spec.is_unpartitioned():
@@ -184,7 +184,7 @@ class TableFiles:
             values = [column[row].as_py() for column in columns]
             yield _Key(Record(*values), spec, schema), rows.take(pa.array(order[start:end]))
 
-    def _column(self, field: Any, schema: Any, rows: Any) -> Any:
+    def _column(self, field: Any, schema: Any, rows: pa.Table) -> pa.Array:
         """Values of a partition field in each row."""
         source = schema.find_field(field.source_id)
         if source not in schema.fields:
@@ -204,6 +204,7 @@ class TableFiles:
             self._close(partition)
         if partition.writer is None:
             self._open(partition)
+        assert partition.writer is not None
         partition.writer.write_table(rows, row_group_size=max(len(rows), 1))
         partition.bytes += rows.nbytes
         self._waiting_bytes -= partition.waiting_bytes
@@ -239,7 +240,7 @@ class TableFiles:
         partition.writer = partition.out = None
 
 
-def commit_files(change: Any, files: Iterable[Any], message: dict[str, str]) -> None:
+def commit_files(change: Any, files: Iterable[DataFile], message: dict[str, str]) -> None:
     """Files as a snapshot of the transaction."""
     with change.update_snapshot(snapshot_properties=message).fast_append() as append:
         for file in files:

@@ -8,7 +8,7 @@ import re
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import numpy as np
@@ -31,6 +31,9 @@ from ..base.tables import ParquetFile, ParquetRows, cell_bounds
 from ..base.tables.footer import ENCRYPTED, MAGIC
 from ..base.tables.parquet_file import Cells, first_line
 from ..base.tables.parquet_rows import WINDOW_BYTES
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 # What Hive, and everybody after it, calls a folder of which the value is missing.
 MISSING = "__HIVE_DEFAULT_PARTITION__"
@@ -235,7 +238,7 @@ class ParquetReader(ParquetRows):
                 fields[name] = dataclasses.replace(fields[name], optional=True)
         return Schema(fields)
 
-    def _sample(self, file: ParquetFile, names: Sequence[str]) -> Any:
+    def _sample(self, file: ParquetFile, names: Sequence[str]) -> pa.Table | None:
         """Return a few rows of the columns that may be images."""
         kinds = {name: file.schema.field(name).type for name in names if name in file.schema.names}
         looked = [name for name, kind in kinds.items() if is_binary(kind) or is_file_struct(kind)]

@@ -6,7 +6,7 @@ import io
 import json
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import numpy as np
@@ -24,6 +24,9 @@ from ..base.tables.buffered import RowBuffer, SavedRows, row_sizes
 from ..base.tables.footer import footer_bytes
 from ..base.tables.thrift import STRUCT, Struct, read_struct, struct_bytes
 from .reader import MISSING
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 # So small that a quasi-random epoch can keep the row groups of a window decoded.
 ROW_GROUP_BYTES = 4 << 20
@@ -210,7 +213,7 @@ def _check_keys(schema: Schema, keys: Sequence[str]) -> None:
         raise OptionError("partition_by names every field; at least one has to stay in the files")
 
 
-def _how(schema: Schema, described: Any, compression: str, level: int | None) -> dict[str, Any]:
+def _how(schema: Schema, described: pa.Schema, compression: str, level: int | None) -> dict[str, Any]:
     """Arguments of pyarrow's ParquetWriter."""
     media = [name for name, field in schema.items() if isinstance(field, Image | Audio | Video)]
     columns = _leaves(described)
@@ -245,11 +248,11 @@ def _repeats(field: Field) -> bool:
     return isinstance(field, Int | Text) or (isinstance(field, Tensor) and field.dtype in ("int8", "uint8"))
 
 
-def _leaves(described: Any) -> dict[str, str]:
+def _leaves(described: pa.Schema) -> dict[str, str]:
     """Map leaf paths of the file to columns: lists add path elements of their own."""
     leaves: dict[str, str] = {}
 
-    def add(kind: Any, path: str, name: str) -> None:
+    def add(kind: pa.DataType, path: str, name: str) -> None:
         if is_any_list(kind):
             add(kind.value_type, f"{path}.list.element", name)
         elif pyarrow().types.is_struct(kind):
@@ -277,7 +280,7 @@ class _File:
     """One Parquet file in the making, of row groups whose footers wait in a spool of their own."""
 
     def __init__(
-        self, partial: Partial, name: str, footers: Spool, schema: Any, options: dict[str, Any]
+        self, partial: Partial, name: str, footers: Spool, schema: pa.Schema, options: dict[str, Any]
     ) -> None:
         self.name = name
         self.buffer = RowBuffer(schema)
@@ -287,7 +290,7 @@ class _File:
         self._footers = footers
         self._schema, self._how = schema, options
 
-    def write(self, table: Any) -> None:
+    def write(self, table: pa.Table) -> None:
         """Write a row group as a Parquet file of its own, and take its footer off."""
         import pyarrow.parquet as pq
 

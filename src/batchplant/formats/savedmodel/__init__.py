@@ -70,9 +70,8 @@ def _meta_graph(
             case 1, 2:
                 fields = list(parts(data, part.start, part.end))
                 facts["tags"] += [text(data, field) for field in fields if field[:2] == (4, BYTES)]
-                facts |= {
-                    "tensorflow": version for version in texts(data, part.start, part.end, 5) if version
-                }
+                [version] = texts(data, part.start, part.end, 5)
+                facts |= {"tensorflow": version} if version else {}
             case 2, 2:
                 _graph(data, part.start, part.end, operators, functions)
             case 5, 2:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from ....codecs.arrow import pyarrow
 from ....errors import DamagedError
 from ....schema.columns import I64
 from ....storage import Source
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 MAGIC = b"ARROW1"
 FEATHER_1 = b"FEA1"
@@ -227,7 +230,7 @@ def make_footer(schema: bytes, blocks: Any) -> bytes:
 class Needs:
     """Buffers that a schema needs of a record batch: the node of each, and its bits per value."""
 
-    def __init__(self, kinds: Iterable[Any], views: Iterable[int] = ()) -> None:
+    def __init__(self, kinds: Iterable[pa.DataType], views: Iterable[int] = ()) -> None:
         self._views = iter(views)
         self.has_views = False
         self.nodes = 0
@@ -240,7 +243,7 @@ class Needs:
         self.inside = np.array(self._inside, dtype=np.int64).reshape(-1, 3)
         self.columns = np.array(columns, dtype=np.int64)
 
-    def _add(self, kind: Any) -> int:
+    def _add(self, kind: pa.DataType) -> int:
         pa = pyarrow()
         types = pa.types
         if isinstance(kind, pa.BaseExtensionType):
@@ -288,13 +291,13 @@ class Needs:
         self._buffers += [(node, width, 0) for width in bits]
 
 
-def tree_size(kind: Any) -> tuple[int, int | None]:
+def tree_size(kind: pa.DataType) -> tuple[int, int | None]:
     """Number of nodes and buffers a type has in a record batch; None where each batch has its own number."""
     needs = Needs([kind])
     return needs.nodes, None if needs.has_views else len(needs.buffers)
 
 
-def has_dictionary(kind: Any) -> bool:
+def has_dictionary(kind: pa.DataType) -> bool:
     pa = pyarrow()
     if isinstance(kind, pa.BaseExtensionType):
         return has_dictionary(kind.storage_type)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -32,6 +32,9 @@ from .layout import (
     tree_size,
 )
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 # What mostly holds the metadata of a message.
 MESSAGE_HEAD = 4096
 # Packed buffers begin with their unpacked size; -1: this one is not packed after all.
@@ -46,7 +49,7 @@ class Part:
         self.path = path = self.source.path
         self._feather1 = feather1
         self.ended = True
-        self.table: Any = None
+        self.table: pa.Table | None = None
         self._dictionaries: list[Message] = []
         self.batches: list[Batch] = []
         try:
@@ -124,10 +127,10 @@ class Part:
             yield message
             offset = message.end
 
-    def _buffer(self, start: int, end: int) -> Any:
+    def _buffer(self, start: int, end: int) -> pa.Buffer:
         return pyarrow().py_buffer(self.source.view(start, end - start))
 
-    def load(self, number: int, names: Sequence[str]) -> Any:
+    def load(self, number: int, names: Sequence[str]) -> pa.Table:
         """These columns of a record batch."""
         pa = pyarrow()
         if self.table is not None:
@@ -148,7 +151,7 @@ class Part:
         stream = pa.ipc.open_stream(pa.BufferReader(data), options=options)
         return stream.read_next_batch().select(names)
 
-    def first_rows(self, names: Sequence[str]) -> Any:
+    def first_rows(self, names: Sequence[str]) -> pa.Table:
         """A few rows; None where there are none, or they cannot be read."""
         try:
             table = self.load(0, names).slice(0, 16) if self.rows and names else None
@@ -224,7 +227,7 @@ class Part:
         self.source.close()
 
 
-def check_rows(source: Source, schema: Any, batches: list[Batch]) -> None:
+def check_rows(source: Source, schema: pa.Schema, batches: list[Batch]) -> None:
     """DamagedError where the batches claim more than they have."""
     rows = sum(batch.rows for batch in batches)
     # Whatever a row is made of, it takes a byte.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from .reader import LakeReader, Part, as_time, first_line, stored_schema, wrapped
+from ..tables.parquet_file import first_line
+from .reader import LakeReader, Part, as_time, stored_schema, wrapped
 from .upkeep import Compacted, State, Upkeep, Vacuumed
 from .writer import LakeWriter, check_same_fields, conflict
 

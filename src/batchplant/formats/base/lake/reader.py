@@ -9,7 +9,7 @@ import datetime
 import errno
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,12 +26,15 @@ from ....storage.index import FileGroup
 from ..tables import ParquetFile, ParquetRows, cell_bounds
 from ..tables.parquet_file import first_line
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 # What is looked at to see what bytes are.
 SAMPLE_FILES, SAMPLE_ROWS = 4, 8
 # Samples of a file that cannot be read are listed one by one, unless there are more.
 MAX_COUNTED_ROWS = 1_000_000
 # Least and greatest value as Arrow scalars, and how many are missing; None where unknown.
-ColumnStats = tuple[Any, Any, int | None]
+ColumnStats = tuple["pa.Scalar", "pa.Scalar", int | None]
 # Times in the log of a table are cut off at milliseconds.
 SLACK = {"s": 1, "ms": 1, "us": 1_000, "ns": 1_000_000, "D": 0}
 
@@ -49,10 +52,10 @@ class Part:
     path: str
     rows: int | None = None
     size: int | None = None
-    constants: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    constants: Mapping[str, pa.Scalar] = dataclasses.field(default_factory=dict)
     names: Mapping[str, str] = dataclasses.field(default_factory=dict)
     deleted: I64 | None = None
-    scan: Callable[[str], Any] | None = None
+    scan: Callable[[str], pa.ChunkedArray] | None = None
     stats: Callable[[str], ColumnStats] | None = None
 
 
@@ -68,7 +71,7 @@ class LakeReader(ParquetRows):
     def _set_parts(
         self,
         parts: Sequence[Part],
-        described: Any,
+        described: pa.Schema,
         overrides: Mapping[str, Field] | None,
         where: Condition | None = None,
     ) -> None:
@@ -118,9 +121,9 @@ class LakeReader(ParquetRows):
         ends = starts_of(every)
         return every - np.diff(np.searchsorted(part.deleted, ends))
 
-    def _sample(self, described: Any) -> Any:
+    def _sample(self, described: pa.Schema) -> pa.Table:
         """The first rows of columns of bytes that no description explains."""
-        columns: dict[str, Any] = {}
+        columns: dict[str, pa.ChunkedArray] = {}
         for field in described:
             if arrow.KEY in (field.metadata or {}) or not (
                 is_binary(field.type) or is_file_struct(field.type)
@@ -136,7 +139,7 @@ class LakeReader(ParquetRows):
         rows = min((len(column) for column in columns.values()), default=0)
         return arrow.pyarrow().table({name: column[:rows] for name, column in columns.items()})
 
-    def _gaps(self, described: Any) -> set[str]:
+    def _gaps(self, described: pa.Schema) -> set[str]:
         """The lists of whole numbers inside of which some are missing, as the first files show."""
         names = set()
         for field in described:
@@ -149,14 +152,14 @@ class LakeReader(ParquetRows):
                         names.add(field.name)
         return names
 
-    def _column_in(self, file: Any, part: Part, name: str) -> str | None:
+    def _column_in(self, file: pa.Schema, part: Part, name: str) -> str | None:
         """Return a field's column in a file of this Arrow schema; None if the file lacks it."""
         column = part.names.get(name, name)
         return column if column in file.names else None
 
     def _arrow_columns(
         self, number: int, group: int, fields: Sequence[str], rows: I64 | None = None
-    ) -> dict[str, Any]:
+    ) -> dict[str, pa.ChunkedArray]:
         """The rows of a row group that count, or some of them; fields that the file lacks are left out."""
         part, file = self._parts[number], self._files[number]
         if isinstance(file, BatchplantError):
@@ -315,13 +318,13 @@ def _known(part: Part, name: str, field: Field) -> Bounds:
     return Bounds()
 
 
-def _of(field: Field, value: Any) -> Bounds:
+def _of(field: Field, value: pa.Scalar) -> Bounds:
     if value is None or not value.is_valid:
         return Bounds(1, 1)
     return cell_bounds(field, arrow.column_of(field, arrow.pyarrow().repeat(value, 1)))
 
 
-def stored_schema(schema: Schema, *, small: bool, zone: str | None) -> Any:
+def stored_schema(schema: Schema, *, small: bool, zone: str | None) -> pa.Schema:
     """The Arrow schema that a table gets.
 
     ``small``: it has integers of 8 and 16 bits, and no times of day or UUIDs. ``zone``: of times without one.
@@ -331,7 +334,7 @@ def stored_schema(schema: Schema, *, small: bool, zone: str | None) -> Any:
     return pa.schema([field.with_type(_stored(field.type, small, zone)) for field in fields])
 
 
-def _stored(kind: Any, small: bool, zone: str | None) -> Any:
+def _stored(kind: pa.DataType, small: bool, zone: str | None) -> pa.DataType:
     pa = arrow.pyarrow()
     types = pa.types
     if types.is_fixed_size_list(kind) or types.is_large_list(kind):

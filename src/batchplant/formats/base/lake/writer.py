@@ -10,7 +10,7 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ....codecs import arrow
 from ....data.writer import WriteOptions, Writer
@@ -32,7 +32,10 @@ from ....schema import (
 )  # fmt: skip
 from ....schema.columns import Columns
 from ....storage import Partial, is_remote, sync, tree
-from .reader import first_line
+from ..tables.parquet_file import first_line
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 MODES = ("create", "append", "overwrite")
 BUFFERED_ROWS_NAME = "rows.arrow"
@@ -84,7 +87,7 @@ class LakeWriter(Writer):
 
     # -- what a format implements ----------------------------------------------------------------------
 
-    def _described(self) -> Any:
+    def _described(self) -> pa.Schema:
         """The Arrow schema that rows are stored with."""
         raise NotImplementedError
 
@@ -210,7 +213,7 @@ class LakeWriter(Writer):
 
     # -- rows ------------------------------------------------------------------------------------------
 
-    def _row_groups(self) -> Iterator[Any]:
+    def _row_groups(self) -> Iterator[pa.Table]:
         """All rows, as tables of about the size of a row group."""
         pa = arrow.pyarrow()
         with pa.memory_map(str(self._spool.path)) as file, pa.ipc.open_stream(file) as stream:
@@ -224,12 +227,12 @@ class LakeWriter(Writer):
             if batches:
                 yield pa.Table.from_batches(batches)
 
-    def _files(self, described: Any) -> Iterator[Iterator[Any]]:
+    def _files(self, described: pa.Schema) -> Iterator[Iterator[pa.Table]]:
         """The row groups of one file after another; each has to be taken before the next."""
         groups = self._row_groups()
         following = next(groups, None)
 
-        def one() -> Iterator[Any]:
+        def one() -> Iterator[pa.Table]:
             nonlocal following
             size = 0
             while following is not None and (not size or size + following.nbytes <= self._file_size):
@@ -240,7 +243,7 @@ class LakeWriter(Writer):
         while following is not None:
             yield one()
 
-    def _write_file(self, groups: Iterator[Any], described: Any, file: Any) -> int:
+    def _write_file(self, groups: Iterable[pa.Table], described: pa.Schema, file: str) -> int:
         """One Parquet file of these row groups; returns how many rows it has."""
         import pyarrow.parquet as pq
 

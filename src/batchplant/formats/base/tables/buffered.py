@@ -9,13 +9,16 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .... import _native
 from ....codecs.arrow import pyarrow
 from ....schema.columns import I64, U8, Columns, Ragged
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 # Limit of one array of texts or bytes; longer columns stay in several arrays.
 MAX_ARRAY_BYTES = (1 << 31) - 1
@@ -24,16 +27,16 @@ MAX_ARRAY_BYTES = (1 << 31) - 1
 class RowBuffer:
     """Record batches of one file, and the bytes of their cells."""
 
-    def __init__(self, schema: Any) -> None:
+    def __init__(self, schema: pa.Schema) -> None:
         self.bytes = 0
-        self.batches: list[Any] = []
+        self.batches: list[pa.RecordBatch] = []
         # Batches and bytes that the last checkpoint saved.
         self.saved = self.saved_bytes = 0
         # Bytes of the rows that were taken last.
         self.taken_bytes = 0
         self._schema = schema
 
-    def fill(self, batch: Any, sizes: I64, limit: int) -> Iterator[Any]:
+    def fill(self, batch: pa.RecordBatch, sizes: I64, limit: int) -> Iterator[pa.Table]:
         """Add rows of these sizes; yield a table whenever the rows have ``limit`` bytes."""
         ends = np.cumsum(sizes)
         start = done = 0
@@ -44,11 +47,11 @@ class RowBuffer:
             if self.bytes >= limit:
                 yield self.take()
 
-    def add(self, batch: Any, size: int) -> None:
+    def add(self, batch: pa.RecordBatch, size: int) -> None:
         self.batches.append(batch)
         self.bytes += size
 
-    def take(self) -> Any:
+    def take(self) -> pa.Table:
         """Return all rows as a table and empty the buffer."""
         pa = pyarrow()
         batches, size = self.batches, self.bytes
@@ -71,7 +74,7 @@ class SavedRows:
     first, which belongs to the last checkpoint until the next one is complete.
     """
 
-    def __init__(self, folder: Path, schema: Any) -> None:
+    def __init__(self, folder: Path, schema: pa.Schema) -> None:
         self._folder = folder
         self._schema = schema
         self._turn = 0
@@ -105,7 +108,7 @@ class SavedRows:
             buffer.saved, buffer.saved_bytes = len(buffer.batches), buffer.bytes
         return {"turn": turn, "parts": parts}
 
-    def _stream(self, batches: Sequence[Any]) -> U8:
+    def _stream(self, batches: Sequence[pa.RecordBatch]) -> U8:
         pa = pyarrow()
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, self._schema) as stream:

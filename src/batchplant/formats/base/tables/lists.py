@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -18,6 +18,9 @@ from ....schema.columns import U8
 from .footer import FIXED, Chunk, Leaf
 from .pages import BY_DICTIONARY, DATA, DICTIONARY, PLAIN, PageHeader, page_header, unpack
 from .thrift import varint
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 OLD_PLAIN, RLE = 2, 3
 INT32, INT64, FLOAT, DOUBLE = 1, 2, 4, 5
@@ -37,13 +40,13 @@ _STORED = {
 class _Nest(NamedTuple):
     """Types of nested lists from the outside in, and of their numbers: in Arrow, in memory, in the file."""
 
-    lists: Sequence[Any]
-    number: Any
+    lists: Sequence[pa.DataType]
+    number: pa.DataType
     dtype: np.dtype[Any]
     stored: np.dtype[Any]
 
 
-def decode_lists(data: U8, chunk: Chunk, leaf: Leaf, kind: Any) -> Any:
+def decode_lists(data: U8, chunk: Chunk, leaf: Leaf, kind: pa.DataType) -> pa.ChunkedArray | None:
     """Decode the pages of a column to an Arrow column of this type; None: leave it to pyarrow."""
     nest = _nest_of(kind, leaf)
     if nest is None:
@@ -58,7 +61,7 @@ def decode_lists(data: U8, chunk: Chunk, leaf: Leaf, kind: Any) -> Any:
         return None
 
 
-def _nest_of(kind: Any, leaf: Leaf) -> _Nest | None:
+def _nest_of(kind: pa.DataType, leaf: Leaf) -> _Nest | None:
     types, lists = pyarrow().types, []
     if isinstance(kind, pyarrow().BaseExtensionType):
         kind = kind.storage_type
@@ -72,7 +75,7 @@ def _nest_of(kind: Any, leaf: Leaf) -> _Nest | None:
     return nest if leaf.width == nest.stored.itemsize else None
 
 
-def _decoded(data: U8, chunk: Chunk, leaf: Leaf, nest: _Nest) -> Any:
+def _decoded(data: U8, chunk: Chunk, leaf: Leaf, nest: _Nest) -> pa.Array:
     lists, dictionary = _native.ParquetLists(leaf.lists, chunk.values), None
     values = np.empty(chunk.values, nest.dtype)
     done = offset = 0
@@ -88,11 +91,11 @@ def _decoded(data: U8, chunk: Chunk, leaf: Leaf, nest: _Nest) -> Any:
             if header.encoding not in (PLAIN, OLD_PLAIN):
                 raise ValueError("packed in another way")
             entries = _unpacked(page, chunk.codec, header.unpacked)
-            dictionary = np.frombuffer(entries, nest.stored, header.count).astype(nest.dtype)
+            dictionary = np.frombuffer(entries, nest.stored, header.value_count).astype(nest.dtype)
         elif header.has_values:
             unpacked = _values(page, header, chunk.codec, leaf, lists)
-            _put(unpacked, header.encoding, nest, dictionary, values[done : done + header.count])
-            done += header.count
+            _put(unpacked, header.encoding, nest, dictionary, values[done : done + header.value_count])
+            done += header.value_count
     if done != chunk.values:
         raise ValueError("it has too many values")
     return _array(nest, values, lists.offsets())
@@ -112,7 +115,7 @@ def _values(page: U8, header: PageHeader, codec: int, leaf: Leaf, lists: _native
         repetition, definition = page[:first], page[first:start]
         page = _unpacked(page[start:], codec if header.is_packed else 0, header.unpacked - start)
     is_known = header.level_encodings in (None, (RLE, RLE))
-    if not is_known or not lists.add(repetition, definition, leaf.levels, header.count):
+    if not is_known or not lists.add(repetition, definition, leaf.levels, header.value_count):
         raise ValueError("something is missing")
     return page
 

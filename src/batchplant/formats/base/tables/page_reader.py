@@ -16,7 +16,7 @@ import struct
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -45,6 +45,10 @@ from .pages import (
 )
 from .thrift import BINARY, STRUCT, Struct, varint
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
 _I32, _I64 = 5, 6
 # All encodings: readers look into the pages for the real ones.
 _ENCODINGS = (0, 2, 3, 4, 5, 6, 7, 8, 9)
@@ -58,7 +62,7 @@ _IN_A_DAY = {"D": 1, "s": 86_400, "ms": 86_400 * 10**3, "us": 86_400 * 10**6, "n
 Meaning = Callable[[bytes, bool], Any]
 
 
-def meaning_of(field: Field, leaf: Leaf, kind: Any) -> Meaning | None:
+def meaning_of(field: Field, leaf: Leaf, kind: pa.DataType) -> Meaning | None:
     """Return a function from a stored bound to one of cells; None if the two are not comparable.
 
     Its flag marks an upper bound: if units differ, bounds are rounded away from the cells.
@@ -102,7 +106,7 @@ def _plain(leaf: Leaf) -> Meaning:
     return value
 
 
-def _times(field: Field, leaf: Leaf, kind: Any) -> Meaning | None:
+def _times(field: Field, leaf: Leaf, kind: pa.DataType) -> Meaning | None:
     if leaf.kind not in (1, 2) or leaf.order != SIGNED:
         return None
     dtype: Any = getattr(field, "dtype", None)
@@ -227,7 +231,7 @@ class PagePlan(NamedTuple):
     def size(self) -> int:
         return sum(size for _, size in self.runs)
 
-    def select(self, column: Any, rows: I64) -> Any:
+    def select(self, column: pa.ChunkedArray, rows: I64) -> pa.ChunkedArray:
         """Pick rows of the row group, in ascending order, out of an Arrow column of the pages."""
         firsts = self.pages.rows[self.numbers]
         sizes = self.pages.rows[self.numbers + 1] - firsts
@@ -244,11 +248,11 @@ class PagePlan(NamedTuple):
 class Excerpts:
     """Decodes some pages of a column through a small Parquet file in memory."""
 
-    def __init__(self, footer: Footer, schema: Any, arrow: bool) -> None:
+    def __init__(self, footer: Footer, schema: pa.Schema, arrow: bool) -> None:
         self._footer, self._schema, self._arrow = footer, schema, arrow
         self._heads: dict[str, Struct] = {}
 
-    def read(self, name: str, plan: PagePlan, rows: I64, view: Callable[[int, int], U8]) -> Any:
+    def read(self, name: str, plan: PagePlan, rows: I64, view: Callable[[int, int], U8]) -> pa.ChunkedArray:
         """Return rows of a column as an Arrow column; DamagedError if its pages decompress to too much."""
         parts = [view(start, size) for start, size in plan.runs]
         data = np.concatenate([np.frombuffer(MAGIC, np.uint8), *parts])
@@ -287,7 +291,7 @@ class Excerpts:
                 header = page_header(data, offset)
                 if not header.has_values:
                     raise ValueError(f"a page of kind {header.kind}")
-                counts.append(header.count)
+                counts.append(header.value_count)
                 offset = header.end
         except ValueError as error:
             raise DamagedError(f"a page is damaged: {error}") from None
@@ -313,7 +317,7 @@ class Excerpts:
         return self._heads[name]
 
 
-def _open_in_memory(data: U8, dictionaries: Sequence[str] | None) -> Any:
+def _open_in_memory(data: U8, dictionaries: Sequence[str] | None) -> pq.ParquetFile:
     """Open a file in memory with pyarrow."""
     pa = pyarrow()
     import pyarrow.parquet as pq
@@ -471,7 +475,12 @@ class PageReader:
     """Statistics and single pages of a file. ``leaves``: leaf columns of each column of the table."""
 
     def __init__(
-        self, source: Source, footer: Footer, schema: Any, leaves: Mapping[str, Sequence[int]], arrow: bool
+        self,
+        source: Source,
+        footer: Footer,
+        schema: pa.Schema,
+        leaves: Mapping[str, Sequence[int]],
+        arrow: bool,
     ) -> None:
         self._source, self._footer, self._schema, self._leaves = source, footer, schema, leaves
         self._mapped = isinstance(source, MappedSource)
@@ -520,11 +529,10 @@ class PageReader:
                 return fixed(name)
             if name not in cached:
                 column, field = fields[name]
-                chunk, leaf = self._single_leaf(number, column)
-                if chunk is None:
+                single = self._single_leaf(number, column)
+                if single is None:
                     return Bounds()
-                meaning = meanings[name]
-                bounds = chunk_bounds(rows, chunk, leaf, self._footer.ordered, meaning)
+                bounds = chunk_bounds(rows, *single, self._footer.ordered, meanings[name])
                 # NaT counts as missing, and writers do not count it.
                 bounds = bounds._replace(missing=bounds.missing or None) if _may_be_nat(field) else bounds
                 cached[name] = bounds
@@ -532,12 +540,15 @@ class PageReader:
 
         return of
 
-    def _single_leaf(self, number: int, column: str) -> tuple[Chunk | None, Any]:
-        """Return the chunk and leaf of a column that has only one leaf, else (None, None)."""
-        leaves = self._leaves[column]
-        if len(leaves) != 1:
-            return None, None
-        return self._footer.groups[number].chunks[leaves[0]], self._footer.leaves[leaves[0]]
+    def _single_leaf(self, number: int, column: str) -> tuple[Chunk, Leaf] | None:
+        """Return the chunk and leaf of a column in a row group; None if it has several, or is encrypted."""
+        [leaf, *others] = self._leaves[column]
+        chunk = self._footer.groups[number].chunks[leaf]
+        return None if others or chunk is None else (chunk, self._footer.leaves[leaf])
+
+    def _is_small(self, chunk: Chunk) -> bool:
+        """True if an index of the pages would cost as much as the column chunk."""
+        return not self._mapped and chunk.size < SMALL_CHUNK_BYTES
 
     def _page_runs(
         self,
@@ -551,10 +562,10 @@ class PageReader:
         group = self._footer.groups[number]
         pages: dict[str, tuple[I64, list[Bounds]]] = {}
         for name, (column, field) in fields.items():
-            chunk, leaf = self._single_leaf(number, column)
-            meaning = meanings[name]
-            if chunk is None or meaning is None or (not self._mapped and chunk.size < SMALL_CHUNK_BYTES):
+            single, meaning = self._single_leaf(number, column), meanings[name]
+            if single is None or meaning is None or self._is_small(single[0]):
                 continue
+            chunk, leaf = single
             page_index = self._map(number, column)
             bounds = None if page_index is None else page_bounds(self._source, chunk, page_index, leaf)
             if page_index is None or bounds is None or len(page_index.starts) < 2:
@@ -591,9 +602,10 @@ class PageReader:
         runs = []
         for number in groups:
             for column in columns:
-                chunk, _ = self._single_leaf(number, column)
-                if chunk is None or chunk.size < SMALL_CHUNK_BYTES:
+                single = self._single_leaf(number, column)
+                if single is None or self._is_small(single[0]):
                     continue
+                chunk = single[0]
                 is_cached = (number, self._leaves[column][0]) in self._maps
                 indexes = None if is_cached else chunk.pages, chunk.page_bounds if bounds else None
                 runs += [run for run in indexes if run is not None and run[1] > 0]
@@ -616,16 +628,16 @@ class PageReader:
 
     def plan(self, number: int, column: str, rows: I64) -> PagePlan | None:
         """Plan the pages that hold these ascending rows; None: read the whole column chunk."""
-        chunk, leaf = self._single_leaf(number, column)
-        if chunk is None or not len(rows) or (not self._mapped and chunk.size < SMALL_CHUNK_BYTES):
+        single = self._single_leaf(number, column)
+        if single is None or not len(rows) or self._is_small(single[0]):
             return None
         pages = self._map(number, column)
         if pages is None:
             return None
-        plan = PagePlan(chunk, leaf, pages, pages.holding(rows))
-        return plan if plan.size <= MAX_PAGE_FRACTION * chunk.size else None
+        plan = PagePlan(*single, pages, pages.holding(rows))
+        return plan if plan.size <= MAX_PAGE_FRACTION * plan.chunk.size else None
 
-    def read(self, plans: Mapping[str, PagePlan], rows: I64) -> dict[str, Any]:
+    def read(self, plans: Mapping[str, PagePlan], rows: I64) -> dict[str, pa.ChunkedArray]:
         """Read rows of columns as Arrow columns; columns whose pages contradict their index are left out."""
         view: Callable[[int, int], U8] = self._source.view
         if not self._mapped:
@@ -634,7 +646,7 @@ class PageReader:
             fetched.fetch(runs[:, 0], runs[:, 1], ahead=False)
             view = fetched.view
 
-        def read(name: str) -> Any:
+        def read(name: str) -> pa.ChunkedArray | None:
             # pyarrow raises anything on nonsense; reading the whole column reports the problem.
             with contextlib.suppress(Exception):
                 return self._excerpts.read(name, plans[name], rows, view)
@@ -648,7 +660,7 @@ class PageReader:
                 columns = list(pool.map(read, plans))
         return {name: column for name, column in zip(plans, columns, strict=True) if column is not None}
 
-    def first(self, number: int, columns: Sequence[str], rows: int) -> dict[str, Any]:
+    def first(self, number: int, columns: Sequence[str], rows: int) -> dict[str, pa.Array]:
         """Return some of the first cells of columns of bytes or files, as Arrow arrays; little else is read.
 
         Small columns, those with lists and those whose first page does not show its cells are left out.
@@ -674,7 +686,7 @@ class PageReader:
                 read[column] = self._first_cells(column, parts, rows)
         return {column: cells for column, cells in read.items() if cells is not None}
 
-    def _first_cells(self, column: str, chunks: Sequence[tuple[Chunk, Leaf]], rows: int) -> Any:
+    def _first_cells(self, column: str, chunks: Sequence[tuple[Chunk, Leaf]], rows: int) -> pa.Array | None:
         """Decode cells from the first bytes of a page; files without their paths. None: not possible."""
         kind = self._schema.field(column).type
         is_file = is_file_struct(kind)
@@ -689,7 +701,7 @@ class PageReader:
         return pyarrow().array([{"bytes": cell, "path": None} for cell in cells] if is_file else cells, kind)
 
 
-def rows_of(table: Any, rows: I64) -> Any:
+def rows_of(table: pa.Table, rows: I64) -> pa.Table:
     """Return rows of an Arrow table; a run of rows is not copied."""
     return table.slice(int(rows[0]), len(rows)) if is_run(rows) else table.take(numbers(rows))
 

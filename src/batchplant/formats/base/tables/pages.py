@@ -47,7 +47,7 @@ class PageHeader(NamedTuple):
     unpacked: int
     size: int
     body: int
-    count: int
+    value_count: int
     encoding: int
     levels: tuple[int, int]
     level_encodings: tuple[int, int] | None
@@ -123,7 +123,7 @@ def claim_of(data: U8, chunk: Chunk, leaf: Leaf) -> Claim:
                 raise ValueError(f"{header.size} bytes of {len(data) - header.body}")
         except ValueError as error:
             raise DamagedError(f"a page is damaged: {error}", offset=chunk.start + offset) from None
-        unpacked, count = header.unpacked, header.count if header.has_values else 0
+        unpacked, count = header.unpacked, header.value_count if header.has_values else 0
         if unpacked > max_bytes:
             raise DamagedError(limits.too_large("a page", unpacked, chunk.size), offset=chunk.start + offset)
         page = data[header.body : header.end]
@@ -170,7 +170,7 @@ def unpack(page: U8, codec: int, size: int) -> U8:
 
 def _repeated(page: U8, header: PageHeader, codec: int, leaf: Leaf) -> int:
     """Bytes that the values of a page repeat from the values before them."""
-    worst = header.count * header.unpacked
+    worst = header.value_count * header.unpacked
     try:
         # Levels precede the values; in version 2 uncompressed, with their sizes in the header.
         before = sum(header.levels)
@@ -178,7 +178,7 @@ def _repeated(page: U8, header: PageHeader, codec: int, leaf: Leaf) -> int:
         offset = 0
         for _ in range(0 if header.kind == DATA_2 else (leaf.lists > 0) + (leaf.levels > 0)):
             offset += 4 + int.from_bytes(body[offset : offset + 4].tobytes(), "little")
-        return min(worst, _delta_sum(body[offset:].tobytes(), header.count))
+        return min(worst, _delta_sum(body[offset:].tobytes(), header.value_count))
     # Damage is reported by the reader of the page.
     except (ValueError, KeyError, TypeError, IndexError, OSError):
         return worst
@@ -315,14 +315,14 @@ def _by_headers(source: Source, group: Group, chunk: Chunk) -> PageMap | None:
         if header.kind == DICTIONARY:
             head = (chunk.start + offset, header.end - offset)
         if header.has_values:
-            if not header.count:
+            if not header.value_count:
                 return None
             firsts.append(rows)
             starts.append(chunk.start + offset)
             sizes.append(header.end - offset)
             bounds.append(_header_bounds(header.statistics))
             coded.append(header.encoding in BY_DICTIONARY)
-            rows += header.count
+            rows += header.value_count
         offset = header.end
     firsts.append(group.rows)
     numbers, offsets, lengths = (np.array(values, dtype=np.int64) for values in (firsts, starts, sizes))

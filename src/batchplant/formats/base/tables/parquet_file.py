@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,6 +20,10 @@ from .footer import BYTE_ARRAY, MAGIC, Footer
 from .lists import decode_lists
 from .page_reader import ARROW_SCHEMA, FetchedFile, PageReader, rows_of
 from .pages import DATA, PLAIN, Claim, claim_of, page_header, page_map
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
 PREFIX = 4
 # Kind of the entry in the user's cache.
@@ -38,7 +42,7 @@ class ParquetFile:
         self.path = path
         self.values = dict(values or {})
         self.source = open_source(path)
-        self._idle: list[Any] = []
+        self._idle: list[pq.ParquetFile] = []
         self._claims: dict[tuple[int, int], Claim] = {}
         try:
             # Before pyarrow, which may abort the process at a damaged footer.
@@ -62,8 +66,11 @@ class ParquetFile:
             raise DamagedError(f"the footer cannot be read: {first_line(error)}", path=path) from None
 
     def _open(
-        self, metadata: Any, fetched: FetchedFile | None = None, dictionaries: Sequence[str] = ()
-    ) -> Any:
+        self,
+        metadata: pq.FileMetaData | None,
+        fetched: FetchedFile | None = None,
+        dictionaries: Sequence[str] = (),
+    ) -> pq.ParquetFile:
         pa = pyarrow()
         import pyarrow.parquet as pq
 
@@ -79,7 +86,7 @@ class ParquetFile:
             page_checksum_verification=True,
         )
 
-    def _parsed(self) -> Any:
+    def _parsed(self) -> pq.FileMetaData | None:
         """Parse the footer with pyarrow, which would otherwise fetch it again, and much around it."""
         import pyarrow.parquet as pq
 
@@ -88,7 +95,7 @@ class ParquetFile:
             return None
         return pq.read_metadata(pyarrow().BufferReader(MAGIC + raw))
 
-    def load(self, group: int, names: Sequence[str], *, ahead: bool = True) -> Any:
+    def load(self, group: int, names: Sequence[str], *, ahead: bool = True) -> pa.Table:
         """Read columns of a row group as a table. ``ahead``: bytes behind them may be needed next."""
         leaves = {leaf: name for name in names for leaf in self._leaves[name]}
         fetched = None if isinstance(self.source, MappedSource) else self._fetched(group, list(leaves), ahead)
@@ -104,7 +111,7 @@ class ParquetFile:
 
     def _by_library(
         self, group: int, leaves: Mapping[int, str], claims: Mapping[int, Claim], fetched: FetchedFile | None
-    ) -> Any:
+    ) -> pa.Table:
         """Read the columns of these leaves with pyarrow, as a table."""
         repeated = {name: leaf for leaf, name in leaves.items() if claims[leaf].by_dictionary}
         if repeated or fetched is not None:
@@ -121,7 +128,7 @@ class ParquetFile:
         self._idle.append(file)
         return table
 
-    def _lists(self, group: int, name: str, fetched: FetchedFile | None) -> Any:
+    def _lists(self, group: int, name: str, fetched: FetchedFile | None) -> pa.ChunkedArray | None:
         """Decode a column of lists of numbers; None for other columns."""
         leaves = self._leaves[name]
         if len(leaves) != 1 or not self.footer.leaves[leaves[0]].lists:
@@ -133,12 +140,12 @@ class ParquetFile:
         column = decode_lists(view, chunk, about, self.schema.field(name).type)
         return column if column is not None and len(column) == self.footer.groups[group].rows else None
 
-    def _table(self, columns: Mapping[str, Any]) -> Any:
+    def _table(self, columns: Mapping[str, pa.ChunkedArray]) -> pa.Table:
         pa = pyarrow()
         schema = pa.schema([self.schema.field(name) for name in columns], metadata=self.schema.metadata)
         return pa.table(list(columns.values()), schema=schema)
 
-    def load_rows(self, group: int, names: Sequence[str], rows: I64) -> Any:
+    def load_rows(self, group: int, names: Sequence[str], rows: I64) -> pa.Table:
         """Read ascending rows of a row group; only their pages, if that pays."""
         plans = {name: self.page_reader.plan(group, name, rows) for name in names}
         columns = self.page_reader.read(
@@ -150,7 +157,7 @@ class ParquetFile:
             columns |= {name: table.column(name) for name in others}
         return self._table({name: columns[name] for name in names})
 
-    def first_cells(self, names: Sequence[str], rows: int) -> Any:
+    def first_cells(self, names: Sequence[str], rows: int) -> pa.Table:
         """Return some of the first cells of columns; of large columns, only the beginning is read."""
         columns = self.page_reader.first(0, names, rows)
         others = [name for name in names if name not in columns]
@@ -229,7 +236,7 @@ class ParquetFile:
         self._claims[group, leaf] = claim
         return claim
 
-    def _plain(self, group: int, table: Any, repeated: Mapping[str, int]) -> Any:
+    def _plain(self, group: int, table: pa.Table, repeated: Mapping[str, int]) -> pa.Table:
         """Cast columns that were read as dictionaries back to their types."""
         for name, leaf in repeated.items():
             column, chunk = table.column(name), self.footer.groups[group].chunks[leaf]
@@ -324,7 +331,7 @@ def first_line(error: BaseException) -> str:
     return text[0] if text else type(error).__name__
 
 
-def _leaves_of(schema: Any) -> dict[str, list[int]]:
+def _leaves_of(schema: pa.Schema) -> dict[str, list[int]]:
     """Map each column of the table to its leaf columns."""
     leaves: dict[str, list[int]] = {}
     first = 0
@@ -335,7 +342,7 @@ def _leaves_of(schema: Any) -> dict[str, list[int]]:
     return leaves
 
 
-def _leaf_count(kind: Any) -> int:
+def _leaf_count(kind: pa.DataType) -> int:
     pa = pyarrow()
     if isinstance(kind, pa.BaseExtensionType):
         return _leaf_count(kind.storage_type)
