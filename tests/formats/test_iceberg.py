@@ -321,13 +321,14 @@ def positional_delete(opened, rows):
 def test_deleted_rows(opened, monkeypatch):
     from pyiceberg.table import FileScanTask
 
+    from batchplant.formats.iceberg import manifests
     from batchplant.formats.iceberg import reader as module
 
     table, deletes = positional_delete(opened, [0, 3, 9])
     [task] = table.scan().plan_files()
-    real = module.files_of
+    real = manifests.files_of
     # pyiceberg writes no such manifest itself.
-    monkeypatch.setattr(module, "files_of", lambda *given: (real(*given)[0], True))
+    monkeypatch.setattr(manifests, "files_of", lambda *given: (real(*given)[0], True))
     monkeypatch.setattr(module.IcebergReader, "_plan", lambda *_: [FileScanTask(task.file, {deletes})])
     with bp.open(table.location().removeprefix("file://")) as reader:
         assert [one["a"] for one in reader] == [1, 2, 4, 5, 6, 7, 8]

@@ -15,7 +15,6 @@ from ...schema import Field
 from ...storage import like, parse
 from ...storage.urls import options_at
 from ..base.lake import LakeReader, Part, as_time, first_line, wrapped
-from .manifests import files_of
 from .table import FIELDS, has_keys, library, local, named, open_catalog, reached_by
 
 ID = b"PARQUET:field_id"
@@ -119,6 +118,8 @@ class IcebergReader(LakeReader):
     def _parts_of(self, snapshot: Any) -> Iterator[Part]:
         from pyiceberg.manifest import FileFormat
         from pyiceberg.table import FileScanTask
+
+        from .manifests import files_of
 
         if snapshot is None:
             return

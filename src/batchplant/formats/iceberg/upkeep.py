@@ -15,7 +15,6 @@ from ...storage import is_remote, tree
 from ...storage.uploads import remove_all
 from ..base.lake import wrapped
 from ..base.lake.upkeep import Compacted, Progress, State, Upkeep, Vacuumed, count, stored_size, utc
-from .manifests import files_of, names_of
 from .table import METADATA, has_keys, library, local, named, open_catalog, reached_by
 
 # Of files that were put together, before compression.
@@ -64,6 +63,8 @@ class IcebergUpkeep(Upkeep):
     # -- vacuum ----------------------------------------------------------------------------------------
 
     def vacuum(self, older_than: datetime.timedelta, *, dry_run: bool) -> Vacuumed:
+        from .manifests import names_of
+
         cutoff = int(time.time() * 1000 - older_than / datetime.timedelta(milliseconds=1))
         with self._open() as table:
             metadata = table.metadata
@@ -201,6 +202,8 @@ def _remove(table: Any, files: list[str]) -> None:
 
 def _small(table: Any, file_size: int) -> tuple[list[list[Any]], int]:
     """For each partition the files that can be put together; how many small ones cannot."""
+    from .manifests import files_of
+
     snapshot = table.current_snapshot()
     if snapshot is None:
         return [], 0

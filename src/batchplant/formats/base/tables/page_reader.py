@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import functools
 import io
+import itertools
 import math
 import os
 import struct
@@ -496,16 +498,20 @@ class PageReader:
         knows the bounds of the others.
         """
         meanings = {name: self._meaning(column, field) for name, (column, field) in fields.items()}
-        matches: list[Runs] = [[] for _ in self._footer.groups]
         lookups: dict[int, Lookup] = {}
         for number, group in enumerate(self._footer.groups):
-            lookup = self._group_bounds(number, fields, fixed, meanings)
+            bounds = {
+                name: self._group_bounds(number, column, field, meanings[name])
+                for name, (column, field) in fields.items()
+            }
+            lookup = functools.partial(_bounds_in, bounds, fixed)
             if group.rows and can_match(bound, lookup):
                 lookups[number] = lookup
         self.expect(list(lookups), [column for column, _ in fields.values()], bounds=True)
-        for number, lookup in lookups.items():
-            matches[number] = self._page_runs(number, bound, fields, lookup, meanings)
-        return matches
+        return [
+            self._page_runs(number, bound, fields, lookups[number], meanings) if number in lookups else []
+            for number in range(len(self._footer.groups))
+        ]
 
     def _meaning(self, column: str, field: Field) -> Meaning | None:
         leaves = self._leaves[column]
@@ -513,32 +519,13 @@ class PageReader:
             return None
         return meaning_of(field, self._footer.leaves[leaves[0]], self._schema.field(column).type)
 
-    def _group_bounds(
-        self,
-        number: int,
-        fields: Mapping[str, tuple[str, Field]],
-        fixed: Lookup,
-        meanings: Mapping[str, Meaning | None],
-    ) -> Lookup:
-        """Return a function from a field's name to its bounds in a row group."""
-        rows = self._footer.groups[number].rows
-        cached: dict[str, Bounds] = {}
-
-        def of(name: str) -> Bounds:
-            if name not in fields:
-                return fixed(name)
-            if name not in cached:
-                column, field = fields[name]
-                single = self._single_leaf(number, column)
-                if single is None:
-                    return Bounds()
-                bounds = chunk_bounds(rows, *single, self._footer.ordered, meanings[name])
-                # NaT counts as missing, and writers do not count it.
-                bounds = bounds._replace(missing=bounds.missing or None) if _may_be_nat(field) else bounds
-                cached[name] = bounds
-            return cached[name]
-
-        return of
+    def _group_bounds(self, number: int, column: str, field: Field, meaning: Meaning | None) -> Bounds:
+        """Return the bounds of a column in a row group."""
+        single = self._single_leaf(number, column)
+        if single is None:
+            return Bounds()
+        bounds = chunk_bounds(self._footer.groups[number].rows, *single, self._footer.ordered, meaning)
+        return _without_nat(field, bounds)
 
     def _single_leaf(self, number: int, column: str) -> tuple[Chunk, Leaf] | None:
         """Return the chunk and leaf of a column in a row group; None if it has several, or is encrypted."""
@@ -571,10 +558,13 @@ class PageReader:
             if page_index is None or bounds is None or len(page_index.starts) < 2:
                 continue
             sizes = np.diff(page_index.rows).tolist()
-            parsed = [bounds_of(rows, *stored, meaning) for rows, stored in zip(sizes, bounds, strict=True)]
-            if _may_be_nat(field):
-                parsed = [page._replace(missing=page.missing or None) for page in parsed]
-            pages[name] = page_index.rows, parsed
+            pages[name] = (
+                page_index.rows,
+                [
+                    _without_nat(field, bounds_of(rows, *stored, meaning))
+                    for rows, stored in zip(sizes, bounds, strict=True)
+                ],
+            )
         if not pages:
             return [(0, group.rows)]
         edges = np.unique(np.concatenate([rows for rows, _ in pages.values()]))
@@ -583,12 +573,9 @@ class PageReader:
             for name, (rows, _) in pages.items()
         }
         runs: Runs = []
-        for piece, (start, end) in enumerate(zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)):
-
-            def of(name: str, piece: int = piece) -> Bounds:
-                return pages[name][1][page_numbers[name][piece]] if name in pages else group_bounds(name)
-
-            if can_match(bound, of):
+        for piece, (start, end) in enumerate(itertools.pairwise(edges.tolist())):
+            piece_bounds = {name: parsed[page_numbers[name][piece]] for name, (_, parsed) in pages.items()}
+            if can_match(bound, functools.partial(_bounds_in, piece_bounds, group_bounds)):
                 if runs and runs[-1][1] == start:
                     runs[-1] = (runs[-1][0], end)
                 else:
@@ -706,6 +693,12 @@ def rows_of(table: pa.Table, rows: I64) -> pa.Table:
     return table.slice(int(rows[0]), len(rows)) if is_run(rows) else table.take(numbers(rows))
 
 
-def _may_be_nat(field: Field) -> bool:
+def _bounds_in(bounds: Mapping[str, Bounds], fallback: Lookup, name: str) -> Bounds:
+    return bounds[name] if name in bounds else fallback(name)
+
+
+def _without_nat(field: Field, bounds: Bounds) -> Bounds:
+    """Forget that no cell is missing where NaT counts as missing, which writers do not count."""
     dtype = getattr(field, "dtype", None)
-    return dtype is not None and np.dtype(dtype).kind in "mM"
+    may_be_nat = dtype is not None and np.dtype(dtype).kind in "mM"
+    return bounds._replace(missing=bounds.missing or None) if may_be_nat else bounds
