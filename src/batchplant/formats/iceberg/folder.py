@@ -10,10 +10,10 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
-from typing import Any
 
 from pyarrow import PythonFile
 from pyarrow.fs import LocalFileSystem
+from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.noop import NoopCatalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.io import InputFile
@@ -43,7 +43,7 @@ class RemoteFile(InputFile):  # type: ignore[misc]
     def exists(self) -> bool:
         return tree.is_file(self._place)
 
-    def open(self, seekable: bool = True) -> Any:
+    def open(self, seekable: bool = True) -> PythonFile:
         return PythonFile(open_source(self._place).file(), mode="r")
 
 
@@ -69,19 +69,19 @@ class FolderIO(PyArrowFileIO):  # type: ignore[misc]
             path=self._folder,
         )
 
-    def new_input(self, location: str) -> Any:
+    def new_input(self, location: str) -> InputFile:
         path = self.place(location)
         if is_remote(path):
             return RemoteFile(location, path)
         check_regular(path)
         return PyArrowFile(location, path, LocalFileSystem())
 
-    def new_output(self, location: str) -> Any:
+    def new_output(self, location: str) -> InputFile:
         os.makedirs(os.path.dirname(self.place(location)), exist_ok=True)
         return self.new_input(location)
 
-    def delete(self, location: Any) -> None:
-        os.unlink(self.place(getattr(location, "location", location)))
+    def delete(self, location: object) -> None:
+        os.unlink(self.place(str(getattr(location, "location", location))))
 
 
 class FolderCatalog(SqlCatalog):  # type: ignore[misc]
@@ -92,12 +92,12 @@ class FolderCatalog(SqlCatalog):  # type: ignore[misc]
         super().__init__(name, uri=f"sqlite:///{file}", **properties)
         self._files = files
 
-    def _load_file_io(self, properties: Any = None, location: str | None = None) -> Any:
+    def _load_file_io(self, properties: object = None, location: str | None = None) -> FolderIO:
         """Never a class that the table's own properties name."""
         return self._files
 
 
-def from_folder(folder: str, outside: bool = False) -> Any:
+def from_folder(folder: str, outside: bool = False) -> Table:
     """The table in a folder, to be read."""
     file = newest(folder)
     where = {"folder": folder, "outside": "yes" if outside else "no"}
@@ -109,7 +109,7 @@ def from_folder(folder: str, outside: bool = False) -> Any:
 
 
 @contextlib.contextmanager
-def writable(path: str, catalog: Any = None) -> Iterator[Any]:
+def writable(path: str, catalog: Catalog | None = None) -> Iterator[Table]:
     """A table to commit to: of a catalog, or of the one in its folder."""
     with transaction(path), contextlib.ExitStack() as stack:
         if catalog is None:
@@ -118,7 +118,7 @@ def writable(path: str, catalog: Any = None) -> Iterator[Any]:
             yield catalog.load_table(path)
 
 
-def folder_catalog(folder: str, location: str | None = None) -> Any:
+def folder_catalog(folder: str, location: str | None = None) -> FolderCatalog:
     """The catalog in a table's folder, to write to; ``location``: what a new table calls the folder."""
     if "?" in folder:
         raise OptionError("the path of an SQLite catalog cannot have a question mark", path=folder)

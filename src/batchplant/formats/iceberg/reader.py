@@ -5,8 +5,8 @@ from __future__ import annotations
 import datetime
 import functools
 import json
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from ...codecs import arrow
 from ...data.expressions import Condition
@@ -16,6 +16,15 @@ from ...storage import like, parse
 from ...storage.urls import options_at
 from ..base.lake import LakeReader, Part, as_time, first_line, wrapped
 from .table import FIELDS, has_keys, library, local, named, open_catalog, reached_by
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyiceberg.manifest import DataFile
+    from pyiceberg.schema import Schema as TableSchema
+    from pyiceberg.table import FileScanTask, Table
+    from pyiceberg.table.snapshots import Snapshot
+
+    from ..base.lake.reader import ColumnStats
 
 ID = b"PARQUET:field_id"
 # Snapshots that `info` shows.
@@ -73,7 +82,9 @@ class IcebergReader(LakeReader):
         self._state = {"table": str(self._table.metadata.table_uuid), **pinned, **fields}
         self._set_parts(parts, described, schema, where)
 
-    def _choose(self, snapshot: int | None, at: Any, ref: str | None) -> Any:
+    def _choose(
+        self, snapshot: int | None, at: str | datetime.datetime | None, ref: str | None
+    ) -> Snapshot | None:
         table = self._table
         if snapshot is not None:
             chosen = table.snapshot_by_id(int(snapshot))
@@ -88,7 +99,7 @@ class IcebergReader(LakeReader):
             raise OptionError(f"there is no snapshot {requested}", path=self.path)
         return chosen
 
-    def _schema_at(self, snapshot: Any, number: int | None) -> Any:
+    def _schema_at(self, snapshot: Snapshot | None, number: int | None) -> TableSchema:
         """An older snapshot has the fields that the table had then."""
         if number is None:
             number = None if snapshot is None else snapshot.schema_id
@@ -98,7 +109,7 @@ class IcebergReader(LakeReader):
             raise OptionError(f"the table has no schema {number}", path=self.path)
         return self._table.schemas()[number]
 
-    def _describe(self) -> Any:
+    def _describe(self) -> pa.Schema:
         """The Arrow schema of the table, our descriptions in its metadata."""
         from pyiceberg.io.pyarrow import schema_to_pyarrow
 
@@ -115,7 +126,7 @@ class IcebergReader(LakeReader):
 
     # -- files -----------------------------------------------------------------------------------------
 
-    def _parts_of(self, snapshot: Any) -> Iterator[Part]:
+    def _parts_of(self, snapshot: Snapshot | None) -> Iterator[Part]:
         from pyiceberg.manifest import FileFormat
         from pyiceberg.table import FileScanTask
 
@@ -140,7 +151,7 @@ class IcebergReader(LakeReader):
                 stats = functools.partial(self._stats, file)
                 yield Part(path, file.record_count, file.file_size_in_bytes, stats=stats)
 
-    def _stats(self, file: Any, name: str) -> tuple[Any, Any, int | None]:
+    def _stats(self, file: DataFile, name: str) -> ColumnStats:
         """Return the statistics of a field in a file, from its manifest."""
         from pyiceberg.conversions import from_bytes
         from pyiceberg.io.pyarrow import schema_to_pyarrow
@@ -148,7 +159,7 @@ class IcebergReader(LakeReader):
         field = self._fields.find_field(name)
         kind = schema_to_pyarrow(field.field_type)
 
-        def bound(bounds: Mapping[int, bytes] | None) -> Any:
+        def bound(bounds: Mapping[int, bytes] | None) -> pa.Scalar:
             data = (bounds or {}).get(field.field_id)
             value = None if data is None else from_bytes(field.field_type, data)
             return arrow.pyarrow().scalar(value, kind)
@@ -166,9 +177,10 @@ class IcebergReader(LakeReader):
         # What a table is called, only its catalog can tell.
         return self.path if self._options["catalog"] is None else self._place(self._table.location())
 
-    def _plan(self, snapshot: Any) -> Any:
+    def _plan(self, snapshot: Snapshot) -> Iterable[FileScanTask]:
         try:
-            return self._table.scan(snapshot_id=snapshot.snapshot_id).plan_files()
+            tasks: Iterable[FileScanTask] = self._table.scan(snapshot_id=snapshot.snapshot_id).plan_files()
+            return tasks
         except (ValueError, NotImplementedError) as error:
             raise UnknownFormatError(f"its deleted rows are not read yet: {first_line(error)}") from None
 
@@ -184,7 +196,7 @@ class IcebergReader(LakeReader):
         default = any(getattr(field, "initial_default", None) is not None for field in fields)
         return default or (nested and len(self._table.metadata.schemas) > 1)
 
-    def _column_in(self, file: Any, part: Part, name: str) -> str | None:
+    def _column_in(self, file: pa.Schema, part: Part, name: str) -> str | None:
         field_id = str(self._fields.find_field(name).field_id).encode()
         numbers = {(column.metadata or {}).get(ID): column.name for column in file}
         if None not in numbers:
@@ -198,7 +210,7 @@ class IcebergReader(LakeReader):
 
     # -- what `info` shows -----------------------------------------------------------------------------
 
-    def _history(self, chosen: Any) -> dict[str, Any]:
+    def _history(self, chosen: Snapshot | None) -> dict[str, Any]:
         history: dict[str, Any] = {
             "table version": self._table.metadata.format_version,
             "snapshot": "none yet" if chosen is None else str(chosen.snapshot_id),
@@ -222,10 +234,10 @@ class IcebergReader(LakeReader):
 class _Scan:
     """One field of one file as pyiceberg reads it, without what was deleted."""
 
-    def __init__(self, table: Any, schema: Any, task: Any) -> None:
+    def __init__(self, table: Table, schema: TableSchema, task: FileScanTask) -> None:
         self._table, self._schema, self._task = table, schema, task
 
-    def __call__(self, name: str) -> Any:
+    def __call__(self, name: str) -> pa.ChunkedArray:
         from pyiceberg.expressions import AlwaysTrue
         from pyiceberg.io.pyarrow import ArrowScan
 
@@ -234,7 +246,7 @@ class _Scan:
         return table.column(name)
 
 
-def _load(path: str, catalog: str | Mapping[str, str] | None, outside: bool) -> Any:
+def _load(path: str, catalog: str | Mapping[str, str] | None, outside: bool) -> Table:
     library()
     from pyiceberg.exceptions import NoSuchTableError
 

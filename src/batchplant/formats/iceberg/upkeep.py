@@ -8,7 +8,7 @@ import itertools
 import os
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ...errors import BatchplantError, OptionError
 from ...storage import is_remote, tree
@@ -16,6 +16,12 @@ from ...storage.uploads import remove_all
 from ..base.lake import wrapped
 from ..base.lake.upkeep import Compacted, Progress, State, Upkeep, Vacuumed, count, stored_size, utc
 from .table import METADATA, has_keys, library, local, named, open_catalog, reached_by
+
+if TYPE_CHECKING:
+    from pyiceberg.manifest import DataFile
+    from pyiceberg.table import Table
+    from pyiceberg.table.metadata import TableMetadata
+    from pyiceberg.typedef import Record
 
 # Of files that were put together, before compression.
 ROW_GROUP = 32 << 20
@@ -35,7 +41,7 @@ class IcebergUpkeep(Upkeep):
         self._catalog = None if catalog is None else open_catalog(catalog)
 
     @contextlib.contextmanager
-    def _open(self) -> Iterator[Any]:
+    def _open(self) -> Iterator[Table]:
         """The table, to be changed."""
         from .folder import writable
 
@@ -103,7 +109,7 @@ class IcebergUpkeep(Upkeep):
         return Compacted(len(files), added, size, unmerged, True)
 
 
-def _states(table: Any) -> list[State]:
+def _states(table: Table) -> list[State]:
     """The snapshots, those that were current last first."""
     metadata = table.metadata
     names: dict[int, list[str]] = {}
@@ -122,7 +128,7 @@ def _states(table: Any) -> list[State]:
     return sorted(states, key=lambda state: (state.at, state.current), reverse=True)
 
 
-def _expired(metadata: Any, cutoff: int) -> set[int]:
+def _expired(metadata: TableMetadata, cutoff: int) -> set[int]:
     """The snapshots that nobody can have opened since a time as the latest state, and that no ref names."""
     ended: dict[int, int] = {}
     for snapshot in metadata.snapshots:
@@ -151,7 +157,7 @@ def _expired(metadata: Any, cutoff: int) -> set[int]:
     }
 
 
-def _described(table: Any) -> Iterator[str]:
+def _described(table: Table) -> Iterator[str]:
     """Metadata that is kept: the current one, those that it lists, statistics."""
     metadata = table.metadata
     yield table.metadata_location
@@ -160,21 +166,21 @@ def _described(table: Any) -> Iterator[str]:
     yield from (entry.statistics_path for entry in statistics)
 
 
-def _place(table: Any, name: str) -> str:
+def _place(table: Table, name: str) -> str:
     """Normalize the location of a file."""
     return local(str(getattr(table.io, "place", str)(name)))
 
 
-def _root(table: Any) -> str:
+def _root(table: Table) -> str:
     return _place(table, f"{table.location()}/x").removesuffix("/x")
 
 
-def _inside(table: Any, path: str) -> bool:
+def _inside(table: Table, path: str) -> bool:
     """True if a file lies in the table's own folder: others may belong to others."""
     return path.startswith(_root(table) + "/")
 
 
-def _strays(table: Any, cutoff: int) -> Iterator[str]:
+def _strays(table: Table, cutoff: int) -> Iterator[str]:
     """Files of an age that no snapshot may have ever had, of writers that were killed; on a disk only."""
     root = _root(table)
     if is_remote(root):
@@ -189,7 +195,7 @@ def _strays(table: Any, cutoff: int) -> Iterator[str]:
                     yield path
 
 
-def _remove(table: Any, files: list[str]) -> None:
+def _remove(table: Table, files: list[str]) -> None:
     if files and is_remote(files[0]) and not has_keys(table):
         # The library would leave a folder in the place of each.
         remove_all([reached_by(table, file) for file in files])
@@ -200,7 +206,7 @@ def _remove(table: Any, files: list[str]) -> None:
             table.io.delete(file)
 
 
-def _small(table: Any, file_size: int) -> tuple[list[list[Any]], int]:
+def _small(table: Table, file_size: int) -> tuple[list[list[DataFile]], int]:
     """For each partition the files that can be put together; how many small ones cannot."""
     from .manifests import files_of
 
@@ -212,7 +218,7 @@ def _small(table: Any, file_size: int) -> tuple[list[list[Any]], int]:
     with wrapped(table.location()):
         planned = table.scan(snapshot_id=snapshot.snapshot_id).plan_files() if deletes else ()
         marked = {task.file.file_path for task in planned if task.delete_files}
-    groups: dict[Any, list[Any]] = {}
+    groups: dict[Record, list[DataFile]] = {}
     unmerged = 0
     for _, file in files:
         if file.file_size_in_bytes >= file_size:
@@ -224,13 +230,13 @@ def _small(table: Any, file_size: int) -> tuple[list[list[Any]], int]:
     return [group for group in groups.values() if _files_of(group, file_size) < len(group)], unmerged
 
 
-def _files_of(group: list[Any], file_size: int) -> int:
+def _files_of(group: list[DataFile], file_size: int) -> int:
     """Number of files of this size hold the same."""
     size: int = sum(file.file_size_in_bytes for file in group)
     return max(1, -(-size // file_size))
 
 
-def _rewrite(table: Any, groups: list[list[Any]], file_size: int, progress: Progress | None) -> int:
+def _rewrite(table: Table, groups: list[list[DataFile]], file_size: int, progress: Progress | None) -> int:
     """The rows of these files in fewer ones, as one transaction; how many."""
     from pyiceberg.expressions import AlwaysTrue
     from pyiceberg.io.pyarrow import ArrowScan, schema_to_pyarrow

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from ...errors import DamagedError, SchemaError, UnsafeError
@@ -59,7 +59,7 @@ class Class:
 class Maker:
     """Function of ours that REDUCE may call."""
 
-    make: Callable[..., Any]
+    make: Callable[..., object]
 
 
 @dataclasses.dataclass
@@ -67,7 +67,7 @@ class Record:
     """An object of TorchScript: its attributes."""
 
     name: str
-    state: Any = None
+    state: object = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,26 +93,28 @@ class OtherTensor:
     kind: str
 
 
-def _sizes(sizes: Any) -> tuple[int, ...]:
+def _sizes(sizes: object) -> tuple[int, ...]:
     if not isinstance(sizes, tuple | list) or not all(type(size) is int for size in sizes):
         raise DamagedError(f"a shape or stride is a {type(sizes).__name__}")
     return tuple(sizes)
 
 
-def _tensor(storage: Any, offset: Any, size: Any, stride: Any, *ignored: Any) -> Any:
+def _tensor(storage: object, offset: object, size: object, stride: object, *ignored: object) -> object:
     """_rebuild_tensor (v1) and _rebuild_tensor_v2: storages of one dtype."""
     metadata = ignored[2] if len(ignored) > 2 else None
     return _view(storage, offset, size, stride, getattr(storage, "dtype", None), metadata)
 
 
-def _tensor_v3(storage: Any, offset: Any, size: Any, stride: Any, *ignored: Any) -> Any:
+def _tensor_v3(storage: object, offset: object, size: object, stride: object, *ignored: object) -> object:
     """The storage is bytes; the dtype is told."""
     if len(ignored) < 3 or not isinstance(ignored[2], DType):
         raise DamagedError("a tensor has no dtype")
     return _view(storage, offset, size, stride, ignored[2].name, ignored[3] if len(ignored) > 3 else None)
 
 
-def _view(storage: Any, offset: Any, size: Any, stride: Any, dtype: str | None, metadata: Any) -> Any:
+def _view(
+    storage: object, offset: object, size: object, stride: object, dtype: str | None, metadata: object
+) -> object:
     if not isinstance(storage, Storage) or dtype is None or type(offset) is not int:
         raise DamagedError("a tensor has no storage")
     if isinstance(metadata, dict) and any(metadata.values()):
@@ -120,43 +122,43 @@ def _view(storage: Any, offset: Any, size: Any, stride: Any, dtype: str | None, 
     return TensorView(dtype, storage, offset, _sizes(size), _sizes(stride))
 
 
-def _from_type(make: Any, kind: Any, arguments: Any, state: Any) -> Any:
+def _from_type(make: object, kind: object, arguments: object, state: object) -> object:
     if not isinstance(make, Maker) or not isinstance(kind, Class) or not isinstance(arguments, tuple):
         raise DamagedError("a tensor of a class of its own is damaged")
     return make.make(*arguments)
 
 
-def _plain(*arguments: Any) -> Any:
+def _plain(*arguments: object) -> object:
     """Values without meaning here: the first argument, or all of them."""
     return arguments[0] if len(arguments) == 1 else arguments
 
 
-def _encode(text: Any, encoding: Any = "latin1") -> bytes:
+def _encode(text: object, encoding: object = "latin1") -> bytes:
     """Decode bytes as protocol 2 writes them."""
     if not isinstance(text, str) or encoding not in ("latin1", "latin-1", "utf-8", "ascii"):
         raise DamagedError("bytes that are no text")
     return text.encode(encoding)
 
 
-def _dict(*arguments: Any) -> dict[Any, Any]:
+def _dict(pairs: Iterable[tuple[object, object]] = (), *_: object) -> dict[Any, Any]:
     result: dict[Any, Any] = {}
-    for pair in arguments[0] if arguments else ():
-        set_key(result, *pair)
+    for key, value in pairs:
+        set_key(result, key, value)
     return result
 
 
-def _counter(counts: Any = None) -> dict[Any, Any]:
+def _counter(counts: object = None) -> dict[Any, Any]:
     """Counter of keys: milestones of a learning rate schedule are stored so."""
     if counts is not None and type(counts) is not dict:
         raise DamagedError("a Counter of what is no dict")
     return dict(counts or {})
 
 
-def set_key(into: dict[Any, Any], key: Any, value: Any) -> None:
+def set_key(into: dict[Any, Any], key: object, value: object) -> None:
     into[_key(key)] = value
 
 
-def _key(key: Any) -> Any:
+def _key(key: object) -> object:
     # Python's hash of a tuple goes as deep as the tuple, without a limit.
     flat = key if type(key) is tuple else (key,)
     if not all(type(element) in (str, int, float, bool, bytes, type(None)) for element in flat):
@@ -164,7 +166,7 @@ def _key(key: Any) -> Any:
     return key
 
 
-_PARTS: dict[tuple[str, str], Any] = {
+_PARTS: dict[tuple[str, str], object] = {
     ("torch._utils", "_rebuild_tensor"): Maker(_tensor),
     ("torch._utils", "_rebuild_tensor_v2"): Maker(_tensor),
     ("torch._utils", "_rebuild_tensor_v3"): Maker(_tensor_v3),
@@ -197,7 +199,7 @@ for _module in ("builtins", "__builtin__"):
     _PARTS[_module, "complex"] = Maker(_plain)
 
 
-def find(module: str, name: str) -> Any:
+def find(module: str, name: str) -> object:
     """Return the stand-in for a Python name; UnsafeError for every name that no tensor needs."""
     if (module, name) in _PARTS:
         return _PARTS[module, name]
@@ -267,10 +269,10 @@ class Unpickler:
                 raise DamagedError("a name without an end")
         return line.decode()
 
-    def _load(self) -> Any:
-        self._stack: list[Any] = []
+    def _load(self) -> object:
+        self._stack: list[object] = []
         self._marks: list[int] = []
-        self._memo: dict[int, Any] = {}
+        self._memo: dict[int, object] = {}
         while True:
             code = self._take(1)[0]
             if code == 0x2E:
@@ -283,10 +285,10 @@ class Unpickler:
     def _put(self, number: int) -> None:
         self._memo[number] = self._stack[-1]
 
-    def _push(self, value: Any) -> None:
+    def _push(self, value: object) -> None:
         self._stack.append(value)
 
-    def _to_mark(self) -> list[Any]:
+    def _to_mark(self) -> list[object]:
         mark = self._marks.pop()
         result = self._stack[mark:]
         del self._stack[mark:]
@@ -297,13 +299,13 @@ class Unpickler:
             raise DamagedError("a tuple of nothing")
         self._stack[-size:] = [tuple(self._stack[-size:])]
 
-    def _append(self, values: list[Any]) -> None:
+    def _append(self, values: list[object]) -> None:
         into = self._stack[-1]
         if type(into) is not list:
             raise DamagedError("something is appended to what is no list")
         into.extend(values)
 
-    def _set_items(self, pairs: list[Any]) -> None:
+    def _set_items(self, pairs: list[object]) -> None:
         into = self._stack[-1]
         if type(into) is not dict or len(pairs) % 2:
             raise DamagedError("keys are set in what is no dict")
@@ -337,7 +339,7 @@ class Unpickler:
             target.state = state
 
     def _persistent(self) -> None:
-        identifier = self._stack.pop()
+        identifier: Any = self._stack.pop()
         if not isinstance(identifier, tuple) or len(identifier) < 5 or identifier[0] != "storage":
             raise UnsafeError(f"its pickle refers to a {str(identifier[:1])[:40]} outside of itself")
         _, kind, key, _, count, *views = identifier
@@ -370,11 +372,11 @@ def _long(size: int) -> Callable[[Unpickler], None]:
     return lambda self: self._push(int.from_bytes(self._take(self._number(size)), "little", signed=True))
 
 
-def _constant(value: Any) -> Callable[[Unpickler], None]:
+def _constant(value: object) -> Callable[[Unpickler], None]:
     return lambda self: self._push(value)
 
 
-_STEPS: dict[int, Callable[[Unpickler], Any]] = {
+_STEPS: dict[int, Callable[[Unpickler], object]] = {
     ord(code): step
     for code, step in {
         "\x80": lambda self: self._take(1),
