@@ -10,7 +10,7 @@
 - ``folders/``: one file for each sample (images, sound, video);
 - ``detection/``: the same, and beside them what lies in the images (COCO, YOLO, VOC);
 - ``tokens``: sequences of tokens and nothing else (Megatron, flat files);
-- ``objects``: Python objects (pickle, joblib); ``tensors/``: models as named tensors (safetensors, ONNX …).
+- ``objects``: Python objects (pickle, joblib); ``tensors``: models as named tensors (safetensors, ONNX …).
 
 Only formats inherit from here. A family knows readers, writers, codecs and storage, and no format.
 """
