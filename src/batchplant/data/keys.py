@@ -24,7 +24,18 @@ from ..codecs.cells import decode_cell, encode_samples
 from ..errors import BatchplantError, OptionError, SampleKeyError, near
 from ..order.keyed import mix
 from ..schema import Bytes, Field, Int, Schema, Tensor, Text
-from ..schema.columns import I64, Column, Columns, Flags, Ragged, as_bytes, column_runs, starts_of, take_cells
+from ..schema.columns import (
+    I64,
+    AnyArray,
+    Column,
+    Columns,
+    Flags,
+    Ragged,
+    as_bytes,
+    column_runs,
+    starts_of,
+    take_cells,
+)
 from ..storage import index
 
 U64 = npt.NDArray[np.uint64]
@@ -89,10 +100,10 @@ class KeyTable(NamedTuple):
     """Hashes of keys, sorted, and the number of each one's sample; only samples that have a key."""
 
     hashes: U64
-    rows: npt.NDArray[Any]
+    rows: AnyArray
 
     @classmethod
-    def of(cls, hashes: U64, rows: npt.NDArray[Any]) -> KeyTable:
+    def of(cls, hashes: U64, rows: AnyArray) -> KeyTable:
         # Stable: of equal keys the first comes first; and runs that are sorted already are only merged.
         order = np.argsort(hashes, kind="stable")
         small = not len(rows) or int(rows.max()) < 2**32

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self, overload
 
 import numpy as np
-import numpy.typing as npt
 
 from ..codecs.cells import decode_sample
 from ..codecs.infer import infer_mask
@@ -24,7 +23,7 @@ from ..errors import (
     SchemaError,
 )
 from ..schema import Image, Schema
-from ..schema.columns import I64, Columns, Ragged, end_within, masked, sample_numbers
+from ..schema.columns import I64, AnyArray, Columns, Ragged, end_within, masked, sample_numbers
 from ..storage import Source, index, is_remote, open_source, tag_of, tree
 from ..storage.spans import Spans, concat_spans
 from . import filters, hooks, keys
@@ -414,7 +413,7 @@ class Reader:
         """Return a field (of a model: a tensor) as one N-d array, samples first, that is read when sliced."""
         return array_of(self, field)
 
-    def tensors(self) -> Mapping[str, npt.NDArray[Any]]:
+    def tensors(self) -> Mapping[str, AnyArray]:
         """Return the tensors of a model by name, each read when it is asked for, in place where it can be."""
         return Tensors(self)
 

@@ -12,11 +12,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ..errors import BatchplantError, DamagedError, MissingLibraryError, SchemaError, no_such
 from ..schema import MOST_BYTES, Bytes, Field, Schema, Tensor, Text
-from ..schema.columns import U8, Column, Ragged, as_bytes
+from ..schema.columns import U8, AnyArray, AnyDType, Column, Ragged, as_bytes
 from ..storage import MappedSource
 
 __all__ = ["TENSORS", "Tensors", "as_array", "from_array"]
@@ -60,7 +59,7 @@ def _short(shape: Sequence[int]) -> str:
     return str(tuple(shape))[:80]
 
 
-def numpy_dtype(name: str) -> np.dtype[Any]:
+def numpy_dtype(name: str) -> AnyDType:
     """Return the dtype of arrays in memory; those that NumPy lacks come from ml_dtypes."""
     if name in NUMPY:
         return np.dtype(name)
@@ -71,7 +70,7 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
             f'arrays of {name} need ml_dtypes: pip install "batchplant[models]"'
         ) from None
     try:
-        dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+        dtype: AnyDType = np.dtype(getattr(ml_dtypes, name))
         return dtype
     except AttributeError:
         raise MissingLibraryError(
@@ -79,7 +78,7 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
         ) from None
 
 
-def as_array(dtype: str, shape: Sequence[int], data: U8) -> npt.NDArray[Any]:
+def as_array(dtype: str, shape: Sequence[int], data: U8) -> AnyArray:
     """Return a tensor's bytes as an array, a view if values are whole bytes."""
     if size_of(dtype, shape) != data.size:
         raise DamagedError(f"{data.size} bytes are not {dtype} {_short(shape)}")
@@ -155,7 +154,7 @@ def about_tensor(error: BatchplantError, name: str) -> BatchplantError:
     return error
 
 
-class Tensors(Mapping[str, npt.NDArray[Any]]):
+class Tensors(Mapping[str, AnyArray]):
     """The tensors of a model by name, read when they are asked for; in place where the format lets them."""
 
     def __init__(self, reader: Any) -> None:
@@ -182,7 +181,7 @@ class Tensors(Mapping[str, npt.NDArray[Any]]):
     def __contains__(self, name: object) -> bool:
         return name in self._rows
 
-    def __getitem__(self, name: str) -> npt.NDArray[Any]:
+    def __getitem__(self, name: str) -> AnyArray:
         row = self._rows[name]
         try:
             dtype, shape = self.kind(name)

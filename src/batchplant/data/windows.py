@@ -16,7 +16,18 @@ from ..codecs.cells import cell_bytes, decode_cell
 from ..errors import BatchplantError, DecodeError, OptionError, Problem, SchemaError
 from ..order.keyed import whole
 from ..schema import Field, Image, Schema, Tensor
-from ..schema.columns import I64, Column, Columns, Masked, Ragged, dense_of, masked, starts_of, take_cells
+from ..schema.columns import (
+    I64,
+    AnyArray,
+    Column,
+    Columns,
+    Masked,
+    Ragged,
+    dense_of,
+    masked,
+    starts_of,
+    take_cells,
+)
 from ..storage.patterns import may_be_shards
 from ..storage.spans import Spans
 from .keys import same_cells
@@ -238,7 +249,7 @@ class Windows(Reader):
             windows[~real] = np.zeros((), windows.dtype)
         return windows
 
-    def _pixels(self, name: str, column: Column, used: I64) -> npt.NDArray[Any]:
+    def _pixels(self, name: str, column: Column, used: I64) -> AnyArray:
         field = self.schema[name]
         assert isinstance(field, Tensor)
         shape = tuple(size or 0 for size in field.shape[1:])

@@ -14,6 +14,7 @@ import numpy as np
 
 from ..errors import MissingLibraryError, OptionError
 from ..loading.loader import Loader
+from ..ops.base import Batch
 
 try:
     import keras
@@ -33,7 +34,7 @@ class _Pass(NamedTuple):
     loaded: int
 
 
-class KerasData(DataAdapter):  # type: ignore[misc]
+class KerasData(DataAdapter):
     """The batches of a loader as ``(inputs, targets, weights)``; see :meth:`batchplant.Loader.as_keras`.
 
     Each pass of Keras over the data is an epoch of the loader. A pass that Keras abandons begins again.
@@ -99,7 +100,7 @@ class KerasData(DataAdapter):  # type: ignore[misc]
         unfinished = self._unfinished
         return None if unfinished is None or unfinished.loaded != self.loader.loaded else unfinished
 
-    def _pick(self, batch: dict[str, Any], part: str | Sequence[str]) -> Any:
+    def _pick(self, batch: dict[str, Any], part: str | Sequence[str]) -> object:
         if not isinstance(part, str):
             return {name: self._pick(batch, name) for name in part}
         if not hasattr(batch[part], "shape"):
@@ -119,23 +120,23 @@ class KerasData(DataAdapter):  # type: ignore[misc]
         """For JAX, which takes NumPy's arrays."""
         return self.get_numpy_iterator()
 
-    def get_torch_dataloader(self) -> Any:
+    def get_torch_dataloader(self) -> object:
         """For PyTorch: a DataLoader of tensors on the device that Keras uses."""
         import torch.utils.data
 
         batches = self._batches
 
-        class Tensors(torch.utils.data.IterableDataset):  # type: ignore[misc]
+        class Tensors(torch.utils.data.IterableDataset):
             def __iter__(self) -> Iterator[Any]:
                 return (keras.tree.map_structure(keras.ops.convert_to_tensor, batch) for batch in batches())
 
         return torch.utils.data.DataLoader(Tensors(), batch_size=None)
 
-    def get_tf_dataset(self) -> Any:
+    def get_tf_dataset(self) -> object:
         """For TensorFlow. It does not prefetch: the loader does, and so the loader's state stays exact."""
         import tensorflow
 
-        def spec(value: Any) -> Any:
+        def spec(value: Batch) -> Batch:
             return tensorflow.TensorSpec((None, *value.shape[1:]), value.dtype)
 
         first = next(self.get_numpy_iterator())
@@ -166,6 +167,6 @@ class KerasData(DataAdapter):  # type: ignore[misc]
         return None
 
 
-def _to_numpy(value: Any) -> Any:
+def _to_numpy(value: Batch) -> Batch:
     # A torch tensor if the loader has a device.
     return value if isinstance(value, np.ndarray) else value.cpu().numpy()

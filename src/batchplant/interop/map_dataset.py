@@ -12,6 +12,7 @@ import numpy as np
 
 from ..errors import MissingLibraryError, OptionError
 from ..loading.loader import Loader
+from ..ops.base import Batch
 
 try:
     import torch.utils.data
@@ -21,7 +22,7 @@ except ImportError:
     raise MissingLibraryError("this needs PyTorch: pip install torch") from None
 
 
-class MapDataset(torch.utils.data.Dataset):  # type: ignore[misc]
+class MapDataset(torch.utils.data.Dataset):
     """``dataset[i]`` is a sample as the loader's pipelines make it. Batch size and order are the trainer's.
 
     torch asks for all samples of a batch at once (``__getitems__``), so they are decoded together.
@@ -65,7 +66,7 @@ class MapDataset(torch.utils.data.Dataset):  # type: ignore[misc]
         return {**self.__dict__, "_process": -1}
 
 
-def _row(value: Any, row: int) -> Any:
+def _row(value: Batch, row: int) -> Batch:
     if isinstance(value, tuple):
         values, offsets = value
         return values[offsets[row] : offsets[row + 1]]

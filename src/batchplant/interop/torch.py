@@ -47,7 +47,7 @@ __all__ = [
 MAX_WORKERS = 4096
 
 
-def as_tensor(value: Any) -> Any:
+def as_tensor(value: Batch) -> Batch:
     """Convert arrays to tensors that share their memory, also inside of (values, offsets) and lists."""
     if isinstance(value, np.ndarray):
         # torch cannot share memory that is read-only, nor an axis that runs backwards.
@@ -68,7 +68,7 @@ def as_tensor(value: Any) -> Any:
 class Delivery:
     """Hands batches to a torch device; see :class:`batchplant.loading.loader.Delivery`."""
 
-    def __init__(self, device: Any) -> None:
+    def __init__(self, device: torch.device | str) -> None:
         try:
             self.device = torch.device(device)
         except (RuntimeError, TypeError):
@@ -79,10 +79,10 @@ class Delivery:
             raise OptionError(f"there is no {self.device} here: torch finds no CUDA device")
         self.stream = streams_of(self.device).kernels
         # Events of copies, and the memory that must outlive them.
-        self._copies_in_flight: deque[tuple[Any, Any]] = deque()
+        self._copies_in_flight: deque[tuple[torch.cuda.Event, Batch]] = deque()
         self._lock = threading.Lock()
         # The last event that a stream was made to wait for, and the stream.
-        self._waited: Any = None
+        self._waited: torch.cuda.Event | None = None
 
     def allocate(self, size: int) -> U8:
         """Allocate memory that the device can copy from at full speed."""
@@ -109,7 +109,7 @@ class Delivery:
             self._copies_in_flight.append((event, tensors))
         return moved, event
 
-    def _move(self, value: Any) -> Any:
+    def _move(self, value: Batch) -> Batch:
         if isinstance(value, torch.Tensor):
             return value.to(self.device, non_blocking=True)
         if isinstance(value, tuple | list):
@@ -133,7 +133,7 @@ class Delivery:
             self._record_stream(value, stream)
         return values
 
-    def _record_stream(self, value: Any, stream: Any) -> None:
+    def _record_stream(self, value: Batch, stream: torch.cuda.Stream) -> None:
         if isinstance(value, torch.Tensor) and value.is_cuda:
             value.record_stream(stream)
         elif isinstance(value, tuple | list):
@@ -157,7 +157,7 @@ class ToTensor(Op):
 class ToDevice(Op):
     """Copies tensors to another device."""
 
-    def __init__(self, device: Any, non_blocking: bool = True) -> None:
+    def __init__(self, device: torch.device | str, non_blocking: bool = True) -> None:
         self.device, self.non_blocking = torch.device(device), non_blocking
 
     def infer(self, spec: Spec) -> Spec:
@@ -205,7 +205,7 @@ class ToTorchImage(Op):
 class ModuleWrapper(Op):
     """Applies a torch module to the batch."""
 
-    def __init__(self, module: Any) -> None:
+    def __init__(self, module: torch.nn.Module) -> None:
         self.module = module
 
     def infer(self, spec: Spec) -> Spec:
@@ -220,7 +220,7 @@ class ModuleWrapper(Op):
         return self.run(batch, ids, draws)
 
 
-class _Batches(torch.utils.data.IterableDataset):  # type: ignore[misc]
+class _Batches(torch.utils.data.IterableDataset):
     """Whole batches of this rank; worker processes make them in turn."""
 
     def __init__(self, loader: Loader) -> None:
@@ -283,7 +283,7 @@ def as_iterable_dataset(loader: Loader) -> Any:
     return _Batches(loader)
 
 
-class _BatchLoader(torch.utils.data.DataLoader):  # type: ignore[misc]
+class _BatchLoader(torch.utils.data.DataLoader):
     # Accelerate leaves a DataLoader with this attribute unchanged.
     _is_accelerate_prepared = True
 
@@ -293,7 +293,7 @@ def as_data_loader(loader: Loader, **options: Any) -> Any:
     return _BatchLoader(_Batches(loader), batch_size=None, **options)
 
 
-class Samples(torch.utils.data.Dataset):  # type: ignore[misc]
+class Samples(torch.utils.data.Dataset):
     """A map-style dataset of a reader's samples, decoded; numbers and arrays are tensors."""
 
     def __init__(self, reader: Reader) -> None:

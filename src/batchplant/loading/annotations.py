@@ -12,14 +12,13 @@ from collections.abc import Callable, Hashable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from ..errors import DataError
 from ..ops.annotations import MoveBoxes, MovePolygons, MoveRle, move_points, take_label_rows
 from ..ops.base import CellErrors, Draws
 from ..ops.geometry import Motion, still
 from ..ops.warping import Warp
-from ..schema.columns import I32, I64, Flags
+from ..schema.columns import I32, I64, AnyArray, Flags
 from .images import Failures, Request
 from .plan import Output, Plan
 
@@ -35,7 +34,7 @@ class GeometricTransforms(NamedTuple):
         """All steps as one."""
         return functools.reduce(Motion.then, self.steps)
 
-    def drawn(self, name: str) -> npt.NDArray[Any]:
+    def drawn(self, name: str) -> AnyArray:
         """Return a parameter of the transform, as an array with a row for each image.
 
         matrix: from positions in the stored image to those in the batch. size: the stored height and width.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +13,7 @@ from ..data.mix import Mix
 from ..data.reader import Reader
 from ..errors import DataError
 from ..schema import Tensor
-from ..schema.columns import I64, Columns, Flags, Ragged
+from ..schema.columns import I64, AnyDType, Columns, Flags, Ragged
 
 # Documents of a source whose last tokens stand for all of it.
 PROBED_DOCUMENTS = 64
@@ -87,7 +86,7 @@ def _last_stored(reader: Reader, field: str, samples: I64) -> list[int | None]:
     return [_last_decoded(reader, field, columns, row) for row in range(len(samples))]
 
 
-def _last_of(column: Ragged, dtype: np.dtype[Any]) -> list[int | None]:
+def _last_of(column: Ragged, dtype: AnyDType) -> list[int | None]:
     ends = column.starts + column.sizes
     filled = np.flatnonzero(column.sizes >= dtype.itemsize)
     cells = column.data[ends[filled, None] - dtype.itemsize + np.arange(dtype.itemsize)]

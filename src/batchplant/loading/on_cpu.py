@@ -16,7 +16,7 @@ from ..errors import DecodeError
 from ..ops.base import CellErrors
 from ..ops.cutting import Cuts
 from ..ops.parallel import Threads
-from ..schema.columns import I32, U8
+from ..schema.columns import I32, U8, AnyArray, AnyDType
 from ..storage import limits
 from ..storage.spans import Located
 from .images import Failures, Request, Result, as_raw, misfit
@@ -35,7 +35,7 @@ class BufferPool:
         self._allocate = allocate or (lambda size: np.empty(size, dtype=np.uint8))
         self._free: dict[int, list[U8]] = {}
 
-    def take(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    def take(self, shape: tuple[int, ...], dtype: AnyDType) -> AnyArray:
         size = math.prod(shape) * dtype.itemsize
         free = self._free.setdefault(size, [])
         try:

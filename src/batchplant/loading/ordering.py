@@ -16,12 +16,12 @@ from ..data.reader import Reader
 from ..data.sizes import are_known, sizes_of
 from ..errors import DataError, OptionError
 from ..schema import Bytes, Image, List, Tensor, Text
-from ..schema.columns import I64, Column, Masked, Ragged, dense_of
+from ..schema.columns import I64, AnyArray, Column, Masked, Ragged, dense_of
 from . import locate
 from .plan import Plan
 
 F32 = npt.NDArray[np.float32]
-Numbers = npt.NDArray[Any]
+Numbers = AnyArray
 # Returns a number for each of these samples.
 SampleNumbers = Callable[[I64], Numbers]
 

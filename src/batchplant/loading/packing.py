@@ -32,7 +32,7 @@ from ..data.sizes import sizes_of
 from ..errors import AccessError, DataError, OptionError, Problem, listed, near, no_such
 from ..order.keyed import LONGEST, whole
 from ..schema import Tensor
-from ..schema.columns import I32, I64, U8, Flags, as_bytes, dense_of, starts_of
+from ..schema.columns import I32, I64, U8, AnyArray, Flags, as_bytes, dense_of, starts_of
 from ..storage import MappedSource
 from ..storage.spans import Spans, concat_spans
 from .endings import Endings, stored_ends
@@ -63,7 +63,7 @@ TOKEN_DTYPES = ("uint8", "uint16", "int32", "uint32", "int64")
 
 # Returns the number of tokens of documents, including the end token that they get (below 0: leave it out),
 # and their spans, if these are known.
-Sizes = Callable[[I64], tuple[npt.NDArray[Any], Spans | None]]
+Sizes = Callable[[I64], tuple[AnyArray, Spans | None]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -398,7 +398,7 @@ class DocumentCache:
     def __init__(self, make: Callable[[I64], Batch], name: str) -> None:
         self._make, self._name = make, name
         self._lock = threading.Lock()
-        self._windows: deque[dict[int, npt.NDArray[Any]]] = deque()
+        self._windows: deque[dict[int, AnyArray]] = deque()
         self._tokens = 0
         self._skipped: list[Problem] = []
         self._reported: set[int | None] = set()
@@ -433,7 +433,7 @@ class DocumentCache:
             skipped, self._skipped = self._skipped, []
         return skipped
 
-    def _cached(self, samples: I64) -> list[npt.NDArray[Any]] | None:
+    def _cached(self, samples: I64) -> list[AnyArray] | None:
         """Return these documents, if all of them are cached."""
         with self._lock:
             windows = list(self._windows)
@@ -448,7 +448,7 @@ class DocumentCache:
     def has(self, samples: I64) -> bool:
         return self._cached(samples) is not None
 
-    def tokens(self, samples: I64) -> tuple[npt.NDArray[Any], I64]:
+    def tokens(self, samples: I64) -> tuple[AnyArray, I64]:
         """Return the tokens of documents; evicted ones are made again."""
         documents = self._cached(samples)
         if documents is None:
@@ -457,7 +457,7 @@ class DocumentCache:
         return np.concatenate(documents) if documents else np.zeros(0, dtype=np.int64), starts_of(sizes)
 
 
-def ragged_tokens(value: Any, field: str) -> tuple[npt.NDArray[Any], I64]:
+def ragged_tokens(value: Any, field: str) -> tuple[AnyArray, I64]:
     """Return the tokens of documents, one after another, and the offsets of the documents."""
     if isinstance(value, tuple):
         tokens, offsets = value
@@ -501,7 +501,7 @@ class Tokens:
         return Tokens(self.bases, self.base, self.begin, size, self.dtype)
 
 
-def _native_tokens(value: Any, field: str) -> tuple[npt.NDArray[Any], I64]:
+def _native_tokens(value: Any, field: str) -> tuple[AnyArray, I64]:
     """Return the tokens and offsets of documents in types that the engine takes."""
     tokens, offsets = ragged_tokens(value, field)
     tokens = np.ascontiguousarray(tokens)
@@ -510,9 +510,7 @@ def _native_tokens(value: Any, field: str) -> tuple[npt.NDArray[Any], I64]:
     return tokens, np.ascontiguousarray(offsets, dtype=np.int64)
 
 
-def _with_image_tokens(
-    images: I64, image_token: int, tokens: npt.NDArray[Any], offsets: I64
-) -> tuple[npt.NDArray[Any], I64]:
+def _with_image_tokens(images: I64, image_token: int, tokens: AnyArray, offsets: I64) -> tuple[AnyArray, I64]:
     """Return the tokens of documents, each after the placeholder tokens of its images."""
     lengths = np.diff(offsets)
     starts = starts_of(lengths + images)
@@ -755,9 +753,7 @@ class Packing:
             self._rows[epoch] = rows
         return PackedShard(rows, start=start, **options)
 
-    def _sizes_at(
-        self, positions: I64, documents: DocumentCache | None
-    ) -> tuple[npt.NDArray[Any], Spans | None]:
+    def _sizes_at(self, positions: I64, documents: DocumentCache | None) -> tuple[AnyArray, Spans | None]:
         samples = positions if self._indices is None else self._indices[positions]
         if documents is not None:
             stored, spans = documents.sizes(samples), None

@@ -24,7 +24,7 @@ from ..ops.normalize import ChannelsFirst, Normalize, NormalizedPlanes
 from ..ops.policies import Policy
 from ..ops.warping import Warp
 from ..schema import Image
-from ..schema.columns import I32, I64, Ragged
+from ..schema.columns import I32, I64, AnyDType, Ragged
 
 CHANNELS = {"L": 1, "P": 1, "LA": 2, "RGB": 3, "RGBA": 4, "CMYK": 4}
 # Samples that are tried, since the first ones may be damaged, to learn the size of images.
@@ -69,7 +69,7 @@ class Target:
     collate: Collate | None = None
 
     @property
-    def dtype(self) -> np.dtype[Any]:
+    def dtype(self) -> AnyDType:
         return np.dtype(np.uint8) if self.normalize is None else self.normalize.dtype
 
     @property

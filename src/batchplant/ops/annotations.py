@@ -17,7 +17,7 @@ import numpy as np
 from ..codecs.media import rle
 from ..errors import BatchplantError, DecodeError, OptionError
 from ..schema import Boxes, Field, Keypoints, List, Polygons, Tensor, Text
-from ..schema.columns import I64
+from ..schema.columns import I64, AnyArray, AnyDType, Flags
 from ..schema.kinds.places import check_box_format, swap_pairs
 from .base import Batch, CellErrors, Draws, Op, Spec, check_probability
 from .cutting import colour, engine
@@ -62,7 +62,7 @@ class Mover(Op):
         """Return the spec of moved values."""
         return spec
 
-    def move_with(self, batch: Batch, steps: Sequence[Motion], sizes: I32) -> tuple[Any, Any]:
+    def move_with(self, batch: Batch, steps: Sequence[Motion], sizes: I32) -> tuple[Batch, Batch]:
         """Return the batch after these motions of images of these sizes, and the rows left (or None).
 
         CellErrors where something is wrong with a sample.
@@ -71,19 +71,19 @@ class Mover(Op):
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
             return self._move_batch(batch, steps, sizes)
 
-    def _move_batch(self, batch: Batch, steps: Sequence[Motion], sizes: I32) -> tuple[Any, Any]:
+    def _move_batch(self, batch: Batch, steps: Sequence[Motion], sizes: I32) -> tuple[Batch, Batch]:
         raise NotImplementedError
 
     def areas_of(self, batch: Batch, rows: I64, sizes: I32, *, stored: bool) -> F64:
         """The area of each object of a batch, in pixels; ``rows``: of which image each is."""
         raise NotImplementedError
 
-    def _scaled(self, sizes: Any, *, stored: bool) -> Any:
+    def _scaled(self, sizes: AnyArray, *, stored: bool) -> F64:
         """(x, y) of what positions are multiples of."""
         parts = self._normalized if stored else self.normalized
         return np.asarray(sizes)[..., ::-1].astype(np.float64) if parts else np.ones(2)
 
-    def _scale_by_row(self, sizes: Any, rows: Any, *, stored: bool) -> Any:
+    def _scale_by_row(self, sizes: AnyArray, rows: I64, *, stored: bool) -> F64:
         """``_scaled`` of the images of these rows."""
         scale = self._scaled(sizes, stored=stored)
         return scale[rows] if scale.ndim > 1 else scale
@@ -148,14 +148,14 @@ class MoveBoxes(Mover):
         width = spec.shape[-1] if spec.shape else 4
         return Spec(_float_of(spec), (None, width), ragged=True)
 
-    def corners(self, values: Any, rows: I64, sizes: Any) -> F64:
+    def corners(self, values: AnyArray, rows: I64, sizes: AnyArray) -> F64:
         """Left, top, right, bottom of boxes in the images of these rows, in pixels."""
         corners = corners_of(values[:, :4].astype(np.float64), self._stored).reshape(-1, 2, 2)
         scale = np.expand_dims(self._scale_by_row(sizes, rows, stored=True), -2)
         scaled: F64 = (corners * scale).reshape(-1, 4)
         return scaled
 
-    def _move_batch(self, batch: Batch, steps: Sequence[Motion], sizes: I32) -> tuple[Any, Any]:
+    def _move_batch(self, batch: Batch, steps: Sequence[Motion], sizes: I32) -> tuple[Batch, Batch]:
         values, offsets = as_ragged(batch, 4)
         rows = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
         moved = values.astype(_float_of(Spec(values.dtype)))
@@ -176,8 +176,12 @@ class MoveBoxes(Mover):
         return take_rows((moved, offsets), visible_rows), (visible_rows, offsets)
 
     def scale_areas(
-        self, areas: Any, boxes: Any, outlines: Sequence[tuple[Mover, Any, Any]], moves: tuple[Any, I32]
-    ) -> Any:
+        self,
+        areas: Batch,
+        boxes: Batch,
+        outlines: Sequence[tuple[Mover, Batch, Batch]],
+        moves: tuple[Sequence[Motion], I32],
+    ) -> Batch:
         """The areas of objects after motions of images that had these sizes (``moves``).
 
         They shrink and grow with the run-length mask or polygon of the object: ``outlines`` has what moves
@@ -201,7 +205,7 @@ class MoveBoxes(Mover):
             resized = resized if values.dtype.kind == "f" else np.rint(resized)
             return resized.astype(values.dtype), offsets
 
-    def _growth(self, boxes: Any, rows: I64, steps: Sequence[Motion], sizes: I32) -> F64:
+    def _growth(self, boxes: AnyArray, rows: I64, steps: Sequence[Motion], sizes: I32) -> F64:
         """Factor of the area of each box; clipped area counts as lost."""
         corners, growth = self.corners(boxes, rows, sizes), np.ones(len(boxes))
         for step in steps:
@@ -264,7 +268,7 @@ class MoveKeypoints(Mover):
     def infer_moved(self, spec: Spec) -> Spec:
         return spec.replace(dtype=_float_of(spec)) if spec.dtype is not None else spec
 
-    def _move_batch(self, batch: Batch, steps: Sequence[Motion], sizes: I32) -> tuple[Any, Any]:
+    def _move_batch(self, batch: Batch, steps: Sequence[Motion], sizes: I32) -> tuple[Batch, Batch]:
         if isinstance(batch, list):
             moved = [
                 None
@@ -279,7 +283,7 @@ class MoveKeypoints(Mover):
         rows = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
         return (self._moved(values, [step.take(rows) for step in steps], sizes[rows]), offsets), None
 
-    def _moved(self, values: Any, steps: Sequence[Motion], sizes: I32) -> Any:
+    def _moved(self, values: AnyArray, steps: Sequence[Motion], sizes: I32) -> AnyArray:
         """Move values (rows, …, 2 or 3) with a motion for each row."""
         width = values.shape[-1]
         moved = values.astype(_float_of(Spec(values.dtype)))
@@ -307,7 +311,7 @@ class MoveKeypoints(Mover):
             moved[mirrored] = moved[mirrored][..., order, :]
         return moved
 
-    def _spread(self, sizes: Any, *, stored: bool) -> Any:
+    def _spread(self, sizes: AnyArray, *, stored: bool) -> F64:
         scale = self._scaled(sizes, stored=stored)
         return scale[:, None] if scale.ndim > 1 else scale
 
@@ -330,7 +334,7 @@ class MovePolygons(Mover):
         bound.normalized = field.normalized if self.normalized is None else self.normalized
         return bound
 
-    def _move_batch(self, batch: Batch, steps: Sequence[Motion], sizes: I32) -> tuple[Any, Any]:
+    def _move_batch(self, batch: Batch, steps: Sequence[Motion], sizes: I32) -> tuple[Batch, Batch]:
         rings = [
             (row, ring) for row, objects in enumerate(batch) for rings in objects or () for ring in rings
         ]
@@ -390,7 +394,7 @@ class MoveRle(Mover):
             raise OptionError(f"MoveRle needs a list of run-length texts, List(Text()), not {field}")
         return copy.copy(self)
 
-    def _move_batch(self, batch: Batch, steps: Sequence[Motion], sizes: I32) -> tuple[Any, Any]:
+    def _move_batch(self, batch: Batch, steps: Sequence[Motion], sizes: I32) -> tuple[Batch, Batch]:
         still = all((step.matrix == np.eye(3)).all() and np.array_equal(step.sizes, sizes) for step in steps)
         if still:
             return batch, None
@@ -476,7 +480,7 @@ def _has_last(field: Tensor, width: int) -> bool:
     return last is not None and (last >= width if width == 4 else last == width) and len(field.shape) > 1
 
 
-def _float_of(spec: Spec) -> np.dtype[Any]:
+def _float_of(spec: Spec) -> AnyDType:
     """Positions that move are real numbers."""
     real = spec.dtype is not None and spec.dtype.kind == "f"
     return spec.dtype if real and spec.dtype is not None else np.dtype(np.float32)
@@ -485,7 +489,7 @@ def _float_of(spec: Spec) -> np.dtype[Any]:
 # -- rows --------------------------------------------------------------------------------------------------
 
 
-def as_ragged(batch: Batch, width: int | None = None) -> tuple[Any, I64]:
+def as_ragged(batch: Batch, width: int | None = None) -> tuple[AnyArray, I64]:
     """(values, offsets) of an array, of (values, offsets) or of a list of arrays, where None is none."""
     if isinstance(batch, tuple):
         return batch[0], np.asarray(batch[1], dtype=np.int64)
@@ -501,14 +505,14 @@ def as_ragged(batch: Batch, width: int | None = None) -> tuple[Any, I64]:
     return np.concatenate(filled) if filled else like[:0], offsets
 
 
-def take_rows(batch: Batch, mask: Any) -> Any:
+def take_rows(batch: Batch, mask: Flags) -> Batch:
     """The rows of (values, offsets) that are kept."""
     values, offsets = batch
     counts = np.concatenate([[0], np.cumsum(mask)])
     return values[mask], counts[offsets]
 
 
-def take_label_rows(batch: Batch, mask: Any, offsets: I64, name: str, boxes: str) -> Any:
+def take_label_rows(batch: Batch, mask: Flags, offsets: I64, name: str, boxes: str) -> Batch:
     """Select the rows of boxes that stay, of an output with a row for each box; CellErrors if it has not."""
     if isinstance(batch, list):
         lengths = np.array([0 if values is None else len(values) for values in batch], dtype=np.int64)
@@ -532,7 +536,7 @@ def take_label_rows(batch: Batch, mask: Any, offsets: I64, name: str, boxes: str
     ]
 
 
-def gather_samples(batch: Batch, sources: Any) -> Any:
+def gather_samples(batch: Batch, sources: I64) -> Batch:
     """The values of these samples of a batch, as a batch."""
     if isinstance(batch, list):
         return [batch[sample] for sample in sources]
@@ -543,7 +547,7 @@ def gather_samples(batch: Batch, sources: Any) -> Any:
     return values[rows], after
 
 
-def regroup_rows(batch: Batch, rows: I64, offsets: I64) -> Any:
+def regroup_rows(batch: Batch, rows: I64, offsets: I64) -> Batch:
     """Rows of all samples, by their number, as the samples that the offsets tell."""
     if not isinstance(batch, list):
         return as_ragged(batch)[0][rows], offsets
@@ -551,7 +555,7 @@ def regroup_rows(batch: Batch, rows: I64, offsets: I64) -> Any:
     return [[flat[row] for row in rows[start:end]] for start, end in itertools.pairwise(offsets)]
 
 
-def merge_samples(batch: Batch, first: I64) -> Any:
+def merge_samples(batch: Batch, first: I64) -> Batch:
     """Neighbouring samples as one; ``first``: where each begins, and the end."""
     if isinstance(batch, list):
         return [
@@ -562,7 +566,7 @@ def merge_samples(batch: Batch, first: I64) -> Any:
     return values, offsets[first]
 
 
-def _rows(values: Any, mask: Any) -> Any:
+def _rows(values: AnyArray, mask: Flags) -> Batch:
     if isinstance(values, np.ndarray):
         return values[mask]
     return [value for value, stays in zip(values, mask, strict=True) if stays]
@@ -618,7 +622,7 @@ def area_of(boxes: F64) -> F64:
 # -- rings -------------------------------------------------------------------------------------------------
 
 
-def clip_rings(points: F64, ring: I64, sizes: Any) -> tuple[F64, I64]:
+def clip_rings(points: F64, ring: I64, sizes: I32) -> tuple[F64, I64]:
     """Clip rings to their images: return their points (points, 2), and the ring of each point.
 
     ``ring`` counts up; ``sizes``: height and width for each. As Sutherland and Hodgman: cut by one edge after

@@ -16,7 +16,7 @@ from ..codecs.media import audio
 from ..codecs.media.wav import Samples
 from ..errors import DecodeError, OptionError
 from ..schema import Audio, Bytes, Field
-from ..schema.columns import I64, Column, Ragged, starts_of
+from ..schema.columns import I64, U8, AnyArray, Column, Ragged, starts_of
 from .base import Batch, CellErrors, CellOp, Draws, Op, Spec, Tensors, check_probability, per_sample
 from .dtypes import signed
 from .parallel import Threads
@@ -125,7 +125,7 @@ class DecodeAudio(CellOp):
         lengths = np.array(self._threads.each(len(batch), window), dtype=np.int64)
         return (out, lengths) if self.lengths else out
 
-    def _nothing(self) -> Any:
+    def _nothing(self) -> Batch:
         zero = np.zeros(1, dtype=np.int64)
         if self._whole:
             return np.empty((0, 1), dtype=self.dtype), zero
@@ -134,7 +134,7 @@ class DecodeAudio(CellOp):
         )
         return (out, zero[:0]) if self.lengths else out
 
-    def _run_whole(self, batch: Ragged, first: audio.Header) -> Any:
+    def _run_whole(self, batch: Ragged, first: audio.Header) -> Batch:
         def whole(row: int) -> Samples:
             data = _cell(batch, row)
             return self._decode(data, self._header(data, first), 0, None)
@@ -143,7 +143,7 @@ class DecodeAudio(CellOp):
         offsets = starts_of(np.array([len(part) for part in parts], dtype=np.int64))
         return np.concatenate(parts), offsets
 
-    def _header(self, data: Any, first: audio.Header) -> audio.Header:
+    def _header(self, data: U8, first: audio.Header) -> audio.Header:
         """The sounds of one batch have to agree in what the op does not change."""
         header = audio.header(data)
         if not self.mono and header.channels != first.channels:
@@ -157,7 +157,7 @@ class DecodeAudio(CellOp):
             )
         return header
 
-    def _window(self, data: Any, header: audio.Header, length: int, chance: float) -> Samples:
+    def _window(self, data: U8, header: audio.Header, length: int, chance: float) -> Samples:
         """At most ``length`` frames of the sound, at the rate of the batch."""
         rate = self.rate or header.rate
         needed = length if rate == header.rate else math.ceil(length * header.rate / rate)
@@ -168,13 +168,13 @@ class DecodeAudio(CellOp):
             raise DecodeError(f"it has {len(part)} frames, and {length} are wanted; pad fills it")
         return part
 
-    def _decode(self, data: Any, header: audio.Header, start: int, frames: int | None) -> Samples:
+    def _decode(self, data: U8, header: audio.Header, start: int, frames: int | None) -> Samples:
         return audio.decode(
             data, start, frames, rate=self.rate, mono=self.mono, dtype=self.dtype, header_of_sound=header
         )
 
 
-def _cell(batch: Ragged, row: int) -> Any:
+def _cell(batch: Ragged, row: int) -> Batch:
     cell = batch[row]
     if cell is None:
         raise DecodeError("there is no sound")
@@ -242,11 +242,11 @@ class SoundOp(Op):
             self.change(sound, float(amounts[row]), row, draws)
         return batch
 
-    def amounts(self, draws: Draws) -> Any:
+    def amounts(self, draws: Draws) -> Batch:
         """One number for each sample of the batch."""
         raise NotImplementedError
 
-    def change(self, sound: Any, amount: float, row: int, draws: Draws) -> None:
+    def change(self, sound: AnyArray, amount: float, row: int, draws: Draws) -> None:
         """Change one sound, time first, in place."""
         raise NotImplementedError
 
@@ -259,10 +259,10 @@ class RandomGain(SoundOp):
     ) -> None:
         self.decibels, self.p, self.share = span_of(decibels, "decibels"), check_probability(p, "p"), share
 
-    def amounts(self, draws: Draws) -> Any:
+    def amounts(self, draws: Draws) -> Batch:
         return 10 ** (draws.uniform(*self.decibels) / 20)
 
-    def change(self, sound: Any, amount: float, row: int, draws: Draws) -> None:
+    def change(self, sound: AnyArray, amount: float, row: int, draws: Draws) -> None:
         sound *= np.asarray(amount, dtype=sound.dtype)
 
     def on_device(self, batch: Batch, ids: I64, draws: Draws, tensors: Tensors) -> Batch:
@@ -278,10 +278,10 @@ class AddNoise(SoundOp):
     ) -> None:
         self.snr, self.p, self.share = span_of(snr, "snr"), check_probability(p, "p"), share
 
-    def amounts(self, draws: Draws) -> Any:
+    def amounts(self, draws: Draws) -> Batch:
         return draws.uniform(*self.snr)
 
-    def change(self, sound: Any, amount: float, row: int, draws: Draws) -> None:
+    def change(self, sound: AnyArray, amount: float, row: int, draws: Draws) -> None:
         noise = draws.noise(row, sound.shape)
         power = np.square(noise, dtype=np.float64).sum()
         if power > 0:
@@ -319,14 +319,14 @@ class TimeShift(SoundOp):
             raise OptionError(f"most is a part of the length, from 0.0 to 1.0, or whole frames, not {most}")
         self.most, self.p, self.wrap, self.share = most, check_probability(p, "p"), bool(wrap), share
 
-    def amounts(self, draws: Draws) -> Any:
+    def amounts(self, draws: Draws) -> Batch:
         return draws.uniform(-1.0, 1.0)
 
-    def _frames(self, amount: Any, length: int) -> Any:
+    def _frames(self, amount: float, length: int) -> Batch:
         max_frames = self.most * length if isinstance(self.most, float) else min(self.most, length)
         return np.rint(amount * max_frames).astype(np.int64)
 
-    def change(self, sound: Any, amount: float, row: int, draws: Draws) -> None:
+    def change(self, sound: AnyArray, amount: float, row: int, draws: Draws) -> None:
         by = int(self._frames(np.float64(amount), len(sound)))
         if by and len(sound):
             sound[...] = np.roll(sound, by, axis=0)
@@ -401,7 +401,7 @@ class CropOrPad(Op):
             raise CellErrors(short)
         return out
 
-    def _dense(self, batch: Batch, chances: Any) -> Any:
+    def _dense(self, batch: Batch, chances: AnyArray) -> Batch:
         axis = time_axis(batch.shape[1:]) + 1
         had, along = batch.shape[axis], np.moveaxis(batch, axis, 1)
         out = np.zeros((len(along), self.length, *along.shape[2:]), dtype=batch.dtype)

@@ -21,15 +21,15 @@ import numpy.typing as npt
 from ..errors import DataError, OptionError
 from ..order.keyed import U64, derive, key_of
 from ..schema import Field
-from ..schema.columns import I64, Column
+from ..schema.columns import I64, AnyArray, AnyDType, Column
 from .geometry import I32, Motion
 
 F64 = npt.NDArray[np.float64]
-Array = npt.NDArray[Any]
 # An array or tensor, (values, offsets), a list of arrays of unequal shapes, or a dict of these by output.
 Batch = Any
-# A tensor of torch, which ops do not import.
+# A tensor of torch, which ops do not import; a dtype of torch or NumPy, or its name.
 Tensor = Any
+DType = Any
 
 
 class Draws:
@@ -84,7 +84,7 @@ class Draws:
         values = low + (high - low) * unit
         return values if count is not None else values[:, 0]
 
-    def integers(self, high: Any) -> I64:
+    def integers(self, high: int | I64) -> I64:
         """From 0 up to, not including, ``high`` (a number, or one for each sample)."""
         integers: I64 = np.minimum(np.floor(self.uniform() * high), np.asarray(high) - 1).astype(np.int64)
         return integers
@@ -114,7 +114,7 @@ class Spec:
     ``unequal``: a list of images, each of its own size. ``names``: of the classes that numbers stand for.
     """
 
-    dtype: np.dtype[Any] | None
+    dtype: AnyDType | None
     shape: tuple[int | None, ...] = ()
     torch: bool = False
     device: str = "cpu"
@@ -158,7 +158,7 @@ class Spec:
             )
         return self.shape[2]
 
-    def replace(self, **changes: Any) -> Spec:
+    def replace(self, **changes: object) -> Spec:
         """Return a copy with some attributes changed; a plain Spec, also of a subclass."""
         return Spec(**{part.name: getattr(self, part.name) for part in dataclasses.fields(Spec)} | changes)
 
@@ -303,7 +303,7 @@ class CellOp(Op):
         raise NotImplementedError
 
 
-def per_sample(values: Any, rank: int) -> Any:
+def per_sample(values: npt.ArrayLike, rank: int) -> AnyArray:
     """Values of shape (n,) ready to multiply a batch of this rank."""
     return np.asarray(values).reshape(-1, *([1] * (rank - 1)))
 

@@ -10,14 +10,13 @@ import dataclasses
 import enum
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from .. import _native
 from ..order.keyed import U64, derive
-from ..schema.columns import I64
+from ..schema.columns import I64, AnyArray
 from .base import Tensor, Tensors, per_sample
 from .cutting import colour, engine
 from .geometry import F64, I32, Motion
@@ -69,7 +68,7 @@ class Changes:
         return Motion(matrix, np.asarray(sizes, dtype=np.int32))
 
 
-def change(images: Any, changes: Changes, fill: Any = 0, smooth: bool = False) -> Any:
+def change(images: AnyArray, changes: Changes, fill: AnyArray | int = 0, smooth: bool = False) -> AnyArray:
     """Images (n, height, width, channels) of bytes, changed; in place, where they lie in one piece.
 
     ``fill``: what moves into an image. ``smooth``: pixels that are moved are blended of four.
@@ -80,7 +79,9 @@ def change(images: Any, changes: Changes, fill: Any = 0, smooth: bool = False) -
     return images
 
 
-def mix_changed(images: Any, chains: list[Changes], weights: F64, fill: Any = 0, smooth: bool = False) -> Any:
+def mix_changed(
+    images: AnyArray, chains: list[Changes], weights: F64, fill: AnyArray | int = 0, smooth: bool = False
+) -> AnyArray:
     """The sum of the images as they are and after each of the chains, by weight; in place as ``change``.
 
     ``weights``: (n, 1 + chains), that of the image as it is first.
@@ -98,7 +99,7 @@ Form = Callable[[Tensor, F64, Tensors], Tensor]
 
 
 def change_on_device(
-    images: Tensor, changes: Changes, tensors: Tensors, fill: Any = 0, smooth: bool = False
+    images: Tensor, changes: Changes, tensors: Tensors, fill: AnyArray | int = 0, smooth: bool = False
 ) -> Tensor:
     """Apply ``change`` to a tensor, out of place."""
     for step in range(changes.codes.shape[1]):
@@ -231,7 +232,7 @@ FORMS: dict[Change, Form] = {
 }
 
 
-def _move(images: Tensor, matrices: F64, tensors: Tensors, fill: Any, smooth: bool) -> Tensor:
+def _move(images: Tensor, matrices: F64, tensors: Tensors, fill: AnyArray | int, smooth: bool) -> Tensor:
     """Sample every pixel at the position that the matrix (n, AMOUNTS) of its image gives."""
     count, height, width, channels = images.shape
     if smooth:
@@ -294,7 +295,7 @@ def _matrix() -> Tensor:
     return np.array(rows, dtype=np.int64)
 
 
-def _steps(table: Any, qualities: I64) -> I64:
+def _steps(table: npt.ArrayLike, qualities: I64) -> I64:
     """The quantisation of every image, (n, 1, 8, 1, 8)."""
     scale = np.where(qualities < 50, 5000 // qualities, 200 - 2 * qualities)[:, None, None]
     steps: I64 = ((np.asarray(table) * scale + 50) // 100).clip(1, 255)
@@ -340,7 +341,7 @@ def _cat(first: Tensor, second: Tensor, axis: int) -> Tensor:
     return joined
 
 
-def _transform_plane(plane: Tensor, matrix: Tensor, steps: Any) -> Tensor:
+def _transform_plane(plane: Tensor, matrix: Tensor, steps: Tensor) -> Tensor:
     """One channel (n, height, width), transformed, quantised, and back."""
     count, height, width = plane.shape
     plane = _pad_edges(plane, -(-height // 8) * 8, -(-width // 8) * 8)

@@ -12,14 +12,14 @@ import math
 from collections.abc import Sequence
 from statistics import NormalDist
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from .. import _native
 from ..errors import OptionError
-from ..schema.columns import I64
+from ..ops.base import Tensor
+from ..schema.columns import I64, AnyArray, Flags
 from .base import F64, Batch, Draws, Op, Spec, Tensors, check_probability, per_sample
 from .changes import Change, Changes, change, change_on_device, luma, numbers_of, numbers_on_device
 from .cutting import check_fill, engine
@@ -39,7 +39,7 @@ class ImageOp(Op):
 class FillOp(Op):
     """An op on images of any dtype that fills places with a colour: one number, or one per channel."""
 
-    fill: Any
+    fill: AnyArray
 
     def infer(self, spec: Spec) -> Spec:
         check_fill(self.fill, spec.channels(self), spec)
@@ -70,26 +70,26 @@ class ColourOp(ImageOp):
         changed = self.changed_on_device(batch, self.strength(draws), tensors)
         return tensors.torch.where(chosen, changed, batch)
 
-    def changed_on_device(self, batch: Batch, strength: Any, tensors: Tensors) -> Any:
+    def changed_on_device(self, batch: Batch, strength: AnyArray, tensors: Tensors) -> Tensor:
         changed = self.change(batch.float(), tensors.send(strength), tensors.torch)
         return changed.clamp(0, 255).to(batch.dtype)
 
-    def strength(self, draws: Draws) -> Any:
+    def strength(self, draws: Draws) -> AnyArray:
         """One number for each sample of the batch, ready to multiply images with."""
         return np.zeros((len(draws), 1, 1, 1))
 
-    def change(self, images: Batch, strength: Batch, xp: ModuleType) -> Any:
+    def change(self, images: Batch, strength: Batch, xp: ModuleType) -> Batch:
         """The images, as float32, changed."""
         raise NotImplementedError
 
 
-def _levels(values: Any) -> npt.NDArray[np.uint8]:
+def _levels(values: AnyArray) -> npt.NDArray[np.uint8]:
     """Cut to 0..255; fractions are dropped, as FFCV and torchvision do."""
     levels: npt.NDArray[np.uint8] = np.clip(values, 0, 255).astype(np.uint8)
     return levels
 
 
-def _blend(images: Batch, base: Batch, ratio: Batch, xp: ModuleType) -> Any:
+def _blend(images: Batch, base: Batch, ratio: Batch, xp: ModuleType) -> Batch:
     ratio = xp.asarray(ratio, dtype=xp.float32)
     return ratio * images + (1 - ratio) * base
 
@@ -105,7 +105,7 @@ class _Magnitude(ColourOp):
         self.p = check_probability(p, "p")
         self.share = share
 
-    def strength(self, draws: Draws) -> Any:
+    def strength(self, draws: Draws) -> AnyArray:
         return per_sample(draws.uniform(max(0.0, 1 - self.magnitude), 1 + self.magnitude), 4)
 
 
@@ -114,7 +114,7 @@ class RandomBrightness(_Magnitude):
 
     _column = 0
 
-    def change(self, images: Batch, strength: Batch, xp: ModuleType) -> Any:
+    def change(self, images: Batch, strength: Batch, xp: ModuleType) -> Batch:
         return _blend(images, 0, strength, xp)
 
 
@@ -123,7 +123,7 @@ class RandomContrast(_Magnitude):
 
     _column = 1
 
-    def change(self, images: Batch, strength: Batch, xp: ModuleType) -> Any:
+    def change(self, images: Batch, strength: Batch, xp: ModuleType) -> Batch:
         # Summed exactly, so that it does not depend on how many images are summed side by side.
         mean = luma(images, xp).mean(axis=(1, 2), dtype=xp.float64)
         return _blend(images, xp.asarray(mean, dtype=xp.float32).reshape(-1, 1, 1, 1), strength, xp)
@@ -134,7 +134,7 @@ class RandomSaturation(_Magnitude):
 
     _column = 2
 
-    def change(self, images: Batch, strength: Batch, xp: ModuleType) -> Any:
+    def change(self, images: Batch, strength: Batch, xp: ModuleType) -> Batch:
         return _blend(images, luma(images, xp)[..., None], strength, xp)
 
 
@@ -148,10 +148,10 @@ class RandomHue(_Magnitude):
         if magnitude > 0.5:
             raise OptionError(f"magnitude of a hue is at most 0.5, not {magnitude}")
 
-    def strength(self, draws: Draws) -> Any:
+    def strength(self, draws: Draws) -> AnyArray:
         return per_sample(draws.uniform(-self.magnitude, self.magnitude), 4)
 
-    def change(self, images: Batch, strength: Batch, xp: ModuleType) -> Any:
+    def change(self, images: Batch, strength: Batch, xp: ModuleType) -> Batch:
         red, green, blue = (images[..., channel] / 255 for channel in range(3))
         high = xp.maximum(xp.maximum(red, green), blue)
         low = xp.minimum(xp.minimum(red, green), blue)
@@ -175,7 +175,7 @@ class RandomHue(_Magnitude):
 NATIVE = (RandomBrightness, RandomContrast, RandomSaturation, RandomHue)
 
 
-def _jitter(batch: Batch, chosen: Any, steps: Sequence[_Magnitude], draws: Draws) -> Any:
+def _jitter(batch: Batch, chosen: Flags, steps: Sequence[_Magnitude], draws: Draws) -> Batch:
     amounts = np.full((len(batch), len(NATIVE)), np.nan, dtype=np.float32)
     for step in steps:
         amounts[chosen, step._column] = step.strength(draws)[chosen].reshape(-1)
@@ -226,7 +226,7 @@ class RandomGrayscale(ColourOp):
         self.p = check_probability(p, "p")
         self.share = share
 
-    def change(self, images: Batch, strength: Batch, xp: ModuleType) -> Any:
+    def change(self, images: Batch, strength: Batch, xp: ModuleType) -> Batch:
         return xp.stack([luma(images, xp)] * 3, -1)
 
 
@@ -238,7 +238,7 @@ class RandomSolarization(ColourOp):
         self.p = check_probability(p, "p")
         self.share = share
 
-    def change(self, images: Batch, strength: Batch, xp: ModuleType) -> Any:
+    def change(self, images: Batch, strength: Batch, xp: ModuleType) -> Batch:
         return xp.where(images >= self.threshold, 255 - images, images)
 
 
@@ -259,14 +259,15 @@ class GaussianBlur(ColourOp):
         self.p = check_probability(p, "p")
         self.share = share
 
-    def strength(self, draws: Draws) -> Any:
+    def strength(self, draws: Draws) -> AnyArray:
         """The weights of the kernel of every sample."""
         half = self.kernel_size // 2
         offsets = np.arange(-half, half + 1)
         kernel = np.exp(-0.5 * (offsets / draws.uniform(*self.sigma)[:, None]) ** 2)
-        return (kernel / kernel.sum(axis=1, keepdims=True)).astype(np.float32)
+        weights: AnyArray = (kernel / kernel.sum(axis=1, keepdims=True)).astype(np.float32)
+        return weights
 
-    def change(self, images: Batch, strength: Batch, xp: ModuleType) -> Any:
+    def change(self, images: Batch, strength: Batch, xp: ModuleType) -> Batch:
         half = self.kernel_size // 2
         for axis in (1, 2):
             size = images.shape[axis]
@@ -279,10 +280,10 @@ class GaussianBlur(ColourOp):
         return xp.round(images)
 
 
-def _pad_mirrored(images: Any, half: int, axis: int, xp: ModuleType) -> list[Any]:
+def _pad_mirrored(images: Batch, half: int, axis: int, xp: ModuleType) -> list[Batch]:
     """The images between what lies beside them: mirrored at the edge, without the edge itself."""
 
-    def part(first: int, end: int) -> Any:
+    def part(first: int, end: int) -> Batch:
         return images[:, first:end] if axis == 1 else images[:, :, first:end]
 
     size = images.shape[axis]
@@ -318,7 +319,7 @@ class _Level(ImageOp):
         changes.amounts[:, 0, 0] = self._amounts(draws)
         return changes
 
-    def _amounts(self, draws: Draws) -> Any:
+    def _amounts(self, draws: Draws) -> npt.ArrayLike:
         return 0.0
 
     def run(self, batch: Batch, ids: I64, draws: Draws) -> Batch:
@@ -356,7 +357,7 @@ class Posterize(_Level):
         self.bits = (int(low), int(high)) if low < high else int(low)
         super().__init__(p, share=share)
 
-    def _amounts(self, draws: Draws) -> Any:
+    def _amounts(self, draws: Draws) -> npt.ArrayLike:
         return _draw_integer(self.bits, draws)
 
 
@@ -374,7 +375,7 @@ class Sharpness(_Level):
         self.factor = span_of(factor, "factor", 0, 1e6)
         super().__init__(p, share=share)
 
-    def _amounts(self, draws: Draws) -> Any:
+    def _amounts(self, draws: Draws) -> npt.ArrayLike:
         return draws.uniform(*self.factor)
 
 
@@ -398,11 +399,11 @@ class JpegArtifacts(_Level):
             raise OptionError(f"a JPEG has one or three channels, not as {spec}")
         return spec
 
-    def _amounts(self, draws: Draws) -> Any:
+    def _amounts(self, draws: Draws) -> npt.ArrayLike:
         return _draw_integer(self.quality, draws)
 
 
-def _draw_integer(bounds: int | tuple[int, int], draws: Draws) -> Any:
+def _draw_integer(bounds: int | tuple[int, int], draws: Draws) -> I64:
     low, high = (bounds, bounds) if isinstance(bounds, int) else bounds
     return low + draws.integers(high - low + 1)
 
@@ -427,7 +428,7 @@ class GaussianNoise(ImageOp):
             return spec
         return super().infer(spec)
 
-    def _sigmas(self, draws: Draws) -> tuple[Any, npt.NDArray[np.float32]]:
+    def _sigmas(self, draws: Draws) -> tuple[AnyArray, npt.NDArray[np.float32]]:
         """The key of each sample's noise, and how much of it there is."""
         chosen, sigma = draws.chance(self.p), draws.uniform(*self.sigma)
         return draws.bits(1)[:, 0], np.where(chosen, sigma, 0).astype(np.float32)

@@ -7,7 +7,6 @@ and flips, a normalisation and the change to channels first that follow it cost 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -227,7 +226,7 @@ class _Flip(Cutting):
         self.flip_prob = check_probability(flip_prob, "flip_prob")
         self.share = share
 
-    def flips(self, draws: Draws) -> Any:
+    def flips(self, draws: Draws) -> Flags:
         return draws.chance(self.flip_prob)
 
     def move(self, sizes: I32, draws: Draws) -> Motion:
@@ -335,9 +334,10 @@ class RandomCrop(Cutting):
         self.padding, self.fill, self.share = _stored(padding), np.array(fill), share
         self.pad_if_needed = bool(pad_if_needed)
 
-    def _padded(self, sizes: I32) -> Any:
+    def _padded(self, sizes: I32) -> I64:
         left, top, right, bottom = padding_of(self.padding)
-        return np.asarray(sizes, dtype=np.int64) + np.array([top + bottom, left + right])
+        padded: I64 = np.asarray(sizes, dtype=np.int64) + np.array([top + bottom, left + right])
+        return padded
 
     def infer(self, spec: Spec) -> Spec:
         cropped = super().infer(spec)
@@ -355,8 +355,9 @@ class RandomCrop(Cutting):
         return any(padding_of(self.padding)) or (self.pad_if_needed and small)
 
     def too_small(self, sizes: I32) -> Flags | None:
-        too_small: Flags = (self._padded(sizes) < self.size).any(axis=1)
-        return None if self.pad_if_needed else too_small
+        if self.pad_if_needed:
+            return None
+        return np.asarray((self._padded(sizes) < np.array(self.size)).any(axis=1))
 
     def move(self, sizes: I32, draws: Draws) -> Motion:
         left, top = padding_of(self.padding)[:2]

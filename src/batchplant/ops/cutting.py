@@ -18,8 +18,9 @@ import numpy.typing as npt
 
 from .. import _native
 from ..errors import OptionError
+from ..ops.base import Tensor
 from ..order import default_threads
-from ..schema.columns import I32, I64
+from ..schema.columns import I32, I64, AnyArray
 from .base import F64, Batch, Draws, Op, Spec, Tensors
 from .dtypes import choose, signed
 from .geometry import Motion
@@ -92,7 +93,7 @@ class Cutting(Op):
 
     size: tuple[int, int] | None = None
     filter: str | None = None
-    fill: Any = np.array(0)
+    fill: AnyArray = np.array(0)
     mirrors_down: bool = False
 
     @property
@@ -147,7 +148,7 @@ class Cutting(Op):
         form(batch, cuts, out)
         return out
 
-    def _copy_into(self, batch: Batch, cuts: Cuts, out: Any) -> None:
+    def _copy_into(self, batch: Batch, cuts: Cuts, out: AnyArray) -> None:
         if cuts.places is not None:
             out[:] = self.fill
         for row, image in enumerate(batch):
@@ -158,7 +159,7 @@ class Cutting(Op):
             y, x, height, width = (0, 0, *out.shape[1:3]) if cuts.places is None else cuts.places[row]
             out[row, y : y + height, x : x + width] = seen[:height, :width]
 
-    def _resample_into(self, batch: Batch, cuts: Cuts, out: Any) -> None:
+    def _resample_into(self, batch: Batch, cuts: Cuts, out: AnyArray) -> None:
         resample(batch, cuts, out, self.filter or "area", self.fill)
 
     def on_device(self, batch: Batch, ids: I64, draws: Draws, tensors: Tensors) -> Batch:
@@ -176,13 +177,13 @@ def sizes_of(batch: Batch) -> I32:
     return np.tile(np.array(batch.shape[1:3], np.int32), (len(batch), 1))
 
 
-def part(cuts: Cuts, rows: Any) -> Cuts:
+def part(cuts: Cuts, rows: slice | I64) -> Cuts:
     """Some of them, or one several times."""
     subset: Any = (None if array is None else array[rows] for array in cuts)
     return Cuts(*subset)
 
 
-def check_fill(fill: Any, channels: int, spec: Spec) -> None:
+def check_fill(fill: AnyArray, channels: int, spec: Spec) -> None:
     """OptionError where images cannot be filled with it."""
     if fill.shape not in ((), (1,), (channels,)):
         raise OptionError(f"the fill has {fill.size} numbers, and the images are {spec}")
@@ -192,12 +193,12 @@ def check_fill(fill: Any, channels: int, spec: Spec) -> None:
             raise OptionError(f"the fill {fill.tolist()} is out of range for {spec.dtype}")
 
 
-def colour(fill: Any, channels: int) -> npt.NDArray[np.uint8]:
+def colour(fill: AnyArray | int, channels: int) -> npt.NDArray[np.uint8]:
     """A byte for each channel."""
     return np.ascontiguousarray(np.broadcast_to(np.asarray(fill).reshape(-1), (channels,)), dtype=np.uint8)
 
 
-def resample(batch: Batch, cuts: Cuts, out: Any, filter: str, fill: Any) -> None:
+def resample(batch: Batch, cuts: Cuts, out: AnyArray, filter: str, fill: AnyArray) -> None:
     """Pixels, a batch or a list of images of uint8, by the engine."""
     if not len(batch):
         return
@@ -231,8 +232,8 @@ def _close_engines() -> None:
 
 
 def cut_tensor(
-    batch: Batch, cuts: Cuts, size: list[int], fill: Any, filter: str | None, tensors: Tensors
-) -> Any:
+    batch: Batch, cuts: Cuts, size: list[int], fill: AnyArray, filter: str | None, tensors: Tensors
+) -> Tensor:
     """Images (n, height, width, channels) of a tensor, cut; ``filter`` None: every pixel stays as it is."""
     torch = tensors.torch
     count, height, width, _ = batch.shape
@@ -268,7 +269,7 @@ def cut_tensor(
     return choose(visible, result, tensors.send(np.asarray(fill)).to(batch.dtype))
 
 
-def _steps(start: Any, length: Any, mirrored: Any, result: int) -> tuple[Any, Any]:
+def _steps(start: AnyArray, length: AnyArray, mirrored: Flags | None, result: int) -> tuple[AnyArray, Flags]:
     """Map each pixel of the result to a pixel of its place, and tell which pixels lie inside the place."""
     pixel = np.arange(result)[None] - start[:, None]
     inside = (pixel >= 0) & (pixel < length[:, None])
@@ -277,7 +278,7 @@ def _steps(start: Any, length: Any, mirrored: Any, result: int) -> tuple[Any, An
     return pixel, inside
 
 
-def _weights(low: Any, high: Any, length: Any, step: Any, source: int, filter: str, grows: Any) -> F64:
+def _weights(low: Any, high: Any, length: Any, step: Any, source: int, filter: str, grows: Flags) -> F64:
     """Weights (n, result, source) of every source pixel in a result pixel, as the engine computes them."""
     scale = ((high - low) / np.maximum(length, 1))[:, None, None]
     begin, step = low[:, None, None], step[:, :, None].astype(np.float64)
@@ -309,7 +310,7 @@ def _weights(low: Any, high: Any, length: Any, step: Any, source: int, filter: s
     return normalized
 
 
-def _kernel(distance: Any, filter: str) -> Any:
+def _kernel(distance: F64, filter: str) -> F64:
     """Weight of a pixel at this distance from the middle of a result pixel."""
     if filter == "bilinear":
         return np.clip(1 - distance, 0, None)

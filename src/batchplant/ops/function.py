@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import DataError, OptionError, WorkerError
+from ..ops.base import DType
 from ..order import default_threads
 from ..schema.columns import I64
 from .base import Batch, CellErrors, Draws, Op, RowError, Spec
@@ -37,7 +38,7 @@ class Function(Op):
         self,
         function: Callable[..., Any],
         *,
-        dtype: Any = None,
+        dtype: DType = None,
         shape: Any = None,
         each: bool = False,
         parallel: str | None = None,
@@ -112,7 +113,7 @@ class Function(Op):
         result = self._call(batch, draws)
         return self._as_ragged(batch, result) if self._ragged else result
 
-    def _as_ragged(self, batch: Batch, result: Any) -> Any:
+    def _as_ragged(self, batch: Batch, result: Batch) -> Batch:
         """Convert the result of a function of a batch to (values, offsets)."""
         if isinstance(result, tuple) and len(result) == 2:
             return np.asarray(result[0], dtype=self.dtype), np.asarray(result[1], dtype=np.int64)
@@ -123,7 +124,7 @@ class Function(Op):
             f"(values, offsets), not {type(result).__name__}"
         )
 
-    def _call(self, value: Any, draws: Draws) -> Batch:
+    def _call(self, value: Batch, draws: Draws) -> Batch:
         if self._rng == "named":
             return self.function(value, rng=draws)
         return self.function(value, draws) if self._rng == "second" else self.function(value)
@@ -131,7 +132,7 @@ class Function(Op):
     # -- every sample ----------------------------------------------------------------------------------
 
     def _run_each(self, batch: Batch, count: int, draws: Draws) -> Batch:
-        def run_sample(row: int) -> Any:
+        def run_sample(row: int) -> Batch:
             try:
                 return self._call(_part(batch, row), draws.part(slice(row, row + 1)))
             except DataError:
@@ -141,7 +142,7 @@ class Function(Op):
 
         return self._join_samples(batch, self._threads.each(count, run_sample))
 
-    def _join_samples(self, batch: Batch, results: list[Any]) -> Any:
+    def _join_samples(self, batch: Batch, results: list[Batch]) -> Batch:
         """Join the results for all samples to a batch."""
         ragged = isinstance(batch, tuple) if self._ragged is None else self._ragged
         if isinstance(batch, list) and self.dtype is None and self.shape is None:
@@ -156,7 +157,7 @@ class Function(Op):
             return np.concatenate(arrays or [self._empty_array(batch)]), np.cumsum([0, *lengths])
         return np.stack(arrays) if arrays else self._empty_array(batch)
 
-    def _empty_array(self, batch: Batch) -> Any:
+    def _empty_array(self, batch: Batch) -> Batch:
         """The array of no samples."""
         before = batch[0] if isinstance(batch, tuple) else np.asarray(batch)
         shape = before.shape[1:] if self.shape is None else self.shape[1 if self._ragged else 0 :]
@@ -172,7 +173,7 @@ class Function(Op):
         step = -(-len(ids) // (PARTS_PER_WORKER * self._count))
         parts = [slice(start, start + step) for start in range(0, len(ids), step)]
 
-        def run_part(number: int) -> Any:
+        def run_part(number: int) -> Batch:
             rows = parts[number]
             try:
                 return processes.run(_part(batch, rows), ids[rows], draws.part(rows))
@@ -190,7 +191,7 @@ class Function(Op):
             raise CellErrors(errors)
         return self._join_parts(results, [rows.start for rows in parts])
 
-    def _join_parts(self, parts: list[Any], starts: list[int]) -> Any:
+    def _join_parts(self, parts: list[Batch], starts: list[int]) -> Batch:
         """Parts of a batch as one."""
         first = parts[0]
         if isinstance(first, list):
@@ -210,7 +211,7 @@ def _check_shape(op: Function, row: int, shape: tuple[int, ...], first: tuple[in
         raise RowError(row, OptionError(f"{problem}; if the first size varies, say so: shape=(None, …)"))
 
 
-def _part(batch: Batch, rows: int | slice) -> Any:
+def _part(batch: Batch, rows: int | slice) -> Batch:
     """A sample of a batch, or several as a batch."""
     if not isinstance(batch, tuple):
         return batch[rows]

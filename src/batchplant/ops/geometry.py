@@ -7,10 +7,11 @@ of the first pixel is (0.5, 0.5), an image reaches from (0, 0) to (width, height
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from ..schema.columns import I64, AnyArray
 
 F64 = npt.NDArray[np.float64]
 I32 = npt.NDArray[np.int32]
@@ -35,10 +36,10 @@ class Motion:
         """Compose with a motion that follows this one."""
         return Motion(following.matrix @ self.matrix, following.sizes)
 
-    def take(self, rows: Any) -> Motion:
+    def take(self, rows: I64 | list[int]) -> Motion:
         return Motion(self.matrix[rows], self.sizes[rows], self.samples)
 
-    def points(self, row: int, points: Any) -> F64:
+    def points(self, row: int, points: npt.ArrayLike) -> F64:
         """Positions (…, 2) of one image after the motion."""
         points = np.asarray(points, dtype=np.float64)
         moved = points @ self.matrix[row, :, :2].T + self.matrix[row, :, 2]
@@ -51,7 +52,7 @@ def still(sizes: I32) -> Motion:
     return Motion(np.broadcast_to(np.eye(3), (len(sizes), 3, 3)).copy(), np.asarray(sizes, dtype=np.int32))
 
 
-def stretched(boxes: F64, sizes: Any) -> Motion:
+def stretched(boxes: F64, sizes: AnyArray) -> Motion:
     """The boxes (left, top, right, bottom) become the whole of images of these sizes."""
     boxes = np.asarray(boxes, dtype=np.float64)
     after = np.broadcast_to(np.asarray(sizes, dtype=np.int32), (len(boxes), 2))
@@ -64,7 +65,9 @@ def stretched(boxes: F64, sizes: Any) -> Motion:
     return Motion(matrix, after)
 
 
-def shifted(sizes: I32, right: Any, down: Any, after: Any = None) -> Motion:
+def shifted(
+    sizes: I32, right: npt.ArrayLike, down: npt.ArrayLike, after: npt.ArrayLike | None = None
+) -> Motion:
     """The upper left corner comes to (right, down) in images of the sizes ``after``."""
     motion = still(sizes)
     motion.matrix[:, 0, 2], motion.matrix[:, 1, 2] = right, down
@@ -73,7 +76,7 @@ def shifted(sizes: I32, right: Any, down: Any, after: Any = None) -> Motion:
     return Motion(motion.matrix, np.broadcast_to(np.asarray(after, dtype=np.int32), motion.sizes.shape))
 
 
-def mirrored(sizes: I32, across: Any = None, down: Any = None) -> Motion:
+def mirrored(sizes: I32, across: npt.ArrayLike | None = None, down: npt.ArrayLike | None = None) -> Motion:
     """Left and right (``across``) or top and bottom (``down``) change places where these are true."""
     motion = still(sizes)
     for axis, flags in ((0, across), (1, down)):

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import OptionError, listed, near
-from ..schema.columns import I64
+from ..ops.base import DeviceForm, DType, Tensors
+from ..schema.columns import I64, AnyDType
 from .annotations import Mover
 from .base import Batch, CellOp, Draws, Op, RowError, Spec
 from .function import Function
@@ -80,7 +81,7 @@ class Map(JointOp):
         *,
         batched: bool = False,
         shape: Any = None,
-        dtype: Any = None,
+        dtype: DType = None,
         parallel: str | None = None,
         workers: int | None = None,
         share: str | None = None,
@@ -154,10 +155,10 @@ class Map(JointOp):
         return output_specs
 
     @property
-    def device_form(self) -> Any:
+    def device_form(self) -> DeviceForm | None:
         return None if self.op is None or self.op.device_form is None else self._run_on_device
 
-    def _run_on_device(self, batch: Batch, ids: I64, draws: Draws, tensors: Any) -> Batch:
+    def _run_on_device(self, batch: Batch, ids: I64, draws: Draws, tensors: Tensors) -> Batch:
         assert self.op is not None
         assert self.op.device_form is not None
         return {self.outputs[0]: self.op.device_form(batch[self.inputs[0]], ids, draws, tensors)}
@@ -179,7 +180,7 @@ class Map(JointOp):
                 raise RowError(row, error) from None
         return {name: self._join(name, [result[name] for result in results_by_row]) for name in self.outputs}
 
-    def _by_name(self, result: Any) -> dict[str, Any]:
+    def _by_name(self, result: Batch) -> dict[str, Batch]:
         """Results of the function, by output."""
         if isinstance(result, Mapping) and set(result) == set(self.outputs):
             return dict(result)
@@ -193,13 +194,13 @@ class Map(JointOp):
             f"not a {type(result).__name__}{many}"
         )
 
-    def _typed(self, name: str, value: Any) -> Any:
+    def _typed(self, name: str, value: Batch) -> Batch:
         dtype = self._dtypes[name]
         if isinstance(value, tuple):
             return np.asarray(value[0], dtype=dtype), np.asarray(value[1], dtype=np.int64)
         return value if isinstance(value, list) or dtype is None else np.asarray(value, dtype=dtype)
 
-    def _join(self, name: str, values: list[Any]) -> Any:
+    def _join(self, name: str, values: list[Batch]) -> Batch:
         """The values of samples as a batch."""
         layout, dtype, shape = self._layout.get(name, "any"), self._dtypes[name], self._shapes[name]
         if layout == "list" or (layout == "any" and not all(map(_is_number, values))):
@@ -234,7 +235,7 @@ class Stack(JointOp):
     """
 
     def __init__(
-        self, inputs: str | Sequence[str], into: str, *, dtype: Any = None, keep: bool = False
+        self, inputs: str | Sequence[str], into: str, *, dtype: DType = None, keep: bool = False
     ) -> None:
         self.inputs, self.outputs = _names(inputs, "inputs"), _names(into, "into")
         if len(self.outputs) != 1:
@@ -242,7 +243,8 @@ class Stack(JointOp):
         self.dtype = None if dtype is None else np.dtype(dtype)
         self.keep = bool(keep)
         self.drops = () if keep else tuple(name for name in self.inputs if name not in self.outputs)
-        self._dtype, self._ends = np.dtype(np.float32), [0]
+        self._dtype: AnyDType = np.dtype(np.float32)
+        self._ends = [0]
 
     def __repr__(self) -> str:
         dtype = "" if self.dtype is None else f", dtype={self.dtype.name!r}"
@@ -289,11 +291,11 @@ class _Spread:
         except (TypeError, ValueError):  # built in C
             self._rng = False
 
-    def __call__(self, values: Any, rng: Any = None) -> Any:
+    def __call__(self, values: Batch, rng: Draws | None = None) -> Batch:
         return self.function(*values, rng=rng) if self._rng else self.function(*values)
 
 
-def part_of(batch: Batch, row: int) -> Any:
+def part_of(batch: Batch, row: int) -> Batch:
     """Return a sample of a batch."""
     if not isinstance(batch, tuple):
         return batch[row]
@@ -301,7 +303,7 @@ def part_of(batch: Batch, row: int) -> Any:
     return values[offsets[row] : offsets[row + 1]]
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return (
         isinstance(value, np.ndarray | np.generic | int | float | bool)
         and np.asarray(value).dtype.kind in "biufc"
@@ -315,7 +317,7 @@ def _names(names_or_name: str | Sequence[str], option: str) -> tuple[str, ...]:
     return names
 
 
-def _by_output(value: Any, outputs: tuple[str, ...], option: str) -> dict[str, Any]:
+def _by_output(value: Batch, outputs: tuple[str, ...], option: str) -> dict[str, Batch]:
     if isinstance(value, Mapping):
         wrong = [name for name in value if name not in outputs]
         if wrong:

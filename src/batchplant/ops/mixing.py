@@ -10,13 +10,14 @@ import copy
 import inspect
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ..errors import OptionError
+from ..ops.base import F64
 from ..schema import Boxes
-from ..schema.columns import I64
+from ..schema.columns import I64, AnyArray, Flags
 from .annotations import (
     MoveBoxes,
     MovePolygons,
@@ -33,6 +34,8 @@ from .dtypes import choose, signed
 from .geometry import Motion, shifted
 from .joint import JointOp, OutputInfo
 
+Names = str | Sequence[str]
+
 # Draws for the objects of an image; an image with more of them repeats the draws.
 MAX_OBJECT_DRAWS = 64
 
@@ -47,7 +50,7 @@ class MixOp(JointOp):
     masks: tuple[str, ...] = ()
     _extra_inputs: tuple[str, ...] = ()
 
-    def _set_names(self, image: str, boxes: str | None, labels: Any, masks: Any) -> None:
+    def _set_names(self, image: str, boxes: str | None, labels: Names | None, masks: Names) -> None:
         self.image, self.boxes, self.masks = image, boxes, _listed(masks)
         self.labels = None if labels is None else _listed(labels)
 
@@ -161,7 +164,9 @@ class Mosaic(MixOp):
             mixed |= self._move_annotations(batch, _Pieces(done, parts, x, y, (height, width)))
         return mixed
 
-    def _lay_out(self, old: Any, rows: Any, parts: Any, x: Any, y: Any, small: Any, fill: int) -> Any:
+    def _lay_out(
+        self, old: AnyArray, rows: I64, parts: I64, x: I64, y: I64, small: AnyArray, fill: int
+    ) -> AnyArray:
         canvas = old.copy()
         high, wide = small.shape[1:3]
         height, width = old.shape[1:3]
@@ -178,7 +183,7 @@ class Mosaic(MixOp):
                     canvas[row, y0:y1, x0:x1] = piece
         return canvas
 
-    def _move_annotations(self, batch: Batch, pieces: _Pieces) -> dict[str, Any]:
+    def _move_annotations(self, batch: Batch, pieces: _Pieces) -> dict[str, Batch]:
         """Move the annotations of each piece, cut where it ends."""
         assert self.boxes is not None
         mover = self._box_mover()
@@ -210,7 +215,7 @@ class _Pieces:
     sources: their images. steps: how these move. first: the first piece of each sample, and the end.
     """
 
-    def __init__(self, done: Any, parts: Any, x: Any, y: Any, size: tuple[int, int]) -> None:
+    def __init__(self, done: Flags, parts: I64, x: I64, y: I64, size: tuple[int, int]) -> None:
         height, width = size
         sources, cells, matrices, lengths = [], [], [], [0]
         for row in range(len(done)):
@@ -318,8 +323,8 @@ class _Objects:
     """The objects of a batch, by the rows of their boxes."""
 
     def __init__(self, op: CopyPaste, batch: Batch) -> None:
-        self._mask = batch[op.mask][..., 0].astype(np.int64)
-        self._values: Any = None
+        self._mask: I64 = batch[op.mask][..., 0].astype(np.int64)
+        self._values: AnyArray | None = None
         self._offsets: I64 = np.zeros(len(self._mask) + 1, dtype=np.int64)
         if op.boxes is not None:
             size, mover = np.array(self._mask.shape[1:3]), op._box_mover()
@@ -331,12 +336,12 @@ class _Objects:
     def rows(self, sample: int) -> I64:
         return np.arange(self._offsets[sample], self._offsets[sample + 1])
 
-    def mask_of(self, sample: int, rows: I64) -> Any:
+    def mask_of(self, sample: int, rows: I64) -> Flags:
         """Mask of these objects in their image; without instances, of all objects."""
-        mask = self._mask[sample]
+        mask: I64 = self._mask[sample]
         return mask > 0 if self._values is None else (mask > 0) & np.isin(mask, self._values[rows])
 
-    def uncovered(self, sample: int, rows: I64, laid: Any, min_visibility: float) -> I64:
+    def uncovered(self, sample: int, rows: I64, laid: Flags, min_visibility: float) -> I64:
         """The objects of which enough is still to be seen."""
         visible_rows = []
         for row in rows:
@@ -350,9 +355,10 @@ class _Objects:
                 visible_rows.append(row)
         return np.array(visible_rows, dtype=np.int64)
 
-    def numbered(self, sample: int, own_rows: I64, source: int, pasted_rows: I64) -> Any:
+    def numbered(self, sample: int, own_rows: I64, source: int, pasted_rows: I64) -> I64:
         """The mask of a sample's own objects and those that are laid over them, from 1 on."""
-        mask = np.zeros_like(self._mask[sample])
+        assert self._values is not None
+        mask: I64 = np.zeros_like(self._mask[sample])
         for number, row in enumerate(own_rows, 1):
             mask[self._mask[sample] == self._values[row]] = number
         for number, row in enumerate(pasted_rows, len(own_rows) + 1):
@@ -360,11 +366,11 @@ class _Objects:
         return mask
 
 
-def _listed(names: Any) -> tuple[str, ...]:
+def _listed(names: Names) -> tuple[str, ...]:
     return (names,) if isinstance(names, str) else tuple(names)
 
 
-def _halved(images: Any) -> Any:
+def _halved(images: AnyArray) -> AnyArray:
     """Images of half the size: every pixel is the mean of four."""
     high, wide = images.shape[1] // 2 * 2, images.shape[2] // 2 * 2
     total = np.full((len(images), high // 2, wide // 2, images.shape[3]), 2, dtype=np.uint16)
@@ -413,7 +419,7 @@ class SoftMix(MixOp):
             specs[name] = Spec(np.dtype(np.float32), (int(count),))
         return specs
 
-    def _soft(self, name: str, labels: Any) -> Any:
+    def _soft(self, name: str, labels: npt.ArrayLike) -> AnyArray:
         """Rows of class weights."""
         labels = np.asarray(labels)
         if labels.ndim == 2 and labels.shape[1] == self._sizes[name] and labels.dtype.kind == "f":
@@ -428,14 +434,14 @@ class SoftMix(MixOp):
         weights[np.arange(len(labels)), labels] = 1
         return weights
 
-    def _mix_soft_labels(self, batch: Batch, partners: I64, part: Any) -> dict[str, Any]:
+    def _mix_soft_labels(self, batch: Batch, partners: I64, part: F64) -> dict[str, Batch]:
         """Labels: ``part`` of its own, the rest of the other's."""
         weight = np.asarray(part, dtype=np.float32)[:, None]
         soft = {name: self._soft(name, batch[name]) for name in self._labels}
         return {name: weight * weights + (1 - weight) * weights[partners] for name, weights in soft.items()}
 
 
-def _draw_partners(alpha: float, p: float, same: bool, draws: Draws) -> tuple[I64, Any]:
+def _draw_partners(alpha: float, p: float, same: bool, draws: Draws) -> tuple[I64, F64]:
     """Draw a partner of the batch for each sample, and the weight of the sample itself."""
     generator = draws.generator()
     count = len(draws)
@@ -479,7 +485,7 @@ class MixUp(SoftMix):
             return {name: outputs.specs[name] for name in self.outputs}
         return {self.image: spec, **self._classes(outputs, self.num_classes)}
 
-    def _mix_labels(self, batch: Batch, partners: I64, part: Any) -> dict[str, Any]:
+    def _mix_labels(self, batch: Batch, partners: I64, part: F64) -> dict[str, Batch]:
         if self.boxes is None:
             return self._mix_soft_labels(batch, partners, part)
         # Of each sample its own, then those of the other.
@@ -541,7 +547,7 @@ class CutMix(SoftMix):
         same = {name: outputs.specs[name] for name in (self.image, *self.masks)}
         return {**same, **self._classes(outputs, self.num_classes)}
 
-    def _cuts(self, size: tuple[int, int], draws: Draws) -> tuple[I64, Any, Any]:
+    def _cuts(self, size: tuple[int, int], draws: Draws) -> tuple[I64, I64, F64]:
         """Draw a partner for each sample, the box of it to paste, and the weight of the sample itself."""
         partners, part = _draw_partners(self.alpha, self.p, False, draws)
         height, width = size

@@ -6,14 +6,15 @@ import json
 import os
 import warnings
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
 from .. import _native
 from ..data.reader import Reader
 from ..errors import DamagedError, OptionError
-from ..schema.columns import I64
+from ..ops.base import DType
+from ..schema.columns import I64, AnyArray
 from ..storage import NOTE_ERRORS, parse_object, put_file, read_whole
 from .base import Batch, Draws, Op, Spec, Tensors
 from .cutting import engine
@@ -28,7 +29,7 @@ class Normalize(Op):
     """
 
     def __init__(
-        self, mean: float | Sequence[float], std: float | Sequence[float], dtype: Any = "float32"
+        self, mean: float | Sequence[float], std: float | Sequence[float], dtype: DType = "float32"
     ) -> None:
         self.mean, self.std = (np.atleast_1d(np.array(numbers, dtype=np.float64)) for numbers in (mean, std))
         self.dtype = np.dtype(dtype)
@@ -45,7 +46,7 @@ class Normalize(Op):
         *,
         each: bool = True,
         samples: int = FIT_SAMPLES,
-        dtype: Any = "float32",
+        dtype: DType = "float32",
     ) -> Self:
         """With mean and std of a field of images, numbers or arrays; missing values and NaN do not count.
 
@@ -94,7 +95,7 @@ class Normalize(Op):
                 stacklevel=2,
             )
 
-    def table(self) -> Any:
+    def table(self) -> AnyArray:
         """The value of every level in every channel."""
         return ((np.arange(256)[:, None] - self.mean) / self.std).astype(self.dtype)
 
@@ -108,7 +109,7 @@ class Normalize(Op):
             return ((batch.astype(np.float64) - mean) / std).astype(self.dtype)
         return self.pixels(batch, np.empty(batch.shape, dtype=self.dtype))
 
-    def pixels(self, batch: Batch, out: Any, plane: int = 0) -> Any:
+    def pixels(self, batch: Batch, out: AnyArray, plane: int = 0) -> AnyArray:
         """Images of uint8, into ``out``; ``plane``: the pixels of each, whose channels shall come first."""
         # As whole numbers of that size: they are only copied.
         bits = np.dtype(f"u{self.dtype.itemsize}")

@@ -44,7 +44,7 @@ class Threads:
         """``function(row)`` of every row. Collects DataErrors and raises them together, as CellErrors."""
         errors: dict[int, DataError] = {}
 
-        def run_row(row: int) -> Any:
+        def run_row(row: int) -> Batch:
             try:
                 return function(row)
             except DataError as error:
@@ -111,7 +111,7 @@ class Shared:
         os.close(self.file)
 
 
-def send(connection: Connection, shared: Shared, value: Any) -> None:
+def send(connection: Connection, shared: Shared, value: object) -> None:
     """Give a value to the other side: arrays through shared memory, everything else pickled."""
     buffers: list[pickle.PickleBuffer] = []
     data = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
@@ -213,7 +213,7 @@ class Worker:
             self.end()
             raise WorkerError(f"a worker process cannot load {self.op_name}: {problem[0]}\n{problem[1]}")
 
-    def run(self, *arguments: Any) -> Batch:
+    def run(self, *arguments: object) -> Batch:
         """Run the op on (batch, ids, draws)."""
         self.busy = True
         try:
@@ -296,7 +296,7 @@ class Processes:
         self.__dict__.update(state)
         self._reset()
 
-    def run(self, *arguments: Any) -> Batch:
+    def run(self, *arguments: object) -> Batch:
         """Run the op on (batch, ids, draws) in one of the processes."""
         if self._process != os.getpid():
             # Those are the parent's.

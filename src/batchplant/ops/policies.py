@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from ..errors import OptionError
 from ..order.keyed import whole
@@ -46,7 +47,7 @@ def _from_one(values: F64, sizes: I32) -> F64:
     return _only(1 + values, sizes)
 
 
-def _affine(values: F64, **parts: Any) -> F64:
+def _affine(values: F64, **parts: npt.ArrayLike) -> F64:
     matrix = np.zeros((len(values), AMOUNTS))
     matrix[:, 0] = matrix[:, 4] = 1
     for name, part in parts.items():
@@ -139,7 +140,9 @@ class Policy(FillOp):
             )
         return spec
 
-    def _draw_step(self, changes: Changes, step: int, sizes: I32, draws: Draws, bins: Any = None) -> None:
+    def _draw_step(
+        self, changes: Changes, step: int, sizes: I32, draws: Draws, bins: npt.ArrayLike | None = None
+    ) -> None:
         """Draw one change for each sample; ``bins``: its magnitudes, else any."""
         number = draws.integers(len(self._list))
         bins = draws.integers(len(self._list[0].magnitudes)) if bins is None else bins

@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from .. import _native
 from ..errors import DecodeError, OptionError
-from ..schema.columns import I64, starts_of
+from ..ops.base import Tensor
+from ..schema.columns import I64, AnyArray, starts_of
 from .audio import check_sound, time_axis
 from .base import F64, Batch, CellErrors, Draws, Op, Spec, Tensors, check_probability
 from .parallel import Threads
@@ -117,7 +118,7 @@ class Spectrogram(Op):
     def run(self, batch: Batch, ids: I64, draws: Draws) -> Batch:
         return self._run_ragged(*batch) if isinstance(batch, tuple) else self._run_dense(batch)
 
-    def _run_dense(self, batch: Batch) -> Any:
+    def _run_dense(self, batch: Batch) -> Batch:
         axis = time_axis(batch.shape[1:]) + 1
         sounds = np.moveaxis(batch, axis, -1)
         out = np.empty((*sounds.shape[:-1], self.rows, self._spectra.frames(sounds.shape[-1])), np.float32)
@@ -131,7 +132,7 @@ class Spectrogram(Op):
         self._threads.each(len(batch), transform)
         return out
 
-    def _run_ragged(self, values: Any, offsets: I64) -> Any:
+    def _run_ragged(self, values: AnyArray, offsets: I64) -> Batch:
         counts = np.array([self._spectra.frames(size) for size in np.diff(offsets).tolist()], dtype=np.int64)
         if len(counts) and not counts.min():
             short = np.flatnonzero(counts == 0).tolist()
@@ -152,7 +153,7 @@ class Spectrogram(Op):
         self._threads.each(len(counts), transform)
         return out, starts
 
-    def _take_log(self, spectra: Any) -> None:
+    def _take_log(self, spectra: AnyArray) -> None:
         """Take the logarithm of one sound in place."""
         if self.log is None:
             return
@@ -309,7 +310,7 @@ class SpecAugment(Op):
             raise OptionError(f"SpecAugment needs spectrograms, not {spec}: put MelSpectrogram() before it")
         return spec
 
-    def _masks(self, times: Any, bands: int, draws: Draws) -> tuple[I64, I64]:
+    def _masks(self, times: AnyArray, bands: int, draws: Draws) -> tuple[I64, I64]:
         """(samples, masks, 2) of time and of frequency: from and to; ``times``: windows of each sample."""
         chosen = draws.chance(self.p)
         times = np.broadcast_to(times, chosen.shape)
@@ -343,7 +344,7 @@ class SpecAugment(Op):
     def on_device(self, batch: Batch, ids: I64, draws: Draws, tensors: Tensors) -> Batch:
         torch = tensors.torch
         lead = [1] * (batch.ndim - 3)
-        hidden: Any = torch.zeros(1, dtype=torch.bool, device=batch.device)
+        hidden: Tensor = torch.zeros(1, dtype=torch.bool, device=batch.device)
         for axis, masks in zip((-1, -2), self._masks(batch.shape[-1], batch.shape[-2], draws), strict=True):
             index = torch.arange(batch.shape[axis], device=batch.device)
             first, last = tensors.send(masks).unbind(-1)
@@ -357,7 +358,7 @@ class SpecAugment(Op):
         return torch.where(hidden, value, batch)
 
 
-def _check_integer(name: str, value: Any, minimum: int = 1) -> int:
+def _check_integer(name: str, value: object, minimum: int = 1) -> int:
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < minimum:
         raise OptionError(f"{name} is a whole number from {minimum} on, not {value!r}")
     return int(value)

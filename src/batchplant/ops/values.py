@@ -17,8 +17,9 @@ from ..codecs.cells import decode_cell
 from ..codecs.tokens import Tokenizer, texts_of
 from ..data.reader import Reader
 from ..errors import DamagedError, DataError, DecodeError, OptionError, no_such
+from ..ops.base import DType
 from ..schema import Bytes, Field, Image, Int, Text
-from ..schema.columns import I64, Column, Masked, Ragged, as_bytes, dense_of
+from ..schema.columns import I64, AnyArray, AnyDType, Column, Flags, Masked, Ragged, as_bytes, dense_of
 from ..storage import NOTE_ERRORS, parse_object, put_file, read_whole
 from .base import Batch, CellErrors, CellOp, Draws, Op, RowError, Spec, Tensors
 from .dtypes import is_torch_dtype, numpy_dtype, torch_dtype
@@ -39,7 +40,7 @@ class Present(CellOp):
 class Convert(Op):
     """Another dtype, of NumPy or of torch, by value; for arrays and for tensors."""
 
-    def __init__(self, target_dtype: Any) -> None:
+    def __init__(self, target_dtype: DType) -> None:
         self.target_dtype = target_dtype if is_torch_dtype(target_dtype) else np.dtype(target_dtype)
 
     def infer(self, spec: Spec) -> Spec:
@@ -56,7 +57,7 @@ class Convert(Op):
         return self.run(batch, ids, draws)
 
 
-def converted_dtype(spec: Spec, target: Any, op: Op) -> np.dtype[Any] | None:
+def converted_dtype(spec: Spec, target: DType, op: Op) -> AnyDType | None:
     """Return the target dtype as NumPy's; None for a tensor's that NumPy has no name for."""
     if spec.dtype is None:
         raise OptionError(f"{type(op).__name__} needs numbers, not {spec}")
@@ -115,7 +116,7 @@ class Pad(Op):
             length = length if self.max_length is None else min(length, self.max_length)
         return length, np.minimum(lengths, length)
 
-    def mask_of(self, batch: Batch) -> Any:
+    def mask_of(self, batch: Batch) -> Flags:
         """Mask of values, as opposed to padding, once the batch is padded."""
         length, lengths = self._sizes(batch[1])
         places = np.arange(length)
@@ -135,7 +136,7 @@ class Pad(Op):
         return out
 
 
-def ragged_values(cells: Ragged, dtype: Any, cell_shape: tuple[int, ...]) -> tuple[Any, Any]:
+def ragged_values(cells: Ragged, dtype: Any, cell_shape: tuple[int, ...]) -> tuple[AnyArray, I64]:
     """(values, offsets) of ragged numbers, offsets counting rows."""
     width = np.dtype(dtype).itemsize * int(np.prod(cell_shape))
     packed = cells.take(slice(None))
@@ -202,7 +203,7 @@ class Fill(CellOp):
         self._cast(*dense)
         return Spec(*dense)
 
-    def _cast(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
+    def _cast(self, dtype: AnyDType, shape: tuple[int, ...]) -> AnyArray:
         """The value, as it stands in an array of this dtype."""
         try:
             value = np.asarray(self.value)
@@ -327,7 +328,7 @@ def _add_images(totals: Moments, reader: Reader, name: str, field: Image, sample
         threads.close()
 
 
-def _numbers(reader: Reader, name: str) -> Iterator[npt.NDArray[Any]]:
+def _numbers(reader: Reader, name: str) -> Iterator[AnyArray]:
     """The values that are there."""
     for columns in reader.scan(SCAN_ROWS, [name]):
         column: Column = columns[name]
@@ -419,7 +420,7 @@ class Categories(CellOp):
         if len(set(self.vocabulary)) < len(self.vocabulary):
             raise OptionError("a value is in the vocabulary twice")
         self._width = 0
-        self._table: npt.NDArray[Any]
+        self._table: AnyArray
         try:
             if self._text:
                 words = Ragged.from_cells([value.encode() for value in self.vocabulary])
@@ -471,7 +472,7 @@ class Categories(CellOp):
         return Spec(np.dtype(np.int64))
 
     def run(self, batch: Column, ids: I64, draws: Draws) -> Batch:
-        keys: npt.NDArray[Any]
+        keys: AnyArray
         if isinstance(batch, Ragged):
             valid = np.ones(len(batch), dtype=np.bool_) if batch.valid is None else batch.valid
             # What is longer than every word is none of them: it is cut, but its length stays in the key.
@@ -482,7 +483,7 @@ class Categories(CellOp):
             valid = (keys < 0) == (batch < 0)
         return self._codes(keys, valid, batch, ids)
 
-    def _codes(self, keys: npt.NDArray[Any], valid: Any, batch: Column, ids: I64) -> I64:
+    def _codes(self, keys: AnyArray, valid: Flags | None, batch: Column, ids: I64) -> I64:
         codes = np.full(len(keys), -1 if self.unknown is None else self.unknown, dtype=np.int64)
         places = np.searchsorted(self._table, keys).clip(max=len(self._table) - 1)
         in_vocabulary = valid & (self._table[places] == keys)

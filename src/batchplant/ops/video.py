@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import numpy as np
 
@@ -14,7 +13,7 @@ from ..codecs.media.video.frames import check_clip, each_frame, read_frames
 from ..errors import DataError, DecodeError, OptionError
 from ..order import default_threads
 from ..schema import Bytes, Field, Video
-from ..schema.columns import I32, I64, U8, Column, Ragged
+from ..schema.columns import I32, I64, U8, AnyArray, Column, Ragged
 from .base import Batch, CellErrors, CellOp, DeviceForm, Draws, Op, Spec, Tensors
 from .crops import CenterCrop, pair_of
 from .cutting import Cuts, Cutting, cuts_of, part, resample
@@ -135,7 +134,7 @@ class DecodeVideo(CellOp):
         clips_array = np.stack(good)
         return np.ascontiguousarray(np.moveaxis(clips_array, -1, 2)) if self.channels_first else clips_array
 
-    def _clip(self, cell: U8 | None, places: Any, jitter: I64, draws: Draws) -> U8:
+    def _clip(self, cell: U8 | None, places: AnyArray, jitter: I64, draws: Draws) -> U8:
         if cell is None:
             raise DecodeError("the video is missing")
         data = np.ascontiguousarray(cell).data
@@ -174,7 +173,7 @@ class DecodeVideo(CellOp):
         return named[-1] if named else "area"
 
     @property
-    def _fill(self) -> Any:
+    def _fill(self) -> AnyArray:
         filling = [op.fill for op, _ in self._cuts if op.fills((None, None))]
         return filling[-1] if filling else np.array(0)
 
@@ -191,7 +190,7 @@ class DecodeVideo(CellOp):
             sizes = motions[-1].sizes
         return cuts_of(first, motions)
 
-    def _numbers(self, total: int, places: Any, jitter: I64) -> I64:
+    def _numbers(self, total: int, places: AnyArray, jitter: I64) -> I64:
         """Numbers of the frames to read; ``places``: from 0 up to 1, in each segment."""
         steps = np.arange(self.frames // self.segments) * self.stride
         part = total / self.segments
@@ -200,8 +199,14 @@ class DecodeVideo(CellOp):
         if self.short == "error" and free <= 0:
             needed = self.segments * (int(steps[-1]) + 1)
             raise DecodeError(f"the video has {total} frames, and {needed} are needed")
-        within = {"random": places * free, "centre": max(free - 1, 0.0) / 2, "start": 0.0}[self.at]
-        starts = np.minimum(np.floor(np.arange(self.segments) * part + within), total - 1).astype(np.int64)
+        within: dict[str, AnyArray | float] = {
+            "random": places * free,
+            "centre": max(free - 1, 0.0) / 2,
+            "start": 0.0,
+        }
+        starts = np.minimum(np.floor(np.arange(self.segments) * part + within[self.at]), total - 1).astype(
+            np.int64
+        )
         numbers = (starts[:, None] + steps).reshape(-1)
         if self.jitter:
             numbers = np.sort(np.maximum(numbers + jitter, 0))
@@ -274,7 +279,7 @@ class EachFrame(Op):
         result = form(images, np.repeat(ids, frames), draws.repeat(frames), tensors)
         return result.reshape(count, frames, *result.shape[1:])
 
-    def _mixed(self, batch: Batch, run: Callable[[Any], Any]) -> Any:
+    def _mixed(self, batch: Batch, run: Callable[[Batch], Batch]) -> Batch:
         """Clips are mixed with clips: their frames lie side by side, as channels of one image."""
         count, frames, height, width, channels = batch.shape
         mixed = run(batch.swapaxes(1, 2).swapaxes(2, 3).reshape(count, height, width, frames * channels))

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import DecodeError, OptionError
-from ..schema.columns import I64
+from ..schema.columns import I64, AnyArray
 from .audio import span_of
 from .base import Batch, CellErrors, Draws, Op, Spec, Tensors, check_probability, per_sample
 from .dtypes import choose, signed
@@ -208,7 +208,7 @@ class RandomIntensity(VolumeOp):
         if self.gamma[0] <= 0:
             raise OptionError(f"gamma is above 0, not {gamma}")
 
-    def _amounts(self, draws: Draws) -> tuple[Any, ...]:
+    def _amounts(self, draws: Draws) -> tuple[AnyArray, ...]:
         """Draw a mask of volumes to change, and their gamma, factor, offset and noise."""
         drawn = (
             draws.chance(self.p), draws.uniform(*self.gamma), draws.uniform(1 - self.scale, 1 + self.scale),

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import OptionError
-from ..schema.columns import I32, I64
+from ..ops.base import DeviceForm, Tensor
+from ..schema.columns import I32, I64, AnyArray
 from .base import F64, Batch, Draws, Op, Spec, Tensors, check_probability
 from .cutting import check_fill, colour, engine, sizes_of
 from .geometry import Motion
@@ -28,7 +29,7 @@ class Warp(Op):
     """
 
     filter: str | None = None
-    fill: Any = np.array(0)
+    fill: AnyArray = np.array(0)
     resamples: bool = True
     # Images change their size.
     expand: bool = False
@@ -62,7 +63,7 @@ class Warp(Op):
             results.append(out)
         return results
 
-    def _warp_into(self, batch: Batch, inverse: F64, canvases: I32, out: Any) -> None:
+    def _warp_into(self, batch: Batch, inverse: F64, canvases: I32, out: AnyArray) -> None:
         if len(batch):
             images, filter = np.ascontiguousarray(batch), self.filter or "bilinear"
             engine().warp(images, inverse, canvases, out, filter, colour(self.fill, batch.shape[-1]))
@@ -73,7 +74,7 @@ class Warp(Op):
         return warp_tensor(batch, inverse, canvases, self.filter != "nearest", self.fill, tensors)
 
     @property
-    def device_form(self) -> Any:
+    def device_form(self) -> DeviceForm | None:
         return None if self.expand else super().device_form
 
     def joined(self, key: str, before: tuple[Op, str]) -> Warp | None:
@@ -143,7 +144,7 @@ def _check(filter: str | None) -> str | None:
     return filter
 
 
-def _about_middle(linear: Any, sizes: I32, shift: F64 | None = None) -> F64:
+def _about_middle(linear: AnyArray, sizes: I32, shift: F64 | None = None) -> F64:
     """(n, 3, 3): by ``linear`` (n, 2, 2) about the middle of images, then by ``shift`` (n, 2)."""
     middle = sizes[:, ::-1] / 2
     matrix = np.zeros((len(sizes), 3, 3))
@@ -285,8 +286,8 @@ def _between(start: F64, end: F64) -> F64:
 
 
 def warp_tensor(
-    batch: Batch, inverse: F64, canvases: I32, bilinear: bool, fill: Any, tensors: Tensors
-) -> Any:
+    batch: Batch, inverse: F64, canvases: I32, bilinear: bool, fill: AnyArray | int, tensors: Tensors
+) -> Tensor:
     """Images (n, height, width, channels) of a tensor; the matrices as the engine takes them."""
     torch = tensors.torch
     count, height, width, channels = batch.shape
@@ -307,7 +308,7 @@ def warp_tensor(
     # What is nowhere is not looked at.
     across, down = (torch.where(inside, plane, torch.zeros_like(plane)) for plane in (across, down))
 
-    def pixels_at(row: Any, column: Any) -> Any:
+    def pixels_at(row: Tensor, column: Tensor) -> Tensor:
         index = row.clamp(0, height - 1) * width + column.clamp(0, width - 1)
         return flat.gather(1, index[..., None].expand(-1, -1, channels))
 

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from ..schema.columns import I64
+from ..schema.columns import I64, AnyArray
 
 # The sizes of samples: bytes, tokens, or anything else that adds up.
-Sizes = Callable[[I64], npt.NDArray[Any]]
+Sizes = Callable[[I64], AnyArray]
 
 
-def deal(sizes: npt.NDArray[Any], parts: int) -> I64:
+def deal(sizes: AnyArray, parts: int) -> I64:
     """Assign each sample to a part so that the sums of parts are about equal.
 
     The largest remaining sample goes to the smallest part. With as many samples as parts, none stays empty.

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from .. import _native
 from ..errors import OptionError, SampleIndexError, no_such
-from ..schema.columns import I64, starts_of
+from ..schema.columns import I64, AnyArray, starts_of
 from .keyed import CHUNK, LONGEST, U64, derive, key_of, permute, uniform, whole
 
 # The native functions cannot be pickled; these wrap them.
@@ -140,7 +140,7 @@ class BlockIndex:
         is_first = np.ones(len(values), dtype=np.bool_)
         is_first[1:] = values[1:] != values[:-1]
         self.starts: I64 = np.append(np.flatnonzero(is_first), len(values))
-        self.names: npt.NDArray[Any] = values[is_first]
+        self.names: AnyArray = values[is_first]
 
     @classmethod
     def of_sizes(cls, sizes: Any, window: int | None = None) -> BlockIndex:
@@ -201,7 +201,7 @@ class QuasiRandomOrder(Order):
 
     _blocks: _Blocks = dataclasses.field(repr=False, kw_only=True)
 
-    def touched(self, start: int, stop: int) -> npt.NDArray[Any]:
+    def touched(self, start: int, stop: int) -> AnyArray:
         """The numbers of the blocks that positions [start, stop) read, first needed first."""
         positions = np.arange(*slice(start, stop).indices(self.length), dtype=np.int64)
         blocks, first = np.unique(self._blocks.read_by(positions), return_index=True)
@@ -425,7 +425,7 @@ def _integers(values: Any, name: str) -> I64:
     return array.astype(np.int64)
 
 
-def _array(values: Any) -> npt.NDArray[Any]:
+def _array(values: Any) -> AnyArray:
     try:
         return np.asarray(values)
     except ValueError as error:

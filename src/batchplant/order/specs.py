@@ -10,14 +10,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from ..errors import OptionError, no_such
-from ..schema.columns import I64
+from ..schema.columns import I64, AnyArray
 from .orders import NAMED, Order
 
 # A field, a number for every sample, or a function that returns a number for each of these sample numbers.
-SampleSizes = str | Sequence[float] | npt.NDArray[Any] | Callable[[I64], object]
+SampleSizes = str | Sequence[float] | AnyArray | Callable[[I64], object]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -87,7 +86,7 @@ class Weighted(NamedOrder):
     """
 
     name = "weighted"
-    weights: Sequence[float] | npt.NDArray[Any] = dataclasses.field(repr=False)
+    weights: Sequence[float] | AnyArray = dataclasses.field(repr=False)
     count: int | None = None
     replace: bool = True
 
@@ -97,7 +96,7 @@ class ClassBalanced(NamedOrder):
     """Every class equally often; ``labels``: the class of each sample. count: as in :class:`Weighted`."""
 
     name = "class_balanced"
-    labels: Sequence[object] | npt.NDArray[Any] = dataclasses.field(repr=False)
+    labels: Sequence[object] | AnyArray = dataclasses.field(repr=False)
     count: int | None = None
 
 
@@ -154,7 +153,7 @@ class Balanced:
 # What a Loader takes. A function returns sample numbers: ``fn(n, rng)``.
 OrderLike = (
     str | NamedOrder | ByLength | ByAspect | Balanced
-    | Order | Sequence[int] | npt.NDArray[Any] | Callable[[int, np.random.Generator], object]
+    | Order | Sequence[int] | AnyArray | Callable[[int, np.random.Generator], object]
 )  # fmt: skip
 SPECS = (NamedOrder, ByLength, ByAspect, Balanced)
 

@@ -30,6 +30,9 @@ U8 = npt.NDArray[np.uint8]
 I32 = npt.NDArray[np.int32]
 I64 = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
+# Where any dtype will do.
+AnyArray = npt.NDArray[Any]
+AnyDType = np.dtype[Any]
 
 
 def as_bytes(data: Any) -> U8:
@@ -254,7 +257,7 @@ def masked(schema: Schema, columns: Columns) -> Columns:
     return columns
 
 
-Column = Array | Ragged
+Column = AnyArray | Ragged
 
 
 class Columns(dict[str, Column]):

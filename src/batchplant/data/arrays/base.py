@@ -10,10 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from ...errors import BatchplantError, OptionError, SampleIndexError
-from ...schema.columns import I64
+from ...schema.columns import I64, AnyArray, AnyDType
 from ...storage import limits
 from ...storage.spans import Spans
 from .parallel import each
@@ -32,7 +31,7 @@ class Array:
     made_by: tuple[Any, str] | None = None
 
     def __init__(
-        self, path: str, field: str, shape: Sequence[int], dtype: np.dtype[Any], chunks: Sequence[int]
+        self, path: str, field: str, shape: Sequence[int], dtype: AnyDType, chunks: Sequence[int]
     ) -> None:
         self.path = path
         self.field = field
@@ -42,7 +41,7 @@ class Array:
 
     # -- what a kind of array implements ---------------------------------------------------------------
 
-    def _take(self, picks: Picks) -> npt.NDArray[Any]:
+    def _take(self, picks: Picks) -> AnyArray:
         """Read the selected values, in this array's dtype."""
         raise NotImplementedError
 
@@ -50,7 +49,7 @@ class Array:
         """Return the bytes that all values take in storage; None: at least as many as the shape implies."""
         return None
 
-    def _boxes(self, boxes: Sequence[Box], out: npt.NDArray[Any]) -> None:
+    def _boxes(self, boxes: Sequence[Box], out: AnyArray) -> None:
         def put(box: Box) -> None:
             with box.add_to_errors():
                 out[box.target] = self._take(box.picks)
@@ -94,7 +93,7 @@ class Array:
             raise error.at(path=self.path, field=self.field) from None
         return values[()]
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> AnyArray:
         if copy is False:
             raise ValueError("the values lie in a file: an array of them is a copy")
         values = np.asarray(self[...])
@@ -108,9 +107,7 @@ class Array:
             raise TypeError("this array was not made by a reader, and cannot be pickled")
         return _from_reader, self.made_by
 
-    def read_boxes(
-        self, starts: I64, size: Sequence[int], out: npt.NDArray[Any], rows: I64 | None = None
-    ) -> None:
+    def read_boxes(self, starts: I64, size: Sequence[int], out: AnyArray, rows: I64 | None = None) -> None:
         """Read boxes of one size along the first axes, each into its row of ``out``: 0, 1 …, or ``rows``.
 
         Leaves those values of ``out`` alone that lie outside of the array.

@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ...errors import SchemaError
-from ...schema.columns import I64, U8, Ragged, dense_of
+from ...schema.columns import I64, U8, AnyArray, AnyDType, Ragged, dense_of
 from ...storage import Source
 from ...storage.spans import SourceRun, Spans, spans_of
 from .base import Array, Box, Picks
@@ -38,7 +37,7 @@ def pieces_of(pick: range, size: int) -> Iterator[tuple[int, slice, slice]]:
 class ChunkedArray(Array):
     """An array in chunks. A format implements ``_chunk``, and behind a URL ``_ahead`` and ``_places``."""
 
-    def _chunk(self, index: Index) -> npt.NDArray[Any]:
+    def _chunk(self, index: Index) -> AnyArray:
         """Return a chunk, from the cache if it is there; at the edge it may be cut to the array."""
         raise NotImplementedError
 
@@ -49,12 +48,12 @@ class ChunkedArray(Array):
         """Return file, start and size of each of these chunks; None if unknown."""
         return None
 
-    def _take(self, picks: Picks) -> npt.NDArray[Any]:
+    def _take(self, picks: Picks) -> AnyArray:
         out = np.empty(tuple(map(len, picks)), dtype=self.dtype)
         self._boxes([Box(None, picks, ())], out)
         return out
 
-    def _parts(self, boxes: Sequence[Box], out: npt.NDArray[Any] | None) -> dict[Index, list[Any]]:
+    def _parts(self, boxes: Sequence[Box], out: AnyArray | None) -> dict[Index, list[Any]]:
         """Return, by chunk that boxes touch, (box, slices of the chunk, output, slices of the output)."""
         parts: dict[Index, list[Any]] = {}
         for box in boxes:
@@ -65,7 +64,7 @@ class ChunkedArray(Array):
                 parts.setdefault(index, []).append((box, inside, view, target))
         return parts
 
-    def _boxes(self, boxes: Sequence[Box], out: npt.NDArray[Any]) -> None:
+    def _boxes(self, boxes: Sequence[Box], out: AnyArray) -> None:
         parts = self._parts(boxes, out)
 
         def copy_parts(index: Index) -> None:
@@ -93,8 +92,8 @@ class RunArray(Array):
     """
 
     def __init__(
-        self, path: str, field: str, shape: Sequence[int], dtype: np.dtype[Any], source: Source, start: int,
-        *, item: int | None = None, decode: Callable[[U8], npt.NDArray[Any]] | None = None,
+        self, path: str, field: str, shape: Sequence[int], dtype: AnyDType, source: Source, start: int,
+        *, item: int | None = None, decode: Callable[[U8], AnyArray] | None = None,
     ) -> None:  # fmt: skip
         native = dtype.newbyteorder("=")
         super().__init__(path, field, shape, native, block_shape(shape, dtype.itemsize))
@@ -117,7 +116,7 @@ class RunArray(Array):
         inner = math.prod(self.shape[axis + 1 :])
         return starts + last.start * strides[axis], (last[-1] + 1 - last.start) * inner, axis
 
-    def _take(self, picks: Picks) -> npt.NDArray[Any]:
+    def _take(self, picks: Picks) -> AnyArray:
         if not all(picks):
             return np.empty(tuple(map(len, picks)), dtype=self.dtype)
         starts, values, axis = self._runs(picks)
@@ -138,7 +137,7 @@ class RunArray(Array):
 class MemoryArray(Array):
     """An array that is in memory, or mapped."""
 
-    def __init__(self, path: str, field: str, values: npt.NDArray[Any]) -> None:
+    def __init__(self, path: str, field: str, values: AnyArray) -> None:
         dtype = values.dtype.newbyteorder("=")
         super().__init__(path, field, values.shape, dtype, block_shape(values.shape, dtype.itemsize))
         self._values = values
@@ -148,7 +147,7 @@ class MemoryArray(Array):
             return super().__reduce__()
         return MemoryArray, (self.path, self.field, self._values)
 
-    def _take(self, picks: Picks) -> npt.NDArray[Any]:
+    def _take(self, picks: Picks) -> AnyArray:
         values = self._values[tuple(slice(pick.start, pick.stop, pick.step) for pick in picks)]
         return np.array(values, dtype=self.dtype)
 
@@ -167,11 +166,11 @@ class RowsArray(Array):
         super().__init__(reader.path, field, shape, dtype, block_shape(shape, dtype.itemsize))
         self._reader = reader
 
-    def _take(self, picks: Picks) -> npt.NDArray[Any]:
+    def _take(self, picks: Picks) -> AnyArray:
         rows = np.arange(picks[0].start, picks[0].stop, picks[0].step, dtype=np.int64)
         inner = tuple(slice(pick.start, pick.stop, pick.step) for pick in picks[1:])
         step = max(1, READ_BYTES // max(1, self.dtype.itemsize * math.prod(self.shape[1:])))
-        parts: list[npt.NDArray[Any]] = []
+        parts: list[AnyArray] = []
         for start in range(0, max(1, len(rows)), step):
             column = self._reader._read(rows[start : start + step], (self.field,))[self.field]
             assert not isinstance(column, Ragged)

@@ -18,6 +18,7 @@ import numpy as np
 
 from ...errors import BatchplantError, FieldNameError, OptionError, SchemaError, listed, near
 from ...schema import Bool, Bytes, Field, Float, Int, Json, Schema, Tensor, Text
+from ...schema.columns import AnyDType
 from . import tree
 from .like import Pattern, after, pattern_of
 
@@ -265,7 +266,7 @@ def _named(name: str, field: Int, op: str, value: str) -> Bound:
 
 
 def _whole(
-    name: str, comparison: str, dtype: np.dtype[Any], op: str, value: int | float | decimal.Decimal
+    name: str, comparison: str, dtype: AnyDType, op: str, value: int | float | decimal.Decimal
 ) -> Bound:
     """Compare whole numbers of a dtype with any number, exactly."""
     if isinstance(value, float) and math.isnan(value):
@@ -284,7 +285,7 @@ def _whole(
     return Test(name, comparison, op, number)
 
 
-def _rounded(dtype: np.dtype[Any], value: int | float | decimal.Decimal) -> float:
+def _rounded(dtype: AnyDType, value: int | float | decimal.Decimal) -> float:
     """Round a number as a cell does."""
     try:
         with np.errstate(over="ignore"):
@@ -300,7 +301,7 @@ def _parsed(field: Any, value: str) -> int:
         raise OptionError(error.message) from None
 
 
-def _time(name: str, dtype: np.dtype[Any], op: str, value: tree.Literal) -> Bound:
+def _time(name: str, dtype: AnyDType, op: str, value: tree.Literal) -> Bound:
     """Compare NumPy's times by their count; NaT is a missing cell."""
     if isinstance(value, int) and not isinstance(value, bool):
         return _whole(name, TIME, np.dtype(np.int64), op, value)

@@ -8,11 +8,10 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ...errors import BatchplantError
 from ...schema import Schema
-from ...schema.columns import Column, Columns, Flags, Masked, Ragged, dense_of
+from ...schema.columns import AnyArray, Column, Columns, Flags, Masked, Ragged, dense_of
 from .binding import (
     BYTES,
     DECIMAL,
@@ -51,7 +50,7 @@ class _Rows:
     def __init__(self, schema: Schema, columns: Columns) -> None:
         self._schema, self._columns, self._rows = schema, columns, columns.rows
         # A field may occur in a condition several times.
-        self._values: dict[str, npt.NDArray[Any]] = {}
+        self._values: dict[str, AnyArray] = {}
 
     def where(self, node: Bound, negated: bool) -> Flags:
         """Return flags of the rows that a condition is true of, or (``negated``) false of."""
@@ -120,7 +119,7 @@ class _Rows:
         assert comparison is not None
         return comparison
 
-    def _numbers(self, name: str, comparison: str) -> npt.NDArray[Any]:
+    def _numbers(self, name: str, comparison: str) -> AnyArray:
         if name not in self._values:
             column = self._columns[name]
             if comparison == DECIMAL:
@@ -131,7 +130,7 @@ class _Rows:
         return self._values[name]
 
 
-def _dense(schema: Schema, name: str, column: Column) -> npt.NDArray[Any]:
+def _dense(schema: Schema, name: str, column: Column) -> AnyArray:
     if not isinstance(column, Ragged):
         return column
     dense = dense_of(schema[name])
@@ -148,14 +147,14 @@ def _decimal(cell: Any) -> decimal.Decimal:
     return decimal.Decimal("NaN") if number.is_nan() else number
 
 
-def _decimals(compare: Compare, left: npt.NDArray[Any], right: Any) -> Flags:
+def _decimals(compare: Compare, left: AnyArray, right: Any) -> Flags:
     """Compare decimal numbers by their exact values, as Python does; NaN has no place in the order."""
     with decimal.localcontext() as context:
         context.traps[decimal.InvalidOperation] = False
         return np.asarray(compare(left, right), dtype=np.bool_)
 
 
-def _exact(compare: Compare, left: npt.NDArray[Any], right: npt.NDArray[Any]) -> Flags:
+def _exact(compare: Compare, left: AnyArray, right: AnyArray) -> Flags:
     """Compare two columns of numbers; NumPy would compare int64 with uint64 as floats."""
     kinds = {left.dtype.kind, right.dtype.kind}
     if "O" in kinds:
@@ -194,7 +193,7 @@ def _bytes(column: Ragged, test: Test) -> Flags:
     return np.asarray(OPS[test.op](order, 0), dtype=np.bool_)
 
 
-def _same(column: Ragged, rows: npt.NDArray[Any], value: bytes) -> Flags:
+def _same(column: Ragged, rows: AnyArray, value: bytes) -> Flags:
     """Return flags of the cells that equal the value; all are as long as it."""
     expected = np.frombuffer(value, np.uint8)
     starts = column.starts[rows]

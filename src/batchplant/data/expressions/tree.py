@@ -199,8 +199,6 @@ class FieldRef(Condition):
     def __ge__(self, other: Any) -> Condition:
         return self._against(">=", other)
 
-    __hash__ = None  # type: ignore[assignment]
-
     def is_in(self, values: Iterable[Any]) -> Condition:
         """The cell is one of these."""
         if isinstance(values, str | bytes):

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from ...errors import BatchplantError, OptionError, SchemaError
 from ...order.keyed import key_of, uniform, whole
 from ...schema import Schema, Tensor
-from ...schema.columns import I64, Columns
+from ...schema.columns import I64, AnyArray, Columns
 from ...storage.spans import Spans, concat_spans
 from ..arrays import Array, ChunkedArray, MemoryArray, each
 from ..reader import Reader, open_reader
@@ -319,11 +319,11 @@ class Patches(Reader):
         starts = self._starts(self.ids[indices])
         return Columns.read(fields, lambda name: self._column(name, indices, starts), self.path)
 
-    def _column(self, name: str, indices: I64, starts: I64) -> npt.NDArray[Any]:
+    def _column(self, name: str, indices: I64, starts: I64) -> AnyArray:
         if name == POSITION:
             return starts
         array = self._arrays[name]
-        out: npt.NDArray[Any] = np.empty((len(starts), *self.schema[name].shape), dtype=array.dtype)  # type: ignore[attr-defined]
+        out: AnyArray = np.empty((len(starts), *self.schema[name].shape), dtype=array.dtype)  # type: ignore[attr-defined]
         over = ((starts < 0) | (starts + np.array(self._size) > np.array(self._shape))).any(axis=1)
         pad = None if self._pad is None else self._pad[name]
         if over.any() and not isinstance(pad, str):
@@ -341,7 +341,7 @@ class Patches(Reader):
                 raise error.at(sample=int(indices[row])) from None
         return out
 
-    def _mirrored(self, array: Array, start: I64, mode: str) -> npt.NDArray[Any]:
+    def _mirrored(self, array: Array, start: I64, mode: str) -> AnyArray:
         """Read a patch that reaches over the edge, filled with values of the array."""
         places, box = [], []
         for first, size, length in zip(start.tolist(), self._size, self._shape, strict=True):
@@ -353,7 +353,7 @@ class Patches(Reader):
                 rows = np.abs((rows + length - 1) % (2 * length - 2) - length + 1)
             box.append(slice(int(rows.min()), int(rows.max()) + 1))
             places.append(rows - rows.min())
-        patch: npt.NDArray[Any] = array[tuple(box)][np.ix_(*places)]
+        patch: AnyArray = array[tuple(box)][np.ix_(*places)]
         return patch
 
     def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
@@ -381,7 +381,7 @@ def _rebuild(args: tuple[Any, ...], options: dict[str, Any], ids: I64 | None) ->
 
 
 def _checked_flags(flags: Any, count: int) -> Bools:
-    array: npt.NDArray[Any] = np.asarray(flags)
+    array: AnyArray = np.asarray(flags)
     if array.shape != (count,) or array.dtype != np.bool_:
         raise OptionError(
             f"where gives True or False for each of {count} positions, not {array.dtype} {array.shape}"
@@ -422,7 +422,7 @@ class Mask:
         undecided = undecided[flags[undecided]]
         step = max(1, MASK_BYTES // max(1, self._mask.dtype.itemsize * math.prod(self._size)))
         for rows in (undecided[start : start + step] for start in range(0, len(undecided), step)):
-            boxes: npt.NDArray[Any] = np.zeros((len(rows), *self._size), dtype=self._mask.dtype)
+            boxes: AnyArray = np.zeros((len(rows), *self._size), dtype=self._mask.dtype)
             self._mask.read_boxes(starts[rows], self._size, boxes)
             flags[rows] = boxes.reshape(len(rows), -1).any(axis=1)
         return flags

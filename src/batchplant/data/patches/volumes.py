@@ -8,13 +8,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ...codecs.cells import decode_cell
 from ...errors import BatchplantError, DecodeError, OptionError, SchemaError
 from ...order.keyed import derive, key_of, uniform, whole
 from ...schema import Field, Int, Schema, Tensor
-from ...schema.columns import I64, Columns, starts_of, take_cells
+from ...schema.columns import I64, AnyArray, Columns, starts_of, take_cells
 from ...storage import index
 from ...storage.spans import Spans
 from ..reader import Reader, open_reader
@@ -160,7 +159,7 @@ class VolumePatches(Reader):
         return volume, starts
 
     @staticmethod
-    def _volume(reader: Reader, number: int, name: str) -> npt.NDArray[Any]:
+    def _volume(reader: Reader, number: int, name: str) -> AnyArray:
         column = reader._read(np.array([number]), (name,))[name]
         try:
             return np.asarray(decode_cell(reader.schema[name], column, 0))
@@ -184,7 +183,7 @@ class VolumePatches(Reader):
                 columns[name] = self._patches(name, indices, used, back, starts)
         return columns
 
-    def _patches(self, name: str, indices: I64, used: I64, back: I64, starts: I64) -> npt.NDArray[Any]:
+    def _patches(self, name: str, indices: I64, used: I64, back: I64, starts: I64) -> AnyArray:
         field = self.schema[name]
         assert field.cell is not None
         dtype, shape = field.cell

@@ -7,10 +7,13 @@ nearest samples for a pixel, by 3 to 1; other decoders repeat them. Then it conv
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from types import ModuleType
+from typing import NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from ...schema.columns import I64, U8
 
@@ -20,7 +23,7 @@ RED_CR, BLUE_CB, GREEN_CB, GREEN_CR = 91881, 116130, 22554, 46802
 MIN_BLENDED_COLUMNS = 3
 
 
-def kernels(tensor: Any) -> Any:
+def kernels(tensor: Tensor) -> ModuleType | None:
     """Return the Triton kernels for JPEGs; None without Triton, or for a tensor that is not on CUDA."""
     return _kernels() if tensor.is_cuda else None
 
@@ -30,7 +33,7 @@ def has_kernels() -> bool:
 
 
 @functools.cache
-def _kernels() -> Any:
+def _kernels() -> ModuleType | None:
     try:
         from . import jpeg_kernel
     except ImportError:
@@ -46,7 +49,7 @@ class Planes(NamedTuple):
     and width of the images. subsampling: how many pixels share a colour, in a column and in a row.
     """
 
-    memory: Any
+    memory: Tensor
     offset: I64
     line: I64
     corner: I64
@@ -59,13 +62,13 @@ def subsampling_factors(sampling: U8) -> I64:
     return np.stack([sampling & 15, sampling >> 4], axis=1).astype(np.int64)
 
 
-def to_rgb(planes: Planes, window: I64, out: Any, out_offset: I64) -> None:
+def to_rgb(planes: Planes, window: I64, out: Tensor, out_offset: I64) -> None:
     """Write the pixels (rows, columns, 3) of windows (top, left, rows, columns) to ``out``, with torch."""
     for row in range(len(window)):
         _image_to_rgb(planes, row, window[row].tolist(), out[int(out_offset[row]) :])
 
 
-def rgb_parameters(planes: Planes, window: I64, out: Any, out_offset: I64) -> I64:
+def rgb_parameters(planes: Planes, window: I64, out: Tensor, out_offset: I64) -> I64:
     """Parameters of the kernel that does the same as ``to_rgb``, a row for each image."""
     # Addresses of the first samples of whole images; the kernel never reads those outside of the windows.
     corner_offset = (planes.corner * np.stack([planes.line, np.ones_like(planes.line)], axis=2)).sum(axis=2)
@@ -78,12 +81,12 @@ def rgb_parameters(planes: Planes, window: I64, out: Any, out_offset: I64) -> I6
     return parameters
 
 
-def _image_to_rgb(planes: Planes, row: int, window: list[int], out: Any) -> None:
+def _image_to_rgb(planes: Planes, row: int, window: list[int], out: Tensor) -> None:
     top, left, rows, columns = window
     device = planes.memory.device
     y, x = torch.arange(top, top + rows, device=device), torch.arange(left, left + columns, device=device)
 
-    def sample(plane: int, down: Any, across: Any) -> Any:
+    def sample(plane: int, down: Tensor, across: Tensor) -> Tensor:
         kind = min(plane, 1)
         line, (first_row, first_column) = int(planes.line[row, kind]), planes.corner[row, kind].tolist()
         columns_from = (across - first_column)[None]
@@ -104,7 +107,9 @@ def _image_to_rgb(planes: Planes, row: int, window: list[int], out: Any) -> None
     out[: pixels.numel()] = pixels.clamp(0, 255).to(torch.uint8).reshape(-1)
 
 
-def _blend_colour(planes: Planes, row: int, sample: Any, plane: int, y: Any, x: Any) -> Any:
+def _blend_colour(
+    planes: Planes, row: int, sample: Callable[..., Tensor], plane: int, y: Tensor, x: Tensor
+) -> Tensor:
     """Blend the nearest samples of a chroma plane for every pixel."""
     plane_size = (-(-planes.shape[row] // planes.subsampling[row])).tolist()
     near, far = [], []

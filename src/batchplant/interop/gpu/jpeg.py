@@ -9,10 +9,10 @@ converts the planes to RGB (:mod:`.colour`), bit for bit as libjpeg does.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from ... import _native
 from ...loading.images import Request
@@ -57,7 +57,7 @@ class Jpegs:
         # Nonzero for images whose scan is out of the ordinary, once the device has read them.
         self.flags: I32 | None = None
         # Pixels, once they are made, and the offset of every image in them.
-        self.pixels: Any = None
+        self.pixels: Tensor | None = None
         self.pixel_offset: I64 = np.zeros(len(rows), np.int64)
 
     @property
@@ -65,7 +65,7 @@ class Jpegs:
         """Bytes that the engine probably needs; it decodes images that find no room itself."""
         raise NotImplementedError
 
-    def read(self, engine: Any, memory: U8) -> None:
+    def read(self, engine: _native.Engine, memory: U8) -> None:
         """Have the engine fill ``memory``; ``missing`` are the rows that it would not read."""
         cells, (top, left, high, wide) = self.request.cells, self.window.T
         box = np.stack([left, top, left + wide, top + high], axis=1)
@@ -88,7 +88,7 @@ class Jpegs:
         for name in ("rows", "subsampling", "boxes", "shape", "window", "table", "pixel_offset"):
             setattr(self, name, getattr(self, name)[indices])
 
-    def decode(self, pinned: U8, memory: Any, copy: Callable[[int], None]) -> None:
+    def decode(self, pinned: U8, memory: Tensor, copy: Callable[[int], None]) -> None:
         """Make pixels from what the engine put into ``pinned``, on the current stream.
 
         ``memory``: as many bytes on the device; ``copy``: copies so many of the first bytes there.
@@ -131,12 +131,14 @@ class Jpegs:
         sources = cut(self.pixels, self.pixel_offset, self.shape, self.window, 3)
         return Part(self.rows, sources, self.boxes, flips)
 
-    def _append_tables(self, pinned: U8, memory: Any, tables: list[I64 | None]) -> tuple[list[Any], int]:
+    def _append_tables(
+        self, pinned: U8, memory: Tensor, tables: list[I64 | None]
+    ) -> tuple[list[Tensor], int]:
         """Put tables behind the engine's bytes, so that one copy takes all.
 
         Return them as tensors on the device, and the offset where they end.
         """
-        tensors: list[Any] = []
+        tensors: list[Tensor] = []
         start = self.used
         for table in tables:
             if table is None:
@@ -148,7 +150,7 @@ class Jpegs:
             start = end
         return tensors, start
 
-    def _transform_parameters(self, memory: Any, planes: Planes) -> I64:
+    def _transform_parameters(self, memory: Tensor, planes: Planes) -> I64:
         """Parameters of the kernels of the transform, a row for each image."""
         offset, blocks = self.table[:, 0], self.table[:, 1]
         light, colour = self.table[:, 3:7], self.table[:, 7:11]
@@ -162,7 +164,7 @@ class Jpegs:
         parameters[:, 9:] = planes.memory.data_ptr() + planes.offset
         return parameters
 
-    def _transform(self, memory: Any, samples: Any, row: int, offsets: list[int]) -> None:
+    def _transform(self, memory: Tensor, samples: Tensor, row: int, offsets: list[int]) -> None:
         """Fill the planes of one image in ``samples``, with torch."""
         start, blocks, entry_count = self.table[row, :3].tolist()
         steps = memory[start : start + STEPS_BYTES].view(3, 64).to(torch.int32)
@@ -192,7 +194,7 @@ class Jpegs:
             samples[offsets[plane] : offsets[plane] + levels.numel()] = levels.reshape(-1)
             done += rows * columns
 
-    def _scan_parameters(self, memory: Any) -> tuple[I64 | None, I64 | None]:
+    def _scan_parameters(self, memory: Tensor) -> tuple[I64 | None, I64 | None]:
         """Parameters of the kernel that reads scans, a row for each image, and addresses of Huffman codes."""
         return None, None
 
@@ -223,13 +225,13 @@ class ScanJpegs(Jpegs):
         overhead = STEPS_BYTES + 4 * CODE_BYTES + 32 + PARAMETER_BYTES
         return int((overhead + self.request.cells.size[self.rows]).sum())
 
-    def read(self, engine: Any, memory: U8) -> None:
+    def read(self, engine: _native.Engine, memory: U8) -> None:
         super().read(engine, memory)
         # Images that take about as long share a program, whose lanes wait for each other.
         work = self.table[:, 2] * self.table[:, 12] / -(-self.shape[:, 0] // (8 * self.subsampling[:, 0]))
         self.select(np.argsort(-work, kind="stable"))
 
-    def _scan_parameters(self, memory: Any) -> tuple[I64 | None, I64 | None]:
+    def _scan_parameters(self, memory: Tensor) -> tuple[I64 | None, I64 | None]:
         offset = self.table[:, 0]
         _, first_images, codes = np.unique(self.table[:, 14], return_index=True, return_inverse=True)
         parameters = np.zeros((len(offset), 20), np.int64)
@@ -242,14 +244,14 @@ class ScanJpegs(Jpegs):
         return parameters, memory.data_ptr() + STEPS_BYTES + code_offsets
 
 
-def inverse_dct(blocks: Any) -> Any:
+def inverse_dct(blocks: Tensor) -> Tensor:
     """Transform blocks (n, 8, 8) of int32 to levels: libjpeg's accurate transform in integers."""
     down = torch.stack(_pass(blocks.unbind(1), CONST_BITS - PASS_BITS), dim=1)
     across = torch.stack(_pass(down.unbind(2), CONST_BITS + PASS_BITS + 3), dim=2)
     return (across + 128).clamp(0, 255).to(torch.uint8)
 
 
-def _pass(c: Any, bits: int) -> list[Any]:
+def _pass(c: Tensor, bits: int) -> list[Tensor]:
     """Transform eight values along one axis; the same as in jpeg_kernel.py."""
     z1 = (c[2] + c[6]) * 4433
     t2, t3 = z1 - c[6] * 15137, z1 + c[2] * 6270

@@ -5,11 +5,11 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
 from ...schema.columns import I64
 from . import scan_kernel
@@ -243,7 +243,14 @@ def _rows(table, between, lanes: tl.constexpr):
 
 
 def decode(
-    table: Any, colours: Any, scans: Any, codes: Any, total: int, max_blocks: int, window: I64, flags: Any
+    table: Tensor,
+    colours: Tensor | None,
+    scans: Tensor | None,
+    codes: Tensor,
+    total: int,
+    max_blocks: int,
+    window: I64,
+    flags: Tensor,
 ) -> None:
     """Make pixels of JPEGs on the current stream. jpeg.py makes the tables.
 
@@ -269,7 +276,7 @@ def decode(
 
 
 @functools.cache
-def _order(device: Any, scanned: bool) -> Any:
+def _order(device: torch.device, scanned: bool) -> Tensor:
     """Index of every coefficient of a block: row by row, or in the zigzag order of a scan."""
     order = list(range(64))
     if scanned:

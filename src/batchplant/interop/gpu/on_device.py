@@ -20,16 +20,18 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from ... import _native
 from ...errors import OptionError
 from ...loading.images import Failures, Request, Result
 from ...loading.on_cpu import OnCpu
 from ...loading.stage import Target
-from ...ops.base import Draws, Op
+from ...ops.base import Batch, Draws, Op
 from ...ops.dtypes import torch_dtype
-from ...schema.columns import I64, U8
+from ...schema.columns import I64, U8, AnyArray
 from ...storage import limits
 from .colour import has_kernels
 from .jpeg import CoefficientJpegs, Jpegs, ScanJpegs
@@ -60,17 +62,15 @@ PartMaker = Callable[[Transfer], Part]
 class DeviceTensors:
     """Torch and arrays on one device, for device forms of ops; see :class:`batchplant.ops.base.Tensors`."""
 
-    torch = torch
+    def __init__(self, device: torch.device) -> None:
+        self.torch, self._device = torch, device
 
-    def __init__(self, device: Any) -> None:
-        self._device = device
-
-    def send(self, values: Any) -> Any:
+    def send(self, values: npt.ArrayLike) -> Tensor:
         array = np.asarray(values)
         return send_array(array.astype(np.float32) if array.dtype == np.float64 else array, self._device)
 
 
-def send_array(array: Any, device: Any) -> Any:
+def send_array(array: AnyArray, device: torch.device) -> Tensor:
     """Copy an array to a device, through pinned memory."""
     # torch cannot share memory that is read-only, nor an axis that runs backwards.
     if not array.flags.writeable or any(stride < 0 for stride in array.strides):
@@ -113,14 +113,14 @@ class _Launched(NamedTuple):
     """JPEGs that are being decoded on the device. With scans: the event and the stream of their reading."""
 
     jpegs: Jpegs
-    done: Any = None
-    stream: Any = None
+    done: torch.cuda.Event = None
+    stream: torch.cuda.Stream | None = None
 
 
 class OnDevice:
     """A :class:`~batchplant.loading.images.Device`; see the module."""
 
-    def __init__(self, device: Any, on_cpu: OnCpu, split: Split, prefetch_batches: int) -> None:
+    def __init__(self, device: torch.device, on_cpu: OnCpu, split: Split, prefetch_batches: int) -> None:
         self.device, self.on_cpu, self.split = device, on_cpu, split
         self.streams = Streams(device, prefetch_batches + PRODUCERS)
         self._tensors = DeviceTensors(device)
@@ -131,7 +131,7 @@ class OnDevice:
         # When either side finished its last batch.
         self._finished_at = {"cpu": 0.0, "gpu": 0.0}
         self._lock, self._launch_lock = threading.Lock(), threading.Lock()
-        self._normalizations: dict[int, Any] = {}
+        self._normalizations: dict[int, tuple[Tensor, Tensor]] = {}
         self.seconds = {"decode cpu": 0.0, "decode gpu": 0.0}
         self.decoded = {"cpu": 0, "gpu": 0, "split": 0, "raw": 0}
 
@@ -140,17 +140,17 @@ class OnDevice:
 
     # -- steps behind the decoder ----------------------------------------------------------------------
 
-    def run(self, op: Op, batch: Any, ids: I64, draws: Draws) -> Any:
+    def run(self, op: Op, batch: Batch, ids: I64, draws: Draws) -> Batch:
         form = op.device_form
         assert form is not None
         with self.streams.on(self.streams.kernels):
             return form(batch, ids, draws, self._tensors)
 
-    def send(self, batch: Any) -> Any:
+    def send(self, batch: Batch) -> Batch:
         with self.streams.on(self.streams.kernels):
             return send_array(batch, self.device)
 
-    def fetch(self, batch: Any, *, tensor: bool) -> Any:
+    def fetch(self, batch: Batch, *, tensor: bool) -> Batch:
         with self.streams.on(self.streams.kernels):
             on_host = batch.cpu()
         return on_host if tensor else on_host.numpy()
@@ -336,7 +336,7 @@ class OnDevice:
         pixels = torch.from_numpy(memory)[: windows.room]
         return lambda transfer: windows.part(self.streams.upload(pixels, transfer))
 
-    def _normalization(self, target: Target) -> tuple[Any, Any]:
+    def _normalization(self, target: Target) -> tuple[Tensor, Tensor]:
         """Scale and offset of a normalisation, on the device; None without one."""
         if target.normalize is None:
             return None, None
@@ -348,7 +348,7 @@ class OnDevice:
         scale, offset = self._normalizations[key]
         return scale, offset
 
-    def _finish(self, batch: _Batch) -> Any:
+    def _finish(self, batch: _Batch) -> Tensor:
         """Copy what is still on the host, and run the kernel over all parts in the order of the batch."""
         target, streams, transfer = batch.request.target, self.streams, batch.transfer
         # One thread at a time: each of these calls releases the GIL, and several threads that pass it around

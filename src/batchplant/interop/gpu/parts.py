@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from ... import _native
 from ...loading.images import Request
-from ...schema.columns import I64, U8
+from ...ops.base import F64, Tensor
+from ...schema.columns import I64, U8, AnyArray, Flags
 from .resample import SUPPORT, Sources
 
 
@@ -17,8 +18,8 @@ class Part(NamedTuple):
 
     rows: I64
     sources: Sources
-    boxes: Any
-    flip: Any
+    boxes: F64
+    flip: Flags | None
 
 
 class RawWindows:
@@ -38,7 +39,7 @@ class RawWindows:
         self.corner = plan[:2].T
         _, _, self.high, self.wide, self.start, self.line, self.width, self.offset = plan
 
-    def gather(self, engine: Any, memory: U8) -> None:
+    def gather(self, engine: _native.Engine, memory: U8) -> None:
         """Copy the windows into ``memory``."""
         cells = self.request.cells
         engine.gather(
@@ -52,7 +53,7 @@ class RawWindows:
             self.offset,
         )
 
-    def part(self, memory: Any) -> Part:
+    def part(self, memory: Tensor) -> Part:
         """Return the windows as a part; ``memory`` on the device holds what ``gather`` copied."""
         request, rows = self.request, self.rows
         window = np.concatenate([self.corner, np.stack([self.high, self.wide], axis=1)], axis=1)
@@ -60,7 +61,7 @@ class RawWindows:
         return Part(rows, sources, self.boxes, None if request.flips is None else request.flips[rows])
 
 
-def cut(memory: Any, offset: I64, sizes: I64, window: I64, channels: int) -> Sources:
+def cut(memory: Tensor, offset: I64, sizes: I64, window: I64, channels: int) -> Sources:
     """Windows (top, left, rows, columns) of images of these sizes, at these offsets of one tensor."""
     strides = np.empty((len(offset), 3), np.int64)
     strides[:, 0], strides[:, 1:] = window[:, 3] * channels, (channels, 1)
@@ -71,16 +72,16 @@ def cut(memory: Any, offset: I64, sizes: I64, window: I64, channels: int) -> Sou
 class _Views:
     """Images in one tensor, as tensors (height, width, channels)."""
 
-    def __init__(self, memory: Any, offset: I64, sizes: I64, channels: int) -> None:
+    def __init__(self, memory: Tensor, offset: I64, sizes: I64, channels: int) -> None:
         self._memory, self._offset, self._sizes, self._channels = memory, offset, sizes, channels
 
-    def __getitem__(self, row: int) -> Any:
+    def __getitem__(self, row: int) -> Tensor:
         shape = (*self._sizes[row].tolist(), self._channels)
         start = int(self._offset[row])
         return self._memory[start : start + int(np.prod(shape))].view(shape)
 
 
-def finished_part(pixels: Any, rows: I64) -> Part:
+def finished_part(pixels: Tensor, rows: I64) -> Part:
     """Images (number, height, width, channels) that have their final size already."""
     count, height, width, channels = pixels.shape
     start = pixels.data_ptr() + np.arange(count, dtype=np.int64) * (height * width * channels)
@@ -96,7 +97,7 @@ class _JoinedViews:
     def __init__(self, parts: list[Part], part: I64, row: I64) -> None:
         self._parts, self._part, self._row = parts, part, row
 
-    def __getitem__(self, row: int) -> Any:
+    def __getitem__(self, row: int) -> Tensor:
         return self._parts[self._part[row]].sources.views[int(self._row[row])]
 
 
@@ -107,7 +108,7 @@ def join_parts(parts: list[Part], count: int) -> Part:
         return parts[0]
     order = np.argsort(rows)
 
-    def join(values: list[Any]) -> Any:
+    def join(values: list[AnyArray]) -> AnyArray:
         return np.ascontiguousarray(np.concatenate(values)[order])
 
     sources = [part.sources for part in parts]

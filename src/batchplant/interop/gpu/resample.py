@@ -8,25 +8,30 @@ makes the whole batch; without Triton, torch does it image by image.
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable
+from types import ModuleType
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from ...ops.base import F64
-from ...schema.columns import I64
+from ...schema.columns import I64, AnyArray, Flags
 
 # Thinner parts of a pixel are rounding errors; the engine uses the same limit.
 SLIVER = 1e-3
 # Steps between two neighbours, as many as in the engine.
 LINEAR_STEPS = 2048
+# The first source pixel and the weights of every result pixel.
+Taps = tuple[Tensor, Tensor]
 SUPPORT = {"bilinear": 1.0, "bicubic": 2.0}
 
 
 class Views(Protocol):
     """Images by row."""
 
-    def __getitem__(self, row: int, /) -> Any: ...
+    def __getitem__(self, row: int, /) -> Tensor: ...
 
 
 class Sources(NamedTuple):
@@ -42,7 +47,7 @@ class Sources(NamedTuple):
     sizes: I64
     corner: I64
     views: Views
-    memory: Any
+    memory: Tensor | list[Tensor]
 
 
 def max_taps(filter: str, lengths: F64, result: int) -> int:
@@ -53,7 +58,9 @@ def max_taps(filter: str, lengths: F64, result: int) -> int:
     return int(scale) + 2 if filter == "area" else int(2 * SUPPORT[filter] * scale) + 3
 
 
-def taps(low: Any, high: Any, source: Any, linear: Any, result: int, filter: str, count: int) -> Any:
+def taps(
+    low: Tensor, high: Tensor, source: Tensor, linear: Tensor, result: int, filter: str, count: int
+) -> Taps:
     """(first source pixel, weights) of every result pixel: int32 (n, result), float32 (n, result, count).
 
     ``low`` and ``high`` bound the box in ``source`` pixels, all float64 (n, 1). ``linear``: with the filter
@@ -75,7 +82,7 @@ def taps(low: Any, high: Any, source: Any, linear: Any, result: int, filter: str
     return first.to(torch.int32), weight.to(torch.float32)
 
 
-def nearest_taps(low: F64, high: F64, source: I64, result: int) -> tuple[Any, Any]:
+def nearest_taps(low: F64, high: F64, source: I64, result: int) -> tuple[AnyArray, AnyArray]:
     """Return the same for the filter nearest, as arrays: one pixel each, by cumulative sums as in Pillow."""
     scale = (high - low) / result
     steps = np.repeat(scale[:, None], result, axis=1)
@@ -84,7 +91,7 @@ def nearest_taps(low: F64, high: F64, source: I64, result: int) -> tuple[Any, An
     return first.astype(np.int32), np.ones((*first.shape, 1), dtype=np.float32)
 
 
-def _area_taps(low: Any, high: Any, scale: Any, i: Any, k: Any) -> tuple[Any, Any]:
+def _area_taps(low: Tensor, high: Tensor, scale: Tensor, i: Tensor, k: Tensor) -> Taps:
     start = low + i * scale
     end = torch.minimum(start + scale, high)
     first = start.floor()
@@ -95,7 +102,7 @@ def _area_taps(low: Any, high: Any, scale: Any, i: Any, k: Any) -> tuple[Any, An
     return first, part / part.sum(dim=-1, keepdim=True)
 
 
-def _linear_taps(low: Any, high: Any, inverse: Any, i: Any) -> tuple[Any, Any]:
+def _linear_taps(low: Tensor, high: Tensor, inverse: Tensor, i: Tensor) -> Taps:
     origin = low.floor()
     start, count = low - origin, high.ceil() - origin
     # As in the engine: a box that begins within a pixel comes from a division.
@@ -108,7 +115,7 @@ def _linear_taps(low: Any, high: Any, inverse: Any, i: Any) -> tuple[Any, Any]:
     return origin + torch.where(over, count - 1, first), torch.where(over, 0, share).to(torch.float64)
 
 
-def _pillow_taps(low: Any, scale: Any, source: Any, i: Any, k: Any, filter: str) -> tuple[Any, Any]:
+def _pillow_taps(low: Tensor, scale: Tensor, source: Tensor, i: Tensor, k: Tensor, filter: str) -> Taps:
     wide = scale.clamp(min=1)
     support = SUPPORT[filter] * wide
     center = low + (i + 0.5) * scale
@@ -126,7 +133,7 @@ def _pillow_taps(low: Any, scale: Any, source: Any, i: Any, k: Any, filter: str)
 
 
 @functools.cache
-def _kernels() -> Any:
+def _kernels() -> ModuleType | None:
     """Return the Triton kernels; None without Triton."""
     try:
         from . import resample_kernel
@@ -136,8 +143,8 @@ def _kernels() -> Any:
 
 
 def resample(
-    sources: Sources, boxes: F64, flip: Any, out: Any, *, filter: str, channels_first: bool,
-    scale: Any, offset: Any, upload: Any,
+    sources: Sources, boxes: F64, flip: Flags | None, out: Tensor, *, filter: str, channels_first: bool,
+    scale: Tensor | None, offset: Tensor | None, upload: Callable[[AnyArray], Tensor],
 ) -> None:  # fmt: skip
     """Fill ``out`` (n, height, width, channels), or channels first, with these boxes of the sources.
 
@@ -161,7 +168,7 @@ def resample(
     if filter == "nearest":
         down = nearest_taps(boxes[:, 1], boxes[:, 3], sources.sizes[:, 0], height)
         across = nearest_taps(boxes[:, 0], boxes[:, 2], sources.sizes[:, 1], width)
-        rows, columns = ([upload(table) for table in tables] for tables in (down, across))
+        rows, columns = ((upload(first), upload(weight)) for first, weight in (down, across))
     elif kernels is not None:
         rows, columns = kernels.taps(table, (height, width), (high, wide), filter)
     else:
@@ -186,7 +193,7 @@ def resample(
         channels_last[image].copy_(levels if scale is None else levels * scale + offset)
 
 
-def _resample_image(image: Any, first: tuple[Any, Any], weight: tuple[Any, Any], *, flip: bool) -> Any:
+def _resample_image(image: Tensor, first: Taps, weight: Taps, *, flip: bool) -> Tensor:
     levels = image.to(torch.float32)
     for side in (0, 1):
         taps = torch.arange(weight[side].shape[-1], device=levels.device)

@@ -5,11 +5,11 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
 
 import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
 FILTERS = {"area": 0, "bilinear": 1, "bicubic": 2, "nearest": 3}
 # Result pixels of one program.
@@ -175,7 +175,9 @@ def _resample(
         tl.store(out_pixel + c * out_c, level.to(out.dtype.element_ty), mask=inside)
 
 
-def taps(table: Any, size: tuple[int, int], counts: tuple[int, int], filter: str) -> list[tuple[Any, Any]]:
+def taps(
+    table: Tensor, size: tuple[int, int], counts: tuple[int, int], filter: str
+) -> list[tuple[Tensor, Tensor]]:
     """Return resample.taps for rows and for columns, from the table that resample.resample makes."""
     tables = []
     for result, count in zip(size, counts, strict=True):
@@ -191,8 +193,8 @@ def taps(table: Any, size: tuple[int, int], counts: tuple[int, int], filter: str
 
 
 def resample(
-    table: Any, rows: Any, columns: Any, out: Any, strides: Any, size: tuple[int, int], filter: str,
-    scale: Any, offset: Any,
+    table: Tensor, rows: tuple[Tensor, Tensor], columns: tuple[Tensor, Tensor], out: Tensor,
+    strides: tuple[int, ...], size: tuple[int, int], filter: str, scale: Tensor | None, offset: Tensor | None,
 ) -> None:  # fmt: skip
     """Resample a batch. resample.resample makes ``table``; ``strides`` of (n, y, x, channel) in ``out``."""
     height, width = size

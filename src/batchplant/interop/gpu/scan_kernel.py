@@ -8,11 +8,10 @@ But a batch has many scans, and a device reads them in parallel.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
 # Entries of a Huffman code's table: by 11 bits, by 16 where a code is longer, and one for invalid codes.
 TABLE_ENTRIES = 2048 + 4096 + 1
@@ -166,7 +165,7 @@ def _read(table, entries, ends, values, flags, count, stride: tl.constexpr, lane
     tl.store(flags + lane, bad, mask=valid)
 
 
-def read(table: Any, codes: Any, values: Any, flags: Any) -> None:
+def read(table: Tensor, codes: Tensor, values: Tensor, flags: Tensor) -> None:
     """Read scans into ``values``, which must be zeros. jpeg.py makes ``table`` and ``codes``, the addresses
     of Huffman codes. ``flags``: pinned memory, where images whose scan is out of the ordinary get a 1."""
     entries = torch.empty(len(codes) * TABLE_ENTRIES, dtype=torch.int32, device=table.device)

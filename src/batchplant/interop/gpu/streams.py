@@ -11,9 +11,12 @@ import contextlib
 import functools
 import threading
 from collections import deque
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
+from torch import Tensor
+
+from ...schema.columns import AnyArray
 
 # Smallest allocation.
 MIN_ALLOCATION_BYTES = 8 << 20
@@ -34,12 +37,12 @@ class DeviceStreams(NamedTuple):
     ``idle_scan_streams``: those on which no scans are being read.
     """
 
-    kernels: Any
-    copies: Any
-    idle_scan_streams: list[Any]
+    kernels: torch.cuda.Stream
+    copies: torch.cuda.Stream
+    idle_scan_streams: list[torch.cuda.Stream]
 
 
-def streams_of(device: Any) -> DeviceStreams:
+def streams_of(device: torch.device) -> DeviceStreams:
     if device.type != "cuda":
         return DeviceStreams(None, None, [])
     return _streams_of(torch.cuda.current_device() if device.index is None else device.index)
@@ -53,17 +56,17 @@ def _streams_of(index: int) -> DeviceStreams:
 class _Work(NamedTuple):
     """Work on a stream: activities with their first and last events, the last event of all, and memory."""
 
-    events: list[tuple[str, Any, Any]]
-    last: Any
-    keep_alive: list[Any]
+    events: list[tuple[str, torch.cuda.Event, torch.cuda.Event]]
+    last: torch.cuda.Event
+    keep_alive: list[object]
 
 
 class Transfer:
     """Copies of one batch to the device: their events, and the memory that must outlive them."""
 
     def __init__(self) -> None:
-        self.events: list[tuple[str, Any, Any]] = []
-        self.keep_alive: list[Any] = []
+        self.events: list[tuple[str, torch.cuda.Event, torch.cuda.Event]] = []
+        self.keep_alive: list[object] = []
 
 
 class Streams:
@@ -72,7 +75,7 @@ class Streams:
     ``max_batches``: batches that may be in flight before the threads that make them have to wait.
     """
 
-    def __init__(self, device: Any, max_batches: int) -> None:
+    def __init__(self, device: torch.device, max_batches: int) -> None:
         self.device, self.cuda = device, device.type == "cuda"
         self.kernels, self.copies, self._idle_scan_streams = streams_of(device)
         self._in_flight: deque[_Work] = deque()
@@ -80,10 +83,10 @@ class Streams:
         self._lock = threading.Lock()
         self.seconds = {"copy": 0.0, "augment": 0.0}
 
-    def on(self, stream: Any) -> Any:
+    def on(self, stream: torch.cuda.Stream) -> contextlib.AbstractContextManager[object]:
         return torch.cuda.stream(stream) if self.cuda else contextlib.nullcontext()
 
-    def event(self, stream: Any) -> Any:
+    def event(self, stream: torch.cuda.Stream) -> torch.cuda.Event:
         if not self.cuda:
             return None
         # A thread that waits for it sleeps instead of spinning: the engine needs the cores.
@@ -91,16 +94,16 @@ class Streams:
         event.record(stream)
         return event
 
-    def take_scan_stream(self) -> Any:
+    def take_scan_stream(self) -> torch.cuda.Stream:
         """Take a stream to read scans on, concurrently with others."""
         return self._idle_scan_streams.pop() if self._idle_scan_streams else torch.cuda.Stream(self.device)
 
-    def return_scan_stream(self, stream: Any, done: Any) -> None:
+    def return_scan_stream(self, stream: torch.cuda.Stream, done: torch.cuda.Event) -> None:
         """Return a stream of ``take_scan_stream``; the kernels wait for its event ``done``."""
         self.kernels.wait_event(done)
         self._idle_scan_streams.append(stream)
 
-    def allocate(self, pinned: Any) -> Any:
+    def allocate(self, pinned: Tensor) -> Tensor:
         """Allocate as many bytes on the device as this tensor has."""
         if not self.cuda:
             return pinned
@@ -108,7 +111,9 @@ class Streams:
             memory = torch.empty(round_up(pinned.numel()), dtype=torch.uint8, device=self.device)
         return memory[: pinned.numel()].view(pinned.shape)
 
-    def copy(self, pinned: Any, memory: Any, transfer: Transfer, stream: Any = None) -> None:
+    def copy(
+        self, pinned: Tensor, memory: Tensor, transfer: Transfer, stream: torch.cuda.Stream | None = None
+    ) -> None:
         """Copy pinned memory to the device; ``stream``, by default that of the kernels, waits for it."""
         if not self.cuda:
             return
@@ -120,13 +125,13 @@ class Streams:
         (stream or self.kernels).wait_event(ended)
         transfer.events.append(("copy", began, ended))
 
-    def upload(self, pinned: Any, transfer: Transfer) -> Any:
+    def upload(self, pinned: Tensor, transfer: Transfer) -> Tensor:
         """Copy pinned memory to new memory on the device, for the kernels."""
         memory = self.allocate(pinned)
         self.copy(pinned, memory, transfer)
         return memory
 
-    def upload_small(self, array: Any, transfer: Transfer) -> Any:
+    def upload_small(self, array: AnyArray, transfer: Transfer) -> Tensor:
         """Copy a small array to the device, on the stream of the kernels."""
         if not self.cuda:
             return torch.from_numpy(array)
@@ -134,7 +139,7 @@ class Streams:
         transfer.keep_alive.append(pinned)
         return pinned.to(self.device, non_blocking=True)
 
-    def hold(self, transfer: Transfer, began: Any, ended: Any) -> None:
+    def hold(self, transfer: Transfer, began: torch.cuda.Event, ended: torch.cuda.Event) -> None:
         """Keep the memory of a batch alive until its kernel is done; wait if too many are in flight."""
         if not self.cuda:
             return
