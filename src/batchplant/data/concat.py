@@ -97,10 +97,10 @@ class LazyReaders(Sequence[Reader]):
             reader.close()
         self._opened.clear()
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {name: value for name, value in self.__dict__.items() if name != "_opened"}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state)
         self._opened = ChunkCache(self.max_open)
 
@@ -252,7 +252,7 @@ class Concat(Reader):
         reader, row = self.locate(sample)
         return reader.where(row)
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         return {"shards": len(self.readers)}
 
     def _verify(self) -> Iterator[Problem]:

@@ -58,7 +58,7 @@ def read(path: str | os.PathLike[str], missing: str = "there is no such plan") -
     if len(data) > MAX_PLAN_BYTES:
         raise OptionError("this is too long for a plan", path=path)
     lines: dict[KeyPath, int] = {}
-    parsers: dict[str, Callable[[str], Any]] = {".toml": tomllib.loads, ".json": json.loads}
+    parsers: dict[str, Callable[[str], object]] = {".toml": tomllib.loads, ".json": json.loads}
     try:
         if suffix in parsers:
             value = parsers[suffix](data.decode())

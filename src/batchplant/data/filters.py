@@ -68,7 +68,7 @@ class Pruned:
         """Numbers of the samples in the ranges."""
         return numbers_in(self.ranges)
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         return {
             f"{self.what} skipped": f"{self.skipped:,} of {self.units:,}",
             "bytes skipped": self.skipped_bytes,
@@ -124,7 +124,7 @@ class FilterSummary:
     samples: int
     skipped: dict[str, Any]
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         return {"filter": self.where, "filtered from": self.samples, **self.skipped}
 
 

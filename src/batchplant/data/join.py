@@ -120,11 +120,11 @@ class Join(Reader):
         return self.parts[0].where(sample)
 
     @property
-    def attributes(self) -> Mapping[str, Mapping[str, Any]]:
+    def attributes(self) -> Mapping[str, Mapping[str, object]]:
         by_field = {name: dict(part.attributes.get(name, {})) for name, part in self._owner.items()}
         return {name: attributes for name, attributes in by_field.items() if attributes}
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         return {"joined": len(self.parts)}
 
     def _verify(self) -> Iterator[Problem]:

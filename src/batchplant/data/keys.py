@@ -237,7 +237,7 @@ class Keys:
         self.samples = len(reader)
         self._tables: dict[bool, KeyTable | None] = {}
 
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
         return Keys, (self.reader, self._field)
 
     def _table(self, short: bool = False) -> KeyTable | None:
@@ -272,11 +272,11 @@ class Keys:
         of = "" if self._field is None else f" of {self._field!r}"
         return f"<Keys{of}: {len(self):,} keys of {len(self.reader):,} samples>"
 
-    def index(self, key: Any) -> int:
+    def index(self, key: object) -> int:
         """Return the number of the sample that has this key."""
         return int(self.indices([key])[0])
 
-    def indices(self, keys: Iterable[Any]) -> I64:
+    def indices(self, keys: Iterable[object]) -> I64:
         """Return the numbers of the samples that have these keys, in the order of the keys."""
         wanted_keys = keys if isinstance(keys, np.ndarray) else list(keys)
         try:
@@ -380,7 +380,7 @@ class Keys:
             message = f"no sample has the key {key!r}{also}{hint}; there are {len(self):,}: {shown}"
         return SampleKeyError(message, path=self.reader.path, field=self._field)
 
-    def _did_you_mean(self, key: Any) -> str:
+    def _did_you_mean(self, key: object) -> str:
         """Return `` (did you mean x?)`` if there is a similar key; else nothing."""
         if not isinstance(key, str | bytes):
             return ""
@@ -396,7 +396,7 @@ class Keys:
         )
 
 
-def _encode_texts(keys: Iterable[Any]) -> Ragged:
+def _encode_texts(keys: Iterable[object]) -> Ragged:
     cells = []
     for row, key in enumerate(keys):
         try:
@@ -406,7 +406,7 @@ def _encode_texts(keys: Iterable[Any]) -> Ragged:
     return Ragged.from_cells(cells)
 
 
-def _encode(key: Any) -> bytes:
+def _encode(key: object) -> bytes:
     if isinstance(key, str):
         return key.encode("utf-8", "surrogateescape")
     if isinstance(key, bytes | bytearray | memoryview):

@@ -90,7 +90,7 @@ class Mix(ReaderWrapper):
 
     def __init__(
         self,
-        sources: Sequence[Any] | Mapping[str, Any],
+        sources: Sequence[object] | Mapping[str, object],
         *,
         weights: Sequence[float] | None = None,
         temperature: float | None = None,
@@ -175,7 +175,7 @@ class Mix(ReaderWrapper):
 
     @classmethod
     def by_class(
-        cls, source: Any, field: str, weights: Mapping[Any, float] | None = None, **options: Any
+        cls, source: object, field: str, weights: Mapping[Any, float] | None = None, **options: Any
     ) -> Mix:
         """One source, every class of it as often as any other, or as its weight says.
 
@@ -195,7 +195,7 @@ class Mix(ReaderWrapper):
         )
 
     @classmethod
-    def weighted(cls, source: Any, weights: Any, **options: Any) -> Mix:
+    def weighted(cls, source: object, weights: str | npt.ArrayLike, **options: Any) -> Mix:
         """One source, every sample as often as its weight says: on average, that is weight / mean times.
 
         weights: a field of numbers, or one number for each sample. Samples whose weights are within 1 % of
@@ -222,7 +222,7 @@ class Mix(ReaderWrapper):
 
     # -- the order of an epoch -------------------------------------------------------------------------
 
-    def epoch_order(self, order: Any, *, seed: int, epoch: int, **options: Any) -> mixture.Mixed:
+    def epoch_order(self, order: object, *, seed: int, epoch: int, **options: Any) -> mixture.Mixed:
         """Return the order of an epoch; ``order`` is that of every source, in every pass another."""
         if self.seed:
             seed = int(key_of(seed, self.seed, 10)[0])
@@ -304,7 +304,7 @@ class Mix(ReaderWrapper):
             raise OptionError(f"{self.names[source]} has no blocks; use random")
         return orders.BlockIndex(blocks, reader.window)
 
-    def origin(self, samples: Any) -> tuple[I64, I64, I64]:
+    def origin(self, samples: npt.ArrayLike) -> tuple[I64, I64, I64]:
         """Return the source of each sample number, the sample's number there, and the pass."""
         numbers = self._check(samples)
         lap, rows = np.divmod(numbers, max(int(self._firsts[-1]), 1))
@@ -388,7 +388,7 @@ class Mix(ReaderWrapper):
     def sizes(self) -> I64 | None:
         return None
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         return {"sources": len(self.names), "positions of an epoch": self.blend.length}
 
 
@@ -415,7 +415,7 @@ class Grouped(Mix):
         self.base, self.schema = reader.subset(self.rows), reader.schema
         self._blend([len(rows) for rows in groups], [(0, weights)], temperature, stop, max_repeats, seed)
 
-    def origin(self, samples: Any) -> tuple[I64, I64, I64]:
+    def origin(self, samples: npt.ArrayLike) -> tuple[I64, I64, I64]:
         """Return the group of each sample number, the sample's number in the source, and the pass."""
         group, _, lap = super().origin(samples)
         return group, self.rows[self._base_rows(self._check(samples))], lap
@@ -457,7 +457,7 @@ def _changed_sources(theirs: Sequence[Any], ours: Sequence[Any]) -> str:
     return "; ".join(changed[:4]) + ("; …" if len(changed) > 4 else "")
 
 
-def _source_and_weight(entry: Any) -> tuple[Any, float | None]:
+def _source_and_weight(entry: object) -> tuple[object, float | None]:
     if isinstance(entry, tuple | list) and len(entry) == 2 and isinstance(entry[1], int | float):
         return entry[0], float(entry[1])
     return entry, None

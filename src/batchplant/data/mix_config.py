@@ -144,7 +144,7 @@ class _Checker:
             options["drop_last"] = values["drop_last"]
         return options
 
-    def _sources(self, value: Any) -> dict[str, Source]:
+    def _sources(self, value: object) -> dict[str, Source]:
         if isinstance(value, Sequence) and not isinstance(value, str):
             value = {_name_in(entry, number): _unnamed(entry) for number, entry in enumerate(value)}
         if not isinstance(value, Mapping) or not value:
@@ -159,7 +159,7 @@ class _Checker:
             self._wrong("the weights are all 0", "sources")
         return sources
 
-    def _source(self, name: str, value: Any) -> Source:
+    def _source(self, name: str, value: object) -> Source:
         keys = ("sources", name)
         value = {"path": value} if isinstance(value, str | list) else value
         if not isinstance(value, Mapping):
@@ -184,7 +184,7 @@ class _Checker:
         """Return a path relative to the plan; a URL is not."""
         return path if "://" in path else os.path.join(os.path.dirname(self.file.path), path)
 
-    def _schedule(self, value: Any, sources: Mapping[str, Source]) -> list[tuple[int, list[float]]]:
+    def _schedule(self, value: object, sources: Mapping[str, Source]) -> list[tuple[int, list[float]]]:
         if value is None:
             return []
         if not isinstance(value, Sequence) or isinstance(value, str):
@@ -216,7 +216,7 @@ class _Checker:
             changes.append((position, [float(weight or 0) for weight in weights.values()]))
         return changes
 
-    def _stop(self, value: Any) -> str | int:
+    def _stop(self, value: object) -> str | int:
         if value in STOPS:
             return str(value)
         if isinstance(value, str):
@@ -233,22 +233,19 @@ class _Checker:
                 message = f"{label} has no {name!r}{near(str(name), names)}; there are {listed(names)}"
                 self._wrong(message, *keys, str(name))
 
-    def _number(self, value: Any, label: str, *keys: str | int) -> float:
-        good = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
-        if not good:
-            self._wrong(f"{label} is a number that is not below 0, not {value!r}", *(keys or (label,)))
-        return float(value)
+    def _number(self, value: object, label: str, *keys: str | int) -> float:
+        if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf:
+            return float(value)
+        self._wrong(f"{label} is a number that is not below 0, not {value!r}", *(keys or (label,)))
 
     def _whole(self, value: Any, minimum: int, maximum: int, label: str, *keys: str | int) -> int:
         # 1e6 is a whole number as well.
-        good = isinstance(value, int | float) and not isinstance(value, bool) and value == value // 1
-        if not good or not minimum <= value <= maximum:
-            self._wrong(
-                f"{label} is a whole number of at least {minimum}, not {value!r}", *(keys or (label,))
-            )
-        return int(value)
+        is_whole = isinstance(value, int | float) and not isinstance(value, bool) and value == value // 1
+        if is_whole and minimum <= value <= maximum:
+            return int(value)
+        self._wrong(f"{label} is a whole number of at least {minimum}, not {value!r}", *(keys or (label,)))
 
-    def _texts(self, value: Any, label: str) -> list[str]:
+    def _texts(self, value: object, label: str) -> list[str]:
         names = [value] if isinstance(value, str) else value
         if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names) or not names:
             self._wrong(f"{label} is a list of names, not {value!r}", label)
@@ -258,7 +255,7 @@ class _Checker:
         raise OptionError(self.file.line_prefix(*keys) + message, path=self.file.path)
 
 
-def _name_in(entry: Any, number: int) -> str:
+def _name_in(entry: object, number: int) -> str:
     """Return the name of an entry of a list of sources."""
     if isinstance(entry, Mapping):
         path = entry.get("path")
@@ -266,7 +263,7 @@ def _name_in(entry: Any, number: int) -> str:
     return entry if isinstance(entry, str) else str(number)
 
 
-def _unnamed(entry: Any) -> Any:
+def _unnamed(entry: object) -> object:
     return (
         {key: value for key, value in entry.items() if key != "name"} if isinstance(entry, Mapping) else entry
     )

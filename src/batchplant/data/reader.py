@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self, overload
 
 import numpy as np
+import numpy.typing as npt
 
 from ..codecs.cells import decode_sample
 from ..codecs.infer import infer_mask
@@ -94,7 +95,7 @@ class Reader:
         self._file_tag = _file_tag_of(args)
         return self
 
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
         return _construct, (type(self), *self._init_args)
 
     # -- what a format implements ----------------------------------------------------------------------
@@ -152,7 +153,7 @@ class Reader:
         """Return the same samples with these fields, if the schema was inferred from data; else None."""
         return None
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """Facts that `info` shows besides samples and fields: page size, version, compression …"""
         return {}
 
@@ -162,7 +163,7 @@ class Reader:
         return {}
 
     @property
-    def attributes(self) -> Mapping[str, Mapping[str, Any]]:
+    def attributes(self) -> Mapping[str, Mapping[str, object]]:
         """Attributes of the file under ``""`` and of its fields under their names; any values.
 
         ``convert`` keeps them where the target can, and remarks on it where it cannot.
@@ -241,19 +242,21 @@ class Reader:
     def __len__(self) -> int:
         return self.length
 
-    def read(self, indices: Any, fields: Iterable[str] | None = None) -> Columns:
+    def read(self, indices: npt.ArrayLike, fields: Iterable[str] | None = None) -> Columns:
         """Read the encoded cells of samples; negative numbers count from the end.
 
         A column of numbers is an array; where some may be missing it is Masked: ``values`` and ``mask``.
         """
         return masked(self.schema, self._read(self._check(indices), self._names(fields)))
 
-    def spans(self, field: str, indices: Any = None) -> Spans | None:
+    def spans(self, field: str, indices: npt.ArrayLike | None = None) -> Spans | None:
         """Return the spans of a field's cells in files, or None: then there is only ``read``."""
         self.schema.select([field])
         return self._spans(field, np.arange(len(self)) if indices is None else self._check(indices))
 
-    def ranges(self, fields: Iterable[str] | None = None, indices: Any = None) -> Spans | None:
+    def ranges(
+        self, fields: Iterable[str] | None = None, indices: npt.ArrayLike | None = None
+    ) -> Spans | None:
         """Return the byte ranges that reading these cells takes, not one for each cell; None: unknown."""
         rows = np.arange(len(self)) if indices is None else self._check(indices)
         return self._ranges(self._names(fields), rows)
@@ -303,7 +306,7 @@ class Reader:
         """Return the same samples, fields under other names: old → new."""
         return Renamed(self, dict(names))
 
-    def subset(self, indices: Any) -> Reader:
+    def subset(self, indices: npt.ArrayLike) -> Reader:
         """Return only these samples, in this order."""
         return View(self, indices=self._check(indices))
 
@@ -529,7 +532,7 @@ class Reader:
             return tuple(fields)
         return tuple(self.schema if fields is None else self.schema.select(fields))
 
-    def _check(self, indices: Any) -> I64:
+    def _check(self, indices: npt.ArrayLike) -> I64:
         """Return sample numbers as int64, none negative, none out of range."""
         try:
             return sample_numbers(indices, len(self))
@@ -549,14 +552,14 @@ def _construct(reader_class: type[Reader], args: tuple[Any, ...], options: dict[
     return reader_class(*args, **options)
 
 
-def _refreshed(argument: Any) -> Any:
+def _refreshed(argument: object) -> object:
     """Return an argument of a constructor with the readers in it refreshed."""
     if isinstance(argument, list | tuple) and any(isinstance(entry, Reader) for entry in argument):
         return [_refreshed(entry) for entry in argument]
     return argument.refresh() if isinstance(argument, Reader) else argument
 
 
-def _file_tag_of(args: tuple[Any, ...]) -> str:
+def _file_tag_of(args: tuple[object, ...]) -> str:
     if len(args) != 1 or not isinstance(args[0], str) or is_remote(args[0]):
         return ""
     try:
@@ -623,7 +626,7 @@ class ReaderWrapper(Reader):
     def where(self, sample: int) -> str:
         return self.base.where(int(self._base_rows(np.array([sample]))[0]))
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         return self.base.facts()
 
     @property
@@ -631,7 +634,7 @@ class ReaderWrapper(Reader):
         return self.base.metadata
 
     @property
-    def attributes(self) -> Mapping[str, Mapping[str, Any]]:
+    def attributes(self) -> Mapping[str, Mapping[str, object]]:
         return self.base.attributes
 
     def _verify(self) -> Iterator[Problem]:
@@ -660,7 +663,7 @@ class Renamed(ReaderWrapper):
         return Columns((name, columns[self._old_names[name]]) for name in fields)
 
     @property
-    def attributes(self) -> Mapping[str, Mapping[str, Any]]:
+    def attributes(self) -> Mapping[str, Mapping[str, object]]:
         new_names = {old: name for name, old in self._old_names.items()}
         return {new_names.get(name, name): values for name, values in self.base.attributes.items()}
 
@@ -732,11 +735,11 @@ class View(ReaderWrapper):
         table = self.base._key_table(field, short)
         return table if self.indices is None else table.take(self.indices, len(self.base))
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         return {**self.base.facts(), **({} if self._filter is None else self._filter.facts())}
 
     @property
-    def attributes(self) -> Mapping[str, Mapping[str, Any]]:
+    def attributes(self) -> Mapping[str, Mapping[str, object]]:
         """Attributes of the file, and of the fields of this view."""
         attributes = self.base.attributes
         return {name: values for name, values in attributes.items() if name == "" or name in self.schema}

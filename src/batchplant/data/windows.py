@@ -7,7 +7,7 @@ import math
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -287,7 +287,7 @@ class Windows(Reader):
     def where(self, sample: int) -> str:
         return self.base.where(int(self._rows_of(np.array([sample]))[0][0, 0]))
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         groups = len(self._starts) - 1
         return {"rows": len(self.base), "length": self._length, "stride": self._stride, "groups": groups}
 

@@ -62,7 +62,7 @@ class MapDataset(torch.utils.data.Dataset):
             self._process = os.getpid()
         return self.loader
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_process": -1}
 
 

@@ -232,7 +232,7 @@ class _Batches(torch.utils.data.IterableDataset):
         self._rank_and_world_size: tuple[int, int] | None = None
         self._worker_loader: Loader | None = None
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         self._refuse_to_be_split()
         # A worker process has no process group; one that is spawned to join a group will ask that group.
         in_group = process_group_rank() is not None

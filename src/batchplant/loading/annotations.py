@@ -9,13 +9,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Hashable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from ..errors import DataError
 from ..ops.annotations import MoveBoxes, MovePolygons, MoveRle, move_points, take_label_rows
-from ..ops.base import CellErrors, Draws
+from ..ops.base import Batch, CellErrors, Draws
 from ..ops.geometry import Motion, still
 from ..ops.warping import Warp
 from ..schema.columns import I32, I64, AnyArray, Flags
@@ -118,13 +118,13 @@ class AnnotationTransforms:
 
     def values(
         self,
-        read: Callable[[Output], tuple[Any, Failures]],
+        read: Callable[[Output], tuple[Batch, Failures]],
         transforms: Mapping[str, GeometricTransforms],
-    ) -> tuple[dict[str, Any], Failures]:
+    ) -> tuple[dict[str, Batch], Failures]:
         """Return the transformed values of all annotations, as the steps of their outputs take them."""
-        values: dict[str, Any] = {}
-        stored: dict[str, Any] = {}
-        rows_left: dict[str, tuple[Any, I64]] = {}
+        values: dict[str, Batch] = {}
+        stored: dict[str, Batch] = {}
+        rows_left: dict[str, tuple[Batch, I64]] = {}
         for output in dict.fromkeys([output for output, _ in (*self._movers, *self._rows)]):
             values[output.name], failures = read(output)
             if failures:

@@ -11,7 +11,6 @@ import math
 import os
 import threading
 import time
-import weakref
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -84,17 +83,6 @@ class Progress:
         return not self.shard.has(self.delivered)
 
 
-def next_shard(loader: Any, epoch: int) -> Callable[[], orders.Batches | None]:
-    """Return a function that gives the shard of the following epoch while the loader is alive."""
-    reference = weakref.ref(loader)
-
-    def shard() -> orders.Batches | None:
-        alive = reference()
-        return None if alive is None else alive._shard(epoch + 1, 0)
-
-    return shard
-
-
 @dataclasses.dataclass(frozen=True)
 class CoalescingTuning:
     """Limits of coalesced batches.
@@ -163,7 +151,7 @@ class BatchCoalescer:
             self.room = max(self._prefetch_batches, min(in_flight, (self._producers + 1) * self.size))
 
 
-def _has_rows(value: Any, count: int) -> bool:
+def _has_rows(value: object, count: int) -> bool:
     shape: Any = getattr(value, "shape", None)
     return bool(shape) and shape[0] == count and hasattr(value, "nbytes")
 

@@ -13,9 +13,10 @@ import numpy as np
 from ..codecs.media import image
 from ..errors import DataError, DecodeError, OptionError
 from ..ops.base import F64, Draws, Op
+from ..ops.base import Batch as Values
 from ..ops.crops import whole_boxes
 from ..ops.cutting import Cuts
-from ..schema.columns import I32, I64, U8, Flags, as_bytes
+from ..schema.columns import I32, I64, U8, AnyArray, Flags, as_bytes
 from ..storage import limits
 from ..storage.spans import Located
 from .stage import LONGEST_SIDE, PROBED_SAMPLES, ImageStage, Target
@@ -105,7 +106,7 @@ class Request:
             framed |= (self.places[:, 2:] != (self.target.height, self.target.width)).any(axis=1)
         return framed
 
-    def pixels(self, row: int) -> Any:
+    def pixels(self, row: int) -> AnyArray:
         """Return one complete image, decoded, in the mode of the target."""
         data, mode, shape = self.cells.cell(row), self.target.mode, self.cells.shape
         if shape is None or not shape[row].any():
@@ -259,7 +260,7 @@ def _too_large(sizes: I32, target: Target, refused: Failures) -> Failures:
     }
 
 
-def as_raw(pixels: Any) -> Located:
+def as_raw(pixels: AnyArray) -> Located:
     """Return one decoded image as a cell."""
     raw = as_bytes(pixels)
     zero = np.zeros(1, dtype=np.int64)
@@ -273,7 +274,7 @@ class Result(NamedTuple):
     sizes: height and width of images that lie in a larger array.
     """
 
-    array: Any
+    array: Values
     failures: Failures
     sizes: I32 | None = None
 
@@ -291,13 +292,13 @@ class Backend(Protocol):
 class Device(Backend, Protocol):
     """A back end on a device, which also runs steps there."""
 
-    def run(self, op: Op, batch: Any, ids: I64, draws: Draws) -> Any:
+    def run(self, op: Op, batch: Values, ids: I64, draws: Draws) -> Values:
         """Run the device form of a step."""
 
-    def send(self, batch: Any) -> Any:
+    def send(self, batch: Values) -> Values:
         """Copy an array to the device, for steps that follow."""
 
-    def fetch(self, batch: Any, *, tensor: bool) -> Any:
+    def fetch(self, batch: Values, *, tensor: bool) -> Values:
         """Copy a batch back to memory, for steps on the CPU: as a tensor or as an array."""
 
     def producers(self, raw: bool) -> int:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Never, Self
 
 import numpy as np
+import numpy.typing as npt
 
 from .. import _native
 from .. import order as orders
@@ -25,7 +26,7 @@ from ..schema.columns import I64
 from ..storage.settings import NAMES as STORAGE_OPTIONS
 from .advice import Traffic, advise, warn_of_obstacles
 from .decoded import DecodedCache, DecodedImages
-from .epoch import BatchCoalescer, Delivery, Epoch, EpochTotals, Progress, check_process, next_shard
+from .epoch import BatchCoalescer, Delivery, Epoch, EpochTotals, Progress, check_process
 from .executor import Executor
 from .images import DecodeOptions, Device
 from .on_cpu import BufferPool, OnCpu
@@ -86,7 +87,7 @@ class LoaderConfig:
     order: orders.OrderLike
     pipelines: Pipelines | None
     joint: Joint
-    indices: Any
+    indices: npt.ArrayLike | None
     pack: Pack | None
     seed: int
     rank: int | None
@@ -169,13 +170,13 @@ class Loader:
 
     def __init__(
         self,
-        source: Any,
+        source: object,
         batch_size: int,
         *,
         order: orders.OrderLike = "sequential",
         pipelines: Pipelines | None = None,
         joint: Joint = (),
-        indices: Any = None,
+        indices: npt.ArrayLike | None = None,
         pack: Pack | None = None,
         seed: int = 0,
         rank: int | None = None,
@@ -347,7 +348,7 @@ class Loader:
         """Return the next epoch; with ``count``, the one after it becomes the next."""
         with self._totals.lock:
             progress = Progress(
-                self._epoch, self._shard(self._epoch, self._position), next_shard(self, self._epoch)
+                self._epoch, self._shard(self._epoch, self._position), _next_shard(self, self._epoch)
             )
             if count:
                 self._traffic.warn(self._ordering.parts, self.world_size, self.batch_size)
@@ -454,7 +455,7 @@ class Loader:
         """Go on at a position of an epoch."""
         self._epoch, self._position, self._progress = epoch, position, None
 
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
         """Pickle arguments and state: a copy opens the source again and goes on from here."""
         state = self.state_dict()
         config = dataclasses.replace(self.config, indices=self.indices, dashboard=False)
@@ -580,6 +581,17 @@ def _unexpected_argument(name: str) -> TypeError:
     if name in STORAGE_OPTIONS:
         hint = f"; open the source with it: bp.open(source, {name}=…)"
     return TypeError(f"Loader() got an unexpected keyword argument {name!r}{hint}")
+
+
+def _next_shard(loader: Loader, epoch: int) -> Callable[[], orders.Batches | None]:
+    """Return a function that gives the shard of the following epoch while the loader is alive."""
+    reference = weakref.ref(loader)
+
+    def shard() -> orders.Batches | None:
+        alive = reference()
+        return None if alive is None else alive._shard(epoch + 1, 0)
+
+    return shard
 
 
 def _remake(

@@ -7,7 +7,6 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -99,7 +98,7 @@ class OnCpu:
 
     def _one_by_one(self, request: Request) -> Result:
         """Make images of unequal sizes, each an array."""
-        arrays: list[Any] = []
+        arrays: list[AnyArray] = []
         parts: list[Request] = []
         for row, (height, width) in enumerate(request.canvases.tolist()):
             target = dataclasses.replace(request.target, height=height, width=width)
@@ -109,7 +108,7 @@ class OnCpu:
         failures: Failures = {row: error[0] for row, error in enumerate(errors) if error}
         return Result([array[0] for array in arrays], failures)
 
-    def decode(self, request: Request, out: Any) -> Failures:
+    def decode(self, request: Request, out: AnyArray) -> Failures:
         """Decode the images into ``out``."""
         if not len(request):
             return {}
@@ -125,7 +124,7 @@ class OnCpu:
         return failures
 
     def _run(
-        self, cells: Located, cuts: Cuts, turns: Any, target: Target, out: Any
+        self, cells: Located, cuts: Cuts, turns: U8 | None, target: Target, out: AnyArray
     ) -> tuple[I32, list[tuple[int, str]], int]:
         scale = offset = None
         fill = np.array(target.fill, dtype=np.uint8) if target.fill else None
@@ -139,7 +138,7 @@ class OnCpu:
             dct=self._dct, fast_scale=self._fast_scale, down=cuts.downs, place=cuts.places, fill=fill,
         )  # fmt: skip
 
-    def _decode_other(self, request: Request, row: int, out: Any) -> None:
+    def _decode_other(self, request: Request, row: int, out: AnyArray) -> None:
         """Make an image that the engine cannot decode: decode it to pixels, then resize these."""
         began = time.perf_counter()
         pixels = request.pixels(row)

@@ -543,7 +543,7 @@ def fill(
         prompt = prompt_sizes if images is None else prompt_sizes + images
     shape = (len(pieces.rows) - 1, pack.length)
 
-    def buffer(name: str, dtype: npt.DTypeLike) -> Any:
+    def buffer(name: str, dtype: npt.DTypeLike) -> AnyArray | None:
         return buffers.take(shape, np.dtype(dtype)) if name in pack.outputs else None
 
     rows = buffers.take(shape, np.dtype(pack.dtype))
@@ -566,7 +566,7 @@ def fill(
         position[:] = np.arange(pack.length)
     if pack.across and document is not None:
         np.copyto(document, 0, where=document >= 0)
-    outputs = {
+    outputs: dict[str, Any] = {
         "labels": labels, "loss_mask": None if loss_mask is None else loss_mask.view(np.bool_),
         "position_ids": position, "document_ids": document,
     }  # fmt: skip

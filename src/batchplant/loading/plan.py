@@ -73,7 +73,7 @@ Pipelines = Mapping[str, Pipe | Sequence[Op | Callable[..., Any]] | None]
 Joint = Sequence[JointOp | Mapping[str, Sequence[Any]]]
 
 
-def as_op(step: Any) -> Op:
+def as_op(step: object) -> Op:
     """Return a step of a pipeline as an op: functions and torch modules are wrapped."""
     if isinstance(step, Op):
         return step.for_loader()
@@ -133,7 +133,7 @@ def _masked_by(name: str, schema: Schema, pipelines: Pipelines) -> str | None:
     return output if has_mask else None
 
 
-def padding_name(op: Any, name: str) -> str | None:
+def padding_name(op: object, name: str) -> str | None:
     """Return the name of the mask, or sizes, that an op adds by padding output ``name``; None without one."""
     if isinstance(op, Collate):
         return name + SIZES if op.how == "pad" else None
@@ -617,7 +617,7 @@ def _joint_steps(joint: Joint, outputs: Sequence[Output], schema: Schema) -> tup
     return tuple(steps)
 
 
-def _joint_ops(entry: Any) -> list[JointOp]:
+def _joint_ops(entry: object) -> list[JointOp]:
     """Return the joint ops of one entry of ``joint``."""
     if isinstance(entry, Mapping):
         pairs = [(name, op) for name, ops in entry.items() for op in _pipeline_ops(name, ops)]
@@ -637,7 +637,7 @@ def _joint_ops(entry: Any) -> list[JointOp]:
     )
 
 
-def _pipeline_ops(name: str, ops: Any) -> list[Op]:
+def _pipeline_ops(name: str, ops: object) -> list[Op]:
     if isinstance(ops, Op | str) or not isinstance(ops, Sequence):
         raise OptionError(f"a pipeline is a list of ops, not {ops!r}", field=name)
     return [as_op(op) for op in ops]

@@ -37,7 +37,7 @@ class Threads:
         self.workers = workers
         self._pools: dict[int, ThreadPoolExecutor] = {}
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {"workers": self.workers, "_pools": {}}
 
     def each(self, count: int, function: Callable[[int], Result]) -> list[Result]:
@@ -289,10 +289,10 @@ class Processes:
         self._starting = threading.Lock()
         self._ending = weakref.finalize(self, _end, self._all, self._process)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {"_op": self._op, "_workers": self._workers}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state)
         self._reset()
 

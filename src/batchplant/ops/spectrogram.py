@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -97,7 +96,7 @@ class Spectrogram(Op):
             parts = firsts, starts_of(ends - firsts), np.concatenate(weights).astype(np.float32)
         return _native.Spectrogram(self._window, self.hop_length, self.center, self.power, *parts)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {name: value for name, value in vars(self).items() if name != "_spectra"}
 
     def infer(self, spec: Spec) -> Spec:

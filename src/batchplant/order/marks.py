@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from .orders import NAMED, BlockIndex, Order
 
@@ -15,7 +16,9 @@ from .orders import NAMED, BlockIndex, Order
 PROBED_SAMPLES = 64
 
 
-def marks(order: Any, options: Mapping[str, Any], indices: Any, bucketed: Any = None) -> dict[str, Any]:
+def marks(
+    order: object, options: Mapping[str, object], indices: npt.ArrayLike | None, bucketed: object = None
+) -> dict[str, Any]:
     """Return everything besides the seed that fixes the sequence of samples, as JSON values."""
     parameters = (
         inspect.signature(NAMED[order]).parameters if isinstance(order, str) and order in NAMED else {}
@@ -33,12 +36,12 @@ def marks(order: Any, options: Mapping[str, Any], indices: Any, bucketed: Any = 
     }  # fmt: skip
 
 
-def mark(value: Any) -> Any:
+def mark(value: object) -> object:
     """Return a JSON value that tells a value from others."""
     return _as_json(value)
 
 
-def difference(state: Mapping[str, Any], loader_marks: Mapping[str, Any]) -> str | None:
+def difference(state: Mapping[str, object], loader_marks: Mapping[str, object]) -> str | None:
     """Describe the first difference between a state and this loader; keys missing in an older state pass."""
     for name, mine in loader_marks.items():
         if name in state and state[name] != mine:
@@ -58,7 +61,7 @@ def drawn(order: Order) -> int:
     return zlib.crc32(order.take(positions).astype("<i8").tobytes())
 
 
-def _as_json(value: Any) -> Any:
+def _as_json(value: object) -> object:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, np.generic):

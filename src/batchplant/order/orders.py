@@ -16,10 +16,13 @@ from ..errors import OptionError, SampleIndexError, no_such
 from ..schema.columns import I64, AnyArray, starts_of
 from .keyed import CHUNK, LONGEST, U64, derive, key_of, permute, uniform, whole
 
+# One position as an int, or an array of them.
+Positions = Any
+
 # The native functions cannot be pickled; these wrap them.
 
 
-def _shuffle(count: int, key: int, positions: Any) -> Any:
+def _shuffle(count: int, key: int, positions: Positions) -> Positions:
     """Shuffle all numbers below the count."""
     return _native.shuffle(count, key, positions)
 
@@ -29,27 +32,33 @@ def _unshuffle(count: int, key: int, positions: I64) -> I64:
     return _native.shuffle(count, key, np.ascontiguousarray(positions, dtype=np.int64), True)
 
 
-def _shuffle_runs(count: int, size: int, phases: tuple[int, ...], key: int, positions: Any) -> Any:
+def _shuffle_runs(
+    count: int, size: int, phases: tuple[int, ...], key: int, positions: Positions
+) -> Positions:
     """Shuffle runs of ``size``, once for each phase (the start of the first run)."""
     return _native.shuffle_runs(count, size, phases, key, positions)
 
 
-def _shuffle_windows(edges: I64, key: int, positions: Any) -> Any:
+def _shuffle_windows(edges: I64, key: int, positions: Positions) -> Positions:
     """Shuffle the numbers between each pair of edges."""
     return _native.shuffle_windows(edges, key, positions)
 
 
-def _walk(firsts: I64, rows: I64 | None, turns: I64, starts: I64, positions: Any) -> Any:
+def _walk(firsts: I64, rows: I64 | None, turns: I64, starts: I64, positions: Positions) -> Positions:
     """Walk through blocks in the order ``turns``, samples in file order; see :class:`BlockIndex`."""
     return _native.walk(turns, starts, firsts, rows, positions)
 
 
-def _take_lanes(inner: Callable[[Any], Any], lanes: int, size: int, lane_length: int, positions: Any) -> Any:
+def _take_lanes(
+    inner: Callable[[Positions], Positions], lanes: int, size: int, lane_length: int, positions: Positions
+) -> Positions:
     """Take from the lanes of an order in turn."""
     return inner(_native.in_lanes(lanes, size, lane_length, positions))
 
 
-def _compose(inner: Callable[[Any], Any], outer: Callable[[Any], Any], positions: Any) -> Any:
+def _compose(
+    inner: Callable[[Positions], Positions], outer: Callable[[Positions], Positions], positions: Positions
+) -> Positions:
     return outer(inner(positions))
 
 
@@ -143,7 +152,7 @@ class BlockIndex:
         self.names: AnyArray = values[is_first]
 
     @classmethod
-    def of_sizes(cls, sizes: Any, window: int | None = None) -> BlockIndex:
+    def of_sizes(cls, sizes: npt.ArrayLike, window: int | None = None) -> BlockIndex:
         """Make the index of consecutive blocks from their numbers of samples; takes no memory per sample."""
         counts = _integers(sizes, "sizes of blocks")
         if counts.ndim != 1 or (counts < 1).any():
@@ -294,7 +303,9 @@ def windowed(n: int, *, seed: int, epoch: int, window: int = 1000) -> Order:
     return Order(n, n, go, None, go)
 
 
-def weighted(weights: Any, *, seed: int, epoch: int, count: int | None = None, replace: bool = True) -> Order:
+def weighted(
+    weights: npt.ArrayLike, *, seed: int, epoch: int, count: int | None = None, replace: bool = True
+) -> Order:
     """Samples drawn in proportion to their weights; one of weight 0 never comes.
 
     With ``replace`` every position is a draw of its own (``count``: as many as there are samples).
@@ -324,7 +335,7 @@ def _draw(positions: I64, ends: npt.NDArray[np.float64], key: U64) -> I64:
     return np.searchsorted(ends, uniform(key, positions) * ends[-1:], side="right")
 
 
-def class_balanced(labels: Any, *, seed: int, epoch: int, count: int | None = None) -> Order:
+def class_balanced(labels: npt.ArrayLike, *, seed: int, epoch: int, count: int | None = None) -> Order:
     """Every class equally often: each turn has one sample of every class, the classes in random order.
 
     A class goes through all its samples in random order before one comes again. ``count``: how many
@@ -346,7 +357,7 @@ def _take_turns(positions: I64, index: BlockIndex, key: U64) -> I64:
     return index.sample(group, permute(offset, size, derive(derive(~key, group), lap)))
 
 
-def from_array(indices: Any, *, samples: int | None = None) -> Order:
+def from_array(indices: npt.ArrayLike, *, samples: int | None = None) -> Order:
     """These samples in this order, repeats and all; each below ``samples``, where that is given."""
     numbers = _integers(indices, "sample numbers")
     if numbers.ndim != 1:
@@ -364,7 +375,7 @@ def from_function(fn: Callable[[int, np.random.Generator], Any], n: int, *, seed
     return from_array(fn(whole("n", n, 0), rng), samples=n)
 
 
-def subset(order: Order | int, indices: Any) -> Order:
+def subset(order: Order | int, indices: npt.ArrayLike) -> Order:
     """``indices[order[k]]``: an order (a number: sequential) of as many samples as there are indices."""
     inner, outer = order if isinstance(order, Order) else sequential(order), from_array(indices)
     if inner.samples != outer.length:
@@ -414,7 +425,7 @@ def make(
     return built
 
 
-def _integers(values: Any, name: str) -> I64:
+def _integers(values: npt.ArrayLike, name: str) -> I64:
     """A copy as int64."""
     array = _array(values)
     if array.size and array.dtype.kind not in "iu":
@@ -425,7 +436,7 @@ def _integers(values: Any, name: str) -> I64:
     return array.astype(np.int64)
 
 
-def _array(values: Any) -> AnyArray:
+def _array(values: npt.ArrayLike) -> AnyArray:
     try:
         return np.asarray(values)
     except ValueError as error:

@@ -7,7 +7,6 @@ uniform shuffle gives, where a measure is relative to one.
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -58,7 +57,7 @@ def kept_neighbours(samples: I64) -> float:
     return float((np.abs(np.diff(samples)) == 1).mean())
 
 
-def codes_of(values: Any) -> I64:
+def codes_of(values: npt.ArrayLike) -> I64:
     """Equal values get equal numbers, from 0 on."""
     codes: I64 = np.unique(np.asarray(values), return_inverse=True)[1].reshape(-1).astype(np.int64)
     return codes
@@ -85,7 +84,7 @@ def batch_entropy(codes: I64, batch_size: int) -> float:
     return float(np.log2(batch_size) - (counts * np.log2(counts)).sum() / len(used)) + 0.0
 
 
-def autocorrelation(values: Any, lags: int) -> F64:
+def autocorrelation(values: npt.ArrayLike, lags: int) -> F64:
     """Autocorrelation of numbers at lags 1 to ``lags``: 0 for unpredictable numbers, 1 for equal ones."""
     centred = np.asarray(values, dtype=np.float64)
     centred = centred - centred.mean() if len(centred) else centred

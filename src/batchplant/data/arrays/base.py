@@ -102,7 +102,7 @@ class Array:
     def __repr__(self) -> str:
         return f"<array {self.field}: {self.dtype} {self.shape} in chunks of {self.chunks}>"
 
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
         if self.made_by is None:
             raise TypeError("this array was not made by a reader, and cannot be pickled")
         return _from_reader, self.made_by

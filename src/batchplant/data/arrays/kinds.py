@@ -142,7 +142,7 @@ class MemoryArray(Array):
         super().__init__(path, field, values.shape, dtype, block_shape(values.shape, dtype.itemsize))
         self._values = values
 
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
         if self.made_by is not None:
             return super().__reduce__()
         return MemoryArray, (self.path, self.field, self._values)

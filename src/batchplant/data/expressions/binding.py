@@ -112,10 +112,10 @@ def bind(condition: tree.Condition, schema: Schema) -> Bound:
     """Bind a condition to these fields; an error names the field, or the value that does not fit it."""
 
     def leaf(node: tree.Condition) -> Bound:
+        assert isinstance(node, tree.Leaf)
         try:
             if isinstance(node, tree.CompareFields):
                 return _pair(node, schema)
-            assert isinstance(node, tree.Compare | tree.In | tree.IsNull | tree.Like)
             return _leaf(node, schema[node.field])
         except BatchplantError as error:
             raise _with_column(error, node) from None
@@ -145,7 +145,7 @@ def _bound(condition: tree.Condition, leaf: Callable[[tree.Condition], Bound]) -
     return leaf(condition)
 
 
-def _with_column(error: BatchplantError, condition: Any) -> BatchplantError:
+def _with_column(error: BatchplantError, condition: tree.Leaf) -> BatchplantError:
     """Return the error with the column of the filter's text."""
     if condition.offset is None:
         return error

@@ -8,7 +8,6 @@ import decimal
 import re
 import uuid
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 
@@ -35,16 +34,16 @@ class Condition:
 
     binds = LEAF
 
-    def __and__(self, other: Any) -> Condition:
+    def __and__(self, other: object) -> Condition:
         return And((*_parts(And, as_condition(self)), *_parts(And, as_condition(other))))
 
-    def __rand__(self, other: Any) -> Condition:
+    def __rand__(self, other: object) -> Condition:
         return as_condition(other) & self
 
-    def __or__(self, other: Any) -> Condition:
+    def __or__(self, other: object) -> Condition:
         return Or((*_parts(Or, as_condition(self)), *_parts(Or, as_condition(other))))
 
-    def __ror__(self, other: Any) -> Condition:
+    def __ror__(self, other: object) -> Condition:
         return as_condition(other) | self
 
     def __invert__(self) -> Condition:
@@ -124,6 +123,9 @@ class IsNull(Condition):
         return f"{name_text(self.field)} is null"
 
 
+Leaf = Compare | CompareFields | In | Like | IsNull
+
+
 @dataclasses.dataclass(frozen=True)
 class _Joined(Condition):
     parts: tuple[Condition, ...]
@@ -176,7 +178,7 @@ class FieldRef(Condition):
             raise OptionError(f"col needs the name of a field, not {name!r}")
         self.name = name
 
-    def _against(self, op: str, other: Any) -> Condition:
+    def _against(self, op: str, other: object) -> Condition:
         if isinstance(other, FieldRef):
             return CompareFields(self.name, op, other.name)
         return Compare(self.name, op, literal(other))
@@ -187,25 +189,25 @@ class FieldRef(Condition):
     def __ne__(self, other: object) -> Condition:  # type: ignore[override]
         return self._against("!=", other)
 
-    def __lt__(self, other: Any) -> Condition:
+    def __lt__(self, other: object) -> Condition:
         return self._against("<", other)
 
-    def __le__(self, other: Any) -> Condition:
+    def __le__(self, other: object) -> Condition:
         return self._against("<=", other)
 
-    def __gt__(self, other: Any) -> Condition:
+    def __gt__(self, other: object) -> Condition:
         return self._against(">", other)
 
-    def __ge__(self, other: Any) -> Condition:
+    def __ge__(self, other: object) -> Condition:
         return self._against(">=", other)
 
-    def is_in(self, values: Iterable[Any]) -> Condition:
+    def is_in(self, values: Iterable[object]) -> Condition:
         """The cell is one of these."""
         if isinstance(values, str | bytes):
             raise OptionError(f"is_in needs a list of values, not {values!r}")
         return In(self.name, tuple(map(literal, values)))
 
-    def between(self, low: Any, high: Any) -> Condition:
+    def between(self, low: object, high: object) -> Condition:
         """The cell is neither less than the one nor greater than the other."""
         return self._against(">=", low) & self._against("<=", high)
 
@@ -231,7 +233,7 @@ def col(name: str) -> FieldRef:
     return FieldRef(name)
 
 
-def as_condition(condition: Any) -> Condition:
+def as_condition(condition: object) -> Condition:
     """Return a condition; a field by itself is the condition that it is true."""
     if isinstance(condition, FieldRef):
         return Compare(condition.name, "==", True)
@@ -243,7 +245,7 @@ def as_condition(condition: Any) -> Condition:
     )
 
 
-def literal(value: Any) -> Literal:
+def literal(value: object) -> Literal:
     """Return a value as a literal of a condition: times and UUIDs as their text."""
     if isinstance(value, np.ndarray) and value.ndim == 0:
         value = value[()]
@@ -290,7 +292,7 @@ def check_depth(condition: Condition) -> Condition:
     return condition
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 80 else text[:80] + " …"
 

@@ -31,7 +31,7 @@ MAX_DRAWS_PER_PATCH = 1000
 MASK_BYTES = 32 << 20
 
 Bools = npt.NDArray[np.bool_]
-Where = str | Array | Callable[[I64], Any]
+Where = str | Array | Callable[[I64], npt.ArrayLike]
 
 
 class Patches(Reader):
@@ -89,13 +89,15 @@ class Patches(Reader):
         self.length = len(self.ids)
         self._sampling = {"stride": self._step} if random is None else {"random": random, "seed": seed}
 
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
         """Pickle the choice of ``where`` too: a function may not be picklable, and a mask is slow to read."""
         args, options = self._init_args
         picklable = {name: value for name, value in options.items() if name != "where"}
         return _rebuild, (args, picklable, self.ids if options.get("where") is not None else None)
 
-    def _open(self, source: Any, fields: str | Sequence[str] | None) -> dict[str, Array]:
+    def _open(
+        self, source: str | os.PathLike[str] | Reader | Mapping[str, Any], fields: str | Sequence[str] | None
+    ) -> dict[str, Array]:
         names = [fields] if isinstance(fields, str) else None if fields is None else list(fields)
         if isinstance(source, Mapping):
             for name in names or ():
@@ -121,7 +123,7 @@ class Patches(Reader):
             )
         return arrays
 
-    def _sizes(self, size: Any) -> tuple[tuple[int, ...], tuple[bool, ...]]:
+    def _sizes(self, size: Sequence[int | None]) -> tuple[tuple[int, ...], tuple[bool, ...]]:
         """Return the sizes of a patch, and flags of the axes that it takes whole."""
         if isinstance(size, int) or not isinstance(size, Sequence) or not len(size):
             raise OptionError(f"size is a size for each of the first axes, as in (64, 64, 64), not {size!r}")
@@ -178,7 +180,7 @@ class Patches(Reader):
         }
         return Schema({**fields, POSITION: Tensor("int64", (axes,))})
 
-    def _set_positions(self, stride: Any, random: int | None) -> None:
+    def _set_positions(self, stride: int | Sequence[int] | None, random: int | None) -> None:
         """Set the positions of patches: the first along each axis, the step, and the count."""
         if stride is not None and random is not None:
             raise OptionError("patches have a stride, or are random")
@@ -323,7 +325,9 @@ class Patches(Reader):
         if name == POSITION:
             return starts
         array = self._arrays[name]
-        out: AnyArray = np.empty((len(starts), *self.schema[name].shape), dtype=array.dtype)  # type: ignore[attr-defined]
+        out: AnyArray = np.empty(
+            (len(starts), *self._size, *array.shape[len(self._size) :]), dtype=array.dtype
+        )
         over = ((starts < 0) | (starts + np.array(self._size) > np.array(self._shape))).any(axis=1)
         pad = None if self._pad is None else self._pad[name]
         if over.any() and not isinstance(pad, str):
@@ -361,7 +365,7 @@ class Patches(Reader):
         ranges = [self._arrays[name].ranges(starts, self._size) for name in fields if name != POSITION]
         return concat_spans([spans for spans in ranges if spans is not None]) if None not in ranges else None
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         arrays = {
             f"array {name}": f"{array.dtype} {array.shape}, chunks {array.chunks}"
             for name, array in self._arrays.items()
@@ -380,7 +384,7 @@ def _rebuild(args: tuple[Any, ...], options: dict[str, Any], ids: I64 | None) ->
     return patches
 
 
-def _checked_flags(flags: Any, count: int) -> Bools:
+def _checked_flags(flags: npt.ArrayLike, count: int) -> Bools:
     array: AnyArray = np.asarray(flags)
     if array.shape != (count,) or array.dtype != np.bool_:
         raise OptionError(

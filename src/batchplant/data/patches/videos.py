@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import numpy as np
 
@@ -263,7 +262,7 @@ class VideoClips(Reader):
     def where(self, sample: int) -> str:
         return self.base.where(int(self._locate(np.array([sample]))[0][0]))
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         return {"videos": len(self.base), "frames": self._frames, "stride": self._stride, "step": self._step}
 
     def close(self) -> None:

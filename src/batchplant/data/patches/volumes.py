@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -217,7 +216,7 @@ class VolumePatches(Reader):
     def where(self, sample: int) -> str:
         return self.base.where(int(self._starts(np.array([sample]))[0][0]))
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         return {"volumes": len(self.base), "size": tuple(self._size.tolist())}
 
     def close(self) -> None:

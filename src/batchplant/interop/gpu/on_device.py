@@ -322,6 +322,7 @@ class OnDevice:
             return
         if out is None or len(out) != len(rows):
             out = self._pinned_pixels(batch.request.target, len(rows))
+        assert out is not None
         errors = self.on_cpu.decode(batch.request.part(rows, batch.request.target.pixels), out)
         batch.failures.update({int(rows[row]): error for row, error in errors.items()})
         batch.cpu_images += len(rows)
