@@ -60,12 +60,19 @@ CASES = {
 # --- every reader ---------------------------------------------------------------------------------------
 
 
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    """Return a file of a format, written once."""
+    folder = tmp_path_factory.mktemp("filters")
+    return lambda name: folder / name if (folder / name).exists() else save(folder / name)
+
+
 @pytest.mark.parametrize("text", CASES)
 @pytest.mark.parametrize(
     "name", ["a.parquet", "a.arrow", "a.jsonl", "a.beton", "a.msgpack", "a.tfrecord", "a.npz"]
 )
-def test_formats(name, text, tmp_path):
-    path = save(tmp_path / name)
+def test_formats(name, text, kept):
+    path = kept(name)
     found = bp.open(path, where=text)
     wanted = [n for n in range(200) if CASES[text](sample(n))]
     assert len(found) == len(wanted)

@@ -306,12 +306,15 @@ def _empty_indexes(tree, chunk, data, said):
     "change",
     [_swapped, _wrong_types, _nonsense_counts, _unordered, _outside, _elsewhere, _empty_indexes],
 )
-@pytest.mark.parametrize("text", ["n >= 50500 and n < 50600", "name == 'photo 77'", "x is null or n == 3"])
-def test_statistics_that_cannot_be_true_are_not_used(change, text, tmp_path):
+def test_statistics_that_cannot_be_true_are_not_used(change, tmp_path):
     path = written(tmp_path / "a.parquet", write_page_index=True)
-    wanted = bp.open(path, where=text).indices.tolist()
+    wanted = {
+        text: bp.open(path, where=text).indices.tolist()
+        for text in ("n >= 50500 and n < 50600", "name == 'photo 77'", "x is null or n == 3")
+    }
     rewritten(path, change)
-    assert bp.open(path, where=text).indices.tolist() == wanted
+    for text, rows in wanted.items():
+        assert bp.open(path, where=text).indices.tolist() == rows, text
 
 
 def test_old_statistics_of_texts_are_not_used(tmp_path):

@@ -98,7 +98,7 @@ def test_raw_images_are_those_of_the_engine(raw, device, filter, size):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("mode", ["gpu", "hybrid", "auto", "cpu"])
+@pytest.mark.parametrize("mode", ["gpu", "hybrid", "cpu", *exhaustive("auto")])
 def test_jpegs(jpegs, device, mode):
     pipeline = [ops.RandomResizedCrop(48), ops.RandomHorizontalFlip(), NORMAL, ops.ChannelsFirst()]
     want = batches(jpegs, pipeline)

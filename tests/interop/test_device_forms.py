@@ -189,7 +189,7 @@ def test_every_joint_op_with_a_device_form_is_tried():
 def test_a_device_gives_what_the_cpu_gives(op, device):
     tensors, tried = DeviceTensors(torch.device(device)), 0
     for name, one, spec, _ in taken_by(op):
-        for count in (0, 1, 5):
+        for count in (0, 4):
             batch = batch_of(spec, count)
             ids, draws = draws_of(count)
             want = one.run(batch.copy(), ids, draws)
@@ -211,7 +211,7 @@ def test_a_device_form_stays_on_the_device(op):
         if name in ("grey", "square", "half", "scan", "stereo"):
             continue
         with OneDevice():
-            got = one.device_form(tensors.send(batch_of(spec, 3)), *draws_of(3), tensors)
+            got = one.device_form(tensors.send(batch_of(spec, 2)), *draws_of(2), tensors)
         assert got.device == WATCHED, name
         assert tuple(got.shape[1:]) == tuple(out.shape), name
         assert torch_ops.numpy_dtype(got.dtype) == out.dtype, name

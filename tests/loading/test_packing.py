@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 import batchplant
 from batchplant import Mix, Pack, _native
 from batchplant.errors import DataError, OptionError
-from batchplant.loading.packing import OUTPUTS, OVERLONG, STRATEGIES
+from batchplant.loading.packing.documents import DocumentCache
+from batchplant.loading.packing.rows import OUTPUTS, OVERLONG, STRATEGIES
 from batchplant.ops import Function
 from batchplant.testing.damage import EXHAUSTIVE
 
@@ -211,7 +212,7 @@ def test_what_is_made_to_learn_its_length_is_not_made_twice() -> None:
 
 
 def test_what_is_not_kept_any_more_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("batchplant.loading.packing.MAX_CACHED_TOKENS", 0)
+    monkeypatch.setattr(DocumentCache, "max_tokens", 0)
     texts = ["x" * (1 + number % 7) for number in range(60)]
     op = Function(lambda text: [ord(one) for one in text], each=True, shape=(None,), dtype=np.int64)
     pack = Pack(16, field="text", window=2)
@@ -438,7 +439,7 @@ def test_tokens_that_lie_in_memory_are_not_read(
     monkeypatch.setattr(loader._packing.filler, "_mapped_tokens", in_place)
     batches = [*loader, *loader]
     assert len(taken) == len(batches)
-    monkeypatch.setattr("batchplant.loading.packing.RowFiller._in_memory", lambda *_: False)
+    monkeypatch.setattr("batchplant.loading.packing.batches.RowFiller._in_memory", lambda *_: False)
     again = batchplant.Loader(tmp_path / "docs.idx", 3, **options)
     for one, other in zip(batches, [*again, *again], strict=True):
         assert one.keys() == other.keys()

@@ -5,11 +5,10 @@ an ``ordering`` (which sample comes when). ``epoch`` runs threads that make batc
 loop. ``executor`` makes one batch: it reads columns, asks for ``images`` (one request for all images of a
 batch, its steps fused in ``stage``), and runs the ops. ``on_cpu`` (the engine) or a device in ``interop``
 answers the request; ``decoded`` is the cache of decoded images, ``annotations`` moves boxes and masks with
-their images. ``packing`` wraps the executor to make rows of tokens; ``endings`` tells which documents have
-an end token.
+their images. ``packing`` wraps the executor to make rows of tokens.
 
-Bytes: ``locate`` finds encoded images in memory, ``prefetch`` (remote objects) and ``readahead`` (local
-files) fetch them before they are needed, ``warm`` fills the disk cache.
+Bytes: ``locate`` finds encoded images in memory, ``prefetch`` fetches them before they are needed, ``warm``
+fills the disk cache.
 
 ``advice`` says what would make loading faster, ``preview`` makes single samples for the viewer, and
 ``threads`` ends threads before the interpreter does. Nothing here knows a framework or a format. Public:

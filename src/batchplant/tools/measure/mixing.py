@@ -19,8 +19,8 @@ from ...data.mix import Mix
 from ...data.reader import Reader
 from ...data.sizes import are_known, sizes_of
 from ...errors import OptionError
-from ...loading.endings import stored_ends
-from ...loading.packing import Pack, Window, image_sizes, plan_window
+from ...loading.packing.documents import image_sizes, stored_ends
+from ...loading.packing.rows import Pack, Window, plan_window
 from ...order.keyed import derive, key_of
 from ...schema import Tensor
 from ...schema.columns import I64, dense_of

@@ -1,0 +1,18 @@
+"""Sequence packing: documents of any length become rows of one length.
+
+Rows are planned like any order, from the lengths of documents alone. The documents of an epoch are packed in
+windows, each by itself: a row is a pure function of (seed, epoch, row), whatever the number of ranks, and a
+run can resume at any row. Only the first row of a window depends on the windows before it; a loader state
+stores one.
+
+rows.py: ``Pack`` holds the options, ``Rows`` plans the rows of an epoch, ``PackedShard`` deals them to a
+rank. documents.py: lengths and tokens of documents. batches.py: ``RowFiller`` copies tokens into rows, and
+``PackedBatches`` wraps the Executor that makes the documents. ``Packing`` is what a loader holds of all this.
+"""
+
+from __future__ import annotations
+
+from .batches import PackedBatches, Packing, lay_out
+from .rows import Pack, PackedShard, pack_of
+
+__all__ = ["Pack", "PackedBatches", "PackedShard", "Packing", "lay_out", "pack_of"]
