@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools as _functools
 import importlib as _importlib
 from typing import TYPE_CHECKING
 from typing import Any as _Any
@@ -135,44 +136,14 @@ def __dir__() -> list[str]:
 _install_aliases()
 
 
-@_hooks.register("open")
-def _open_part() -> object:
-    return open
-
-
-@_hooks.register("torch")
-def _torch_part() -> object:
-    from .interop import torch
-
-    return torch
-
-
-@_hooks.register("map_dataset")
-def _map_dataset_part() -> object:
-    from .interop import map_dataset
-
-    return map_dataset
-
-
-@_hooks.register("keras")
-def _keras_part() -> object:
-    from .interop import keras
-
-    return keras
-
-
-@_hooks.register("dashboard")
-def _dashboard_part() -> object:
-    from .tools.viewer import dashboard
-
-    return dashboard
-
-
-@_hooks.register("notebook")
-def _notebook_part() -> object:
-    from .tools.viewer import notebook
-
-    return notebook
+_hooks.register("open", lambda: open)
+for _name, _module in {
+    "torch": "interop.torch",
+    "keras": "interop.keras",
+    "dashboard": "tools.viewer.dashboard",
+    "notebook": "tools.viewer.notebook",
+}.items():
+    _hooks.register(_name, _functools.partial(_importlib.import_module, f"batchplant.{_module}"))
 
 
 __all__ = [

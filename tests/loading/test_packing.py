@@ -16,7 +16,7 @@ import batchplant
 from batchplant import Mix, Pack, _native
 from batchplant.errors import DataError, OptionError
 from batchplant.loading.packing.documents import DocumentCache
-from batchplant.loading.packing.rows import OUTPUTS, OVERLONG, STRATEGIES
+from batchplant.loading.packing.options import OUTPUTS, OVERLONG, STRATEGIES
 from batchplant.ops import Function
 from batchplant.testing.damage import EXHAUSTIVE
 

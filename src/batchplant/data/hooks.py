@@ -12,14 +12,9 @@ from typing import Any
 _LOADERS: dict[str, Callable[[], Any]] = {}
 
 
-def register(name: str) -> Callable[[Callable[[], Any]], Callable[[], Any]]:
+def register(name: str, load: Callable[[], object]) -> None:
     """Register a function that imports the part ``name`` and returns it."""
-
-    def decorate(load: Callable[[], Any]) -> Callable[[], Any]:
-        _LOADERS[name] = load
-        return load
-
-    return decorate
+    _LOADERS[name] = load
 
 
 def part(name: str) -> Any:

@@ -539,7 +539,7 @@ class Loader:
 
     def as_map_dataset(self) -> Any:
         """Return a map-style torch dataset of samples, for trainers that sample and batch on their own."""
-        return hooks.part("map_dataset").MapDataset(self)
+        return hooks.part("torch").MapDataset(self)
 
     def as_keras(self, inputs: Any, targets: Any = None, weights: str | None = None) -> Any:
         """Return data for ``model.fit(loader.as_keras("image", "label"))``; each is a field, or several."""

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import DataError, OptionError
+from ..ops.function import part_of
 from ..schema.columns import I64
 from .executor import Executor
 from .loader import Loader
@@ -52,7 +53,7 @@ def preview(loader: Loader, sample: int, epoch: int) -> Preview:
         problem = next((problem for problem in batch.skipped if problem.sample == sample), None)
         raise DataError("the loader leaves it out" if problem is None else str(problem), sample=sample)
     row = int(rows[0])
-    values = {name: _row(value, row) for name, value in batch.values.items()}
+    values = {name: part_of(value, row) for name, value in batch.values.items()}
     cuts = {output.name: _cut(loader._executor, output, sample, epoch) for output in loader.plan.images}
     return Preview(values, cuts, batch.ids)
 
@@ -81,10 +82,3 @@ def _cut(executor: Executor, output: Output, sample: int, epoch: int) -> Cut:
         request.flips is not None and bool(request.flips[0]),
         1 if request.turns is None else int(request.turns[0]),
     )  # fmt: skip
-
-
-def _row(value: Any, row: int) -> Any:
-    if isinstance(value, tuple):
-        values, offsets = value
-        return values[offsets[row] : offsets[row + 1]]
-    return value[row]

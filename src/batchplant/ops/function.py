@@ -134,7 +134,7 @@ class Function(Op):
     def _run_each(self, batch: Batch, count: int, draws: Draws) -> Batch:
         def run_sample(row: int) -> Batch:
             try:
-                return self._call(_part(batch, row), draws.part(slice(row, row + 1)))
+                return self._call(part_of(batch, row), draws.part(slice(row, row + 1)))
             except DataError:
                 raise
             except Exception as error:
@@ -176,7 +176,7 @@ class Function(Op):
         def run_part(number: int) -> Batch:
             rows = parts[number]
             try:
-                return processes.run(_part(batch, rows), ids[rows], draws.part(rows))
+                return processes.run(part_of(batch, rows), ids[rows], draws.part(rows))
             except RowError as error:
                 raise RowError(rows.start + error.row, error.error) from None
             except WorkerError as error:
@@ -211,8 +211,8 @@ def _check_shape(op: Function, row: int, shape: tuple[int, ...], first: tuple[in
         raise RowError(row, OptionError(f"{problem}; if the first size varies, say so: shape=(None, …)"))
 
 
-def _part(batch: Batch, rows: int | slice) -> Batch:
-    """A sample of a batch, or several as a batch."""
+def part_of(batch: Batch, rows: int | slice) -> Batch:
+    """Return a sample of a batch, or several as a batch."""
     if not isinstance(batch, tuple):
         return batch[rows]
     values, offsets = batch

@@ -14,7 +14,7 @@ from ..ops.base import DeviceForm, DType, Tensors
 from ..schema.columns import I64, AnyDType
 from .annotations import Mover
 from .base import Batch, CellOp, Draws, Op, RowError, Spec
-from .function import Function
+from .function import Function, part_of
 from .video import adapt_op
 
 
@@ -293,14 +293,6 @@ class _Spread:
 
     def __call__(self, values: Batch, rng: Draws | None = None) -> Batch:
         return self.function(*values, rng=rng) if self._rng else self.function(*values)
-
-
-def part_of(batch: Batch, row: int) -> Batch:
-    """Return a sample of a batch."""
-    if not isinstance(batch, tuple):
-        return batch[row]
-    values, offsets = batch
-    return values[offsets[row] : offsets[row + 1]]
 
 
 def _is_number(value: object) -> bool:

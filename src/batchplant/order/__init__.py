@@ -8,8 +8,6 @@ Names in lower case compute the order of one epoch: ``random(1000, seed=0, epoch
 Loader takes, for all epochs: ``Loader(…, order=QuasiRandom(window=64))``.
 """
 
-from .balance import Sizes, deal
-from .buckets import bucketed
 from .marks import difference, drawn, mark, marks
 from .orders import (
     BY_BLOCKS,
@@ -32,6 +30,7 @@ from .orders import (
     windowed,
 )
 from .ranks import Batches, Shard, Turns, shard
+from .sizes import Sizes, bucketed, deal
 from .specs import (
     Balanced,
     ByAspect,

@@ -10,9 +10,9 @@ import numpy as np
 
 from ..errors import OptionError, SampleIndexError
 from ..schema.columns import I64
-from .balance import Sizes, deal
 from .keyed import whole
 from .orders import Order
+from .sizes import Sizes, deal
 
 # Dealt out together by size: more make ranks more alike, and each rank computes the sizes of all of them.
 MAX_DEALT_SAMPLES = 4096

@@ -38,7 +38,8 @@ from .documents import (
     token_sizes,
     with_image_tokens,
 )
-from .rows import OUTPUTS, Pack, PackedShard, Pieces, Rows
+from .options import OUTPUTS, Pack
+from .rows import PackedShard, Pieces, Rows
 
 # Outputs that need the positions of pieces in their rows.
 LAYOUT_OUTPUTS = {"cu_seqlens", "max_seqlen", "pieces"}

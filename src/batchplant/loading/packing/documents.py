@@ -36,7 +36,7 @@ from ...storage.spans import Spans
 from ..executor import Batch, Executor
 from ..ordering import find_sizes
 from ..plan import Output
-from .rows import Pack, Sizes
+from .options import Pack, Sizes
 
 # The token types that the engine takes.
 TOKEN_DTYPES = ("uint8", "uint16", "int32", "uint32", "int64")
