@@ -322,7 +322,7 @@ class TimeShift(SoundOp):
     def amounts(self, draws: Draws) -> Batch:
         return draws.uniform(-1.0, 1.0)
 
-    def _frames(self, amount: AnyArray | float, length: int) -> AnyArray:
+    def _frames(self, amount: AnyArray | float, length: int) -> Batch:
         max_frames = self.most * length if isinstance(self.most, float) else min(self.most, length)
         return np.rint(amount * max_frames).astype(np.int64)
 
