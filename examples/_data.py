@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import math
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -12,8 +14,8 @@ import numpy as np
 
 import batchplant as bp
 
-_KEPT = tempfile.TemporaryDirectory(prefix="batchplant-examples-")
-SCRATCH = Path(_KEPT.name)
+SCRATCH = Path(tempfile.mkdtemp(prefix="batchplant-examples-"))
+atexit.register(shutil.rmtree, SCRATCH, ignore_errors=True)
 SHAPES = ("box", "disc")
 LETTERS = "abcd"
 

@@ -43,21 +43,15 @@ class Detector(nn.Module):
 
 def make_loader(path, args, device, training):
     if training:
-        image = [
-            ops.RandomResizedCrop(args.size, scale=(0.3, 1)),
-            ops.RandomHorizontalFlip(),
-            ops.ColorJitter(0.3, 0.3, 0.3),
-        ]
+        image = [ops.RandomResizedCrop(args.size, scale=(0.3, 1)), ops.RandomHorizontalFlip()]
+        image.append(ops.ColorJitter(0.3, 0.3, 0.3))
     else:
         image = [ops.Letterbox(args.size)]
     pipelines = {
         "image": [*image, ops.Normalize([123.7, 116.3, 103.5], [58.4, 57.1, 57.4]), ops.ChannelsFirst()],
         # Boxes that end up outside of the crop, or nearly so, are dropped with their labels.
-        "boxes": [
-            ops.MoveBoxes(format="cxcywh", normalized=True, min_visibility=0.2),
-            ops.Pad(args.max_boxes),
-        ],
-        "labels": [ops.Pad(args.max_boxes, value=-1)],
+        "boxes": [ops.MoveBoxes(format="cxcywh", normalized=True, min_visibility=0.2), ops.Pad(args.boxes)],
+        "labels": [ops.Pad(args.boxes, value=-1)],
     }
     reader = bp.open(path).select(["image", "boxes", "labels"])
     order = "random" if training else "sequential"
@@ -78,10 +72,9 @@ def loss_of(scores, boxes, batch):
     (sample, label, row, column), targets = match(batch, scores.shape[-1])
     wanted = torch.zeros_like(scores)
     wanted[sample, label, row, column] = 1
-    classification = binary_cross_entropy_with_logits(scores, wanted, reduction="sum") / max(len(targets), 1)
-    return classification + 5 * l1_loss(boxes[sample, :, row, column], targets, reduction="sum") / max(
-        len(targets), 1
-    )
+    classification = binary_cross_entropy_with_logits(scores, wanted, reduction="sum")
+    distance = l1_loss(boxes[sample, :, row, column], targets, reduction="sum")
+    return (classification + 5 * distance) / max(len(targets), 1)
 
 
 def overlap(a, b):
@@ -133,7 +126,7 @@ def main(argv=None):
     parser.add_argument("--epochs", type=int, default=12)
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--size", type=int, default=512, help="height and width in pixels (default: 512)")
-    parser.add_argument("--max-boxes", type=int, default=100, help="of an image (default: 100)")
+    parser.add_argument("--boxes", type=int, default=100, help="most of an image (default: 100)")
     parser.add_argument("--width", type=int, default=64, help="channels of the first layer (default: 64)")
     parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--quick", action="store_true", help="a few steps on made images")
@@ -142,7 +135,7 @@ def main(argv=None):
         import _data
 
         args.train, args.val = _data.coco(), _data.coco(8, seed=1)
-        args.epochs, args.batch_size, args.size, args.max_boxes, args.width, args.lr = 2, 8, 64, 4, 8, 0.01
+        args.epochs, args.batch_size, args.size, args.boxes, args.width, args.lr = 2, 8, 64, 4, 8, 0.01
     elif not args.val:
         parser.error("give the training and the validation data, or --quick")
     return train(args)

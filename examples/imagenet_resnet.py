@@ -89,10 +89,8 @@ def train(args):
     network = network.to(device, memory_format=torch.channels_last)
     model = nn.parallel.DistributedDataParallel(network)
     optimizer = torch.optim.SGD(model.parameters(), args.lr, momentum=0.9, weight_decay=5e-5, nesterov=True)
-    steps = args.epochs * len(loader)
+    step, steps = 0, args.epochs * len(loader)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, args.lr, steps)
-
-    step = 0
     parts = {"model": network, "optimizer": optimizer, "schedule": schedule, "loader": loader}
     if args.checkpoint and os.path.exists(args.checkpoint):
         saved = torch.load(args.checkpoint, map_location="cpu")

@@ -54,7 +54,7 @@ class Images(lightning.LightningDataModule):
 class Classifier(lightning.LightningModule):
     def __init__(self, classes, width, lr):
         super().__init__()
-        self.lr, self.losses = lr, []
+        self.lr = lr
         layers, channels = [], 3
         for stage in range(4):
             layers += [
@@ -69,7 +69,7 @@ class Classifier(lightning.LightningModule):
 
     def training_step(self, batch, index):
         loss = cross_entropy(self.network(batch["image"]), batch["label"])
-        self.losses.append(loss.item())
+        self.log("loss", loss, prog_bar=True)
         return loss
 
     def validation_step(self, batch, index):
@@ -103,7 +103,7 @@ def train(args):
     trainer.fit(model, Images(args), ckpt_path=last if args.out and os.path.exists(last) else None)
     for name, value in trainer.callback_metrics.items():
         print(f"step {trainer.global_step}: {name} {value:.3f}")
-    return model.losses[-1] if model.losses else None
+    return float(trainer.callback_metrics["loss"])
 
 
 def main(argv=None):

@@ -45,7 +45,8 @@ def on_post_build(config: Any) -> None:
     for section in config.nav:
         for name, entries in section.items():
             lines += [f"## {name}", ""]
-            lines += [f"- [{title_of(docs / path)}]({path[:-3]}.html)" for path in flatten(entries)]
+            pages = [path for path in flatten(entries) if "://" not in path]
+            lines += [f"- [{title_of(docs / path)}]({path[:-3]}.html)" for path in pages]
             lines.append("")
     Path(config.site_dir, "llms.txt").write_text("\n".join(lines), "utf-8")
 

@@ -29,7 +29,11 @@ from repository import ROOT
 FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # Guides that tests/interop/test_frameworks.py runs, each in a process of its own.
 FRAMEWORKS = ("lightning", "accelerate", "hf-trainer", "jax", "keras")
-PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [
+    *sorted(ROOT.glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+    ROOT / "examples" / "README.md",
+]
 
 
 def load_script(path: Path) -> ModuleType:
