@@ -576,24 +576,13 @@ def test_a_note_that_does_not_fit(tmp_path):
 # --- files of pandas, MATLAB and others -------------------------------------------------------------------
 
 
-def test_a_table_of_pandas(tmp_path):
+def test_a_table_of_pandas_opens_as_it_is_stored(tmp_path):
     path = tmp_path / "frame.h5"
     path.write_bytes(lzma.decompress((GOLDEN / "hdf5" / "pandas_table.h5.xz").read_bytes()))
-    kinds = {
-        "index": bp.Int(), "a": bp.Int(), "c": bp.Int(), "b": bp.Float(), "s": bp.Text(), "f": bp.Bool(),
-        "d": bp.Tensor("datetime64[us]"),
-    }  # fmt: skip
-    with bp.open(path) as reader:
-        assert len(reader) == 10
-        assert {name.removeprefix("df."): field for name, field in reader.schema.items()} == kinds
-        assert all(name.startswith("df.") for name in reader.schema)
     with bp.open(path, group="df") as reader:
-        assert dict(reader.schema) == kinds
-        for n, sample in enumerate(reader):
-            day = np.datetime64("2024-01-01T00:00:00.000000") + np.timedelta64(n, "D")
-            assert sample == {
-                "index": n, "a": n, "c": 10 + n, "b": n / 2, "s": f"t{n}", "f": n % 2 == 0, "d": day,
-            }  # fmt: skip
+        assert len(reader) == 10
+        assert {"table.index", "table.values_block_0"} <= set(reader.schema)
+        assert [sample["table.index"] for sample in reader] == list(range(10))
     for what, _ in survive(flips(path, 8), lambda: TestSuite().is_sound(str(path))):
         assert what
 

@@ -10,8 +10,6 @@ import dataclasses
 import fnmatch
 import json
 import math
-import pickletools
-import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -22,7 +20,7 @@ import numpy as np
 
 from ...codecs import npy
 from ...errors import BatchplantError, DamagedError, MissingLibraryError, OptionError, SchemaError
-from ...schema import MOST_BYTES, Bool, Bytes, Field, Int, Tensor, Text
+from ...schema import MOST_BYTES, Bytes, Field, Int, Tensor, Text
 from ...schema.columns import I64
 from ...storage import Source, StorageOptions, Url, is_remote, limits, open_source
 from ...storage.cache import ChunkCache
@@ -53,8 +51,6 @@ class Part:
     utf8: bool = False
     padding: int = 0
     names: tuple[str, ...] | None = None
-    # Bool or times that are kept as whole numbers.
-    means: str | None = None
     # Why it has no field, where there is something wrong with it alone.
     refused: str | None = None
 
@@ -62,8 +58,6 @@ class Part:
         """The field that it is in a dataset whose samples have this shape."""
         if self.refused is not None:
             raise SchemaError(self.refused)
-        if self.means is not None and not shape and not self.shape:
-            return Bool() if self.means == "bool" else Tensor(self.means)
         if self.kind == "number":
             field = npy.field_of(self.dtype, (*shape, *self.shape))
             if self.names is not None and isinstance(field, Int):
@@ -197,83 +191,6 @@ def _is_index(group: Any) -> bool:
 
 def _address(thing: Any) -> int:
     return int(h5py.h5o.get_info(thing.id).addr)
-
-
-# -- frames -------------------------------------------------------------------------------------------
-# Tables that pandas wrote: columns of one dtype lie in a block, and attributes say what they are called.
-#
-# The names are pickled. Only pickles that are a list of names are understood, and none is loaded.
-
-# What the pickle of a list of names is made of.
-NAMES = {
-    "UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "STRING", "SHORT_BINSTRING", "INT", "BININT",
-    "BININT1", "BININT2", "LONG1",
-}  # fmt: skip
-AROUND = {
-    "MARK", "LIST", "EMPTY_LIST", "APPEND", "APPENDS", "PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE", "PROTO",
-    "FRAME", "STOP",
-}  # fmt: skip
-TIME = re.compile(r"(datetime64|timedelta64)(\[(s|ms|us|ns)\])?")
-
-
-def is_frame(dataset: Any) -> bool:
-    return dataset.name.endswith("/table") and _text(dataset.parent, "pandas_type") in (
-        "frame_table",
-        "series_table",
-    )
-
-
-def columns_of(dataset: Any, parts: list[Part]) -> list[Part]:
-    """The columns of the frame, each by its own name."""
-    columns: list[Part] = []
-    for part in parts:
-        kind, meaning = _text(dataset, f"{part.name}_kind"), _text(dataset, f"{part.name}_dtype")
-        # Of the index, the kind itself is told.
-        meaning = meaning if meaning is not None else kind
-        names = _names(dataset, f"{part.name}_kind") or [part.name]
-        count = part.shape[0] if len(part.shape) == 1 else 1
-        if len(names) != count or len(part.shape) > 1:
-            columns.append(part)
-            continue
-        width = part.width // count
-        for number, name in enumerate(names):
-            offset = part.offset + number * width
-            column = dataclasses.replace(part, name=name, shape=(), offset=offset, width=width)
-            columns.append(dataclasses.replace(column, means=_meaning(meaning, part.dtype)))
-    # Two columns, or one and the index, may have one name.
-    column_names = [part.name for part in columns]
-    return columns if len(set(column_names)) == len(column_names) else parts
-
-
-def _meaning(stated: str | None, dtype: np.dtype[Any]) -> str | None:
-    if stated == "bool" and dtype.itemsize == 1:
-        return "bool"
-    match = TIME.fullmatch(stated or "")
-    if match is None or dtype.newbyteorder("=") != np.int64:
-        return None
-    return f"{match[1]}[{match[3] or 'ns'}]"
-
-
-def _names(dataset: Any, attribute: str) -> list[str] | None:
-    try:
-        names = []
-        for code, value, _ in pickletools.genops(bytes(dataset.attrs[attribute])):
-            if code.name in NAMES:
-                names.append(str(value))
-            elif code.name not in AROUND:
-                return None
-        return names
-    # Anything may stand in an attribute.
-    except Exception:
-        return None
-
-
-def _text(thing: Any, attribute: str) -> str | None:
-    try:
-        value = thing.attrs.get(attribute)
-        return value.decode() if isinstance(value, bytes) else None
-    except Exception:
-        return None
 
 
 # -- layout -------------------------------------------------------------------------------------------
@@ -486,13 +403,8 @@ def _load(file: Any, source: Source, group: str) -> File:
         if name in result.tables:
             result.left_out[name] = "two datasets have this name"
             continue
-        frame = is_frame(dataset)
-        # The rows of a frame lie in a dataset "table" below its name.
-        where = name.removesuffix("table").removesuffix(".") if frame else name
         try:
-            result.tables[where] = _table(dataset, source, base)
-            if frame:
-                result.tables[where].parts = columns_of(dataset, result.tables[where].parts)
+            result.tables[name] = _table(dataset, source, base)
         except SchemaError as error:
             result.left_out[name] = error.message
             continue
