@@ -6,19 +6,15 @@ the folder of the list unless told otherwise. To convert ``train.lst`` to ``trai
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from ..codecs.infer import infer_image
-from ..data.reader import Reader
 from ..errors import DamagedError
 from ..schema import Field, Float, Image, Int, Schema, Tensor
-from ..schema.columns import I64, Column, Columns, Ragged
+from ..schema.columns import Column, Columns, Ragged
 from ..storage import absolute, is_below, like, parent, read_text
-from ..storage.spans import Spans
 from .base.capabilities import Capabilities
-from .base.folders.files import open_files, placed
+from .base.folders.files import FilesReader, MediaColumn, open_files
 from .base.format import Format
 
 # As many images are looked at to tell what they are.
@@ -26,13 +22,12 @@ PROBED_SAMPLES = 48
 HEAD_BYTES = 65536
 
 
-class LstReader(Reader):
+class LstReader(FilesReader):
     """Reads .lst files. ``root``: the folder that paths are relative to (default: that of the list)."""
 
     def __init__(self, path: str, *, root: str | None = None) -> None:
         self.path = path
-        self._below = open_files(parent(absolute(path)) if root is None else like(path, root))
-        self._files: list[str] = []
+        files: list[str] = []
         numbers: list[int] = []
         labels: list[list[float]] = []
         for line, row in enumerate(read_text(path).split("\n"), 1):
@@ -48,51 +43,20 @@ class LstReader(Reader):
             if not middle or not is_below(name):
                 reason = "a label is missing" if not middle else f"{name!r} is no path below the root"
                 raise DamagedError(f"line {line}: {reason}", path=path)
-            self._files.append(name)
-        self.length = self._below.named = len(self._files)
+            files.append(name)
+        below = open_files(parent(absolute(path)) if root is None else like(path, root))
+        self.length = below.named = len(files)
+        self._media = {"image": MediaColumn(below, files)}
         counts = {len(label) for label in labels}
         with np.errstate(over="ignore"):
-            label, self._labels = _label_column(labels, counts)
-        self._numbers = np.array(numbers, dtype=np.uint64)
-        self.schema = Schema({"image": self._infer_image(), "label": label, "id": Int("uint64")})
+            label, column = _label_column(labels, counts)
+        self._columns = Columns({"label": column, "id": np.array(numbers, dtype=np.uint64)})
+        heads = [file[:HEAD_BYTES] for file in below.some(files, PROBED_SAMPLES)]
+        image = infer_image(Ragged.from_cells(heads)) or Image()
+        self.schema = Schema({"image": image, "label": label, "id": Int("uint64")})
 
-    def _infer_image(self) -> Image:
-        heads = [file[:HEAD_BYTES] for file in self._below.some(self._files, PROBED_SAMPLES)]
-        return infer_image(Ragged.from_cells(heads)) or Image()
-
-    def where(self, sample: int) -> str:
-        return self._below.path(self._files[sample])
-
-    def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
-        columns = Columns()
-        for name in fields:
-            if name == "image":
-                columns[name] = self._images(indices)
-            else:
-                column = self._labels if name == "label" else self._numbers
-                columns[name] = Columns({name: column}).take(indices)[name]
-        return columns
-
-    def _images(self, indices: I64) -> Ragged:
-        with placed(self.path, "image", indices.tolist()):
-            return self._below.read(self._named(indices))
-
-    def _named(self, indices: I64) -> list[str]:
-        return [self._files[index] for index in indices.tolist()]
-
-    def _spans(self, field: str, indices: I64) -> Spans | None:
-        if field != "image":
-            return None
-        with placed(self.path, "image", indices.tolist()):
-            return self._below.spans(self._named(indices))
-
-    def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
-        """Whole files; all other fields are in memory."""
-        with placed(self.path, "image", indices.tolist()):
-            return self._below.ahead(self._named(indices) if "image" in fields else [])
-
-    def close(self) -> None:
-        self._below.close()
+    def _keys(self) -> None:
+        """A list may name a file several times."""
 
 
 def _number(text: str) -> int:

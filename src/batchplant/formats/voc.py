@@ -266,7 +266,7 @@ class VocReader(DetectionReader):
         self._float64 = {float64} if isinstance(float64, str) else set(float64)
         if not self._float64 <= {"boxes"}:
             raise OptionError(f"float64 names boxes, or nothing, not {float64!r}", path=path)
-        self._images, self._columns = {}, Columns()
+        self._media, self._columns = {}, Columns()
         below = open_files(path)
         try:
             every = list(
@@ -432,7 +432,7 @@ class VocReader(DetectionReader):
         self.schema = self._chosen(fields)
 
     def _extra(self, annotation: Annotation, row: int) -> dict[str, Any]:
-        images = self._images
+        images = self._media
         masks = (images[field].names[row] for field in MASKS if field in images)
         segmented = "1" if any(name is not None for name in masks) else "0"
         file = os.path.basename(str(images["image"].names[row]))
@@ -446,7 +446,7 @@ class VocReader(DetectionReader):
         return extra
 
     def _parsed(self, files: list[str]) -> Iterator[Annotation]:
-        below = self._images["image"].below
+        below = self._media["image"].below
         for start in range(0, len(files), FILES_PER_BATCH):
             batch = files[start : start + FILES_PER_BATCH]
             try:

@@ -322,7 +322,7 @@ class YoloReader(DetectionReader):
 
     def __init__(self, path: str, *, split: str | None = None) -> None:
         self.path = path
-        self._images, self._columns = {}, Columns()
+        self._media, self._columns = {}, Columns()
         folder = tree.is_folder(path)
         root = path if folder else parent(absolute(path))
         below = open_files(root)
@@ -380,7 +380,7 @@ class YoloReader(DetectionReader):
 
     def _set_objects(self, label_files: set[str], config: dict[str, Any]) -> None:
         """Labels of all images; one without a file of them has no objects."""
-        below = self._images["image"].below
+        below = self._media["image"].below
         rows = [row for row, name in enumerate(self._labels) if name in label_files]
         try:
             lines = parse(below.read([self._labels[row] for row in rows]))

@@ -60,7 +60,7 @@ class CocoReader(DetectionReader):
         if masks is not None and masks not in MASKS:
             raise OptionError(f"masks is {' or '.join(MASKS)}, not {masks!r}", path=path)
         self._masks = masks
-        self._images, self._columns = {}, Columns()
+        self._media, self._columns = {}, Columns()
         file = self._annotations(annotations)
         self._source = open_source(file)
         try:
@@ -225,7 +225,7 @@ class CocoReader(DetectionReader):
     # -- reading ---------------------------------------------------------------------------------------
 
     def _column(self, name: str, indices: I64) -> Any:
-        if name in self._columns or name in self._images:
+        if name in self._columns or name in self._media:
             return super()._column(name, indices)
         if name in EXTRA:
             return self._extras(name, indices)

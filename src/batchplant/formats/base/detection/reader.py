@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -13,14 +12,12 @@ import numpy.typing as npt
 
 from ....codecs.infer import infer_image, infer_mask
 from ....codecs.media import image
-from ....data.keys import FormatKeys
 from ....data.reader import Reader
 from ....errors import DamagedError, Problem
-from ....schema import Boxes, Field, Image, Keypoints, Labels, Schema, Tensor, Text
-from ....schema.columns import I64, Columns, Ragged, as_bytes, starts_of
+from ....schema import Boxes, Field, Image, Keypoints, Labels, Schema, Tensor
+from ....schema.columns import I64, Ragged, as_bytes, starts_of
 from ....storage import is_below, is_remote
-from ....storage.spans import Spans, concat_spans
-from ..folders.files import Files, placed
+from ..folders.files import Files, FilesReader, MediaColumn
 from .boxes import boxes_field, outside, read_fields
 
 # Images looked at to tell what they are, and so much of each.
@@ -54,28 +51,13 @@ def with_boxes(fields: Mapping[str, Field]) -> Schema:
     return Schema(fields)
 
 
-@dataclasses.dataclass(frozen=True)
-class Images:
-    """The files of a field, sample by sample, below a folder; None where a sample has none."""
-
-    below: Files
-    names: Sequence[str | None]
-
-    def chosen(self, indices: list[int]) -> tuple[list[int], list[str]]:
-        """Those of these samples that have a file, by their place among them, and the files."""
-        images = [(row, name) for row, index in enumerate(indices) if (name := self.names[index]) is not None]
-        return [row for row, _ in images], [name for _, name in images]
-
-
-class DetectionReader(Reader):
+class DetectionReader(FilesReader):
     """Samples whose images are files, and whose other fields are in memory.
 
-    A format's reader fills ``_images`` and ``_columns``, and sets ``_sizes`` (width and height of every
+    A format's reader fills ``_media`` and ``_columns``, and sets ``_sizes`` (width and height of every
     image, where something tells them) for the checks of ``verify``.
     """
 
-    _images: dict[str, Images]
-    _columns: Columns
     _sizes: npt.NDArray[Any] | None = None
 
     def _set_images(
@@ -90,14 +72,14 @@ class DetectionReader(Reader):
                     sample=sample,
                 )
         below.named = len(names)
-        self._images = {"image": Images(below, names)}
+        self._media = {"image": MediaColumn(below, names)}
         for field, (folder, files) in more_images.items():
             for sample, file in enumerate(files):
                 if file is not None and not is_below(file):
                     raise DamagedError(
                         f"{file!r} is no path below its folder", path=self.path, sample=sample, field=field
                     )
-            self._images[field] = Images(folder, files)
+            self._media[field] = MediaColumn(folder, files)
         self.length = len(names)
         self._columns["file_name"] = Ragged.from_cells([os.fsencode(name) for name in names])
 
@@ -126,7 +108,7 @@ class DetectionReader(Reader):
 
     def _look(self, field: str = "image", *, mask: bool = False) -> Image:
         """Infer the images of a field from some of them."""
-        images = self._images[field]
+        images = self._media[field]
         names = [name for name in images.names if name is not None]
         optional = len(names) < len(images.names)
         limit = PROBED_REMOTE if is_remote(images.below.root) else PROBED_SAMPLES
@@ -136,66 +118,10 @@ class DetectionReader(Reader):
 
     # -- reading ---------------------------------------------------------------------------------------
 
-    def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
-        return Columns((name, self._column(name, indices)) for name in fields)
-
-    def _column(self, name: str, indices: I64) -> Any:
-        if name not in self._images:
-            return Columns({name: self._columns[name]}).take(indices)[name]
-        images, numbers = self._images[name], indices.tolist()
-        rows, names = images.chosen(numbers)
-        with placed(self.path, name, [numbers[row] for row in rows]):
-            column = images.below.read(names)
-        if not self.schema[name].optional:
-            return column
-        sizes = np.zeros(len(numbers), dtype=np.int64)
-        sizes[rows] = column.sizes
-        valid = np.zeros(len(numbers), dtype=np.bool_)
-        valid[rows] = True
-        return Ragged(column.data, starts_of(sizes), valid=valid)
-
-    def _spans(self, field: str, indices: I64) -> Spans | None:
-        if field not in self._images:
-            return None
-        images, numbers = self._images[field], indices.tolist()
-        rows, names = images.chosen(numbers)
-        with placed(self.path, field, [numbers[row] for row in rows]):
-            spans = images.below.spans(names)
-        if spans is None or len(rows) == len(numbers):
-            return spans
-        start, size = np.zeros(len(numbers), dtype=np.int64), np.full(len(numbers), -1, dtype=np.int64)
-        file = np.zeros(len(numbers), dtype=np.int32)
-        start[rows], size[rows], file[rows] = spans.start, spans.size, spans.file
-        return Spans(spans.sources or [self.path], start, size, file)
-
-    def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
-        """Whole files; other fields are in memory."""
-        parts = []
-        for name in (field for field in fields if field in self._images):
-            rows, names = self._images[name].chosen(indices.tolist())
-            with placed(self.path, name, [int(indices[row]) for row in rows]):
-                parts.append(self._images[name].below.ahead(names))
-        return None if None in parts else concat_spans([part for part in parts if part is not None])
-
-    def _keys(self) -> FormatKeys:
-        """Paths of the images; the short ones are without the suffix."""
-        return FormatKeys(Text(), self._read_keys, functools.partial(self._read_keys, short=True))
-
-    def _read_keys(self, indices: I64, short: bool = False) -> Ragged:
-        keys = Columns({"file_name": self._columns["file_name"]}).take(indices)["file_name"]
-        assert isinstance(keys, Ragged)
-        names = [os.fsdecode(b"" if name is None else name.tobytes()) for name in keys]
-        if short:
-            names = [os.path.splitext(name)[0] for name in names]
-        return Ragged.from_cells([os.fsencode(name.replace(os.sep, "/")) for name in names])
-
-    def where(self, sample: int) -> str:
-        images = self._images["image"]
-        return images.below.path(str(images.names[sample]))
-
-    def close(self) -> None:
-        for images in self._images.values():
-            images.below.close()
+    def _paths(self, indices: I64) -> list[str]:
+        names = self._column("file_name", indices)
+        assert isinstance(names, Ragged)
+        return [os.fsdecode(b"" if name is None else name.tobytes()) for name in names]
 
     @property
     def attributes(self) -> Mapping[str, Mapping[str, Any]]:
@@ -215,7 +141,7 @@ class DetectionReader(Reader):
 
     def _bad_sizes(self) -> Iterator[Problem]:
         """Images of another size than the annotations say: boxes were drawn in another one."""
-        images, stated_rows = self._images["image"], self._sizes
+        images, stated_rows = self._media["image"], self._sizes
         for start in range(0, len(self) if stated_rows is not None else 0, ROWS):
             assert stated_rows is not None
             heads = images.below.heads([str(name) for name in images.names[start : start + ROWS]], HEAD)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import functools
 import os
@@ -12,8 +13,11 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
+from ....data.keys import FormatKeys
+from ....data.reader import Reader
 from ....errors import AccessError, BatchplantError, DamagedError
-from ....schema.columns import I64, U8, Ragged, starts_of
+from ....schema import Text
+from ....schema.columns import I64, U8, Column, Columns, Ragged, starts_of
 from ....storage import (
     Entry,
     Objects,
@@ -25,7 +29,7 @@ from ....storage import (
     open_source,
     tree,
 )
-from ....storage.spans import Spans
+from ....storage.spans import Spans, concat_spans
 
 # Links that lead to links, each twice, would double the folder with every one.
 MAX_LINK_VISITS = 100
@@ -98,12 +102,12 @@ def _wrong(row: int, name: str, reason: str | None) -> DamagedError:
 
 
 @contextlib.contextmanager
-def placed(path: str, field: str, samples: Sequence[int]) -> Iterator[None]:
+def placed(path: str, field: str, samples: Sequence[int] | I64) -> Iterator[None]:
     """Turn problems of files into problems of their samples; ``samples``: those of the files."""
     try:
         yield
     except BatchplantError as error:
-        error.sample = None if error.sample is None else samples[error.sample]
+        error.sample = None if error.sample is None else int(samples[error.sample])
         raise error.at(path=path, field=field) from None
 
 
@@ -307,3 +311,90 @@ class RemoteFiles(Files):
 
     def close(self) -> None:
         self._objects.close()
+
+
+@dataclasses.dataclass(frozen=True)
+class MediaColumn:
+    """The files of a field, sample by sample, below a folder; None where a sample has none."""
+
+    below: Files
+    names: Sequence[str | None]
+
+    def chosen(self, indices: I64) -> tuple[list[int], list[str]]:
+        """Those of these samples that have a file, by their place among them, and the files."""
+        files = [(row, name) for row, index in enumerate(indices.tolist()) if (name := self.names[index])]
+        return [row for row, _ in files], [name for _, name in files]
+
+
+class FilesReader(Reader):
+    """Samples some of whose cells are whole files, and whose other fields are in memory.
+
+    A subclass fills ``_media`` (those of the first field name the samples) and ``_columns``.
+    """
+
+    _media: dict[str, MediaColumn]
+    _columns: Columns
+
+    def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
+        return Columns((name, self._column(name, indices)) for name in fields)
+
+    def _column(self, name: str, indices: I64) -> Column:
+        if name not in self._media:
+            return Columns({name: self._columns[name]}).take(indices)[name]
+        rows, names = self._media[name].chosen(indices)
+        with placed(self.path, name, indices[rows]):
+            column = self._media[name].below.read(names)
+        if not self.schema[name].optional:
+            return column
+        sizes = np.zeros(len(indices), dtype=np.int64)
+        sizes[rows] = column.sizes
+        valid = np.zeros(len(indices), dtype=np.bool_)
+        valid[rows] = True
+        return Ragged(column.data, starts_of(sizes), valid=valid)
+
+    def _spans(self, field: str, indices: I64) -> Spans | None:
+        if field not in self._media:
+            return None
+        rows, names = self._media[field].chosen(indices)
+        with placed(self.path, field, indices[rows]):
+            spans = self._media[field].below.spans(names)
+        if spans is None or len(rows) == len(indices):
+            return spans
+        start, size = np.zeros(len(indices), dtype=np.int64), np.full(len(indices), -1, dtype=np.int64)
+        file = np.zeros(len(indices), dtype=np.int32)
+        start[rows], size[rows], file[rows] = spans.start, spans.size, spans.file
+        return Spans(spans.sources or [self.path], start, size, file)
+
+    def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
+        """Whole files; all other fields are in memory."""
+        parts = []
+        for name in (field for field in fields if field in self._media):
+            rows, names = self._media[name].chosen(indices)
+            with placed(self.path, name, indices[rows]):
+                spans = self._media[name].below.ahead(names)
+            if spans is None:
+                return None
+            parts.append(spans)
+        return concat_spans(parts)
+
+    def _keys(self) -> FormatKeys | None:
+        """Paths below the folder; the short ones are without the suffix."""
+        return FormatKeys(Text(), self._read_keys, functools.partial(self._read_keys, short=True))
+
+    def _read_keys(self, indices: I64, short: bool = False) -> Ragged:
+        names = self._paths(indices)
+        if short:
+            names = [os.path.splitext(name)[0] for name in names]
+        return Ragged.from_cells([os.fsencode(name.replace(os.sep, "/")) for name in names])
+
+    def _paths(self, indices: I64) -> list[str]:
+        """Paths of samples below the folder."""
+        return next(iter(self._media.values())).chosen(indices)[1]
+
+    def where(self, sample: int) -> str:
+        files = next(iter(self._media.values()))
+        return files.below.path(str(files.names[sample]))
+
+    def close(self) -> None:
+        for files in self._media.values():
+            files.below.close()
