@@ -615,7 +615,7 @@ def test_streaming_write(name: str, tmp_path: Path) -> None:
     for number in range(16):
         sample(number)
     # A library's own needs vary by half a megabyte.
-    least, most = peak(32), peak(128)
+    least, most = peak(16), peak(96)
     assert (most - least < 48 * SIZE) == one.can.streaming_write
 
 

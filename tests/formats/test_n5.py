@@ -55,13 +55,13 @@ def test_damaged_blocks(kind, tmp_path):
     block = tmp_path / "a.n5" / "1" / "1" / "0"
     whole = block.read_bytes()
     rng = np.random.default_rng(3)
-    for size in [*rng.integers(0, len(whole), 30).tolist(), len(whole) - 1, 0]:
+    for size in [*rng.integers(0, len(whole), 12).tolist(), len(whole) - 1, 0]:
         block.write_bytes(whole[:size])
         with bp.open(tmp_path / "a.n5") as reader, pytest.raises(bp.DamagedError) as caught:
             reader.read([2])
         assert caught.value.path == str(block)
         assert (caught.value.sample, caught.value.field) == (2, "data")
-    for place in rng.integers(0, len(whole), 60):
+    for place in rng.integers(0, len(whole), 25):
         broken = bytearray(whole)
         broken[place] ^= 1 << int(rng.integers(8))
         block.write_bytes(broken)

@@ -122,7 +122,7 @@ def usual(value):
 @pytest.mark.parametrize("format", [name for name, one in all_formats().items() if one.writer is not None])
 @settings(
     # An example is a dataset, and there are many formats.
-    max_examples=settings.default.max_examples // 4,
+    max_examples=settings.default.max_examples // 5,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 @given(dataset=datasets())

@@ -35,7 +35,7 @@ from ..data.reader import Reader
 from ..data.writer import WriteOptions, Writer
 from ..errors import BatchplantError, DamagedError, EncodeError, OptionError, Problem, SchemaError
 from ..schema import EVERY_KIND, Bytes, Field, Float, Image, Int, Json, Schema, Tensor, as_field
-from ..schema.columns import I32, I64, Column, Columns, Ragged, column_runs
+from ..schema.columns import I32, I64, U8, AnyArray, AnyDType, Column, Columns, Ragged, column_runs
 from ..storage import NOTE_ERRORS, Spool, is_remote, open_source, parse
 from ..storage.spans import Spans
 from .base.capabilities import Capabilities
@@ -82,7 +82,7 @@ def layout(field: Field) -> int:
     return {"int": INT, "bool": INT, "float": FLOAT, "json": JSON}.get(field.kind, BYTES)
 
 
-def table_dtype(types: Sequence[int]) -> np.dtype[Any]:
+def table_dtype(types: Sequence[int]) -> AnyDType:
     return np.dtype([(f"f{number}", MEMBERS[kind]) for number, kind in enumerate(types)], align=True)
 
 
@@ -158,7 +158,7 @@ class BetonReader(Reader):
         self.schema = self._noted(end) or self.schema
         self._numbers = {name: number for number, name in enumerate(self.schema)}
 
-    def _row_dtype(self) -> np.dtype[Any]:
+    def _row_dtype(self) -> AnyDType:
         return table_dtype(self.types)
 
     def _fields(self, descriptors: Any, custom: dict[str, Field]) -> tuple[Schema, list[int]]:
@@ -189,7 +189,7 @@ class BetonReader(Reader):
             types.append(kind)
         return Schema(fields), types
 
-    def _array_field(self, arguments: npt.NDArray[np.uint8], offset: int) -> Tensor:
+    def _array_field(self, arguments: U8, offset: int) -> Tensor:
         head = arguments[: ARRAY_ARGUMENTS.itemsize].view(ARRAY_ARGUMENTS)[0]
         sizes = np.trim_zeros(head["shape"], "b")
         try:
@@ -233,13 +233,13 @@ class BetonReader(Reader):
         self._source.request(starts, ends - starts)
 
     @functools.cached_property
-    def _table(self) -> npt.NDArray[Any]:
+    def _table(self) -> AnyArray:
         if is_remote(self.path):
             self._ask_for_tables()
         return self._source.array(self._dtype, self._table_at, self.length)
 
     @functools.cached_property
-    def _allocations(self) -> npt.NDArray[Any]:
+    def _allocations(self) -> AnyArray:
         room = self._source.size - self._allocations_at
         if room % ALLOCATION.itemsize:
             raise DamagedError(
@@ -601,7 +601,7 @@ class BetonWriter(Writer):
 
     _shift = 0
 
-    def _copy_rows(self, rows: Spool, dtype: np.dtype[Any], file: Spool, offset: int) -> None:
+    def _copy_rows(self, rows: Spool, dtype: AnyDType, file: Spool, offset: int) -> None:
         """Copy table or allocations behind the header, ptrs made absolute."""
         step = dtype.itemsize * (1 << 16)
         for done in range(0, rows.size, step):
@@ -610,7 +610,7 @@ class BetonWriter(Writer):
                 member += np.uint64(self._shift)
             file.write_at(part, offset + done)
 
-    def _ptrs(self, rows: npt.NDArray[Any]) -> list[npt.NDArray[Any]]:
+    def _ptrs(self, rows: AnyArray) -> list[AnyArray]:
         if rows.dtype == ALLOCATION:
             return [rows["ptr"]]
         kinds = [(f"f{number}", kind) for number, kind in enumerate(self._types) if kind in ALLOCATING]

@@ -30,7 +30,7 @@ from ..errors import (
     Problem,
 )
 from ..schema import Field, Int, Schema, Tensor
-from ..schema.columns import I64, U8, Columns, Ragged, as_bytes
+from ..schema.columns import I64, U8, AnyDType, Columns, Ragged, as_bytes
 from ..storage import MappedSource, Partial, Patch, Source, Spool, beside, open_source, tree
 from ..storage.spans import Spans
 from .base.capabilities import Capabilities
@@ -171,7 +171,7 @@ ENTRIES_PER_STEP = 1 << 20
 
 
 @functools.cache
-def _schema(dtype: np.dtype[Any], documents: bool, modes: bool) -> Schema:
+def _schema(dtype: AnyDType, documents: bool, modes: bool) -> Schema:
     fields: dict[str, Field] = {TOKENS: Tensor(dtype.name, (None,))}
     if documents:
         fields[DOCUMENT] = Int()

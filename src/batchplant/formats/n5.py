@@ -24,12 +24,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ..data.writer import WriteOptions
 from ..errors import BatchplantError, DamagedError, NotFoundError, SchemaError
 from ..schema import EVERY_KIND, Field, Schema
-from ..schema.columns import U8, Column, as_bytes
+from ..schema.columns import U8, AnyArray, AnyDType, Column, as_bytes
 from ..storage import join, parse_object, read_beside, tree
 from ..storage.zips import ZIP_ERRORS
 from .base.arrays import (
@@ -71,7 +70,7 @@ DEEPEST, ARRAYS_MOST = 32, 100_000
 PROBED_FOLDERS, PROBED_DEPTH = 8, 4
 
 
-def stored_as(dtype: np.dtype[Any], row: tuple[int, ...]) -> tuple[np.dtype[Any], tuple[int, ...]]:
+def stored_as(dtype: AnyDType, row: tuple[int, ...]) -> tuple[AnyDType, tuple[int, ...]]:
     """Return N5's type for a dtype: its own, one of as many bytes, or two of them."""
     if dtype.name in TYPES:
         return dtype, row
@@ -104,7 +103,7 @@ def _head(axes: int, data: U8) -> tuple[int, tuple[int, ...]]:
     return size, shape
 
 
-def _block(dtype: np.dtype[Any], chunks: tuple[int, ...], kind: str, data: U8) -> npt.NDArray[Any]:
+def _block(dtype: AnyDType, chunks: tuple[int, ...], kind: str, data: U8) -> AnyArray:
     start, shape = _head(len(chunks), data)
     if any(have > limit for have, limit in zip(shape, chunks, strict=True)):
         raise DamagedError(f"the block has the shape {shape}, and blocks are {chunks}")
@@ -191,7 +190,7 @@ class N5Reader(GridReader):
         attributes = _load(self.store, path) or {}
         return {name: value for name, value in attributes.items() if name not in (*OWN, METADATA_KEY)}
 
-    def _as_described(self, grid: Grid, dtype: np.dtype[Any], row: tuple[int, ...]) -> Grid:
+    def _as_described(self, grid: Grid, dtype: AnyDType, row: tuple[int, ...]) -> Grid:
         stored, shape = stored_as(dtype, row)
         if stored == dtype or (grid.dtype, grid.row) != (stored, shape):
             return grid
@@ -201,8 +200,8 @@ class N5Reader(GridReader):
         def behind(index: Index) -> ChunkLocation | None:
             return locate((*index, *(0,) * (len(shape) - len(row))))
 
-        def view(data: U8) -> npt.NDArray[Any]:
-            values: npt.NDArray[Any] = decode(data)
+        def view(data: U8) -> AnyArray:
+            values: AnyArray = decode(data)
             return values.view(dtype).reshape(values.shape[:axes])
 
         return dataclasses.replace(
@@ -223,7 +222,7 @@ class N5Style(Style):
     packings = PACKINGS
     extra = "n5"
 
-    def pack(self, part: OutputArray, values: npt.NDArray[Any]) -> Any:
+    def pack(self, part: OutputArray, values: AnyArray) -> Any:
         stored, row = stored_as(part.dtype, values.shape[1:])
         values = np.ascontiguousarray(values).view(stored).reshape(len(values), *row)
         shape = values.shape[::-1]

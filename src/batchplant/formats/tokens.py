@@ -14,14 +14,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from ..codecs import npy
 from ..data.reader import Reader
 from ..data.writer import WriteOptions
 from ..errors import BatchplantError, DamagedError, EncodeError, OptionError, Problem
 from ..schema import Field, Schema, Tensor
-from ..schema.columns import I64, Columns, Ragged, as_bytes
+from ..schema.columns import I64, AnyArray, Columns, Ragged, as_bytes
 from ..storage import (
     NOTE_ERRORS,
     RANGE_MOST,
@@ -132,7 +131,7 @@ class TokensReader(Reader):
 
     def _scan(
         self, source: Source, report: indexes.Report, before: indexes.Index | None = None, offset: int = 0
-    ) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
+    ) -> tuple[dict[str, AnyArray], dict[str, Any]]:
         """Locate the ends of all documents; ``known``: those up to byte ``at``, from an earlier scan."""
         ends = [np.empty(0, dtype=np.int64) if before is None else before.arrays["ends"]]
         width = self.dtype.itemsize

@@ -505,7 +505,7 @@ class VocWriter(DetectionWriter):
 
     def _begin(self, state: dict[str, Any] | None) -> None:
         super()._begin(state)
-        field = self.schema.get("split") if "split" in self.schema else None
+        field = self.schema.get("split")
         self._splits = tuple(field.names or ()) if isinstance(field, Int) else ()
         if field is not None and not self._splits:
             raise SchemaError(

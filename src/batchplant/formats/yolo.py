@@ -505,7 +505,7 @@ class YoloWriter(DetectionWriter):
         super()._begin(state)
         if {"polygons", "keypoints"} <= set(self.schema):
             raise SchemaError("a line of YOLO has an outline or keypoints; leave one out", field="polygons")
-        field = self.schema.get("split") if "split" in self.schema else None
+        field = self.schema.get("split")
         self._splits = tuple(field.names or ()) if isinstance(field, Int) else (self._split,)
         if field is not None and (not self._splits or not all(map(is_plain, self._splits))):
             raise SchemaError(
@@ -574,7 +574,7 @@ class YoloWriter(DetectionWriter):
         for split in self._splits:
             for top in ("images", "labels"):
                 (self._folder / top / split).mkdir(parents=True, exist_ok=True)
-        points = self.schema.get("keypoints") if "keypoints" in self.schema else None
+        points = self.schema.get("keypoints")
         if isinstance(points, Keypoints):
             lines.append(f"kpt_shape: [{points.shape[1]}, {points.shape[2]}]")
             if points.swap:

@@ -10,13 +10,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ...codecs.media import image, rle
 from ...codecs.nested import json_text
 from ...errors import BatchplantError, DamagedError, NotFoundError, OptionError, Problem, SchemaError
 from ...schema import Boxes, Field, Image, Int, Json, Keypoints, Labels, List, Polygons, Schema, Tensor, Text
-from ...schema.columns import I64, Columns, Ragged, starts_of
+from ...schema.columns import I64, AnyArray, Columns, Ragged, starts_of
 from ...storage import absolute, index, is_below, join, like, open_source, parent, tree
 from ..base.detection import DetectionReader, coco_files, ragged, with_boxes
 from ..base.folders.files import Files, open_files
@@ -217,7 +216,7 @@ class CocoReader(DetectionReader):
             return Schema.from_json(note["fields"]) if isinstance(note, dict) and "fields" in note else {}
         return {}
 
-    def _reals(self, name: str, noted: Mapping[str, Field]) -> npt.NDArray[Any]:
+    def _reals(self, name: str, noted: Mapping[str, Field]) -> AnyArray:
         values = self._arrays[name]
         wide = name in self._float64 or getattr(noted.get(name), "dtype", None) == "float64"
         return values.astype(np.float64) if wide else values

@@ -12,13 +12,12 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ... import _native
 from ...codecs import text
 from ...errors import BatchplantError, DamagedError
 from ...schema import Bool, Field, Float, Int, Tensor
-from ...schema.columns import I64, U8, starts_of
+from ...schema.columns import I64, U8, AnyArray, starts_of
 from ...storage import Source, index, parse
 from ..base.detection.boxes import narrowed
 
@@ -126,9 +125,7 @@ class _Rows:
             has_unknown[chunk] = count(starts, ends) > accounted
         return np.where(has_unknown, self.starts, 0), np.where(has_unknown, self.sizes, 0)
 
-    def numbers(
-        self, key: str, location: tuple[Any, Any, Any], field: Field, default: Any
-    ) -> npt.NDArray[Any]:
+    def numbers(self, key: str, location: tuple[Any, Any, Any], field: Field, default: Any) -> AnyArray:
         """The values of a key as numbers, or lists of them; ``default`` where there is none."""
         kind, start, size = location
         rows = np.flatnonzero((kind != ABSENT) & (kind != NULL))
@@ -300,7 +297,7 @@ def _rank(owners: I64, images: I64) -> I64:
     return result
 
 
-def _keypoints(rows: _Rows, location: tuple[Any, Any, Any], points: int) -> tuple[npt.NDArray[Any], int]:
+def _keypoints(rows: _Rows, location: tuple[Any, Any, Any], points: int) -> tuple[AnyArray, int]:
     kind, start, size = location
     present = np.flatnonzero(kind == LIST)
     if not len(present):

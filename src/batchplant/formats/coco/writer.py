@@ -69,12 +69,12 @@ class CocoWriter(DetectionWriter):
         )
         if categories is not None and given_names == names:
             return list(categories)
-        labels = self.schema.get("labels") if "labels" in self.schema else None
+        labels = self.schema.get("labels")
         ids = getattr(labels, "ids", None) or range(1, len(names) + 1)
         return [{"id": number, "name": name} for number, name in zip(ids, names, strict=True)]
 
     def _pointed_categories(self) -> list[dict[str, Any]]:
-        points = self.schema.get("keypoints") if "keypoints" in self.schema else None
+        points = self.schema.get("keypoints")
         if self._with_points or not isinstance(points, Keypoints) or not points.names:
             return self._categories
         seen = self._points_seen or range(len(self._categories))

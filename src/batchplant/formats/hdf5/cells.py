@@ -14,7 +14,7 @@ from ... import _native
 from ...data.arrays import Array, ChunkedArray, Index, RunArray
 from ...errors import BatchplantError, DamagedError
 from ...schema import Field
-from ...schema.columns import I64, U8, Column, Ragged, dense_of, starts_of
+from ...schema.columns import I64, U8, AnyArray, AnyDType, Column, Flags, Ragged, dense_of, starts_of
 from ...storage import MappedSource, Source
 from ...storage.cache import ChunkCache
 from ...storage.spans import SourceRun, Spans
@@ -57,7 +57,7 @@ class Cells:
         sizes = runs[1] if valid is None else np.where(valid, runs[1], -1)
         return Spans([self.source], runs[0], sizes, shape=self._shapes(indices))
 
-    def _valid(self, indices: I64) -> npt.NDArray[np.bool_] | None:
+    def _valid(self, indices: I64) -> Flags | None:
         if self.valid is None:
             return None
         flags = self.valid.rows(indices, 0, 1)[:, 0] != 0
@@ -100,7 +100,7 @@ class Numbers(Cells):
         assert self._dense is not None
         dtype, shape = self._dense
         raw = self.raw(indices)
-        values: npt.NDArray[Any]
+        values: AnyArray
         if dtype.kind == "b":
             values = (raw != 0).reshape(len(indices), *shape)
         else:
@@ -184,7 +184,7 @@ class Varying(Ranges):
         self.cache = cache
         self._rows = cached(stored)
 
-    def _descriptors(self, indices: I64) -> npt.NDArray[Any]:
+    def _descriptors(self, indices: I64) -> AnyArray:
         return self._rows.rows(indices, self.part.offset, self.part.width).reshape(-1).view(stored.DESCRIPTOR)
 
     def needs(self, indices: I64) -> tuple[I64, I64]:
@@ -248,10 +248,10 @@ def array_of(path: str, name: str, field: Field, stored: Stored, part: Part, ite
     return Hdf5Chunks(path, name, stored, dense[0], decode) if isinstance(stored, Chunks) else None
 
 
-def _values(dtype: np.dtype[Any], part: Part, item: int, data: U8) -> npt.NDArray[Any]:
+def _values(dtype: AnyDType, part: Part, item: int, data: U8) -> AnyArray:
     """The values of one part among those of all elements; truth values and times are stored as numbers."""
     layout: Any = {"names": ["x"], "formats": [part.dtype], "offsets": [part.offset], "itemsize": item}
-    values: npt.NDArray[Any] = data.view(np.dtype(layout))["x"]
+    values: AnyArray = data.view(np.dtype(layout))["x"]
     if dtype.kind == "b":
         return np.asarray(values != 0)
     return values.astype(values.dtype.newbyteorder("="), copy=False).view(dtype)
@@ -260,12 +260,12 @@ def _values(dtype: np.dtype[Any], part: Part, item: int, data: U8) -> npt.NDArra
 class Hdf5Chunks(ChunkedArray):
     """Chunks of a dataset, unpacked and kept in the cache that its rows have."""
 
-    def __init__(self, path: str, name: str, stored: Chunks, dtype: np.dtype[Any], decode: Any) -> None:
+    def __init__(self, path: str, name: str, stored: Chunks, dtype: AnyDType, decode: Any) -> None:
         super().__init__(path, name, stored.dims, dtype, stored.shape)
         self._chunks, self._decode = stored, decode
         self._in_place = not stored.filters and isinstance(stored.source, MappedSource)
 
-    def _chunk(self, index: Index) -> npt.NDArray[Any]:
+    def _chunk(self, index: Index) -> AnyArray:
         number = self._chunks.find(index)
         if number is None:
             fill = self._decode(np.frombuffer(self._chunks.fill, dtype=np.uint8))
@@ -276,8 +276,8 @@ class Hdf5Chunks(ChunkedArray):
             (self._chunks.key, self.field, index), lambda: self._load(number, index), _size
         )
 
-    def _load(self, number: int, index: Index) -> npt.NDArray[Any]:
-        result: npt.NDArray[Any]
+    def _load(self, number: int, index: Index) -> AnyArray:
+        result: AnyArray
         try:
             result = self._decode(self._chunks.unpack(number)).reshape(self.chunks)
         except BatchplantError as error:
@@ -304,5 +304,5 @@ class Hdf5Chunks(ChunkedArray):
         return int(self._chunks.sizes.sum())
 
 
-def _size(array: npt.NDArray[Any]) -> int:
+def _size(array: AnyArray) -> int:
     return math.prod(array.shape) * array.itemsize

@@ -21,7 +21,7 @@ import numpy as np
 from ...codecs import npy
 from ...errors import BatchplantError, DamagedError, MissingLibraryError, OptionError, SchemaError
 from ...schema import MOST_BYTES, Bytes, Field, Int, Tensor, Text
-from ...schema.columns import I64
+from ...schema.columns import I64, AnyDType
 from ...storage import Source, StorageOptions, Url, is_remote, limits, open_source
 from ...storage.cache import ChunkCache
 from ...storage.patterns import natural
@@ -45,7 +45,7 @@ class Part:
     kind: str
     offset: int
     width: int
-    dtype: np.dtype[Any]
+    dtype: AnyDType
     shape: tuple[int, ...] = ()
     text: bool = False
     utf8: bool = False
@@ -124,7 +124,7 @@ def _simple(kind: Any, name: str, offset: int) -> Part:
     return Part(name, "number", offset, width, dtype, shape, names=names)
 
 
-def _number(kind: Any) -> tuple[np.dtype[Any], tuple[str, ...] | None]:
+def _number(kind: Any) -> tuple[AnyDType, tuple[str, ...] | None]:
     numeric = h5py.h5t.TypeIntegerID | h5py.h5t.TypeFloatID | h5py.h5t.TypeEnumID | h5py.h5t.TypeBitfieldID
     complexes = kind.get_class() not in (h5py.h5t.OPAQUE, h5py.h5t.REFERENCE) and _is_complex(kind)
     if not isinstance(kind, numeric) and not complexes:

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from ... import _native
 from ...data.arrays import each
 from ...errors import DamagedError
-from ...schema.columns import I64, U8
+from ...schema.columns import I64, U8, AnyArray
 from ...storage import MappedSource, Source, limits
 from ...storage.cache import ChunkCache
 
@@ -45,7 +45,7 @@ MAX_OBJECTS = 65536
 
 
 def locate_cells(
-    source: Source, cache: ChunkCache, base: int, descriptors: npt.NDArray[Any], width: int
+    source: Source, cache: ChunkCache, base: int, descriptors: AnyArray, width: int
 ) -> tuple[I64, I64]:
     """Starts and sizes of cells in the file; an error has the row as ``sample``.
 
@@ -88,7 +88,7 @@ def locate_cells(
     return starts, sizes
 
 
-def heap_ranges(source: Source, base: int, descriptors: npt.NDArray[Any], width: int) -> tuple[I64, I64]:
+def heap_ranges(source: Source, base: int, descriptors: AnyArray, width: int) -> tuple[I64, I64]:
     """Locate cells in a heap collection that holds small cells, or one large one; others stay unknown."""
     starts = np.minimum(descriptors["heap"], np.uint64(source.size)).astype(np.int64) + base
     sizes = descriptors["count"].astype(np.int64) * width

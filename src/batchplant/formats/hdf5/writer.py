@@ -18,14 +18,13 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from ...codecs.media.image_rules import ANY_ENCODED, ImageTarget
 from ...data.reader import Reader
 from ...data.writer import WriteOptions, Writer
 from ...errors import BatchplantError, EncodeError, MissingLibraryError, OptionError
 from ...schema import Field, Image, Json, Schema, Tensor, Text
-from ...schema.columns import Columns, Ragged, dense_of
+from ...schema.columns import AnyArray, AnyDType, Columns, Ragged, dense_of
 from ...storage import Patch, open_source
 from ..base.arrays.parts import Chunks, chunk_shapes
 from ..base.records import note_of
@@ -77,7 +76,7 @@ def _name_each(value: Any, axes: int) -> bool:
     return good and all(isinstance(name, str) for name in value)
 
 
-def _fits(value: Any, dtype: np.dtype[Any]) -> bool:
+def _fits(value: Any, dtype: AnyDType) -> bool:
     array = np.asarray(value)
     return array.dtype.kind in "iuf" and (dtype.kind == "f" or bool((array.astype(dtype) == array).all()))
 
@@ -108,9 +107,9 @@ HINT = "make it with resizable=True (--to-option resizable=true), so that more c
 Rows = tuple[Any, tuple[int, ...]]
 
 
-def varying_kind(library: Any, field: Field) -> tuple[Any, np.dtype[Any]]:
+def varying_kind(library: Any, field: Field) -> tuple[Any, AnyDType]:
     """The type of cells of varying length, and that of what they are made of."""
-    dtype: np.dtype[Any] = np.dtype(np.uint8)
+    dtype: AnyDType = np.dtype(np.uint8)
     if isinstance(field, Tensor) and field.flat:
         dtype = np.dtype(field.dtype)
         dtype = np.dtype(np.int64) if dtype.kind in "mM" else dtype
@@ -150,7 +149,7 @@ def grow(dataset: Any, rows: int) -> int:
     return first
 
 
-def write_rows(dataset: Any, array: npt.NDArray[Any], check: Callable[[], None]) -> None:
+def write_rows(dataset: Any, array: AnyArray, check: Callable[[], None]) -> None:
     """Rows behind those that are there, some at a time."""
     first = grow(dataset, len(array))
     step = max(1, PART_BYTES // max(1, array.nbytes // max(1, len(array))))
@@ -344,7 +343,7 @@ class Hdf5Writer(Writer):
             return f"{self._chunk} samples in a chunk, as asked for"
         return "about 1 MiB of samples in a chunk: worth a read, and 32 of them fit into memory"
 
-    def _array(self, spool: str, dtype: np.dtype[Any], shape: tuple[int, ...] = ()) -> npt.NDArray[Any]:
+    def _array(self, spool: str, dtype: AnyDType, shape: tuple[int, ...] = ()) -> AnyArray:
         """A spool, mapped."""
         source = open_source(str(self._spools[spool].path))
         width = dtype.itemsize * math.prod(shape)
@@ -352,7 +351,7 @@ class Hdf5Writer(Writer):
             return np.empty((self.written, *shape), dtype)
         return source.array(dtype, 0, source.size // dtype.itemsize).reshape(-1, *shape)
 
-    def _plain(self, file: Any, where: str, array: npt.NDArray[Any]) -> Any:
+    def _plain(self, file: Any, where: str, array: AnyArray) -> Any:
         options: dict[str, Any] = {}
         if self._resizable:
             rows = max(1, CHUNK_BYTES // max(1, array.dtype.itemsize * math.prod(array.shape[1:])))
@@ -362,7 +361,7 @@ class Hdf5Writer(Writer):
             }
         return file.create_dataset(where, data=array, track_times=False, **options)
 
-    def _add(self, file: Any, where: str, name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> int:
+    def _add(self, file: Any, where: str, name: str, dtype: AnyDType, shape: tuple[int, ...]) -> int:
         array = self._array(f"{name}/data", dtype, shape)
         chunk_rows, cut = self._shapes.get(name, (self._chunk, None))
         if (self._compression is None and chunk_rows is None) or not (array.size or self._resizable):
@@ -388,9 +387,7 @@ class Hdf5Writer(Writer):
             self._sink.check()
         return len(array)
 
-    def _deflated(
-        self, array: npt.NDArray[Any], chunk: tuple[int, ...]
-    ) -> Iterator[tuple[tuple[int, ...], bytes]]:
+    def _deflated(self, array: AnyArray, chunk: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], bytes]]:
 
         def work(start: tuple[int, ...]) -> bytes:
             part = array[

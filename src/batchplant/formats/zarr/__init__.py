@@ -22,12 +22,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ...data.writer import WriteOptions
 from ...errors import BatchplantError, OptionError, Problem
 from ...schema import EVERY_KIND, Field, Schema
-from ...schema.columns import Column, as_bytes
+from ...schema.columns import AnyArray, AnyDType, Column, as_bytes
 from ...storage import join, tree
 from ...storage.zips import ZIP_ERRORS
 from ..base.arrays import (
@@ -81,7 +80,7 @@ class ZarrStyle(Style):
             raise OptionError(f"zarr_format is 2 or 3, not {version!r}")
         self.version = version
 
-    def pack(self, part: OutputArray, values: npt.NDArray[Any]) -> Any:
+    def pack(self, part: OutputArray, values: AnyArray) -> Any:
         if self.full_size(part) is not None:
             # The end of a plain chunk is a hole in the file.
             return as_bytes(values)
@@ -91,11 +90,11 @@ class ZarrStyle(Style):
         chunks = [self._pack_one(part, tile) for rows in runs for _, tile in part.tiles(rows)]
         return pack_shard(chunks, part.chunks_per_file * math.prod(part.across))
 
-    def _pack_one(self, part: OutputArray, values: npt.NDArray[Any]) -> Any:
+    def _pack_one(self, part: OutputArray, values: AnyArray) -> Any:
         full = (part.chunk, *part.cell) if part.width else (part.chunk, *part.row)
         if values.shape != full:
             # A chunk has its full size, also at the edges of the array.
-            chunk: npt.NDArray[Any] = np.zeros(full, part.dtype)
+            chunk: AnyArray = np.zeros(full, part.dtype)
             chunk[tuple(map(slice, values.shape))] = values
             values = chunk
         data = as_bytes(np.ascontiguousarray(values))
@@ -193,7 +192,7 @@ def _chunk_shape(part: OutputArray, times: int) -> list[int]:
     return [part.chunk * times, *(size * many for size, many in zip(part.cell, part.across, strict=True))]
 
 
-def _name_v3(dtype: np.dtype[Any]) -> Any:
+def _name_v3(dtype: AnyDType) -> Any:
     if dtype.kind not in "mM":
         return dtype.name
     unit, step = np.datetime_data(dtype)

@@ -14,7 +14,7 @@ import numpy as np
 
 from ... import _native
 from ...errors import DamagedError, SchemaError, UnsafeError
-from ...schema.columns import Ragged, as_bytes
+from ...schema.columns import AnyDType, Ragged, as_bytes
 from ..base.arrays import ChunkLocation, Index, Store
 from ..base.arrays.compression import numcodecs, unpack
 
@@ -80,7 +80,7 @@ def _texts(kind: str, count: int, data: Any) -> Ragged:
     return Ragged.from_cells(list(numcodecs().get_codec({"id": "vlen-bytes"}).decode(data)))
 
 
-def _array(dtype: np.dtype[Any], shape: tuple[int, ...], order: str, turned: Sequence[int], data: Any) -> Any:
+def _array(dtype: AnyDType, shape: tuple[int, ...], order: str, turned: Sequence[int], data: Any) -> Any:
     """The values as an array in C order, native byte order; ``turned``: the axes as they were stored."""
     values = as_bytes(np.asarray(data) if isinstance(data, np.ndarray) else data).view(dtype)
     stored = tuple(shape[axis] for axis in turned)
@@ -96,7 +96,7 @@ def _run(steps: Sequence[Step], data: Any) -> Any:
     return data
 
 
-def _max_unpacked_bytes(dtype: np.dtype[Any], chunks: tuple[int, ...], changed: bool) -> int:
+def _max_unpacked_bytes(dtype: AnyDType, chunks: tuple[int, ...], changed: bool) -> int:
     """The most bytes that a chunk unpacks to; filters may change the size. 0: not known."""
     if dtype.hasobject:
         return 0
@@ -104,7 +104,7 @@ def _max_unpacked_bytes(dtype: np.dtype[Any], chunks: tuple[int, ...], changed: 
     return 8 * size + 1024 if changed else size
 
 
-def chain_v2(document: dict[str, Any], dtype: np.dtype[Any], chunks: tuple[int, ...]) -> Chain:
+def chain_v2(document: dict[str, Any], dtype: AnyDType, chunks: tuple[int, ...]) -> Chain:
     """Filters forward, then the compressor: backwards here."""
     filters = list(document.get("filters") or ())
     compressor = document.get("compressor")
@@ -127,7 +127,7 @@ def chain_v2(document: dict[str, Any], dtype: np.dtype[Any], chunks: tuple[int, 
     return Chain(functools.partial(_run, [*steps, last]), plain, description)
 
 
-def chain_v3(codecs: Sequence[Any], dtype: np.dtype[Any], chunks: tuple[int, ...]) -> Chain:
+def chain_v3(codecs: Sequence[Any], dtype: AnyDType, chunks: tuple[int, ...]) -> Chain:
     """Codecs of arrays, one to bytes, codecs of bytes: backwards here."""
     named = [_named(codec) for codec in codecs]
     kinds = [kind for kind, _ in named]

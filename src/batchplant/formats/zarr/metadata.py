@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...errors import DamagedError, NotFoundError, SchemaError
+from ...schema.columns import AnyDType
 from ...storage import NOTE_ERRORS
 from ..base.arrays import ChunkLocation, Grid, Grids, Index, OutputArray, Store, each_grid, good_name
 from ..base.arrays.packed import from_text
@@ -77,7 +78,7 @@ def written_v3(part: OutputArray) -> tuple[dict[str, Any], dict[str, Any]]:
     return attributes, {"fill_value": _default_fill(part.dtype), **beside}
 
 
-def _default_fill(dtype: np.dtype[Any]) -> Any:
+def _default_fill(dtype: AnyDType) -> Any:
     return {"b": False, "f": 0.0, "c": [0.0, 0.0]}.get(dtype.kind, 0)
 
 
@@ -233,7 +234,7 @@ def _grid_v2(store: Store, name: str, document: Document) -> Grid:
     )
 
 
-def _dtype_v2(document: Document) -> np.dtype[Any]:
+def _dtype_v2(document: Document) -> AnyDType:
     stored_dtype = document["dtype"]
     if not isinstance(stored_dtype, str):
         raise SchemaError("arrays of records have no field kind; they are not read")
@@ -253,7 +254,7 @@ _V3_KINDS = {
 }  # fmt: skip
 
 
-def _dtype_v3(dtype: Any) -> np.dtype[Any]:
+def _dtype_v3(dtype: Any) -> AnyDType:
     name = dtype if isinstance(dtype, str) else dtype["name"]
     config = {} if isinstance(dtype, str) else dtype.get("configuration") or {}
     if name in _V3_KINDS:
@@ -310,7 +311,7 @@ def _key_v3(prefix: str, encoding: Any) -> Callable[[Index], str]:
     return lambda index: prefix + (separator.join(map(str, index)) or "0")
 
 
-def _fill(dtype: np.dtype[Any], value: Any) -> Any:
+def _fill(dtype: AnyDType, value: Any) -> Any:
     try:
         if dtype.hasobject:
             if isinstance(value, str) and dtype is BYTES:

@@ -11,14 +11,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from .... import _native
 from ....codecs import npy
 from ....data.arrays import ChunkedArray, each
 from ....errors import BatchplantError, DamagedError, SchemaError
 from ....schema import Bytes, Field, Text
-from ....schema.columns import I32, I64, U8, Column, Ragged, as_bytes, starts_of
+from ....schema.columns import I32, I64, U8, AnyArray, AnyDType, Column, Ragged, as_bytes, starts_of
 from ....storage import Source, limits
 from ....storage.cache import ChunkCache
 from ....storage.spans import SourceRun
@@ -53,7 +52,7 @@ class Grid:
     name: str
     shape: tuple[int, ...]
     chunks: tuple[int, ...]
-    dtype: np.dtype[Any]
+    dtype: AnyDType
     locate: Callable[[Index], ChunkLocation | None]
     decode: Callable[[U8], Any]
     fill: Callable[[], Any]
@@ -157,7 +156,7 @@ class Grid:
             raise DamagedError(message, path=self.store.full(location.name)) from None
         return chunk
 
-    def _check(self, chunk: npt.NDArray[Any], index: Index) -> None:
+    def _check(self, chunk: AnyArray, index: Index) -> None:
         """A chunk at the edge may be cut to what is left; rows may have been appended since."""
         expected = [min(c, s - i * c) for i, c, s in zip(index, self.chunks, self.shape, strict=True)]
         grown = self.cropped and chunk.ndim and expected[0] < chunk.shape[0] < self.chunks[0]
@@ -230,7 +229,7 @@ class Grid:
             return npy.rows(numbers, np.arange(len(numbers)), field)
         return numbers
 
-    def _number_rows(self, cache: ChunkCache, indices: I64) -> npt.NDArray[Any]:
+    def _number_rows(self, cache: ChunkCache, indices: I64) -> AnyArray:
         if not len(indices) or not self.width:
             return np.empty((len(indices), *self.row), dtype=self.dtype)
         numbers = indices // self.chunks[0]
@@ -241,7 +240,7 @@ class Grid:
         if self.whole_rows and (numbers == numbers[0]).all() and not self.by_range:
             chunk = self._named(cache, (int(numbers[0]), *(0,) * len(self.row)), indices[0])
             return np.ascontiguousarray(chunk[inside])
-        out: npt.NDArray[Any] = np.empty((len(indices), *self.row), dtype=self.dtype)
+        out: AnyArray = np.empty((len(indices), *self.row), dtype=self.dtype)
         if self.whole_rows:
             ones = np.ones(len(indices), dtype=np.int64)
             self._copy(cache, numbers, inside, ones, as_bytes(out), np.arange(len(indices)), indices)
@@ -318,9 +317,7 @@ class Grid:
         except BatchplantError as error:
             raise error.at(sample=int(sample)) from None
 
-    def _assemble(
-        self, cache: ChunkCache, numbers: I64, inside: I64, out: npt.NDArray[Any], samples: I64
-    ) -> None:
+    def _assemble(self, cache: ChunkCache, numbers: I64, inside: I64, out: AnyArray, samples: I64) -> None:
         """Rows that several chunks share, which are unpacked side by side."""
 
         def put(number: int, members: I64, column: Index) -> None:
@@ -503,8 +500,8 @@ class GridArray(ChunkedArray):
         super().__init__(path, field, grid.shape, grid.dtype, grid.chunks)
         self._grid, self._cache = grid, cache
 
-    def _chunk(self, index: Index) -> npt.NDArray[Any]:
-        chunk: npt.NDArray[Any] = self._grid.chunk(self._cache, index)
+    def _chunk(self, index: Index) -> AnyArray:
+        chunk: AnyArray = self._grid.chunk(self._cache, index)
         return chunk
 
     def _ahead(self, chunks: Sequence[Index]) -> None:

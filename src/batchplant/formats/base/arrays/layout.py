@@ -24,6 +24,7 @@ import numpy as np
 
 from ....errors import DamagedError, SchemaError
 from ....schema import Field, Image, Schema, Tensor
+from ....schema.columns import AnyDType
 from ....storage import NOTE_ERRORS
 from .store import good_name
 
@@ -33,7 +34,7 @@ VALUES, OFFSETS, SHAPE, VALID = "values", "offsets", "shape", "valid"
 # Names that metadata has in a store.
 RESERVED = ("zarr.json", "attributes.json")
 
-RowType = tuple[np.dtype[Any], tuple[int, ...]]
+RowType = tuple[AnyDType, tuple[int, ...]]
 _UNSAFE = re.compile(r"[\x00-\x1f/\\:*?\"<>|]|^[._]|^\d+$|\.$|^$")
 
 

@@ -17,12 +17,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ....data.reader import Reader
 from ....errors import BatchplantError, SchemaError
 from ....schema import Field, Float, Int, Schema, Tensor
-from ....schema.columns import Column, Columns, Ragged, as_bytes
+from ....schema.columns import AnyArray, AnyDType, Column, Columns, Ragged, as_bytes
 
 SCALE, OFFSET, FILLS, UNSIGNED = "scale_factor", "add_offset", ("_FillValue", "missing_value"), "_Unsigned"
 NAMES = (SCALE, OFFSET, *FILLS, UNSIGNED)
@@ -34,13 +33,13 @@ MAX_EXACT_INT = 2**53
 class Rule:
     """Meaning of stored numbers: ``stored * scale + offset``, or nothing where they are in ``fills``."""
 
-    stored: np.dtype[Any]
-    dtype: np.dtype[Any]
+    stored: AnyDType
+    dtype: AnyDType
     scale: float | None
     offset: float | None
     fills: tuple[Any, ...]
 
-    def decode(self, stored: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def decode(self, stored: AnyArray) -> AnyArray:
         stored = stored.view(self.stored)
         missing = np.isin(stored, self.fills) if self.fills else np.zeros(stored.shape, dtype=np.bool_)
         wide = self.stored.kind in "iu" and self.stored.itemsize == 8
@@ -88,7 +87,7 @@ def _number(value: Any) -> float | None:
     return float(number) if good and math.isfinite(number) else None
 
 
-def _fills(value: Any, stored: np.dtype[Any]) -> list[Any]:
+def _fills(value: Any, stored: AnyDType) -> list[Any]:
     """The values that mean that there is none, as stored."""
     fills = []
     for fill in value if isinstance(value, list) else [value]:
@@ -106,7 +105,7 @@ def _fills(value: Any, stored: np.dtype[Any]) -> list[Any]:
     return [fill for fill in fills if fill is not None]
 
 
-def _whole(number: float, stored: np.dtype[Any]) -> int | None:
+def _whole(number: float, stored: AnyDType) -> int | None:
     about = np.iinfo(stored)
     return int(number) if float(number).is_integer() and about.min <= number <= about.max else None
 

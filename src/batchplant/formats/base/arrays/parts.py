@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ....errors import OptionError
 from ....schema import Field, Schema
-from ....schema.columns import U8, as_bytes
+from ....schema.columns import U8, AnyArray, AnyDType, as_bytes
 from ....storage import put_file
 from .grid import Index
 from .layout import DatasetMetadata, fixed
@@ -36,7 +35,7 @@ class OutputArray:
     """One array that is being written: its rows so far, and those that wait for a full chunk."""
 
     path: str
-    dtype: np.dtype[Any]
+    dtype: AnyDType
     row: tuple[int, ...]
     # Rows of a chunk, and how many chunks one file has.
     chunk: int
@@ -64,7 +63,7 @@ class OutputArray:
         """Number of chunks a row lies in, along each of its axes."""
         return tuple(max(1, -(-size // cell)) for size, cell in zip(self.row, self.cell, strict=True))
 
-    def tiles(self, rows: npt.NDArray[Any]) -> Iterator[tuple[Index, npt.NDArray[Any]]]:
+    def tiles(self, rows: AnyArray) -> Iterator[tuple[Index, AnyArray]]:
         """These rows cut into chunks beside each other: (number along each axis of a row, values)."""
         for index in itertools.product(*map(range, self.across)):
             cuts = (
@@ -80,7 +79,7 @@ class OutputArray:
     def file_rows(self) -> int:
         return self.chunk * self.chunks_per_file
 
-    def add(self, data: npt.NDArray[Any], rows: int) -> None:
+    def add(self, data: AnyArray, rows: int) -> None:
         self.rows += rows
         if data.nbytes:
             self.waiting.append(as_bytes(data))
@@ -113,7 +112,7 @@ class OutputArray:
     def counted(self) -> tuple[int, ...]:
         return (self.rows, *self.row)
 
-    def values(self, data: U8) -> npt.NDArray[Any]:
+    def values(self, data: U8) -> AnyArray:
         return data.view(self.dtype).reshape(-1, *self.row)
 
 
@@ -126,7 +125,7 @@ class Style:
     # Of the top.
     attributes: Mapping[str, Any] = types.MappingProxyType({})
 
-    def pack(self, part: OutputArray, values: npt.NDArray[Any]) -> Any:
+    def pack(self, part: OutputArray, values: AnyArray) -> Any:
         """The bytes of a file for these values, no more than it has room for.
 
         They are a tile of rows, or where a file has several chunks whole rows.
@@ -160,7 +159,7 @@ def files_at(style: Style, part: OutputArray, number: int) -> list[str]:
     return [style.file(part, number, tile) for tile in itertools.product(*across)]
 
 
-def write_chunks(top: Path, style: Style, part: OutputArray, number: int, values: npt.NDArray[Any]) -> None:
+def write_chunks(top: Path, style: Style, part: OutputArray, number: int, values: AnyArray) -> None:
     """Files of chunks. Another process sees an old one or the new one, never a part."""
     tiles = part.tiles(values) if part.cut is not None and part.chunks_per_file == 1 else [(None, values)]
     for name, (_, tile) in zip(files_at(style, part, number), tiles, strict=True):

@@ -23,7 +23,7 @@ from ....errors import (
     no_such,
 )
 from ....schema import Bytes, Field, Schema, Text
-from ....schema.columns import I64, U8, Column, Columns, Ragged, as_bytes, starts_of
+from ....schema.columns import I64, U8, AnyDType, Column, Columns, Ragged, as_bytes, starts_of
 from ....storage import Source
 from ....storage.cache import ChunkCache
 from ....storage.index import FileGroup
@@ -179,7 +179,7 @@ class GridReader(PackedReader):
             raise copy.copy(grid).at(field=name)
         return grid
 
-    def _as_described(self, grid: Grid, dtype: np.dtype[Any], row: tuple[int, ...]) -> Grid:
+    def _as_described(self, grid: Grid, dtype: AnyDType, row: tuple[int, ...]) -> Grid:
         """The array with this dtype and row, where the format has to store it as another."""
         return grid
 

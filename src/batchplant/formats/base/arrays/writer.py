@@ -16,13 +16,12 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from ....codecs.media.image_rules import ANY_ENCODED, ImageTarget
 from ....data.writer import WriteOptions, Writer
 from ....errors import BatchplantError, DamagedError, OptionError
 from ....schema import Audio, Field, Float, Image, Schema, Tensor, Video
-from ....schema.columns import U8, Columns, Flags, Ragged
+from ....schema.columns import U8, AnyArray, Columns, Flags, Ragged
 from ....storage import (
     NOTE_ERRORS,
     Patch,
@@ -61,9 +60,9 @@ ArrayKey = tuple[str, str]
 Attributes = Mapping[str, Mapping[str, Any]]
 
 
-def masked_rows(cells: Ragged, valid: Flags, part: OutputArray) -> npt.NDArray[Any]:
+def masked_rows(cells: Ragged, valid: Flags, part: OutputArray) -> AnyArray:
     """A row for each cell, zeros where it is missing."""
-    rows: npt.NDArray[Any] = np.zeros((len(cells), *part.row), dtype=part.dtype)
+    rows: AnyArray = np.zeros((len(cells), *part.row), dtype=part.dtype)
     rows[valid] = cells.data.view(part.dtype).reshape(int(valid.sum()), *part.row)
     return rows
 

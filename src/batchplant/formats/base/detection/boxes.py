@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from ....errors import BatchplantError
 from ....schema import Boxes, Field, Image, Int, Json, Keypoints, Labels, List, Polygons, Tensor, Text
+from ....schema.columns import AnyArray, Flags
 from ....storage import NOTE_ERRORS, join, parse_object, read_beside
 
 F64 = npt.NDArray[np.float64]
@@ -50,7 +51,7 @@ _BESIDE_BOXES = (
 )  # fmt: skip
 
 
-def boxes_as(boxes: npt.NDArray[Any], have: Boxes, want: Boxes, sizes: npt.NDArray[Any]) -> F64:
+def boxes_as(boxes: AnyArray, have: Boxes, want: Boxes, sizes: AnyArray) -> F64:
     """Boxes in another form. ``sizes``: width and height of the image of each, where one is normalized."""
     result = np.asarray(boxes, dtype=np.float64).reshape(-1, 4)
     if have.format != want.format:
@@ -62,7 +63,7 @@ def boxes_as(boxes: npt.NDArray[Any], have: Boxes, want: Boxes, sizes: npt.NDArr
     return result
 
 
-def narrowed(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def narrowed(values: AnyArray) -> AnyArray:
     """Real numbers as float32 where its shortest digits are those of every value, else as they are.
 
     473.07 has no exact float32, and its nearest float32 is written as 473.07 again: nothing is lost. Of
@@ -75,18 +76,18 @@ def narrowed(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return values if lost else small
 
 
-def _survives(values: F64) -> npt.NDArray[np.bool_]:
+def _survives(values: F64) -> Flags:
     """Flag values with up to seven digits that no neighbour of as many digits shares as float32."""
     exponent = np.floor(np.log10(np.abs(values)))
     up, down = 10.0 ** np.maximum(6 - exponent, 0), 10.0 ** np.maximum(exponent - 6, 0)
     seven_digits = np.rint(values * up / down) / up * down == values
     apart = np.abs(np.spacing(values.astype(np.float32))) < down / up
     usual = (np.abs(values) > 1e-15) & (np.abs(values) < 1e15)
-    flags: npt.NDArray[np.bool_] = (seven_digits & apart & usual) | (values == 0) | np.isnan(values)
+    flags: Flags = (seven_digits & apart & usual) | (values == 0) | np.isnan(values)
     return flags
 
 
-def outside(boxes: npt.NDArray[Any], kind: Boxes, sizes: npt.NDArray[Any], slack: float = 1.0) -> Any:
+def outside(boxes: AnyArray, kind: Boxes, sizes: AnyArray, slack: float = 1.0) -> Any:
     """Flag invalid boxes: not finite, without size, or more than ``slack`` pixels outside of the image."""
     corners = _corners(np.asarray(boxes, dtype=np.float64).reshape(-1, 4), kind.format)
     sizes = np.asarray(sizes, dtype=np.float64).reshape(-1, 2)

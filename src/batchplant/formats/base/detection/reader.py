@@ -8,14 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ....codecs.infer import infer_image, infer_mask
 from ....codecs.media import image
 from ....data.reader import Reader
 from ....errors import DamagedError, Problem
 from ....schema import Boxes, Field, Image, Keypoints, Labels, Schema, Tensor
-from ....schema.columns import I64, Ragged, as_bytes, starts_of
+from ....schema.columns import I64, AnyArray, Ragged, as_bytes, starts_of
 from ....storage import is_below, is_remote
 from ..folders.files import Files, FilesReader, MediaColumn
 from .boxes import boxes_field, outside, read_fields
@@ -28,13 +27,13 @@ ROWS = 256
 MAX_PROBLEMS = 1000
 
 
-def ragged(values: npt.NDArray[Any], counts: I64) -> Ragged:
+def ragged(values: AnyArray, counts: I64) -> Ragged:
     """The cells of a field with a row for each object: ``counts`` rows for each sample."""
     width = values.dtype.itemsize * int(np.prod(values.shape[1:], dtype=np.int64))
     return Ragged(as_bytes(values), starts_of(counts * width))
 
 
-def spread(column: Any, dtype: str, shape: tuple[int | None, ...]) -> tuple[npt.NDArray[Any], I64]:
+def spread(column: Any, dtype: str, shape: tuple[int | None, ...]) -> tuple[AnyArray, I64]:
     """The opposite: all rows, and how many of them each sample has."""
     inner = tuple(int(axis or 1) for axis in shape[1:])
     width = np.dtype(dtype).itemsize * int(np.prod(inner, dtype=np.int64))
@@ -58,7 +57,7 @@ class DetectionReader(FilesReader):
     image, where something tells them) for the checks of ``verify``.
     """
 
-    _sizes: npt.NDArray[Any] | None = None
+    _sizes: AnyArray | None = None
 
     def _set_images(
         self, below: Files, names: Sequence[str], **more_images: tuple[Files, Sequence[str | None]]

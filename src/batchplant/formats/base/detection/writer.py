@@ -56,7 +56,7 @@ class DetectionWriter(Writer):
         }
         for name, field in self.schema.items():
             self._check(name, field)
-        labels = self.schema.get("labels") if "labels" in self.schema else None
+        labels = self.schema.get("labels")
         if ("boxes" in self.schema) > (labels is not None):
             raise SchemaError(f"{self.format} needs labels beside boxes: the class of each", field="boxes")
         self.classes: tuple[str, ...] | None = getattr(labels, "names", None)
@@ -284,7 +284,7 @@ class DetectionWriter(Writer):
     @property
     def _names_of_classes(self) -> list[str]:
         """Those of the labels; by their numbers, where the labels have no names."""
-        labels = self.schema.get("labels") if "labels" in self.schema else None
+        labels = self.schema.get("labels")
         return list(labels.names or ()) if isinstance(labels, Labels) else []
 
 
