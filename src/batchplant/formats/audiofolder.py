@@ -16,9 +16,7 @@ from collections.abc import Sequence
 from ..codecs.media import audio
 from ..errors import BatchplantError
 from ..schema import Audio
-from .base.capabilities import Capabilities
-from .base.folders import BESIDE, SOUNDS, FolderReader, FolderWriter, media_in, mixed, shared
-from .base.format import Format, Probe
+from .base.folders import SOUNDS, FolderReader, FolderWriter, folder_format, shared
 
 
 class AudioFolderReader(FolderReader):
@@ -42,38 +40,15 @@ class AudioFolderReader(FolderReader):
 
 
 class AudioFolderWriter(FolderWriter):
-    """Writes a folder: class per subfolder when the only other field has class names, else metadata.jsonl."""
-
+    __doc__ = FolderWriter.__doc__
     media = SOUNDS
 
 
-def sniff(probe: Probe) -> bool:
-    """Sounds, and no other media, at the top, in the first folders, or named by a metadata file."""
-    return probe.ask(media_in) == [SOUNDS]
-
-
-FORMAT = Format(
-    name="audiofolder",
-    title="Folder of sounds",
-    suffixes=(),
+FORMAT = folder_format(
+    AudioFolderReader,
+    AudioFolderWriter,
     spec="https://huggingface.co/docs/datasets/audio_dataset",
-    reader=AudioFolderReader,
-    writer=AudioFolderWriter,
-    sniff=sniff,
-    kinds=(Audio, *BESIDE),
-    optional=True,
-    folder=True,
-    media=Audio,
-    doubt=mixed,
     extra="audio",
     notes="class per subfolder, flat, or metadata.csv / metadata.jsonl",
-    can=Capabilities(
-        random_access=True,
-        column_pruning=True,
-        remote_ranges=True,
-        keeps_schema=True,
-        streaming_write=True,
-        splittable=True,
-        ecosystem=("torchaudio", "Hugging Face", "players"),
-    ),
+    ecosystem=("torchaudio", "Hugging Face", "players"),
 )

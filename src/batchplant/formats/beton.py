@@ -423,12 +423,7 @@ class BetonWriter(Writer):
     """
 
     def __init__(
-        self,
-        path: str,
-        schema: Schema,
-        options: WriteOptions,
-        *,
-        page_size: int | None = None,
+        self, path: str, schema: Schema, options: WriteOptions, *, page_size: int | None = None
     ) -> None:
         self._page = page_size or PAGE_LEAST
         self._fixed = page_size is not None

@@ -17,10 +17,8 @@ from collections.abc import Sequence
 from ..codecs.infer import decoded_mode
 from ..codecs.media import image
 from ..schema import Image, Schema
-from .base.capabilities import Capabilities
-from .base.folders import BESIDE, IMAGE_FILES, FolderReader, FolderWriter, media_in, mixed, shared
+from .base.folders import IMAGE_FILES, FolderReader, FolderWriter, folder_format, shared
 from .base.folders.pairs import Asked
-from .base.format import Format, Probe
 
 # Where the size and the mode of an image stand, unless there is a thumbnail before them.
 HEAD_BYTES = 1 << 16
@@ -50,38 +48,15 @@ class ImageFolderReader(FolderReader):
 
 
 class ImageFolderWriter(FolderWriter):
-    """Writes a folder: class per subfolder when the only other field has class names, else metadata.jsonl."""
-
+    __doc__ = FolderWriter.__doc__
     media = IMAGE_FILES
 
 
-def sniff(probe: Probe) -> bool:
-    """Images, and no other media, at the top, in the first folders, or named by a metadata file."""
-    return probe.ask(media_in) == [IMAGE_FILES]
-
-
-FORMAT = Format(
-    name="imagefolder",
-    title="Folder of images",
-    suffixes=(),
+FORMAT = folder_format(
+    ImageFolderReader,
+    ImageFolderWriter,
     spec="https://docs.pytorch.org/vision/stable/generated/torchvision.datasets.ImageFolder.html",
-    reader=ImageFolderReader,
-    writer=ImageFolderWriter,
-    sniff=sniff,
-    kinds=(Image, *BESIDE),
-    optional=True,
-    folder=True,
-    media=Image,
-    doubt=mixed,
     notes="class per subfolder, flat, images and masks side by side, or metadata.csv / metadata.jsonl; "
     "images other than JPEG, PNG and WebP need batchplant[images]",
-    can=Capabilities(
-        random_access=True,
-        column_pruning=True,
-        remote_ranges=True,
-        keeps_schema=True,
-        streaming_write=True,
-        splittable=True,
-        ecosystem=("torchvision", "Keras", "Hugging Face", "viewers"),
-    ),
+    ecosystem=("torchvision", "Keras", "Hugging Face", "viewers"),
 )

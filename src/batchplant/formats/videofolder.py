@@ -17,9 +17,7 @@ from ..codecs.media import video
 from ..codecs.media.video import Header, header
 from ..errors import BatchplantError
 from ..schema import Video
-from .base.capabilities import Capabilities
-from .base.folders import BESIDE, VIDEOS, FolderReader, FolderWriter, media_in, mixed, shared
-from .base.format import Format, Probe
+from .base.folders import VIDEOS, FolderReader, FolderWriter, folder_format, shared
 
 
 class VideoFolderReader(FolderReader):
@@ -46,38 +44,15 @@ class VideoFolderReader(FolderReader):
 
 
 class VideoFolderWriter(FolderWriter):
-    """Writes a folder: class per subfolder when the only other field has class names, else metadata.jsonl."""
-
+    __doc__ = FolderWriter.__doc__
     media = VIDEOS
 
 
-def sniff(probe: Probe) -> bool:
-    """Videos, and no other media, at the top, in the first folders, or named by a metadata file."""
-    return probe.ask(media_in) == [VIDEOS]
-
-
-FORMAT = Format(
-    name="videofolder",
-    title="Folder of videos",
-    suffixes=(),
+FORMAT = folder_format(
+    VideoFolderReader,
+    VideoFolderWriter,
     spec="https://huggingface.co/docs/datasets/video_dataset",
-    reader=VideoFolderReader,
-    writer=VideoFolderWriter,
-    sniff=sniff,
-    kinds=(Video, *BESIDE),
-    optional=True,
-    folder=True,
-    media=Video,
-    doubt=mixed,
     extra="video",
     notes="class per subfolder, flat, or metadata.csv / metadata.jsonl",
-    can=Capabilities(
-        random_access=True,
-        column_pruning=True,
-        remote_ranges=True,
-        keeps_schema=True,
-        streaming_write=True,
-        splittable=True,
-        ecosystem=("Hugging Face", "players"),
-    ),
+    ecosystem=("Hugging Face", "players"),
 )

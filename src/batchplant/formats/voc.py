@@ -22,7 +22,7 @@ import numpy as np
 
 from ..codecs.nested import json_text
 from ..codecs.xml import Parser
-from ..errors import BatchplantError, DamagedError, EncodeError, OptionError, Problem, SchemaError, shown
+from ..errors import BatchplantError, DamagedError, EncodeError, OptionError, Problem, shown
 from ..schema import Boxes, Field, Image, Int, Json, Labels, List, Tensor, Text
 from ..schema.columns import Columns, Ragged
 from ..storage import is_below, is_plain, join, read_text, tree
@@ -505,14 +505,7 @@ class VocWriter(DetectionWriter):
 
     def _begin(self, state: dict[str, Any] | None) -> None:
         super()._begin(state)
-        field = self.schema.get("split")
-        self._splits = tuple(field.names or ()) if isinstance(field, Int) else ()
-        if field is not None and not self._splits:
-            raise SchemaError(
-                "the split of a sample is an Int with names such as train and val", field="split"
-            )
-        if any(not is_plain(name) for name in self._splits):
-            raise SchemaError("the name of a split is one of a file, such as train", field="split")
+        self._splits = self._split_names()
         self._has_sets = "sets" in self.schema
         self._list = self.partial.spool("list")
         (self._folder / ANNOTATIONS).mkdir(exist_ok=True)
@@ -536,9 +529,7 @@ class VocWriter(DetectionWriter):
             file = extra.get("filename", os.path.basename(entry.file))
             text = write(str(file), (entry.width, entry.height), extra, things)
             stem = os.path.splitext(entry.file)[0]
-            self._resumes, before = True, self._resumes
-            self._save(f"{ANNOTATIONS}/{stem}.xml", text.encode(), entry.number)
-            self._resumes = before
+            self._save(f"{ANNOTATIONS}/{stem}.xml", text.encode(), entry.number, replaces=True)
             split = self._splits[values["split"]] if self._splits else ""
             sets = [f"Main/{split}"] if split else values.get("sets", [])
             self._list.write(json_text([stem, *sets]) + b"\n")

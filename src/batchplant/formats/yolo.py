@@ -505,12 +505,7 @@ class YoloWriter(DetectionWriter):
         super()._begin(state)
         if {"polygons", "keypoints"} <= set(self.schema):
             raise SchemaError("a line of YOLO has an outline or keypoints; leave one out", field="polygons")
-        field = self.schema.get("split")
-        self._splits = tuple(field.names or ()) if isinstance(field, Int) else (self._split,)
-        if field is not None and (not self._splits or not all(map(is_plain, self._splits))):
-            raise SchemaError(
-                "the split of a sample is an Int with names such as train and val", field="split"
-            )
+        self._splits = self._split_names() or (self._split,)
         if any("\n" in name or '"' in name for name in self._names_of_classes):
             raise SchemaError('the name of a class has no line breaks and no "', field="labels")
         # Names of their own do not tell in which order the images came: lists do.
@@ -546,9 +541,8 @@ class YoloWriter(DetectionWriter):
         for entry in entries:
             lines = [self._line(entry.values, row) for row in range(len(entry.values.get("labels", ())))]
             name = os.path.join("labels", os.path.splitext(entry.file)[0] + ".txt")
-            self._resumes, before = True, self._resumes
-            self._save(name, "".join(f"{line}\n" for line in lines).encode(), entry.number)
-            self._resumes = before
+            labels = "".join(f"{line}\n" for line in lines).encode()
+            self._save(name, labels, entry.number, replaces=True)
             if self._list is not None:
                 self._list.write(f"./images/{entry.file}\n".encode())
 

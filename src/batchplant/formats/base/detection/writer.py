@@ -16,10 +16,10 @@ from ....codecs.media import image
 from ....codecs.nested import json_text
 from ....data.writer import WriteOptions, Writer
 from ....errors import BatchplantError, EncodeError, ExistsError, OptionError, SchemaError, shown
-from ....schema import Boxes, Field, Image, Keypoints, Labels, Polygons, Schema, Tensor
+from ....schema import Boxes, Field, Image, Int, Keypoints, Labels, Polygons, Schema, Tensor
 from ....schema.columns import Columns, Ragged
 from ....schema.kinds import BOX_FORMATS
-from ....storage import checksums, is_below
+from ....storage import checksums, is_below, is_plain
 from ..folders.media import IMAGE_FILES
 from .boxes import FIELDS, boxes_as, write_metadata
 from .reader import ragged, spread
@@ -86,6 +86,17 @@ class DetectionWriter(Writer):
                 path=self.path, field=name,
             )  # fmt: skip
         return Boxes(format, normalized=bool(unit))
+
+    def _split_names(self) -> tuple[str, ...]:
+        """The names of the splits, which are those of files; empty without such a field."""
+        field = self.schema.get("split")
+        names = tuple(field.names or ()) if isinstance(field, Int) else ()
+        if field is not None and not names:
+            message = "the split of a sample is an Int with names such as train and val"
+            raise SchemaError(message, field="split")
+        if not all(map(is_plain, names)):
+            raise SchemaError("the name of a split is one of a file, such as train", field="split")
+        return names
 
     def kept_schema(self) -> Schema | None:
         return None
@@ -260,11 +271,13 @@ class DetectionWriter(Writer):
         """Write the image of another field; give its name."""
         raise NotImplementedError
 
-    def _save(self, name: str, data: Any, number: int) -> None:
+    def _save(self, name: str, data: Any, number: int, *, replaces: bool = False) -> None:
+        """Write a file; ``replaces``: two images may share it, as 1.jpg and 1.png share annotations."""
         path = self._folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         # A conversion that goes on writes some of them once more.
-        flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | (os.O_TRUNC if self._resumes else os.O_EXCL)
+        replaces = replaces or self._resumes
+        flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | (os.O_TRUNC if replaces else os.O_EXCL)
         try:
             fd = os.open(path, flags, 0o666)
         except FileExistsError:

@@ -11,18 +11,9 @@ in the file's name) come back.
 
 from .media import IMAGE_FILES, MEDIA, SOUNDS, VIDEOS, Media, media_in, mixed
 from .reader import FolderReader, shared
-from .writer import BESIDE, FolderWriter
+from .writer import BESIDE, FolderWriter, folder_format
 
 __all__ = [
-    "BESIDE",
-    "IMAGE_FILES",
-    "MEDIA",
-    "SOUNDS",
-    "VIDEOS",
-    "FolderReader",
-    "FolderWriter",
-    "Media",
-    "media_in",
-    "mixed",
-    "shared",
-]
+    "BESIDE", "IMAGE_FILES", "MEDIA", "SOUNDS", "VIDEOS", "FolderReader", "FolderWriter", "Media",
+    "folder_format", "media_in", "mixed", "shared",
+]  # fmt: skip

@@ -18,17 +18,7 @@ from ....data.reader import Reader
 from ....errors import AccessError, BatchplantError, DamagedError
 from ....schema import Text
 from ....schema.columns import I64, U8, Column, Columns, Ragged, starts_of
-from ....storage import (
-    Entry,
-    Objects,
-    PathSources,
-    Source,
-    is_remote,
-    join,
-    open_regular,
-    open_source,
-    tree,
-)
+from ....storage import Entry, Objects, PathSources, Source, is_remote, join, open_regular, open_source, tree
 from ....storage.spans import Spans, concat_spans
 
 # Links that lead to links, each twice, would double the folder with every one.

@@ -28,7 +28,9 @@ from ....schema import (
 )
 from ....schema.columns import Columns, Ragged
 from ....storage import Patch, files_below, is_plain
-from .media import FILE_NAME, METADATA_NAME, Media
+from ..capabilities import Capabilities
+from ..format import Format
+from .media import FILE_NAME, METADATA_NAME, Media, media_in, mixed
 from .reader import FolderReader
 
 METADATA = "metadata.jsonl"
@@ -37,7 +39,7 @@ BESIDE = (Int, Float, Bool, Text, Json, Time, Duration, Decimal, Uuid, List, Str
 
 
 class FolderWriter(Writer):
-    """Writes a folder. A subclass says of which media."""
+    """Writes a folder: class per subfolder when the only other field has class names, else metadata.jsonl."""
 
     media: ClassVar[Media]
     appends: ClassVar[bool] = True
@@ -146,3 +148,34 @@ class FolderWriter(Writer):
             size = os.path.getsize(os.path.join(self.path, METADATA))
             patches.append(Patch("metadata", f"{target}/{METADATA}", size))
         return patches, [(f"{name}/{file}", f"{target}/{file}") for file in files_below(self._folder)]
+
+
+def folder_format(
+    reader: type[FolderReader], writer: type[FolderWriter], *, ecosystem: tuple[str, ...], **details: Any
+) -> Format:
+    """The format of folders of one medium. ``details``: of ``Format``, besides those that all have."""
+    media = reader.media
+    return Format(
+        name=media.format,
+        title=f"Folder of {media.plural}",
+        suffixes=(),
+        reader=reader,
+        writer=writer,
+        # At the top, in the first folders, or named by a metadata file: this medium, and no other.
+        sniff=lambda probe: probe.ask(media_in) == [media],
+        kinds=(media.kind, *BESIDE),
+        optional=True,
+        folder=True,
+        media=media.kind,
+        doubt=mixed,
+        can=Capabilities(
+            random_access=True,
+            column_pruning=True,
+            remote_ranges=True,
+            keeps_schema=True,
+            streaming_write=True,
+            splittable=True,
+            ecosystem=ecosystem,
+        ),
+        **details,
+    )
