@@ -161,50 +161,35 @@ class Hdf5Reader(PackedReader):
                 raise DamagedError(f"its {key} dataset has {dataset.dims[0]} rows for {length} samples")
             return self._stored(dataset)
 
-        if f"{name}.offsets" in file.tables and name not in file.tables:
-            data, offsets = table(f"{name}.data"), table(f"{name}.offsets")
-            length = offsets.dims[0] - 1
-            kinds = [
-                (part.dtype.str, len(stored_table.dims))
-                for stored_table in (data, offsets)
-                for part in stored_table.parts
-            ]
-            packed = self._stored(data)
-            if (
-                kinds != [("|u1", 1), ("<i8", 1)]
-                or length < 0
-                or not (isinstance(packed, Run) or not data.dims[0])
-            ):
-                raise DamagedError("its data and offsets do not fit together")
-            marks = {
-                "valid": beside("valid", np.dtype("?"), ()),
-                "shapes": beside("shape", np.dtype("<i4"), (3,)),
-            }
-            return Packed(source, field, packed, self._stored(offsets), **marks), length
-        stored_table = table(name)
-        length = stored_table.dims[0]
-        if len(stored_table.parts) != 1:
-            raise DamagedError(f"the dataset is not {field}")
-        [part] = stored_table.parts
+        packed = f"{name}.offsets" in file.tables and name not in file.tables
+        main = table(f"{name}.offsets" if packed else name)
+        length = main.dims[0] - packed
         marks = {
             "valid": beside("valid", np.dtype("?"), ()),
             "shapes": beside("shape", np.dtype("<i4"), (3,)),
         }
+        if packed:
+            data = table(f"{name}.data")
+            values = self._stored(data)
+            kinds = [(part.dtype.str, len(one.dims)) for one in (data, main) for part in one.parts]
+            in_place = isinstance(values, Run) or not data.dims[0]
+            if kinds != [("|u1", 1), ("<i8", 1)] or length < 0 or not in_place:
+                raise DamagedError("its data and offsets do not fit together")
+            return Packed(source, field, values, self._stored(main), **marks), length
+        if len(main.parts) != 1:
+            raise DamagedError(f"the dataset is not {field}")
+        [part] = main.parts
         dense = dense_of(field)
         if dense is not None:
             dtype, shape = dense
-            have = part.dtype.newbyteorder("="), (*stored_table.dims[1:], *part.shape)
+            have = part.dtype.newbyteorder("="), (*main.dims[1:], *part.shape)
             same = have == (np.dtype("i8") if dtype.kind in "mM" else dtype, shape)
             if part.kind != "number" or not same:
                 raise DamagedError(f"the dataset is not {field}")
-            return Numbers(
-                source, field, self._stored(stored_table), part, stored_table.item, **marks
-            ), length
-        if part.kind != "vlen" or len(stored_table.dims) != 1 or part.dtype.itemsize != _value_width(field):
+            return Numbers(source, field, self._stored(main), part, main.item, **marks), length
+        if part.kind != "vlen" or len(main.dims) != 1 or part.dtype.itemsize != _value_width(field):
             raise DamagedError(f"the dataset is not {field}")
-        return Varying(
-            source, field, self._stored(stored_table), part, file.base, self._cache, **marks
-        ), length
+        return Varying(source, field, self._stored(main), part, file.base, self._cache, **marks), length
 
     # -- files of others -------------------------------------------------------------------------------
 
@@ -342,13 +327,16 @@ class Hdf5Reader(PackedReader):
 
     def blocks(self) -> I64:
         """The chunks of the field that is most work to unpack; else about 8 MiB of the file."""
-        packed = [cells.stored for cells in self._cells.values() if isinstance(cells, Numbers | Varying)]
-        costly = [dataset for dataset in packed if isinstance(dataset, Chunks) and dataset.filters]
+        costly = [dataset for dataset in self._chunked() if dataset.filters]
         numbers = np.arange(self.length, dtype=np.int64)
         if costly:
             return numbers // max(costly, key=lambda dataset: dataset.width).chunk
         sample_bytes = max(1, self._source.size // max(1, self.length))
         return numbers // max(1, BLOCK_BYTES // sample_bytes)
+
+    def _chunked(self) -> list[Chunks]:
+        stored = [cells.stored for cells in self._cells.values() if isinstance(cells, Numbers | Varying)]
+        return [dataset for dataset in stored if isinstance(dataset, Chunks)]
 
     @property
     def file_bytes(self) -> int:
@@ -356,16 +344,8 @@ class Hdf5Reader(PackedReader):
         return self._source.size
 
     def own_checks(self) -> tuple[str, ...]:
-        stored = [
-            dataset.stored for dataset in self._cells.values() if isinstance(dataset, Numbers | Varying)
-        ]
-        sums = any(
-            code == FLETCHER
-            for dataset in stored
-            if isinstance(dataset, Chunks)
-            for code, _ in dataset.filters
-        )
-        return ("Fletcher-32 of every chunk",) if sums else ()
+        filters = {code for dataset in self._chunked() for code, _ in dataset.filters}
+        return ("Fletcher-32 of every chunk",) if FLETCHER in filters else ()
 
     def facts(self) -> dict[str, Any]:
         file = self._file

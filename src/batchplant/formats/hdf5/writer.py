@@ -12,7 +12,7 @@ import json
 import math
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, ClassVar
@@ -31,7 +31,7 @@ from ..base.records import note_of
 from .sink import Overlay, Sink
 
 # -- attributes ---------------------------------------------------------------------------------------
-# Attributes as HDF5 has them: values of its types, the names of axes as labels and dimension scales.
+# Attributes as HDF5 has them: values of its types, the names of axes as labels.
 
 AXES = "_ARRAY_DIMENSIONS"
 # These are of the type of the values that they stand among.
@@ -49,26 +49,6 @@ def write_attributes(thing: Any, values: Mapping[str, Any]) -> None:
             thing.attrs[key] = np.asarray(value, dtype)
         else:
             thing.attrs[key] = attribute(value)
-
-
-def attach_axes(file: Any, names: Sequence[str]) -> None:
-    """A field that is called like an axis of others, and has a number for each place on it, is its scale."""
-    datasets = {name: file[name] for name in names if hasattr(file.get(name), "dims")}
-    scales = {
-        name: dataset
-        for name, dataset in datasets.items()
-        if dataset.ndim == 1 and dataset.dims[0].label == name
-    }
-    for name, dataset in scales.items():
-        if dataset.dtype.kind in "iuf":
-            dataset.make_scale(name)
-    for name, dataset in datasets.items():
-        for number, axis in enumerate(dataset.dims):
-            scale = scales.get(axis.label)
-            if scale is None or name == axis.label or scale.dtype.kind not in "iuf":
-                continue
-            if scale.shape[0] == dataset.shape[number]:
-                axis.attach_scale(scale)
 
 
 def _name_each(value: Any, axes: int) -> bool:
@@ -298,32 +278,28 @@ class Hdf5Writer(Writer):
             contextlib.closing(sink),
             self._library.File(sink, "w", libver="v110", track_order=True, **aligned, **free_space) as file,
         ):
-            rows = 0
             for name, field in self.schema.items():
                 sink.check()
                 where = name.replace(".", "/")
                 dense = dense_of(field)
                 if dense is not None:
                     dtype = np.dtype(np.int64) if dense[0].kind in "mM" else dense[0]
-                    rows = max(rows, self._add(file, where, name, dtype, dense[1]))
+                    self._add(file, where, name, dtype, dense[1])
                 elif self._layout == "packed":
                     self._plain(file, f"{where}/data", self._array(f"{name}/data", np.dtype(np.uint8)))
                     self._plain(file, f"{where}/offsets", self._array(f"{name}/offsets", np.dtype(np.int64)))
                 else:
                     self._add_varying(file, where, name, field)
-                if field.optional and (
-                    self._resizable or not self._array(f"{name}/valid", np.dtype("?")).all()
-                ):
-                    self._plain(
-                        file, f"{RESERVED}/valid/{where}", self._array(f"{name}/valid", np.dtype("?"))
-                    )
+                if field.optional:
+                    valid = self._array(f"{name}/valid", np.dtype("?"))
+                    if self._resizable or not valid.all():
+                        self._plain(file, f"{RESERVED}/valid/{where}", valid)
                 if isinstance(field, Image):
                     shapes = self._array(f"{name}/shape", np.dtype(np.int32), (3,))
                     if shapes.any() or self._resizable:
                         self._plain(file, f"{RESERVED}/shape/{where}", shapes)
                 write_attributes(file[where], self._attributes.get(name, {}))
             write_attributes(file, self._attributes.get("", {}))
-            attach_axes(file, [name.replace(".", "/") for name in self.schema])
             self._write_note(file, self._chunks_text())
         sink.check()
         return FILE
@@ -361,12 +337,12 @@ class Hdf5Writer(Writer):
             }
         return file.create_dataset(where, data=array, track_times=False, **options)
 
-    def _add(self, file: Any, where: str, name: str, dtype: AnyDType, shape: tuple[int, ...]) -> int:
+    def _add(self, file: Any, where: str, name: str, dtype: AnyDType, shape: tuple[int, ...]) -> None:
         array = self._array(f"{name}/data", dtype, shape)
         chunk_rows, cut = self._shapes.get(name, (self._chunk, None))
         if (self._compression is None and chunk_rows is None) or not (array.size or self._resizable):
             self._plain(file, where, array)
-            return len(array)
+            return
         width = max(1, dtype.itemsize * math.prod(shape))
         rows = chunk_rows or max(1, CHUNK_BYTES // width)
         rows = rows if self._resizable else min(len(array), rows)
@@ -381,11 +357,10 @@ class Hdf5Writer(Writer):
             for start in range(0, len(array), step):
                 dataset[start : start + step] = array[start : start + step]
                 self._sink.check()
-            return len(array)
+            return
         for begin, data in self._deflated(array, chunk):
             dataset.id.write_direct_chunk(begin, data)
             self._sink.check()
-        return len(array)
 
     def _deflated(self, array: AnyArray, chunk: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], bytes]]:
 
