@@ -353,7 +353,8 @@ class BetonReader(Reader):
             member = MEMBERS[self.types[number]]
             if getattr(self.schema[field], "dtype", None) != member.name:
                 return None
-            inside = self._dtype.fields[f"f{number}"][1]  # type: ignore[index]
+            assert self._dtype.fields is not None
+            inside = self._dtype.fields[f"f{number}"][1]
             starts = self._table_at + indices * self._dtype.itemsize + inside
             return Spans([self._source], starts, np.full(len(indices), member.itemsize, dtype=np.int64))
         starts, sizes, shape = self._runs(field, indices)

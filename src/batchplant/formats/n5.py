@@ -31,6 +31,7 @@ from ..schema import EVERY_KIND, Field, Schema
 from ..schema.columns import U8, AnyArray, AnyDType, Column, as_bytes
 from ..storage import join, parse_object, read_beside, tree
 from ..storage.zips import ZIP_ERRORS
+from .base import arrays
 from .base.arrays import (
     METADATA_KEY,
     Attributes,
@@ -47,7 +48,7 @@ from .base.arrays import (
     Style,
     each_grid,
     good_name,
-    regions,
+    unit_of,
     zip_top,
 )
 from .base.arrays.compression import numcodecs, pack, unpack
@@ -283,19 +284,19 @@ class N5Writer(GridWriter):
 
 def allocate(path: str, schema: Schema | Mapping[str, Field], samples: int, **options: Any) -> None:
     """Make an empty dataset of so many samples, for several processes to fill; as of Zarr."""
-    regions.allocate(N5Writer, path, schema, samples, **options)
+    arrays.allocate(N5Writer, path, schema, samples, **options)
 
 
 def range_unit(path: str) -> int:
     """Ranges of samples begin and end at multiples of this; only the last may end at the end."""
     with N5Reader(path) as reader:
-        return regions.unit_of(reader)
+        return unit_of(reader)
 
 
 def write_range(path: str, start: int, columns: Mapping[str, Column]) -> None:
     """Write samples from ``start`` on; safe from several processes whose ranges do not overlap."""
     with N5Reader(path) as reader:
-        regions.write_range(reader, N5Style(), start, columns)
+        arrays.write_range(reader, N5Style(), start, columns)
 
 
 def _has_array(path: str, depth: int) -> bool:

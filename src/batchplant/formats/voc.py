@@ -38,7 +38,6 @@ from .base.detection import (
     narrowed,
     ragged,
 )
-from .base.detection.boxes import read_classes, read_fields, read_float64
 from .base.detection.writer import Entry
 from .base.folders import IMAGE_FILES
 from .base.folders.files import open_files
@@ -280,7 +279,7 @@ class VocReader(DetectionReader):
             stems = [_stem(name) for name in xml]
             if split is not None:
                 stems = self._listed(split, set(stems))
-            elif read_fields(path) is not None:
+            elif self._noted.detection:
                 lists = [name for name in ORDER if tree.is_file(join(path, SETS, "Main", f"{name}.txt"))]
                 listed = self._listed(lists[0], set(stems)) if lists else stems
                 stems = listed if set(listed) == set(stems) and len(listed) == len(stems) else stems
@@ -340,7 +339,7 @@ class VocReader(DetectionReader):
                 )
                 if members_of_list is not None:
                     lists[f"{name.rstrip('/')}/{file[:-4]}"] = members_of_list
-        if read_fields(self.path) is not None:
+        if self._noted.detection:
             lists.pop(f"{MAIN}{ORDER[0]}", None)
         if set(lists.get(f"{MAIN}{ALL}", ())) == known_stems:
             del lists[f"{MAIN}{ALL}"]
@@ -379,9 +378,8 @@ class VocReader(DetectionReader):
         counts = np.array([len(annotation.things) for annotation in annotations], dtype=np.int64)
         names = [thing.tags.get("name", "") for thing in things]
         if classes is None:
-            classes = read_classes(self.path)
-        if classes is None:
-            classes = CLASSES if set(names) <= set(CLASSES) and names else sorted(set(names))
+            usual = CLASSES if set(names) <= set(CLASSES) and names else sorted(set(names))
+            classes = self._noted.classes or usual
         places = {name: number for number, name in enumerate(classes)}
         boxes = np.array([thing.box for thing in things], dtype=np.float64).reshape(-1, 4)
         # Pixels are counted from 1, and the last one is inside.
@@ -389,8 +387,8 @@ class VocReader(DetectionReader):
         # Subtraction may have changed the last digit.
         rounded = np.round(boxes, 9)
         boxes = np.where(np.isclose(rounded, boxes, rtol=1e-14, atol=1e-14), rounded, boxes)
-        noted = read_fields(self.path) or []
-        wide = "boxes" in self._float64 or "boxes" in read_float64(self.path)
+        noted = self._noted.detection
+        wide = "boxes" in self._float64 or "boxes" in self._noted.float64
         with np.errstate(over="ignore"):
             boxes = boxes if wide else boxes.astype(np.float32) if noted else narrowed(boxes)
         self._class_of = names

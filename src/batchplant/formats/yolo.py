@@ -52,7 +52,6 @@ from .base.detection import (
     ragged,
     spread,
 )
-from .base.detection.boxes import read_fields
 from .base.detection.writer import Entry
 from .base.folders import IMAGE_FILES
 from .base.folders.files import Files, open_files
@@ -236,17 +235,11 @@ def find_layout(root: str, below: Files, config: dict[str, Any]) -> Layout:
         return Layout(splits, folders, labels)
     inside = [name for name in images if name.startswith("images/")]
     tops = {name.split("/")[1] if name.count("/") > 1 else "" for name in inside}
-    if tops and tops <= set(SPLITS):
-        names = [split_name for split_name in SPLITS if split_name in tops]
-        return Layout(
-            {
-                split_name: [name for name in inside if name.startswith(f"images/{split_name}/")]
-                for split_name in names
-            },
-            {name: f"images/{name}" for name in names},
-            labels,
-        )
-    return Layout({"": inside}, {"": "images"}, labels)
+    names = [split for split in SPLITS if split in tops] if tops <= set(SPLITS) else []
+    folders = {split: f"images/{split}" for split in names} or {"": "images"}
+    for split, folder in folders.items():
+        splits[split] = [name for name in inside if name.startswith(f"{folder}/")]
+    return Layout(splits, folders, labels)
 
 
 def _common_folder(names: list[str], split: str) -> str:
@@ -331,24 +324,16 @@ class YoloReader(DetectionReader):
             config = {} if yaml is None else read_yaml(join(root, yaml))
             layout = find_layout(root, below, config)
             chosen = self._split(split, layout.splits)
-            names = [name for name_of_split in chosen for name in layout.splits[name_of_split]]
+            folders = [(name, layout.folders[part]) for part in chosen for name in layout.splits[part]]
+            names = [name for name, _ in folders]
             self._set_images(below, names)
             self._labels = [label_of(name) for name in names]
             self._orphans = self._unused_labels(layout.labels, layout.splits)
             self._set_objects(layout.labels, config)
-            heads = [
-                layout.folders[name_of_split]
-                for name_of_split in chosen
-                for _ in layout.splits[name_of_split]
-            ]
-            shown = [name[len(head) + 1 :] if head and name.startswith(head + "/") else name
-                     for name, head in zip(names, heads, strict=True)]  # fmt: skip
-            self._columns["file_name"] = Ragged.from_cells([os.fsencode(name) for name in shown])
-            self._set_fields(
-                config,
-                chosen if split == ALL else [],
-                [len(layout.splits[name_of_split]) for name_of_split in chosen],
-            )
+            shown = [os.fsencode(name.removeprefix(f"{folder}/")) for name, folder in folders]
+            self._columns["file_name"] = Ragged.from_cells(shown)
+            splits = {part: len(layout.splits[part]) for part in chosen} if split == ALL else {}
+            self._set_fields(config, splits)
         except BatchplantError as error:
             below.close()
             raise error.at(path=path) from None
@@ -395,19 +380,17 @@ class YoloReader(DetectionReader):
         self._counts[rows] = lines.counts
         self._firsts = starts_of(self._counts)
 
-    def _set_fields(self, config: dict[str, Any], splits: list[str], sizes: list[int]) -> None:
+    def _set_fields(self, config: dict[str, Any], splits: dict[str, int]) -> None:
         objects, counts = self._objects, self._counts
         fields: dict[str, Field] = {"image": self._look(), "file_name": Text()}
         if splits:
             fields["split"] = Int(names=tuple(splits))
-            self._columns["split"] = np.repeat(np.arange(len(splits)), sizes).astype(np.int64)
+            self._columns["split"] = np.repeat(np.arange(len(splits)), list(splits.values()))
         fields["boxes"] = boxes_field("cxcywh", ["labels"], normalized=True)
         fields["labels"] = Labels(class_names(config, self.path))
         self._columns["boxes"] = ragged(objects.boxes, counts)
         self._columns["labels"] = ragged(objects.labels, counts)
-        if objects.rings is not None or (
-            self._points is None and "polygons" in (read_fields(self.path) or ())
-        ):
+        if objects.rings is not None or (self._points is None and "polygons" in self._noted.detection):
             fields["polygons"] = Polygons(normalized=True)
         if objects.keypoints is not None and self._points is not None:
             points, values_per_point = self._points

@@ -45,6 +45,9 @@ QUOTED_ROWS, QUOTED_BYTES = 1 << 12, 1 << 26
 MAX_TOP_BYTES = 1 << 26
 QUOTE = ord('"')
 
+# Kind, start and size of a value in each row.
+Location = tuple[U8, I64, I64]
+
 
 def scan(source: Source, report: index.Report) -> tuple[index.Arrays, index.Facts]:
     """All of it but the outlines and captions themselves."""
@@ -93,7 +96,7 @@ class _Rows:
     def __len__(self) -> int:
         return len(self.starts)
 
-    def find(self, keys: list[str]) -> dict[str, tuple[Any, Any, Any]]:
+    def find(self, keys: list[str]) -> dict[str, Location]:
         """Kind, start and size of the value of each key in each row."""
         parts = []
         for first in range(0, max(len(self), 1), ROWS_PER_CALL):
@@ -107,7 +110,7 @@ class _Rows:
         joined = [np.concatenate(columns, axis=1) for columns in zip(*parts, strict=True)]
         return {key: (joined[0][n], joined[1][n], joined[2][n]) for n, key in enumerate(keys)}
 
-    def with_unknown_keys(self, places: dict[str, tuple[Any, Any, Any]]) -> tuple[I64, I64]:
+    def with_unknown_keys(self, places: dict[str, Location]) -> tuple[I64, I64]:
         """Start and size of the rows that have keys besides these; the size of others is 0.
 
         A key is quoted: it is there where quotes are left outside of the keys and values that are known.
@@ -125,11 +128,12 @@ class _Rows:
             has_unknown[chunk] = count(starts, ends) > accounted
         return np.where(has_unknown, self.starts, 0), np.where(has_unknown, self.sizes, 0)
 
-    def numbers(self, key: str, location: tuple[Any, Any, Any], field: Field, default: Any) -> AnyArray:
+    def numbers(self, key: str, location: Location, field: Field, default: Any) -> AnyArray:
         """The values of a key as numbers, or lists of them; ``default`` where there is none."""
         kind, start, size = location
         rows = np.flatnonzero((kind != ABSENT) & (kind != NULL))
-        dtype, shape = field.cell or (np.dtype(field.dtype), ())  # type: ignore[attr-defined]
+        assert field.cell is not None
+        dtype, shape = field.cell
         out = np.full((len(self), *shape), default, dtype=dtype)
         if len(rows):
             cells = text.Texts(self.data, np.ascontiguousarray(start[rows]), np.ascontiguousarray(size[rows]))
@@ -226,9 +230,10 @@ def _images(rows: _Rows) -> index.Arrays:
     return {"image_id": ids, "names": names, "name_offsets": offsets, **sizes, **extra}
 
 
-def _names(rows: _Rows, places: dict[str, tuple[Any, Any, Any]]) -> tuple[U8, I64]:
+def _names(rows: _Rows, places: dict[str, Location]) -> tuple[U8, I64]:
     """The file of each image. LVIS has only addresses, whose ends are folder and file."""
-    kind, start, size = (column.copy() for column in places["file_name"])
+    kind, start, size = places["file_name"]
+    kind, start, size = kind.copy(), start.copy(), size.copy()
     addressed = np.flatnonzero((kind == ABSENT) & (places["coco_url"][0] == STRING))
     for row in addressed.tolist():
         url_start, long = int(places["coco_url"][1][row]), int(places["coco_url"][2][row])
@@ -297,7 +302,7 @@ def _rank(owners: I64, images: I64) -> I64:
     return result
 
 
-def _keypoints(rows: _Rows, location: tuple[Any, Any, Any], points: int) -> tuple[AnyArray, int]:
+def _keypoints(rows: _Rows, location: Location, points: int) -> tuple[AnyArray, int]:
     kind, start, size = location
     present = np.flatnonzero(kind == LIST)
     if not len(present):
@@ -310,7 +315,7 @@ def _keypoints(rows: _Rows, location: tuple[Any, Any, Any], points: int) -> tupl
     return narrowed(rows.numbers("keypoints", location, Tensor("float64", (3 * points,)), 0)), points
 
 
-def _files(rows: _Rows, location: tuple[Any, Any, Any], rank: I64, count: int) -> tuple[U8, I64]:
+def _files(rows: _Rows, location: Location, rank: I64, count: int) -> tuple[U8, I64]:
     """The names of the panoptic images, image by image; empty where one has none."""
     kind, start, size = location
     names: list[bytes] = [b""] * count

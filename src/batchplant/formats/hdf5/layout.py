@@ -261,12 +261,12 @@ class Table:
             limits.check("a row", width)
             row = np.frombuffer(self.fill * math.prod(self.dims[1:]), dtype=np.uint8)
             return stored.InMemory(source, np.broadcast_to(row, (self.dims[0], width)))
-        chunk_options = {
+        chunk_options: dict[str, Any] = {
             "dims": self.dims, "shape": self.chunk, "item": self.item, "fill": self.fill,
             "filters": list(self.filters), "table": self.chunks,
         }  # fmt: skip
         if {code for code, _ in self.filters} <= stored.OURS:
-            return stored.Chunks(source, cache, self.path, **chunk_options)  # type: ignore[arg-type]
+            return stored.Chunks(source, cache, self.path, **chunk_options)
         check_filters(code for code, _ in self.filters)
         return stored.Library(source, cache, self.path, kind=self.kind, flags=self.flags, **chunk_options)
 

@@ -29,6 +29,7 @@ from ...schema import EVERY_KIND, Field, Schema
 from ...schema.columns import AnyArray, AnyDType, Column, as_bytes
 from ...storage import join, tree
 from ...storage.zips import ZIP_ERRORS
+from ..base import arrays
 from ..base.arrays import (
     METADATA_KEY,
     Attributes,
@@ -40,7 +41,7 @@ from ..base.arrays import (
     OutputArray,
     Store,
     Style,
-    regions,
+    unit_of,
     zip_top,
 )
 from ..base.arrays.compression import pack
@@ -282,13 +283,13 @@ def allocate(path: str, schema: Schema | Mapping[str, Field], samples: int, **op
 
     Only for fields whose cells all have one size. Options are those of the writer, and ``overwrite``.
     """
-    regions.allocate(ZarrWriter, path, schema, samples, **options)
+    arrays.allocate(ZarrWriter, path, schema, samples, **options)
 
 
 def range_unit(path: str) -> int:
     """Ranges of samples begin and end at multiples of this; only the last may end at the end."""
     with ZarrReader(path) as reader:
-        return regions.unit_of(reader)
+        return unit_of(reader)
 
 
 def write_range(path: str, start: int, columns: Mapping[str, Column]) -> None:
@@ -297,7 +298,7 @@ def write_range(path: str, start: int, columns: Mapping[str, Column]) -> None:
     Safe from several processes at a time whose ranges do not overlap: each writes files of its own.
     """
     with ZarrReader(path) as reader:
-        regions.write_range(reader, ZarrStyle(reader._version), start, columns)
+        arrays.write_range(reader, ZarrStyle(reader._version), start, columns)
 
 
 def sniff(probe: Probe) -> bool:

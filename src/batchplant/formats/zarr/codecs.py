@@ -86,7 +86,7 @@ def _array(dtype: AnyDType, shape: tuple[int, ...], order: str, turned: Sequence
     stored = tuple(shape[axis] for axis in turned)
     if len(values) != math.prod(stored):
         raise DamagedError(f"the chunk has {len(values)} values, and {math.prod(stored)} are needed")
-    array = values.reshape(stored, order=order).transpose(np.argsort(turned))  # type: ignore[call-overload]
+    array = values.reshape(stored, order="F" if order == "F" else "C").transpose(np.argsort(turned))
     return np.ascontiguousarray(array, dtype=dtype.newbyteorder("="))
 
 
@@ -233,7 +233,7 @@ class Shards:
 
 def pack_shard(chunks: Sequence[Any], room: int) -> bytes:
     """A shard of these chunks, the table behind them."""
-    table: Any = np.full((room, 2), ABSENT, dtype="<u8")
+    table = np.full((room, 2), ABSENT, dtype="<u8")
     offset = 0
     for number, chunk in enumerate(chunks):
         size = len(memoryview(chunk).cast("B"))

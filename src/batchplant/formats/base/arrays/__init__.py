@@ -2,33 +2,15 @@
 
 from __future__ import annotations
 
-from . import regions
 from .grid import Grid, Index
 from .layout import METADATA_KEY, DatasetMetadata
 from .parts import Chunks, OutputArray, Style
 from .reader import GridReader, Grids, each_grid
 from .store import Blob, ChunkLocation, FolderStore, Store, good_name, open_store, zip_top
-from .writer import Attributes, GridWriter
+from .writer import Attributes, GridWriter, allocate, unit_of, write_range
 
 __all__ = [
-    "METADATA_KEY",
-    "Attributes",
-    "Blob",
-    "ChunkLocation",
-    "Chunks",
-    "DatasetMetadata",
-    "FolderStore",
-    "Grid",
-    "GridReader",
-    "GridWriter",
-    "Grids",
-    "Index",
-    "OutputArray",
-    "Store",
-    "Style",
-    "each_grid",
-    "good_name",
-    "open_store",
-    "regions",
-    "zip_top",
-]
+    "METADATA_KEY", "Attributes", "Blob", "ChunkLocation", "Chunks", "DatasetMetadata", "FolderStore", "Grid",
+    "GridReader", "GridWriter", "Grids", "Index", "OutputArray", "Store", "Style", "allocate", "each_grid",
+    "good_name", "open_store", "unit_of", "write_range", "zip_top",
+]  # fmt: skip

@@ -203,7 +203,7 @@ class Grid:
         if not min_bytes <= size <= self.chunk_bytes or size * self.chunks[0] % self.chunk_bytes:
             raise DamagedError(f"the chunk has {size} bytes, and {min_bytes} are needed")
 
-    def _source_range(self, number: int, sample: Any) -> SourceRange | None:
+    def _source_range(self, number: int, sample: int) -> SourceRange | None:
         """The file that a chunk of whole rows lies in, and where; None where it is missing."""
         index = (number, *(0,) * len(self.row))
         location = self.locate(index)
@@ -311,7 +311,7 @@ class Grid:
         for source, begin, size, where in ranges:
             source.gather_into(begin, size, out, where)
 
-    def _named(self, cache: ChunkCache, index: Index, sample: Any) -> Any:
+    def _named(self, cache: ChunkCache, index: Index, sample: int) -> Any:
         try:
             return self.chunk(cache, index)
         except BatchplantError as error:

@@ -19,9 +19,9 @@ import numpy as np
 
 from ....codecs.media.image_rules import ANY_ENCODED, ImageTarget
 from ....data.writer import WriteOptions, Writer
-from ....errors import BatchplantError, DamagedError, OptionError
+from ....errors import BatchplantError, DamagedError, OptionError, SchemaError
 from ....schema import Audio, Field, Float, Image, Schema, Tensor, Video
-from ....schema.columns import U8, AnyArray, Columns, Flags, Ragged
+from ....schema.columns import U8, AnyArray, Column, Columns, Flags, Ragged
 from ....storage import (
     NOTE_ERRORS,
     Patch,
@@ -36,6 +36,7 @@ from ....storage import (
 from ....storage.checksums import load
 from ....storage.uploads import below
 from .compression import level_of, numcodecs
+from .grid import Grid
 from .layout import OFFSETS, SHAPE, VALID, VALUES, DatasetMetadata, fixed, parts_of, paths_of
 from .parts import Chunks, OutputArray, Style, chunk_rows, chunk_shapes, files_at, write_chunks
 from .reader import GridReader
@@ -170,22 +171,23 @@ class GridWriter(Writer):
         self.top.mkdir(exist_ok=True)
         # Files of the dataset that only get more bytes, and from which on.
         self._leads: dict[str, int] = {}
-        self._piece: Piece | None = None
-        if self.options.piece is not None:
-            self._piece = Piece(self, self.options, state["log"] if state else ())
         if self.base is not None:
             assert isinstance(self.base, GridReader)
             self._begin_behind(self.base)
-        if state is None and self.base is not None:
-            return
-        if state is None and self._piece is not None:
+        self._piece: Piece | None = None
+        if self.options.piece is not None:
+            self._piece = Piece(self, self.options, state["log"] if state else ())
+        if state is not None:
+            self._restore(state)
+        elif self._piece is not None and self.base is None:
             self._piece.begin()
-            return
-        if state is None:
+        elif self.base is None:
             for (_, name), part in self.parts.items():
                 if name == OFFSETS:
                     part.add(np.zeros(1, dtype=np.int64), 1)
-            return
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        """Go on at a checkpoint."""
         data = np.fromfile(self.partial.folder / state["tails"], dtype=np.uint8)
         for part, (rows, files, size, lead) in zip(self.parts.values(), state["parts"], strict=True):
             part.rows, part.files, part.lead = rows, files, lead
@@ -214,25 +216,18 @@ class GridWriter(Writer):
             raise self.cannot_append("only a folder that batchplant has written can be")
         if len(base.arrays) != len(self.parts):
             raise self.cannot_append("there are arrays in it that are no fields")
-        self.style, self._compression, self.paths = (
-            self._style_of(base),
-            base.own_metadata.packing,
-            base.own_metadata.paths,
-        )
-        attributes = base.attributes
+        self.style, attributes = self._style_of(base), base.attributes
+        self._compression, self.paths = base.own_metadata.packing, base.own_metadata.paths
         self.style.attributes = attributes.get("", {})
-        for key, part in self.parts.items():
+        for key in self.parts:
             grid = base.parts[key]
+            if grid.shape[0]:
+                self.parts[key] = _stored_part(grid, base.own_metadata)
+            part = self.parts[key]
             part.path = grid.name
             part.attributes = attributes.get(key[0], {}) if key[1] in ("", VALUES) else {}
-            part.rows = grid.shape[0]
             if not part.rows:
                 continue
-            kind, level = self._compression
-            part.packing = "none" if grid.packing.startswith(("none", "raw")) else kind
-            part.level = level if part.packing == kind else 0
-            part.chunk, part.chunks_per_file = grid.chunks[0], grid.per_file
-            part.cut = None if grid.whole_rows else grid.chunks[1:]
             part.files, extra_rows = divmod(part.rows, part.file_rows)
             if self.style.full_size(part) is not None:
                 part.lead = extra_rows * part.width
@@ -268,7 +263,7 @@ class GridWriter(Writer):
             self._submit_chunk(part, part.files - 1, data)
 
     def reserve(self, samples: int) -> None:
-        """So many samples whose chunks somebody else will write; see regions.py."""
+        """So many samples whose chunks somebody else will write; see :func:`allocate`."""
         self.received = self.written = samples
         for part in self.parts.values():
             part.rows = samples
@@ -393,6 +388,16 @@ def _parts(
     return arrays
 
 
+def _stored_part(grid: Grid, metadata: DatasetMetadata) -> OutputArray:
+    """An array of a dataset, to write more of it in the way it is stored."""
+    kind, level = metadata.packing
+    packing = "none" if grid.packing.startswith(("none", "raw")) else kind
+    return OutputArray(
+        grid.name, grid.dtype, grid.row, grid.chunks[0], packing, level, grid.per_file, grid.shape[0],
+        cut=None if grid.whole_rows else grid.chunks[1:],
+    )  # fmt: skip
+
+
 def _remove(files: list[Path]) -> bool:
     """Remove these files; whether there was one."""
     existing = [file for file in files if file.exists()]
@@ -487,3 +492,66 @@ def _read_piece_log(path: str, parts: int) -> tuple[int, list[PieceEntry]]:
         return samples, log
     except NOTE_ERRORS as error:
         raise DamagedError(f"the note of a piece cannot be read: {error}", path=log_path) from None
+
+
+# -- several processes --------------------------------------------------------------------------------
+# Each writes a range of samples of its own, by whole files of chunks. Only fields whose cells all have one
+# size can be written so: elsewhere the place of a cell depends on those before.
+
+
+def allocate(
+    writer_class: type[GridWriter], path: str, schema: Schema | Mapping[str, Field], samples: int, *,
+    chunk_samples: int | None = None, overwrite: bool = False, **options: Any,
+) -> None:  # fmt: skip
+    """An empty dataset of so many samples. Until a range is written, reading it says that it is missing."""
+    widths = []
+    for name, field in Schema(schema).items():
+        cell = fixed(field)
+        if cell is None:
+            raise SchemaError(
+                "cells of differing length lie one after another, and cannot be written range by range",
+                field=name,
+            )
+        widths.append(cell[0].itemsize * math.prod(cell[1]))
+    if type(samples) is not int or samples < 0 or not widths:
+        raise OptionError(
+            f"a number of samples and at least one field are needed, not {samples!r}", path=path
+        )
+    # The same for all fields, so that one number tells where ranges may begin.
+    rows = chunk_samples or chunk_rows(max(widths), options.get("compression", "auto"), None)
+    write: Any = writer_class
+    with write(path, Schema(schema), WriteOptions(overwrite=overwrite), chunk_samples=rows, **options) as out:
+        out.reserve(samples)
+
+
+def unit_of(reader: GridReader) -> int:
+    """Ranges begin and end at multiples of this."""
+    units = {grid.chunks[0] * grid.per_file for grid in reader.parts.values()}
+    if reader.own_metadata is None or not isinstance(reader.store, FolderStore) or len(units) != 1:
+        raise OptionError("ranges are written into folders that allocate() has made", path=reader.path)
+    return units.pop()
+
+
+def write_range(reader: GridReader, style: Style, start: int, columns: Mapping[str, Column]) -> None:
+    """Write these samples from ``start`` on, where they replace what is there."""
+    unit, values = unit_of(reader), Columns(columns)
+    assert reader.own_metadata is not None
+    values.check(reader.schema)
+    end = start + values.rows
+    if not 0 <= start <= end <= len(reader) or start % unit or (end % unit and end != len(reader)):
+        raise OptionError(
+            f"a range begins and ends at multiples of {unit} samples, or at the end, {len(reader)}; "
+            f"{start} to {end} does not",
+            path=reader.path,
+        )
+    for (name, kind), grid in reader.parts.items():
+        part, column = _stored_part(grid, reader.own_metadata), values[name]
+        if isinstance(column, Ragged):
+            packed = column.take(slice(None))
+            valid = np.ones(len(packed), dtype=np.bool_) if packed.valid is None else packed.valid
+            rows: Any = valid if kind == VALID else masked_rows(packed, valid, part)
+        else:
+            rows = np.ascontiguousarray(column)
+        for first in range(0, len(rows) if part.width else 0, unit):
+            number = (start + first) // unit
+            write_chunks(Path(reader.path), style, part, number, rows[first : first + unit])

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,6 @@ from ....storage import NOTE_ERRORS, join, parse_object, read_beside
 
 F64 = npt.NDArray[np.float64]
 METADATA_NAME = ".batchplant.json"
-FIELDS_KEY, CLASSES_KEY, FLOAT64_KEY = "detection", "classes", "float64"
 # Every field that one of the formats has. Those of a row for each object begin with ``boxes``.
 FIELDS: dict[str, Field] = {
     "image": Image(),
@@ -116,34 +115,29 @@ def _of_corners(corners: F64, format: str) -> F64:
     return np.concatenate([first, end - start], axis=1)
 
 
-def write_metadata(folder: Path, fields: list[str], classes: list[str], float64: list[str]) -> None:
-    (folder / METADATA_NAME).write_text(
-        json.dumps({FIELDS_KEY: fields, CLASSES_KEY: classes, FLOAT64_KEY: float64})
-    )
+class DetectionMetadata(NamedTuple):
+    """Names that our writer leaves in the folder; none where others made it."""
+
+    # The fields, and those of them that are float64 (others are float32); the classes, in order.
+    detection: Sequence[str] = ()
+    classes: Sequence[str] = ()
+    float64: Sequence[str] = ()
+
+    def write(self, folder: Path) -> None:
+        (folder / METADATA_NAME).write_text(json.dumps(self._asdict()))
+
+    @classmethod
+    def read(cls, folder: str) -> DetectionMetadata:
+        try:
+            document = parse_object(read_beside(join(folder, METADATA_NAME)) or b"{}")
+        except (*NOTE_ERRORS, BatchplantError):
+            return cls()
+        detection, classes, float64 = (_names(document.get(key)) for key in cls._fields)
+        return cls(detection if "image" in detection else (), classes, float64)
 
 
-def read_fields(folder: str) -> list[str] | None:
-    """The names of the fields; None where others made the folder, or the note says nothing."""
-    content = _names(folder, FIELDS_KEY)
-    return content if content and "image" in content else None
-
-
-def read_float64(folder: str) -> list[str]:
-    """The fields that are float64 where the note tells the fields; others are float32."""
-    return _names(folder, FLOAT64_KEY) or []
-
-
-def read_classes(folder: str) -> list[str] | None:
-    """The names of the classes, in order, where the note tells them."""
-    return _names(folder, CLASSES_KEY) or None
-
-
-def _names(folder: str, key: str) -> list[str] | None:
-    try:
-        names = parse_object(read_beside(join(folder, METADATA_NAME)) or b"{}").get(key)
-    except (*NOTE_ERRORS, BatchplantError):
-        return None
-    return names if isinstance(names, list) and all(isinstance(name, str) for name in names) else None
+def _names(value: object) -> Sequence[str]:
+    return value if isinstance(value, list) and all(isinstance(name, str) for name in value) else ()
 
 
 def boxes_field(

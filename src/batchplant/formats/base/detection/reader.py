@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -17,7 +18,7 @@ from ....schema import Boxes, Field, Image, Keypoints, Labels, Schema, Tensor
 from ....schema.columns import I64, AnyArray, Ragged, as_bytes, starts_of
 from ....storage import is_below, is_remote
 from ..folders.files import Files, FilesReader, MediaColumn
-from .boxes import boxes_field, outside, read_fields
+from .boxes import DetectionMetadata, boxes_field, outside
 
 # Images looked at to tell what they are, and so much of each.
 PROBED_SAMPLES, PROBED_REMOTE, HEAD = 48, 8, 1 << 16
@@ -84,10 +85,12 @@ class DetectionReader(FilesReader):
 
     def _chosen(self, fields: Mapping[str, Field]) -> Schema:
         """Those of these fields that our writer was given, in that order, where it wrote the folder."""
-        noted = read_fields(self.path)
-        return with_boxes(
-            fields if noted is None else {name: fields[name] for name in noted if name in fields}
-        )
+        noted = self._noted.detection
+        return with_boxes({name: fields[name] for name in noted if name in fields} if noted else fields)
+
+    @functools.cached_property
+    def _noted(self) -> DetectionMetadata:
+        return DetectionMetadata.read(self.path)
 
     def with_schema(self, schema: Schema) -> Reader | None:
         """The same, with float64 in the place of float32; None where other fields are asked for."""

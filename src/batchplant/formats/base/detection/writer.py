@@ -17,11 +17,11 @@ from ....codecs.nested import json_text
 from ....data.writer import WriteOptions, Writer
 from ....errors import BatchplantError, EncodeError, ExistsError, OptionError, SchemaError, shown
 from ....schema import Boxes, Field, Image, Int, Keypoints, Labels, Polygons, Schema, Tensor
-from ....schema.columns import Columns, Ragged
+from ....schema.columns import I64, Columns, Ragged
 from ....schema.kinds import BOX_FORMATS
 from ....storage import checksums, is_below, is_plain
 from ..folders.media import IMAGE_FILES
-from .boxes import FIELDS, boxes_as, write_metadata
+from .boxes import FIELDS, DetectionMetadata, boxes_as
 from .reader import ragged, spread
 
 
@@ -51,9 +51,9 @@ class DetectionWriter(Writer):
 
     def _begin(self, state: dict[str, Any] | None) -> None:
         self._resumes = state is not None
-        self._have = {
-            name: self._boxes_of(name, field) for name, field in self.schema.items() if name == "boxes"
-        }
+        boxes = self.schema.get("boxes")
+        # The convention of incoming boxes.
+        self._incoming = None if boxes is None else self._boxes_of(boxes)
         for name, field in self.schema.items():
             self._check(name, field)
         labels = self.schema.get("labels")
@@ -74,16 +74,15 @@ class DetectionWriter(Writer):
         if field.optional and not isinstance(field, Image):
             raise SchemaError(f"{self.format} cannot leave {name} out of some samples", field=name)
 
-    def _boxes_of(self, name: str, field: Field) -> Boxes:
-        """Return the convention of incoming boxes."""
+    def _boxes_of(self, field: Field) -> Boxes:
         if isinstance(field, Boxes):
             return field
         format, _, unit = (self._given or "").partition(" ")
         if format not in BOX_FORMATS or unit not in ("", "normalized"):
             raise OptionError(
-                f"{name!r} is {field}, which does not tell how four numbers are a box: say so with boxes, "
+                f"'boxes' is {field}, which does not tell how four numbers are a box: say so with boxes, "
                 f"{', '.join(BOX_FORMATS)} or any of them with ' normalized'; or give the field as Boxes(…)",
-                path=self.path, field=name,
+                path=self.path, field="boxes",
             )  # fmt: skip
         return Boxes(format, normalized=bool(unit))
 
@@ -112,7 +111,7 @@ class DetectionWriter(Writer):
         return dataclasses.replace(self.boxes, labels=beside, dtype="float64" if wide else self.boxes.dtype)
 
     def remarks(self) -> list[str]:
-        have = self._have.get("boxes")
+        have = self._incoming
         if have is None or (have.format, have.normalized) == (self.boxes.format, self.boxes.normalized):
             return []
         parts = ", in parts of the image's size" if self.boxes.normalized else ", in pixels"
@@ -134,17 +133,15 @@ class DetectionWriter(Writer):
                 text = bytes(name).decode("utf-8", "replace")
                 if not is_below(text) or os.path.normpath(text) != text:
                     problems[row] = EncodeError(f"{text!r} is not a path below a folder", field="file_name")
-        counts = {name: self._counts(name, columns[name]) for name in columns if name in self.schema}
-        sizes = {name: count for name, count in counts.items() if count is not None}
-        first = next(iter(sizes), None)
-        for name, count in sizes.items():
-            assert first is not None
-            for row in np.flatnonzero(count != sizes[first]).tolist():
+        counts = dict(self._counts(columns))
+        first, expected = next(iter(counts.items()), ("", None))
+        for name, count in counts.items():
+            for row in np.flatnonzero(count != expected).tolist():
                 message = (
-                    f"{count[row]} rows, and {first} has {sizes[first][row]}: each object needs one in both"
+                    f"{count[row]} rows, and {first} has {counts[first][row]}: each object needs one in both"
                 )
                 problems.setdefault(row, EncodeError(message, field=name))
-        for row, error in self._bad_extras(columns, None if first is None else sizes[first]):
+        for row, error in self._bad_extras(columns, expected):
             problems.setdefault(row, error)
         if "labels" in columns and self.classes is not None:
             field = self.schema["labels"]
@@ -174,12 +171,12 @@ class DetectionWriter(Writer):
                     )
                     yield row, EncodeError(f"{name} is {expected}, not {shown(str(value)[:60])}", field=name)
 
-    def _counts(self, name: str, column: Any) -> Any:
-        """Number of rows a field has in each sample, where it has one for each object."""
-        field = self.schema[name]
-        if not isinstance(field, Tensor) or not isinstance(column, Ragged) or field.shape[:1] != (None,):
-            return None
-        return spread(column, field.dtype, field.shape)[1]
+    def _counts(self, columns: Columns) -> Iterator[tuple[str, I64]]:
+        """Fields that have a row for each object, and how many rows in each sample."""
+        for name, field in self.schema.items():
+            column = columns.get(name)
+            if isinstance(field, Tensor) and isinstance(column, Ragged) and field.shape[:1] == (None,):
+                yield name, spread(column, field.dtype, field.shape)[1]
 
     def _encode(self, first: int, columns: Columns, rows: Any = None) -> Any:
         encoded = super()._encode(first, columns, rows)
@@ -194,7 +191,7 @@ class DetectionWriter(Writer):
     def _converted(self, columns: Columns) -> Columns:
         """Boxes as they are stored, and names that tell what the files are."""
         done, sizes = Columns(columns), self._sizes_of(columns)
-        have = self._have.get("boxes")
+        have = self._incoming
         if have is not None:
             field = self.schema["boxes"]
             assert isinstance(field, Tensor)
@@ -291,7 +288,7 @@ class DetectionWriter(Writer):
     def _finish(self) -> str:
         stored = {name: self._stored(field, name) for name, field in self.schema.items()}
         wide = [name for name, field in stored.items() if getattr(field, "dtype", "") == "float64"]
-        write_metadata(self._folder, list(self.schema), self._names_of_classes, wide)
+        DetectionMetadata(list(self.schema), self._names_of_classes, wide).write(self._folder)
         return "folder"
 
     @property
