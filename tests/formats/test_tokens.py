@@ -13,7 +13,6 @@ import pytest
 import batchplant as bp
 from batchplant.data.sizes import sizes_of
 from batchplant.loading.packing import Pack
-from batchplant.storage import index
 from batchplant.testing import FormatSuite
 from repository import GOLDEN
 from servers import Bucket
@@ -129,22 +128,20 @@ def test_files_that_do_not_fit(tmp_path: Path) -> None:
 
 
 def test_documents_are_found_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index, "tuning", index.IndexTuning(min_indexed_bytes=0))
     path = flat(tmp_path / "a.bin", [1, 0, 2, 3, 0])
-    assert texts(path, dtype="uint16", eos=0) == [[1], [2, 3]]
-    with bp.open(path, format="tokens", dtype="uint16", eos=0) as found:
-        monkeypatch.setattr(type(found), "_scan", None)
+    how: dict[str, Any] = {"dtype": "uint16", "index": "write"}
+    assert texts(path, eos=0, **how) == [[1], [2, 3]]
+    with bp.open(path, format="tokens", eos=0, **how) as found, monkeypatch.context() as patch:
+        patch.setattr(type(found), "_scan", None)
         assert len(found.refresh()) == 2
-        monkeypatch.undo()
-    monkeypatch.setattr(index, "tuning", index.IndexTuning(min_indexed_bytes=0))
     # That of another token, or dtype, is another one.
-    assert texts(path, dtype="uint16", eos=3) == [[1, 0, 2], [0]]
-    assert texts(path, dtype="uint8", eos=3) == [[1, 0, 0, 0, 2, 0], [0, 0, 0]]
+    assert texts(path, eos=3, **how) == [[1, 0, 2], [0]]
+    assert texts(path, eos=3, **{**how, "dtype": "uint8"}) == [[1, 0, 0, 0, 2, 0], [0, 0, 0]]
     # What was appended is looked at from there on.
-    assert texts(path, dtype="uint16", eos=0) == [[1], [2, 3]]
+    assert texts(path, eos=0, **how) == [[1], [2, 3]]
     with open(path, "ab") as file:
         file.write(np.array([7, 0, 8], "<u2"))
-    assert texts(path, dtype="uint16", eos=0) == [[1], [2, 3], [7], [8]]
+    assert texts(path, eos=0, **how) == [[1], [2, 3], [7], [8]]
 
 
 def test_lengths_are_known_and_rows_are_packed(tmp_path: Path) -> None:
