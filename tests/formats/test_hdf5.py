@@ -25,6 +25,8 @@ from batchplant.testing.damage import flips, memory_bounded, survive
 from repository import GOLDEN
 from variants import exhaustive
 
+pytestmark = pytest.mark.in_memory
+
 h5py = pytest.importorskip("h5py")
 
 
