@@ -92,6 +92,8 @@ def test_names_of_axes_as_others_have_them(tmp_path):
     assert group["t"].attrs["units"] == "K"
     with h5py.File(write(tmp_path, "h5")) as file:
         assert [axis.label for axis in file["t"].dims] == ["time", "y", "x"]
+        assert file["time"].is_scale
+        assert file["t"].dims[0][0] == file["time"]
     old = tmp_path / "old"
     old.mkdir()
     group = zarr.open(write(old, "zarr2"), mode="r")

@@ -12,7 +12,7 @@ import json
 import math
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, ClassVar
@@ -31,7 +31,7 @@ from ..base.records import note_of
 from .sink import Overlay, Sink
 
 # -- attributes ---------------------------------------------------------------------------------------
-# Attributes as HDF5 has them: values of its types, the names of axes as labels.
+# Attributes as HDF5 has them: values of its types, the names of axes as labels and dimension scales.
 
 AXES = "_ARRAY_DIMENSIONS"
 # These are of the type of the values that they stand among.
@@ -49,6 +49,23 @@ def write_attributes(thing: Any, values: Mapping[str, Any]) -> None:
             thing.attrs[key] = np.asarray(value, dtype)
         else:
             thing.attrs[key] = attribute(value)
+
+
+def attach_scales(file: Any, names: Sequence[str]) -> None:
+    """Make fields of numbers that are called like an axis of others the dimension scales of that axis."""
+    datasets = {name: file[name] for name in names if hasattr(file.get(name), "dims")}
+    scales = {
+        name: dataset
+        for name, dataset in datasets.items()
+        if dataset.ndim == 1 and dataset.dims[0].label == name and dataset.dtype.kind in "iuf"
+    }
+    for name, scale in scales.items():
+        scale.make_scale(name)
+    for name, dataset in datasets.items():
+        for size, axis in zip(dataset.shape, dataset.dims, strict=True):
+            scale = scales.get(axis.label)
+            if scale is not None and name != axis.label and scale.shape[0] == size:
+                axis.attach_scale(scale)
 
 
 def _name_each(value: Any, axes: int) -> bool:
@@ -300,6 +317,7 @@ class Hdf5Writer(Writer):
                         self._plain(file, f"{RESERVED}/shape/{where}", shapes)
                 write_attributes(file[where], self._attributes.get(name, {}))
             write_attributes(file, self._attributes.get("", {}))
+            attach_scales(file, [name.replace(".", "/") for name in self.schema])
             self._write_note(file, self._chunks_text())
         sink.check()
         return FILE
