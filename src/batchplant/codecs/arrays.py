@@ -9,16 +9,16 @@ import numpy as np
 
 from ..errors import DecodeError
 from ..schema import Field, Tensor
-from ..schema.columns import I64, U8, Array, dense_of
+from ..schema.columns import I64, U8, AnyArray, dense_of
 from . import npy
 
 
-def pack_tensor(field: Tensor, array: Array) -> bytes:
+def pack_tensor(field: Tensor, array: AnyArray) -> bytes:
     """Return the ragged cell of an array: its values, or a whole NPY if those do not tell the shape."""
     return array.tobytes() if field.flat else npy.write(array)
 
 
-def unpack_tensor(field: Tensor, data: U8) -> Array:
+def unpack_tensor(field: Tensor, data: U8) -> AnyArray:
     """Return the array of a ragged cell."""
     if not field.flat:
         return _read_npy(field, data)
@@ -28,7 +28,7 @@ def unpack_tensor(field: Tensor, data: U8) -> Array:
     return array.reshape((first, *inner) if field.shape else ())
 
 
-def _read_npy(field: Tensor, data: U8) -> Array:
+def _read_npy(field: Tensor, data: U8) -> AnyArray:
     array = npy.read(data)
     if array.dtype != np.dtype(field.dtype) or not field.fits(array.shape):
         raise DecodeError(f"an array {array.dtype} {array.shape} does not fit {field}")
@@ -56,12 +56,12 @@ def check_bytes(field: Field, starts: I64, sizes: I64) -> None:
         raise DecodeError(message, sample=row, offset=int(starts[row]))
 
 
-def lists_of(array: Array) -> Any:
+def lists_of(array: AnyArray) -> Any:
     """Return nested lists; an empty array, whose lists would not tell its shape, is ``{"shape": [0, 4]}``."""
     return array.tolist() if array.size else {"shape": list(array.shape)}
 
 
-def array_of(field: Tensor, value: Any) -> Array:
+def array_of(field: Tensor, value: Any) -> AnyArray:
     """Return the array of nested lists; whatever NumPy raises, a ValueError too, if they are none."""
     dtype = np.dtype(field.dtype)
     if isinstance(value, dict):

@@ -32,13 +32,24 @@ import numpy.typing as npt
 from .. import _native
 from ..errors import DecodeError, OptionError, SchemaError
 from ..schema import Bool, Bytes, Field, Float, Image, Int, Json, Schema, Tensor
-from ..schema.columns import I64, U8, Array, Column, Columns, DType, Ragged, as_bytes, column_runs, starts_of
+from ..schema.columns import (
+    I64,
+    U8,
+    AnyArray,
+    Column,
+    Columns,
+    AnyDType,
+    Ragged,
+    as_bytes,
+    column_runs,
+    starts_of,
+)
 from .arrays import check_bytes
 from .infer import infer_image
 
 BYTES, FLOAT, INT64 = 1, 2, 3
 KIND_NAMES = ("nothing", "bytes", "float", "int64", "mixed")
-WIRE_DTYPES: dict[int, DType] = {FLOAT: np.dtype(np.float32), INT64: np.dtype(np.int64)}
+WIRE_DTYPES: dict[int, AnyDType] = {FLOAT: np.dtype(np.float32), INT64: np.dtype(np.int64)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +84,7 @@ class Values:
     kinds: npt.NDArray[np.int8]
     counts: I64
     steps: I64
-    values: Array
+    values: AnyArray
 
 
 class RecordError(Exception):
@@ -233,7 +244,7 @@ def _number_column(feature: Feature, values: Values) -> Column:
     return Ragged(as_bytes(numbers), starts_of(counts * numbers.dtype.itemsize), valid=valid)
 
 
-def _cast(field: Field, values: Array, counts: I64) -> Array:
+def _cast(field: Field, values: AnyArray, counts: I64) -> AnyArray:
     """Return the values in the field's own dtype, which has to hold each of them exactly."""
     dtype = np.dtype(getattr(field, "dtype", "bool"))
     if dtype == np.uint64:

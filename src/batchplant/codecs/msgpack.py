@@ -19,7 +19,7 @@ import numpy as np
 from .. import _native
 from ..errors import BatchplantError, DecodeError
 from ..schema import Bool, Bytes, Field, Float, Image, Int, Json, Schema, Tensor, Text
-from ..schema.columns import I32, I64, U8, Array, Column, DType, Ragged, as_bytes, starts_of
+from ..schema.columns import I32, I64, U8, AnyArray, Column, AnyDType, Ragged, as_bytes, starts_of
 from . import npy
 from .arrays import check_bytes, pack_tensor
 from .infer import infer_image
@@ -95,20 +95,20 @@ def extension_of(type: int, data: bytes) -> Any:
     return Extension(type, data)
 
 
-def _dtype_of(text: str) -> DType:
+def _dtype_of(text: str) -> AnyDType:
     """The dtype that NumPy writes so; other text may mean objects, many dtypes in one, or what is no more."""
     if _DTYPE.fullmatch(text) is None:
         raise ValueError(f"{text!r} is not a dtype of numbers")
     return np.dtype(text)
 
 
-def _array_of(dtype: DType, values: bytes, shape: Sequence[int]) -> Array:
+def _array_of(dtype: AnyDType, values: bytes, shape: Sequence[int]) -> AnyArray:
     if dtype.kind not in "biufcmM":
         raise ValueError(f"arrays of {dtype} have no field kind")
     return np.frombuffer(values, dtype).reshape(shape)
 
 
-def as_array(value: Any) -> Array | None:
+def as_array(value: Any) -> AnyArray | None:
     """The array that a loaded value is: one of ours, of msgpack-numpy, a time; None for others."""
     if isinstance(value, np.ndarray | np.datetime64):
         return np.asarray(value)
@@ -359,7 +359,7 @@ def _odd_array(field: Tensor, values: Values, row: int) -> bytes:
     return cast.tobytes() if field.cell is not None else pack_tensor(field, cast)
 
 
-def _cast(array: Array, dtype: DType) -> Array:
+def _cast(array: AnyArray, dtype: AnyDType) -> AnyArray:
     """The same numbers as another dtype; only real numbers may be rounded."""
     have, want = array.dtype.kind, dtype.kind
     if array.dtype == dtype:

@@ -16,7 +16,7 @@ import numpy as np
 from .. import _native
 from ..errors import DamagedError, FieldNameError, SchemaError, no_such
 from ..schema import Bool, Bytes, Field, Float, Int, Tensor, Text
-from ..schema.columns import I64, U8, Array, Column, DType, Ragged, as_bytes
+from ..schema.columns import I64, U8, AnyArray, Column, AnyDType, Ragged, as_bytes
 from ..storage import Source
 
 MAGIC = b"\x93NUMPY"
@@ -36,7 +36,7 @@ MIN_NATIVE_ROW_BYTES = 512
 
 
 class Header(NamedTuple):
-    dtype: DType
+    dtype: AnyDType
     shape: tuple[int, ...]
     fortran: bool
     start: int
@@ -100,7 +100,7 @@ def _parse_literal(text: str, tries: int = 10) -> Any:
     return ast.literal_eval(text)
 
 
-def map_file(path: str | Path) -> Array:
+def map_file(path: str | Path) -> AnyArray:
     """Map an NPY file that this program wrote; unlike ``np.load``, it runs no parser of Python's."""
     with open(path, "rb") as file:
         header = parse_header(file.read(MAX_HEADER_BYTES + 12))
@@ -108,13 +108,13 @@ def map_file(path: str | Path) -> Array:
     return np.memmap(path, header.dtype, "r", header.start, header.shape, order)
 
 
-def read(data: U8) -> Array:
+def read(data: U8) -> AnyArray:
     """Return the array of a load_all NPY file in memory: a view."""
     header = parse_header(data[: MAX_HEADER_BYTES + 12].tobytes())
     return view(header, data[header.start :])
 
 
-def view(header: Header, values: U8) -> Array:
+def view(header: Header, values: U8) -> AnyArray:
     """Return the array over its values; their number has to be what the header says."""
     if header.dtype.hasobject:
         raise DamagedError("object arrays hold pickles, which are not read here")
@@ -128,7 +128,7 @@ def view(header: Header, values: U8) -> Array:
     return values.view(header.dtype).reshape(header.shape, order="F" if header.fortran else "C")
 
 
-def header_bytes(dtype: DType, shape: tuple[int, ...]) -> bytes:
+def header_bytes(dtype: AnyDType, shape: tuple[int, ...]) -> bytes:
     """Return the header as NumPy writes it, with room for the number of rows to grow."""
     described = np.lib.format.dtype_to_descr(dtype)
     text = f"{{'descr': {described!r}, 'fortran_order': False, 'shape': {shape!r}, }}"
@@ -140,15 +140,15 @@ def header_bytes(dtype: DType, shape: tuple[int, ...]) -> bytes:
     return MAGIC + bytes([version, 0]) + len(encoded).to_bytes(width, "little") + encoded
 
 
-def write(array: Array) -> bytes:
+def write(array: AnyArray) -> bytes:
     return header_bytes(array.dtype, array.shape) + array.tobytes()
 
 
-def columns_of(array: Array, name: str = "", deep: int = 0) -> dict[str, Array]:
+def columns_of(array: AnyArray, name: str = "", deep: int = 0) -> dict[str, AnyArray]:
     """Return the columns of an array by dotted name: one, or a view of each field of a structured one."""
     if not array.dtype.names or deep > MAX_DEPTH:
         return {name: array}
-    columns: dict[str, Array] = {}
+    columns: dict[str, AnyArray] = {}
     for field in array.dtype.names:
         inner = columns_of(array[field], f"{name}.{field}" if name else field, deep + 1)
         if columns.keys() & inner.keys():
@@ -161,8 +161,8 @@ def choose(
     names: Sequence[str],
     requested: Sequence[str] | None,
     header: Callable[[str], Header],
-    array: Callable[[str], Array],
-) -> dict[str, Array]:
+    array: Callable[[str], AnyArray],
+) -> dict[str, AnyArray]:
     """Return the columns of several arrays: these, fields of structured ones, single values if nothing else.
 
     A field of a structured array is named by both, or by its own name if there is no other array.
@@ -171,7 +171,7 @@ def choose(
     chosen = names if requested is None else requested
     if requested is None:
         chosen = [name for name in names if header(name).shape] or names
-    columns_by_name: dict[str, Array] = {}
+    columns_by_name: dict[str, AnyArray] = {}
     for name in chosen:
         above = next((candidate for candidate in names if name.startswith(f"{candidate}.")), name)
         array_name = name if name in names else alone or above
@@ -189,7 +189,7 @@ def choose(
     return columns_by_name
 
 
-def field_of(dtype: DType, shape: Sequence[int]) -> Field:
+def field_of(dtype: AnyDType, shape: Sequence[int]) -> Field:
     """Return the field of an array's rows; ``shape`` is that of one row."""
     if dtype.subdtype is not None:
         dtype, inner = dtype.subdtype
@@ -206,7 +206,7 @@ def field_of(dtype: DType, shape: Sequence[int]) -> Field:
     return Float(dtype.name) if dtype.kind == "f" else Int(dtype.name)
 
 
-def _take(array: Array, indices: I64) -> Array:
+def _take(array: AnyArray, indices: I64) -> AnyArray:
     """Return ``array[indices]``, copied natively if rows are long enough for that to be faster."""
     width = array.itemsize * math.prod(array.shape[1:])
     if width < MIN_NATIVE_ROW_BYTES or not array.flags.c_contiguous or array.dtype.hasobject:
@@ -232,12 +232,12 @@ class StoredRows:
         """Return runs of bytes."""
         return self._source.gather(self._start + starts, sizes)
 
-    def take(self, indices: I64) -> Array:
+    def take(self, indices: I64) -> AnyArray:
         data = self._source.gather_rows(self._start, self._width, self._width, indices)
         return data.view(self.dtype).reshape(len(indices), *self.shape[1:])
 
 
-def stored(source: Source, header: Header, start: int, size: int) -> Array | StoredRows:
+def stored(source: Source, header: Header, start: int, size: int) -> AnyArray | StoredRows:
     """Return the array whose values are these bytes of a file; read now if its rows are not contiguous."""
     if header.size != size:
         raise DamagedError(f"{size} bytes of values, and the header promises {header.size}")
@@ -246,7 +246,7 @@ def stored(source: Source, header: Header, start: int, size: int) -> Array | Sto
     return StoredRows(source, header, start) if rows else view(header, source.view(start, size))
 
 
-def load_all(array: Array | StoredRows) -> Array:
+def load_all(array: AnyArray | StoredRows) -> AnyArray:
     return array.take(np.arange(len(array))) if isinstance(array, StoredRows) else array
 
 
@@ -280,7 +280,7 @@ def cells_of(parts: Mapping[str, Any], length: int) -> Ragged:
     return (StoredCells if isinstance(data, StoredRows) else Ragged)(data, offsets, shape, valid)
 
 
-def rows(array: Array | StoredRows, indices: I64, field: Field) -> Column:
+def rows(array: AnyArray | StoredRows, indices: I64, field: Field) -> Column:
     """Return the cells of these rows: numbers in native order, text and bytes ragged."""
     values = array.take(indices) if isinstance(array, StoredRows) else _take(array, indices)
     if isinstance(field, Text):

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from ..errors import SchemaError
-from ..schema.columns import Array
+from ..schema.columns import AnyArray
 
 PLAIN = "data"
 
-Values = Array | list[Any]
+Values = AnyArray | list[Any]
 
 
 def as_columns(objects: Sequence[Any]) -> tuple[str, dict[str, Values], list[str]]:

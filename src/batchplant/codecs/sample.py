@@ -32,7 +32,7 @@ import numpy as np
 from .. import _native
 from ..errors import BatchplantError, DamagedError, EncodeError, SchemaError
 from ..schema import Bool, Field, Float, Image, Int, Json, Schema, Tensor, Text
-from ..schema.columns import I64, U8, Column, Columns, DType, Ragged, as_bytes, column_runs
+from ..schema.columns import I64, U8, Column, Columns, AnyDType, Ragged, as_bytes, column_runs
 from . import msgpack, npy
 from .msgpack import PIXELS, Runs, Values
 
@@ -75,7 +75,7 @@ def _part(name: str, field: Field, column: Column, numpy: bool) -> tuple[Any, ..
     data, starts, sizes = column_runs(column)
     key = key_of(name)
     headed: U8 | None = None
-    dtype: DType = np.dtype(getattr(field, "dtype", "bool"))
+    dtype: AnyDType = np.dtype(getattr(field, "dtype", "bool"))
     if isinstance(field, Int | Bool) or msgpack.is_short(field):
         if dtype == np.float16:
             data, starts = _widened(data, starts, sizes)
@@ -149,7 +149,7 @@ def _shaped_npy(field: Tensor, data: U8, starts: I64, sizes: I64) -> tuple[I64, 
     return starts, sizes, headed, shapes
 
 
-def _heads(dtype: DType, shapes: I64, numpy: bool) -> U8:
+def _heads(dtype: AnyDType, shapes: I64, numpy: bool) -> U8:
     """Return the headers of the arrays; equally long for all."""
     rows, rank = shapes.shape
     text = dtype.newbyteorder("<").str.encode()

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from ..errors import DecodeError, EncodeError, SchemaError
 from ..schema import Duration, Field, Time
-from ..schema.columns import I64, Column, DType, Ragged
+from ..schema.columns import I64, Column, AnyDType, Ragged
 
 Counted = Time | Duration
 
@@ -25,7 +25,7 @@ _PER_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_00
 NAT = -(2**63)
 
 
-def dtype_of(field: Counted) -> DType:
+def dtype_of(field: Counted) -> AnyDType:
     """Return NumPy's type of the same counts."""
     spans = isinstance(field, Duration) or field.clock
     return np.dtype(f"{'timedelta64' if spans else 'datetime64'}[{field.unit}]")

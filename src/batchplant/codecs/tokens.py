@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import BatchplantError, DecodeError, OptionError
-from ..schema.columns import I64, Array, Ragged, starts_of
+from ..schema.columns import I64, AnyArray, Ragged, starts_of
 from ..storage import NOTE_ERRORS, absolute, beside, parse_object, read_whole
 from .tokenizers import Batches, Function, HuggingFace, Library, Tiktoken, file_of, load
 
@@ -25,7 +25,7 @@ SIDES = ("right", "left")
 class Tokens(NamedTuple):
     """The ids of some texts, one after another, and errors by row."""
 
-    values: Array
+    values: AnyArray
     offsets: I64
     failures: dict[int, Exception]
 

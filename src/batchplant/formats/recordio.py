@@ -27,7 +27,7 @@ from ..data.keys import FormatKeys
 from ..data.writer import WriteOptions
 from ..errors import BatchplantError, DamagedError, EncodeError, OptionError, Problem, SchemaError
 from ..schema import EVERY_KIND, Bytes, Field, Float, Image, Int, Schema, Tensor, Text
-from ..schema.columns import I64, U8, Array, Column, Columns, Ragged, column_runs, starts_of
+from ..schema.columns import I64, U8, AnyArray, Column, Columns, Ragged, column_runs, starts_of
 from ..storage import RANGE_MOST, MappedSource, Source, beside, index, open_source, read_text, tree
 from ..storage.spans import Spans
 from .base.capabilities import Capabilities
@@ -80,7 +80,7 @@ def scan(
     position: int = 0,
     *,
     step_bytes: int = SCANNED_BYTES,
-) -> tuple[dict[str, Array], dict[str, Any]]:
+) -> tuple[dict[str, AnyArray], dict[str, Any]]:
     """Locate all records; ``before``: those up to ``position``, from an earlier scan."""
     batches: list[tuple[I64, I64, I64]] = []
     step = step_bytes if isinstance(source, MappedSource) else RANGE_MOST
@@ -251,7 +251,7 @@ class RecordIOReader(RecordReader):
             )
         return data, offsets[:-1], sizes, starts
 
-    def _bodies(self, indices: I64) -> tuple[U8, I64, I64, Array, I64]:
+    def _bodies(self, indices: I64) -> tuple[U8, I64, I64, AnyArray, I64]:
         """Image records: data, starts, sizes, headers, and where each body begins behind its start."""
         data, positions, sizes, starts = self._found(indices, check=False)
         short = sizes < HEADER.itemsize
@@ -307,7 +307,7 @@ class RecordIOReader(RecordReader):
                 columns[name] = self._labels(name, indices, data, positions, headers)
         return columns
 
-    def _labels(self, name: str, indices: I64, data: U8, positions: I64, headers: Array) -> Column:
+    def _labels(self, name: str, indices: I64, data: U8, positions: I64, headers: AnyArray) -> Column:
         field = self.schema[name]
         counts = headers["flag"].astype(np.int64)
         # Without a count, the label stands in the header, right behind it.

@@ -17,7 +17,7 @@ from ..data.tensors import is_tensors, shape_of, text_of
 from ..data.tensors import summary as tensor_facts
 from ..errors import AccessError, BatchplantError, DataError, UnsafeError
 from ..schema import Audio, Bool, Duration, Field, Float, Image, Int, Tensor, Time, Video
-from ..schema.columns import I64, Array, Column, Columns, Ragged, column_runs, concat_columns
+from ..schema.columns import I64, AnyArray, Column, Columns, Ragged, column_runs, concat_columns
 from ..storage import tree
 
 # Samples that are read: enough to show how values are distributed.
@@ -133,7 +133,7 @@ def _describe(field: Field, column: Column | None) -> dict[str, Any]:
     return facts
 
 
-def _values(field: Field, column: Column) -> Array | None:
+def _values(field: Field, column: Column) -> AnyArray | None:
     """Numbers of a field whose cells have one shape, without missing ones; None for other fields."""
     if not isinstance(column, Ragged):
         return column
@@ -144,7 +144,7 @@ def _values(field: Field, column: Column) -> Array | None:
     return np.ascontiguousarray(packed).view(cell[0]) if len(packed) % cell[0].itemsize == 0 else None
 
 
-def _numbers(values: Array) -> dict[str, Any]:
+def _numbers(values: AnyArray) -> dict[str, Any]:
     """Minimum, median, mean and maximum; of dates the first and the last; counts of booleans."""
     if values.dtype.kind == "b":
         return {"true": int(values.sum()), "false": int((~values).sum())}
@@ -211,7 +211,7 @@ def _images(column: Ragged) -> dict[str, Any]:
     return facts
 
 
-def _spread(values: Array) -> dict[str, float]:
+def _spread(values: AnyArray) -> dict[str, float]:
     """Minimum, median, mean and maximum."""
     finite = values[np.isfinite(values)]
     if not len(finite):

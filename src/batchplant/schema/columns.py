@@ -23,9 +23,6 @@ from .. import _native
 from ..errors import BatchplantError, DamagedError, DecodeError, OptionError, SampleIndexError, SchemaError
 from . import Field, Schema, Tensor
 
-# Of any dtype.
-Array = npt.NDArray[Any]
-DType = np.dtype[Any]
 U8 = npt.NDArray[np.uint8]
 I32 = npt.NDArray[np.int32]
 I64 = npt.NDArray[np.int64]
@@ -61,7 +58,7 @@ def end_within(sizes: I64 | None, start: int, rows: int, max_bytes: int) -> int:
 
 def sample_numbers(indices: Any, length: int) -> I64:
     """Return numbers of samples out of ``length`` as int64, none negative, none out of range."""
-    array: Array = np.asarray(indices)
+    array: AnyArray = np.asarray(indices)
     if array.ndim != 1:
         raise OptionError(f"a list of sample numbers is needed, not {indices!r}")
     if array.dtype == np.bool_ and len(array) == length:
@@ -195,10 +192,10 @@ class Masked(Ragged):
 
     __slots__ = ("_values", "dtype", "row")
 
-    def __init__(self, cells: Ragged, dtype: DType, row: tuple[int, ...] = ()) -> None:
+    def __init__(self, cells: Ragged, dtype: AnyDType, row: tuple[int, ...] = ()) -> None:
         super().__init__(cells.data, cells.offsets, cells.shape, cells.valid)
         self.dtype, self.row = dtype, row
-        self._values: Array | None = None
+        self._values: AnyArray | None = None
 
     @property
     def mask(self) -> Flags:
@@ -206,7 +203,7 @@ class Masked(Ragged):
         return np.ones(len(self), dtype=np.bool_) if self.valid is None else self.valid
 
     @property
-    def values(self) -> Array:
+    def values(self) -> AnyArray:
         """All values as one array. A missing value is NaN or NaT where the dtype has them, else 0."""
         if self._values is None:
             mask, width = self.mask, self.dtype.itemsize * math.prod(self.row)
@@ -225,7 +222,7 @@ class Masked(Ragged):
             self._values = values
         return self._values
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> AnyArray:
         return np.array(self.values, dtype=dtype) if copy else np.asarray(self.values, dtype=dtype)
 
     def __repr__(self) -> str:
@@ -235,12 +232,12 @@ class Masked(Ragged):
         return Masked(super().take(rows), self.dtype, self.row)
 
 
-def missing_value(dtype: DType) -> Any:
+def missing_value(dtype: AnyDType) -> Any:
     """Return the value that stands for a missing one in an array."""
     return np.array("NaT" if dtype.kind in "mM" else np.nan if dtype.kind in "fc" else 0, dtype=dtype)
 
 
-def dense_of(field: Field) -> tuple[DType, tuple[int, ...]] | None:
+def dense_of(field: Field) -> tuple[AnyDType, tuple[int, ...]] | None:
     """Return the dtype and shape that all cells of a field have, even if some may be missing; else None."""
     if isinstance(field, Tensor) and field.optional and not field.flat:
         # Its cells store their shape.

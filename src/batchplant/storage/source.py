@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from .. import _native
 from ..errors import AccessError, DamagedError, OptionError
-from ..schema.columns import I32, I64, U8, Array, Ragged, starts_of
+from ..schema.columns import I32, I64, U8, AnyArray, Ragged, starts_of
 
 
 class LocatedRuns(NamedTuple):
@@ -69,7 +69,7 @@ class Source:
     def _view(self, start: int, size: int) -> U8:
         raise NotImplementedError
 
-    def array(self, dtype: npt.DTypeLike, start: int, count: int) -> Array:
+    def array(self, dtype: npt.DTypeLike, start: int, count: int) -> AnyArray:
         """``count`` items of this dtype from ``start`` on."""
         dtype = np.dtype(dtype)
         return self.view(start, count * dtype.itemsize).view(dtype)

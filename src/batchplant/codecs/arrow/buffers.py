@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...errors import DecodeError, EncodeError
-from ...schema.columns import I64, U8, Array, DType, Flags, Ragged, starts_of
+from ...schema.columns import I64, U8, AnyArray, AnyDType, Flags, Ragged, starts_of
 from .types import is_binary, is_text, pyarrow
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ _NUMBERS[_LETTERS] = range(16)
 _NUMBERS[np.frombuffer(b"ABCDEF", dtype=np.uint8)] = range(10, 16)
 
 
-def numbers(values: Array) -> pa.Array:
+def numbers(values: AnyArray) -> pa.Array:
     """Numbers, or flags, as an array."""
     pa = pyarrow()
     data = _bits(values) if values.dtype == np.bool_ else np.ascontiguousarray(values)
@@ -41,7 +41,7 @@ def _bits(flags: Flags) -> U8:
     return np.packbits(flags, bitorder="little")
 
 
-def view_of(array: pa.Array, dtype: DType) -> Array:
+def view_of(array: pa.Array, dtype: AnyDType) -> AnyArray:
     """The values of an array of numbers where they lie."""
     data = array.buffers()[1]
     if not len(array):

@@ -15,10 +15,10 @@ from ...errors import BatchplantError, DecodeError
 from ...schema import Field, Schema
 from ...schema.columns import (
     I64,
-    Array,
+    AnyArray,
     Column,
     Columns,
-    DType,
+    AnyDType,
     Flags,
     Ragged,
     as_bytes,
@@ -109,7 +109,7 @@ def _plain_list(array: pa.Array) -> pa.Array:
     return array if is_file_struct(array.type) else _plain(array)
 
 
-def _counts(field: kinds.Time | kinds.Duration, array: pa.Array) -> tuple[Array, Flags | None]:
+def _counts(field: kinds.Time | kinds.Duration, array: pa.Array) -> tuple[AnyArray, Flags | None]:
     """Times as counts of the field's unit. Whole numbers are such counts."""
     pa = pyarrow()
     types, kind, want = pa.types, array.type, storage(field)
@@ -193,7 +193,7 @@ def _valid(array: pa.Array) -> Flags | None:
     return valid_of(array) if array.null_count else None
 
 
-def _values(array: pa.Array, dtype: DType) -> tuple[Array, Flags | None]:
+def _values(array: pa.Array, dtype: AnyDType) -> tuple[AnyArray, Flags | None]:
     """One number for each row, zero where it is missing."""
     pa = pyarrow()
     kind = array.type
@@ -211,14 +211,14 @@ def _values(array: pa.Array, dtype: DType) -> tuple[Array, Flags | None]:
     return view_of(array, dtype), valid
 
 
-def _number_column(field: Field, values: Array, valid: Flags | None) -> Column:
+def _number_column(field: Field, values: AnyArray, valid: Flags | None) -> Column:
     """Numbers as an array, or as the cells of an optional field."""
     if not field.optional:
         return values
     return _maybe(values if valid is None else values[valid], valid, len(values), values.dtype.itemsize)
 
 
-def _maybe(present: Array, valid: Flags | None, count: int, width: int) -> Ragged:
+def _maybe(present: AnyArray, valid: Flags | None, count: int, width: int) -> Ragged:
     """Cells of ``width`` bytes where they are there, and of none where they are missing."""
     sizes = np.full(count, width, dtype=np.int64) if valid is None else valid * np.int64(width)
     return Ragged(as_bytes(present), starts_of(sizes), valid=valid)

@@ -11,7 +11,7 @@ import numpy as np
 from ... import schema as kinds
 from ...errors import BatchplantError, EncodeError
 from ...schema import Field, Schema
-from ...schema.columns import Array, Column, Columns, DType, Flags, Ragged, as_bytes, starts_of
+from ...schema.columns import AnyArray, Column, Columns, AnyDType, Flags, Ragged, as_bytes, starts_of
 from .. import times
 from ..media.image_rules import ImageOptions, ImageTarget, conform
 from . import nested
@@ -129,7 +129,7 @@ def _array(field: Field, column: Column) -> pa.Array:
     return array if array.type == kind else array.cast(kind)
 
 
-def _numbers(column: Column, dtype: DType) -> tuple[Array, Flags | None]:
+def _numbers(column: Column, dtype: AnyDType) -> tuple[AnyArray, Flags | None]:
     """One number for each row, and which are there."""
     if not isinstance(column, Ragged):
         return column.view(dtype) if column.dtype.kind in "mM" else column, None
@@ -145,7 +145,7 @@ def _numbers(column: Column, dtype: DType) -> tuple[Array, Flags | None]:
     return values, valid
 
 
-def _number_array(kind: pa.DataType, values: Array, valid: Flags | None) -> pa.Array:
+def _number_array(kind: pa.DataType, values: AnyArray, valid: Flags | None) -> pa.Array:
     pa = pyarrow()
     if values.dtype.kind in "mM":
         missing = np.isnat(values) if valid is None else np.isnat(values) | ~valid
@@ -156,7 +156,7 @@ def _number_array(kind: pa.DataType, values: Array, valid: Flags | None) -> pa.A
     return pa.array(values, kind, mask=None if valid is None else ~valid)
 
 
-def _time_array(field: kinds.Time | kinds.Duration, counts: Array, valid: Flags | None) -> pa.Array:
+def _time_array(field: kinds.Time | kinds.Duration, counts: AnyArray, valid: Flags | None) -> pa.Array:
     kind = storage(field)
     if kind.bit_width == 32:
         if len(times.beyond(field, counts)):
@@ -207,7 +207,7 @@ def _tensor_array(field: kinds.Tensor, column: Column) -> pa.Array:
     return pa.FixedSizeListArray.from_arrays(repeated, first, mask=numbers(~valid))
 
 
-def _rows(array: Array) -> Ragged:
+def _rows(array: AnyArray) -> Ragged:
     """A fixed-size column as bytes."""
     width = array.dtype.itemsize * math.prod(array.shape[1:])
     return Ragged(as_bytes(array), np.arange(len(array) + 1, dtype=np.int64) * width)

@@ -10,7 +10,7 @@ import numpy as np
 from ... import schema as kinds
 from ...errors import MissingLibraryError
 from ...schema import Field, Schema
-from ...schema.columns import DType
+from ...schema.columns import AnyDType
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -107,7 +107,7 @@ def _is_empty(field: Field) -> bool:
     )
 
 
-def scalar_type(dtype: DType) -> pa.DataType | None:
+def scalar_type(dtype: AnyDType) -> pa.DataType | None:
     """The Arrow type of single values of a dtype; None where it has none."""
     pa = pyarrow()
     if dtype.kind in "mM":
@@ -162,7 +162,7 @@ def is_any_list(kind: pa.DataType) -> bool:
     return bool(listed or types.is_list_view(kind) or types.is_large_list_view(kind))
 
 
-def time_dtype(kind: pa.DataType) -> DType:
+def time_dtype(kind: pa.DataType) -> AnyDType:
     """The dtype of points in time and of spans of it."""
     types = pyarrow().types
     if types.is_date(kind):

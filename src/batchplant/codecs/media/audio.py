@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...errors import DecodeError, EncodeError, MissingLibraryError, OptionError
-from ...schema.columns import DType
+from ...schema.columns import AnyDType
 from ...storage.limits import from_environment
 from . import mp3, sndfile, wav
 from .wav import Samples
@@ -222,7 +222,7 @@ def _check_size(samples: int) -> None:
         )
 
 
-def _samples(view: memoryview, head: Header, start: int, count: int, dtype: DType) -> Samples:
+def _samples(view: memoryview, head: Header, start: int, count: int, dtype: AnyDType) -> Samples:
     plain = wav.parse(view) if head.encoding == "wav" else None
     if plain is not None:
         return wav.read(view, plain, start, count, dtype)
@@ -254,7 +254,7 @@ def _before(view: memoryview, encoding: str, start: int) -> int:
     return 0
 
 
-def _read(file: Any, frames: int, channels: int, dtype: DType) -> Samples:
+def _read(file: Any, frames: int, channels: int, dtype: AnyDType) -> Samples:
     samples: Samples = file.read(out=np.empty((frames, channels), dtype=dtype))
     return samples
 

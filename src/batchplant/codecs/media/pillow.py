@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...errors import DecodeError, EncodeError, MissingLibraryError
-from ...schema.columns import U8, Array
+from ...schema.columns import U8, AnyArray
 from ...storage import limits
 from . import exif
 from .memory import Memory
@@ -21,7 +21,7 @@ EXACT = {("L", "RGB"), ("RGB", "RGBA"), ("L", "RGBA"), ("L", "LA"), ("LA", "RGBA
 # Larger images are converted strip by strip: Pillow would make two more copies of the whole.
 STRIP_BYTES = 1 << 21
 
-Pixels = Array
+Pixels = AnyArray
 
 
 class Palette(NamedTuple):

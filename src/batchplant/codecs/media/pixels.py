@@ -7,12 +7,12 @@ import numpy.typing as npt
 
 from ... import _native
 from ...errors import EncodeError
-from ...schema.columns import Array, DType
+from ...schema.columns import AnyArray, AnyDType
 
-Pixels = Array
+Pixels = AnyArray
 
 
-def mode_name(dtype: DType, channels: int) -> str:
+def mode_name(dtype: AnyDType, channels: int) -> str:
     """The mode of pixels of this dtype."""
     if dtype == np.uint8 and channels <= 4:
         return ("L", "LA", "RGB", "RGBA")[channels - 1]

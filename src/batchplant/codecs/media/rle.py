@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from ... import _native
 from ...errors import DamagedError, EncodeError
-from ...schema.columns import I64, U8, Array
+from ...schema.columns import I64, U8, AnyArray
 from ...storage import limits
 
 Rings = Sequence[Sequence[float]]
@@ -65,7 +65,7 @@ def text_of(rle: Any, height: int, width: int) -> str:
     return _native.rle_text(runs).decode()
 
 
-def painted(objects: Iterable[tuple[int, Rings, str]], height: int, width: int) -> Array:
+def painted(objects: Iterable[tuple[int, Rings, str]], height: int, width: int) -> AnyArray:
     """An image of objects (value, rings, run-length text), one after another; 0 where there is none."""
     limits.check("a mask", 2 * height * width)
     listed = list(objects)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...errors import DecodeError, EncodeError, MissingLibraryError
-from ...schema.columns import U8, Array, DType
+from ...schema.columns import U8, AnyArray, AnyDType
 from . import ifd
 
 # A chain of directories may be as long as the file.
@@ -45,7 +45,7 @@ class Page(NamedTuple):
     tile_values: int
 
     @property
-    def dtype(self) -> DType | None:
+    def dtype(self) -> AnyDType | None:
         """Dtype of its values; None if NumPy has none."""
         sizes = (16, 32, 64) if self.kind == "float" else (8, 16, 32, 64)
         room = next((size for size in sizes if size >= self.bits > 0), None)
@@ -121,10 +121,10 @@ def _page(directory: ifd.Directory) -> Page:
     return Page(width, height, channels, max(bits), kind, number(262, -1), number(259, 1), extra, tile_values)
 
 
-def read(view: U8, first: int = 0, count: int = 1) -> list[Array]:
+def read(view: U8, first: int = 0, count: int = 1) -> list[AnyArray]:
     """Pages of an image; sizes have been compared with what is allowed."""
     tifffile = library()
-    images: list[Array] = []
+    images: list[AnyArray] = []
     try:
         with tifffile.TiffFile(io.BytesIO(view.data)) as file:
             for page in file.pages[first : first + count]:
@@ -139,13 +139,13 @@ def read(view: U8, first: int = 0, count: int = 1) -> list[Array]:
     return images
 
 
-def _pixels(page: Any, view: U8) -> Array:
+def _pixels(page: Any, view: U8) -> AnyArray:
     if page.compression not in BOUNDED:
         raise DecodeError(f"images of this kind are not read with compression {page.compression}")
     # A bit may become a byte.
     if page.nbytes > 8 * BOUNDED[page.compression] * len(view):
         raise DecodeError(f"it claims {page.nbytes} bytes of pixels, and the file has {len(view)}")
-    pixels: Array = page.asarray(maxworkers=1)
+    pixels: AnyArray = page.asarray(maxworkers=1)
     if page.axes.startswith("S") and pixels.ndim == 3:
         pixels = np.moveaxis(pixels, 0, -1)
     if pixels.ndim not in (2, 3) or pixels.shape[:2] != (page.imagelength, page.imagewidth):
@@ -153,7 +153,7 @@ def _pixels(page: Any, view: U8) -> Array:
     return np.ascontiguousarray(pixels).astype(pixels.dtype.newbyteorder("="), copy=False)
 
 
-def write(pixels: Array) -> bytes:
+def write(pixels: AnyArray) -> bytes:
     """Pixels (height, width[, channels]) of any kind of number, losslessly."""
     tifffile = library()
     colour = pixels.ndim == 3 and pixels.shape[2] in (3, 4)

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...errors import DecodeError, EncodeError
-from ...schema.columns import Array
+from ...schema.columns import AnyArray
 
-Samples = Array
+Samples = AnyArray
 
 PCM, FLOAT, EXTENSIBLE = 1, 3, 0xFFFE
 SUBTYPES = {

@@ -18,7 +18,7 @@ from ...codecs.media.image_rules import ImageOptions
 from ...errors import DecodeError, EncodeError, OptionError
 from ...interop.torch import numpy_dtype
 from ...ops.base import F64, Batch, Draws, Op, Spec
-from ...schema.columns import I32, I64, Array
+from ...schema.columns import I32, I64, AnyArray
 from .operations import AllocationQuery, Builtin, Operation, State, interpreted
 
 # The arguments of a field as the file stores them.
@@ -26,9 +26,9 @@ ARG_TYPE = np.dtype([("", "<u1", 1024)])
 
 DType = np.dtype[Any]
 # Returns a pointer and the bytes at it.
-Malloc = Callable[[int], tuple[int, Array]]
+Malloc = Callable[[int], tuple[int, AnyArray]]
 # Returns the bytes at a pointer.
-Read = Callable[[Any], Array]
+Read = Callable[[Any], AnyArray]
 
 
 class Field(ABC):
@@ -41,7 +41,7 @@ class Field(ABC):
 
     @staticmethod
     @abstractmethod
-    def from_binary(binary: Array) -> Field:
+    def from_binary(binary: AnyArray) -> Field:
         """Return the field that ``to_binary`` described."""
 
     @abstractmethod
@@ -49,7 +49,7 @@ class Field(ABC):
         """Return the field's arguments as an ARG_TYPE."""
 
     @abstractmethod
-    def encode(self, destination: Array, field: Any, malloc: Malloc) -> None:
+    def encode(self, destination: AnyArray, field: Any, malloc: Malloc) -> None:
         """Fill a value's entry of the table; ``malloc(size)`` returns a pointer and the bytes at it."""
 
     @abstractmethod
@@ -59,7 +59,7 @@ class Field(ABC):
 
 class _FieldWithoutArguments(Field):
     @classmethod
-    def from_binary(cls, binary: Array) -> Field:
+    def from_binary(cls, binary: AnyArray) -> Field:
         return cls()
 
     def to_binary(self) -> Any:
@@ -69,7 +69,7 @@ class _FieldWithoutArguments(Field):
 class Decoder(Builtin):
     """A Builtin at the start of a pipeline."""
 
-    def fill(self, destination: Array, rows: Array, indices: Array, read: Read) -> None:
+    def fill(self, destination: AnyArray, rows: AnyArray, indices: AnyArray, read: Read) -> None:
         """Decode samples from their rows of the table; ``read`` returns the bytes at a pointer."""
         raise NotImplementedError
 
@@ -93,7 +93,7 @@ class BasicDecoder(Decoder):
     def as_op(self, tensors: bool) -> Op:
         return _Numbers(self.dtype)
 
-    def fill(self, destination: Array, rows: Array, indices: Array, read: Read) -> None:
+    def fill(self, destination: AnyArray, rows: AnyArray, indices: AnyArray, read: Read) -> None:
         destination[:] = rows.reshape(-1, 1)
 
     def declare_state_and_memory(self, previous_state: State) -> tuple[State, AllocationQuery]:
@@ -131,7 +131,7 @@ class _NumberField(_FieldWithoutArguments):
         dtype: DType = self.decoder_class.dtype
         return dtype
 
-    def encode(self, destination: Array, field: Any, malloc: Malloc) -> None:
+    def encode(self, destination: AnyArray, field: Any, malloc: Malloc) -> None:
         destination[0] = field
 
     def get_decoder_class(self) -> type[Operation]:
@@ -159,7 +159,7 @@ class BytesDecoder(Decoder):
     def as_op(self, tensors: bool) -> Op:
         return ops.Pad(self._longest())
 
-    def fill(self, destination: Array, rows: Array, indices: Array, read: Read) -> None:
+    def fill(self, destination: AnyArray, rows: AnyArray, indices: AnyArray, read: Read) -> None:
         destination[:] = 0
         for cell, row in zip(destination, rows, strict=True):
             if row["size"]:
@@ -170,7 +170,7 @@ class BytesDecoder(Decoder):
         return State(True, previous_state.device, shape, dtype), AllocationQuery(shape, dtype)
 
 
-def as_uint8(value: Array) -> Array:
+def as_uint8(value: AnyArray) -> AnyArray:
     """Return an array of numbers from 0 to 255 as bytes; EncodeError for others, which FFCV truncates."""
     if value.dtype == np.uint8:
         return value
@@ -190,7 +190,7 @@ class BytesField(_FieldWithoutArguments):
     def metadata_type(self) -> DType:
         return np.dtype([("ptr", "<u8"), ("size", "<u8")])
 
-    def encode(self, destination: Array, field: Any, malloc: Malloc) -> None:
+    def encode(self, destination: AnyArray, field: Any, malloc: Malloc) -> None:
         value = np.frombuffer(field, np.uint8) if isinstance(field, bytes) else np.asarray(field)
         data = as_uint8(value).reshape(-1)
         destination["ptr"], memory = malloc(data.size)
@@ -208,7 +208,7 @@ SEPARATOR = "\0"
 class JSONField(BytesField):
     """Any JSON value. Batches hold its text as bytes: ``JSONField.unpack(batch)`` parses it."""
 
-    def encode(self, destination: Array, field: Any, malloc: Malloc) -> None:
+    def encode(self, destination: AnyArray, field: Any, malloc: Malloc) -> None:
         super().encode(destination, (json.dumps(field) + SEPARATOR).encode(ENCODING), malloc)
 
     @staticmethod
@@ -231,7 +231,7 @@ class NDArrayDecoder(Decoder):
     def as_op(self, tensors: bool) -> Op:
         return _Identity()
 
-    def fill(self, destination: Array, rows: Array, indices: Array, read: Read) -> None:
+    def fill(self, destination: AnyArray, rows: AnyArray, indices: AnyArray, read: Read) -> None:
         for cell, ptr in zip(destination, rows, strict=True):
             cell[...] = read(ptr).view(self.field.dtype).reshape(self.field.shape)
 
@@ -258,7 +258,7 @@ class NDArrayField(Field):
         return np.dtype("<u8")
 
     @staticmethod
-    def from_binary(binary: Array) -> Field:
+    def from_binary(binary: AnyArray) -> Field:
         head = binary[: NDArrayArgsType.itemsize].view(NDArrayArgsType)[0]
         text = binary[NDArrayArgsType.itemsize :][: int(head["type_length"])].tobytes()
         [(_, dtype)] = json.loads(text)
@@ -272,7 +272,7 @@ class NDArrayField(Field):
         arguments[0][: head.nbytes + len(text)] = np.frombuffer(head.tobytes() + text, dtype=np.uint8)
         return arguments
 
-    def fit(self, value: object) -> Array:
+    def fit(self, value: object) -> AnyArray:
         """Return the value as an array of this field; FFCV checks the number of bytes only."""
         array = np.asarray(value)
         if array.dtype != self.dtype or array.size != np.prod(self.shape):
@@ -281,7 +281,7 @@ class NDArrayField(Field):
             )
         return array.reshape(self.shape)
 
-    def encode(self, destination: Array, field: Any, malloc: Malloc) -> None:
+    def encode(self, destination: AnyArray, field: Any, malloc: Malloc) -> None:
         destination[0], memory = malloc(self.element_size)
         memory[:] = np.ascontiguousarray(self.fit(field)).reshape(-1).view(np.uint8)
 
@@ -304,12 +304,12 @@ IMAGE_MODES = {"jpg": 0, "raw": 1}
 UNLIMITED_BYTES = 1 << 62
 
 
-def encode_jpeg(numpy_image: Array, quality: int) -> Array:
+def encode_jpeg(numpy_image: AnyArray, quality: int) -> AnyArray:
     """Encode RGB pixels as a JPEG."""
     return np.frombuffer(_native.jpeg_encode(np.ascontiguousarray(numpy_image), int(quality)), np.uint8)
 
 
-def resizer(image: Array, target_resolution: int | None) -> Array:
+def resizer(image: AnyArray, target_resolution: int | None) -> AnyArray:
     """Shrink an image whose longer side exceeds the target."""
     return images.fit(image, target_resolution)
 
@@ -365,7 +365,7 @@ class SimpleRGBImageDecoder(Decoder):
         self._size()
         return ops.Decode()
 
-    def fill(self, destination: Array, rows: Array, indices: Array, read: Read) -> None:
+    def fill(self, destination: AnyArray, rows: AnyArray, indices: AnyArray, read: Read) -> None:
         cells = [np.ascontiguousarray(read(ptr)) for ptr in rows["data_ptr"]]
         shape = np.stack([rows["height"], rows["width"], np.full(len(rows), 3)], axis=1).astype(np.int32)
         raw = (rows["mode"] == IMAGE_MODES["raw"])[:, None]
@@ -495,7 +495,7 @@ class RGBImageField(_FieldWithoutArguments):
     def get_decoder_class(self) -> type[Operation]:
         return SimpleRGBImageDecoder
 
-    def encode(self, destination: Array, image: Any, malloc: Malloc) -> None:
+    def encode(self, destination: AnyArray, image: Any, malloc: Malloc) -> None:
         pixels = np.asarray(image)
         if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3:
             raise OptionError(

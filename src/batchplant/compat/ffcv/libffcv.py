@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from ... import _native
-from ...schema.columns import Array
+from ...schema.columns import AnyArray
 
 
-def read(fileno: int, destination: Array, offset: int) -> int:
+def read(fileno: int, destination: AnyArray, offset: int) -> int:
     """Fill the destination from an offset of a file; return the number of bytes read."""
     return os.preadv(fileno, [destination.data.cast("B")], int(offset))
 

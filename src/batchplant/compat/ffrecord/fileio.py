@@ -15,7 +15,7 @@ from ...data.writer import WriteOptions
 from ...errors import NotFoundError, OptionError, SampleIndexError
 from ...formats.base.records import RAW
 from ...formats.ffrecord import FFRecordReader, FFRecordWriter
-from ...schema.columns import I64, U8, Array, Columns, Ragged, as_bytes
+from ...schema.columns import I64, U8, AnyArray, Columns, Ragged, as_bytes
 
 Name = str | os.PathLike[str]
 # A writer buffers at most this much.
@@ -65,7 +65,7 @@ class FileReader:
         return self.read([index])[0]
 
     def _rows(self, indices: Sequence[int] | I64) -> I64:
-        numbers: Array = np.asarray(indices)
+        numbers: AnyArray = np.asarray(indices)
         if numbers.ndim != 1 or (numbers.size and numbers.dtype.kind not in "iu"):
             raise TypeError("indices is a list of integers")
         rows = numbers.astype(np.int64)

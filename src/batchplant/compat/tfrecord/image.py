@@ -11,7 +11,7 @@ import numpy.typing as npt
 from ... import _native
 from ...codecs.media import image as codec
 from ...errors import DecodeError, OptionError, SchemaError
-from ...schema.columns import Array
+from ...schema.columns import AnyArray
 from .errors import missing_name
 from .values import String, Tensor, as_bytes, as_dtype, as_tensor, int32, tensor, uint8
 
@@ -41,7 +41,7 @@ def _channel_count(channels: Any, allowed: tuple[int, ...]) -> int:
     return int(channels or 0)
 
 
-def _with_channels(pixels: Array, channels: int) -> Tensor:
+def _with_channels(pixels: AnyArray, channels: int) -> Tensor:
     """Return (height, width, channels) with this number of channels; 0 keeps the image's own."""
     image = codec.expand(np.asarray(pixels))
     stored = image.shape[2]
@@ -109,7 +109,7 @@ def decode_png(
     count, target = _channel_count(channels, (0, 1, 2, 3, 4)), as_dtype(dtype)
     if target.name not in ("uint8", "uint16"):
         raise OptionError(f"a PNG is decoded to uint8 or uint16, not {target.name}")
-    pixels: Array = codec.decode(as_bytes(contents))
+    pixels: AnyArray = codec.decode(as_bytes(contents))
     if pixels.dtype == np.uint16 and target == uint8:
         pixels = (pixels >> 8).astype(np.uint8)
     elif pixels.dtype == np.uint8 and target != uint8:
@@ -218,7 +218,7 @@ def resize(
     The result is float32, except for the nearest neighbour, which keeps the type.
     """
     source: Tensor = tensor(images)
-    pixels: Array = np.asarray(source)
+    pixels: AnyArray = np.asarray(source)
     if pixels.ndim not in (3, 4) or 0 in pixels.shape:
         raise OptionError(f"an image of shape {pixels.shape} cannot be resized")
     height, width = (int(length) for length in np.asarray(size).reshape(-1))
@@ -255,7 +255,7 @@ def _nearest(old: int, new: int) -> npt.NDArray[np.int64]:
     return np.minimum(positions.astype(np.int64), old - 1)
 
 
-def _bilinear(pixels: Array, axis: int, new: int) -> Floats:
+def _bilinear(pixels: AnyArray, axis: int, new: int) -> Floats:
     """Resize one axis: each new pixel lies between two old ones, near + (far - near) * weight."""
     old = pixels.shape[axis]
     scale = np.float32(old) / np.float32(new)

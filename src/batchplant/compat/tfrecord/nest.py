@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import SchemaError
-from ...schema.columns import Array
+from ...schema.columns import AnyArray
 from .values import (
     Element,
     SparseTensor,
@@ -170,7 +170,7 @@ def _pad(leaves: list[Any], shape: Sequence[int | None] | None, value: Any) -> T
             if size < sizes[axis]:
                 raise SchemaError(f"a value is {sizes[axis]} long, more than padded_shapes allows ({size})")
             sizes[axis] = size
-    padded: Array = np.empty((len(leaves), *sizes), dtype=dtype.dtype)
+    padded: AnyArray = np.empty((len(leaves), *sizes), dtype=dtype.dtype)
     if dtype == string:
         padded.fill(String(b"" if value is None else as_bytes(value)))
     else:

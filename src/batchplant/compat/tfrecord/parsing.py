@@ -11,7 +11,7 @@ import numpy as np
 
 from ... import _native
 from ...errors import DecodeError, FieldNameError, OptionError, SchemaError
-from ...schema.columns import I64, U8, Array, starts_of
+from ...schema.columns import I64, U8, AnyArray, starts_of
 from .values import (
     DType,
     SparseTensor,
@@ -90,7 +90,7 @@ class _Column:
     name: str
     dtype: DType
     count: I64
-    values: Array
+    values: AnyArray
     steps: I64
 
 
@@ -136,7 +136,7 @@ class _Records:
         if code == 1:
             view = self.bytes
             flat = [String(view[start : start + size]) for start, size in spans.reshape(-1, 2).tolist()]
-            values: Array = strings(flat)
+            values: AnyArray = strings(flat)
         else:
             values = floats if code == 2 else ints
         return _Column(name, feature.dtype, count, values, steps)
@@ -191,14 +191,16 @@ class _Records:
         return _sparse_rows(np.maximum(column.count, 0), column.values)
 
 
-def _sparse_rows(count: I64, values: Array) -> SparseTensor:
+def _sparse_rows(count: I64, values: AnyArray) -> SparseTensor:
     """Return values as rows of a sparse matrix, ``count`` in each."""
     rows = np.repeat(np.arange(len(count)), count)
     columns = np.arange(len(rows)) - np.repeat(starts_of(count)[:-1], count)
     return SparseTensor(np.column_stack([rows, columns]), values, [len(count), int(count.max(initial=0))])
 
 
-def _default(feature: FixedLenFeature | FixedLenSequenceFeature, shape: tuple[int, ...], name: str) -> Array:
+def _default(
+    feature: FixedLenFeature | FixedLenSequenceFeature, shape: tuple[int, ...], name: str
+) -> AnyArray:
     """Return the default value in this shape."""
     value = tensor(feature.default_value)
     if feature.dtype == string:
@@ -226,7 +228,7 @@ def _padding(feature: FixedLenSequenceFeature, name: str) -> Any:
     return String(value.item()) if feature.dtype == string else value
 
 
-def _pad_rows(count: I64, flat: Array, padding: Any) -> Tensor:
+def _pad_rows(count: I64, flat: AnyArray, padding: Any) -> Tensor:
     """Return rows of ``count`` items each as one array, padded to the longest."""
     longest = int(count.max(initial=0))
     padded = np.empty((len(count), longest, *flat.shape[1:]), dtype=flat.dtype)

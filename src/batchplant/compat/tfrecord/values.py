@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...errors import OptionError, SchemaError
-from ...schema.columns import Array
+from ...schema.columns import AnyArray
 
 # A value, or a dict or tuple of elements: only running the pipeline tells which.
 Element: TypeAlias = Any
@@ -141,7 +141,7 @@ class Tensor(np.ndarray[Any, np.dtype[Any]]):
         value = super().__getitem__(key)
         return value if isinstance(value, np.ndarray) else tensor(value)
 
-    def __array_wrap__(self, array: Array, context: object = None, return_scalar: bool = False) -> Any:
+    def __array_wrap__(self, array: AnyArray, context: object = None, return_scalar: bool = False) -> Any:
         # Otherwise a sum over all axes would be a NumPy scalar, which has no numpy().
         return as_tensor(array)
 
@@ -252,7 +252,7 @@ def tensor(value: object, dtype: object = None) -> Any:
     return array.view(Tensor)
 
 
-def _from_python(value: Any) -> Array:
+def _from_python(value: Any) -> AnyArray:
     """Return an array of Python numbers, strings, or lists of them or of arrays."""
     if value is None:
         raise SchemaError("None is no value of a tensor")

@@ -22,7 +22,7 @@ from ...codecs.media.image_rules import ANY_ENCODED, ImageTarget
 from ...data.writer import Writer
 from ...errors import BatchplantError, DamagedError, DataError, UnsafeError
 from ...schema import Audio, Bytes, Field, Image, Schema, Text, Video
-from ...schema.columns import Array, Columns, Ragged, as_bytes
+from ...schema.columns import AnyArray, Columns, Ragged, as_bytes
 from ...storage import Spool, open_source
 from .memory import ValuesReader
 from .records import Note, note_of
@@ -186,7 +186,7 @@ class ObjectWriter(Writer):
 class Inline:
     """An array that is pickled where it stands, by names that every NumPy has."""
 
-    def __init__(self, array: Array) -> None:
+    def __init__(self, array: AnyArray) -> None:
         self._array = array
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:

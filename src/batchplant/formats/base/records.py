@@ -24,7 +24,7 @@ from ...data.reader import Reader
 from ...data.writer import Writer
 from ...errors import BatchplantError, DamagedError, OptionError, Problem, SchemaError
 from ...schema import Audio, Bytes, Field, Image, Json, Schema, Text, Video, as_field, field_from_json
-from ...schema.columns import I64, U8, Array, Columns, Ragged
+from ...schema.columns import I64, U8, AnyArray, Columns, Ragged
 from ...storage import NOTE_ERRORS, MappedSource, RemoteSource, Source, parse_object, read_beside
 from ...storage import beside as place_beside
 from ...storage.spans import Spans
@@ -184,7 +184,7 @@ class RecordReader(Reader):
         """``count`` of the records, from begin to end, to tell by them what all are."""
         return np.arange(0, self.length, max(1, self.length // count))[:count]
 
-    def _other_index(self, scanned: Mapping[str, Array], loaded: Mapping[str, Array]) -> list[Problem]:
+    def _other_index(self, scanned: Mapping[str, AnyArray], loaded: Mapping[str, AnyArray]) -> list[Problem]:
         """A problem where a new scan gives other arrays than the index has."""
         if all(np.array_equal(scanned[name], array) for name, array in loaded.items()):
             return []

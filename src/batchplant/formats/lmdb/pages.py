@@ -11,7 +11,7 @@ import numpy as np
 from ... import _native
 from ...codecs.msgpack import gathered
 from ...errors import BusyError, DamagedError, OptionError, SchemaError, no_such
-from ...schema.columns import U8, Array, Flags, Ragged
+from ...schema.columns import U8, AnyArray, Flags, Ragged
 from ...storage import MappedSource, Source, index, join, open_source, tree
 from . import remote
 
@@ -93,7 +93,7 @@ def _makes_sense(loaded: index.Index) -> bool:
 
 def scan(
     source: Source, report: index.Report, *, db: str | None = None
-) -> tuple[dict[str, Array], dict[str, Any]]:
+) -> tuple[dict[str, AnyArray], dict[str, Any]]:
     """Locations of the keys and values of a database."""
     if not isinstance(source, MappedSource):
         return _scan_remote(source, report, db)
@@ -120,7 +120,7 @@ def scan(
 
 def _scan_remote(
     source: Source, report: index.Report, db: str | None
-) -> tuple[dict[str, Array], dict[str, Any]]:
+) -> tuple[dict[str, AnyArray], dict[str, Any]]:
     """The same for a file on a server, of which not all is fetched."""
     meta = read_meta(source.view(0, min(source.size, 2 * 65536 + 256)), source.path)
     tree = meta.main
@@ -155,7 +155,7 @@ def _choose(names: list[str]) -> str:
     return f"it holds databases; choose one with db (--option db=NAME): {', '.join(names)}"
 
 
-def walk(data: U8, meta: Meta, tree: Tree, path: str) -> tuple[dict[str, Array], Array]:
+def walk(data: U8, meta: Meta, tree: Tree, path: str) -> tuple[dict[str, AnyArray], AnyArray]:
     """The entries of a tree, and the numbers of those that are databases."""
     walked = _native.lmdb_walk(data, meta.page_size, tree)
     key_starts, key_sizes, starts, sizes, named, failure, duplicates = walked
@@ -168,7 +168,7 @@ def walk(data: U8, meta: Meta, tree: Tree, path: str) -> tuple[dict[str, Array],
     return {"key_starts": key_starts, "key_sizes": key_sizes, "starts": starts, "sizes": sizes}, named
 
 
-def _names(data: U8, arrays: dict[str, Array], named: Array) -> list[str]:
+def _names(data: U8, arrays: dict[str, AnyArray], named: AnyArray) -> list[str]:
     return _texts(gathered(data, arrays["key_starts"][named], arrays["key_sizes"][named].astype(np.int64)))
 
 
@@ -185,7 +185,7 @@ def _named(data: U8, meta: Meta, db: str, path: str) -> Tree:
     return _native.lmdb_tree(data[start : start + 48])
 
 
-def _without(arrays: dict[str, Array], named: Array, data: U8, path: str) -> dict[str, Array]:
+def _without(arrays: dict[str, AnyArray], named: AnyArray, data: U8, path: str) -> dict[str, AnyArray]:
     if not len(named):
         return arrays
     if len(named) == len(arrays["starts"]):

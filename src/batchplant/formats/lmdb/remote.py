@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from ...codecs.msgpack import gathered
 from ...errors import DamagedError, SchemaError
-from ...schema.columns import I64, U8, Array, Ragged
+from ...schema.columns import I64, U8, AnyArray, Ragged
 from ...storage import Source
 
 HEAD, NODE, TREE = 16, 8, 48
@@ -30,7 +30,7 @@ Tree = tuple[int, int, int, int]
 class Entries(NamedTuple):
     """Entries of a tree, in order; ``named``: the numbers of those that are databases."""
 
-    arrays: dict[str, Array]
+    arrays: dict[str, AnyArray]
     keys: Ragged
     named: I64
 

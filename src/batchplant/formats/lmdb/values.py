@@ -18,7 +18,7 @@ from ...codecs.infer import infer_field, infer_image
 from ...codecs.msgpack import Runs, as_array, extension_of, gathered
 from ...errors import BatchplantError, DecodeError, OptionError, SchemaError, UnsafeError
 from ...schema import Bytes, Field, Image, Int, Json, Schema, Tensor, Text
-from ...schema.columns import I64, U8, Array, Column, Columns, Ragged
+from ...schema.columns import I64, U8, AnyArray, Column, Columns, Ragged
 
 # -- codec --------------------------------------------------------------------------------------------
 # Base class of codecs of values.
@@ -121,7 +121,7 @@ class DatumCodec(Codec):
         for row in range(len(rows)):
             shape = _shape(rows, row)
             if self._data.dtype == "float32":
-                array: Array = np.empty(int(rows[row, FLOATS]), dtype=np.float32)
+                array: AnyArray = np.empty(int(rows[row, FLOATS]), dtype=np.float32)
                 _native.datum_floats(data[starts[row] : starts[row] + sizes[row]], array)
             else:
                 array = data[rows[row, START] : rows[row, START] + max(0, int(rows[row, SIZE]))]

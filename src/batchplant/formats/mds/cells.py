@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from ...errors import DamagedError, DecodeError, EncodeError
 from ...schema import Bytes, Decimal, Field, Float, Image, Int, Json, Tensor, Text
-from ...schema.columns import I64, U8, Array, Column, Ragged, dense_of
+from ...schema.columns import I64, U8, AnyArray, Column, Ragged, dense_of
 from ..base.shards import Inner, arrays, numbers_at, pil, wrong
 
 # -- encodings ----------------------------------------------------------------------------------------
@@ -247,7 +247,7 @@ def decoded(encoding: Encoding, field: Field, cells: Ragged) -> Ragged:
     return arrays.without_heads(field, cells, heads, shapes[:, : len(field.shape)])
 
 
-def _numbers(field: Field, cells: Ragged) -> Array:
+def _numbers(field: Field, cells: Ragged) -> AnyArray:
     dense = dense_of(field)
     assert dense is not None
     numbers = np.zeros(len(cells), dtype=dense[0])

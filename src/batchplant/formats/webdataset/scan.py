@@ -14,7 +14,7 @@ from ...codecs.infer import decoded_mode
 from ...codecs.media import image
 from ...errors import BatchplantError, DamagedError
 from ...schema import Audio, Bytes, Field, Image, Int, Tensor, Text, Video
-from ...schema.columns import I64, U8, Array, Ragged, starts_of
+from ...schema.columns import I64, U8, AnyArray, Ragged, starts_of
 from ...storage import RANGE_MOST, MappedSource, RemoteSource, Source, read_text
 from . import members
 from .layout import IMAGES, KEY, Note, kind_of
@@ -88,7 +88,7 @@ PROBED_SAMPLES = 48
 # Cells that are looked at in one go.
 ROWS_PER_STEP = 1 << 16
 
-Arrays = dict[str, Array]
+Arrays = dict[str, AnyArray]
 Facts = dict[str, Any]
 
 

@@ -16,7 +16,7 @@ from ...codecs.arrays import unpack_tensor
 from ...codecs.media import audio, image, video
 from ...errors import BatchplantError, DataError, MissingLibraryError
 from ...schema import Field
-from ...schema.columns import Array, Column, Masked, Ragged, column_runs
+from ...schema.columns import AnyArray, Column, Masked, Ragged, column_runs
 from .numbers import Numbers, Sums
 from .values import Copies, Hashes, Tally, Values
 
@@ -113,7 +113,7 @@ class FieldScan:
     def _tally(self, name: str) -> Tally:
         return self._tallies.setdefault(name, Tally())
 
-    def _add_numbers(self, values: Array) -> None:
+    def _add_numbers(self, values: AnyArray) -> None:
         field = self._field
         if values.dtype.kind not in "biuf":
             return
@@ -232,7 +232,7 @@ class FieldScan:
         else:
             self._add_numbers(values)
 
-    def _add_boxes(self, boxes: Array, format: str) -> None:
+    def _add_boxes(self, boxes: AnyArray, format: str) -> None:
         """Add corners and sizes of boxes in any format."""
         boxes = boxes.astype(np.float64)
         start, size = boxes[:, :2], boxes[:, 2:]
@@ -243,7 +243,7 @@ class FieldScan:
         for name, values in zip(("left", "top", "width", "height"), (*start.T, *size.T), strict=True):
             self._sums(name).add(values)
 
-    def _add_points(self, points: Array) -> None:
+    def _add_points(self, points: AnyArray) -> None:
         """Add the coordinates of visible points."""
         visible = points if points.shape[1] < 3 else points[points[:, 2] > 0]
         for name, values in zip("xy", visible.T, strict=False):

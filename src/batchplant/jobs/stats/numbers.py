@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...schema.columns import Array
+from ...schema.columns import AnyArray
 
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 # Integers are summed in digits of so many bits: the sums of their squares fit into 64 bits.
@@ -61,7 +61,7 @@ class Sums:
         self._mean = self._distance = 0.0
         self._sketch = Sketch()
 
-    def add(self, values: Array) -> None:
+    def add(self, values: AnyArray) -> None:
         values = values.reshape(-1)
         if values.dtype.kind == "b":
             values = values.view(np.uint8)
@@ -123,7 +123,7 @@ class Sums:
         )
 
 
-def _exact_sums(values: Array, minimum: int) -> tuple[int, int]:
+def _exact_sums(values: AnyArray, minimum: int) -> tuple[int, int]:
     """Sum of integers and of their squares, however large they are."""
     if values.dtype.kind == "u":
         above = values.astype(np.uint64) - np.uint64(minimum)

@@ -25,7 +25,7 @@ import numpy as np
 
 from ... import _native
 from ...schema import MOST_BYTES
-from ...schema.columns import U8, Array, as_bytes
+from ...schema.columns import U8, AnyArray, as_bytes
 from .. import parse_object
 from ..files import open_with_status
 
@@ -35,7 +35,7 @@ ALIGN = 64
 DTYPES = ("|i1", "|u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8", "<f4", "<f8")
 MAX_HEADER_BYTES = 16 << 20
 
-Arrays = dict[str, Array]
+Arrays = dict[str, AnyArray]
 Facts = dict[str, Any]
 Parts = list[tuple[int, U8]]
 
@@ -82,7 +82,7 @@ class Content(NamedTuple):
     first: int
     data: U8
 
-    def array(self, entry: Facts) -> Array:
+    def array(self, entry: Facts) -> AnyArray:
         """Return an array, in place."""
         if entry["dtype"] not in DTYPES:
             raise ValueError("it has an array of another dtype")
@@ -97,7 +97,7 @@ class Content(NamedTuple):
         data = self.data[start : start + size]
         if _native.crc32c(data.data) != entry["crc"]:
             raise ValueError("it has a damaged array")
-        array: Array = data.view(dtype).reshape(entry["shape"])
+        array: AnyArray = data.view(dtype).reshape(entry["shape"])
         return array
 
     def arrays(self, entries: Facts) -> Arrays:

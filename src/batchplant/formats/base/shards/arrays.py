@@ -10,11 +10,11 @@ import numpy as np
 from ....codecs import npy
 from ....codecs.infer import infer_image
 from ....schema import Bytes, Field, Image, Tensor
-from ....schema.columns import I64, Array, Column, Ragged, as_bytes
+from ....schema.columns import I64, AnyArray, Column, Ragged, as_bytes
 from .runs import wrong
 
 
-def bare(column: Array) -> Ragged:
+def bare(column: AnyArray) -> Ragged:
     """Cells of one size."""
     width = column.dtype.itemsize * math.prod(column.shape[1:])
     return Ragged(as_bytes(column), np.arange(len(column) + 1, dtype=np.int64) * width)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from ....data.reader import Reader
 from ....errors import BatchplantError, DecodeError, SchemaError, no_such
 from ....schema import Bool, Field, Schema
-from ....schema.columns import I64, U8, Array, Column, Columns, Flags, Ragged, starts_of
+from ....schema.columns import I64, U8, AnyArray, Column, Columns, Flags, Ragged, starts_of
 from ....storage import MappedSource, Source, is_remote
 from ....storage.spans import Spans
 from ..records import GivenSchema, given_schema
@@ -249,5 +249,5 @@ def dense(field: Field, cells: Ragged, valid: Flags | None) -> Column:
     dtype, shape_ = field.cell
     if isinstance(field, Bool):
         return np.asarray(cells.data != 0)
-    array: Array = cells.data.view(dtype)
+    array: AnyArray = cells.data.view(dtype)
     return array.reshape(len(cells), *shape_)

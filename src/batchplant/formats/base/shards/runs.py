@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from .... import _native
 from ....errors import DamagedError, DecodeError
-from ....schema.columns import I64, U8, Array, Flags, Ragged, as_bytes, starts_of
+from ....schema.columns import I64, U8, AnyArray, Flags, Ragged, as_bytes, starts_of
 from ....storage import MappedSource, RemoteSource, Source
 from ....storage.cache import ChunkCache
 
@@ -256,7 +256,7 @@ def table_of(source: Source, samples: int, path: str) -> npt.NDArray[np.uint32]:
     return source.only(4, 4 * (count + 1)).view("<u4").copy()
 
 
-def numbers_at(data: U8, starts: I64, count: int, dtype: str) -> Array:
+def numbers_at(data: U8, starts: I64, count: int, dtype: str) -> AnyArray:
     """``count`` numbers of this dtype at each start: (starts, count)."""
     numbers = data[starts[:, None] + np.arange(count * np.dtype(dtype).itemsize)]
     return np.ascontiguousarray(numbers).view(dtype)
