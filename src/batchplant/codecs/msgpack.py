@@ -19,7 +19,7 @@ import numpy as np
 from .. import _native
 from ..errors import BatchplantError, DecodeError
 from ..schema import Bool, Bytes, Field, Float, Image, Int, Json, Schema, Tensor, Text
-from ..schema.columns import I32, I64, U8, AnyArray, Column, AnyDType, Ragged, as_bytes, starts_of
+from ..schema.columns import I32, I64, U8, AnyArray, AnyDType, Column, Ragged, as_bytes, starts_of
 from . import npy
 from .arrays import check_bytes, pack_tensor
 from .infer import infer_image

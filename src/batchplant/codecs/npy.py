@@ -16,7 +16,7 @@ import numpy as np
 from .. import _native
 from ..errors import DamagedError, FieldNameError, SchemaError, no_such
 from ..schema import Bool, Bytes, Field, Float, Int, Tensor, Text
-from ..schema.columns import I64, U8, AnyArray, Column, AnyDType, Ragged, as_bytes
+from ..schema.columns import I64, U8, AnyArray, AnyDType, Column, Ragged, as_bytes
 from ..storage import Source
 
 MAGIC = b"\x93NUMPY"

@@ -32,7 +32,7 @@ import numpy as np
 from .. import _native
 from ..errors import BatchplantError, DamagedError, EncodeError, SchemaError
 from ..schema import Bool, Field, Float, Image, Int, Json, Schema, Tensor, Text
-from ..schema.columns import I64, U8, Column, Columns, AnyDType, Ragged, as_bytes, column_runs
+from ..schema.columns import I64, U8, AnyDType, Column, Columns, Ragged, as_bytes, column_runs
 from . import msgpack, npy
 from .msgpack import PIXELS, Runs, Values
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from ..errors import DecodeError, EncodeError, SchemaError
 from ..schema import Duration, Field, Time
-from ..schema.columns import I64, Column, AnyDType, Ragged
+from ..schema.columns import I64, AnyDType, Column, Ragged
 
 Counted = Time | Duration
 

@@ -16,9 +16,9 @@ from ...schema import Field, Schema
 from ...schema.columns import (
     I64,
     AnyArray,
+    AnyDType,
     Column,
     Columns,
-    AnyDType,
     Flags,
     Ragged,
     as_bytes,

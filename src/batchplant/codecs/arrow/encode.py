@@ -11,7 +11,7 @@ import numpy as np
 from ... import schema as kinds
 from ...errors import BatchplantError, EncodeError
 from ...schema import Field, Schema
-from ...schema.columns import AnyArray, Column, Columns, AnyDType, Flags, Ragged, as_bytes, starts_of
+from ...schema.columns import AnyArray, AnyDType, Column, Columns, Flags, Ragged, as_bytes, starts_of
 from .. import times
 from ..media.image_rules import ImageOptions, ImageTarget, conform
 from . import nested
