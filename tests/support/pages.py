@@ -71,7 +71,10 @@ def commands(text: str) -> Iterator[tuple[str, int]]:
 
 
 def is_installed(modules: str) -> bool:
-    return all(importlib.util.find_spec(module) is not None for module in modules.split())
+    try:
+        return all(importlib.util.find_spec(module) is not None for module in modules.split())
+    except ModuleNotFoundError:  # the package of a submodule
+        return False
 
 
 def run(page: Path, compare: bool = True) -> int:
@@ -89,7 +92,8 @@ def run(page: Path, compare: bool = True) -> int:
             continue
         if kind == "python" and is_installed(rest):
             with contextlib.redirect_stdout(io.StringIO()) as shown:
-                exec(compile(text, str(page), "exec"), names)
+                # In angle brackets: libraries that look for the source of a function find none on a page.
+                exec(compile(text, f"<{page}>", "exec"), names)
             printed = shown.getvalue()
             ran += 1
         elif kind == "console":
