@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import diagram
+import reference
 
 from batchplant import formats, ops
 from batchplant.data.reader import Reader
@@ -189,6 +190,7 @@ def pages() -> Iterator[tuple[Path, str]]:
     check_ops()
     yield OPS, "\n".join([OPS_INTRO, *(ops_section(name) for name in OPS_SECTIONS)])
     yield DIAGRAM, diagram.svg()
+    yield from reference.pages()
 
 
 def own_formats() -> list[Format]:

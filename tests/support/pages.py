@@ -19,6 +19,7 @@ import io
 import re
 import shlex
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -91,7 +92,9 @@ def run(page: Path, compare: bool = True) -> int:
         if rest.startswith("skip:"):
             continue
         if kind == "python" and is_installed(rest):
-            with contextlib.redirect_stdout(io.StringIO()) as shown:
+            with contextlib.redirect_stdout(io.StringIO()) as shown, warnings.catch_warnings():
+                if set(rest.split()) - {"torch"}:  # webdataset leaves files open, for example
+                    warnings.simplefilter("ignore")
                 # In angle brackets: libraries that look for the source of a function find none on a page.
                 exec(compile(text, f"<{page}>", "exec"), names)
             printed = shown.getvalue()

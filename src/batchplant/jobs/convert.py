@@ -40,6 +40,10 @@ def convert(
 ) -> Conversion:
     """Write all samples of ``source`` to ``target``, whatever their formats are.
 
+    ``rename`` maps names of fields to new ones. A file ends before its cells exceed ``shard_size`` bytes, or
+    after ``shard_samples``. ``overwrite`` replaces a target that exists. ``progress`` is called as samples
+    are written.
+
     The target appears only when it is complete. Stopped by Ctrl-C, a kill or an error, a long conversion
     leaves a hidden folder beside the target, and the same call with ``resume=True`` goes on from there.
     Source and target may be URLs. ``source_options`` are the arguments of :func:`open`, ``target_options``

@@ -57,6 +57,9 @@ def verify(
 ) -> Verification:
     """Check every sample and name every problem.
 
+    ``source`` is a Reader, or what :func:`batchplant.open` takes; ``progress`` is called as samples are
+    checked.
+
     Structure, bounds and checksums (the format's own, and a ``.crc`` side-car) always; ``decode`` also
     decodes every cell; ``against`` proves cell by cell that another dataset holds the same. It stops after
     ``max_problems``, and stops comparing after ``max_differences`` cells that differ; None: never.

@@ -146,23 +146,24 @@ class LoaderConfig:
 class Loader:
     """Batches of a dataset, epoch after epoch: ``for batch in Loader("train.beton", 256, order="random")``.
 
-    source: a Reader or what :func:`batchplant.open` takes; ``Loader(open(url, cache="/data"), 256)`` is for
-    options. order: ``sequential``, ``random``, ``shards``, ``quasi_random``, ``windowed``; an order with
-    options, such as ``order.QuasiRandom(window=64)``, ``order.ByLength("tokens")`` or ``order.Balanced()``,
-    see :mod:`batchplant.order`; an array of sample numbers, or a function. pipelines: ops for each field,
-    None to leave one out; see :class:`batchplant.Pipe`. joint: steps that see several fields, behind all
-    pipelines, see :class:`batchplant.ops.Map`. indices: only these samples. pack: rows of tokens in place of
-    samples, see :class:`Pack`; batch_size counts rows. rank, world_size: this process among many (default: as
-    torch.distributed or the environment says when an epoch begins). drop_last: only full batches. evaluate: a
-    rank that has no samples left at the end has one batch fewer, not an empty one. on_error: ``raise``, or
-    ``skip`` to leave out samples that cannot be read and list them in ``skipped``. ids: add the sample
-    numbers as ``ids``. workers: number of decoding threads (default: all cores, divided by LOCAL_WORLD_SIZE),
-    or the cores that they stay on, a thread for each. prefetch_batches: batches made in advance. device: a
-    torch device, for tensors there; None for NumPy. decode: how images are decoded for the device, as in
-    ``"hybrid"``, or :class:`DecodeOptions`. cache: ``"decoded"`` keeps decoded images for later epochs, see
-    :class:`DecodedCache`. page_cache: whether local files are read through it (default: images of more bytes
-    than there is memory are not). dashboard: True, or a port, to see on a web page where time goes; the link
-    is printed, and ``loader.dashboard.url``.
+    source: a Reader or what :func:`batchplant.open` takes; ``Loader(open(url, cache="/data"), 256)`` is
+    for options. order: ``sequential``, ``random``, ``shards``, ``quasi_random``, ``windowed``; an order
+    with options, such as ``order.QuasiRandom(window=64)``, ``order.ByLength("tokens")`` or
+    ``order.Balanced()``, see :mod:`batchplant.order`; an array of sample numbers, or a function.
+    pipelines: ops for each field, None to leave one out; see :class:`batchplant.Pipe`. joint: steps that
+    see several fields, behind all pipelines, see :class:`batchplant.ops.Map`. indices: only these
+    samples. pack: rows of tokens in place of samples, see :class:`Pack`; batch_size counts rows. seed: of
+    the order and of every op. rank, world_size: this process among many (default: as torch.distributed or
+    the environment says when an epoch begins). drop_last: only full batches. evaluate: a rank that has no
+    samples left at the end has one batch fewer, not an empty one. on_error: ``raise``, or ``skip`` to
+    leave out samples that cannot be read and list them in ``skipped``. ids: add the sample numbers as
+    ``ids``. workers: number of decoding threads (default: all cores, divided by LOCAL_WORLD_SIZE), or the
+    cores that they stay on, a thread for each. prefetch_batches: batches made in advance. device: a torch
+    device, for tensors there; None for NumPy. decode: how images are decoded for the device, as in
+    ``"hybrid"``, or :class:`DecodeOptions`. cache: ``"decoded"`` keeps decoded images for later epochs,
+    see :class:`DecodedCache`. page_cache: whether local files are read through it (default: images of
+    more bytes than there is memory are not). dashboard: True, or a port, to see on a web page where time
+    goes; the link is printed, and ``loader.dashboard.url``.
     """
 
     # The page of this loader, with its ``url``; None without ``dashboard``.
