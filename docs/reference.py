@@ -13,6 +13,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 
+import reference_examples
+
 import batchplant
 from batchplant.cli import build_parser
 
@@ -125,11 +127,11 @@ def pages() -> Iterator[tuple[Path, str]]:
         parts = [HEAD, f"# {title}", intro]
         top = sorted(name for name in batchplant.__all__ if page_of(name) == page)
         if top:
-            parts += ["## `batchplant`", *(text for name in top for text in entry(batchplant, name))]
+            parts += ["## `batchplant`", *(text for name in top for text in entry(batchplant, name, page))]
         for module in modules:
             held = load(module)
             parts += [f"## `{module}`", prose(held)]
-            parts += [text for name in public_names(held) for text in entry(held, name)]
+            parts += [text for name in public_names(held) for text in entry(held, name, page)]
         placed.update(top)
         yield FOLDER / f"{page}.md", tidy(parts)
     missing = set(batchplant.__all__) - placed
@@ -173,8 +175,8 @@ def public_names(module: ModuleType) -> list[str]:
     ]
 
 
-def entry(module: ModuleType, name: str) -> Iterator[str]:
-    """Heading, signature, docstring, attributes and methods of one name."""
+def entry(module: ModuleType, name: str, page: str = "") -> Iterator[str]:
+    """Heading, signature, docstring, example, attributes and methods of one name."""
     value = getattr(module, name)
     yield f"### `{name}`"
     if inspect.isclass(value):
@@ -185,10 +187,12 @@ def entry(module: ModuleType, name: str) -> Iterator[str]:
         if bases:
             yield f"Bases: {', '.join(f'`{base}`' for base in bases)}."
         yield prose(value)
+        yield from example(page, name)
         yield from members(value)
     elif callable(value):
         yield code(call(name, value))
         yield prose(value)
+        yield from example(page, name)
     elif inspect.ismodule(value):
         yield "A module."
         yield prose(value)
@@ -200,6 +204,13 @@ def entry(module: ModuleType, name: str) -> Iterator[str]:
             yield code(f"{name} = {shown}")
         else:
             yield f"A value of type `{type(value).__name__}`."
+
+
+def example(page: str, name: str) -> Iterator[str]:
+    """An example and what it prints."""
+    if f"{page}/{name}" in reference_examples.EXAMPLES:
+        written, printed = reference_examples.EXAMPLES[f"{page}/{name}"]
+        yield f"```python\n{written}\n```\n\n```text\n{printed}\n```"
 
 
 def members(value: type) -> Iterator[str]:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import inspect
+import os
 import re
+import sys
 from pathlib import Path
 
 import pytest
 
 import batchplant as bp
 import pages
+import processes
 from repository import ROOT
 
 FOLDER = ROOT / "docs" / "reference"
@@ -76,3 +79,16 @@ def test_undocumented_parameters_are_listed() -> None:
 def test_pages_are_in_the_navigation(page: Path) -> None:
     assert f"reference/{page.name}" in (ROOT / "mkdocs.yml").read_text("utf-8")
     assert list(pages.blocks(page)) or page.stem in ("ops", "mirrors")
+
+
+@pytest.mark.exhaustive
+def test_the_site_has_no_broken_link(tmp_path: Path) -> None:
+    pytest.importorskip("mkdocs", reason="pip install 'batchplant[docs]'")
+    done = processes.run(
+        [sys.executable, "-m", "mkdocs", "build", "-q", "--strict", "-d", tmp_path / "site"],
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
