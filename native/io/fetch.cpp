@@ -1,10 +1,10 @@
 #include "fetch.hpp"
 
-#include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
-#include <sys/uio.h>
 #include <unistd.h>
+#ifdef __linux__
+#include <sys/syscall.h>
+#endif
 
 #include <algorithm>
 #include <atomic>
@@ -13,6 +13,7 @@
 #include <mutex>
 #include <vector>
 
+#include "platform.hpp"
 #include "pool.hpp"
 
 namespace batchplant {
@@ -70,7 +71,29 @@ private:
     FetchFailure found_;
 };
 
+struct Request {
+    const int* fds;
+    const int32_t* file;
+    const int64_t *starts, *sizes, *least;
+    uint8_t* out;
+    const int64_t* out_starts;
+    size_t n;
+
+    // The next piece of the runs; false where there is none left.
+    bool next(size_t& run, int64_t& done, Piece& piece) const {
+        while (run < n && done >= least[run]) ++run, done = 0;
+        if (run == n) return false;
+        const int64_t size = std::min(sizes[run] - done, piece_size);
+        piece = {run,  fds[file ? file[run] : 0],        out + out_starts[run] + done, starts[run] + done,
+                 size, std::min(least[run] - done, size)};
+        done += size;
+        return true;
+    }
+};
+
 // --- io_uring, by its system calls; the layouts are the kernel's ABI -----------------------------------------
+
+#ifdef __linux__
 
 constexpr long setup_call = 425, enter_call = 426;
 constexpr uint8_t read_operation = 22;
@@ -111,6 +134,7 @@ static_assert(sizeof(Parameters) == 120);
 class Ring {
 public:
     explicit Ring(unsigned entries) {
+        if (!has_linux_calls()) return;
         Parameters made{};
         fd_ = static_cast<int>(syscall(setup_call, entries, &made));
         if (fd_ < 0) return;
@@ -190,26 +214,6 @@ private:
     Completion* completions_ = nullptr;
 };
 
-struct Request {
-    const int* fds;
-    const int32_t* file;
-    const int64_t *starts, *sizes, *least;
-    uint8_t* out;
-    const int64_t* out_starts;
-    size_t n;
-
-    // The next piece of the runs; false where there is none left.
-    bool next(size_t& run, int64_t& done, Piece& piece) const {
-        while (run < n && done >= least[run]) ++run, done = 0;
-        if (run == n) return false;
-        const int64_t size = std::min(sizes[run] - done, piece_size);
-        piece = {run,  fds[file ? file[run] : 0],        out + out_starts[run] + done, starts[run] + done,
-                 size, std::min(least[run] - done, size)};
-        done += size;
-        return true;
-    }
-};
-
 // False where the kernel takes no reads this way; then nothing of it is under way any more.
 bool fetch_by_ring(const Request& request, FetchFailure& failure) {
     Ring ring(depth);
@@ -257,6 +261,12 @@ bool fetch_by_ring(const Request& request, FetchFailure& failure) {
     return true;
 }
 
+#else
+
+bool fetch_by_ring(const Request&, FetchFailure&) { return false; }
+
+#endif
+
 FetchFailure fetch_by_threads(const Request& request, size_t threads) {
     std::vector<Piece> pieces;
     size_t run = 0;
@@ -273,13 +283,6 @@ FetchFailure fetch_by_threads(const Request& request, size_t threads) {
 // Number of n runs to look at. Looking costs about a microsecond: a batch of small runs is not worth many.
 size_t samples_of(size_t bytes, size_t n) {
     return std::min(n, std::clamp(bytes / bytes_for_a_sample, sampled_least, sampled_pages));
-}
-
-bool in_memory(const uint8_t* mapped) {
-    static const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
-    const uintptr_t address = reinterpret_cast<uintptr_t>(mapped) & ~(page - 1);
-    unsigned char state = 1;
-    return mincore(reinterpret_cast<void*>(address), page, &state) != 0 || (state & 1);
 }
 
 // Calls visit(position) with a byte in each of a few pages of the runs, spread evenly; ``each``: of every run.
@@ -312,15 +315,18 @@ FetchFailure fetch_spans(const int* fds, const int32_t* file, const int64_t* sta
 }
 
 const char* fetch_name() {
+#ifdef __linux__
     static const bool ring = Ring(1).usable();
-    return ring ? "io_uring" : "threads";
+    if (ring) return "io_uring";
+#endif
+    return "threads";
 }
 
 double resident_fraction(const uint8_t* mapping, const int64_t* starts, const int64_t* sizes, size_t n, bool each) {
     size_t seen = 0, found = 0;
     const auto look = [&](int64_t position) {
         ++seen;
-        if (in_memory(mapping + position)) ++found;
+        if (is_resident(mapping + position)) ++found;
     };
     sample(starts, sizes, n, look, each);
     return seen ? static_cast<double>(found) / static_cast<double>(seen) : 1;
@@ -332,7 +338,7 @@ double resident_fraction(const uint8_t* mapping, int64_t start, int64_t stride, 
     size_t found = 0;
     for (size_t k = 0; k < count; ++k) {
         const int64_t first = start + row[k * n / count] * stride;
-        if (in_memory(mapping + (k % 2 ? first + width - 1 : first))) ++found;
+        if (is_resident(mapping + (k % 2 ? first + width - 1 : first))) ++found;
     }
     return count ? static_cast<double>(found) / static_cast<double>(count) : 1;
 }
@@ -342,9 +348,8 @@ double cached_fraction(int fd, const int64_t* starts, const int64_t* sizes, size
     bool told = true;
     sample(starts, sizes, n, [&](int64_t position) {
         uint8_t byte;
-        const iovec into{&byte, 1};
         ++seen;
-        const ssize_t got = told ? preadv2(fd, &into, 1, position, RWF_NOWAIT) : -1;
+        const ssize_t got = told ? read_if_cached(fd, &byte, 1, position) : -1;
         if (got > 0) ++found;
         if (got < 0 && errno != EAGAIN) told = false;
     });

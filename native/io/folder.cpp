@@ -5,6 +5,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "platform.hpp"
+
 namespace batchplant {
 
 int stat_files(const char* folder, std::string_view names, int64_t* sizes, int64_t* times) {
@@ -14,7 +16,7 @@ int stat_files(const char* folder, std::string_view names, int64_t* sizes, int64
         struct stat found;
         const bool file = fstatat(fd, names.data() + at, &found, 0) == 0 && S_ISREG(found.st_mode);
         *sizes++ = file ? static_cast<int64_t>(found.st_size) : -1;
-        *times++ = file ? found.st_mtim.tv_sec * INT64_C(1000000000) + found.st_mtim.tv_nsec : -1;
+        *times++ = file ? modified_ns(found) : -1;
     }
     close(fd);
     return 0;

@@ -1,7 +1,5 @@
 #include "prefixed.hpp"
 
-#include <fcntl.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,8 +7,8 @@
 #include <cstring>
 #include <limits>
 #include <memory>
-#include <string>
 
+#include "platform.hpp"
 #include "pool.hpp"
 
 namespace batchplant {
@@ -28,8 +26,7 @@ public:
 
     bool read(int64_t at, uint8_t* out, int64_t size, int64_t left) {
         if (at < first_ || at + size > first_ + filled_) {
-            const iovec into{out, static_cast<size_t>(size)};
-            if (preadv2(fd_, &into, 1, at, RWF_NOWAIT) == size) return true;
+            if (read_if_cached(fd_, out, static_cast<size_t>(size), at) == size) return true;
             const int64_t wanted = std::max(size, std::min(left, at - last_ > far ? few : most));
             if (!fill(at, wanted, size)) return pread(fd_, out, static_cast<size_t>(size), at) == size;
         }
@@ -88,8 +85,7 @@ bool sizes_in_run(From& from, int64_t at, int64_t left, int64_t count, int64_t* 
 std::vector<uint8_t> prefixed_sizes(int fd, const int64_t* starts, const int64_t* sizes, const int64_t* counts,
                                     const int64_t* places, size_t n, int64_t* sizes_of, bool past, size_t threads) {
     std::vector<uint8_t> good(n);
-    const std::string again = "/proc/self/fd/" + std::to_string(fd);
-    const int direct = past ? open(again.c_str(), O_RDONLY | O_DIRECT | O_CLOEXEC) : -1;
+    const int direct = past ? reopen_direct(fd) : -1;
     std::vector<Window> windows;
     for (size_t i = 0; i < std::max<size_t>(1, std::min(threads, n)); ++i) windows.emplace_back(fd, direct);
     by_threads(n, threads, [&](size_t i, size_t thread) noexcept {
