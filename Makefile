@@ -55,8 +55,12 @@ demo: $(VENV)/.installed
 # Python keeps what it compiled: the tests start hundreds of processes that import the same.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(PY) -m pytest -n auto --dist worksteal
 
+# Then, without the calls that only Linux has, what depends on them most.
+PORTABLE_TESTS := tests/storage/test_platform.py tests/storage/test_commit.py tests/storage/test_fetch.py tests/ops/test_clips.py
+
 test: setup
 	@$(PYTEST) --durations 10 $(PYTEST_ARGS)
+	@$(if $(PYTEST_ARGS),,BATCHPLANT_PORTABLE=1 $(PYTEST) $(PORTABLE_TESTS))
 
 # For the inner loop: no servers and no processes, of each test the first parameters only, and nothing that measures.
 quick: setup
@@ -65,6 +69,7 @@ quick: setup
 # Every system call of every writer fails in turn, small files are cut at every byte, and whatever else takes long.
 test-all: setup $(VENV)/.docs
 	@BATCHPLANT_EXHAUSTIVE=1 $(PYTEST) -m '' --timeout 7200 $(PYTEST_ARGS)
+	@BATCHPLANT_PORTABLE=1 $(PYTEST) $(PYTEST_ARGS)
 
 # Where nothing can be installed: make -o setup test-gpu PY=python3, with the package built there.
 test-gpu: setup

@@ -420,7 +420,7 @@ def test_index_memory_remembers_nothing(tmp_path: Path, scans: list[str]) -> Non
 def test_by_url(
     bucket, people: str, scans: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(index, "LEAST", 0)
+    monkeypatch.setattr(index, "tuning", index.IndexTuning(min_indexed_bytes=0, min_remote_bytes=0))
     url = bucket.put("people.parquet", Path(people).read_bytes())
     for _ in range(2):
         with bp.open(url, endpoint=bucket.endpoint) as reader:

@@ -16,6 +16,7 @@ from batchplant.errors import DecodeError
 from batchplant.loading.locate import locate
 from batchplant.loading.prefetch import PrefetchTuning, local, make_prefetcher
 from batchplant.loading.prefetch.local import LocalPrefetcher
+from batchplant.storage import platform
 from batchplant.storage.local import MappedSource, ReadaheadRun
 from batchplant.storage.readahead import BLOCK_BYTES, aligned_memory, read_spans
 from batchplant.testing.cases import jpeg
@@ -306,7 +307,7 @@ def test_page_cache_is_yes_or_no(tmp_path):
 
 
 def test_more_than_memory_is_read_past_the_page_cache(tmp_path, monkeypatch):
-    assert 0 < local.memory() <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert 0 < platform.available_memory() <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     loader = bp.Loader(write_jpeg(tmp_path / "data.beton"), 2)
     shard = loader._shard(0, 0)
 

@@ -30,8 +30,8 @@ class Faults:
         self.armed = False
         for name in CALLS:
             monkeypatch.setattr(os, name, self._wrap(getattr(os, name)))
-        real = commit._exchange
-        monkeypatch.setattr(commit, "_exchange", self._wrap(real))
+        real = commit.exchange
+        monkeypatch.setattr(commit, "exchange", self._wrap(real))
 
     def _wrap(self, real):
         def call(*args, **named):
@@ -96,7 +96,7 @@ def one_file(root: Path) -> tuple[list[tuple[str, str]], list[str]]:
 def test_every_call_fails_in_turn(tmp_path, monkeypatch, make, kind, exchange):
     faults = Faults(monkeypatch)
     if not exchange:
-        monkeypatch.setattr(commit, "_renameat2", lambda: None)
+        monkeypatch.setattr(commit, "exchange", lambda *_: False)
     number, ended = 0, False
     while not ended:
         root = tmp_path / str(number)

@@ -19,7 +19,7 @@ import pytest
 
 import batchplant as bp
 import processes
-from batchplant.storage import Partial, commit, partial_folder, plans, recover
+from batchplant.storage import Partial, commit, partial_folder, recover, targets
 from batchplant.storage.index import container
 from batchplant.storage.remote.disk import DiskCache
 from batchplant.storage.work import leftovers
@@ -222,14 +222,14 @@ def test_a_hidden_folder_that_others_could_write_to_is_closed_to_them(tmp_path):
     ],
 )
 def test_a_plan_in_a_bucket_reaches_only_what_belongs_to_its_target(plan):
-    assert plans.parse(json.dumps(plan).encode(), "t.parquet") is None
+    assert targets._parse_plan(json.dumps(plan).encode(), "t.parquet") is None
 
 
 def test_a_plan_of_ours_in_a_bucket():
     keys = ["t-00000.tar.gz", "t-00000.tar.gz.crc", "t-00000.idx"]
     plan = json.dumps({"steps": [["copy", keys]]}).encode()
-    assert plans.parse(plan, "t.tar.gz.shards") is not None
-    assert plans.parse(plan, "t-%05d.tar.gz.shards") is not None
+    assert targets._parse_plan(plan, "t.tar.gz.shards") is not None
+    assert targets._parse_plan(plan, "t-%05d.tar.gz.shards") is not None
 
 
 # -- several users -------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from PIL import Image
 
 import batchplant as bp
 from batchplant.formats.registry import all_formats, known
+from batchplant.storage import platform
 from batchplant.tools import measure
 from batchplant.tools.measure import Candidate, Measurement, choice, figures, report, scratch, staging, timing
 from batchplant.tools.measure.measurement import pareto
@@ -200,13 +201,13 @@ def test_staged_samples_are_the_same(dataset: str, tmp_path: Path) -> None:
 def test_files_are_made_cold_and_warm(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_bytes(os.urandom(1 << 20))
-    if scratch.filesystem(tmp_path) in scratch.IN_MEMORY:
+    if platform.filesystem(tmp_path) in scratch.IN_MEMORY:
         pytest.skip("the temporary folder is in memory")
     with open(path, "rb", buffering=0) as file:
         assert scratch.cool(tmp_path)
-        assert set(scratch.in_memory(file)) == {0}
+        assert set(platform.resident_pages(file.fileno())) == {0}
         scratch.warm(tmp_path)
-        assert set(scratch.in_memory(file)) == {1}
+        assert set(platform.resident_pages(file.fileno())) == {1}
         # Who has a file mapped keeps it in memory, and it is told.
         with mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as view:
             assert sum(view[::4096]) >= 0
@@ -214,7 +215,7 @@ def test_files_are_made_cold_and_warm(tmp_path: Path) -> None:
 
 
 def test_a_folder_in_memory_is_never_cold() -> None:
-    if scratch.filesystem("/dev/shm") not in scratch.IN_MEMORY or not os.access("/dev/shm", os.W_OK):
+    if platform.filesystem("/dev/shm") not in scratch.IN_MEMORY or not os.access("/dev/shm", os.W_OK):
         pytest.skip("no folder in memory")
     with scratch.scratch_folder("/dev/shm", "", 0) as folder:
         (folder / "x").write_bytes(bytes(1 << 16))

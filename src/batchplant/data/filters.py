@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +20,7 @@ from ..schema import Schema
 from ..schema.columns import I64, Columns
 from ..storage import index
 from ..storage.index.progress import check_stop
+from ..storage.platform import cpu_count
 
 if TYPE_CHECKING:
     # Imported when a reader is filtered: it takes long.
@@ -182,7 +182,7 @@ def _map_runs(
     match_run: Callable[[tuple[int, int]], I64], runs: list[tuple[int, int]]
 ) -> Generator[I64, None, None]:
     """Yield the matches of each run, in order; after an error, start no run that was not submitted yet."""
-    threads = min(MAX_THREADS, len(os.sched_getaffinity(0)), len(runs))
+    threads = min(MAX_THREADS, cpu_count(), len(runs))
     if threads < 2:
         yield from map(match_run, runs)
         return

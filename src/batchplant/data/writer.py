@@ -28,6 +28,7 @@ from ..errors import BatchplantError, DamagedError, OptionError, Problem, Schema
 from ..schema import Audio, Bytes, Field, Image, Schema, Video
 from ..schema.columns import I64, Column, Columns, Ragged, column_runs
 from ..storage import Partial, Patch, Spool, checksums, index, side_car, write_errors
+from ..storage.platform import cpu_count
 from .reader import Reader
 
 # Samples of a task for a worker: few enough that all cores have some, enough to be worth handing over.
@@ -135,7 +136,7 @@ class Writer:
         self._waiting: list[Mapping[str, Any]] = []
         self._tasks: deque[Future[_Encoded]] = deque()
         self._pool: ThreadPoolExecutor | None = None
-        self._workers = options.workers or len(os.sched_getaffinity(0))
+        self._workers = options.workers or cpu_count()
         heavy = any(isinstance(field, Image | Audio | Video) for field in schema.values())
         self._task_rows = 1 if heavy else TASK_ROWS
         self._closed = False

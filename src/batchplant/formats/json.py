@@ -8,7 +8,6 @@ written stands in codecs/text.py.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,6 +24,7 @@ from ..errors import BatchplantError, DamagedError, DecodeError, EncodeError, Op
 from ..schema import EVERY_KIND, Bool, Decimal, Duration, Field, Float, Int, Json, Schema, Tensor, Text, Time
 from ..schema.columns import I64, U8, Columns
 from ..storage import check_regular, index, put_file, side_car
+from ..storage.platform import lock
 from .base.capabilities import Capabilities
 from .base.format import Format
 from .base.records import SCHEMA_SIDE_CAR, GivenSchema, Note, given_schema, note_of
@@ -333,7 +333,7 @@ def append(
     check_regular(name)
     fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
+        lock(fd)
         _mend(fd, name)
         # From now on nobody knows how many there should be.
         if fields is not None and (note is None or note.samples is not None):

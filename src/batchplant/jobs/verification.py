@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-import os
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
@@ -21,6 +20,7 @@ from ..errors import BatchplantError, DamagedError, DataError, Problem, shown
 from ..schema import Audio, Field, Schema, Video
 from ..schema.columns import I64, Column, Columns, Ragged
 from ..storage import checksums
+from ..storage.platform import cpu_count
 from . import scans
 
 # Samples that are drawn lie far apart.
@@ -112,7 +112,7 @@ class VerifyTask(scans.ScanTask):
         job, reader = self.job, self.job.reader
         comparison, sums = job.comparison(), job.side_car[0]
         findings: list[tuple[Problem, bool]] = []
-        with ThreadPoolExecutor(self.threads or len(os.sched_getaffinity(0))) as pool:
+        with ThreadPoolExecutor(self.threads or cpu_count()) as pool:
             for done, indices in job.batches(span):
                 problems: list[Problem] = []
                 rows, columns = reader.read_undamaged(indices, problems, job.max_problems - len(findings))

@@ -27,6 +27,7 @@ from ..ops.cutting import Cuts
 from ..ops.parallel import Threads
 from ..order.world import local_world_size
 from ..schema.columns import I32, I64, U8, Flags
+from ..storage.platform import memory_limit
 from ..storage.settings import DEFAULT_CACHE_BYTES, bytes_of
 from ..storage.spans import Located
 from .images import Request, Result
@@ -330,16 +331,7 @@ class DecodedCache:
     def max_bytes(self) -> int:
         if self.bytes is not None:
             return bytes_of("bytes", self.bytes)
-        return DEFAULT_CACHE_BYTES if self.dir is not None else _memory() // 4 // local_world_size()
-
-
-def _memory() -> int:
-    """Return the bytes of memory that this process may use: the machine's, or those of its container."""
-    limit = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    for name in ("memory.max", "memory/memory.limit_in_bytes"):
-        with contextlib.suppress(OSError, ValueError), open(f"/sys/fs/cgroup/{name}") as file:
-            limit = min(limit, int(file.read()))
-    return limit
+        return DEFAULT_CACHE_BYTES if self.dir is not None else memory_limit() // 4 // local_world_size()
 
 
 class DecodedImages:

@@ -11,7 +11,6 @@ import queue
 import select
 import signal
 import sys
-import tempfile
 import threading
 import traceback
 import weakref
@@ -23,6 +22,7 @@ from typing import Any, TypeVar
 
 from ..errors import DataError, OptionError, WorkerError
 from ..order import default_threads
+from ..storage.platform import anonymous_file
 from .base import Batch, CellErrors, Op, RowError
 
 Result = TypeVar("Result")
@@ -93,10 +93,7 @@ class Shared:
 
     @classmethod
     def make(cls) -> Shared:
-        if hasattr(os, "memfd_create"):
-            return cls(os.memfd_create("batchplant"))
-        with tempfile.TemporaryFile() as file:
-            return cls(os.dup(file.fileno()))
+        return cls(anonymous_file("batchplant"))
 
     def view(self, size: int) -> memoryview:
         """The first ``size`` bytes."""

@@ -9,6 +9,7 @@ import os
 import sys
 
 from ..errors import OptionError
+from ..storage.platform import cpu_count
 
 WORLD_SIZE, RANK = "WORLD_SIZE", "RANK"
 LOCAL_RANK, LOCAL_WORLD_SIZE = "LOCAL_RANK", "LOCAL_WORLD_SIZE"
@@ -51,7 +52,7 @@ def default_threads() -> int:
 
     A launcher such as torchrun tells how many processes it started on this machine (LOCAL_WORLD_SIZE).
     """
-    return max(1, len(os.sched_getaffinity(0)) // local_world_size())
+    return max(1, cpu_count() // local_world_size())
 
 
 def local_world_size() -> int:

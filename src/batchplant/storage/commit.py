@@ -14,10 +14,7 @@ it names: a file that has taken the place of one of these since stays untouched.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
-import fcntl
-import functools
 import json
 import os
 import secrets
@@ -25,13 +22,14 @@ import shutil
 import stat
 import time
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from ..errors import BatchplantError, BusyError, DamagedError, ExistsError
 from . import file_patches
 from .file_patches import Patch
+from .platform import descriptor_path, exchange, try_lock
 
 NOTE_NAME = ".batchplant.commit"
 MAX_NOTE_BYTES = 256 << 20
@@ -185,12 +183,11 @@ def _ignore(fd: int, path: str, facts: os.stat_result, reason: str) -> str | Non
     give_up = time.monotonic() + FOREIGN_WAIT_SECONDS
     while time.monotonic() < give_up:
         try:
-            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            break
-        except BlockingIOError:
-            time.sleep(POLL_SECONDS)
+            if try_lock(fd, shared=True):
+                break
         except OSError:
             break
+        time.sleep(POLL_SECONDS)
     if not os.path.lexists(path):
         return None
     _IGNORED.add(note_id)
@@ -212,8 +209,7 @@ def _pinned(folder: str | Path) -> Iterator[Path]:
     """Give a path to this very folder until the end, even if another folder gets its name meanwhile."""
     fd = os.open(os.fspath(folder) or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        path = Path(f"/proc/self/fd/{fd}")
-        yield path if path.exists() else Path(folder)
+        yield descriptor_path(fd) or Path(folder)
     finally:
         os.close(fd)
 
@@ -247,9 +243,8 @@ def _open(path: str) -> int | None:
 def _locked(fd: int, path: str) -> bool:
     """Lock the note; return False if another process has the lock, or the note is gone."""
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return os.path.samestat(os.fstat(fd), os.lstat(path))
-    except (BlockingIOError, FileNotFoundError):
+        return try_lock(fd) and os.path.samestat(os.fstat(fd), os.lstat(path))
+    except FileNotFoundError:
         return False
 
 
@@ -433,7 +428,7 @@ def _remove_all(path: Path) -> None:
 def _replace(staged: Path, target: Path, aside: Path) -> None:
     if not _both_folders(staged, target):
         os.replace(staged, target)
-    elif not _exchange(staged, target):
+    elif not exchange(staged, target):
         os.rename(target, aside)
         os.rename(staged, target)
 
@@ -450,25 +445,6 @@ def _check(staged: Path, target: Path) -> None:
         raise ExistsError("it is no folder; remove it first", path=target)
     if not staged.is_dir() and target.is_dir() and not target.is_symlink():
         raise ExistsError("it is a folder; remove it first", path=target)
-
-
-@functools.cache
-def _renameat2() -> Callable[..., int] | None:
-    return getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
-
-
-def _exchange(first: Path, second: Path) -> bool:
-    """Swap two folders atomically; return False if the system cannot."""
-    rename = _renameat2()
-    if rename is None:
-        return False
-    paths = os.fsencode(first), os.fsencode(second)
-    if rename(AT_FDCWD, paths[0], AT_FDCWD, paths[1], RENAME_EXCHANGE) == 0:
-        return True
-    code = ctypes.get_errno()
-    if code in (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP):
-        return False
-    raise OSError(code, os.strerror(code), str(second))
 
 
 def put_file(path: str | Path, data: Any, size: int | None = None) -> None:

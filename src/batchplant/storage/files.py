@@ -32,7 +32,7 @@ def open_regular(path: str | os.PathLike[str]) -> int:
 
 
 def open_with_status(path: str | os.PathLike[str], flags: int = 0) -> tuple[int, os.stat_result]:
-    """Return the same, and the file's status; ``flags`` such as os.O_DIRECT."""
+    """Return the same, and the file's status; ``flags`` such as O_DIRECT."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC | flags)
     # A NUL or a lone surrogate: no file can have such a name.

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import json
 import os
 import shutil
@@ -24,6 +23,7 @@ from ..errors import BatchplantError, BusyError, ExistsError, WriteError
 from ..schema.columns import as_bytes
 from .commit import WRITABLE_BY_OTHERS, put_file
 from .file_patches import Patch
+from .platform import try_lock
 from .targets import LocalTarget, target_of
 from .work import LOCK, STATE, drop, empty
 
@@ -149,7 +149,7 @@ class Partial:
         if shared:
             self._take_any(resume)
         else:
-            self._take_lock(fcntl.LOCK_SH if crew else fcntl.LOCK_EX)
+            self._take_lock(shared=crew)
         try:
             self._refuse_foreign(crew)
             self._target.taken(self.folder)
@@ -184,15 +184,13 @@ class Partial:
 
     def lead(self) -> bool:
         """Return whether all other processes of the crew are gone: this one works alone in the folder."""
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not try_lock(self._lock):
             return False
         # Another process may have led, and finished, before.
         lock = self.folder / LOCK
         return lock.exists() and os.path.samestat(os.fstat(self._lock), lock.stat())
 
-    def _take_lock(self, operation: int = fcntl.LOCK_EX) -> None:
+    def _take_lock(self, *, shared: bool = False) -> None:
         lock = self.folder / LOCK
         self.folder.parent.mkdir(parents=True, exist_ok=True)
         while self._lock < 0:
@@ -203,12 +201,11 @@ class Partial:
             except FileNotFoundError:
                 continue
             try:
-                fcntl.flock(fd, operation | fcntl.LOCK_NB)
+                if not try_lock(fd, shared=shared):
+                    raise BusyError("another process is writing it", path=self.path)
                 # Or between open and flock.
                 if lock.exists() and os.path.samestat(os.fstat(fd), lock.stat()):
                     self._lock = fd
-            except BlockingIOError:
-                raise BusyError("another process is writing it", path=self.path) from None
             finally:
                 if self._lock < 0:
                     os.close(fd)

@@ -14,7 +14,6 @@ import functools
 import mmap
 import os
 import shutil
-import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -26,7 +25,6 @@ O_DIRECT: int = getattr(os, "O_DIRECT", 0) if LINUX else 0
 
 AT_FDCWD = -100
 RENAME_EXCHANGE = 2
-PR_SET_PDEATHSIG = 1
 
 
 # -- cores and memory --------------------------------------------------------------------------------
@@ -93,13 +91,6 @@ def thread_times(thread: int) -> tuple[float, float]:
 def boot_id() -> str:
     """Return a text that differs after every start of the machine; empty if unknown."""
     return _proc_text("sys/kernel/random/boot_id").strip()
-
-
-def end_with_parent() -> None:
-    """Have this process killed when the thread that started it ends, where the system can."""
-    set_option = getattr(ctypes.CDLL(None), "prctl", None) if LINUX else None
-    if set_option is not None:
-        set_option(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 # -- files -------------------------------------------------------------------------------------------
@@ -201,11 +192,11 @@ def use_huge_pages(memory: mmap.mmap) -> None:
             memory.madvise(mmap.MADV_HUGEPAGE)
 
 
-def filesystem(path: str | os.PathLike[str]) -> str:
+def filesystem(path: str | os.PathLike[str], mounts: str = "self/mounts") -> str:
     """Return the kind of the file system of a path, such as "ext4"; empty if unknown."""
     real = os.path.realpath(path)
     best, kind = "", ""
-    for line in _proc_text("self/mounts").splitlines():
+    for line in _proc_text(mounts).splitlines():
         _, mount, mount_kind, *_ = line.split()
         # As the kernel writes spaces in names.
         mount = mount.replace("\\040", " ")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import mmap
 import os
 from collections.abc import Callable, Iterator
@@ -15,6 +14,7 @@ from .. import _native
 from ..schema.columns import I32, I64, U8
 from .files import open_with_status
 from .local import MappedSource, PathSource, ReadaheadRun
+from .platform import O_DIRECT, use_huge_pages
 from .spans import Spans
 
 # Alignment that every disk accepts: of direct reads in the file and of their memory.
@@ -30,8 +30,7 @@ def aligned_memory(size: int) -> U8:
     """Allocate memory that a disk can write into."""
     memory = mmap.mmap(-1, max(size, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     # Fewer and longer transfers for the disk. If the system has no huge pages, small ones do.
-    with contextlib.suppress(OSError, AttributeError):
-        memory.madvise(mmap.MADV_HUGEPAGE)
+    use_huge_pages(memory)
     return np.frombuffer(memory, np.uint8)
 
 
@@ -135,7 +134,7 @@ def _read(spans: Spans, runs: _Runs, part: slice, memory: U8, direct: bool) -> b
         sizes = np.zeros(len(numbers), dtype=np.int64)
         for row, number in enumerate(numbers.tolist()):
             source = spans.sources[number]
-            fd, status = open_with_status(source.path, os.O_DIRECT if direct else 0)
+            fd, status = open_with_status(source.path, O_DIRECT if direct else 0)
             fds.append(fd)
             sizes[row] = status.st_size
             # The path may lead to another file by now than the one that the reader has open.

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fcntl
 import hashlib
 import itertools
 import json
@@ -23,6 +22,7 @@ from typing import Any
 
 from ..errors import AccessError, BatchplantError, shown
 from .commit import WRITABLE_BY_OTHERS, put_file
+from .platform import try_lock
 from .settings import StorageOptions, bytes_of, options_of, settings_for
 from .urls import Url, is_remote, like, options_at
 
@@ -207,12 +207,7 @@ def locked(folder: Path) -> Iterator[bool]:
         yield False
         return
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        ours = True
-    except BlockingIOError:
-        ours = False
-    try:
-        yield ours
+        yield try_lock(fd)
     finally:
         os.close(fd)
 
@@ -246,8 +241,7 @@ def _is_locked(folder: Path) -> bool:
     except OSError:
         return False
     try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        return False
+        return not try_lock(fd, shared=True)
     except OSError:
         return True
     finally:

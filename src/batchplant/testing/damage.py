@@ -9,6 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
+from ..storage.platform import resident_memory
+
 # `make test-all` sets this variable: small files are cut at every byte, otherwise at some offsets.
 EXHAUSTIVE = os.environ.get("BATCHPLANT_EXHAUSTIVE", "0") not in ("", "0")
 # Of a dataset: its files share them.
@@ -90,14 +92,11 @@ def memory_bounded(size: int) -> Iterator[None]:
         yield
         return
     reset.write_text("5")
-    before = resident("VmRSS")
+    before = resident_memory()
     yield
-    grown = resident("VmHWM") - before
+    grown = resident_memory("VmHWM") - before
     assert grown <= BASE_MEMORY_BYTES + MEMORY_PER_FILE_BYTE * size, (
         f"{grown >> 20} MiB for a file of {size} bytes"
     )
 
 
-def resident(name: str) -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return int(next(line for line in lines if line.startswith(name)).split()[1]) << 10

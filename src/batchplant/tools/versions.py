@@ -24,7 +24,7 @@ def versions() -> dict[str, str]:
     lines = {
         "machine": machine.describe(),
         "python": f"{sys.version.split()[0]} ({sys.implementation.name}), {sys.executable}",
-        "vector kernels": ", ".join(_native.kernel_sets()),
+        "native core": ", ".join(f"{unit}: {library}" for unit, library in _native.features().items()),
     }
     for library in ("batchplant", *_libraries(), *FRAMEWORKS):
         try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
 import statistics
 from collections.abc import Iterator
 
@@ -16,6 +15,7 @@ from ...data.reader import Reader
 from ...errors import DecodeError, OptionError
 from ...loading.loader import Loader
 from ...schema.columns import Ragged
+from ...storage.platform import cpu_count
 from ...tools import Document
 from ...tools.measure import Candidate, figures
 from ...tools.measure.harness import Harness, StoredCandidate
@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
         images = chosen.subset(np.linspace(0, len(chosen) - 1, count).astype(np.int64))
         result: Document = {
             "path": source.path, "samples": count, "of samples": len(source), "batch size": args.batch_size,
-            "workers": args.workers or len(os.sched_getaffinity(0)), "pipeline": args.pipeline,
+            "workers": args.workers or cpu_count(), "pipeline": args.pipeline,
             "size": args.size, "epochs": args.epochs,
         }  # fmt: skip
         result["rows"] = list(_rows(images, resolutions, args))

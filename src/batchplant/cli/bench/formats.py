@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
 import shlex
 import sys
 import time
@@ -37,6 +36,7 @@ from rich.text import Text
 from ...errors import OptionError, shown
 from ...jobs.engines.base import Inline, portable_source
 from ...storage import put_file
+from ...storage.platform import cpu_count
 from ...tools import Document, measure
 from ...tools.measure import Measurement, figures, report
 from ...tools.measure.comparison import QUICK_SECONDS
@@ -149,7 +149,7 @@ def _machine(rows: list[Measurement]) -> str:
 
 
 def _how(args: argparse.Namespace) -> str:
-    workers = args.workers or len(os.sched_getaffinity(0))
+    workers = args.workers or cpu_count()
     pipeline = args.pipeline + (f" {args.size}" if args.pipeline in ("train", "val") else "")
     where = "" if args.remote is None else f", over {printable(shown(args.remote))}"
     return f"pipeline {pipeline}, order {args.order}, {workers} worker{'s' * (workers != 1)}{where}"

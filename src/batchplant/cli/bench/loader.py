@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
 import resource
 import statistics
 import sys
@@ -37,9 +36,9 @@ from ...data.sizes import sizes_of
 from ...errors import OptionError, Problem
 from ...jobs.summary import SUMMARY_SAMPLES
 from ...loading.loader import Loader
+from ...storage.platform import cpu_count, resident_memory
 from ...tools import Document
 from ...tools.measure import figures
-from ...tools.measure.machine import own_memory
 from ...tools.measure.pipelines import PIPELINES, Undecoded, image_fields, pipelines
 from ...tools.measure.timing import batch_rows
 from ..terminal import add_source, counted, human_size, open_source, progress_bar, show_result
@@ -90,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
         chosen = reader.select(args.fields.split(",")) if args.fields else reader
         if args.pipeline == "raw":
             chosen = Undecoded(chosen)
-        workers = args.workers or len(os.sched_getaffinity(0))
+        workers = args.workers or cpu_count()
         loader = Loader(
             chosen, args.batch_size, order=args.order, workers=workers, device=args.device,
             pipelines=pipelines(chosen.schema, args.pipeline, args.size), on_error=args.on_error,
@@ -123,7 +122,7 @@ def measure(loader: Loader, args: argparse.Namespace, began: float) -> Document:
                 progress(done, loader.samples)
             _finish_copies(args.device)
         epochs.append({"samples": done, "seconds": time.perf_counter() - start})
-        process_memory = max(process_memory, own_memory())
+        process_memory = max(process_memory, resident_memory("RssAnon"))
     # Before more is read.
     stats = loader.stats()
     size = encoded_size(loader)

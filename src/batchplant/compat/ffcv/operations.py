@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-import os
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -15,6 +14,7 @@ import torch
 
 from ...interop.torch import numpy_dtype, torch_dtype
 from ...ops.base import Batch, Draws, Op, Spec
+from ...storage.platform import cpu_count
 
 
 @dataclasses.dataclass
@@ -84,7 +84,7 @@ class Compiler:
 
     @classmethod
     def set_num_threads(cls, n: int) -> None:
-        cls.num_threads = n if n >= 1 else len(os.sched_getaffinity(0))
+        cls.num_threads = n if n >= 1 else cpu_count()
         module = numba() if cls.is_enabled else None
         if module is not None:
             module.set_num_threads(min(cls.num_threads, module.config.NUMBA_NUM_THREADS))

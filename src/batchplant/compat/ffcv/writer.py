@@ -17,6 +17,7 @@ from ...errors import BatchplantError, EncodeError, MissingLibraryError, OptionE
 from ...formats.beton import short_names
 from ...formats.registry import create
 from ...storage import Partial
+from ...storage.platform import cpu_count
 from .beton_fields import (
     ALLOC_TABLE_TYPE,
     CURRENT_VERSION,
@@ -228,7 +229,7 @@ class DatasetWriter:
             raise OptionError(f"page_size must be a power of two from 2 MiB to 2 GiB, not {page_size}")
         self.fname, self.fields, self.page_size = os.fspath(fname), fields, page_size
         self.metadata_type = get_metadata_type(fields.values())
-        self.num_workers = num_workers if num_workers >= 1 else len(os.sched_getaffinity(0))
+        self.num_workers = num_workers if num_workers >= 1 else cpu_count()
         self.num_samples = 0
 
     def from_indexed_dataset(

@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TypeVar
 
+from ...storage.platform import cpu_count
+
 T = TypeVar("T")
 
 # Work on fewer bytes ends before another thread would begin.
@@ -32,7 +34,7 @@ def each(work: Callable[[T], None], items: Sequence[T], size: int) -> None:
     ``size``: bytes of all items. The first exception ends it.
     """
     global _POOL
-    cpus = len(os.sched_getaffinity(0))
+    cpus = cpu_count()
     helpers = min(len(items), cpus) - 1 if size > MIN_PARALLEL_BYTES else 0
     waiting = deque(items)
     failed: list[BaseException] = []

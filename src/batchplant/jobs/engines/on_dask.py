@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import queue
 from typing import Any
 
 from ...errors import AccessError, MissingLibraryError, WorkerError
+from ...storage.platform import cpu_count
 from .base import Engine, TaskFunction
 
 CONNECT_TIMEOUT = "30s"
@@ -42,7 +42,7 @@ class Dask(Engine):
         self._quiet()
         if self._scheduler is None:
             self._cluster = self._library.LocalCluster(
-                n_workers=self._workers or len(os.sched_getaffinity(0)),
+                n_workers=self._workers or cpu_count(),
                 threads_per_worker=1,
                 processes=True,
                 dashboard_address=None,

@@ -18,6 +18,7 @@ from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any
 
 from ...errors import OptionError, WorkerError
+from ...storage.platform import cpu_count
 from .base import Engine, TaskFunction
 
 EXIT_TIMEOUT_SECONDS = 5.0
@@ -27,7 +28,7 @@ class Processes(Engine):
     def __init__(self, workers: int | None = None) -> None:
         if workers is not None and workers < 1:
             raise OptionError(f"processes must be at least 1, not {workers}")
-        cores = len(os.sched_getaffinity(0))
+        cores = cpu_count()
         self.width = workers or cores
         self.threads = max(1, cores // self.width)
         self._idle: list[_Worker] = []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import os
 import sys
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +13,7 @@ import numpy as np
 
 from ...errors import OptionError, Problem, shown
 from ...schema.columns import I64, U8, Column, Columns, Masked, Ragged
+from ...storage.platform import cpu_count
 from .. import scans
 from ..engines import Engine
 from ..scans import Progress
@@ -179,7 +179,7 @@ class StatsTask(scans.ScanTask):
     def __call__(self, number: int) -> PartialStats:
         job, span = self.job, self.job.plan.span(number)
         part = PartialStats(job)
-        with ThreadPoolExecutor(self.threads or len(os.sched_getaffinity(0))) as pool:
+        with ThreadPoolExecutor(self.threads or cpu_count()) as pool:
             for done, indices in job.batches(span):
                 problems: list[Problem] = []
                 numbers, columns = job.reader.read_undamaged(indices, problems, sys.maxsize)

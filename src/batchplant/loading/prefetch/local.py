@@ -21,6 +21,7 @@ from ... import order as orders
 from ...errors import BatchplantError
 from ...schema.columns import I64, U8
 from ...storage import MappedSource
+from ...storage.platform import available_memory
 from ...storage.readahead import Attached, ReadSpans, aligned_memory, read_spans
 from ...storage.spans import Spans, concat_spans
 from .. import threads
@@ -302,7 +303,9 @@ class LocalPrefetcher(Prefetcher):
         """Read runs that cells of this batch and others lie in; return True if they were resident."""
         if not _are_mapped(spans) or _are_resident(spans):
             return True
-        limit = min(self._tuning.max_local_read_bytes, int(memory() * self._tuning.max_shared_fraction))
+        limit = min(
+            self._tuning.max_local_read_bytes, int(available_memory() * self._tuning.max_shared_fraction)
+        )
         with self._sharing:
             missing = self._not_shared(number, spans)
             result = self._read(missing) if missing.bytes <= limit else None
@@ -371,7 +374,9 @@ def make_local_prefetcher(
     locates_images = _locates_images(executor, batch[:1])
     larger = page_cache is False
     if page_cache is None:
-        larger = _needed_bytes(executor, indices, locates_images) > tuning.max_cached_fraction * memory()
+        larger = (
+            _needed_bytes(executor, indices, locates_images) > tuning.max_cached_fraction * available_memory()
+        )
     # Of images that are cached decoded, most are not read.
     fields = executor.plan.columns if locates_images else executor.plan.fields
     direct_fields = [
@@ -445,22 +450,3 @@ def _runs_in(spans: Spans, source: object) -> tuple[I64, I64]:
     in_source = np.array([candidate == source for candidate in spans.sources])
     rows = np.flatnonzero((spans.size > 0) & in_source[spans.file])
     return spans.start[rows], spans.start[rows] + spans.size[rows]
-
-
-def memory() -> int:
-    """Bytes that programs may still take, pages of files included; at most what the control group has."""
-    available = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    with contextlib.suppress(OSError, KeyError), open("/proc/meminfo") as file:
-        lines = dict(line.split(":", 1) for line in file)
-        available = int(lines["MemAvailable"].split()[0]) << 10
-    with contextlib.suppress(OSError), open("/proc/self/cgroup") as file:
-        for line in file:
-            _, kinds, path = line.rstrip("\n").split(":", 2)
-            kind = "memory/" if kinds == "memory" else "" if not kinds else None
-            name = "memory.limit_in_bytes" if kinds else "memory.max"
-            # In a container, its own group is the root of what it sees.
-            for below in () if kind is None else (path.strip("/") + "/", ""):
-                limit = f"/sys/fs/cgroup/{kind}{below}{name}"
-                with contextlib.suppress(OSError, ValueError), open(limit) as limit_file:
-                    available = min(available, int(limit_file.read()))
-    return available

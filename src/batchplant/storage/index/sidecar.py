@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import functools
 import hashlib
 import os
@@ -35,6 +34,7 @@ import numpy as np
 from ...errors import BatchplantError
 from ...schema.columns import U8
 from .. import NOTE_ERRORS, RemoteSource, Source, sync, tree
+from ..platform import try_lock
 from ..remote import Entry, Got, client_of, fetcher, trying
 from ..remote.blocks import CHUNK_BYTES, NOW
 from . import container
@@ -276,12 +276,11 @@ class Draft:
                 os.close(fd)
                 raise PermissionError(errno.EPERM, "it is no file of this user", self.path) from None
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # The previous holder may have renamed or removed the file since it was opened here.
-            if os.path.samestat(os.fstat(fd), os.stat(self.path, follow_symlinks=False)):
+            if try_lock(fd) and os.path.samestat(os.fstat(fd), os.stat(self.path, follow_symlinks=False)):
                 self._fd = fd
                 return True
-        except (BlockingIOError, FileNotFoundError):
+        except FileNotFoundError:
             pass
         except BaseException:
             os.close(fd)

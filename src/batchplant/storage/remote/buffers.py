@@ -6,7 +6,6 @@ not returned to the system for long.
 
 from __future__ import annotations
 
-import contextlib
 import mmap
 import weakref
 from collections import deque
@@ -16,6 +15,7 @@ import numpy as np
 
 from ...errors import AccessError
 from ...schema.columns import U8
+from ..platform import use_huge_pages
 from .client import TransientError
 
 # Smaller arrays are allocated normally.
@@ -73,9 +73,7 @@ def _reuse(size: int) -> mmap.mmap | None:
 
 def _allocate(size: int) -> mmap.mmap:
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    # Systems without huge pages use small ones.
-    with contextlib.suppress(OSError, AttributeError):
-        memory.madvise(mmap.MADV_HUGEPAGE)
+    use_huge_pages(memory)
     return memory
 
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
-import fcntl
 import functools
 import os
 import re
@@ -32,6 +31,7 @@ from typing import NamedTuple
 
 from ... import _native
 from ...errors import BusyError
+from ..platform import boot_id, try_lock, unlock
 
 # Fraction of the limit (1 / n) that is evicted at once, because counting the folder takes time.
 EVICTED_SHARE = 20
@@ -282,7 +282,7 @@ def _draft(key: str, cost: int, shelf: int) -> Draft:
     fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | FILE_FLAGS, 0o600, dir_fd=shelf)
     try:
         # Locked: its writer is alive. No process counts before the lock of the total is released.
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try_lock(fd)
     except BaseException:
         os.close(fd)
         os.unlink(name, dir_fd=shelf)
@@ -303,13 +303,14 @@ def _remove_if_abandoned(name: str, shelf: int) -> bool:
     try:
         fd = os.open(name, os.O_RDWR | FILE_FLAGS, dir_fd=shelf)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.unlink(name, dir_fd=shelf)
+            abandoned = try_lock(fd)
+            if abandoned:
+                os.unlink(name, dir_fd=shelf)
+            return abandoned
         finally:
             os.close(fd)
     except OSError:
         return False
-    return True
 
 
 # --- the total --------------------------------------------------------------------------------------
@@ -319,9 +320,8 @@ def _remove_if_abandoned(name: str, shelf: int) -> bool:
 def current_boot_id() -> bytes:
     """Return an id of this start of the machine: after a power cut the file may have an old number."""
     try:
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            return bytes.fromhex(file.read().strip().replace("-", ""))[:16].ljust(16, b"\0")
-    except (OSError, ValueError):
+        return bytes.fromhex(boot_id().replace("-", ""))[:16].ljust(16, b"\0")
+    except ValueError:
         return bytes(16)
 
 
@@ -357,7 +357,7 @@ class SharedTotal:
             # A forked child may have a copy of the descriptor, which closing ours would not release.
             if self._fd >= 0:
                 with contextlib.suppress(OSError):
-                    fcntl.flock(self._fd, fcntl.LOCK_UN)
+                    unlock(self._fd)
             self._threads.release()
 
     def _lock(self, wait: float) -> None:
@@ -366,22 +366,20 @@ class SharedTotal:
         while True:
             if self._fd < 0:
                 self._fd = self._open()
-            try:
-                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if os.path.samestat(os.fstat(self._fd), os.lstat(self.path)):
-                    return
+            if try_lock(self._fd):
+                with contextlib.suppress(FileNotFoundError):
+                    if os.path.samestat(os.fstat(self._fd), os.lstat(self.path)):
+                        return
                 # The folder was removed.
                 self._close()
-            except FileNotFoundError:
-                self._close()
-            except BlockingIOError:
-                now, modified = time.monotonic(), os.fstat(self._fd).st_mtime_ns
-                if modified != touched:
-                    touched, since = modified, now
-                if now - since >= wait or now - began >= MAX_WAIT_FACTOR * wait:
-                    raise BusyError("another process holds its lock for too long", path=self.folder) from None
-                time.sleep(pause)
-                pause = min(2 * pause, POLL_SECONDS)
+                continue
+            now, modified = time.monotonic(), os.fstat(self._fd).st_mtime_ns
+            if modified != touched:
+                touched, since = modified, now
+            if now - since >= wait or now - began >= MAX_WAIT_FACTOR * wait:
+                raise BusyError("another process holds its lock for too long", path=self.folder)
+            time.sleep(pause)
+            pause = min(2 * pause, POLL_SECONDS)
 
     def touch(self) -> None:
         """Show processes that wait for the lock that its holder is alive."""

@@ -24,6 +24,7 @@ from urllib.parse import quote, urlsplit
 
 from ...errors import AccessError, BatchplantError, MissingLibraryError, NotFoundError, OptionError
 from ...schema.columns import U8
+from ..platform import private_copy
 from ..settings import StorageOptions
 from ..urls import Place
 from . import buffers, client, store_options
@@ -466,19 +467,11 @@ def _is_part(name: str) -> bool:
 
 def _library(file: str | None) -> ModuleType:
     assert file is not None
-    copy = os.memfd_create("obstore")
-    try:
-        with open(file, "rb") as original:
-            size, offset = os.fstat(original.fileno()).st_size, 0
-            while offset < size:
-                offset += os.sendfile(copy, original.fileno(), offset, size - offset)
-        path = f"/proc/self/fd/{copy}"
+    # The library stays mapped when the copy goes.
+    with private_copy(file) as path:
         loader = importlib.machinery.ExtensionFileLoader(LIBRARY, path)
         spec = importlib.util.spec_from_file_location(LIBRARY, path, loader=loader)
         assert spec is not None
         module = importlib.util.module_from_spec(spec)
         loader.exec_module(module)
         return module
-    finally:
-        # The library stays mapped.
-        os.close(copy)

@@ -15,7 +15,7 @@ import numpy as np
 from ...data.reader import Reader
 from ...errors import BatchplantError
 from ...storage import is_remote, open_source
-from ..measure.scratch import filesystem
+from ...storage.platform import O_DIRECT, cpu_count, filesystem, forget_pages, memory_limit
 
 MEASURE_SECONDS = 0.8
 # Bytes of a read from a disk, and of a request to a server.
@@ -53,18 +53,9 @@ def machine(reader: Reader | None = None, storage: str | None = None) -> Machine
     speed = measured_speed(reader) if reader is not None and storage == current else None
     mb_s, latency = speed or ASSUMED[storage]
     return Machine(
-        cores=len(os.sched_getaffinity(0)), memory=memory(), gpus=tuple(gpus()), storage=storage,
+        cores=cpu_count(), memory=memory_limit(), gpus=tuple(gpus()), storage=storage,
         read_mb_s=mb_s, latency_ms=latency, measured=speed is not None,
     )  # fmt: skip
-
-
-def memory() -> int:
-    """Return the bytes that this process may use: of the machine or its container."""
-    limit = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    for name in ("memory.max", "memory/memory.limit_in_bytes"):
-        with contextlib.suppress(OSError, ValueError):
-            limit = min(limit, int(Path("/sys/fs/cgroup", name).read_text()))
-    return limit
 
 
 def gpus(root: str = "/proc/driver/nvidia/gpus") -> Iterator[str]:
@@ -75,7 +66,7 @@ def gpus(root: str = "/proc/driver/nvidia/gpus") -> Iterator[str]:
             yield lines.get("Model", "GPU").strip()
 
 
-def storage_of(path: str, mounts: str = "/proc/self/mounts") -> str:
+def storage_of(path: str, mounts: str = "self/mounts") -> str:
     """Return the storage of a path: s3 for every URL, nfs for every network file system."""
     if is_remote(path):
         return "s3"
@@ -126,11 +117,11 @@ def _disk_speed(files: list[str], seconds: float) -> tuple[float, float] | None:
 def _uncached(path: str) -> Iterator[int]:
     """Open a file without the page cache where its file system allows that."""
     try:
-        file = os.open(path, os.O_RDONLY | getattr(os, "O_DIRECT", 0))
+        file = os.open(path, os.O_RDONLY | O_DIRECT)
     except OSError:
         file = os.open(path, os.O_RDONLY)
     try:
-        os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+        forget_pages(file)
         yield file
     finally:
         os.close(file)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import reprlib
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -19,6 +18,7 @@ from ...errors import BatchplantError, DataError, MissingLibraryError, OptionErr
 from ...formats.registry import open as open_reader
 from ...schema import Audio, Field, Image, Video
 from ...schema.columns import Column, Columns, Ragged, column_runs
+from ...storage.platform import cpu_count
 from . import sampling
 from .check import Batch, Check, Subject, named
 from .checks import CHECKS
@@ -79,7 +79,7 @@ def examine(
     decodes = any(check.decodes for check in checks)
     count = len(reader) if rows is None else len(rows)
     done = 0
-    pool = ThreadPoolExecutor(workers or len(os.sched_getaffinity(0)))
+    pool = ThreadPoolExecutor(workers or cpu_count())
     try:
         for numbers in sampling.batches(reader, rows, sample_bytes):
             batch = _read(subject, numbers, pool if decodes else None, remarks)

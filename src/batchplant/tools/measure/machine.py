@@ -11,11 +11,12 @@ import subprocess
 from pathlib import Path
 
 from ..._version import __version__
+from ...storage.platform import cpu_count, thread_ids, thread_times
 
 
 def describe() -> str:
     """Processor, cores, memory, system and versions; what a reader of figures has to know."""
-    cores = len(os.sched_getaffinity(0))
+    cores = cpu_count()
     parts = [
         _processor(),
         f"{cores} core{'' if cores == 1 else 's'}",
@@ -29,7 +30,7 @@ def describe() -> str:
 
 def busy() -> str | None:
     """A sentence on the load where more threads want to run than there are cores; else empty."""
-    cores, load = len(os.sched_getaffinity(0)), os.getloadavg()[0]
+    cores, load = cpu_count(), os.getloadavg()[0]
     if load <= cores:
         return None
     return f"a load of {load:.1f} on {cores} core{'' if cores == 1 else 's'}"
@@ -37,28 +38,14 @@ def busy() -> str | None:
 
 def core_seconds() -> tuple[float, float]:
     """Seconds that the living threads of this process ran, and that they waited for a core; 0 if unknown."""
-    ran = waited = 0
-    with contextlib.suppress(OSError):
-        for thread in os.listdir("/proc/self/task"):
-            # A thread may end meanwhile.
-            with contextlib.suppress(OSError, ValueError):
-                running, waiting, _ = Path("/proc/self/task", thread, "schedstat").read_text().split()
-                ran, waited = ran + int(running), waited + int(waiting)
-    return ran / 1e9, waited / 1e9
+    times = [thread_times(thread) for thread in thread_ids()]
+    return sum(ran for ran, _ in times), sum(waited for _, waited in times)
 
 
 def core_share(since: tuple[float, float]) -> float:
     """Fraction of the time that our threads got a core when they wanted one, since :func:`core_seconds`."""
     ran, waited = (max(0.0, now - then) for now, then in zip(core_seconds(), since, strict=True))
     return ran / (ran + waited) if ran else 1.0
-
-
-def own_memory() -> int:
-    """Return the resident bytes of this process without the pages of mapped files."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("RssAnon:"):
-            return int(line.split()[1]) * 1024
-    return 0
 
 
 def _processor() -> str:

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import functools
-import io
-import mmap
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from ...errors import NotFoundError, OptionError
+from ...storage.platform import filesystem, forget_pages, resident_pages
 
 PREFIX = "batchplant-formats-"
 # Left free for everybody else.
@@ -83,21 +79,6 @@ def _with_room(places: list[str], needed: int, what: str, less: str) -> str:
     )
 
 
-def filesystem(path: str | Path, mounts: str | Path = "/proc/self/mounts") -> str:
-    """Return the kind of the file system of a path; empty where unknown."""
-    real = os.path.realpath(path)
-    best, kind_found = "", ""
-    with contextlib.suppress(OSError):
-        for line in Path(mounts).read_text("utf-8", "replace").splitlines():
-            _, mount, kind, *_ = line.split()
-            # As the kernel writes spaces in names.
-            mount = mount.replace("\\040", " ")
-            inside = mount == "/" or real == mount or real.startswith(mount + "/")
-            if inside and len(mount) >= len(best):
-                best, kind_found = mount, kind
-    return kind_found
-
-
 def files_in(folder: Path) -> list[Path]:
     return [Path(top, name) for top, _, names in os.walk(folder) for name in names]
 
@@ -108,35 +89,14 @@ def cool(folder: Path) -> bool:
     for path in files_in(folder):
         with contextlib.suppress(FileNotFoundError), open(path, "rb", buffering=0) as file:
             # Pages that wait to be written are not forgotten.
-            os.fdatasync(file.fileno())
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            os.fsync(file.fileno())
+            forget_pages(file.fileno())
             # The first files of a large folder tell enough.
             if pages < ASKED:
-                states = in_memory(file)
+                states = resident_pages(file.fileno())
                 pages += len(states)
                 resident += states.count(1)
     return resident <= pages // 10
-
-
-def in_memory(file: io.FileIO) -> bytes:
-    """For every page of a file 1 where it is in memory, else 0. Reading to find out would bring it there."""
-    size = os.fstat(file.fileno()).st_size
-    if not size:
-        return b""
-    states = (ctypes.c_ubyte * -(-size // mmap.PAGESIZE))()
-    with mmap.mmap(
-        file.fileno(), size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE
-    ) as view:
-        first = ctypes.c_char.from_buffer(view)
-        answer = _mincore()(ctypes.byref(first), ctypes.c_size_t(size), states)
-        # The view cannot be closed while something points into it.
-        del first
-    return bytes(state & 1 for state in states) if answer == 0 else b""
-
-
-@functools.cache
-def _mincore() -> Any:
-    return ctypes.CDLL(None).mincore
 
 
 def warm(folder: Path) -> None:

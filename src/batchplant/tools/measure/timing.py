@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-import os
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +21,7 @@ from ...loading.executor import PRODUCERS
 from ...loading.loader import Loader
 from ...schema import Schema
 from ...schema.columns import I64, Columns, column_runs
+from ...storage.platform import cpu_count
 from .machine import core_seconds, core_share
 from .pipelines import image_fields, pipelines
 
@@ -175,7 +175,7 @@ def _busy_epoch(
         indices=np.resize(samples, batches * batch_size),
     )
     cpu_seconds = max(time.process_time() - began, 1e-6)
-    cores = len(os.sched_getaffinity(0))
+    cores = cpu_count()
     rate = min(timing.rate_with_start / timing.core_share, cores * timing.samples / cpu_seconds)
     return dataclasses.replace(timing, rate=rate), cpu_seconds
 

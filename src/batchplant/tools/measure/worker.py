@@ -32,11 +32,11 @@ from ...formats.registry import create
 from ...formats.registry import open as open_reader
 from ...schema import Schema
 from ...storage import reached, split_options, tree
+from ...storage.platform import resident_memory
 from ...storage.remote import totals
 from ...storage.settings import NAMES as STORAGE
 from . import timing
 from .choice import Candidate
-from .machine import own_memory
 from .pipelines import Undecoded, column_of
 from .scratch import cool, warm
 from .staging import Staged, size_of
@@ -106,7 +106,7 @@ class Task:
         self.job = job
         self.written: Written | None = None
         self.reader: Reader | None = None
-        self._memory_before = own_memory()
+        self._memory_before = resident_memory("RssAnon")
         self._peak = 0
         self._memory_noted = 0.0
         self._batch = 0
@@ -255,7 +255,7 @@ class Task:
 
     def _note_memory(self, now: bool = True) -> None:
         if now or time.perf_counter() - self._memory_noted > MEMORY_INTERVAL_SECONDS:
-            self._peak = max(self._peak, own_memory() - self._memory_before)
+            self._peak = max(self._peak, resident_memory("RssAnon") - self._memory_before)
             self._memory_noted = time.perf_counter()
 
     def _measure_epoch(self, result: Round, name: str, seconds: float | None) -> int:

@@ -21,6 +21,7 @@ import numpy as np
 from ...errors import AccessError, BatchplantError, OptionError, shown
 from ...loading.loader import DASHBOARD, Loader
 from ...order import describe
+from ...storage.platform import resident_memory
 from .. import Document
 from . import attach
 from .pipelines import loader_arguments
@@ -97,7 +98,7 @@ class Watch:
                 "time": time.time(),
                 "ready": stats["queue"]["ready"],
                 "making": stats["queue"]["making"],
-                "memory": _memory(),
+                "memory": resident_memory(),
                 "epoch": -1 if progress is None else progress.epoch,
                 "given": 0 if progress is None else progress.delivered,
                 "of": 0 if progress is None else len(progress.shard),
@@ -232,12 +233,3 @@ def _about(loader: Loader) -> Document:
         "order": describe(loader.config.order), "device": str(device) if device else "",
         "rank": loader.rank, "world_size": loader.world_size, "plan": str(loader.plan),
     }  # fmt: skip
-
-
-def _memory() -> int:
-    """Return the resident memory of this process in bytes."""
-    try:
-        with open("/proc/self/statm", "rb") as file:
-            return int(file.read().split()[1]) * PAGE_BYTES
-    except (OSError, ValueError, IndexError):
-        return 0

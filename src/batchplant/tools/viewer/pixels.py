@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from concurrent.futures import Future
 from typing import Any
@@ -17,6 +16,7 @@ from ...loading.locate import locate, turns_of
 from ...schema.columns import I64
 from ...schema.kinds import Image
 from ...storage import limits
+from ...storage.platform import cpu_count
 from .. import Array
 from .cells import Cell, Side, cells_of
 from .media.colours import classes, colour_classes
@@ -61,7 +61,7 @@ class Images:
             if self._closed:
                 raise BatchplantError("the viewer was closed")
             if self._engine is None:
-                self._engine = _native.Engine(max(1, min(MAX_THREADS, len(os.sched_getaffinity(0)))))
+                self._engine = _native.Engine(max(1, min(MAX_THREADS, cpu_count())))
             return self._engine
 
     def close(self) -> None:

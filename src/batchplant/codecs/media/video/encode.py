@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ....errors import BatchplantError, EncodeError, OptionError
+from ....storage.platform import thread_ids
 from .container import one_thread, pyav
 
 MUXERS = {"mp4": "mp4", "mov": "mov", "mkv": "matroska", "webm": "webm", "avi": "avi"}
@@ -117,10 +118,6 @@ def _described(array: Any) -> str:
     return f"{array.dtype} {array.shape}"
 
 
-# Linux lists the threads of a process here.
-TASKS = "/proc/self/task"
-
-
 @contextlib.contextmanager
 def keep_scheduling() -> Iterator[Callable[[], None]]:
     """Restore the scheduling class of this thread, and of those started since, at the end.
@@ -131,10 +128,10 @@ def keep_scheduling() -> Iterator[Callable[[], None]]:
     if not hasattr(os, "sched_setscheduler"):
         yield lambda: None
         return
-    before, threads = _class(0), _threads()
+    before, threads = _class(0), set(thread_ids())
 
     def restore() -> None:
-        for thread in (0, *(_threads() - threads)):
+        for thread in (0, *(set(thread_ids()) - threads)):
             # It may be gone already.
             with contextlib.suppress(OSError):
                 if _class(thread) != before:
@@ -148,10 +145,3 @@ def keep_scheduling() -> Iterator[Callable[[], None]]:
 
 def _class(thread: int) -> tuple[int, os.sched_param]:
     return os.sched_getscheduler(thread), os.sched_getparam(thread)
-
-
-def _threads() -> set[int]:
-    try:
-        return {int(name) for name in os.listdir(TASKS)}
-    except OSError:
-        return set()

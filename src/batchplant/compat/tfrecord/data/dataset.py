@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ....errors import OptionError
+from ....storage.platform import cpu_count
 from .. import nest
 from ..errors import OutOfRangeError
 from ..random import step_seed
@@ -83,7 +84,7 @@ def _thread_count(calls: SupportsInt | None) -> int:
     """Return the number of threads for parallel calls; 0 means the caller's own."""
     if calls is None:
         return 0
-    return threads.cpu_count() if int(calls) == AUTOTUNE else _positive(calls, "num_parallel_calls")
+    return cpu_count() if int(calls) == AUTOTUNE else _positive(calls, "num_parallel_calls")
 
 
 def _call(function: Callable[..., Element], element: Element) -> Element:

@@ -14,12 +14,9 @@ from typing import NoReturn, SupportsInt
 
 from ....errors import OptionError
 from ....loading import threads
+from ....storage.platform import cpu_count
 from ..values import Element
 from .iterate import StartPass
-
-
-def cpu_count() -> int:
-    return len(os.sched_getaffinity(0))
 
 
 def cycle_length(calls: SupportsInt | None) -> int:

@@ -31,6 +31,7 @@ from ....errors import DamagedError
 from ....schema import Bool, Bytes, Field, Float, Int, Tensor, Text
 from ....schema.columns import I64, U8
 from ....storage import MappedSource, Source, limits, plan_ranges
+from ....storage.platform import cpu_count
 from .footer import BY_BYTES, BYTE_ARRAY, MAGIC, REAL, SIGNED, UNSIGNED, Chunk, Footer, Leaf, footer_bytes
 from .lists import decode_lists
 from .pages import (
@@ -639,7 +640,7 @@ class PageReader:
                 return self._excerpts.read(name, plans[name], rows, view)
             return None
 
-        threads = min(len(plans), len(os.sched_getaffinity(0)))
+        threads = min(len(plans), cpu_count())
         if threads < 2 or sum(plan.size for plan in plans.values()) < MIN_PARALLEL_BYTES:
             columns = list(map(read, plans))
         else:
