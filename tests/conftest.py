@@ -147,6 +147,8 @@ def _s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
 def _no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """Hide keys, profiles, proxies and configuration of the user who runs the tests."""
     for name in os.environ:
+        if name == "BATCHPLANT_PORTABLE":
+            continue
         if name.startswith(("AWS_", "BATCHPLANT_", "GOOGLE_", "AZURE_", "XDG_")) or "_proxy" in name.lower():
             monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))

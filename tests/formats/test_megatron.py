@@ -19,8 +19,9 @@ from batchplant.data.sizes import are_known, sizes_of
 from batchplant.formats import megatron
 from batchplant.loading.packing import Pack
 from batchplant.storage import files, local
+from batchplant.storage.platform import resident_memory
 from batchplant.testing import FormatSuite
-from batchplant.testing.damage import memory_bounded, resident
+from batchplant.testing.damage import memory_bounded
 from repository import GOLDEN
 from servers import Bucket
 
@@ -411,12 +412,12 @@ def test_a_billion_sequences_open_without_being_read(tmp_path: Path) -> None:
     except OSError:
         pytest.skip("no sparse files here")
     (tmp_path / "a.bin").write_bytes(b"")
-    before = resident("VmHWM")
+    before = resident_memory("VmHWM")
     with bp.open(tmp_path / "a.idx") as found:
         assert len(found) == count
         assert list(found.schema) == ["tokens"]
         assert found.read([count - 1, 3])["tokens"].sizes.tolist() == [0, 0]
-    assert resident("VmHWM") - before < 64 << 20
+    assert resident_memory("VmHWM") - before < 64 << 20
 
 
 @pytest.mark.parametrize("overwrite", [False, True])

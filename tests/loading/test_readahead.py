@@ -253,7 +253,7 @@ def test_images_of_row_groups_beside_those_of_files(tmp_path, monkeypatch, cold)
 def test_row_groups_that_are_much_of_the_memory_go_through_the_page_cache(
     memory, shared, tmp_path, monkeypatch, read
 ):
-    monkeypatch.setattr(local, "memory", lambda: memory)
+    monkeypatch.setattr(local, "available_memory", lambda: memory)
     path = write_row_groups(tmp_path / "data.parquet")
     column = column_of(path)
     want = batches(path, 20, order="sequential", page_cache=True)
@@ -312,7 +312,7 @@ def test_more_than_memory_is_read_past_the_page_cache(tmp_path, monkeypatch):
     shard = loader._shard(0, 0)
 
     def is_direct(memory, page_cache=None):
-        monkeypatch.setattr(local, "memory", lambda: memory)
+        monkeypatch.setattr(local, "available_memory", lambda: memory)
         return make_prefetcher(loader._executor, None, shard, page_cache=page_cache).direct
 
     size = int(loader.reader.spans("image").size.sum())
@@ -329,7 +329,7 @@ def test_what_parquet_takes_is_told_by_its_footer(tmp_path, monkeypatch):
     size = sum(chunk.size for group in loader.reader._files[0].footer.groups for chunk in group.chunks)
     for indices, needed in ((None, size), (np.arange(5), size / 4)):
         for memory, direct in ((needed, True), (2 * needed, False)):
-            monkeypatch.setattr(local, "memory", lambda memory=memory: memory)
+            monkeypatch.setattr(local, "available_memory", lambda memory=memory: memory)
             assert make_prefetcher(loader._executor, indices, shard).direct is direct
     loader.close()
 
@@ -465,7 +465,7 @@ def test_what_samples_share_stays(kind, past, tmp_path, monkeypatch):
     shard = loader._shard(0, 0)
 
     def made(page_cache, memory=1 << 40):
-        monkeypatch.setattr(local, "memory", lambda: memory)
+        monkeypatch.setattr(local, "available_memory", lambda: memory)
         return list(make_prefetcher(loader._executor, None, shard, page_cache=page_cache).direct_fields)
 
     assert [made(None), made(True), made(False)] == [[], [], past]

@@ -6,6 +6,7 @@ The scanner here reads a toy format: records with a u32 length before each.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import mmap
 import multiprocessing
@@ -522,7 +523,7 @@ def test_a_file_system_without_locks_leads_elsewhere(data: Path, monkeypatch: py
     def fail(*args: Any) -> None:
         raise OSError(95, "Operation not supported")
 
-    monkeypatch.setattr(sidecar.fcntl, "flock", fail)
+    monkeypatch.setattr(fcntl, "flock", fail)
     assert right(load(data, Toy()), data)
 
 
@@ -667,7 +668,7 @@ def test_who_waits_too_long_builds_in_memory(data: Path, monkeypatch: pytest.Mon
 def test_a_draft_that_was_taken_away_before_it_was_locked_is_opened_anew(
     data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, draft = sidecar.fcntl.flock, sidecar.draft_path(beside(data))
+    real, draft = fcntl.flock, sidecar.draft_path(beside(data))
     calls = 0
 
     def flock(fd: int, how: int) -> None:
@@ -680,7 +681,7 @@ def test_a_draft_that_was_taken_away_before_it_was_locked_is_opened_anew(
             draft.write_text("another's")
         real(fd, how)
 
-    monkeypatch.setattr(sidecar.fcntl, "flock", flock)
+    monkeypatch.setattr(fcntl, "flock", flock)
     with sidecar.Draft(beside(data), PATIENCE) as taken:
         assert calls == 3
         assert os.path.samestat(os.fstat(taken._fd), draft.stat())

@@ -89,7 +89,7 @@ def cool(folder: Path) -> bool:
     for path in files_in(folder):
         with contextlib.suppress(FileNotFoundError), open(path, "rb", buffering=0) as file:
             # Pages that wait to be written are not forgotten.
-            os.fsync(file.fileno())
+            getattr(os, "fdatasync", os.fsync)(file.fileno())
             forget_pages(file.fileno())
             # The first files of a large folder tell enough.
             if pages < ASKED:
