@@ -17,7 +17,7 @@ import batchplant as bp
 from batchplant.cli import main
 from batchplant.data.concat import Concat, LazyReaders
 from batchplant.data.reader import Reader
-from batchplant.formats.registry import merged
+from batchplant.storage import index
 from batchplant.storage.index import sets
 from batchplant.storage.patterns import natural, naturally
 
@@ -27,7 +27,7 @@ SUFFIXES = ["beton", "ffr", "tfrecord", "tar", "npz"]
 
 @pytest.fixture(autouse=True)
 def few_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(merged, "MANY", 3)
+    monkeypatch.setattr(index, "tuning", index.IndexTuning(min_shared_files=3))
 
 
 def write(path: Path, first: int, count: int = EACH) -> None:
@@ -89,7 +89,7 @@ def test_nothing_is_opened_before_it_is_read(folder: Path) -> None:
 
 def test_it_gives_what_opening_every_file_gives(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lazy = opened(folder)
-    monkeypatch.setattr(merged, "MANY", FILES + 1)
+    monkeypatch.setattr(index, "tuning", index.IndexTuning(min_shared_files=FILES + 1))
     eager = bp.open(folder)
     assert not isinstance(eager.readers, LazyReaders)  # type: ignore[attr-defined]
     assert (lazy.path, lazy.schema, len(lazy)) == (eager.path, eager.schema, len(eager))

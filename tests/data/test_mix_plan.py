@@ -17,7 +17,8 @@ import servers
 from batchplant import Loader, Mix, Pack, cli
 from batchplant.data.config import parse_yaml
 from batchplant.errors import BatchplantError, MissingLibraryError, OptionError
-from batchplant.tools.measure.mixing import dry_run
+from batchplant.tools.measure import mixing
+from batchplant.tools.measure.mixing import DryRunTuning, dry_run
 
 PLAN = """
 sources:
@@ -214,31 +215,36 @@ def test_first_and_last_positions_are_those_of_the_order(folder: Path) -> None:
             assert (first[one], last[one]) == expected
 
 
-def test_lengths_that_nothing_tells_are_estimated_from_some(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lengths_that_nothing_tells_are_estimated_from_some(folder: Path) -> None:
     mix = Mix([(folder / "code.parquet", 1)])
     exact = dry_run(mix, batch_size=4, pack=Pack(96))
-    monkeypatch.setattr("batchplant.tools.measure.mixing.READ", 10)
-    about = dry_run(mix, batch_size=4, pack=Pack(96))
+    about = dry_run(mix, batch_size=4, pack=Pack(96), tuning=DryRunTuning(read_documents=10))
     assert len(about.estimated) == 1
     assert about.tokens == pytest.approx(exact.tokens, rel=0.4)
     assert about.tokens != exact.tokens
 
 
-def test_a_long_run_is_estimated_and_says_so(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_run_is_estimated_and_says_so(folder: Path) -> None:
     mix = Mix([(folder / "web.idx", 2), (folder / "books.idx", 1)], stop=40_000)
     pack = Pack(96, window=64)
     exact = dry_run(mix, batch_size=4, pack=pack)
-    monkeypatch.setattr("batchplant.tools.measure.mixing.MOST", 10_000)
-    monkeypatch.setattr("batchplant.tools.measure.mixing.WINDOWS", 100)
-    about = dry_run(mix, batch_size=4, pack=pack)
+    tuning = DryRunTuning(max_positions=10_000, sampled_windows=100)
+    about = dry_run(mix, batch_size=4, pack=pack, tuning=tuning)
     assert exact.estimated == []
     assert about.estimated == ["100 windows of 64 samples stand for all"]
     assert about.samples == exact.samples == 40_000
     assert about.rows == pytest.approx(exact.rows, rel=0.02)
     assert about.tokens == pytest.approx(exact.tokens, rel=0.02)
     assert about.fill == pytest.approx(exact.fill, abs=0.01)
+
+
+def test_sources_beyond_the_colours_are_counted_in_the_figure(folder: Path) -> None:
+    text = pytest.importorskip("matplotlib.text")
+    count = mixing.MAX_COLOURED_SOURCES + 3
+    mix = Mix([(folder / "web.idx", 1)] * count, stop=2_000)
+    figure = mixing.draw(dry_run(mix, batch_size=4), None)
+    labels = {label.get_text() for label in figure.findobj(text.Text)}
+    assert any("3 others" in label for label in labels)
 
 
 def test_the_command_says_it_in_words_in_json_and_in_a_figure(

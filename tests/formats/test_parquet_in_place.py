@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import batchplant as bp
 from batchplant import _native, ops
+from batchplant.data.reader import Reader, ReaderTuning
 from batchplant.errors import BatchplantError
 from batchplant.formats.base.tables.parquet_file import ParquetFile
 from batchplant.formats.parquet.reader import CellLocations
@@ -349,9 +350,9 @@ def test_large_row_groups_are_shuffled_few_at_a_time(tmp_path, monkeypatch):
     path = written(tmp_path / "x.parquet", compression="snappy")
     assert bp.open(path).window is None
     size = pq.read_metadata(path).row_group(0).total_byte_size
-    monkeypatch.setattr("batchplant.formats.base.tables.parquet_rows.WINDOW_BYTES", 3 * size)
+    monkeypatch.setattr(Reader, "tuning", ReaderTuning(window_bytes=3 * size))
     assert bp.open(path).window in (2, 3)
-    monkeypatch.setattr("batchplant.formats.base.tables.parquet_rows.WINDOW_BYTES", 1)
+    monkeypatch.setattr(Reader, "tuning", ReaderTuning(window_bytes=1))
     reader = bp.open(path, where="label >= 0", fields=["label"])
     assert reader.window == 1
     ids = [batch["ids"] for batch in Loader(reader, 7, order="quasi_random", seed=2, ids=True)]

@@ -12,6 +12,7 @@ import batchplant as bp
 import processes
 from batchplant import _native, ops
 from batchplant.codecs.media import audio
+from batchplant.data.reader import Reader, ReaderTuning
 from batchplant.errors import DecodeError
 from batchplant.loading.locate import locate
 from batchplant.loading.prefetch import PrefetchTuning, local, make_prefetcher
@@ -182,9 +183,7 @@ def column_of(path):
 def test_row_groups_past_the_page_cache(order, tmp_path, monkeypatch, cold):
     """Where images have to be found in row groups, those are read, and images used out of them."""
     path = write_row_groups(tmp_path / "data.parquet")
-    monkeypatch.setattr(
-        "batchplant.formats.base.tables.parquet_rows.WINDOW_BYTES", 2 * column_of(path)[0][1] + 1000
-    )
+    monkeypatch.setattr(Reader, "tuning", ReaderTuning(window_bytes=2 * column_of(path)[0][1] + 1000))
     options = {"order": order, "size": 20}
     want = batches(path, page_cache=True, **options)
     assert not cold

@@ -47,12 +47,14 @@ IndexBuilder = Callable[["Reader"], tuple[index.Arrays, index.Facts]]
 
 @dataclasses.dataclass(frozen=True)
 class ReaderTuning:
-    """Samples, and bytes where sizes are known, that ``verify`` and a filter read at once."""
+    """How much a reader reads at once: samples, and bytes where sizes are known."""
 
     verify_rows: int = 256
     verify_bytes: int = 64 << 20
     scan_rows: int = 1 << 14
     scan_bytes: int = 64 << 20
+    # Decoded row groups that a quasi-random epoch shuffles at a time; two such windows fit in the cache.
+    window_bytes: int = 128 << 20
     # A filter that scans fewer bytes scans them again rather than store its result in an index.
     min_indexed_bytes: int = 8 << 20
 

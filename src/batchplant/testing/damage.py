@@ -98,5 +98,3 @@ def memory_bounded(size: int) -> Iterator[None]:
     assert grown <= BASE_MEMORY_BYTES + MEMORY_PER_FILE_BYTE * size, (
         f"{grown >> 20} MiB for a file of {size} bytes"
     )
-
-

@@ -30,7 +30,6 @@ from ..base.records import GivenSchema, given_schema
 from ..base.tables import ParquetFile, ParquetRows, cell_bounds
 from ..base.tables.footer import ENCRYPTED, MAGIC
 from ..base.tables.parquet_file import Cells, first_line
-from ..base.tables.parquet_rows import WINDOW_BYTES
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,7 +43,7 @@ OTHER_TABLES = ("_delta_log/", "metadata/")
 PROBED_ROWS = 16
 # A row group of which more cells are needed on average is read sequentially, unless the row groups together
 # are larger than MAX_SEQUENTIAL_BYTES: then each would be read again and again.
-MAX_SINGLE_CELLS, MAX_SEQUENTIAL_BYTES = 4, 2 * WINDOW_BYTES
+MAX_SINGLE_CELLS, MAX_SEQUENTIAL_BYTES = 4, 256 << 20
 
 
 class CellLocations:

@@ -31,9 +31,6 @@ from ..base.format import Outline, Probe
 from .find import Candidate, find_format
 from .known import get_format, outlines, own_format, suffixed
 
-# Fewer are opened at once: that is quick, and tells at once what is wrong with one of them.
-MANY = 64
-
 
 class Files(LazyReaders):
     """Files of one folder; ``ready``: those that are open, by number."""
@@ -69,7 +66,7 @@ class Files(LazyReaders):
 def files(texts: Sequence[str], format: str | None, open_one: Callable[[Candidate], Reader]) -> Files | None:
     """Return the files behind these paths if they are many and the index of their folder knows them."""
     listing = _list_folder(texts)
-    if listing is None or len(listing.names) < MANY:
+    if listing is None or len(listing.names) < index.tuning.min_shared_files:
         return None
     index_set = sets.of(listing.before + index.SET)
     listed = None if index_set is None else index_set.listed
@@ -77,7 +74,7 @@ def files(texts: Sequence[str], format: str | None, open_one: Callable[[Candidat
         return None
     folder = Folder(listing, index_set, listed)
     names = folder.shards()
-    if names is None or len(names) < MANY:
+    if names is None or len(names) < index.tuning.min_shared_files:
         return None
     sizes, mtimes = stat_files(listing.before, names)
     # Missing files and folders go the usual way.
@@ -93,7 +90,7 @@ def files(texts: Sequence[str], format: str | None, open_one: Callable[[Candidat
         is_indexed &= [name not in changed for name in names]
     # A shuffled order takes memory for each sample, so implausible counts are refused.
     likely = 8 * listed.samples[rows[is_indexed]].sum(dtype=np.float64) <= limits.allowed(int(sizes.sum()))
-    if not likely or np.count_nonzero(is_indexed) < MANY:
+    if not likely or np.count_nonzero(is_indexed) < index.tuning.min_shared_files:
         return None
     unindexed, named = np.flatnonzero(~is_indexed).tolist(), None if format is None else get_format(format)
     readers = in_parallel(open_one, [Candidate(listing.before + names[row], named) for row in unindexed])
@@ -133,7 +130,8 @@ def _list_folder(texts: Sequence[str]) -> FolderListing | None:
         plain = not tree.has_magic(before) and "**" not in pattern and "{" not in first
         return _select(before, pattern, "glob") if plain and not os.path.exists(first) else None
     paths = list(braces(first)) if len(texts) == 1 else list(texts)
-    if len(paths) < MANY or any("{" in path or "\0" in path or tree.has_magic(path) for path in paths):
+    is_short = len(paths) < index.tuning.min_shared_files
+    if is_short or any("{" in path or "\0" in path or tree.has_magic(path) for path in paths):
         return None
     splits = list(map(_split, paths))
     before = splits[0][0]

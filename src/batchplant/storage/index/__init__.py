@@ -74,6 +74,8 @@ class IndexTuning:
     # Scanning a smaller file, local or on a server, is faster than maintaining an index.
     min_indexed_bytes: int = 8 << 20
     min_remote_bytes: int = LEAST
+    # A folder of fewer shards is opened at once: that is quick, and tells what is wrong with one of them.
+    min_shared_files: int = 64
     # Seconds to wait for another process that is building the same index.
     wait_seconds: float = 120.0
 

@@ -28,12 +28,8 @@ from ...schema.columns import I64, dense_of
 from .. import Document
 from . import figures
 
-# Positions that are looked at one by one; of more, so many windows are.
-MOST, WINDOWS = 1 << 23, 512
 # Positions of a window, where nothing is packed.
 UNPACKED = 1 << 14
-# Documents of a source that are read, where nothing else tells how long they are.
-READ = 512
 TOKENS = "tokens"
 # Places of the curves.
 CURVE = 400
@@ -98,11 +94,22 @@ class DryRun:
         return fields
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DryRunTuning:
+    """Limits of a forecast; what is beyond them is estimated."""
+
+    # Positions of a longer run are not all looked at, but those of some windows.
+    max_positions: int = 1 << 23
+    sampled_windows: int = 512
+    # Documents of a source that are read, where nothing else tells how long they are.
+    read_documents: int = 512
+
+
 class _Lengths:
     """Token counts of documents; ``guessed`` names the sources where they are estimated."""
 
-    def __init__(self, mix: Mix, field: str | None) -> None:
-        self._mix, self.field = mix, field
+    def __init__(self, mix: Mix, field: str | None, read_documents: int) -> None:
+        self._mix, self.field, self._read_documents = mix, field, read_documents
         self.guessed: list[str] = []
         self._fixed: int | None = None
         self._samples: dict[int, I64] = {}
@@ -132,7 +139,7 @@ class _Lengths:
     def _read(self, source: int, first: int) -> I64:
         """The lengths of some documents of a source, all over it."""
         size = int(self._mix.sizes_of_sources[source])
-        rows = first + np.unique(np.linspace(0, size - 1, min(size, READ)).astype(np.int64))
+        rows = first + np.unique(np.linspace(0, size - 1, min(size, self._read_documents)).astype(np.int64))
         return self._exact(rows)
 
     def _exact(self, samples: I64) -> I64:
@@ -168,10 +175,10 @@ class _Lengths:
 class _Run:
     """Goes through windows of positions, as the loader does, and adds up what they come to."""
 
-    def __init__(self, mix: Mix, pack: Pack | None, order: str) -> None:
-        self.mix, self.pack = mix, pack
+    def __init__(self, mix: Mix, pack: Pack | None, order: str, tuning: DryRunTuning) -> None:
+        self.mix, self.pack, self.tuning = mix, pack, tuning
         self.order = mix.epoch_order(order, seed=0, epoch=0)
-        self.lengths = _Lengths(mix, token_field(mix, pack))
+        self.lengths = _Lengths(mix, token_field(mix, pack), tuning.read_documents)
         self.images = None if pack is None else image_sizes(pack, mix)
         self.ends = None
         if pack is not None and pack.eos is not None:
@@ -190,8 +197,9 @@ class _Run:
         if needed is not None:
             windows = min(windows, self._windows_for(needed))
         numbers = np.arange(windows)
-        if windows * self.size > MOST:
-            numbers = np.linspace(0, windows - 1, min(WINDOWS, windows)).astype(np.int64)
+        if windows * self.size > self.tuning.max_positions:
+            sampled = min(self.tuning.sampled_windows, windows)
+            numbers = np.linspace(0, windows - 1, sampled).astype(np.int64)
             self.stride = windows / len(numbers)
         for done, number in enumerate(numbers.tolist()):
             remaining = None if needed is None or self.stride > 1 else needed - self.rows[-1]
@@ -286,12 +294,13 @@ def dry_run(
     order: str = "random",
     drop_last: bool = False,
     progress: Progress = lambda done, total: None,
+    tuning: DryRunTuning = DryRunTuning(),
 ) -> DryRun:
     """Forecast ``Loader(mix, batch_size, order=order, pack=pack)`` for ``world_size`` processes."""
     endless = mix.is_endless
     if endless and steps is None:
         raise OptionError("the mixture never ends: say how many steps the run has (steps)")
-    run = _Run(mix, pack, order)
+    run = _Run(mix, pack, order, tuning)
     run.go(None if steps is None else steps * world_size * batch_size, progress)
     rows = run.rows[-1]
     shard = _shard(rows, 0, world_size, batch_size, drop_last)
@@ -301,7 +310,7 @@ def dry_run(
     used = min(rows, count * world_size * batch_size) if drop_last else rows
     if exact and used < rows:
         # The rows of the last step that is not full are left out of what is counted.
-        rows, run = used, _Run(mix, pack, order)
+        rows, run = used, _Run(mix, pack, order, tuning)
         run.go(used, progress)
     ranks = _ranks(run, rows, world_size, batch_size, drop_last, count, exact)
     has_lengths = run.lengths.field is not None
@@ -313,7 +322,7 @@ def dry_run(
         estimated.append(f"{len(run.positions) - 1:,} windows of {run.size:,} samples stand for all")
     if run.lengths.guessed:
         names = ", ".join(run.lengths.guessed[:4]) + (", …" if len(run.lengths.guessed) > 4 else "")
-        estimated.append(f"lengths in {names}: {READ} documents of each were read")
+        estimated.append(f"lengths in {names}: {tuning.read_documents} documents of each were read")
     return DryRun(
         world_size=world_size, batch_size=batch_size, steps=count, epoch_steps=None if ended else shard.steps,
         samples=int(run.samples.sum()), rows=used, tokens=total if has_lengths else None,
@@ -405,7 +414,7 @@ def draw(run: DryRun, length: int | None) -> figures.Figure:
     order = sorted(range(len(run.sources)), key=lambda one: -run.sources[one].samples)
     parts = [([source], run.sources[source].name) for source in order[:MAX_COLOURED_SOURCES]]
     if len(order) > MAX_COLOURED_SOURCES:
-        parts.append((order[MAX_COLOURED_SOURCES:], f"{len(order) - MOST:,} others"))
+        parts.append((order[MAX_COLOURED_SOURCES:], f"{len(order) - MAX_COLOURED_SOURCES:,} others"))
     colours = figures.COLOURS[: len(parts)]
     stacked = np.array([run.weights[:, rows].sum(axis=1) for rows, _ in parts]) * 100
     weights.stackplot(run.at, stacked, colors=colours, linewidth=0)

@@ -26,8 +26,8 @@ from .reader import TableReader
 CHECKED = "CRC of every page that has one"
 # Remote rows are read by pages only in such small requests: batches soon need the rest of a row group.
 MAX_SINGLE_ROWS = 4
-# Decoded row groups that a quasi-random epoch shuffles at a time: with the next window they fit in the cache.
-WINDOW_BYTES, MAX_WINDOW_GROUPS = 128 << 20, 32
+# More row groups than these fit in a window of any size.
+MAX_WINDOW_GROUPS = 32
 
 
 class ParquetRows(TableReader):
@@ -42,7 +42,7 @@ class ParquetRows(TableReader):
         """Shrink the window if row groups are large; only the files decide, so all ranks agree."""
         files = [file for file in self._files if isinstance(file, ParquetFile)]
         sizes = [group.size for file in files for group in file.footer.groups if group.size > 0]
-        fit = WINDOW_BYTES * len(sizes) // max(1, sum(sizes))
+        fit = self.tuning.window_bytes * len(sizes) // max(1, sum(sizes))
         self.window = max(1, fit) if sizes and fit < MAX_WINDOW_GROUPS else None
 
     # -- what a format implements ----------------------------------------------------------------------
