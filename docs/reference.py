@@ -187,6 +187,7 @@ def entry(module: ModuleType, name: str, page: str = "") -> Iterator[str]:
         if bases:
             yield f"Bases: {', '.join(f'`{base}`' for base in bases)}."
         yield prose(value)
+        yield from claims(value)
         yield from example(page, name)
         yield from members(value)
     elif callable(value):
@@ -207,10 +208,20 @@ def entry(module: ModuleType, name: str, page: str = "") -> Iterator[str]:
 
 
 def example(page: str, name: str) -> Iterator[str]:
-    """An example and what it prints."""
+    """An example and what it prints, unless that differs from machine to machine."""
     if f"{page}/{name}" in reference_examples.EXAMPLES:
         written, printed = reference_examples.EXAMPLES[f"{page}/{name}"]
-        yield f"```python\n{written}\n```\n\n```text\n{printed}\n```"
+        yield f"```python\n{written}\n```"
+        if printed:
+            yield f"```text\n{printed}\n```"
+
+
+def claims(value: type) -> Iterator[str]:
+    """Parameters of a dataclass that are described by the metadata of its fields."""
+    fields = dataclasses.fields(value) if dataclasses.is_dataclass(value) else ()
+    rows = [f"- {field.name}: {field.metadata['says']}." for field in fields if "says" in field.metadata]
+    if rows:
+        yield "\n".join(rows)
 
 
 def members(value: type) -> Iterator[str]:

@@ -262,7 +262,11 @@ class EncodeError(DataError):
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """One thing that verify found wrong."""
+    """One thing that verify found wrong.
+
+    message: the sentence that describes it. path, sample, field, offset: its place, as far as known: the
+    file, the number of the sample, the name of the field, the byte in the file.
+    """
 
     message: str
     path: str | None = None

@@ -407,7 +407,7 @@ def shifted(problem: Problem, by: int) -> Problem:
 
 
 def concat(readers: Iterable[Reader]) -> Reader:
-    """Readers with the same fields as one, one after another."""
+    """The samples of ``readers`` with the same fields as one dataset, one reader after another."""
     return Concat(tuple(readers))
 
 

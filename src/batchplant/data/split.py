@@ -49,7 +49,7 @@ def split(
     stratify: a field of classes; each part gets of each class the same fraction. by_key: a field of keys;
     samples of one key are all in one part (samples without a key each count as one of their own), so the
     fractions are met as closely as the keys allow. by: in place of fractions, a part for each value of it.
-    Further options are those of :func:`batchplant.open`.
+    ``format`` and further options are those of :func:`batchplant.open`.
     """
     reader = source if isinstance(source, Reader) else open_reader(source, format=format, **options)
     if sum(option is not None for option in (stratify, by_key, by)) > 1:

@@ -42,15 +42,15 @@ OPEN_ATTRIBUTES = ("encoding", "mode", "names", "rate", "channels", "fps", "widt
 class WriteOptions:
     """Options of every writer, whatever its format.
 
-    length: number of samples to come, if known. workers: threads that encode (default: all cores).
-    on_error: ``raise``, or ``skip`` to leave out samples that cannot be encoded and list them in
-    ``skipped``. images: ImageOptions for all fields, or by field; fields that are not named get the usual
-    ones, or those of ``other_images``. checksums: also write a side-car with the CRC of every cell. resume:
-    go on from the checkpoint of a writer that was suspended. append: more is to be appended, now or later.
-    base: the dataset at the target, if samples are added to it. first: if other writers write other samples
-    of the dataset, the number of the first one of this writer. piece: this writer writes a piece, for
-    ``Writer.add_pieces``; aligned, if its rows begin at ``first``, or loose, if samples before it may be
-    missing.
+    overwrite: replace a dataset at the target. length: number of samples to come, if known. workers: threads
+    that encode (default: all cores). on_error: ``raise``, or ``skip`` to leave out samples that cannot be
+    encoded and list them in ``skipped``. images: ImageOptions for all fields, or by field; fields that are
+    not named get the usual ones, or those of ``other_images``. checksums: also write a side-car with the CRC
+    of every cell. resume: go on from the checkpoint of a writer that was suspended. append: more is to be
+    appended, now or later. base: the dataset at the target, if samples are added to it. first: if other
+    writers write other samples of the dataset, the number of the first one of this writer. piece: this writer
+    writes a piece, for ``Writer.add_pieces``; aligned, if its rows begin at ``first``, or loose, if samples
+    before it may be missing.
     """
 
     overwrite: bool = False
@@ -98,7 +98,11 @@ class _Encoded:
 
 
 class Writer:
-    """Takes samples, leaves a complete file or nothing."""
+    """Takes samples, leaves a complete file or nothing.
+
+    path: the target, which appears when the writer is closed. schema: fields of the samples. options: those
+    of every writer; the parameters of a subclass are options of its format.
+    """
 
     format: ClassVar[str] = ""
     # Templates of the files that the format may leave beside its own: "{name}.schema.json", "{stem}.idx".

@@ -8,21 +8,27 @@ from collections.abc import Sequence
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ConvertTuning:
-    """Sizes and intervals of a conversion: they change its speed and memory, never the dataset."""
+    """Sizes and intervals of a conversion: they change its speed and memory, never the dataset.
+
+    batch_bytes: size of the batches that are read and written. max_batch_rows: limit of samples in a batch:
+    rows of a table are small. checkpoint_seconds: interval of checkpoints, from which a stopped conversion
+    resumes. min_parts: least number of parts that one file is cut into where many workers write it.
+    max_part_samples: limit of samples in such a part. poll_seconds: interval at which a rank looks for the
+    files of other ranks.
+
+    min_spilled_bytes: size from which a source is shuffled in two passes; the page cache holds smaller ones.
+    spill_run_bytes: size of a sorted run of the first pass; it is in memory as a whole, twice while it is
+    sorted. spill_read_bytes: size of the batches that the second pass reads from the runs.
+    """
 
     batch_bytes: int = 4 << 20
-    # Rows of a table are small, and every batch has a fixed cost.
     max_batch_rows: int = 16384
     checkpoint_seconds: float = 2.0
-    # One file that many workers write is cut into at least this many parts.
     min_parts: int = 64
     max_part_samples: int = 1 << 16
-    # Smaller sources are shuffled in one pass: the page cache holds them.
     min_spilled_bytes: int = 1 << 30
-    # A run is in memory as a whole, twice while it is sorted.
     spill_run_bytes: int = 128 << 20
     spill_read_bytes: int = 32 << 20
-    # Interval at which a rank looks for the files of other ranks.
     poll_seconds: float = 1.0
 
 

@@ -50,8 +50,8 @@ DRAWN: dict[str, tuple[str, tuple[int, ...]]] = {
 class Pipe:
     """A pipeline that starts at a field of another name: several views of one field.
 
-    keep: ``geometry`` adds what was drawn for an image, as outputs NAME_matrix, NAME_size, NAME_box,
-    NAME_flip and NAME_angle; see
+    ops: steps of the pipeline, in order. keep: ``geometry`` adds what was drawn for an image, as outputs
+    NAME_matrix, NAME_size, NAME_box, NAME_flip and NAME_angle; see
     :meth:`batchplant.loading.annotations.GeometricTransforms.drawn`.
     """
 

@@ -83,7 +83,11 @@ def sample_numbers(indices: Any, length: int) -> I64:
 
 
 class Ragged:
-    """Cells of differing length: ``data[offsets[i]:offsets[i + 1]]`` is cell i."""
+    """Cells of differing length: ``data[offsets[i]:offsets[i + 1]]`` is cell i.
+
+    shape: (height, width, channels) of each cell that is raw pixels, zeros for the others; None: no cell is.
+    valid: flags of the cells that are not missing; None: no cell is missing.
+    """
 
     __slots__ = ("data", "offsets", "shape", "valid")
 
@@ -187,7 +191,8 @@ class Ragged:
 class Masked(Ragged):
     """Numbers, or arrays of one shape, some of which may be missing: ``values``, and ``mask`` beside them.
 
-    The cells are ragged (a missing one has no bytes); the array is made when it is asked for.
+    The cells are ragged (a missing one has no bytes); the array is made when it is asked for. dtype: type of
+    the numbers. row: shape of one value; empty for single numbers.
     """
 
     __slots__ = ("_values", "dtype", "row")

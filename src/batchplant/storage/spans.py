@@ -20,7 +20,8 @@ class Spans:
     """Locations of cells: cell i is ``size[i]`` bytes at ``start[i]`` of ``sources[file[i]]`` (-1: missing).
 
     Give it the sources that a reader has open. A path instead of a source stands for a file that no reader
-    has open: nothing is prefetched from it past the page cache.
+    has open: nothing is prefetched from it past the page cache. shape: (height, width, channels) of each cell
+    that is raw pixels, zeros for the others; None: no cell is.
     """
 
     __slots__ = ("file", "shape", "size", "sources", "start")

@@ -36,8 +36,9 @@ class ImageOptions:
 
     write_mode: None (keep what is there, lossless otherwise), or FFCV's ``jpg``, ``raw``, ``smart`` (JPEG
     where the raw pixels exceed ``smart_threshold`` bytes, else raw) and ``proportion`` (JPEG with
-    probability ``compress_probability``). max_resolution bounds the longer side. reencode: encode also
-    what could pass through. to_rgb: drop alpha and convert CMYK, 16-bit and grayscale images.
+    probability ``compress_probability``, drawn with ``seed``). max_resolution bounds the longer side.
+    reencode: encode also what could pass through. to_rgb: drop alpha and convert CMYK, 16-bit and grayscale
+    images.
 
     image_format: the encoding that all are to have, ``jpeg``, ``png``, ``webp``, ``tiff``, ``bmp`` or
     ``raw``; those that have it pass through. quality: of JPEG and lossy WebP (``jpeg_quality`` is FFCV's name

@@ -229,7 +229,7 @@ class FieldRef(Condition):
 
 
 def col(name: str) -> FieldRef:
-    """A field in a condition: ``reader.filter((col("width") > 224) & col("label").is_in(["cat"]))``."""
+    """The field ``name`` in a condition: ``data.filter((col("width") > 224) & (col("label") == "cat"))``."""
     return FieldRef(name)
 
 

@@ -25,14 +25,15 @@ def _claim(group: str, title: str, says: str, default: Any = False) -> Any:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Capabilities:
-    """Capabilities of a format; by default none. Those marked * are derived by :class:`Format` itself."""
+    """Capabilities of a format; by default none. ``metadata["says"]`` of each dataclass field describes it.
+
+    spans, row_filters, append, nested and time_travel are derived by :class:`Format` itself.
+    """
 
     random_access: bool = _claim(READING, "random access", "one sample is read without most of the others")
-    # *
     spans: bool = _claim(READING, "in place", "cells lie in the file as they are, and are used there")
     memory_map: bool = _claim(READING, "memory map", "the file is mapped, and cells are used there")
     column_pruning: bool = _claim(READING, "single columns", "fields that are not asked for are not read")
-    # *
     row_filters: str = _claim(
         READING, "row filters", "push-down: what cannot match is skipped; scan: every sample is looked at", ""
     )
@@ -42,15 +43,12 @@ class Capabilities:
     splittable: bool = _claim(
         READING, "splittable", "machines can share one file, and nobody has to scan all of it first"
     )
-    # *
     append: bool = _claim(WRITING, "append", "samples are added, and the old ones are not written again")
     concurrent_writers: bool = _claim(WRITING, "several writers", "several append at once, and all is kept")
     streaming_write: bool = _claim(WRITING, "streaming", "memory does not grow with what is written")
     keeps_schema: bool = _claim(WRITING, "keeps schema", "the fields come back equal, class names too")
-    # *
     nested: bool = _claim(WRITING, "nested", "lists and structs are fields like others")
     metadata: bool = _claim(WRITING, "metadata", "notes about the file or its fields are kept")
-    # *
     time_travel: bool = _claim(WRITING, "time travel", "older versions can be opened")
     checksums: str = _claim(FILE, "checksums", "what each checksum of the format's own covers", "")
     compression: tuple[str, ...] = _claim(FILE, "compression", "the kinds that there are", ())

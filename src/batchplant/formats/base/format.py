@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class Probe:
-    """Evidence for detecting a format: the first bytes of a file, or the first names of a folder."""
+    """Evidence for detecting a format: first bytes of the file, or first names of the folder, at ``path``."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -115,7 +115,32 @@ class Outline(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Format:
-    """Everything about a format, as data. The tables in the README and the docs are made from it."""
+    """Everything about a format, as data. The tables in the README and the docs are made from it.
+
+    - name: identifier of the format, and of its module.
+    - title: description in a few words, for tables.
+    - suffixes: those of its files, the usual one first; empty where there is none.
+    - spec: URL of the specification.
+    - reader, writer: classes that read and write it; the writer is None for a format that is only read.
+    - sniff: function from a :class:`Probe` to whether the content is this format's (default: no magic).
+    - kinds: kinds of fields that it can hold.
+    - optional: whether fields may have missing values.
+    - folder: whether a dataset is a folder; None: a folder or a file.
+    - extra: extra of the package, as in ``pip install "batchplant[extra]"``, that it needs.
+    - notes: limits and peculiarities, for tables.
+    - only: schema that every dataset has exactly, its fields in any order; then ``kinds`` is empty.
+    - fields: fields by name that it can hold, no others; the first is required.
+    - leaves: fields of related formats that it has no place for: ``convert`` omits them, and reports that.
+    - describes: whether it is a table of text that, beside files of another format, describes those and is
+      no shard.
+    - media: kind of the values of a folder of media files; a target without a suffix becomes such a folder.
+    - doubt: function that returns why a folder with such files is not one of them, or None.
+    - parts: function that returns the files that are read through this one and not on their own, such as
+      those that an index names.
+    - scheme: prefix before ``://`` of names that are no paths, but that the format resolves itself.
+    - upkeep: maintenance of a versioned table, an ``Upkeep`` (base.lake), made with a path and options.
+    - can: capabilities besides those that its classes imply.
+    """
 
     name: str
     title: str
@@ -127,29 +152,18 @@ class Format:
     sniff: Callable[[Probe], bool] = never
     kinds: tuple[type[Field], ...] = ()
     optional: bool = False
-    # None: a folder or a file.
     folder: bool | None = False
     extra: str | None = None
     notes: str = ""
-    # Exactly these fields, in any order, and no others; then ``kinds`` is empty.
     only: Schema | None = None
-    # Only fields of these names and kinds, and never without the first.
     fields: Mapping[str, Field] = dataclasses.field(default_factory=dict)
-    # Fields of its kin that it has no place for: ``convert`` leaves them out, and says so.
     leaves: tuple[str, ...] = ()
-    # A table of text: beside files of another format it describes those, and is no shard.
     describes: bool = False
-    # A folder of files that are each a value of this kind. A target without a suffix becomes such a folder.
     media: type[Field] | None = None
-    # Why a folder that holds such files is not taken for one: a sentence, or None where it holds none.
     doubt: Callable[[Probe], str | None] | None = None
-    # The files that are read through this one, and not on their own: those that an index names.
     parts: Callable[[str], Iterable[str]] | None = None
-    # A name that begins with this and :// is no place, but something that the format finds by itself.
     scheme: str | None = None
-    # Maintenance of a versioned table: an Upkeep (base.lake), made with a path and options.
     upkeep: Callable[..., Any] | None = None
-    # What it can do besides what its classes say.
     can: Capabilities = dataclasses.field(default_factory=Capabilities)
 
     def __post_init__(self) -> None:

@@ -48,12 +48,17 @@ def create(
 ) -> Writer | ShardWriter:
     """Write a dataset: ``with create("a.beton", schema) as out: out.append({...})``.
 
-    The format comes from the suffix unless named. ``images`` says how images are stored: an
-    :class:`ImageOptions` for all fields, or a dict of them by field. The options from ``write_mode`` to
-    ``orient`` are those of ImageOptions, for all fields that ``images`` does not name. See
-    :class:`WriteOptions` for the rest; further options are the format's own, and those of storage (endpoint,
-    region …) where the path is a URL. With ``shard_samples`` or ``shard_size`` (bytes) it writes files of
-    limited size.
+    The format comes from the suffix unless named. schema: fields of the samples, by name. overwrite: replace
+    a dataset at the path. length: number of samples to come, if known. workers: threads that encode (default:
+    all cores). on_error: ``raise``, or ``skip`` to leave out samples that cannot be encoded and list them in
+    ``skipped``. checksums: also write a side-car with the CRC of every cell. Further options are the format's
+    own, and those of storage (endpoint, region …) where the path is a URL. With ``shard_samples`` or
+    ``shard_size`` (bytes) it writes files of limited size.
+
+    images: storage of images, an :class:`ImageOptions` for all fields, or a dict of them by field.
+    write_mode, max_resolution, jpeg_quality, smart_threshold, compress_probability, reencode, to_rgb, seed,
+    image_format, quality, lossless, orient: options of ImageOptions, for all fields that ``images`` does not
+    name.
 
     ``mode="append"`` adds to a dataset that is there, and makes one where there is none. The schema is that
     of the dataset; one that is given has to fit to it. All new samples appear when the writer is closed.

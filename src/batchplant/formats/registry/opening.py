@@ -35,12 +35,13 @@ def open(
 ) -> Reader:
     """Open a dataset: a file, a folder, a URL, a list, a glob or braces of shards, or data in memory.
 
-    The format is found by content, then by suffix, unless ``format`` names it. ``skip``: a list of samples to
-    leave out, as ``verify`` writes it (``quarantine``). ``where``: only the samples of which this is true, as
-    ``"label == 'cat'"``; see :meth:`Reader.filter`. Further options are the format's own; `batchplant formats
-    NAME` lists them. Of a URL, also those of its store, as in ``open("s3://bucket/train.tar",
-    endpoint="https://minio.example", cache="/data/cache")``; see :class:`batchplant.storage.StorageOptions`.
-    Data in memory are a dict of columns, a list of dicts, a data frame, an Arrow table, a TensorDataset.
+    ``path``: one of these, or a list of them, which are concatenated. The format is found by content, then by
+    suffix, unless ``format`` names it. ``skip``: a list of samples to leave out, as ``verify`` writes it
+    (``quarantine``). ``where``: only the samples of which this is true, as ``"label == 'cat'"``; see
+    :meth:`Reader.filter`. Further options are the format's own; `batchplant formats NAME` lists them. Of a
+    URL, also those of its store, as in ``open("s3://bucket/train.tar", endpoint="https://minio.example",
+    cache="/data/cache")``; see :class:`batchplant.storage.StorageOptions`. Data in memory are a dict of
+    columns, a list of dicts, a data frame, an Arrow table, a TensorDataset.
     """
     condition = None if where is None else parse_condition(where)
     if not isinstance(path, str | os.PathLike):

@@ -50,6 +50,7 @@ class Pack:
     a field that says how many tokens of a document are the prompt, which is not learned. What other fields
     hold comes document by document; ``pieces`` says which (row, place, size, start, document) they became.
     outputs: those of these names that are wanted, where that is not all: what is not made takes no time.
+    dtype: ``int64`` or ``int32``, of the tokens and labels.
 
     sizes: how many tokens a document has, where that cannot be told without reading it: a field, one number
     for each sample, or a function of sample numbers. image_tokens: how many places a document's images take

@@ -27,7 +27,10 @@ def is_text(text: str) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Field:
-    """One named part of every sample. Use a concrete kind below."""
+    """One named part of every sample. Use a concrete kind below.
+
+    optional: whether values may be missing (None).
+    """
 
     kind: ClassVar[str] = ""
     # The kind whose values these are, too: a format that knows only that one keeps them as such.
@@ -109,7 +112,10 @@ def _check_dtype(dtype: Any, allowed: str, kind: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Int(_Number):
-    """A whole number. ``names`` are class names: the number is an index into them."""
+    """A whole number. ``names`` are class names: the number is an index into them.
+
+    dtype: signed or unsigned integer type of the values. optional: whether values may be missing (None).
+    """
 
     dtype: str = "int64"
     names: tuple[str, ...] | None = None
@@ -140,7 +146,10 @@ class Int(_Number):
 
 @dataclasses.dataclass(frozen=True)
 class Float(_Number):
-    """A real number."""
+    """A real number.
+
+    dtype: floating-point type of the values. optional: whether values may be missing (None).
+    """
 
     dtype: str = "float64"
 
@@ -150,27 +159,42 @@ class Float(_Number):
 
 @dataclasses.dataclass(frozen=True)
 class Bool(_Number):
-    """True or false."""
+    """True or false.
+
+    optional: whether values may be missing (None).
+    """
 
 
 @dataclasses.dataclass(frozen=True)
 class Bytes(Field):
-    """Bytes of any length."""
+    """Bytes of any length.
+
+    optional: whether values may be missing (None).
+    """
 
 
 @dataclasses.dataclass(frozen=True)
 class Text(Field):
-    """Unicode text."""
+    """Unicode text.
+
+    optional: whether values may be missing (None).
+    """
 
 
 @dataclasses.dataclass(frozen=True)
 class Json(Field):
-    """Any JSON value."""
+    """Any JSON value.
+
+    optional: whether values may be missing (None).
+    """
 
 
 @dataclasses.dataclass(frozen=True)
 class Tensor(Field):
-    """An array of numbers. A None in ``shape``: that size varies from sample to sample."""
+    """An array of numbers. A None in ``shape``: that size varies from sample to sample.
+
+    dtype: type of the elements: numbers, booleans or times. optional: whether values may be missing (None).
+    """
 
     dtype: str
     shape: tuple[int | None, ...] = ()
@@ -235,6 +259,8 @@ class Image(_Media):
     ``mask``: its values are classes, not colours. They are never blended with each other and never stored
     in a way that changes them. A mask has one channel, mode L unless another is named; in mode P its values
     are the indices of a palette. A mask whose classes are colours has the mode None.
+
+    optional: whether values may be missing (None).
     """
 
     mode: str | None = "RGB"
@@ -250,7 +276,11 @@ class Image(_Media):
 
 @dataclasses.dataclass(frozen=True)
 class Audio(_Media):
-    """Encoded sound. ``rate`` (samples a second), ``channels``: what all of them share; None: they differ."""
+    """Encoded sound. ``rate`` (samples a second), ``channels``: what all of them share; None: they differ.
+
+    encoding: that of all files, as ``wav`` or ``flac``; None: mixed. optional: whether values may be missing
+    (None).
+    """
 
     rate: int | None = None
     channels: int | None = None
@@ -262,7 +292,11 @@ class Audio(_Media):
 
 @dataclasses.dataclass(frozen=True)
 class Video(_Media):
-    """Encoded moving images. ``fps``, ``width``, ``height``: what all of them share; None: they differ."""
+    """Encoded moving images. ``fps``, ``width``, ``height``: what all of them share; None: they differ.
+
+    encoding: container of all files, as ``mp4`` or ``avi``; None: mixed. optional: whether values may be
+    missing (None).
+    """
 
     fps: float | None = None
     width: int | None = None
@@ -284,7 +318,10 @@ MOST_DIGITS = 76
 
 @dataclasses.dataclass(frozen=True)
 class Decimal(Text):
-    """A number of up to ``precision`` digits, ``scale`` of them behind the point; a cell is its digits."""
+    """A number of up to ``precision`` digits, ``scale`` of them behind the point; a cell is its digits.
+
+    optional: whether values may be missing (None).
+    """
 
     precision: int
     scale: int = 0
@@ -299,12 +336,18 @@ class Decimal(Text):
 
 @dataclasses.dataclass(frozen=True)
 class Uuid(Text):
-    """A UUID; its cells are the 36 letters of its text."""
+    """A UUID; its cells are the 36 letters of its text.
+
+    optional: whether values may be missing (None).
+    """
 
 
 @dataclasses.dataclass(frozen=True)
 class List(Json):
-    """A list of values of one kind. Lists of numbers, none of which is missing, are a Tensor."""
+    """A list of values of one kind. Lists of numbers, none of which is missing, are a Tensor.
+
+    of: kind of the values. optional: whether values may be missing (None).
+    """
 
     of: Field
 
@@ -314,7 +357,10 @@ class List(Json):
 
 @dataclasses.dataclass(frozen=True)
 class Struct(Json):
-    """Named values, each of a kind of its own: ``Struct({"x": Float(), "tags": List(Text())})``."""
+    """Named values, each of a kind of its own: ``Struct({"x": Float(), "tags": List(Text())})``.
+
+    fields: kinds by name, a mapping or pairs. optional: whether values may be missing (None).
+    """
 
     fields: tuple[tuple[str, Field], ...]
 

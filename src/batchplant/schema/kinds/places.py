@@ -42,7 +42,8 @@ class Boxes(Tensor):
 
     format: ``xyxy`` (left, top, right, bottom), ``xywh`` (left, top, width, height) or ``cxcywh`` (middle,
     width, height). normalized: in parts of the image's width and height, not in pixels. labels: the fields
-    that have a row for each box, such as their classes: where a box is dropped, so are theirs.
+    that have a row for each box, such as their classes: where a box is dropped, so are theirs. dtype:
+    floating-point type of the numbers. optional: whether values may be missing (None).
     """
 
     wide: ClassVar[type[Field] | None] = Tensor
@@ -72,7 +73,8 @@ class Labels(Tensor):
     """The classes of the objects in a sample: a whole number for each, an index into ``names``.
 
     ids: the numbers that a COCO file gives these classes (its category ids), one for each name. Values are
-    indices all the same, so two fields that differ in ``ids`` alone are equal.
+    indices all the same, so two fields that differ in ``ids`` alone are equal. dtype: integer type of the
+    indices. optional: whether values may be missing (None).
     """
 
     wide: ClassVar[type[Field] | None] = Tensor
@@ -108,7 +110,8 @@ class Keypoints(Tensor):
 
     visibility: 0 where a point is not there; False: points are (x, y). names: what the points are. swap: the
     pairs that a mirror exchanges, by number or name; default: those whose names differ in left and right.
-    normalized: in parts of the image's width and height, not in pixels.
+    normalized: in parts of the image's width and height, not in pixels. dtype: floating-point type of the
+    numbers. optional: whether values may be missing (None).
     """
 
     wide: ClassVar[type[Field] | None] = Tensor
@@ -174,7 +177,8 @@ class Polygons(Json):
     """Outlines of objects in the image field ``of``: for each object a list of rings, as COCO has them.
 
     A ring is ``[x, y, x, y, …]``; an array of shape (points, 2) is taken too. normalized: in parts of the
-    image's width and height, not in pixels. An object may have no ring.
+    image's width and height, not in pixels. An object may have no ring. optional: whether values may be
+    missing (None).
     """
 
     wide: ClassVar[type[Field] | None] = Json

@@ -69,6 +69,8 @@ class Time(_Count):
     ``unit``: s, ms, us, ns or D. A point in time or a date is counted from 1970 on, a time of day from
     midnight. ``tz``: the name of a time zone, or an offset such as +02:00; the count is that of UTC then, and
     the zone says how it is shown. Without one it is what a clock on the wall shows, wherever that hangs.
+
+    optional: whether values may be missing (None).
     """
 
     tz: str | None = None
@@ -132,7 +134,10 @@ class Time(_Count):
 
 @dataclasses.dataclass(frozen=True)
 class Duration(_Count):
-    """A span of time, as a whole number of units: s, ms, us or ns."""
+    """A span of time, as a whole number of units.
+
+    unit: s, ms, us or ns. optional: whether values may be missing (None).
+    """
 
     def __post_init__(self) -> None:
         if self.unit not in UNITS:
