@@ -28,12 +28,10 @@ from batchplant.formats.base.format import Format, Outline
 from batchplant.formats.base.options import own_options
 
 ROOT = Path(__file__).resolve().parent.parent
-README, PAGE, OPS = ROOT / "README.md", ROOT / "docs" / "formats.md", ROOT / "docs" / "reference" / "ops.md"
+PAGE, OPS = ROOT / "docs" / "formats.md", ROOT / "docs" / "reference" / "ops.md"
 DIAGRAM = ROOT / "docs" / "figures" / "choosing.svg"
 TABLE = ROOT / "src" / "batchplant" / "formats" / "_table.py"
 CHOOSING = ROOT / "docs" / "choosing.md"
-# Formats that the README shows.
-README_EXAMPLES = ("beton", "parquet", "webdataset")
 
 TABLE_TEXT = '''\
 """Facts about each format that the registry needs before it imports its module, by module name.
@@ -182,9 +180,8 @@ def main(argv: list[str]) -> int:
 def pages() -> Iterator[tuple[Path, str]]:
     """Every generated page and what has to stand in it."""
     found = own_formats()
-    yield README, between(README, "formats", formats_in_brief(found))
     yield CHOOSING, between(CHOOSING, "capabilities", capabilities(found))
-    parts = [INTRO, table(found, ""), AFTER_TABLE, *(section(one) for one in found)]
+    parts = [INTRO, table(found), AFTER_TABLE, *(section(one) for one in found)]
     yield PAGE, "\n".join(parts)
     yield TABLE, TABLE_TEXT.format(rows="\n".join(f'    "{one.name}": {outline(one)},' for one in found))
     check_ops()
@@ -226,14 +223,14 @@ def between(path: Path, name: str, made: str) -> str:
     return f"{before}{start}\n{made}{end}{after}"
 
 
-def table(formats: Iterable[Format], page: str) -> str:
-    """One row for each format, its name linked to its section of the page."""
+def table(formats: Iterable[Format]) -> str:
+    """Return one row for each format, its name linked to its section of the page."""
     rows = [["Format", "What it is", "Suffix", "Read", "Write", "Field kinds", "Missing values", "Needs"]]
     rows.append(["---"] * len(rows[0]))
     for one in formats:
         rows.append(
             [
-                f"[{one.name}]({page}#{one.name})",
+                f"[{one.name}](#{one.name})",
                 one.title,
                 suffixes(one),
                 "yes",
@@ -244,18 +241,6 @@ def table(formats: Iterable[Format], page: str) -> str:
             ]
         )
     return lines(rows)
-
-
-def formats_in_brief(formats: list[Format]) -> str:
-    """The number of formats, and the rows of some that show the range."""
-    written = sum(one.writer is not None for one in formats)
-    examples = [one for one in formats if one.name in README_EXAMPLES]
-    said = (
-        f"batchplant reads {len(formats)} formats and writes {written} of them. "
-        "[Formats](docs/formats.md) lists all, with suffixes, kinds of\n"
-        "fields, options and limits. Three examples:\n\n"
-    )
-    return said + table(examples, "docs/formats.md")
 
 
 def lines(rows: Iterable[Iterable[str]]) -> str:

@@ -19,12 +19,13 @@ from PIL import Image
 
 import pages
 import processes
+from batchplant.formats.registry import own_formats
 from pages import FENCE, PAGES
 from repository import ROOT
 
 ADD = ROOT / "docs" / "guides" / "add-a-format.md"
 # Pages that show what a command or an example printed once, on other images.
-SHOWN_ONCE = ("README.md", "docs/quickstart.md", "docs/guides/convert-and-verify.md")
+SHOWN_ONCE = ("docs/quickstart.md", "docs/guides/convert-and-verify.md")
 # Run elsewhere: the format by the test below, frameworks in processes of their own.
 ELSEWHERE = (ADD, *(ROOT / "docs" / "guides" / f"{name}.md" for name in pages.FRAMEWORKS))
 EXAMPLES = [
@@ -234,6 +235,20 @@ def test_the_design_names_the_layers() -> None:
     assert [line.split() for line in text.splitlines()] == pages.load_script(
         ROOT / "tools" / "check_layers.py"
     ).LAYERS
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
+def test_the_number_of_formats_is_up_to_date(page: str) -> None:
+    assert f" {len(own_formats())} formats" in (ROOT / page).read_text("utf-8").replace("\n", " ")
+
+
+def test_the_page_of_installation_lists_all_extras() -> None:
+    text = (ROOT / "docs" / "install.md").read_text("utf-8")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    table = " ".join(line.split("|")[1] for line in text.splitlines() if line.startswith("| `"))
+    assert set(re.findall("`([^`]+)`", table)) == {
+        extra for extra in project["optional-dependencies"] if extra not in ("test", "docs", "dev")
+    }
 
 
 def anchors(page: Path) -> set[str]:

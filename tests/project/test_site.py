@@ -64,7 +64,7 @@ def test_the_home_page_leads_everywhere(site: Path, chromium: Any) -> None:
     page = chromium.new_page()
     page.goto(f"{site.as_uri()}/index.html")
     links = {link.get_attribute("href") for link in page.locator("article a").all()}
-    names = ("folders", "loading", "distributed", "data-in-a-bucket", "add-a-format")
+    names = ("folders", "loading", "distributed", "data-in-a-bucket", "add-a-format", "from-webdataset")
     assert {f"guides/{name}.html" for name in names} <= links
     page.close()
 

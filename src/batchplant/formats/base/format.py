@@ -115,7 +115,7 @@ class Outline(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Format:
-    """Everything about a format, as data. The tables in the README and the docs are made from it.
+    """Everything about a format, as data. The tables of the documentation are made from it.
 
     - name: identifier of the format, and of its module.
     - title: description in a few words, for tables.
