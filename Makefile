@@ -55,8 +55,8 @@ demo: $(VENV)/.installed
 # Python keeps what it compiled: the tests start hundreds of processes that import the same.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(PY) -m pytest -n auto --dist worksteal
 
-# Then, without the calls that only Linux has, what depends on them most.
-PORTABLE_TESTS := tests/storage/test_platform.py tests/storage/test_commit.py tests/storage/test_fetch.py tests/ops/test_clips.py
+# Then tests of locks, commits, caches and reads, without the calls that only Linux has.
+PORTABLE_TESTS := tests/storage/test_platform.py tests/storage/test_commit.py tests/storage/test_fetch.py tests/storage/test_disk_cache.py
 
 test: setup
 	@$(PYTEST) --durations 10 $(PYTEST_ARGS)

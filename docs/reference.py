@@ -398,7 +398,7 @@ def usage(parser: argparse.ArgumentParser) -> str:
 
 
 def value(action: argparse.Action) -> str:
-    """How the value of an argument is written: NAME, NAME …, a|b."""
+    """Return the value of an argument as the usage line shows it: NAME, NAME …, a|b."""
     if action.nargs == 0:
         return ""
     metavar = action.metavar[0] if isinstance(action.metavar, tuple) else action.metavar

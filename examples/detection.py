@@ -87,17 +87,17 @@ def overlap(a, b):
 
 def recall(model, loader):
     """Return the share of objects whose cell names their class and a box that overlaps by half."""
-    found = objects = 0
+    matched = objects = 0
     model.eval()
     with torch.no_grad():
         for batch in loader:
             scores, boxes = model(batch["image"])
             (sample, label, row, column), targets = match(batch, scores.shape[-1])
             right = scores[sample, :, row, column].argmax(1) == label
-            found += int((right & (overlap(boxes[sample, :, row, column], targets) > 0.5)).sum())
+            matched += int((right & (overlap(boxes[sample, :, row, column], targets) > 0.5)).sum())
             objects += len(targets)
     model.train()
-    return found / max(objects, 1)
+    return matched / max(objects, 1)
 
 
 def train(args):

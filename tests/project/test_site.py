@@ -60,7 +60,7 @@ def test_no_page_is_wider_than_the_window(site: Path, chromium: Any, width: int)
 
 
 def test_the_home_page_leads_everywhere(site: Path, chromium: Any) -> None:
-    """What newcomers look for first is one click away."""
+    """Pages that newcomers look for first are one click away."""
     page = chromium.new_page()
     page.goto(f"{site.as_uri()}/index.html")
     links = {link.get_attribute("href") for link in page.locator("article a").all()}

@@ -47,7 +47,7 @@ IndexBuilder = Callable[["Reader"], tuple[index.Arrays, index.Facts]]
 
 @dataclasses.dataclass(frozen=True)
 class ReaderTuning:
-    """How much a reader reads at once: samples, and bytes where sizes are known."""
+    """Limits of the samples that a reader reads at once, and of their bytes where sizes are known."""
 
     verify_rows: int = 256
     verify_bytes: int = 64 << 20

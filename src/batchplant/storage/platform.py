@@ -1,4 +1,4 @@
-"""What differs between operating systems: cores, memory, locks, the page cache, exchanged names.
+"""Differences between operating systems: cores, memory, locks, the page cache, exchanged names.
 
 Linux's own calls are used where they are there; everything else works on any POSIX system.
 ``BATCHPLANT_PORTABLE=1`` in the environment forces the latter, so that tests can try it on Linux.
