@@ -55,6 +55,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """Start more processes than there are cores: tests of servers, browsers and commands wait for them."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return cores + (cores + 1) // 2
+
+
 # Parts of the names of tests that a quick run leaves out: they measure, draw, look at the repository as a
 # whole, or do one thing many times over.
 NOT_QUICK = (
@@ -100,9 +106,11 @@ def _imported() -> None:
             # A module may need a library that is not installed.
             with contextlib.suppress(ImportError):
                 importlib.import_module(module.name)
-    # What is imported stays: spare the garbage collector from looking through it again and again.
+    # Imported modules stay: spare the garbage collector from looking through them, and through what tests
+    # allocate by the thousand, again and again.
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 known_threads = pytest.fixture(autouse=True)(note_others)
