@@ -57,10 +57,17 @@ TRANSIENT = [
 ]
 
 
-@pytest.fixture(params=["plain", "mended"])
-def served(request, proxy):
+# A proxy of the environment, even one that is not for this host, sends ranges through obstore, as TLS does.
+THROUGH_OBSTORE = {"http_proxy": "http://127.0.0.1:9", "no_proxy": "127.0.0.1"}
+
+
+@pytest.fixture(params=["sockets", "obstore"])
+def served(request, proxy, monkeypatch):
     """The proxy before a server that answers ranges with 200, as rclone does, or with 206, as S3 does."""
-    proxy.mend = request.param == "mended"
+    if request.param == "obstore":
+        proxy.mend = True
+        for name, value in THROUGH_OBSTORE.items():
+            monkeypatch.setenv(name, value)
     return proxy
 
 
@@ -105,19 +112,24 @@ def test_many_ranges(any_source, data):
         assert read(any_source, start, size) == DATA[start : start + size]
 
 
-@pytest.fixture(scope="module", params=["plain", "mended"])
+@pytest.fixture(scope="module", params=["sockets", "obstore"])
 def any_source(request, tmp_path_factory):
     """One for all examples, and its own server, for it asks for more than one test."""
     root = tmp_path_factory.mktemp("buckets")
+    variables = THROUGH_OBSTORE if request.param == "obstore" else {}
     (root / "free").mkdir()
     (root / "free" / "a.bin").write_bytes(DATA)
     with (
         s3_server(str(root), anonymous=True) as endpoint,
-        Proxy(endpoint, mend=request.param == "mended") as proxy,
+        Proxy(endpoint, mend=request.param == "obstore") as proxy,
     ):
         # Less than the object, so that blocks come and go.
         options = StorageOptions(endpoint=proxy.endpoint, anonymous=True, fetch_bytes=200_000)
-        with contextlib.closing(open_source(Url("s3://free/a.bin", options))) as source:
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in variables.items():
+                patch.setenv(name, value)
+            source = open_source(Url("s3://free/a.bin", options))
+        with contextlib.closing(source):
             yield source
 
 
@@ -136,6 +148,14 @@ def test_names_that_need_quoting_in_a_web_address(web, has_206, name):
     with contextlib.closing(open_source(f"{web.endpoint}/{name}")) as source:
         assert read(source) == DATA[AT : AT + 1000]
     assert all(one.path.partition("?")[2] == name.partition("?")[2] for one in web.proxy.requests)
+
+
+def test_redirects_are_followed(web):
+    web.put("a.bin", DATA)
+    with Proxy(web.endpoint) as front:
+        front.fail(Fault(302, {"Location": f"{web.endpoint}/a.bin"}), times=None)
+        with contextlib.closing(open_source(f"{front.endpoint}/a.bin")) as source:
+            assert read(source) == DATA[AT : AT + 1000]
 
 
 def test_an_empty_object(bucket, served):
