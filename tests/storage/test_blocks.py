@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from batchplant.storage.platform import available_memory
 from batchplant.storage.remote.blocks import CHUNK_BYTES, Pool, RemoteObject
 from batchplant.storage.remote.client import Got
 from processes import PATIENCE
@@ -39,6 +40,25 @@ def test_bytes_go_with_their_block() -> None:
         assert first() is None
     finally:
         gc.enable()
+
+
+def test_a_pool_grows_to_a_dataset_as_far_as_the_machine_has_memory(monkeypatch) -> None:
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
+    limit = 10 * CHUNK_BYTES
+    chosen, alone = Pool(limit), Pool(limit, can_grow=True)
+    for pool in (chosen, alone):
+        pool.reserve(1)
+        assert pool.max_bytes == limit
+        pool.reserve(2 * limit)
+    assert chosen.max_bytes == limit
+    assert 2 * limit < alone.max_bytes < 5 * limit
+    # Never more than a share of the memory, which the ranks of a machine divide.
+    alone.reserve(1 << 60)
+    assert alone.max_bytes <= available_memory() // 4
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1000000")
+    shared = Pool(limit, can_grow=True)
+    shared.reserve(1 << 60)
+    assert shared.max_bytes == limit
 
 
 def runs(*spans: tuple[int, int]) -> tuple[Any, Any]:

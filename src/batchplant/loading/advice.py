@@ -86,7 +86,8 @@ class Traffic:
                     stacklevel=5,
                 )
             return
-        room, (runs, size) = self._room(), distinct_runs(self._reader, self._fields)
+        runs, size = distinct_runs(self._reader, self._fields)
+        room = self._room(size)
         samples = len(self._reader)
         if runs < SHARED_CHUNKS_FRACTION * samples:
             # Readers keep chunks that several samples share, unpacked.
@@ -104,10 +105,14 @@ class Traffic:
             stacklevel=5,
         )
 
-    def _room(self) -> int:
+    def _room(self, size: int) -> int:
+        """Return how many bytes of a dataset of ``size`` bytes memory or the disk cache keeps."""
         spans = self._reader.ranges(self._fields, [0]) if len(self._reader) else None
         source = None if spans is None else spans.sources[0]
-        return max(source.pool_bytes, source.cache_bytes or 0) if isinstance(source, PooledSource) else 0
+        if not isinstance(source, PooledSource):
+            return 0
+        source.reserve(size)
+        return max(source.pool_bytes, source.cache_bytes or 0)
 
 
 def _requests(samples: int, size: int, batch_size: int, missed: float) -> float:

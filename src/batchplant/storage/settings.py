@@ -77,8 +77,9 @@ class StorageOptions:
 
     endpoint: the server of an S3-, GCS- or Azure-compatible store. region: of the bucket. anonymous: send no
     credentials. profile: of ``~/.aws``. cache: a folder that keeps what was fetched; cache_bytes: how much at
-    most (100 GB). fetch_bytes: memory for blocks that were fetched ahead (576 MiB). retry_seconds: how long a
-    request that fails is tried again (60); 0 for once.
+    most (100 GB). fetch_bytes: memory for blocks that were fetched ahead (576 MiB; a Loader takes more for a
+    dataset that then fits, up to an eighth of the free memory). retry_seconds: how long a request that fails
+    is tried again (60); 0 for once.
     """
 
     endpoint: str | None = None

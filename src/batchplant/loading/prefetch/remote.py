@@ -343,6 +343,8 @@ class RemotePrefetcher(Prefetcher):
                 source = spans.sources[file]
                 if not isinstance(source, PooledSource) or source.closed:
                     continue
+                if not self._chunks and not self._made:
+                    source.reserve(self._epoch_bytes())
                 key = source, chunk_number
                 chunk = self._chunks.get(key)
                 if chunk is None:

@@ -26,7 +26,10 @@ import numpy as np
 
 from ... import _native
 from ...errors import AccessError, BatchplantError, NotFoundError
+from ...order.world import local_world_size
 from ...schema.columns import I32, I64, U8, starts_of
+from ..platform import available_memory
+from ..settings import DEFAULT_FETCH_BYTES
 from .client import BeyondError, Client, TransientError
 from .disk import DiskCache
 from .fetch import Task, fetcher
@@ -35,6 +38,8 @@ from .fetch import Task, fetcher
 NOW = -1.0
 NEVER = float("inf")
 CHUNK_BYTES = 8 << 20
+# The part of the free memory that the pools of a machine may take.
+POOL_MEMORY_SHARE = 8
 CHANGED = "it changed since it was opened; open it again"
 
 Range = tuple[int, int]
@@ -212,8 +217,10 @@ class Pool:
     ``fetcher`` returns the :class:`Fetcher` that runs the requests.
     """
 
-    def __init__(self, max_bytes: int, fetcher: Callable[[], Requests] = fetcher) -> None:
-        self.max_bytes, self._fetcher = max_bytes, fetcher
+    def __init__(
+        self, max_bytes: int, fetcher: Callable[[], Requests] = fetcher, *, can_grow: bool = False
+    ) -> None:
+        self.max_bytes, self._fetcher, self._can_grow = max_bytes, fetcher, can_grow
         self.bytes = 0
         self.peak = 0
         # Reentrant: a block that completes at once calls back in the thread that requested it.
@@ -223,6 +230,17 @@ class Pool:
         self._planned: dict[Block, None] = {}
         # Blocks in flight.
         self._in_flight: dict[Block, None] = {}
+
+    def reserve(self, size: int) -> None:
+        """Raise the budget so that ``size`` bytes fit, if nobody chose it and the machine has the memory.
+
+        The processes of this machine share an eighth of what is free.
+        """
+        # Headers and padding between the samples of whole chunks, and blocks in flight.
+        size += size // 4 + 8 * CHUNK_BYTES
+        if self._can_grow and size > self.max_bytes:
+            share = available_memory() // POOL_MEMORY_SHARE // local_world_size()
+            self.max_bytes = max(self.max_bytes, min(size, share))
 
     # -- reading ---------------------------------------------------------------------------------------
 
@@ -530,16 +548,19 @@ def _start(block: Block) -> int:
     return block.start
 
 
-_POOLS: dict[int, Pool] = {}
+_POOLS: dict[int | None, Pool] = {}
 _LOCK = threading.Lock()
 _PROCESS = 0
 
 
-def pool_of(max_bytes: int) -> Pool:
-    """Return the pool of this process with this byte budget."""
+def pool_of(max_bytes: int | None) -> Pool:
+    """Return the pool of this process with this byte budget; None: the default, which may grow."""
     global _LOCK, _PROCESS
     if os.getpid() != _PROCESS:
         _LOCK, _PROCESS = threading.Lock(), os.getpid()
         _POOLS.clear()
     with _LOCK:
-        return _POOLS.setdefault(max_bytes, Pool(max_bytes))
+        if max_bytes not in _POOLS:
+            can_grow = max_bytes is None
+            _POOLS[max_bytes] = Pool(DEFAULT_FETCH_BYTES if can_grow else max_bytes, can_grow=can_grow)
+        return _POOLS[max_bytes]

@@ -262,7 +262,9 @@ class _Answer:
         if code == 416:
             raise BeyondError("the range lies behind the end", path=self._path, offset=self._offset)
         if code in REDIRECTS:
-            raise RedirectedError(f"the server answered {code} {reason}", path=self._path, offset=self._offset)
+            raise RedirectedError(
+                f"the server answered {code} {reason}", path=self._path, offset=self._offset
+            )
         if code not in (200, 206):
             self._refuse(f"the server answered {code} {reason}")
 

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from ... import _native
 from ...errors import AccessError, NotFoundError
 from ...schema.columns import I64, U8
-from ..settings import DEFAULT_CACHE_BYTES, DEFAULT_FETCH_BYTES
+from ..settings import DEFAULT_CACHE_BYTES
 from ..source import LocatedRuns, Source
 from ..urls import place_of
 from .blocks import CHUNK_BYTES, NEVER, NOW, Pool, PooledObject, Range, RemoteObject, pool_of
@@ -75,6 +75,12 @@ class PooledSource(Source):
     def pool_bytes(self) -> int:
         """Bytes that the pool may hold."""
         return self.blocks[0].max_bytes
+
+    def reserve(self, size: int) -> None:
+        """Make room in memory for a dataset of ``size`` bytes, unless a disk cache has it."""
+        pool, object = self.blocks
+        if object.chunk_cache is None:
+            pool.reserve(size)
 
     @property
     def cache_bytes(self) -> int | None:
@@ -171,7 +177,7 @@ class RemoteSource(PooledSource):
         if options.cache and self.tag:
             disk = open_cache(options.cache, _or(options.cache_bytes, DEFAULT_CACHE_BYTES))
             disk.describe(key, str(self.path).partition("?")[0], self.tag, self.size)
-        self._pool = pool_of(_or(options.fetch_bytes, DEFAULT_FETCH_BYTES))
+        self._pool = pool_of(options.fetch_bytes)
         self._object = RemoteObject(client, name, self.path, self.size, self.tag, disk, key)
         self._process = os.getpid()
 
