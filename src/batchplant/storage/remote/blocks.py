@@ -561,6 +561,6 @@ def pool_of(max_bytes: int | None) -> Pool:
         _POOLS.clear()
     with _LOCK:
         if max_bytes not in _POOLS:
-            can_grow = max_bytes is None
-            _POOLS[max_bytes] = Pool(DEFAULT_FETCH_BYTES if can_grow else max_bytes, can_grow=can_grow)
+            budget = DEFAULT_FETCH_BYTES if max_bytes is None else max_bytes
+            _POOLS[max_bytes] = Pool(budget, can_grow=max_bytes is None)
         return _POOLS[max_bytes]

@@ -188,14 +188,12 @@ class _Answer:
 
     def __init__(self, connection: Connection, path: str, offset: int) -> None:
         self._connection, self._path, self._offset = connection, path, offset
+        lines, status = self._read_head()
         for _ in range(MAX_INTERIM_ANSWERS):
-            lines = connection.read_until(b"\r\n\r\n", MAX_HEAD_BYTES).split(b"\r\n")
-            status = STATUS_LINE.fullmatch(lines[0])
-            if status is None:
-                raise ValueError("no answer of HTTP/1.1")
-            self.code = int(status[2])
-            if self.code >= 200:
+            if not status[2].startswith(b"1"):
                 break
+            lines, status = self._read_head()
+        self.code = int(status[2])
         self.reason = (status[3] or b"").decode("latin-1")[:MAX_REASON_LENGTH].strip()
         self.headers: dict[str, str] = {}
         for line in lines[1:]:
@@ -205,6 +203,13 @@ class _Answer:
                 raise ValueError("an answer contradicts itself")
         self._chunked = self.headers.get("transfer-encoding", "").lower() == "chunked"
         self._keeps = status[1] == b"1" and self.headers.get("connection", "").lower() != "close"
+
+    def _read_head(self) -> tuple[list[bytes], re.Match[bytes]]:
+        lines = self._connection.read_until(b"\r\n\r\n", MAX_HEAD_BYTES).split(b"\r\n")
+        status = STATUS_LINE.fullmatch(lines[0])
+        if status is None:
+            raise ValueError("no answer of HTTP/1.1")
+        return lines, status
 
     def range(self, start: int, end: int) -> Got:
         """Return the bytes [start, end), checked to be those of the range."""
