@@ -13,7 +13,6 @@ import itertools
 import os
 import pickle
 import random
-import select
 import signal
 import subprocess
 import sys
@@ -21,6 +20,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Mapping
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import IO, Any
 
@@ -382,7 +382,7 @@ class Process:
         """Call a method in the process; WorkerError where it failed, died or took too long."""
         self._send((method, arguments))
         answers = self._out(self._process.stdout)
-        if patience is not None and not select.select([answers], [], [], patience)[0]:
+        if patience is not None and not wait([answers], patience):
             self.end()
             raise WorkerError(f"it took more than {patience:,.0f} s")
         try:
