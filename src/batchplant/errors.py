@@ -260,6 +260,73 @@ class EncodeError(DataError):
     """A value cannot be encoded."""
 
 
+class located:  # noqa: N801 -- it reads as a statement
+    """Add a place to the errors of ours that leave a ``with`` block.
+
+    path, sample, field, offset: what an error does not know yet of its place is filled in.
+    """
+
+    __slots__ = ("_place",)
+
+    def __init__(self, **place: Any) -> None:
+        self._place = place
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: object
+    ) -> None:
+        if isinstance(error, BatchplantError):
+            error.at(**self._place)
+
+
+class exceptions_as(located):  # noqa: N801 -- as above
+    """Raise exceptions of a library or of Python that leave a ``with`` block as an error of ours.
+
+    make: the class of the error. message: what it says before the exception's own text. kinds: the
+    exceptions; where ``Exception`` is one of them, errors of ours stay as they are. path, sample, field,
+    offset: the place of the error, and of errors of ours that pass.
+    """
+
+    __slots__ = ("_kinds", "_make", "_message")
+
+    def __init__(
+        self, make: type[BatchplantError], message: str, *kinds: type[Exception], **place: Any
+    ) -> None:
+        super().__init__(**place)
+        self._make, self._message, self._kinds = make, message, kinds
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: object
+    ) -> None:
+        if isinstance(error, self._kinds) and not (
+            Exception in self._kinds and isinstance(error, BatchplantError)
+        ):
+            raise self._make(f"{self._message}: {error}", **self._place) from None
+        super().__exit__(kind, error, traceback)
+
+
+class needs(located):  # noqa: N801 -- as above
+    """Raise MissingLibraryError where an import in a ``with`` block fails.
+
+    reason: what needs which library. extra: the extra of this package that installs it.
+    """
+
+    __slots__ = ("_extra", "_reason")
+
+    def __init__(self, reason: str, extra: str) -> None:
+        super().__init__()
+        self._reason, self._extra = reason, extra
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: object
+    ) -> None:
+        # OSError: the package is there, and the library that it wraps is not.
+        if isinstance(error, ImportError | OSError):
+            raise MissingLibraryError(f'{self._reason}: pip install "batchplant[{self._extra}]"') from None
+
+
 @dataclasses.dataclass(frozen=True)
 class Problem:
     """One thing that verify found wrong.

@@ -30,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _native
-from ..errors import DecodeError, OptionError, SchemaError
+from ..errors import DecodeError, OptionError, SchemaError, located
 from ..schema import Bool, Bytes, Field, Float, Image, Int, Json, Schema, Tensor
 from ..schema.columns import (
     I64,
@@ -117,26 +117,20 @@ def read(features: Mapping[str, Feature], data: U8, starts: I64, sizes: I64) -> 
     values_by_feature = values_of(data, starts, sizes, [feature.request for feature in features.values()])
     columns = Columns()
     for (name, feature), values in zip(features.items(), values_by_feature, strict=True):
-        try:
+        with located(field=name):
             columns[name] = _column(feature, values, data)
-        except DecodeError as error:
-            raise error.at(field=name) from None
     return columns
 
 
 def runs(feature: Feature, data: U8, starts: I64, sizes: I64) -> tuple[I64, I64]:
     """Return starts and sizes of the cells of a field of one bytes value; size -1 for a missing one."""
     [values] = values_of(data, starts, sizes, [feature.request])
-    try:
+    with located(field=feature.key):
         present = _counted(feature, values, 1)
-    except DecodeError as error:
-        raise error.at(field=feature.key) from None
     starts_found, length = np.zeros(len(starts), np.int64), np.full(len(starts), -1, np.int64)
     starts_found[present], length[present] = values.values[:, 0], values.values[:, 1]
-    try:
+    with located(field=feature.key):
         check_bytes(feature.field, starts_found, length)
-    except DecodeError as error:
-        raise error.at(field=feature.key) from None
     return starts_found, length
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from .. import schema as kinds
-from ..errors import BatchplantError, DecodeError, SchemaError
+from ..errors import BatchplantError, DecodeError, SchemaError, exceptions_as
 from ..schema import Field
 from ..schema.columns import Column, Masked, Ragged, as_bytes, dense_of
 from . import arrays, scalars, times
@@ -116,13 +116,11 @@ def _ragged_plains(field: Field, column: Ragged) -> list[Any]:
         # One copy of all letters, from which cells are sliced.
         letters, ends = column.data.tobytes(), itertools.pairwise(column.offsets.tolist())
         value = json.loads if isinstance(field, kinds.Json) else bytes.decode
-        try:
+        with exceptions_as(DecodeError, f"not {field}", ValueError, RecursionError):
             return [
                 value(letters[start:end]) if valid else None
                 for (start, end), valid in zip(ends, present.tolist(), strict=True)
             ]
-        except (ValueError, RecursionError) as error:
-            raise DecodeError(f"not {field}: {error}") from None
     shapes: Any = [None] * len(column) if column.shape is None else column.shape.tolist()
     return [
         None if cell is None else _plain(field, cell, tuple(shape) if shape and any(shape) else None)

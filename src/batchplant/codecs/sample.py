@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 
 from .. import _native
-from ..errors import BatchplantError, DamagedError, EncodeError, SchemaError
+from ..errors import BatchplantError, DamagedError, EncodeError, SchemaError, located
 from ..schema import Bool, Field, Float, Image, Int, Json, Schema, Tensor, Text
 from ..schema.columns import I64, U8, AnyDType, Column, Columns, Ragged, as_bytes, column_runs
 from . import msgpack, npy
@@ -88,10 +88,8 @@ def _part(name: str, field: Field, column: Column, numpy: bool) -> tuple[Any, ..
         headed = np.asarray(shape.any(axis=1)).view(np.uint8)
         shapes, dtype = shape.astype(np.int64), PIXELS
     elif isinstance(field, Tensor | Float):
-        try:
+        with located(field=name):
             starts, sizes, headed, shapes = _shaped(field, data, starts, sizes)
-        except BatchplantError as error:
-            raise error.at(field=name) from None
     else:
         mode = "s" if isinstance(field, Text | Json) else "x"
         return key, mode, 0, data, starts, sizes, None, 0, None
@@ -189,10 +187,8 @@ def unpack(
     """
     columns = Columns()
     for name, values in _find(fields, data, starts, sizes, bare):
-        try:
+        with located(field=name):
             columns[name] = msgpack.column(schema[name], values, foreign)
-        except BatchplantError as error:
-            raise error.at(field=name) from None
     return columns
 
 
@@ -210,15 +206,13 @@ def find(
     kind = schema[field]
     if isinstance(kind, Int | Float | Bool):
         return None
-    try:
+    with located(field=field):
         [(_, values)] = _find([field], data, starts, sizes, bare)
         msgpack.check_missing(kind, values)
         if isinstance(kind, Tensor):
             runs = msgpack.array_runs(kind, values)
             return None if runs is None or not (kind.cell is not None or kind.flat) else (*runs, None)
         return msgpack.runs(kind, values, foreign)
-    except BatchplantError as error:
-        raise error.at(field=field) from None
 
 
 def _find(

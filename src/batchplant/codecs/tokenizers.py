@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from ..errors import MissingLibraryError, OptionError
+from ..errors import OptionError, needs
 from ..order import default_threads
 from ..storage import join, read_whole, tree
 
@@ -34,10 +34,8 @@ def file_of(path: str) -> str:
 
 def load(path: str | os.PathLike[str]) -> Any:
     """Load a ``tokenizer.json`` as the library's own object."""
-    try:
+    with needs("tokenizers need a library", "text"):
         import tokenizers
-    except ImportError:
-        raise MissingLibraryError('tokenizers need a library: pip install "batchplant[text]"') from None
     path = file_of(os.fspath(path))
     data = read_whole(path)
     try:

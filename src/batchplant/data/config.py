@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..errors import AccessError, DataError, MissingLibraryError, NotFoundError, OptionError
+from ..errors import AccessError, DataError, MissingLibraryError, NotFoundError, OptionError, needs
 
 MAX_PLAN_BYTES = 1 << 20
 MAX_YAML_DEPTH = 16
@@ -80,10 +80,8 @@ def parse_yaml(text: str, lines: dict[KeyPath, int] | None = None) -> dict[str, 
     Names are text even where they look like numbers, as in TOML and JSON. Raises ValueErrors that begin with
     the line.
     """
-    try:
+    with needs("YAML files need PyYAML", "yaml"):
         import yaml
-    except ImportError:
-        raise MissingLibraryError('YAML files need PyYAML: pip install "batchplant[yaml]"') from None
     loader = None
     try:
         # It refuses characters that no text has as soon as it is made.

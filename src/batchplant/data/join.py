@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import BatchplantError, OptionError, Problem, SampleKeyError, SchemaError
+from ..errors import OptionError, Problem, SampleKeyError, SchemaError, located
 from ..schema import Field, Schema
 from ..schema.columns import I64, Column, Columns
 from ..storage.spans import Spans, concat_spans
@@ -92,10 +92,8 @@ class Join(Reader):
     def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
         columns: dict[str, Column] = {}
         for part, names in self._fields_by_part(fields):
-            try:
+            with located(path=part.path):
                 columns |= part._read(indices, names)
-            except BatchplantError as error:
-                raise error.at(path=part.path) from None
         return Columns((name, columns[name]) for name in fields)
 
     def _spans(self, field: str, indices: I64) -> Spans | None:

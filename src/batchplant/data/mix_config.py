@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn, TypeVar
 
-from ..errors import BatchplantError, NotFoundError, OptionError, listed, near
+from ..errors import BatchplantError, NotFoundError, OptionError, listed, located, near
 from ..order.mixture import ENDLESS, STOPS
 from . import config
 from .config import PlanFile
@@ -89,10 +89,8 @@ class MixPlan:
 
     def located(self, make: Callable[[], T]) -> T:
         """Call ``make``; add the path of the plan to errors."""
-        try:
+        with located(path=self.path):
             return make()
-        except BatchplantError as error:
-            raise error.at(path=self.path) from None
 
 
 def read(path: str | os.PathLike[str]) -> MixPlan:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..errors import DamagedError, Problem, shown
+from ..errors import DamagedError, Problem, exceptions_as, shown
 from ..storage import NOTE_ERRORS, is_remote, parse_object, put_file, read_whole
 from ..storage.remote import client_of, trying
 from .concat import Concat
@@ -76,17 +76,15 @@ def read(path: str) -> dict[str, set[int]]:
     offset = 0
     for line in read_whole(path).splitlines(keepends=True):
         if line.strip():
-            try:
+            with exceptions_as(
+                DamagedError, "this is no list of bad samples", *NOTE_ERRORS, path=path, offset=offset
+            ):
                 entry = parse_object(line)
                 file, sample = entry["path"], entry["sample"]
                 if sample is not None:
                     if type(sample) is not int or not isinstance(file, str):
                         raise ValueError("path is text, and sample a number")
                     samples_by_file.setdefault(file, set()).add(sample)
-            except NOTE_ERRORS as error:
-                raise DamagedError(
-                    f"this is no list of bad samples: {error}", path=path, offset=offset
-                ) from None
         offset += len(line)
     return samples_by_file
 

@@ -22,6 +22,7 @@ from ..errors import (
     Problem,
     SampleIndexError,
     SchemaError,
+    located,
 )
 from ..schema import Image, Schema
 from ..schema.columns import I64, AnyArray, Columns, Ragged, end_within, masked, sample_numbers
@@ -280,10 +281,8 @@ class Reader:
         if isinstance(index, slice):
             return self.subset(range(*index.indices(len(self))))
         rows = self._check([index])
-        try:
+        with located(path=self.path, sample=int(rows[0])):
             return decode_sample(self.schema, self._read(rows, tuple(self.schema)), 0)
-        except BatchplantError as error:
-            raise error.at(path=self.path, sample=int(rows[0])) from None
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Yield every sample, decoded."""

@@ -13,7 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import BatchplantError, DamagedError, MissingLibraryError, SchemaError, no_such
+from ..errors import (
+    BatchplantError,
+    DamagedError,
+    MissingLibraryError,
+    SchemaError,
+    exceptions_as,
+    needs,
+    no_such,
+)
 from ..schema import MOST_BYTES, Bytes, Field, Schema, Tensor, Text
 from ..schema.columns import U8, AnyArray, AnyDType, Column, Ragged, as_bytes
 from ..storage import MappedSource
@@ -63,12 +71,8 @@ def numpy_dtype(name: str) -> AnyDType:
     """Return the dtype of arrays in memory; those that NumPy lacks come from ml_dtypes."""
     if name in NUMPY:
         return np.dtype(name)
-    try:
+    with needs(f"arrays of {name} need ml_dtypes", "models"):
         import ml_dtypes
-    except ImportError:
-        raise MissingLibraryError(
-            f'arrays of {name} need ml_dtypes: pip install "batchplant[models]"'
-        ) from None
     try:
         dtype: AnyDType = np.dtype(getattr(ml_dtypes, name))
         return dtype
@@ -133,10 +137,8 @@ def summary(tensors: Iterable[tuple[str, str, Sequence[int]]]) -> dict[str, Any]
 def text_of(column: Column, row: int) -> str:
     """Decode a cell of ``name`` or ``dtype``."""
     cell = column[row]
-    try:
+    with exceptions_as(SchemaError, "not text", ValueError):
         return "" if cell is None else cell.tobytes().decode()
-    except ValueError as error:
-        raise SchemaError(f"not text: {error}") from None
 
 
 def shape_of(column: Column, row: int) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..codecs.cells import cell_bytes, decode_cell
-from ..errors import BatchplantError, DecodeError, OptionError, Problem, SchemaError
+from ..errors import BatchplantError, DecodeError, OptionError, Problem, SchemaError, located
 from ..order.keyed import whole
 from ..schema import Field, Image, Schema, Tensor
 from ..schema.columns import (
@@ -76,7 +76,7 @@ class Windows(Reader):
     ) -> None:
         self.base = base = source if isinstance(source, Reader) else open_reader(source)
         self.path = base.path
-        try:
+        with located(path=self.path):
             self._length = whole("length", length, 1)
             self._stride = whole("stride", stride, 1)
             if pad is not None and pad not in PADS:
@@ -88,8 +88,6 @@ class Windows(Reader):
             self._boundaries = base.boundaries()[: 0 if joined else None]
             # Rows in the order of the windows; None if that is their own order.
             self._order, self._starts = self._runs_of(order_by, across is None)
-        except BatchplantError as error:
-            raise error.at(path=self.path) from None
         sizes = np.diff(self._starts)
         if pad is None:
             steps = (sizes - self._length) // self._stride
@@ -255,13 +253,11 @@ class Windows(Reader):
         shape = tuple(size or 0 for size in field.shape[1:])
         stacked = np.empty((len(used), *shape), dtype=field.dtype)
         for row, number in enumerate(used.tolist()):
-            try:
+            with located(sample=number, field=name):
                 pixels = decode_cell(self.base.schema[name], column, row)
                 if pixels.shape != shape or pixels.dtype != stacked.dtype:
                     have, want = f"{pixels.dtype} {pixels.shape}", f"{field.dtype} {shape}"
                     raise DecodeError(f"the image is {have}, and the first one is {want}")
-            except BatchplantError as error:
-                raise error.at(sample=number, field=name) from None
             stacked[row] = pixels
         return stacked
 

@@ -24,7 +24,7 @@ import numpy as np
 
 from ..codecs.cells import encode_samples, own_value
 from ..codecs.media.image_rules import ImageOptions, Images, ImageTarget, conform, stored_field
-from ..errors import BatchplantError, DamagedError, OptionError, Problem, SchemaError
+from ..errors import BatchplantError, DamagedError, OptionError, Problem, SchemaError, exceptions_as
 from ..schema import Audio, Bytes, Field, Image, Schema, Video
 from ..schema.columns import I64, Column, Columns, Ragged, column_runs
 from ..storage import Partial, Patch, Spool, checksums, index, side_car, write_errors
@@ -551,8 +551,6 @@ def _has_checksums(base: Reader, required: bool) -> bool:
 def _grow_checksums(path: str, spool: Spool, added: int) -> Patch:
     """Complete the checksums of new samples, which go behind the old ones."""
     target = side_car(path, checksums.SIDE_CAR)
-    try:
+    with exceptions_as(DamagedError, "the checksums cannot be appended to", ValueError, path=target):
         offset = checksums.grow(target, spool, added)
-    except ValueError as error:
-        raise DamagedError(f"the checksums cannot be appended to: {error}", path=target) from None
     return Patch(spool.path.name, target.name, offset)

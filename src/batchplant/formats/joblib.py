@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from ..data.writer import WriteOptions
-from ..errors import DamagedError, MissingLibraryError, OptionError
+from ..errors import DamagedError, MissingLibraryError, OptionError, needs
 from ..schema import EVERY_KIND, Schema
 from ..schema.columns import I64
 from ..storage import MappedSource, limits
@@ -44,10 +44,8 @@ COMPRESSIONS = {
 
 
 def _joblib(part: str = "") -> Any:
-    try:
+    with needs("this needs joblib", "joblib"):
         return importlib.import_module(f"joblib{part}")
-    except ImportError:
-        raise MissingLibraryError('this needs joblib: pip install "batchplant[joblib]"') from None
 
 
 def _compressor(kind: str) -> Any:

@@ -19,7 +19,7 @@ from ..codecs.infer import infer_field
 from ..data.arrays import Array, MemoryArray, RunArray
 from ..data.reader import Reader
 from ..data.writer import Writer
-from ..errors import BatchplantError, DamagedError, SchemaError, UnsafeError
+from ..errors import DamagedError, SchemaError, UnsafeError, located
 from ..schema import Bool, Field, Float, Int, Schema, Tensor
 from ..schema.columns import I64, Columns, as_bytes
 from ..storage import MappedSource, Patch, open_source
@@ -37,7 +37,7 @@ class NpyReader(Reader):
     def __init__(self, path: str, *, allow_pickle: bool = False) -> None:
         self.path = path
         self._source = open_source(path)
-        try:
+        with located(path=path):
             head = npy.parse_header(self._source.view(0, min(self._source.size, 16384)).tobytes())
             self._objects: Columns | None = None
             if head.dtype.hasobject:
@@ -58,8 +58,6 @@ class NpyReader(Reader):
             self.schema = Schema(
                 (name, npy.field_of(column.dtype, column.shape[1:])) for name, column in self._columns.items()
             )
-        except BatchplantError as error:
-            raise error.at(path=path) from None
         self.length = len(self._values if self._stored is None else self._stored)
         self._head, self._start = head, head.start
         self._plain = not head.dtype.names

@@ -37,6 +37,7 @@ from ..errors import (
     Problem,
     SchemaError,
     UnsafeError,
+    located,
 )
 from ..schema import Schema
 from ..schema.columns import U8, as_bytes
@@ -388,13 +389,11 @@ class OnnxReader(TensorReader):
         source = open_source(path)
         self._bytes = source.view(0, source.size)
         self._external_files: dict[str, str] = {}
-        try:
+        with located(path=path):
             self._model = Model(self._bytes.data, constants=constants)
             self.metadata = self._model.metadata
             numbers = [tensor for tensor in self._model.tensors if tensor.code != STRING]
             self._accept(path, [self._entry(tensor) for tensor in numbers], [source])
-        except BatchplantError as error:
-            raise error.at(path=path) from None
 
     def _entry(self, tensor: Tensor) -> Entry:
         if tensor.code not in DTYPES:

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 from ..data.tensors import TENSORS
 from ..data.writer import WriteOptions
-from ..errors import BatchplantError, DamagedError, SchemaError
+from ..errors import DamagedError, SchemaError, exceptions_as, located
 from ..schema import Schema
 from ..storage import Source, open_source
 from .base.capabilities import Capabilities
@@ -69,10 +69,8 @@ class SafetensorsReader(TensorReader):
 
 def read_header(source: Source) -> tuple[list[Entry], Mapping[str, str]]:
     """The tensors of one file, and its metadata; DamagedError unless they cover it exactly."""
-    try:
+    with located(path=source.path):
         return _read_header(source)
-    except BatchplantError as error:
-        raise error.at(path=source.path) from None
 
 
 def _read_header(source: Source) -> tuple[list[Entry], Mapping[str, str]]:
@@ -84,10 +82,8 @@ def _read_header(source: Source) -> tuple[list[Entry], Mapping[str, str]]:
     text = source.view(8, size).tobytes()
     if text[:1] != b"{":
         raise DamagedError("the header is no JSON object", offset=8)
-    try:
+    with exceptions_as(DamagedError, "the header is damaged", ValueError, RecursionError, offset=8):
         header = json.loads(text.decode(), object_pairs_hook=_unique)
-    except (ValueError, RecursionError) as error:
-        raise DamagedError(f"the header is damaged: {error}", offset=8) from None
     metadata = header.pop(METADATA, {})
     if metadata is None:
         metadata = {}

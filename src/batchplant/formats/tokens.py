@@ -18,7 +18,7 @@ import numpy as np
 from ..codecs import npy
 from ..data.reader import Reader
 from ..data.writer import WriteOptions
-from ..errors import BatchplantError, DamagedError, EncodeError, OptionError, Problem
+from ..errors import BatchplantError, DamagedError, EncodeError, OptionError, Problem, exceptions_as
 from ..schema import Field, Schema, Tensor
 from ..schema.columns import I64, AnyArray, Columns, Ragged, as_bytes
 from ..storage import (
@@ -197,14 +197,12 @@ def _note_beside(path: str) -> dict[str, Any]:
     data = read_beside(note_path)
     if data is None:
         return {}
-    try:
+    with exceptions_as(DamagedError, "the note about the tokens is damaged", *NOTE_ERRORS, path=note_path):
         note = parse_object(data)
         numbers = {name: note[name] for name in ("length", "eos", "tokens") if note.get(name) is not None}
         if not all(type(number) is int for number in numbers.values()) or type(note["dtype"]) is not str:
             raise ValueError("dtype is a name, the others are numbers")
         return {"dtype": note["dtype"], **numbers}
-    except NOTE_ERRORS as error:
-        raise DamagedError(f"the note about the tokens is damaged: {error}", path=note_path) from None
 
 
 class TokensWriter(TokenWriter):

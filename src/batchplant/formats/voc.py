@@ -22,7 +22,7 @@ import numpy as np
 
 from ..codecs.nested import json_text
 from ..codecs.xml import Parser
-from ..errors import BatchplantError, DamagedError, EncodeError, OptionError, Problem, shown
+from ..errors import BatchplantError, DamagedError, EncodeError, OptionError, Problem, located, shown
 from ..schema import Boxes, Field, Image, Int, Json, Labels, List, Tensor, Text
 from ..schema.columns import Columns, Ragged
 from ..storage import is_below, is_plain, join, read_text, tree
@@ -453,10 +453,8 @@ class VocReader(DetectionReader):
                 error.sample = None if error.sample is None else start + error.sample
                 raise
             for row, cell in enumerate(cells):
-                try:
+                with located(path=below.path(batch[row]), sample=start + row):
                     yield parse(bytes(cell if cell is not None else b""))
-                except BatchplantError as error:
-                    raise error.at(path=below.path(batch[row]), sample=start + row) from None
 
     def facts(self) -> dict[str, Any]:
         return {"objects": len(self._class_of)}

@@ -17,7 +17,7 @@ import numpy as np
 
 from ..codecs.cells import decode_sample
 from ..data.reader import Reader
-from ..errors import BatchplantError, MissingLibraryError, OptionError
+from ..errors import MissingLibraryError, OptionError, located
 from ..loading.on_cpu import OnCpu
 from ..ops.base import Batch, Draws, Op, Spec, Tensors
 from ..ops.dtypes import numpy_dtype, torch_dtype
@@ -313,10 +313,8 @@ class Samples(torch.utils.data.Dataset):
         return [self._sample(columns, row, indices[row]) for row in range(columns.rows)]
 
     def _sample(self, columns: Columns, row: int, index: int) -> dict[str, Any]:
-        try:
+        with located(path=self.reader.path, sample=index):
             sample = decode_sample(self.reader.schema, columns, row)
-        except BatchplantError as error:
-            raise error.at(path=self.reader.path, sample=index) from None
         for name, field in self.reader.schema.items():
             column = columns[name]
             if isinstance(column, Masked) and f"{name}_mask" not in self.reader.schema:

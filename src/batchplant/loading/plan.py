@@ -18,7 +18,7 @@ import numpy as np
 
 from ..data import hooks
 from ..data.reader import Reader
-from ..errors import OptionError, listed, near, no_such
+from ..errors import OptionError, listed, located, near, no_such
 from ..ops.annotations import AREA, MOVERS, RLE, MoveBoxes, MoveMask, Mover, MoveRle
 from ..ops.base import CellOp, Op, Spec
 from ..ops.crops import Collate, Decode, ImageDecoder
@@ -280,10 +280,8 @@ def make_plan(
         outputs += _padding_outputs(output, reader, pipelines)
     if not outputs:
         raise OptionError("every field is left out; a batch would be empty")
-    try:
+    with located(path=reader.path):
         steps = _joint_steps(joint, outputs, schema)
-    except OptionError as error:
-        raise error.at(path=reader.path) from None
     if on_device:
         outputs = [_with_joint_obstacle(_place_on_device(output, schema), steps) for output in outputs]
     return Plan(tuple(outputs), steps)
@@ -294,7 +292,7 @@ def _make_output(
 ) -> Output:
     field = reader.schema[pipe.field]
     image = None
-    try:
+    with located(path=reader.path, field=name):
         if isinstance(pipe.ops, Op | str) or not isinstance(pipe.ops, Iterable):
             raise OptionError(f"a pipeline is a list of ops, not {pipe.ops!r}")
         ops = [(op, op.share or f"{name}/{number}") for number, op in enumerate(map(as_op, pipe.ops))]
@@ -325,8 +323,6 @@ def _make_output(
             steps.append(Step(op, key, spec))
         if image is not None and spec.unequal and not any(isinstance(op, Collate) for op in pipe.ops):
             raise OptionError('images of unequal sizes: put Collate("pad") or Collate("list") behind them')
-    except OptionError as error:
-        raise error.at(path=reader.path, field=name) from None
     return Output(name, pipe.field, image, tuple(steps), spec, mover=mover, rows_of=rows_of)
 
 
@@ -490,7 +486,7 @@ def _annotation_links(pipes: Mapping[str, Pipe], schema: Schema) -> AnnotationLi
     """Find the outputs that follow images or boxes, by the kinds of fields and the first ops."""
     links = AnnotationLinks({}, {}, pipes)
     for name, pipe in pipes.items():
-        try:
+        with located(field=name):
             mover = _find_mover(pipe, pipes, schema)
             if mover is None:
                 continue
@@ -501,8 +497,6 @@ def _annotation_links(pipes: Mapping[str, Pipe], schema: Schema) -> AnnotationLi
                         f"{label!r} has rows for {links.rows_of[label]!r} already; say which outputs have "
                         f'rows for these boxes: MoveBoxes(of="{mover.of}", labels=[…])'
                     )
-        except OptionError as error:
-            raise error.at(field=name) from None
     return links
 
 
@@ -606,10 +600,8 @@ def _joint_steps(joint: Joint, outputs: Sequence[Output], schema: Schema) -> tup
     context = _known_outputs(outputs, schema)
     steps: list[Step[JointOp]] = []
     for op in [op for entry in joint for op in _joint_ops(entry)]:
-        try:
+        with located(field=", ".join(op.inputs)):
             specs = op.infer_all(context)
-        except OptionError as error:
-            raise error.at(field=", ".join(op.inputs)) from None
         context.specs.update(specs)
         for name in op.drops:
             context.specs.pop(name, None)

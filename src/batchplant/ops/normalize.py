@@ -12,7 +12,7 @@ import numpy as np
 
 from .. import _native
 from ..data.reader import Reader
-from ..errors import DamagedError, OptionError
+from ..errors import DamagedError, OptionError, exceptions_as
 from ..ops.base import DType
 from ..schema.columns import I64, AnyArray
 from ..storage import NOTE_ERRORS, parse_object, put_file, read_whole
@@ -60,11 +60,9 @@ class Normalize(Op):
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Load a file that ``save`` wrote."""
         where = os.fspath(path)
-        try:
+        with exceptions_as(DamagedError, "no mean and std", *NOTE_ERRORS, path=where):
             stored = parse_object(read_whole(where))
             return cls(stored["mean"], stored["std"], stored["dtype"])
-        except NOTE_ERRORS as error:
-            raise DamagedError(f"no mean and std: {error}", path=where) from None
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """As a JSON file, which appears when it is complete."""

@@ -16,7 +16,7 @@ from .. import _native
 from ..codecs.cells import decode_cell
 from ..codecs.tokens import Tokenizer, texts_of
 from ..data.reader import Reader
-from ..errors import DamagedError, DataError, DecodeError, OptionError, no_such
+from ..errors import DamagedError, DataError, DecodeError, OptionError, exceptions_as, no_such
 from ..ops.base import DType
 from ..schema import Bytes, Field, Image, Int, Text
 from ..schema.columns import I64, AnyArray, AnyDType, Column, Flags, Masked, Ragged, as_bytes, dense_of
@@ -174,10 +174,8 @@ class Fill(CellOp):
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Load a file that ``save`` wrote."""
         where = os.fspath(path)
-        try:
+        with exceptions_as(DamagedError, "no value to fill in", *NOTE_ERRORS, path=where):
             return cls(parse_object(read_whole(where))["value"])
-        except NOTE_ERRORS as error:
-            raise DamagedError(f"no value to fill in: {error}", path=where) from None
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """As a JSON file, which appears when it is complete."""
@@ -421,7 +419,7 @@ class Categories(CellOp):
             raise OptionError("a value is in the vocabulary twice")
         self._width = 0
         self._table: AnyArray
-        try:
+        with exceptions_as(OptionError, "the vocabulary cannot be used", UnicodeEncodeError, OverflowError):
             if self._text:
                 words = Ragged.from_cells([value.encode() for value in self.vocabulary])
                 self._width = int(words.sizes.max(initial=0))
@@ -429,8 +427,6 @@ class Categories(CellOp):
             else:
                 wide = max(self.vocabulary) >= 2**63
                 self._table = np.array(self.vocabulary, dtype=np.uint64 if wide else np.int64)
-        except (UnicodeEncodeError, OverflowError) as error:
-            raise OptionError(f"the vocabulary cannot be used: {error}") from None
         self._order = np.argsort(self._table, kind="stable")
         self._table = self._table[self._order]
 
@@ -505,10 +501,8 @@ def _check(field: Field, name: str | None) -> None:
 
 
 def _load(path: str) -> list[Any]:
-    try:
+    with exceptions_as(DamagedError, "not a vocabulary", *NOTE_ERRORS, path=path):
         return list(parse_object(read_whole(path))["vocabulary"])
-    except NOTE_ERRORS as error:
-        raise DamagedError(f"not a vocabulary: {error}", path=path) from None
 
 
 def _said(batch: Column, row: int) -> str:
@@ -542,10 +536,8 @@ def _distinct(column: Column, name: str) -> Iterator[Any]:
     if width > MAX_CATEGORY_BYTES:
         raise OptionError(f"a text of {width:,} bytes is no category", field=name)
     for word in np.unique(_words(column, width)).tolist():
-        try:
+        with exceptions_as(DecodeError, "not text", UnicodeDecodeError, field=name):
             yield word[: int.from_bytes(word[-SUFFIX_BYTES:-1], "big")].decode()
-        except UnicodeDecodeError as error:
-            raise DecodeError(f"not text: {error}", field=name) from None
 
 
 class Tokenize(Tokenizer, CellOp):

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _native
-from ..errors import OptionError, SampleIndexError, no_such
+from ..errors import OptionError, SampleIndexError, exceptions_as, no_such
 from ..schema.columns import I64, AnyArray, starts_of
 from .keyed import CHUNK, LONGEST, U64, derive, key_of, permute, uniform, whole
 
@@ -437,7 +437,5 @@ def _integers(values: npt.ArrayLike, name: str) -> I64:
 
 
 def _array(values: npt.ArrayLike) -> AnyArray:
-    try:
+    with exceptions_as(OptionError, "not an array", ValueError):
         return np.asarray(values)
-    except ValueError as error:
-        raise OptionError(f"not an array: {error}") from None

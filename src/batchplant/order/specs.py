@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ..errors import OptionError, no_such
+from ..errors import OptionError, exceptions_as, no_such
 from ..schema.columns import I64, AnyArray
 from .orders import NAMED, Order
 
@@ -105,10 +105,8 @@ def by_name(name: str, **options: Any) -> NamedOrder:
     classes = {order.name: order for order in NamedOrder.__subclasses__()}
     if name not in classes:
         raise OptionError(no_such("order", name, classes))
-    try:
+    with exceptions_as(OptionError, f"the order {name} cannot have these options", TypeError):
         return classes[name](**options)
-    except TypeError as error:
-        raise OptionError(f"the order {name} cannot have these options: {error}") from None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -26,7 +26,7 @@ import reprlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from ..errors import FieldNameError, SchemaError, brief, no_such
+from ..errors import FieldNameError, SchemaError, brief, exceptions_as, no_such
 from .kinds import (
     EVERY_KIND,
     Audio,
@@ -98,7 +98,7 @@ def field_from_json(data: Any, depth: int = 0) -> Field:
         for name, value in data.items()
         if name != "kind"
     }
-    try:
+    with exceptions_as(SchemaError, "not a field description", TypeError, ValueError, OverflowError):
         if kind is List:
             arguments["of"] = field_from_json(data.get("of"), depth + 1)
         if kind is Struct:
@@ -106,8 +106,6 @@ def field_from_json(data: Any, depth: int = 0) -> Field:
         field: Field = kind(**arguments)
         check_optional(field)
         return field
-    except (TypeError, ValueError, OverflowError) as error:
-        raise SchemaError(f"not a field description: {error}") from None
 
 
 def _named(entries: Any, depth: int = 0) -> list[tuple[str, Field]]:

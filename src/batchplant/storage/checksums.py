@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _native
-from ..errors import DamagedError, SchemaError
+from ..errors import DamagedError, SchemaError, exceptions_as
 from ..schema import Schema
 from ..schema.columns import Columns, Ragged, column_runs
 from . import NOTE_ERRORS, like, open_source, parse_object, tree
@@ -121,10 +121,8 @@ def load(path: str) -> Checksums | None:
     if not tree.exists(name):
         return None
     source = open_source(name)
-    try:
+    with exceptions_as(DamagedError, "the checksums cannot be read", *NOTE_ERRORS, SchemaError, path=name):
         return _parse(source.view(0, source.size).data)
-    except (*NOTE_ERRORS, SchemaError) as error:
-        raise DamagedError(f"the checksums cannot be read: {error}", path=name) from None
 
 
 def _parse(data: memoryview) -> Checksums:

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from .. import _native
-from ..errors import BatchplantError, DamagedError, MissingLibraryError, OptionError
+from ..errors import BatchplantError, DamagedError, OptionError, exceptions_as, needs
 from ..schema.columns import I64, U8, Ragged, as_bytes
 from . import Source, limits, open_source, plan_ranges
 from .cache import ChunkCache
@@ -56,14 +56,10 @@ def is_zstd(head: bytes) -> bool:
 def unzstd(source: Source) -> Iterator[U8]:
     """Yield the unpacked data in pieces of at most 1 MiB; damage is a DamagedError."""
     pyarrow = _pyarrow()
-    try:
+    with exceptions_as(DamagedError, "not sound zstd", OSError, ValueError, path=source.path):
         stream = pyarrow.CompressedInputStream(pyarrow.PythonFile(source.file(), mode="r"), "zstd")
         while piece := stream.read(PIECE_BYTES):
             yield np.frombuffer(piece, dtype=np.uint8)
-    except BatchplantError:
-        raise
-    except (OSError, ValueError) as error:
-        raise DamagedError(f"not sound zstd: {error}", path=source.path) from None
 
 
 def zstd_compress(level: int | None = None) -> Callable[[U8], bytes]:
@@ -146,10 +142,8 @@ class GzipSource(_PackedSource):
             fileobj=packed.file(), spacing=SEEK_POINT_BYTES, buffer_size=1, readbuf_size=INPUT_BYTES
         )
         if points is not None:
-            try:
+            with exceptions_as(DamagedError, "the seek points are damaged", *self._errors, path=self.path):
                 self._file.import_index(fileobj=io.BytesIO(points.tobytes()))
-            except self._errors as error:
-                raise DamagedError(f"the seek points are damaged: {error}", path=self.path) from None
 
     def points(self) -> U8:
         """Return the seek points, for a later open of the file; takes a pass over it."""
@@ -318,16 +312,12 @@ def open_gzip(
 
 
 def _indexed_gzip() -> Any:
-    try:
+    with needs("gzip files need indexed_gzip", "gzip"):
         import indexed_gzip
-    except ImportError:
-        raise MissingLibraryError('gzip files need indexed_gzip: pip install "batchplant[gzip]"') from None
     return indexed_gzip
 
 
 def _pyarrow() -> Any:
-    try:
+    with needs("zst files need pyarrow", "arrow"):
         import pyarrow
-    except ImportError:
-        raise MissingLibraryError('zst files need pyarrow: pip install "batchplant[arrow]"') from None
     return pyarrow

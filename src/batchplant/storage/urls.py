@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from ..errors import OptionError
+from ..errors import OptionError, exceptions_as
 from .settings import PLAIN, StorageOptions
 
 
@@ -96,11 +96,9 @@ def place_of(url: str) -> Place:
     scheme, _, path = str(url).partition("://")
     scheme = scheme.lower()
     if scheme in ("http", "https"):
-        try:
+        with exceptions_as(OptionError, "this is no URL", ValueError, path=url):
             parts = urlsplit(str(url))
             host = parts.netloc
-        except ValueError as error:
-            raise OptionError(f"this is no URL: {error}", path=url) from None
         if not host:
             raise OptionError("this URL has no host", path=url)
         return Place(scheme, f"{scheme}://{host}", unquote(parts.path).lstrip("/"), parts.query)

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import BatchplantError, DamagedError, Problem
+from ..errors import DamagedError, Problem, exceptions_as, located
 from ..schema.columns import U8
 from . import MappedSource, Source, Spool, limits
 
@@ -40,15 +40,13 @@ class ZipMembers:
 
     def __init__(self, source: Source) -> None:
         self._source = source
-        try:
-            with zipfile.ZipFile(source.file()) as archive:
-                infos = archive.infolist()
-                self.infos = {info.filename: info for info in infos}
-                self.comment = archive.comment
-        except BatchplantError:
-            raise
-        except ZIP_ERRORS as error:
-            raise DamagedError(f"not a ZIP file: {error}", path=source.path) from None
+        with (
+            exceptions_as(DamagedError, "not a ZIP file", *ZIP_ERRORS, path=source.path),
+            zipfile.ZipFile(source.file()) as archive,
+        ):
+            infos = archive.infolist()
+            self.infos = {info.filename: info for info in infos}
+            self.comment = archive.comment
         self._repeated = [info for info in infos if info is not self.infos[info.filename]]
         # zipfile accepts a truncated comment.
         end = source.size - 22 - len(self.comment)
@@ -102,10 +100,8 @@ class ZipMembers:
         if member.compress_type != zipfile.ZIP_DEFLATED:
             return self.view(name)[:size]
         packed = self._source.view(start, member.compress_size)
-        try:
+        with exceptions_as(DamagedError, f"member {name}", zlib.error, offset=start):
             return np.frombuffer(zlib.decompressobj(-15).decompress(packed.data, size), dtype=np.uint8)
-        except zlib.error as error:
-            raise DamagedError(f"member {name}: {error}", offset=start) from None
 
     def view(self, name: str) -> U8:
         """Return the bytes of a member, mapped if it is stored uncompressed."""
@@ -115,15 +111,11 @@ class ZipMembers:
             return data
         if member.compress_type != zipfile.ZIP_DEFLATED:
             raise DamagedError(f"member {name} is compressed in an unknown way", offset=start)
-        try:
+        with located(offset=start):
             limits.check(f"member {name}", member.file_size, member.compress_size)
-        except DamagedError as error:
-            raise error.at(offset=start) from None
-        try:
+        with exceptions_as(DamagedError, f"member {name}", zlib.error, offset=start):
             # A bound of 0 would mean none.
             unpacked = zlib.decompressobj(-15).decompress(data.data, max(1, member.file_size))
-        except zlib.error as error:
-            raise DamagedError(f"member {name}: {error}", offset=start) from None
         if len(unpacked) != member.file_size:
             raise DamagedError(f"member {name} is cut short", offset=start)
         return np.frombuffer(unpacked, dtype=np.uint8)

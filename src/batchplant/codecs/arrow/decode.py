@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ... import schema as kinds
-from ...errors import BatchplantError, DecodeError
+from ...errors import BatchplantError, DecodeError, exceptions_as
 from ...schema import Field, Schema
 from ...schema.columns import (
     I64,
@@ -67,7 +67,8 @@ def column_of(field: Field, array: pa.Array) -> Column:
 
 def _column(field: Field, array: pa.Array) -> Column:
     pa = pyarrow()
-    try:
+    # ValueError: a buffer that is too small, a name that is no UTF-8.
+    with exceptions_as(DecodeError, f"not {field}", pa.ArrowException, ValueError):
         # Sizes of buffers, first and last offsets: what pyarrow itself follows without looking.
         array.validate()
         if isinstance(field, kinds.List | kinds.Struct) and not is_text(_packed(array.type)):
@@ -84,11 +85,6 @@ def _column(field: Field, array: pa.Array) -> Column:
         if isinstance(field, kinds.Int | kinds.Float | kinds.Bool):
             return _number_column(field, *_values(array, np.dtype(getattr(field, "dtype", "bool"))))
         return _ragged(field, array)
-    except BatchplantError:
-        raise
-    # ValueError: a buffer that is too small, a name that is no UTF-8.
-    except (pa.ArrowException, ValueError) as error:
-        raise DecodeError(f"not {field}: {error}") from None
 
 
 def _missing(array: pa.Array) -> DecodeError:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...errors import BatchplantError, DecodeError
+from ...errors import BatchplantError, DecodeError, located
 from ...schema import Audio, Field, Image, Int, Schema, Video
 from ...storage import absolute, is_below, join, parent, read_whole, tree
 from .buffers import numbers, valid_of
@@ -198,10 +198,8 @@ def _filled(column: pa.ChunkedArray, paths: Sequence[str], field: str) -> pa.Chu
             parts = dict(zip([field.name for field in array.type], array.flatten(), strict=True))
             cells = parts["bytes"].to_pylist()
             for row in lost.tolist():
-                try:
+                with located(sample=first + row, field=field):
                     cells[row] = _read(parts["path"][row].as_py(), folders)
-                except DecodeError as error:
-                    raise error.at(sample=first + row, field=field) from None
             values = [pa.array(cells, pa.large_binary()), parts["path"]]
             array = pa.StructArray.from_arrays(values, ["bytes", "path"], mask=numbers(~has_bytes & ~named))
         pieces.append(array)

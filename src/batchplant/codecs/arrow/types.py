@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ... import schema as kinds
-from ...errors import MissingLibraryError
+from ...errors import needs
 from ...schema import Field, Schema
 from ...schema.columns import AnyDType
 
@@ -22,10 +22,8 @@ _UNITS = ("s", "ms", "us", "ns")
 
 def pyarrow() -> Any:
     """The library, imported when it is first needed."""
-    try:
+    with needs("tables need pyarrow", "arrow"):
         import pyarrow
-    except ImportError:
-        raise MissingLibraryError('tables need pyarrow: pip install "batchplant[arrow]"') from None
     return pyarrow
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...errors import DecodeError, EncodeError, MissingLibraryError, OptionError
+from ...errors import DecodeError, EncodeError, OptionError, exceptions_as, needs
 from ...schema.columns import AnyDType
 from ...storage.limits import from_environment
 from . import mp3, sndfile, wav
@@ -288,15 +288,11 @@ def _mean(samples: Samples) -> Samples:
 def _resample(samples: Samples, old: int, new: int) -> Samples:
     if not len(samples):
         return samples
-    try:
+    with needs("resampling needs soxr", "audio"):
         import soxr
-    except (ImportError, OSError):
-        raise MissingLibraryError('resampling needs soxr: pip install "batchplant[audio]"') from None
-    try:
-        resampled: Samples = soxr.resample(np.ascontiguousarray(samples), old, new)
     # It raises what it likes, also on rates it cannot do.
-    except Exception as error:
-        raise DecodeError(f"from {old} Hz to {new} Hz: {error}") from None
+    with exceptions_as(DecodeError, f"from {old} Hz to {new} Hz", Exception):
+        resampled: Samples = soxr.resample(np.ascontiguousarray(samples), old, new)
     return resampled
 
 

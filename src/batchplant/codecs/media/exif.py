@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from ...errors import DecodeError, EncodeError
+from ...errors import DecodeError, EncodeError, exceptions_as
 from . import ifd
 
 EXIF, PROFILE = b"Exif\0\0", b"ICC_PROFILE\0"
@@ -130,10 +130,8 @@ def _icc(view: memoryview) -> bytes:
 def _unpack_profile(chunk: bytes) -> bytes:
     name, _, packed = chunk.partition(b"\0")
     unpack = zlib.decompressobj()
-    try:
+    with exceptions_as(DecodeError, "its ICC profile is damaged", zlib.error):
         profile = unpack.decompress(packed[1:], MAX_PROFILE_BYTES)
-    except zlib.error as error:
-        raise DecodeError(f"its ICC profile is damaged: {error}") from None
     if unpack.unconsumed_tail:
         raise DecodeError(f"its ICC profile unpacks to more than {MAX_PROFILE_BYTES} bytes")
     return profile if len(name) < 80 else b""

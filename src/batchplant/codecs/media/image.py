@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ... import _native
-from ...errors import DecodeError, EncodeError, MissingLibraryError
+from ...errors import DecodeError, EncodeError, exceptions_as, needs
 from ...schema.columns import U8
 from ...storage import limits
 from . import exif, pillow, tiff
@@ -143,11 +143,8 @@ def _png16_decode(view: U8) -> Pixels:
 
 
 def _imagecodecs() -> Any:
-    try:
+    with needs("a PNG with colours of 16 bits needs imagecodecs", "tiff"):
         import imagecodecs
-    except ImportError:
-        needed = 'a PNG with colours of 16 bits needs imagecodecs: pip install "batchplant[tiff]"'
-        raise MissingLibraryError(needed) from None
     return imagecodecs
 
 
@@ -274,10 +271,8 @@ def encode(
             raise EncodeError(f"JPEG cannot hold {mode} pixels exactly; use png, or to_rgb=True")
         raise EncodeError(f"{encoding} cannot hold {mode} pixels; use {'png or ' * holds('png', mode)}tiff")
     if encoding == "jpeg" and mode != "CMYK":
-        try:
+        with exceptions_as(EncodeError, "jpeg", ValueError):
             return _native.jpeg_encode(np.ascontiguousarray(expand(pixels)), quality)
-        except ValueError as error:
-            raise EncodeError(f"jpeg: {error}") from None
     if encoding == "png" and mode in ("LA;16", "RGB;16", "RGBA;16"):
         packed: bytes = _imagecodecs().png_encode(np.ascontiguousarray(pixels))
         return packed

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...errors import DecodeError, EncodeError, MissingLibraryError
+from ...errors import DecodeError, EncodeError, MissingLibraryError, needs
 from ...schema.columns import U8, AnyArray
 from ...storage import limits
 from . import exif
@@ -32,10 +32,8 @@ class Palette(NamedTuple):
 
 
 def library() -> ModuleType:
-    try:
+    with needs("this image needs Pillow", "images"):
         import PIL.Image
-    except ImportError:
-        raise MissingLibraryError('this image needs Pillow: pip install "batchplant[images]"') from None
     return PIL.Image
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import DecodeError, EncodeError, MissingLibraryError
+from ...errors import DecodeError, EncodeError, needs
 from . import mp3
 from .memory import Memory
 from .wav import Samples
@@ -78,11 +78,9 @@ def last_page(view: memoryview) -> int:
 
 
 def library() -> ModuleType:
-    try:
-        import soundfile
     # OSError: the package is there, and the library it wraps is not.
-    except (ImportError, OSError):
-        raise MissingLibraryError('this sound needs soundfile: pip install "batchplant[audio]"') from None
+    with needs("this sound needs soundfile", "audio"):
+        import soundfile
     module: ModuleType = soundfile
     return module
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...errors import DecodeError, EncodeError, MissingLibraryError
+from ...errors import DecodeError, EncodeError, exceptions_as, needs
 from ...schema.columns import U8, AnyArray, AnyDType
 from . import ifd
 
@@ -158,24 +158,18 @@ def write(pixels: AnyArray) -> bytes:
     tifffile = library()
     colour = pixels.ndim == 3 and pixels.shape[2] in (3, 4)
     out = io.BytesIO()
-    try:
+    with exceptions_as(EncodeError, "tiff", Exception):
         tifffile.imwrite(
             out, pixels, byteorder="<", photometric="rgb" if colour else "minisblack", metadata=None,
             planarconfig="contig" if pixels.ndim == 3 else None, compression="zlib", software=False,
         )  # fmt: skip
-    except Exception as error:
-        raise EncodeError(f"tiff: {error}") from None
     return out.getvalue()
 
 
 def library() -> ModuleType:
     """tifffile, imported when it is needed."""
-    try:
+    with needs("this image needs tifffile and imagecodecs", "tiff"):
         import tifffile
-    except ImportError:
-        raise MissingLibraryError(
-            'this image needs tifffile and imagecodecs: pip install "batchplant[tiff]"'
-        ) from None
     # It also logs what it raises, and without any handler that goes to the terminal.
     logger = logging.getLogger("tifffile")
     if not logger.handlers:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...errors import BatchplantError, OptionError, SampleIndexError
+from ...errors import BatchplantError, OptionError, SampleIndexError, exceptions_as, located
 from ...schema.columns import I64, AnyArray, AnyDType
 from ...storage import limits
 from ...storage.spans import Spans
@@ -83,14 +83,12 @@ class Array:
         return (self[row] for row in range(len(self)))
 
     def __getitem__(self, key: Any) -> Any:
-        try:
+        with located(path=self.path, field=self.field):
             key_picks, shape = picks_of(key, self.shape)
             self._check_size(math.prod(map(len, key_picks)))
             picks = tuple(pick if pick.step > 0 else pick[::-1] for pick in key_picks)
             directions = tuple(slice(None, None, 1 if pick.step > 0 else -1) for pick in key_picks)
             values = np.ascontiguousarray(self._take(picks)[directions]).reshape(shape)
-        except BatchplantError as error:
-            raise error.at(path=self.path, field=self.field) from None
         return values[()]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> AnyArray:
@@ -113,10 +111,8 @@ class Array:
         Leaves those values of ``out`` alone that lie outside of the array.
         """
         rows = np.arange(len(starts)) if rows is None else rows
-        try:
+        with located(path=self.path, field=self.field):
             self._boxes(list(self._clipped(starts, size, rows)), out)
-        except BatchplantError as error:
-            raise error.at(path=self.path, field=self.field) from None
 
     def ranges(self, starts: I64, size: Sequence[int]) -> Spans | None:
         """Return the byte ranges of these boxes; None if unknown."""
@@ -186,10 +182,8 @@ def picks_of(key: Any, shape: tuple[int, ...]) -> tuple[Picks, tuple[int, ...]]:
     sizes: list[int] = []
     for axis, (index, size) in enumerate(zip(keys, shape, strict=True)):
         if isinstance(index, slice):
-            try:
+            with exceptions_as(OptionError, f"axis {axis}", TypeError, ValueError):
                 picks.append(range(size)[index])
-            except (TypeError, ValueError) as error:
-                raise OptionError(f"axis {axis}: {error}") from None
             sizes.append(len(picks[-1]))
             continue
         try:

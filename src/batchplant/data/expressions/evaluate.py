@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...errors import BatchplantError
+from ...errors import located
 from ...schema import Schema
 from ...schema.columns import AnyArray, Column, Columns, Flags, Masked, Ragged, dense_of
 from .binding import (
@@ -78,10 +78,8 @@ class _Rows:
             valid = self._valid(node.field, node.comparison)
             empty = np.zeros(self._rows, np.bool_) if valid is None else ~valid
             return ~empty if negated else empty
-        try:
+        with located(field=node.field):
             return self._without_missing(self._compared(node), negated, (node.field,), node.comparison)
-        except BatchplantError as error:
-            raise error.at(field=node.field) from None
 
     def _compared(self, node: Test | Member | Match | Always) -> Flags:
         if isinstance(node, Always):

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from ...errors import BatchplantError, OptionError, SchemaError
+from ...errors import BatchplantError, OptionError, SchemaError, located
 from ...order.keyed import key_of, uniform, whole
 from ...schema import Schema, Tensor
 from ...schema.columns import I64, AnyArray, Columns
@@ -75,7 +75,7 @@ class Patches(Reader):
         self._arrays = self._open(source, fields)
         first = next(iter(self._arrays.values()))
         self.path = first.path
-        try:
+        with located(path=self.path):
             self._size, self._whole = self._sizes(size)
             self._check_alike()
             self._pad = self._pads(pad)
@@ -84,8 +84,6 @@ class Patches(Reader):
             self._set_blocks()
             self.seed = seed
             self.ids = self._ids(random, seed, None if where is None else self._filter_of(where))
-        except BatchplantError as error:
-            raise error.at(path=self.path) from None
         self.length = len(self.ids)
         self._sampling = {"stride": self._step} if random is None else {"random": random, "seed": seed}
 
@@ -339,10 +337,8 @@ class Patches(Reader):
             row, error.sample = error.sample, None
             raise error.at(sample=None if row is None else int(indices[row])) from None
         for row in np.flatnonzero(over).tolist() if isinstance(pad, str) else ():
-            try:
+            with located(sample=int(indices[row])):
                 out[row] = self._mirrored(array, starts[row], str(pad))
-            except BatchplantError as error:
-                raise error.at(sample=int(indices[row])) from None
         return out
 
     def _mirrored(self, array: Array, start: I64, mode: str) -> AnyArray:

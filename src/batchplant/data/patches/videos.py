@@ -10,7 +10,7 @@ import numpy as np
 
 from ...codecs.media.video import Index, index_of
 from ...codecs.media.video.frames import check_clip, each_frame, rotation_of
-from ...errors import BatchplantError, DataError, DecodeError, OptionError, Problem, SchemaError
+from ...errors import BatchplantError, DataError, DecodeError, OptionError, Problem, SchemaError, located
 from ...order import default_threads
 from ...order.keyed import whole
 from ...schema import Bytes, Field, Int, Schema, Tensor, Video
@@ -63,7 +63,7 @@ class VideoClips(Reader):
         self.path = base.path
         # Videos that have no clips here, because their containers cannot be read.
         self.skipped: list[Problem] = []
-        try:
+        with located(path=self.path):
             self._frames = whole("frames", frames, 1, MAX_FRAMES)
             self._step = whole("step", step, 1, MAX_FRAMES)
             # Frames from the first of a clip to its last.
@@ -77,8 +77,6 @@ class VideoClips(Reader):
             self._field = self._video_field(field)
             self._facts = self._facts_of_all(skip=on_error == "skip")
             self.schema = self._schema()
-        except BatchplantError as error:
-            raise error.at(path=self.path) from None
         totals = np.maximum(self._facts[:, 0], 0)
         over = totals - self._span
         if pad is None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...codecs.cells import decode_cell
-from ...errors import BatchplantError, DecodeError, OptionError, SchemaError
+from ...errors import BatchplantError, DecodeError, OptionError, SchemaError, located
 from ...order.keyed import derive, key_of, uniform, whole
 from ...schema import Field, Int, Schema, Tensor
 from ...schema.columns import I64, AnyArray, Columns, starts_of, take_cells
@@ -53,7 +53,7 @@ class VolumePatches(Reader):
     ) -> None:
         self.base = base = source if isinstance(source, Reader) else open_reader(source)
         self.path = base.path
-        try:
+        with located(path=self.path):
             if isinstance(size, int) or not len(size):
                 raise OptionError(
                     f"size is a size for each of the first axes, as in (64, 64, 64), not {size}"
@@ -73,8 +73,6 @@ class VolumePatches(Reader):
             self._key = key_of(seed, 0, 11)
             self._shapes = self._shapes_of_all()
             self._counts = self._count_positions()
-        except BatchplantError as error:
-            raise error.at(path=self.path) from None
         patches_per_volume = self._counts.prod(axis=1)
         self._firsts = starts_of(
             patches_per_volume if self._random is None else np.where(patches_per_volume > 0, self._random, 0)
@@ -160,10 +158,8 @@ class VolumePatches(Reader):
     @staticmethod
     def _volume(reader: Reader, number: int, name: str) -> AnyArray:
         column = reader._read(np.array([number]), (name,))[name]
-        try:
+        with located(field=name):
             return np.asarray(decode_cell(reader.schema[name], column, 0))
-        except BatchplantError as error:
-            raise error.at(field=name) from None
 
     def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
         volumes, starts = self._starts(indices)

@@ -14,7 +14,7 @@ from ... import _native
 from ...codecs.arrow import KEY, from_arrow, pyarrow, schema_of, storage
 from ...codecs.arrow.hugging_face import path_structs, with_files
 from ...codecs.arrow.types import is_file_struct, is_list
-from ...errors import BatchplantError, DamagedError, OptionError, Problem, SchemaError
+from ...errors import DamagedError, OptionError, Problem, SchemaError, exceptions_as
 from ...schema import Audio, Bool, Bytes, Field, Float, Image, Int, Json, Schema, Tensor, Text, Video
 from ...schema.columns import I64, Column, Columns, Ragged, starts_of
 from ...storage import MappedSource, is_plain, join, parse_object, read_whole, tree
@@ -54,15 +54,11 @@ class ArrowReader(TableReader):
         self.path = path
         overrides = given_schema(schema) if schema is not None else {}
         self._parts = [Part(file, feather1) for file in saved_files(path, split)]
-        try:
+        # The library raises what it likes on nonsense, and names are looked at only when they are asked for.
+        with exceptions_as(DamagedError, "the schema is damaged", Exception, path=path):
             self.schema = self._joined(overrides)
             rows = [count for part in self._parts for count in part.rows]
             self._set_units(rows, cache)
-        except BatchplantError as error:
-            raise error.at(path=path) from None
-        # The library raises what it likes on nonsense, and names are looked at only when they are asked for.
-        except Exception as error:
-            raise DamagedError(f"the schema is damaged: {error}", path=path) from None
         self._firsts = np.cumsum([0, *(len(part.rows) for part in self._parts)])
         self._part_of_unit = np.repeat(np.arange(len(self._parts)), np.diff(self._firsts))
         self._found_places: dict[str, list[Places] | None] = {}
@@ -306,10 +302,8 @@ def saved_files(path: str, split: str | None) -> list[str]:
 
 
 def _json(path: str) -> dict[str, Any]:
-    try:
+    with exceptions_as(DamagedError, "it cannot be read", ValueError, path=path):
         return parse_object(read_whole(path), finite=False)
-    except ValueError as error:
-        raise DamagedError(f"it cannot be read: {error}", path=path) from None
 
 
 def _name(name: str, path: str) -> str:

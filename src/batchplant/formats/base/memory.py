@@ -20,7 +20,7 @@ from ...codecs.cells import encode_samples
 from ...codecs.infer import infer_field, infer_image
 from ...codecs.objects import Values, as_columns
 from ...data.reader import Reader
-from ...errors import BatchplantError, DamagedError, SchemaError
+from ...errors import BatchplantError, DamagedError, SchemaError, located
 from ...schema import Audio, Bool, Bytes, Field, Float, Image, Int, Schema, Video
 from ...schema.columns import I64, Column, Columns, Ragged
 from .records import GivenSchema, given_schema
@@ -78,12 +78,10 @@ class ValuesReader(Reader):
             if isinstance(values, np.ndarray) and override.cell != (values.dtype, values.shape[1:]):
                 self._values[name] = list(values)
             return override
-        try:
+        with located(field=name):
             if isinstance(values, np.ndarray):
                 return npy.field_of(values.dtype, values.shape[1:])
             field = infer_field(values)
-        except BatchplantError as error:
-            raise error.at(field=name) from None
         if type(field) in (Int, Float, Bool) and field.cell is not None:
             self._values[name] = np.array(values, dtype=field.cell[0])
         elif isinstance(field, Bytes):
@@ -134,12 +132,10 @@ class MemoryReader(ValuesReader):
         self, data: Any, *, fields: Iterable[str] | None = None, schema: GivenSchema | None = None
     ) -> None:
         self.path = PATH
-        try:
+        with located(path=PATH):
             self._infer([_plain(data)], fields, given_schema(schema or {}))
             if self.beside:
                 raise SchemaError(f"{', '.join(self.beside)}: one value is no column; leave it out")
-        except BatchplantError as error:
-            raise error.at(path=PATH) from None
 
 
 class MemoryTable(TableReader):
@@ -159,11 +155,9 @@ class MemoryTable(TableReader):
             for field in arrow_schema
             if is_whole_list(field.type) and has_gaps(table.column(field.name))
         }
-        try:
+        with located(path=PATH):
             self.schema = schema_of(arrow_schema, table.slice(0, 16), nulls=nulls, gaps=gaps)
             self.schema = self.schema.select(self._names(fields))
-        except BatchplantError as error:
-            raise error.at(path=PATH) from None
         self._batches = table.to_batches(max_chunksize=UNIT_ROWS)
         self._set_units([batch.num_rows for batch in self._batches])
 

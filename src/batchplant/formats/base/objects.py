@@ -20,7 +20,7 @@ import numpy as np
 from ...codecs.cells import decode_cell
 from ...codecs.media.image_rules import ANY_ENCODED, ImageTarget
 from ...data.writer import Writer
-from ...errors import BatchplantError, DamagedError, DataError, UnsafeError
+from ...errors import BatchplantError, DamagedError, DataError, UnsafeError, located
 from ...schema import Audio, Bytes, Field, Image, Schema, Text, Video
 from ...schema.columns import AnyArray, Columns, Ragged, as_bytes
 from ...storage import Spool, open_source
@@ -71,13 +71,11 @@ class ObjectReader(ValuesReader):
                 "open it with allow_pickle=True (--option allow_pickle=true) only if you trust its source",
                 path=path,
             )
-        try:
+        with located(path=path):
             note, objects = self._loaded()
             self._accept(objects, note) if note is not None else self._infer(objects, fields, {})
             if note is not None and fields is not None:
                 self.schema = self.schema.select(fields)
-        except BatchplantError as error:
-            raise error.at(path=path) from None
 
     def _loaded(self) -> tuple[Note | None, list[Any]]:
         try:

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import BatchplantError, OptionError, listed, near
+from ...errors import BatchplantError, OptionError, exceptions_as, listed, near
 from ...schema import Field, Schema
 from ...storage.settings import NAMES as STORAGE
 from .records import given_schema
@@ -168,12 +168,10 @@ def _describes_fields(kind: Any) -> bool:
 def _schema(name: str, text: str, kinds: tuple[Any, ...]) -> Any:
     if types.NoneType in kinds and text.lower() in NONE:
         return None
-    try:
+    with exceptions_as(
+        OptionError, f"the option {name} is fields and their kinds, as name=kind,… or JSON", BatchplantError
+    ):
         return given_schema(text)
-    except BatchplantError as error:
-        raise OptionError(
-            f"the option {name} is fields and their kinds, as name=kind,… or JSON: {error}"
-        ) from None
 
 
 def _words(kinds: tuple[Any, ...]) -> str:

@@ -22,7 +22,7 @@ from ...codecs.media.image_rules import ANY_ENCODED, ImageTarget
 from ...codecs.msgpack import Runs
 from ...data.reader import Reader
 from ...data.writer import Writer
-from ...errors import BatchplantError, DamagedError, OptionError, Problem, SchemaError
+from ...errors import BatchplantError, DamagedError, OptionError, Problem, SchemaError, exceptions_as, located
 from ...schema import Audio, Bytes, Field, Image, Json, Schema, Text, Video, as_field, field_from_json
 from ...schema.columns import I64, U8, AnyArray, Columns, Ragged
 from ...storage import NOTE_ERRORS, MappedSource, RemoteSource, Source, parse_object, read_beside
@@ -63,22 +63,18 @@ class Note(NamedTuple):
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Note:
-        try:
+        with exceptions_as(DamagedError, "the schema is damaged", *NOTE_ERRORS, SchemaError):
             document = parse_object(data)
             samples = document.get("samples")
             return cls(Schema.from_json(document["schema"]), None if samples is None else int(samples))
-        except (*NOTE_ERRORS, SchemaError) as error:
-            raise DamagedError(f"the schema is damaged: {error}") from None
 
     @classmethod
     def beside(cls, path: str) -> Note | None:
         """That in the side-car of a file, where there is one."""
         name = place_beside(path, SCHEMA_SIDE_CAR)
         data = read_beside(name)
-        try:
+        with located(path=name):
             return None if data is None else cls.from_bytes(data)
-        except DamagedError as error:
-            raise error.at(path=name) from None
 
 
 def note_of(schema: Schema, samples: int | None = None) -> bytes:
@@ -109,10 +105,8 @@ def _parsed_schema(text: str) -> Any:
     if text.lstrip()[:1] not in ("{", "[", '"') and "=" in text:
         pairs = [part.rpartition("=") for part in text.split(",")]
         return {name.strip(): kind.strip() for name, _, kind in pairs}
-    try:
+    with exceptions_as(OptionError, "the schema is no JSON, and not name=kind", ValueError, RecursionError):
         return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise OptionError(f"the schema is no JSON, and not name=kind: {error}") from None
 
 
 class RecordReader(Reader):

@@ -15,11 +15,11 @@ from ...codecs import arrow
 from ...data.expressions import Condition
 from ...errors import (
     DamagedError,
-    MissingLibraryError,
     NotFoundError,
     OptionError,
     UnknownFormatError,
     UnsafeError,
+    needs,
 )
 from ...schema import Field
 from ...storage import absolute, check_regular, is_remote, join, like, tree
@@ -38,12 +38,8 @@ LOG = "_delta_log"
 
 
 def library() -> Any:
-    try:
+    with needs("Delta Lake needs the package deltalake", "delta"):
         import deltalake
-    except ImportError:
-        raise MissingLibraryError(
-            'Delta Lake needs the package deltalake: pip install "batchplant[delta]"'
-        ) from None
     return deltalake
 
 

@@ -19,7 +19,7 @@ import h5py
 import numpy as np
 
 from ...codecs import npy
-from ...errors import BatchplantError, DamagedError, MissingLibraryError, OptionError, SchemaError
+from ...errors import BatchplantError, DamagedError, OptionError, SchemaError, needs
 from ...schema import MOST_BYTES, Bytes, Field, Int, Tensor, Text
 from ...schema.columns import I64, AnyDType
 from ...storage import Source, StorageOptions, Url, is_remote, limits, open_source
@@ -319,12 +319,8 @@ def check_filters(filters: Iterable[int]) -> None:
             raise SchemaError(f"it is compressed with filter {code}, which is not read")
         if h5py.h5z.filter_avail(code):
             continue
-        try:
+        with needs(f"{FILTERS[code]} needs hdf5plugin", "hdf5-filters"):
             import hdf5plugin  # noqa: F401
-        except ImportError:
-            raise MissingLibraryError(
-                f'{FILTERS[code]} needs hdf5plugin: pip install "batchplant[hdf5-filters]"'
-            ) from None
 
 
 def load(path: str, source: Source, *, group: str, swmr: bool) -> File:

@@ -18,6 +18,7 @@ from ...errors import (
     MissingLibraryError,
     OptionError,
     SchemaError,
+    located,
     no_such,
 )
 from ...schema import Bytes, Field, Schema, Tensor, Text
@@ -130,10 +131,8 @@ class Hdf5Reader(PackedReader):
         self._cells: dict[str, Cells] = {}
         lengths = set()
         for name, field in schema.items():
-            try:
+            with located(field=name):
                 cells, length = self._noted_cells(name, field, file, source)
-            except BatchplantError as error:
-                raise error.at(field=name) from None
             self._cells[name] = cells
             lengths.add(length)
         if len(lengths) != 1 or note.samples not in (None, *lengths):
@@ -293,10 +292,8 @@ class Hdf5Reader(PackedReader):
     def _spans(self, field: str, indices: I64) -> Spans | None:
         if field in self._rules:
             return None
-        try:
+        with located(path=self.path, field=field):
             return self._cells[field].spans(indices)
-        except BatchplantError as error:
-            raise error.at(path=self.path, field=field) from None
 
     def _array(self, field: str) -> Array | None:
         """Also of a dataset that is no field, because it was not chosen or is longer than the others."""

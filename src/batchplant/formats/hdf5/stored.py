@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from ... import _native
 from ...data.arrays import each
-from ...errors import DamagedError
+from ...errors import DamagedError, exceptions_as, located
 from ...schema.columns import I64, U8, AnyArray
 from ...storage import MappedSource, Source, limits
 from ...storage.cache import ChunkCache
@@ -367,14 +367,12 @@ class Chunks(Stored):
         """The bytes of the chunk at a place in ``numbers``."""
         start = int(self.places[number])
         data = self.source.view(start, int(self.sizes[number]))
-        try:
+        with located(offset=start):
             for step in range(len(self.filters) - 1, -1, -1):
                 if not int(self.masks[number]) >> step & 1:
                     data = _undo(self.filters[step], data, self.bytes)
             if data.size != self.bytes:
                 raise DamagedError(f"a chunk has {data.size} bytes in place of {self.bytes}")
-        except DamagedError as error:
-            raise error.at(offset=start) from None
         return data
 
 
@@ -400,16 +398,14 @@ class Library(Chunks):
         if self._owner != os.getpid():
             self._lock, self._process, self._owner = threading.Lock(), -1, os.getpid()
         out = np.empty(self.bytes, dtype=np.uint8)
-        try:
+        # The library raises what it likes.
+        with exceptions_as(DamagedError, "a chunk cannot be unpacked", Exception, offset=start):
             import h5py
 
             with self._lock:
                 dataset = self._scratch(mask)
                 dataset.write_direct_chunk((0,) * len(self.shape), data.tobytes())
                 dataset.read(h5py.h5s.ALL, h5py.h5s.ALL, out, dataset.get_type())
-        # The library raises what it likes.
-        except Exception as error:
-            raise DamagedError(f"a chunk cannot be unpacked: {error}", offset=start) from None
         return out
 
     def _scratch(self, mask: int) -> Any:
@@ -443,11 +439,9 @@ class Library(Chunks):
 def _undo(step: tuple[int, tuple[int, ...]], data: U8, limit: int) -> U8:
     kind, values = step
     if kind == DEFLATE:
-        try:
+        with exceptions_as(DamagedError, "a chunk cannot be inflated", zlib.error):
             # A little more than it should be, so that too much is noticed.
             return np.frombuffer(zlib.decompressobj().decompress(data.data, limit + 16), dtype=np.uint8)
-        except zlib.error as error:
-            raise DamagedError(f"a chunk cannot be inflated: {error}") from None
     if kind == SHUFFLE:
         item = max(1, values[0]) if values else 1
         count = data.size // item

@@ -22,7 +22,7 @@ import numpy as np
 from ...codecs.media.image_rules import ANY_ENCODED, ImageTarget
 from ...data.reader import Reader
 from ...data.writer import WriteOptions, Writer
-from ...errors import BatchplantError, EncodeError, MissingLibraryError, OptionError
+from ...errors import BatchplantError, EncodeError, OptionError, located, needs
 from ...schema import Field, Image, Json, Schema, Tensor, Text
 from ...schema.columns import AnyArray, AnyDType, Columns, Ragged, dense_of
 from ...storage import Patch, open_source
@@ -203,10 +203,8 @@ class Hdf5Writer(Writer):
             raise OptionError(f"a level of 0 to 9 and a chunk of 1 or more, not {level}, {chunk}", path=path)
         if attributes is not None and not set(attributes) <= {"", *schema}:
             raise OptionError(f"attributes belong to '' or a field, not {', '.join(attributes)}", path=path)
-        try:
+        with located(path=path):
             self._shapes = chunk_shapes(chunks, schema, dense_of)
-        except BatchplantError as error:
-            raise error.at(path=path) from None
         self._library = _library()
         self._filter = _filter(compression, level)
         self._compression, self._level, self._chunk, self._layout = compression, level, chunk, layout
@@ -485,10 +483,8 @@ class Hdf5Writer(Writer):
 
 
 def _library() -> Any:
-    try:
+    with needs("HDF5 needs h5py", "hdf5"):
         import h5py
-    except ImportError:
-        raise MissingLibraryError('HDF5 needs h5py: pip install "batchplant[hdf5]"') from None
     return h5py
 
 
@@ -499,12 +495,8 @@ def _filter(compression: str | None, level: int) -> dict[str, Any]:
         return {"compression": "lzf", "shuffle": True}
     if compression is None:
         return {}
-    try:
+    with needs(f"{compression} needs hdf5plugin", "hdf5-filters"):
         import hdf5plugin
-    except ImportError:
-        raise MissingLibraryError(
-            f'{compression} needs hdf5plugin: pip install "batchplant[hdf5-filters]"'
-        ) from None
     return dict(getattr(hdf5plugin, PLUGINS[compression])())
 
 

@@ -14,9 +14,10 @@ from typing import Any
 from ...errors import (
     BatchplantError,
     DamagedError,
-    MissingLibraryError,
     NotFoundError,
     OptionError,
+    exceptions_as,
+    needs,
 )
 from ...storage import Url, check_regular, is_remote, join, like, read_beside, read_whole, tree
 from ...storage.settings import PLAIN, StorageOptions
@@ -33,12 +34,8 @@ FIELDS = "batchplant.fields"
 
 
 def library() -> Any:
-    try:
+    with needs("Iceberg needs the package pyiceberg", "iceberg"):
         import pyiceberg.catalog.sql
-    except ImportError:
-        raise MissingLibraryError(
-            'Iceberg needs the package pyiceberg: pip install "batchplant[iceberg]"'
-        ) from None
     return pyiceberg
 
 
@@ -96,10 +93,8 @@ def _locations(file: str, mode: str = "ro") -> list[tuple[Any, ...]]:
 
 
 def _from_catalog(file: str) -> str:
-    try:
+    with exceptions_as(DamagedError, "the catalog cannot be read", sqlite3.Error, UnicodeError, path=file):
         rows = _locations(file)
-    except (sqlite3.Error, UnicodeError) as error:
-        raise DamagedError(f"the catalog cannot be read: {error}", path=file) from None
     if len(rows) != 1 or not isinstance(rows[0][0], str):
         raise DamagedError(f"the catalog lists {len(rows)} tables, not this one", path=file)
     return str(rows[0][0])

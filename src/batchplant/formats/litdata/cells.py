@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...codecs.arrays import check_bytes
-from ...errors import DecodeError
+from ...errors import DecodeError, exceptions_as
 from ...schema import (
     Audio,
     Bool,
@@ -209,13 +209,11 @@ _IN_ROWS = {16: 11, 17: 7, 18: 8, 19: 9, 20: 10}
 def text_of(data: bytes) -> bytes:
     """The JSON text of a packed value."""
     reader = _Packed(data)
-    try:
+    with exceptions_as(DecodeError, "not a list or dict as LitData packs them", *NOTE_ERRORS, struct.error):
         value = reader.value()
         if reader.at != len(data):
             raise ValueError(f"{len(data) - reader.at} bytes are left over")
         return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
-    except (*NOTE_ERRORS, struct.error) as error:
-        raise DecodeError(f"not a list or dict as LitData packs them: {error}") from None
 
 
 class _Packed:

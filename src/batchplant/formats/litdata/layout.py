@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...errors import BatchplantError, DamagedError, OptionError, SchemaError
+from ...errors import DamagedError, OptionError, SchemaError, located
 from ...schema import Schema
 from ...schema.columns import I64, U8, as_bytes, starts_of
 from ...storage import Source, is_below, parse
@@ -129,12 +129,10 @@ def _frame(source: Source, start: int, packed: int, size: int | None) -> Iterato
     part = UnpackedSource(source.path, source.view(start, packed))
     pieces = limited(unzstd(part), source.path, source.size) if size is None else unzstd(part)
     unpacked = 0
-    try:
+    with located(offset=start):
         for piece in pieces if size is None else _bounded(pieces, size, source.path, start):
             unpacked += len(piece)
             yield piece
-    except BatchplantError as error:
-        raise error.at(offset=start) from None
     if size not in (None, unpacked):
         message = f"{unpacked} bytes are packed here, and it says {size}"
         raise DamagedError(message, path=source.path, offset=start)

@@ -16,6 +16,7 @@ from ...errors import (
     Problem,
     SchemaError,
     UnsafeError,
+    located,
 )
 from ...schema import Bool, Bytes, Field, Float, Int, Json, Schema, Tensor, Text
 from ...schema.columns import I64, U8, Columns, Flags, Ragged, as_bytes, concat_columns
@@ -124,7 +125,7 @@ def load(
     path, packed = file_of(folder, index, chunk)
     # Old versions of LitData (0.2.30) did not count the table.
     sizes = chunk.size, chunk.size + 4 * (chunk.samples + 2)
-    try:
+    with located(path=path):
         if not (packed and index.level == "chunk"):
             _check_size(source, sizes)
         if by_table and index.tables is not None:
@@ -138,8 +139,6 @@ def load(
                 _check_size(source, sizes)
         opened = Opened(source, table_of(source, chunk.samples, path))
         return opened if block is None else _in_blocks(index, chunk, opened, block)
-    except BatchplantError as error:
-        raise error.at(path=path) from None
 
 
 def _check_size(source: Source, sizes: tuple[int, int]) -> None:

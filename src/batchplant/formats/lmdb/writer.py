@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ...data.writer import WriteOptions
-from ...errors import DamagedError, MissingLibraryError, OptionError
+from ...errors import DamagedError, OptionError, needs
 from ...schema import Schema
 from ...schema.columns import Ragged, starts_of
 from ...storage import checksums, open_source, side_car
@@ -26,12 +26,8 @@ PAGE = 4096
 
 
 def _library() -> ModuleType:
-    try:
+    with needs("writing LMDB needs the package lmdb", "lmdb"):
         import lmdb
-    except ImportError:
-        raise MissingLibraryError(
-            'writing LMDB needs the package lmdb: pip install "batchplant[lmdb]"'
-        ) from None
     library: ModuleType = lmdb
     return library
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...codecs.protobuf import read_varint
-from ...errors import BatchplantError, DamagedError, MissingLibraryError, OptionError, SchemaError
+from ...errors import BatchplantError, DamagedError, MissingLibraryError, OptionError, SchemaError, needs
 from ...schema import Field, Schema
 from ...schema.columns import U8, Ragged
 from ...storage import Source, is_below
@@ -146,11 +146,8 @@ def digest(name: str, data: Any) -> str | None:
 
 
 def _pyarrow() -> Any:
-    try:
+    with needs("shards packed with zstd, br or snappy need pyarrow", "arrow"):
         import pyarrow
-    except ImportError:
-        message = 'shards packed with zstd, br or snappy need pyarrow: pip install "batchplant[arrow]"'
-        raise MissingLibraryError(message) from None
     return pyarrow
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...codecs.arrays import check_bytes
-from ...errors import BatchplantError, DamagedError, NotFoundError, Problem
+from ...errors import BatchplantError, DamagedError, NotFoundError, Problem, located
 from ...schema import Field, Schema, Text
 from ...schema.columns import I64, U8, Ragged
 from ...storage import Source, is_remote, join, limits, open_source, tree
@@ -42,10 +42,8 @@ def load(folder: str, shard: Shard, source: Source) -> Opened:
     path, packed = file_of(folder, shard)
     if packed is not None:
         source = unpack(source, packed, shard.raw.size)
-    try:
+    with located(path=path):
         return Opened(source, table_of(source, shard.samples, path))
-    except BatchplantError as error:
-        raise error.at(path=path) from None
 
 
 def check_sizes(folder: str, every: Sequence[Shard]) -> None:

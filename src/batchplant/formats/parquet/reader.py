@@ -18,7 +18,7 @@ from ...codecs.arrow.hugging_face import path_structs, plain_files, with_files
 from ...codecs.arrow.types import is_binary, is_file_struct, is_text
 from ...codecs.cells import encode_samples
 from ...data.expressions import Bounds
-from ...errors import BatchplantError, DamagedError, SchemaError
+from ...errors import BatchplantError, DamagedError, SchemaError, located
 from ...schema import Bool, Duration, Field, Image, Int, Schema, Text, Time
 from ...schema.columns import I64, Column, Columns, Ragged, starts_of
 from ...storage import NOTE_ERRORS, Entry, Source, is_remote, join, parse, tree
@@ -226,11 +226,9 @@ class ParquetReader(ParquetRows):
         plain = [field.name for field in arrow if not (field.metadata or {}).get(KEY)]
         columns = [(file, [name for name in plain if name in file.schema.names]) for file in self._files]
         nulls = set().union(*(file.nulls(names) for file, names in columns))
-        try:
+        with located(path=first.path):
             gaps = set().union(*(file.gaps(names) for file, names in columns))
             schema = schema_of(arrow, self._sample(first, plain), nulls=nulls, gaps=gaps)
-        except BatchplantError as error:
-            raise error.at(path=first.path) from None
         fields: dict[str, Field] = dict(schema)
         for name in fields:
             if any(name not in file.schema.names for file in self._files):

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from ...data.tensors import TENSORS
-from ...errors import BatchplantError, DamagedError, Problem, SchemaError
+from ...errors import BatchplantError, DamagedError, Problem, SchemaError, located
 from ...schema.columns import U8
 from ...storage import limits, open_source
 from ...storage.zips import CHECKED, ZipMembers, ZipSpool
@@ -57,13 +57,11 @@ class Checkpoint:
         self.code: list[str] = []
         self.members: ZipMembers | None = None
         self._path = path
-        try:
+        with located(path=path):
             head = self.source.view(0, min(MAX_LEGACY_BYTES, self.source.size)).tobytes()
             legacy = LEGACY.match(head)
             archive = self._open_archive() if legacy is None else self._open_legacy(legacy.end())
             self.entries = list(self._entries(archive))
-        except BatchplantError as error:
-            raise error.at(path=path) from None
 
     def _open_archive(self) -> Any:
         self.members = ZipMembers(self.source)

@@ -22,7 +22,7 @@ import numpy as np
 from ... import _native
 from ...codecs.protobuf import BYTES, VARINT, messages, parts, read_varint, text, texts
 from ...data.tensors import TENSORS
-from ...errors import BatchplantError, DamagedError, NotFoundError, Problem
+from ...errors import BatchplantError, DamagedError, NotFoundError, Problem, located
 from ...schema.columns import U8, as_bytes
 from ...storage import Source, join, like, open_source, parent, tree
 from ..base.capabilities import Capabilities
@@ -148,7 +148,7 @@ class SavedModelReader(TensorReader):
         self._bundle: Bundle | None = None
         self.path = path
         self._sources = {}
-        try:
+        with located(path=path):
             if self._folder is None or tree.exists(index):
                 self._bundle = self._open(open_source(index))
             else:
@@ -159,8 +159,6 @@ class SavedModelReader(TensorReader):
             names = _names_of(numeric)
             entries = [self._entry(stored, name) for stored, name in zip(numeric, names, strict=True)]
             self._accept(path, entries, self._sources.values())
-        except BatchplantError as error:
-            raise error.at(path=path) from None
 
     def _open(self, index: Source) -> Bundle:
         try:

@@ -15,7 +15,7 @@ from ...codecs import example
 from ...codecs.example import BYTES, Feature, RecordError
 from ...codecs.msgpack import Runs, gathered
 from ...data.reader import Reader
-from ...errors import BatchplantError, DamagedError, OptionError, Problem, SchemaError
+from ...errors import DamagedError, OptionError, Problem, SchemaError, located
 from ...schema import Json, Schema, Tensor
 from ...schema.columns import I64, U8, Columns, Ragged
 from ...storage import MappedSource, index, open_source
@@ -62,7 +62,7 @@ class TfRecordReader(RecordReader):
             )
         self.source = self._packed = open_source(path)
         self.compression = compression_of(self._packed) if compression == "auto" else compression
-        try:
+        with located(path=path):
             self._findings = self._scan(index)
             if self.compression != "none":
                 findings = self._findings
@@ -77,8 +77,6 @@ class TfRecordReader(RecordReader):
             # True if the fields were inferred from the records, not declared.
             self._inferred = False
             self._choose(records, features, schema)
-        except BatchplantError as error:
-            raise error.at(path=path) from None
 
     def _scan(self, mode: str) -> Findings:
         loaded = index.load(

@@ -24,7 +24,7 @@ from typing import Any
 
 from ... import _native
 from ...codecs.media import image
-from ...errors import DamagedError, SchemaError
+from ...errors import DamagedError, SchemaError, exceptions_as
 from ...schema import Audio, Bytes, Field, Image, Int, Json, Schema, Tensor, Text, Video
 from ...storage import NOTE_ERRORS, parse_object
 
@@ -115,10 +115,8 @@ def _bare(schema: Mapping[str, Field]) -> dict[str, list[str]]:
 
 def _plain(name: str) -> str:
     """A field's name as others read it: WebDataset makes small letters of it."""
-    try:
+    with exceptions_as(SchemaError, "its name cannot be written", UnicodeEncodeError, field=name):
         name.encode()
-    except UnicodeEncodeError as error:
-        raise SchemaError(f"its name cannot be written: {error}", field=name) from None
     return name.lower().replace("/", "_")
 
 
@@ -161,7 +159,7 @@ class Note:
         """The note in an archive's comment; None if another writer made it."""
         if not comment.startswith(_MARK.encode()):
             return None
-        try:
+        with exceptions_as(DamagedError, "its note is damaged", *NOTE_ERRORS, SchemaError, offset=0):
             document = parse_object(comment)
             schema, extensions, key = (
                 Schema.from_json(document["schema"]),
@@ -175,8 +173,6 @@ class Note:
             if not lists or set(extensions) != set(schema) - {key} or (key is not None and key not in schema):
                 raise ValueError("it does not say where every field is")
             return cls(schema, extensions, key, int(document["samples"]), int(document["size"]))
-        except (*NOTE_ERRORS, SchemaError) as error:
-            raise DamagedError(f"its note is damaged: {error}", offset=0) from None
 
     def to_json(self) -> dict[str, Any]:
         return {

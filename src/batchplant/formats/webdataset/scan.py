@@ -12,7 +12,7 @@ from ... import _native
 from ...codecs import npy
 from ...codecs.infer import decoded_mode
 from ...codecs.media import image
-from ...errors import BatchplantError, DamagedError
+from ...errors import BatchplantError, DamagedError, exceptions_as
 from ...schema import Audio, Bytes, Field, Image, Int, Tensor, Text, Video
 from ...schema.columns import I64, U8, AnyArray, Ragged, starts_of
 from ...storage import RANGE_MOST, MappedSource, RemoteSource, Source, read_text
@@ -266,10 +266,8 @@ def header_of(samples: int) -> str:
 def read_dali(path: str, source: Source) -> tuple[Arrays, Facts]:
     """Convert DALI's index of an archive to the result of a scan."""
     lines = read_text(path).splitlines()
-    try:
+    with exceptions_as(DamagedError, "not an index of DALI", ValueError, OverflowError, path=path):
         return _parse(lines, source)
-    except (ValueError, OverflowError) as error:
-        raise DamagedError(f"not an index of DALI: {error}", path=path) from None
 
 
 def _parse(lines: list[str], source: Source) -> tuple[Arrays, Facts]:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ... import _native
-from ...errors import DamagedError, SchemaError, UnsafeError
+from ...errors import DamagedError, SchemaError, UnsafeError, located
 from ...schema.columns import AnyDType, Ragged, as_bytes
 from ..base.arrays import ChunkLocation, Index, Store
 from ..base.arrays.compression import numcodecs, unpack
@@ -207,12 +207,10 @@ class Shards:
         data = self._store.read(name, -size if self._at_end else 0, size)
         if data is None:
             return None
-        try:
+        with located(path=self._store.full(name)):
             if len(data) != size:
                 raise DamagedError(f"the shard has {len(data)} bytes, and its table alone has {size}")
             data = _without_crc(data) if self.summed else data
-        except DamagedError as error:
-            raise error.at(path=self._store.full(name)) from None
         return data.view(self._order).reshape(*self._per, 2)
 
     def locate(self, index: Index) -> ChunkLocation | None:

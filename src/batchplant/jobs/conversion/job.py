@@ -20,7 +20,7 @@ from ...codecs.media.image_rules import ImageOptions, Images
 from ...data.reader import Reader
 from ...data.tokenized import Tokenized, tokenizers_of
 from ...data.writer import WriteOptions
-from ...errors import BatchplantError, OptionError, shown
+from ...errors import BatchplantError, OptionError, located, shown
 from ...formats.base.format import Format
 from ...formats.base.options import own_options
 from ...formats.registry import Prepared, by_scheme, get_format, prepare, target_format
@@ -80,10 +80,8 @@ class Job:
         """Reader of the samples to write: the source, with ids in the place of tokenized text."""
         if self.tokenize is None:
             return self.stored
-        try:
+        with located(path=self.stored.path):
             return Tokenized(self.stored, tokenizers_of(self.tokenize, self.stored.schema))
-        except OptionError as error:
-            raise error.at(path=self.stored.path) from None
 
     @property
     def _ids(self) -> Mapping[str, str]:

@@ -7,7 +7,7 @@ import logging
 import queue
 from typing import Any
 
-from ...errors import AccessError, MissingLibraryError, WorkerError
+from ...errors import AccessError, WorkerError, exceptions_as, needs
 from ...storage.platform import cpu_count
 from .base import Engine, TaskFunction
 
@@ -25,10 +25,8 @@ class Dask(Engine):
     threads = 1
 
     def __init__(self, scheduler: str | None = None, workers: int | None = None) -> None:
-        try:
+        with needs("the engine dask needs", "dask"):
             import distributed
-        except ImportError:
-            raise MissingLibraryError('the engine dask needs: pip install "batchplant[dask]"') from None
         self._library: Any = distributed
         self._scheduler, self._workers = scheduler, workers
         self.local = scheduler is None
@@ -49,11 +47,9 @@ class Dask(Engine):
                 host="127.0.0.1",
                 silence_logs=logging.ERROR,
             )
-        try:
+        with exceptions_as(AccessError, "the Dask scheduler cannot be reached", OSError, TimeoutError):
             self._client = self._library.Client(self._cluster or self._scheduler, timeout=CONNECT_TIMEOUT)
             workers = self._client.scheduler_info(n_workers=-1)["workers"].values()
-        except (OSError, TimeoutError) as error:
-            raise AccessError(f"the Dask scheduler cannot be reached: {error}") from None
         self.width = max(1, TASKS_PER_THREAD * sum(int(worker["nthreads"]) for worker in workers))
         # A task and no scattered data: Dask computes it again when its worker dies.
         self._function = self._client.submit(_identity, function, pure=False)

@@ -15,7 +15,7 @@ import threading
 from multiprocessing.connection import Connection, Pipe
 from typing import Any
 
-from ...errors import AccessError, MissingLibraryError, WorkerError
+from ...errors import AccessError, WorkerError, needs
 from .base import Engine, TaskFunction
 from .processes import sendable, watch
 
@@ -36,10 +36,8 @@ class Ray(Engine):
     threads = 1
 
     def __init__(self, address: str | None = None, workers: int | None = None) -> None:
-        try:
+        with needs("the engine ray needs", "ray"):
             import ray
-        except ImportError:
-            raise MissingLibraryError('the engine ray needs: pip install "batchplant[ray]"') from None
         self._ray: Any = ray
         self._address, self._workers = address, workers
         self.local = address is None

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from ...errors import AccessError
+from ...errors import AccessError, located
 from ...schema.columns import U8
 from ..platform import use_huge_pages
 from .client import TransientError
@@ -44,10 +44,8 @@ def take(size: int) -> U8:
 
 def fill(size: int, chunks: Iterable[bytes | bytearray | memoryview], path: str, offset: int) -> U8:
     """Return the bytes of an answer that comes in chunks; it must have ``size`` bytes."""
-    try:
+    with located(path=path, offset=offset):
         data, done = take(size), 0
-    except AccessError as error:
-        raise error.at(path=path, offset=offset) from None
     for chunk in chunks:
         part = np.frombuffer(chunk, dtype=np.uint8)
         if done + len(part) > size:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from ...errors import AccessError, BatchplantError, MissingLibraryError, NotFoundError, OptionError
+from ...errors import AccessError, BatchplantError, MissingLibraryError, NotFoundError, OptionError, needs
 from ..settings import StorageOptions
 from ..urls import Place
 from .client import (
@@ -41,11 +41,8 @@ class FsspecClient(Client):
 
     def __init__(self, url: str, place: Place, options: StorageOptions) -> None:
         super().__init__(place.root, options)
-        try:
+        with needs(f"{place.scheme}:// needs fsspec", "remote"):
             import fsspec
-        except ImportError:
-            message = f'{place.scheme}:// needs fsspec: pip install "batchplant[remote]"'
-            raise MissingLibraryError(message) from None
         # These protocols show a file while it grows.
         self._in_place = place.scheme in IN_PLACE
         arguments = {"anon": True} if options.anonymous else {}

@@ -22,7 +22,7 @@ from types import ModuleType
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from ...errors import AccessError, BatchplantError, MissingLibraryError, NotFoundError, OptionError
+from ...errors import AccessError, BatchplantError, MissingLibraryError, NotFoundError, OptionError, needs
 from ...schema.columns import U8
 from ..platform import private_copy
 from ..settings import StorageOptions
@@ -457,10 +457,8 @@ def obstore(scheme: str) -> Any:
 
 
 def _load(scheme: str) -> Any:
-    try:
+    with needs(f"{scheme}:// needs obstore", "remote"):
         import obstore.store
-    except ImportError:
-        raise MissingLibraryError(f'{scheme}:// needs obstore: pip install "batchplant[remote]"') from None
     return obstore
 
 

@@ -18,7 +18,7 @@ import weakref
 from typing import NoReturn
 from urllib.parse import urlsplit
 
-from ...errors import AccessError, BatchplantError, NotFoundError
+from ...errors import AccessError, BatchplantError, NotFoundError, located
 from ...schema.columns import U8
 from . import buffers, client
 from .client import BUSY, GONE, REFUSED, BeyondError, Got, RefusedError, TransientError, checked_size
@@ -226,10 +226,8 @@ class _Answer:
         # Without a length, the end of the connection or an empty chunk ends the body.
         if not self._chunked and length is not None and length != str(last + 1 - first):
             self._try_again(f"{length[:20]} bytes are announced, and not {last + 1 - first}")
-        try:
+        with located(path=self._path, offset=start):
             data = buffers.take(last + 1 - first)
-        except AccessError as error:
-            raise error.at(path=self._path, offset=start) from None
         done = self._read_chunks(data) if self._chunked else self._connection.read_into(data.data)
         if done < len(data):
             self._try_again(f"{done} of {len(data)} bytes came")

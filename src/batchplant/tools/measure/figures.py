@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.table import Table
 
-from ...errors import MissingLibraryError, NotFoundError, OptionError
+from ...errors import NotFoundError, OptionError, needs
 from ...storage import put_file
 
 # Classes of matplotlib, which may be missing.
@@ -40,11 +40,9 @@ def check(path: str | None, noun: str = "figure", suffixes: Sequence[str] = SUFF
 
 
 def _matplotlib() -> Any:
-    try:
+    with needs("a figure needs matplotlib", "figures"):
         import matplotlib.figure
         import matplotlib.ticker
-    except ImportError:
-        raise MissingLibraryError('a figure needs matplotlib: pip install "batchplant[figures]"') from None
     return matplotlib
 
 

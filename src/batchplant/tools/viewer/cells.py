@@ -15,7 +15,7 @@ from ...codecs.cells import decode_cell
 from ...codecs.tokenizers import load as load_tokenizer
 from ...data.reader import Reader
 from ...data.tensors import is_tensors
-from ...errors import BatchplantError
+from ...errors import BatchplantError, located
 from ...loading.locate import locate
 from ...schema import kinds
 from ...schema.columns import I64, U8, Column, Ragged, as_bytes, dense_of
@@ -151,10 +151,8 @@ class Cell:
         """The column that holds the cell; read on first use."""
         if self._column is None:
             reader = self.side.reader
-            try:
+            with located(path=reader.path, sample=self.sample, field=self.name):
                 self._column, self._row = reader.read([self.sample], [self.name])[self.name], 0
-            except BatchplantError as error:
-                raise error.at(path=reader.path, sample=self.sample, field=self.name) from None
         return self._column
 
     @property
@@ -189,10 +187,8 @@ class Cell:
     def value(self) -> Any:
         """Return its decoded value; None where the cell is missing."""
         column = self.column
-        try:
+        with located(path=self.side.reader.path, sample=self.sample, field=self.name):
             return decode_cell(self.kind, column, self._row)
-        except BatchplantError as error:
-            raise error.at(path=self.side.reader.path, sample=self.sample, field=self.name) from None
 
 
 def _fixed_bytes(kind: kinds.Field) -> int:

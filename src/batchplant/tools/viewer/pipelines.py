@@ -16,7 +16,7 @@ from typing import Any
 
 from ... import ops
 from ...data.reader import Reader
-from ...errors import NotFoundError, OptionError, no_such
+from ...errors import NotFoundError, OptionError, exceptions_as, no_such
 from ...loading.images import DecodeOptions
 from ...loading.loader import Loader
 from ...loading.plan import Pipe
@@ -137,10 +137,8 @@ def _image(reader: Reader) -> str:
 
 def parse_ops(text: str, reader: Reader) -> dict[str, Any]:
     """Return the arguments of a Loader for ops in JSON: ``[[op, {argument: value}], …]``."""
-    try:
+    with exceptions_as(OptionError, "the ops are no JSON", ValueError, RecursionError):
         entries = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise OptionError(f"the ops are no JSON: {error}") from None
     if not isinstance(entries, list) or len(entries) > MAX_OPS:
         raise OptionError(f"the ops are a list of at most {MAX_OPS}")
     name = _image(reader)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ....errors import BatchplantError, DecodeError, MissingLibraryError
+from ....errors import BatchplantError, DecodeError, needs
 from ....storage.limits import from_environment
 from ..memory import Memory
 
@@ -75,11 +75,9 @@ def encoding_of(data: Any) -> str | None:
 
 
 def pyav() -> Any:
-    try:
+    with needs("video needs PyAV", "video"):
         import av
         import av.video.reformatter
-    except ImportError:
-        raise MissingLibraryError('video needs PyAV: pip install "batchplant[video]"') from None
     return av
 
 

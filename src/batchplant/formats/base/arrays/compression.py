@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ....errors import DamagedError, MissingLibraryError, OptionError
+from ....errors import DamagedError, OptionError, needs
 from ....storage import limits
 
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
@@ -27,15 +27,11 @@ MAX_XZ_BYTES = 256 << 20
 
 def numcodecs(extra: str = "zarr") -> Any:
     """The library, imported when it is needed; ``extra``: what a user installs to have it."""
-    try:
+    with needs("Zstandard, Blosc and the filters of Zarr need numcodecs", extra):
         import numcodecs as found
         import numcodecs.blosc
         import numcodecs.lz4
         import numcodecs.zstd
-    except ImportError:
-        raise MissingLibraryError(
-            f'Zstandard, Blosc and the filters of Zarr need numcodecs: pip install "batchplant[{extra}]"'
-        ) from None
     return found
 
 

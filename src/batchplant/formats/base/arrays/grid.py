@@ -15,7 +15,7 @@ import numpy as np
 from .... import _native
 from ....codecs import npy
 from ....data.arrays import ChunkedArray, each
-from ....errors import BatchplantError, DamagedError, SchemaError
+from ....errors import BatchplantError, DamagedError, SchemaError, located
 from ....schema import Bytes, Field, Text
 from ....schema.columns import I32, I64, U8, AnyArray, AnyDType, Column, Ragged, as_bytes, starts_of
 from ....storage import Source, limits
@@ -116,10 +116,8 @@ class Grid:
     def check(self, description: str, size: int) -> None:
         """DamagedError where the array claims more than its stored bytes may unpack to, or fill values be."""
         if size > limits.max_bytes() and self._stored is not None:
-            try:
+            with located(path=self._path):
                 limits.check(description, size, self._stored)
-            except DamagedError as error:
-                raise error.at(path=self._path) from None
 
     def as_one(self) -> Grid:
         """A single value as an array of one."""

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ....errors import DamagedError, SchemaError
+from ....errors import DamagedError, SchemaError, exceptions_as
 from ....schema import Field, Image, Schema, Tensor
 from ....schema.columns import AnyDType
 from ....storage import NOTE_ERRORS
@@ -90,7 +90,7 @@ class DatasetMetadata(NamedTuple):
 
     @classmethod
     def from_json(cls, attributes: Any) -> DatasetMetadata:
-        try:
+        with exceptions_as(DamagedError, "the note of the schema is damaged", *NOTE_ERRORS, SchemaError):
             schema = Schema.from_json(attributes["schema"])
             paths = [str(path) for path in attributes["paths"]]
             if len(paths) != len(schema) or not all(map(good_name, paths)):
@@ -101,5 +101,3 @@ class DatasetMetadata(NamedTuple):
             packing = attributes["packing"]
             packing_pair = str(packing["kind"]), int(packing["level"])
             return cls(schema, dict(zip(schema, paths, strict=True)), samples, packing_pair)
-        except (*NOTE_ERRORS, SchemaError) as error:
-            raise DamagedError(f"the note of the schema is damaged: {error}") from None

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from ....data.reader import Reader
-from ....errors import BatchplantError, SchemaError
+from ....errors import SchemaError, located
 from ....schema import Field, Float, Int, Schema, Tensor
 from ....schema.columns import AnyArray, AnyDType, Column, Columns, Ragged, as_bytes
 
@@ -152,10 +152,8 @@ class PackedReader(Reader):
 
     def _unpacked(self, columns: Columns) -> Columns:
         for name in self._rules.keys() & columns.keys():
-            try:
+            with located(path=self.path, field=name):
                 columns[name] = _decode(self._rules[name], columns[name])
-            except BatchplantError as error:
-                raise error.at(path=self.path, field=name) from None
         return columns
 
     def _without_rules(self, attributes: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:

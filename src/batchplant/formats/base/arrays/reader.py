@@ -20,6 +20,7 @@ from ....errors import (
     Problem,
     SchemaError,
     UnsafeError,
+    located,
     no_such,
 )
 from ....schema import Bytes, Field, Schema, Text
@@ -87,11 +88,9 @@ class GridReader(PackedReader):
             else:
                 self._open_described(self.own_metadata, selected)
             for (name, _), grid in self.parts.items():
-                try:
+                with located(field=name):
                     grid.check("a row", grid.width)
                     grid.check(f"an array of {grid.shape[0]:,} rows", grid.shape[0])
-                except DamagedError as error:
-                    raise error.at(field=name) from None
         except BatchplantError as error:
             self.store.close()
             raise error.at(path=path) from None
@@ -224,7 +223,7 @@ class GridReader(PackedReader):
         self.parts = {(name, ""): named[name] for name in self.schema}
 
     def _field_of(self, name: str, grid: Grid) -> Field:
-        try:
+        with located(field=name):
             if not grid.dtype.hasobject:
                 return npy.field_of(grid.dtype, grid.row)
             if len(grid.shape) != 1:
@@ -235,8 +234,6 @@ class GridReader(PackedReader):
             cells = grid.rows(self._cache, np.arange(min(PROBED_SAMPLES, grid.shape[0])))
             assert isinstance(cells, Ragged)
             return infer_image(cells) or Bytes()
-        except BatchplantError as error:
-            raise error.at(field=name) from None
 
     # -- reading ---------------------------------------------------------------------------------------
 
@@ -276,10 +273,8 @@ class GridReader(PackedReader):
         return starts, ends - starts
 
     def _spans(self, field: str, indices: I64) -> Spans | None:
-        try:
+        with located(path=self.path, field=field):
             return self._find_spans(field, indices)
-        except BatchplantError as error:
-            raise error.at(path=self.path, field=field) from None
 
     def _find_spans(self, field: str, indices: I64) -> Spans | None:
         if field in self._rules:

@@ -19,7 +19,7 @@ import numpy as np
 
 from ....codecs.media.image_rules import ANY_ENCODED, ImageTarget
 from ....data.writer import WriteOptions, Writer
-from ....errors import BatchplantError, DamagedError, OptionError, SchemaError
+from ....errors import DamagedError, OptionError, SchemaError, exceptions_as, located
 from ....schema import Audio, Field, Float, Image, Schema, Tensor, Video
 from ....schema.columns import U8, AnyArray, Column, Columns, Flags, Ragged
 from ....storage import (
@@ -87,10 +87,8 @@ class GridWriter(Writer):
             )
         if attributes is not None and not set(attributes) <= {"", *schema}:
             raise OptionError(f"attributes belong to '' or a field, not {', '.join(attributes)}", path=path)
-        try:
+        with located(path=path):
             shapes = chunk_shapes(chunks, schema)
-        except BatchplantError as error:
-            raise error.at(path=path) from None
         self.style = style
         style.attributes = (attributes or {}).get("", {})
         kind = "zstd" if compression == "auto" else compression
@@ -481,7 +479,7 @@ class Piece:
 
 def _read_piece_log(path: str, parts: int) -> tuple[int, list[PieceEntry]]:
     log_path = join(path, PIECE_LOG_NAME)
-    try:
+    with exceptions_as(DamagedError, "the note of a piece cannot be read", *NOTE_ERRORS, path=log_path):
         summary = parse_object(read_beside(log_path) or b"")
         log = [PieceEntry(*entry) for entry in summary["log"]]
         samples = summary["samples"]
@@ -490,8 +488,6 @@ def _read_piece_log(path: str, parts: int) -> tuple[int, list[PieceEntry]]:
         if not valid or any(entry.part >= parts for entry in log):
             raise ValueError("its numbers cannot be")
         return samples, log
-    except NOTE_ERRORS as error:
-        raise DamagedError(f"the note of a piece cannot be read: {error}", path=log_path) from None
 
 
 # -- several processes --------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ....codecs.arrow import pyarrow
-from ....errors import DamagedError
+from ....errors import DamagedError, exceptions_as
 from ....schema.columns import I64
 from ....storage import Source
 
@@ -100,7 +100,7 @@ class Message(NamedTuple):
 
 def read_message(source: Source, offset: int) -> Message | None:
     """The message at an offset; None where the stream ends."""
-    try:
+    with exceptions_as(DamagedError, "not an Arrow message", *_ERRORS, offset=offset):
         size, start = _prefix(source, offset)
         if size == 0:
             return None
@@ -112,8 +112,6 @@ def read_message(source: Source, offset: int) -> Message | None:
         if header is None or body < 0 or start + size + body > source.size:
             raise ValueError(f"a body of {body} bytes")
         return Message(root.number(1, "<B"), offset, start + size, body, header)
-    except _ERRORS as error:
-        raise DamagedError(f"not an Arrow message: {error}", offset=offset) from None
 
 
 def _prefix(source: Source, offset: int) -> tuple[int, int]:
@@ -142,7 +140,7 @@ class Batch(NamedTuple):
 
 def read_batch(message: Message) -> Batch:
     """The batch of a message; of a dictionary, its values as a batch of one column."""
-    try:
+    with exceptions_as(DamagedError, "not a record batch", *_ERRORS, offset=message.offset):
         header = message.header.table(1) if message.kind == DICTIONARY else message.header
         if header is None:
             raise ValueError("it has no values")
@@ -159,8 +157,6 @@ def read_batch(message: Message) -> Batch:
             raise ValueError("its views lie outside of it")
         lengths, nulls = nodes["rows"].astype(np.int64), nodes["nulls"].astype(np.int64)
         return Batch(message, rows, lengths, nulls, buffers, packed, views)
-    except _ERRORS as error:
-        raise DamagedError(f"not a record batch: {error}", offset=message.offset) from None
 
 
 class Footer(NamedTuple):
@@ -174,7 +170,7 @@ class Footer(NamedTuple):
 def read_footer(source: Source) -> Footer:
     """The schema comes as a message of its own. The one at the beginning of a file is not looked at: some
     writers leave out its length, or let it begin elsewhere than at byte 8."""
-    try:
+    with exceptions_as(DamagedError, "the footer is damaged", *_ERRORS):
         if source.size < 24 or source.view(source.size - 6, 6).tobytes() != MAGIC:
             raise ValueError("it does not end with ARROW1; it was cut short")
         [size] = struct.unpack("<i", source.view(source.size - 10, 4).tobytes())
@@ -189,8 +185,6 @@ def read_footer(source: Source) -> Footer:
         return Footer(
             _schema_message(data, schema.at), dictionaries["offset"].tolist(), batches["offset"].tolist()
         )
-    except _ERRORS as error:
-        raise DamagedError(f"the footer is damaged: {error}") from None
 
 
 def _schema_message(footer: bytes, offset: int) -> bytes:

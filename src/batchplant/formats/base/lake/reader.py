@@ -18,7 +18,7 @@ from ....codecs.arrow.infer import is_whole_list
 from ....codecs.arrow.types import is_binary, is_file_struct
 from ....data.expressions import Bound, Bounds, Condition, can_match, loosely
 from ....data.filters import Pruned
-from ....errors import BatchplantError, DamagedError, NotFoundError, OptionError
+from ....errors import BatchplantError, DamagedError, NotFoundError, OptionError, located
 from ....schema import Field, Schema
 from ....schema.columns import I64, Columns, starts_of
 from ....storage import Entry
@@ -212,10 +212,8 @@ class LakeReader(ParquetRows):
                 if name in arrow_columns
                 else arrow.pyarrow().nulls(count, arrow.storage(field))
             )
-            try:
+            with located(field=name):
                 columns[name] = arrow.column_of(field, cells)
-            except BatchplantError as error:
-                raise error.at(field=name) from None
         return columns
 
     def _fingerprint_source(self, fields: Sequence[str]) -> FileGroup:

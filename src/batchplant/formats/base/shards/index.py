@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
-from ....errors import BatchplantError, DamagedError, NotFoundError
+from ....errors import BatchplantError, DamagedError, NotFoundError, exceptions_as
 from ....schema import Field, Schema
 from ....storage import NOTE_ERRORS, is_remote, join, open_source, parse_object, read_beside
 from ....storage.notes import without_gc
@@ -43,13 +43,8 @@ def read_index(folder: str, title: str, parse: Callable[[dict[str, Any]], T]) ->
     data = read_beside(path)
     if data is None:
         raise NotFoundError(f"no such file; a folder of {title} has one", path=path)
-    try:
-        with without_gc():
-            return parse(parse_object(data))
-    except BatchplantError as error:
-        raise error.at(path=path) from None
-    except NOTE_ERRORS as error:
-        raise DamagedError(f"not an index of {title}: {error}", path=path) from None
+    with exceptions_as(DamagedError, f"not an index of {title}", *NOTE_ERRORS, path=path), without_gc():
+        return parse(parse_object(data))
 
 
 class ShardMetadata(NamedTuple):

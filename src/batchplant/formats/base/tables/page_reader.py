@@ -27,7 +27,7 @@ from ....codecs.arrow.buffers import plain_size
 from ....codecs.arrow.types import is_binary, is_file_struct, is_text
 from ....data.expressions import Bound, Bounds, Lookup, can_match, comparison_of
 from ....data.expressions.binding import BYTES, NUMBER, TIME
-from ....errors import DamagedError
+from ....errors import DamagedError, exceptions_as
 from ....schema import Bool, Bytes, Field, Float, Int, Tensor, Text
 from ....schema.columns import I64, U8
 from ....storage import MappedSource, Source, limits, plan_ranges
@@ -289,15 +289,13 @@ class Excerpts:
         """Number of values in the pages, by their own headers: an index may be wrong."""
         offset = len(MAGIC) + (plan.pages.head[1] if dictionary and plan.pages.head else 0)
         counts = []
-        try:
+        with exceptions_as(DamagedError, "a page is damaged", ValueError):
             while offset < len(data):
                 header = page_header(data, offset)
                 if not header.has_values:
                     raise ValueError(f"a page of kind {header.kind}")
                 counts.append(header.value_count)
                 offset = header.end
-        except ValueError as error:
-            raise DamagedError(f"a page is damaged: {error}") from None
         rows = plan.pages.rows[plan.numbers + 1] - plan.pages.rows[plan.numbers]
         if len(counts) != len(rows) or (not plan.leaf.lists and counts != rows.tolist()):
             raise DamagedError("the index of its pages is wrong")

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ....codecs.arrow import pyarrow
-from ....errors import DamagedError
+from ....errors import DamagedError, exceptions_as
 from ....schema.columns import I64, U8, Flags
 from ....storage import Source, limits
 from .footer import BYTE_ARRAY, MAX_BOUND_BYTES, Chunk, Group, Leaf
@@ -117,12 +117,10 @@ def claim_of(data: U8, chunk: Chunk, leaf: Leaf) -> Claim:
     entries: tuple[U8, int] | None = None
     max_bytes = limits.allowed(chunk.size)
     while offset < len(data) and values < chunk.values:
-        try:
+        with exceptions_as(DamagedError, "a page is damaged", ValueError, offset=chunk.start + offset):
             header = page_header(data, offset)
             if header.end > len(data):
                 raise ValueError(f"{header.size} bytes of {len(data) - header.body}")
-        except ValueError as error:
-            raise DamagedError(f"a page is damaged: {error}", offset=chunk.start + offset) from None
         unpacked, count = header.unpacked, header.value_count if header.has_values else 0
         if unpacked > max_bytes:
             raise DamagedError(limits.too_large("a page", unpacked, chunk.size), offset=chunk.start + offset)

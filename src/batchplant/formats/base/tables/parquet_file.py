@@ -13,7 +13,7 @@ from ....codecs.arrow.buffers import plain_size
 from ....codecs.arrow.hugging_face import is_missing
 from ....codecs.arrow.infer import check_names, has_gaps, is_whole_list
 from ....codecs.arrow.types import is_file_struct
-from ....errors import BatchplantError, DamagedError, SchemaError
+from ....errors import BatchplantError, DamagedError, SchemaError, located
 from ....schema.columns import I64, U8
 from ....storage import MappedSource, RemoteSource, index, limits, open_source
 from .footer import BYTE_ARRAY, MAGIC, Footer
@@ -241,10 +241,8 @@ class ParquetFile:
         for name, leaf in repeated.items():
             column, chunk = table.column(name), self.footer.groups[group].chunks[leaf]
             assert chunk is not None
-            try:
+            with located(field=name, offset=chunk.start):
                 limits.check(f"column {name} of row group {group}", plain_size(column), chunk.size)
-            except DamagedError as error:
-                raise error.at(field=name, offset=chunk.start) from None
             number = table.schema.get_field_index(name)
             field = self.schema.field(name)
             table = table.set_column(number, field, column.cast(field.type))

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from ....data.arrays import Array
 from ....data.reader import Reader
 from ....data.tensors import as_array, is_tensors, shape_of, size_of, text_of
-from ....errors import BatchplantError, OptionError
+from ....errors import BatchplantError, OptionError, located
 from ....schema.columns import I64, Columns
 from ....schema.kinds import Tensor
 from ... import Document
@@ -71,10 +71,8 @@ def lazy_array(cell: Cell, *, every: bool = False) -> LazyArray:
 
 
 def _with_location(cell: Cell, make: Callable[[], npt.NDArray[Any]]) -> npt.NDArray[Any]:
-    try:
+    with located(path=cell.side.reader.path, sample=cell.sample, field=cell.name):
         return make()
-    except BatchplantError as error:
-        raise error.at(path=cell.side.reader.path, sample=cell.sample, field=cell.name) from None
 
 
 def _in_memory(values: npt.NDArray[Any]) -> LazyArray:
