@@ -89,12 +89,10 @@ def page(name: str, make: Callable[[Path], Path], hash: str = "", *, wait: str =
 
     def shoot(chromium: Any, folder: Path) -> None:
         session = dict(options)
-        other = session.pop("other", None)
         first = batchplant.open(once(make, folder))
-        second = None if other is None else batchplant.open(once(other, folder))
         if "pipeline" in session:
             session["pipeline"] = arguments(session["pipeline"], first)
-        with first, viewed(chromium, first, second, **session) as tab:
+        with first, viewed(chromium, first, **session) as tab:
             tab.go(hash)
             if wait:
                 tab.page.wait_for_selector(wait)
@@ -107,14 +105,6 @@ def page(name: str, make: Callable[[Path], Path], hash: str = "", *, wait: str =
     return shoot
 
 
-def converted(folder: Path) -> Path:
-    """The photos again, smaller and of lower quality."""
-    path = folder / "small.beton"
-    options = batchplant.ImageOptions(write_mode="jpg", reencode=True, quality=50)
-    batchplant.convert(once(folder_of_photos, folder), path, images=options)
-    return path
-
-
 PIPELINE = {"image": [ops.RandomResizedCrop((160, 160)), ops.RandomHorizontalFlip()]}
 SHOTS: dict[str, Shot] = {
     "grid": page("grid", folder_of_photos),
@@ -124,7 +114,6 @@ SHOTS: dict[str, Shot] = {
     "overview": page("overview", folder_of_photos, "tab=overview"),
     "order": page("order", folder_of_photos, "tab=order"),
     "augment": page("augment", folder_of_photos, "tab=augment&sample=5", pipeline=PIPELINE),
-    "compare": page("compare", folder_of_photos, "tab=compare", other=converted),
     "volume": page("volume", volumes, "sample=1"),
     "sound": page("sound", sounds, "sample=2"),
 }

@@ -100,7 +100,6 @@ class Tab:
 def viewed(
     browser: Any,
     reader: Reader,
-    second: Reader | None = None,
     *,
     allowed: tuple[str, ...] = (),
     **options: Any,
@@ -114,7 +113,7 @@ def viewed(
 
     size = {"width": options.pop("width", 1280), "height": options.pop("height", 800)}
     scheme = options.pop("scheme", "light")
-    with serving(Session(reader, second, **options)) as server:
+    with serving(Session(reader, **options)) as server:
         context = browser.new_context(viewport=size, color_scheme=scheme, reduced_motion="reduce")
         try:
             tab = Tab(context.new_page(), server)

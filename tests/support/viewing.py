@@ -16,17 +16,17 @@ from batchplant.tools.viewer.session import Session
 
 
 @contextlib.contextmanager
-def working(reader: Any, other: Any = None, **options: Any) -> Iterator[Any]:
+def working(reader: Any, **options: Any) -> Iterator[Any]:
     """A client of the routes, as they are."""
-    session = Session(reader, other, **options)
+    session = Session(reader, **options)
     with contextlib.closing(session), TestClient(application(session)) as client:
         yield client
 
 
 @contextlib.contextmanager
-def asked(reader: Any, other: Any = None, **options: Any) -> Iterator[Any]:
+def asked(reader: Any, **options: Any) -> Iterator[Any]:
     """``ask(path, status, **params)``: the JSON, of a job its value once it is there; else the response."""
-    with working(reader, other, **options) as client:
+    with working(reader, **options) as client:
 
         def ask(path: str, expect: int = 200, /, **params: Any) -> Any:
             while True:

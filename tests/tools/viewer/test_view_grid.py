@@ -33,7 +33,7 @@ from starlette.testclient import TestClient
 
 from batchplant.tools.viewer import jobs, rows
 from batchplant.tools.viewer.app import application
-from batchplant.tools.viewer.cells import Side
+from batchplant.tools.viewer.cells import Dataset
 from batchplant.tools.viewer.serve import serving
 from batchplant.tools.viewer.session import Session
 from processes import PATIENCE
@@ -83,9 +83,9 @@ def reader(path: Path) -> Iterator[Reader]:
 
 
 @contextlib.contextmanager
-def asking(reader: Reader, other: Reader | None = None) -> Iterator[Callable[..., Any]]:
+def asking(reader: Reader) -> Iterator[Callable[..., Any]]:
     """A function that asks for a path below api/ and gives what JSON says, or the response."""
-    session = Session(reader, other)
+    session = Session(reader)
     try:
         client = TestClient(application(session))
 
@@ -221,8 +221,8 @@ def test_images_are_sorted_by_their_bytes(ask: Callable[..., Any], reader: Reade
 
 
 def test_long_texts_are_sorted_by_what_there_is_memory_for() -> None:
-    side = Side("a", bp.open({"t": ["12345678b", "12345678a", "0"]}), "")
-    matches = rows.find_rows(side, rows.Query(sort="t"), lambda done, of: None, max_key_bytes=24)
+    dataset = Dataset(bp.open({"t": ["12345678b", "12345678a", "0"]}), "")
+    matches = rows.find_rows(dataset, rows.Query(sort="t"), lambda done, of: None, max_key_bytes=24)
     assert matches.all().tolist() == [2, 0, 1]
     assert matches.note == "sorted by the first 8 bytes of each text"
 
@@ -371,7 +371,7 @@ def test_a_sample_is_checked_by_the_checksums_there_are(tmp_path: Path) -> None:
     ("asked", "status"),
     [
         ("sample/60", 404), ("sample/x", 404), ("sample/-1", 404), ("image/0/nothing", 404),
-        ("samples?start=x", 400), ("samples?side=b", 404), ("sheet?field=caption", 422), ("nothing", 404),
+        ("samples?start=x", 400), ("sheet?field=caption", 422), ("nothing", 404),
         ("bytes/0/..%2F..%2Fetc%2Fpasswd", 404), ("sample/99999999999999999999999999", 404),
     ],
 )  # fmt: skip

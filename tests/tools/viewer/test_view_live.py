@@ -114,12 +114,12 @@ def test_the_box_is_the_one_that_was_cut(ramps: str) -> None:
 def test_what_cannot_be_shown_says_so(tmp_path: Path) -> None:
     path = write_jpeg(tmp_path / "bad.beton", 4, damaged=[1])
     with contextlib.closing(Session(bp.open(path), pipeline={"image": [ops.Resize(8)]})) as session:
-        found = augment_sample(session, session.sides["a"], 1, count=2)
+        found = augment_sample(session, session.dataset, 1, count=2)
         assert [one["epoch"] for one in found["views"]] == [0, 1]
         assert all("sample 1" in one["error"] for one in found["views"])
         # Where the damage is not within the box, the loader has no error, but the original has.
         crop = '[["RandomResizedCrop",{"size":8,"scale":[0.05,0.1]}]]'
-        found = augment_sample(session, session.sides["a"], 1, ops=crop, count=16)
+        found = augment_sample(session, session.dataset, 1, ops=crop, count=16)
         assert any("outputs" in one for one in found["views"])
         assert "sample 1" in found["originals"][0]["error"]
     skipping = bp.Loader(path, 4, pipelines={"image": [ops.Resize(8)]}, on_error="skip")
@@ -138,7 +138,7 @@ def test_images_come_turned_as_the_pipeline_turns_them(tmp_path: Path) -> None:
     for orient, size in ((False, (40, 20)), (True, (20, 40))):
         given = {"image": [ops.Resize(8, orient=orient)]}
         with contextlib.closing(Session(bp.open(tmp_path), pipeline=given)) as session:
-            [one] = augment_sample(session, session.sides["a"], 0)["originals"]
+            [one] = augment_sample(session, session.dataset, 0)["originals"]
             assert (one["width"], one["height"]) == size
             header = image.header(np.frombuffer(_bytes(one["src"]), np.uint8))
             assert (header.width, header.height) == size
@@ -157,9 +157,9 @@ def test_values_of_every_kind_are_shown(tmp_path: Path) -> None:
     normal = [ops.Resize(32), ops.Normalize([100] * 3, [50] * 3), ops.ChannelsFirst()]
     gray = bp.Pipe("image", [ops.Resize(32), ops.Convert("float32")])
     with contextlib.closing(Session(reader, pipeline={"image": normal, "gray": gray})) as session:
-        [view] = augment_sample(session, session.sides["a"], 0)["views"]
+        [view] = augment_sample(session, session.dataset, 0)["views"]
         found = {one["name"]: one for one in view["outputs"]}
-        plain = augment_sample(session, session.sides["a"], 0, ops='[["Resize",{"size":32}]]')["views"][0]
+        plain = augment_sample(session, session.dataset, 0, ops='[["Resize",{"size":32}]]')["views"][0]
     assert found["image"]["note"] == "normalisation undone to show it"
     assert found["image"]["src"] == plain["outputs"][0]["src"]
     assert "shown as 0 to 255" in found["gray"]["note"]
@@ -193,7 +193,7 @@ def test_every_offered_op_works(images: str) -> None:
     with contextlib.closing(Session(bp.open(images))) as session:
         for name in pipelines.OFFERED_OPS:
             given = [[name, {}]] if hasattr(getattr(ops, name), "boxes") else [["Resize", {}], [name, {}]]
-            [view] = augment_sample(session, session.sides["a"], 0, ops=json.dumps(given), seed=1)["views"]
+            [view] = augment_sample(session, session.dataset, 0, ops=json.dumps(given), seed=1)["views"]
             assert "src" in view["outputs"][0], view
         assert len(session.loaders._loaders) == 4
 
@@ -214,7 +214,7 @@ def test_pipelines_of_a_file(images: str, tmp_path: Path) -> None:
     for name, size in want.items():
         given = pipelines.loader_arguments(pipelines.load(f"{file}{name}"), reader)
         with contextlib.closing(Session(reader, pipeline=given)) as session:
-            found = augment_sample(session, session.sides["a"], 0)
+            found = augment_sample(session, session.dataset, 0)
             assert found["views"][0]["outputs"][0]["shape"] == [size, size, 3]
             assert found["seed"] == {":arguments": 5, ":loader": 9}.get(name, 0)
     assert pipelines.loader_arguments(pipelines.load(f"{file}:by_reader"), reader) == {
@@ -240,7 +240,7 @@ def test_a_function_that_fails_is_told_in_place(images: str) -> None:
 
     given = {"image": [ops.Resize(8), ops.Function(broken, each=True)]}
     with contextlib.closing(Session(bp.open(images), pipeline=given)) as session:
-        [view] = augment_sample(session, session.sides["a"], 0)["views"]
+        [view] = augment_sample(session, session.dataset, 0)["views"]
         assert view["error"] == "ZeroDivisionError: my fault"
 
 
@@ -502,43 +502,6 @@ def assert_harmless(text: str) -> Seen:
     return seen
 
 
-def test_a_report_as_a_file(
-    chromium: Any, hostile: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    target = tmp_path / "report.html"
-    assert main(["view", hostile, "--export", str(target), "--samples", "3", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert [one["sample"] for one in found["samples"]] == [0, 1, 2]
-    assert found["statistics"]["looked_at"] == 4
-    assert assert_harmless(target.read_text()).tags.count("img") == 3
-    page = chromium.new_page()
-    try:
-        page.goto(target.as_uri())
-        assert page.title().startswith(hostile)
-        assert page.evaluate("document.images.length") == 3
-        shown = "(one) => one.naturalWidth > 0 && one.width > one.height"
-        assert page.evaluate(f"[...document.images].every({shown})")
-        assert page.get_by_text("class: <script>").count() == 1
-    finally:
-        page.close()
-
-
-def test_a_report_to_standard_output_or_nowhere(
-    images: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["view", images, "--export", "-", "--samples", "1"]) == 0
-    text = capsys.readouterr().out
-    assert text.startswith("<!doctype html>")
-    assert assert_harmless(text).tags.count("img") == 1
-    assert main(["view", images, "--export", str(tmp_path / "a.json"), "--samples", "20"]) == 0
-    assert "12 of 12 samples" in capsys.readouterr().out
-    assert len(json.loads((tmp_path / "a.json").read_text())["samples"]) == 12
-    assert main(["view", images, "--export", str(tmp_path / "a.txt")]) == 2
-    assert main(["view", images, "--export", str(tmp_path / "none" / "a.html")]) != 0
-    assert "cannot write it: No such file" in capsys.readouterr().err
-    assert [one.name for one in tmp_path.iterdir()] == ["a.json"]
-
-
 # -- notebooks ---------------------------------------------------------------------------------------------
 
 
@@ -604,13 +567,11 @@ def test_view_embeds_the_page(images: str, monkeypatch: pytest.MonkeyPatch) -> N
     assert repr(seen) == "<view, closed>"
     with in_notebook(monkeypatch):
         loader = bp.Loader(images, 5, pipelines={"image": AUGMENT})
-        with bp.view(loader, other=bp.open(images)) as seen:
+        with bp.view(loader) as seen:
             assert len(opened) == 1
             assert f'src="{seen.url}"' in seen._repr_html_()
             assert "frame-ancestors http: https:" in _policy(seen.url)
-            told = attach.ask(seen.url, "dataset")
-            assert told["pipeline"]
-            assert told["sides"] == ["a", "b"]
+            assert attach.ask(seen.url, "dataset")["pipeline"]
         loader.close()
     # Those of the server end by themselves.
     until(lambda: set(threading.enumerate()) <= before)
@@ -626,30 +587,3 @@ def _policy(url: str) -> str:
     with contextlib.closing(connection):
         connection.request("GET", parts.path)
         return connection.getresponse().headers["Content-Security-Policy"]
-
-
-def test_a_report_draws_annotations(tmp_path: Path) -> None:
-    """Boxes, outlines and points lie over their image, and classes have names."""
-    (tmp_path / "coco" / "images").mkdir(parents=True)
-    (tmp_path / "coco" / "images" / "a.jpg").write_bytes(
-        image.encode(np.zeros((40, 60, 3), np.uint8), "jpeg")
-    )
-    annotation = {
-        "id": 1, "image_id": 1, "category_id": 7, "bbox": [6, 4, 30, 20], "area": 600, "iscrowd": 0,
-        "segmentation": [[6, 4, 36, 4, 36, 24]], "keypoints": [8, 9, 2], "num_keypoints": 1,
-    }  # fmt: skip
-    found = {
-        "images": [{"id": 1, "file_name": "a.jpg", "width": 60, "height": 40}],
-        "categories": [{"id": 7, "name": "dog\u202e", "keypoints": ["nose"], "skeleton": []}],
-        "annotations": [annotation],
-    }
-    (tmp_path / "coco" / "annotations.json").write_text(json.dumps(found))
-    target = tmp_path / "report.html"
-    assert main(["view", str(tmp_path / "coco"), "--export", str(target)]) == 0
-    page = target.read_text()
-    assert '<rect x="6.0" y="4.0" width="30.0" height="20.0"/>' in page
-    assert '<polygon points="6,4 36,4 36,24">' in page
-    assert '<path d="M8 9h0">' in page
-    assert "dog[U+202E]" in page
-    assert "int64 ?" not in page
-    assert "\u202e" not in page

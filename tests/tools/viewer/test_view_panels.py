@@ -1,4 +1,4 @@
-"""The viewer: statistics, the order of an epoch, health, and two datasets side by side."""
+"""The viewer: statistics, the order of an epoch, and health."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 import batchplant as bp
 from batchplant import schema
 from batchplant.codecs import image
-from batchplant.tools.viewer import comparing, epochs, overview
+from batchplant.tools.viewer import epochs, overview
 from batchplant.tools.viewer.epochs import Epoch, EpochOptions
 from browser import viewed
 from processes import PATIENCE
@@ -55,16 +55,6 @@ def written(path: Path, rows: list[dict[str, Any]]) -> Any:
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return written(tmp_path_factory.mktemp("panels") / "a.beton", samples())
-
-
-@pytest.fixture(scope="module")
-def changed(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """The same in another format and encoding, but for three cells and the end."""
-    rows = samples()
-    rows[10]["label"] = 2
-    rows[20]["caption"] = "something else"
-    rows[30]["image"] = image.encode(255 - image.decode(rows[30]["image"]), "png")
-    return written(tmp_path_factory.mktemp("panels") / "b.parquet", rows[:-5])
 
 
 def told(done: int, of: int) -> None:
@@ -301,86 +291,6 @@ def test_work_is_stopped_and_begun_again(images: Any, monkeypatch: pytest.Monkey
     assert found["value"]["samples"] == COUNT
 
 
-# -- compare -------------------------------------------------------------------------------------------------
-
-
-def test_cells_that_differ_come_first(images: Any, changed: Any) -> None:
-    with asked(images, changed) as ask:
-        found = ask("compare")
-        assert found["pairs"] == found["compared"] == COUNT - 5
-        differ = {(one["sample"], one["field"]): one["said"] for one in found["cells"]}
-        assert set(differ) == {(10, "label"), (20, "caption"), (30, "image")}
-        assert differ[10, "label"] == f"cat and {CLASSES[2]}"
-        assert "PSNR" in differ[30, "image"]
-        assert found["alone"] == {"count": 5, "samples": [115, 116, 117, 118, 119]}
-        assert [one["distance"] for one in found["cells"]] == sorted(
-            (one["distance"] for one in found["cells"]), reverse=True
-        )
-        assert ask("compare", where="label == 'dog'")["cells"] == []
-        pair = {one["field"]: one["same"] for one in ask("pair/30/30")["fields"]}
-        assert pair == {name: name != "image" for name in FIELDS}
-
-
-def test_samples_are_matched_by_a_field(images: Any) -> None:
-    turned = images.subset(np.arange(COUNT)[::-1])
-    keyed = bp.open({"id": [5, 3, 9], "x": [1.0, 2.0, 3.0]})
-    other = bp.open({"id": [9, 5, 7, 5], "x": [3.0, 1.5, 0.0, 0.0]})
-    with asked(keyed, other) as ask:
-        found = ask("compare", by="field:id")
-        assert [(one["sample"], one["other"], one["said"]) for one in found["cells"]] == [(0, 1, "0.5 apart")]
-        assert (found["pairs"], found["again"]) == (2, 1)
-        assert (found["alone"]["samples"], found["others_alone"]["samples"]) == ([1], [2])
-        assert {"by": "field:id", "title": "the field id"} in found["ways"]
-        assert "cannot be matched" in ask("compare", by="field:y")["error"]["message"]
-    with asked(images, turned) as ask:
-        assert len(ask("compare")["cells"]) > 50
-
-
-def test_formats_with_keys_are_matched_by_them(tmp_path: Path) -> None:
-    for name, numbers in (("a", (0, 1, 2)), ("b", (1, 2, 9))):
-        (tmp_path / name / "x").mkdir(parents=True)
-        for number in numbers:
-            data = image.encode(np.full((4, 4, 3), number * 20, np.uint8), "png")
-            (tmp_path / name / "x" / f"{number}.png").write_bytes(data)
-    with asked(bp.open(tmp_path / "a"), bp.open(tmp_path / "b")) as ask:
-        found = ask("compare", by="key")
-        assert (found["pairs"], found["cells"]) == (2, [])
-        assert (found["alone"]["count"], found["others_alone"]["count"]) == (1, 1)
-
-
-def test_difference_image(images: Any, changed: Any) -> None:
-    with asked(images, changed) as ask:
-        mine = image.decode(samples()[30]["image"]).astype(int)
-        found = image.decode(ask("apart/30/30/image", gain=2).content)
-        assert np.array_equal(found, np.clip(np.abs(mine - (255 - mine)) * 2, 0, 255))
-        assert not image.decode(ask("apart/0/0/image").content).any()
-        assert "gain" in ask("apart/0/0/image", 400, gain=0)["error"]["message"]
-        assert "gain" in ask("apart/0/0/image", 400, gain="x")["error"]["message"]
-        assert "pixels" in ask("apart/0/1/image", 400)["error"]["message"]
-        assert "not a field of images" in ask("apart/0/0/label", 400)["error"]["message"]
-    with asked(images) as ask:
-        assert "nothing to compare" in ask("compare", 404)["error"]["message"]
-
-
-def test_how_far_values_are_apart() -> None:
-    def said(one: Any, two: Any) -> tuple[bool, str]:
-        found = comparing._compare_values(one, two)
-        return found["same"], found["said"]
-
-    assert said(None, None) == (True, "missing in both")
-    assert said(None, 3) == (False, "missing here")
-    assert said(3, None) == (False, "missing there")
-    assert said(float("nan"), float("nan")) == (True, "the same")
-    assert said(True, False) == (False, "True and False")
-    assert said("a" * 50, "a" * 49 + "b") == (False, "differ from letter 50 on")
-    assert said(b"ab", b"abc") == (False, "differ from byte 3 on; 2 and 3 bytes")
-    assert said(np.zeros((2, 3)), np.zeros((3, 2))) == (False, "2×3 and 3×2")
-    assert said(np.array([1.0, np.nan, np.inf]), np.array([1.0, np.nan, np.inf])) == (True, "the same")
-    assert said(np.zeros(0), np.zeros(0)) == (True, "both empty")
-    far = comparing._compare_values(np.array([0.0, np.inf]), np.array([0.0, 1.0]))
-    assert (far["same"], far["distance"]) == (False, 1.0)
-
-
 # -- in a browser --------------------------------------------------------------------------------------------
 
 
@@ -431,18 +341,3 @@ def test_health_in_a_browser(chromium: Any, damaged: Any) -> None:
         assert tab.axe() == []
         page.get_by_role("link", name="sample 90").first.click()
         page.wait_for_function("() => location.hash.includes('sample=90')")
-
-
-def test_compare_in_a_browser(chromium: Any, images: Any, changed: Any) -> None:
-    with viewed(chromium, images, changed) as tab:
-        tab.go("tab=compare")
-        page = tab.page
-        page.get_by_text("3 cells differ").wait_for()
-        page.get_by_role("button", name="sample 30 image").click()
-        page.get_by_role("heading", name="Sample 30").wait_for()
-        apart = page.get_by_alt_text("Where image differs")
-        apart.wait_for()
-        page.wait_for_function("() => document.querySelector('.apart').naturalWidth > 0")
-        assert tab.axe() == []
-        page.get_by_label("Brighter").fill("5")
-        page.wait_for_function("() => document.querySelector('.apart').src.includes('gain=32')")

@@ -144,13 +144,12 @@ NUMBERED_ROUTES = {
     "slice/0/x": ("axes", "at"), "tree/0/j": ("start", "path"), "tensors": ("start", "count"),
     "epoch": ("seed", "epoch", "batch_size", "world_size", "window", "lanes"), "step": ("step", "rank"),
     "augment/0": ("seed", "epoch", "count"), "verify": ("sample",), "doctor": ("world_size",),
-    "apart/0/0/image": ("gain",), "sound/0/x": ("start",), "wave/0/x": ("start", "width", "height"),
+    "sound/0/x": ("start",), "wave/0/x": ("start", "width", "height"),
     "frame/0/x": ("at", "max"), "strip/0/x": ("count", "height"), "mask/0/image": ("max",),
 }  # fmt: skip
 NUMBERED_PATHS = (
     "sample/{}", "check/{}", "image/{}/image", "bytes/{}/x", "augment/{}", "when/{}", "slice/{}/x",
-    "statistics/{}/x", "sound/{}/x", "video/{}/x", "frame/{}/x", "mask/{}/image", "tree/{}/j", "pair/{}/0",
-    "pair/0/{}", "apart/{}/0/image",
+    "statistics/{}/x", "sound/{}/x", "video/{}/x", "frame/{}/x", "mask/{}/image", "tree/{}/j",
 )  # fmt: skip
 
 
@@ -159,7 +158,7 @@ def test_odd_numbers_are_refused_with_a_message() -> None:
     data = {"image": np.zeros((2, 8, 8, 3), np.uint8), "x": np.zeros((2, 4)), "j": [{"a": 1}, {"a": 2}]}
     kinds = {"image": bp.Image(encoding="raw"), "x": bp.Tensor("float64", (4,)), "j": bp.Json()}
     reader = bp.open(data, schema=bp.Schema(kinds))
-    with working(reader, reader) as client:
+    with working(reader) as client:
         for number in ODD_NUMBERS:
             for path in NUMBERED_PATHS:
                 # A path cannot be empty, nor does "." stay in it.

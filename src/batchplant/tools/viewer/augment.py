@@ -16,7 +16,7 @@ from ...ops.annotations import MoveBoxes, MovePolygons, Mover, MoveRle
 from ...order import describe
 from ...schema.kinds import Labels
 from .. import Document
-from .cells import Side, cells_of
+from .cells import Dataset, cells_of
 from .media.colours import encode_png
 from .media.overlays import Shapes, of_json, of_labels, of_numbers, of_rle
 from .pixels import stretch_to_bytes, to_grey_or_rgb
@@ -29,11 +29,11 @@ MAX_LETTERS, MAX_PEAKS, MAX_FRAMES = 500, 400, 6
 
 
 def augment_sample(
-    session: Session, side: Side, sample: int, *, ops: str = "", seed: int | None = None, epoch: int = 0,
-    count: int = 1,
+    session: Session, dataset: Dataset, sample: int, *, ops: str = "", seed: int | None = None,
+    epoch: int = 0, count: int = 1,
 ) -> Document:  # fmt: skip
     """Return a sample as the loader yields it in ``count`` epochs, from ``epoch`` on."""
-    loader = session.loaders.get(side, session.pipeline, ops, seed)
+    loader = session.loaders.get(dataset, session.pipeline, ops, seed)
     originals: dict[tuple[str, int], Document] = {}
     views = []
     for number in range(epoch, epoch + min(count, MAX_VIEWS)):
@@ -50,11 +50,13 @@ def augment_sample(
         for output in loader.plan.outputs:
             cut = result.cuts.get(output.name)
             if cut is not None and (output.field, cut.turn) not in originals:
-                originals[output.field, cut.turn] = _original(side, sample, output.field, cut)
+                originals[output.field, cut.turn] = _original(dataset, sample, output.field, cut)
             drawn = {} if cut is None else {"box": cut.box, "flip": cut.flip, "turn": cut.turn}
             shown = render_value(output, result.values[output.name])
             if "src" in shown and output.image is not None:
-                shown["annotations"] = _annotations(side, loader.plan, output, result.values, shown["size"])
+                shown["annotations"] = _annotations(
+                    dataset, loader.plan, output, result.values, shown["size"]
+                )
             outputs.append({"name": output.name, "field": output.field, **shown, **drawn})
         views.append({"epoch": number, "outputs": outputs, "batch": len(result.batch)})
     return {
@@ -65,7 +67,7 @@ def augment_sample(
 
 
 def _annotations(
-    side: Side, plan: Plan, canvas: Output, values: Mapping[str, Any], size: tuple[int, int]
+    dataset: Dataset, plan: Plan, canvas: Output, values: Mapping[str, Any], size: tuple[int, int]
 ) -> list[Document]:
     """Return annotations as the loader yields them, to draw over ``canvas`` of height and width ``size``."""
     annotations = []
@@ -78,7 +80,7 @@ def _annotations(
         if not drawn:
             continue
         for labels in plan.outputs:
-            kind = side.reader.schema[labels.field] if labels.drawn is None else None
+            kind = dataset.reader.schema[labels.field] if labels.drawn is None else None
             same_rows = labels.rows_of in (output.name, output.rows_of) and labels.rows_of is not None
             if same_rows and isinstance(kind, Labels) and not labels.steps:
                 drawn["labels"] = of_labels(values[labels.name], kind.names or ())
@@ -97,12 +99,12 @@ def _moved(mover: Mover, value: Any, height: int, width: int) -> Shapes:
     return of_numbers("boxes" if isinstance(mover, MoveBoxes) else "points", value)
 
 
-def _original(side: Side, sample: int, field: str, cut: Cut) -> Document:
+def _original(dataset: Dataset, sample: int, field: str, cut: Cut) -> Document:
     """Return the complete image as the decoder sees it: rotated only where the pipeline does."""
     height, width = cut.size
     original = {"field": field, "turn": cut.turn, "width": width, "height": height}
     try:
-        cell = cells_of(side, [sample], [field])[0][field]
+        cell = cells_of(dataset, [sample], [field])[0][field]
         upright = cell.pixels_shape is not None or image.orientation(cell.data) == 1
         turned = cut.turn != 1 or upright
         return {

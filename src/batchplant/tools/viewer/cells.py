@@ -98,10 +98,9 @@ class Tokenizer:
 
 
 @dataclasses.dataclass(frozen=True)
-class Side:
-    """An open dataset: side ``a``, or side ``b`` that it is compared with."""
+class Dataset:
+    """The dataset that the viewer has open."""
 
-    name: str
     reader: Reader
     title: str
     # Decodes tokens, where the user named one.
@@ -127,13 +126,13 @@ class Side:
 class Cell:
     """A field of a sample. ``value()`` and ``data`` raise errors that name the sample and field."""
 
-    __slots__ = ("_column", "_row", "kind", "name", "sample", "shows", "side")
+    __slots__ = ("_column", "_row", "dataset", "kind", "name", "sample", "shows")
 
     def __init__(
-        self, side: Side, sample: int, name: str, column: Column | None = None, row: int = 0
+        self, dataset: Dataset, sample: int, name: str, column: Column | None = None, row: int = 0
     ) -> None:
-        self.side, self.sample, self.name, self.shows = side, sample, name, side.shows[name]
-        self.kind: kinds.Field = side.reader.schema[name]
+        self.dataset, self.sample, self.name, self.shows = dataset, sample, name, dataset.shows[name]
+        self.kind: kinds.Field = dataset.reader.schema[name]
         self._column, self._row = column, row
 
     @property
@@ -150,7 +149,7 @@ class Cell:
     def column(self) -> Column:
         """The column that holds the cell; read on first use."""
         if self._column is None:
-            reader = self.side.reader
+            reader = self.dataset.reader
             with located(path=reader.path, sample=self.sample, field=self.name):
                 self._column, self._row = reader.read([self.sample], [self.name])[self.name], 0
         return self._column
@@ -182,12 +181,12 @@ class Cell:
 
     def sibling(self, name: str) -> Cell:
         """Return another field of the same sample."""
-        return Cell(self.side, self.sample, name)
+        return Cell(self.dataset, self.sample, name)
 
     def value(self) -> Any:
         """Return its decoded value; None where the cell is missing."""
         column = self.column
-        with located(path=self.side.reader.path, sample=self.sample, field=self.name):
+        with located(path=self.dataset.reader.path, sample=self.sample, field=self.name):
             return decode_cell(self.kind, column, self._row)
 
 
@@ -197,7 +196,7 @@ def _fixed_bytes(kind: kinds.Field) -> int:
     return 0 if dense is None else dense[0].itemsize * math.prod(dense[1])
 
 
-def cells_of(side: Side, samples: list[int], fields: Iterable[str]) -> list[dict[str, Cell]]:
+def cells_of(dataset: Dataset, samples: list[int], fields: Iterable[str]) -> list[dict[str, Cell]]:
     """Return the cells of each sample by field, with those in memory that one cheap pass can read.
 
     Cells that cannot be read together (one sample is damaged) are read one by one on demand.
@@ -206,26 +205,26 @@ def cells_of(side: Side, samples: list[int], fields: Iterable[str]) -> list[dict
     ids = np.array(samples, dtype=np.int64)
     read_together: list[str] = []
     for name in fields:
-        kind = side.reader.schema[name]
+        kind = dataset.reader.schema[name]
         columns: list[Column] | None = None
         if (
             isinstance(kind, kinds.Image | kinds.Audio | kinds.Video | kinds.Bytes | kinds.Tensor)
             and dense_of(kind) is None
         ):
-            columns = _mapped_columns(side, name, ids)
+            columns = _mapped_columns(dataset, name, ids)
             if columns is None and _has_short_rows(kind):
                 read_together.append(name)
         elif _fixed_bytes(kind) <= LARGE_CELL_BYTES:
             read_together.append(name)
         for row, sample in enumerate(samples):
-            cells[row][name] = Cell(side, sample, name, None if columns is None else columns[row])
+            cells[row][name] = Cell(dataset, sample, name, None if columns is None else columns[row])
     try:
-        batch = side.reader.read(ids, read_together) if read_together else {}
+        batch = dataset.reader.read(ids, read_together) if read_together else {}
     except (BatchplantError, OSError, MemoryError):
         return cells
     for name, column in batch.items():
         for row, sample in enumerate(samples):
-            cells[row][name] = Cell(side, sample, name, column, row)
+            cells[row][name] = Cell(dataset, sample, name, column, row)
     return cells
 
 
@@ -236,12 +235,12 @@ def _has_short_rows(kind: kinds.Field) -> bool:
     return math.prod(size or 0 for size in kind.shape[1:]) <= MAX_ROW_NUMBERS
 
 
-def _mapped_columns(side: Side, name: str, ids: I64) -> list[Column] | None:
+def _mapped_columns(dataset: Dataset, name: str, ids: I64) -> list[Column] | None:
     """Return a column of mapped bytes for each cell; None where cells have to be read."""
     try:
-        if side.reader.spans(name, ids) is None:
+        if dataset.reader.spans(name, ids) is None:
             return None
-        located = locate(side.reader, name, ids)
+        located = locate(dataset.reader, name, ids)
     except (BatchplantError, OSError, MemoryError):
         return None
     columns: list[Column] = []

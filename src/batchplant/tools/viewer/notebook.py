@@ -2,27 +2,83 @@
 
 from __future__ import annotations
 
+import base64
+import re
 import sys
-from collections.abc import Callable
-from typing import Any, Self
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
+
+from ...codecs import image
 from ...data.reader import Reader
-from ...errors import shown
+from ...errors import BatchplantError, shown
 from ...formats.registry import open as open_reader
 from ...loading.loader import Loader
 from ...loading.preview import mixes
 from ...ops.function import Function
 from ...storage import is_remote
 from .. import Document
-from .markup import Markup, join, tag
+
+if TYPE_CHECKING:
+    from .cells import Dataset
+    from .pixels import Images
 
 # Samples, fields of each, and letters of each field that a notebook shows.
 MAX_SAMPLES, MAX_FIELDS, MAX_LETTERS = 6, 8, 80
 THUMBNAIL_PIXELS = 120
+# An image of more pixels is not decoded for a thumbnail.
+MAX_DECODED_PIXELS = 64_000_000
 BOX_STYLE = (
     "display:inline-block;vertical-align:top;width:132px;margin:0 8px 8px 0;overflow:hidden;"
     "overflow-wrap:anywhere;font-size:12px"
 )
+
+
+# -- markup -------------------------------------------------------------------------------------------
+# HTML made in Python. Strings are escaped unless they are Markup: no string of a dataset becomes a tag.
+
+# As html.escape does, whose module takes long to import.
+ESCAPES = {ord(letter): f"&#{ord(letter)};" for letter in "&<>\"'"}
+# Control characters and direction marks, as page/dom.js has them.
+HIDDEN = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060\u2066-\u2069\ufeff\ufff9-\ufffb\ufffe\uffff]"
+)
+
+
+class Markup(str):
+    """Text that is HTML: only :func:`tag` makes it."""
+
+    __slots__ = ()
+
+
+def tag(name: str, attributes: dict[str, Any] | None = None, *children: Any) -> Markup:
+    """Return an element. Attributes that are None are left out; children may be lists."""
+    text = "".join(
+        f' {key}="{_text(value)}"' for key, value in (attributes or {}).items() if value is not None
+    )
+    # It has no content.
+    return Markup(f"<img{text}>" if name == "img" else f"<{name}{text}>{join(children)}</{name}>")
+
+
+def join(children: Iterable[Any]) -> Markup:
+    """Return children one after the other; strings are escaped, None is left out."""
+    parts: list[str] = []
+    for child in children:
+        if isinstance(child, list | tuple):
+            parts.append(join(child))
+        elif child is not None:
+            parts.append(child if isinstance(child, Markup) else _text(child))
+    return Markup("".join(parts))
+
+
+def _text(value: Any) -> str:
+    """Escape markup, surrogates, and characters that are invisible or change the direction of text."""
+    text = str(value).encode("utf-8", "replace").decode()
+    return HIDDEN.sub(lambda match: f"[U+{ord(match[0]):04X}]", text).translate(ESCAPES)
+
+
+# -- readers and loaders ------------------------------------------------------------------------------
 
 
 def reader_html(reader: Reader) -> str:
@@ -62,33 +118,92 @@ def _fields(reader: Reader) -> Markup:
 
 
 def _samples(reader: Reader) -> Markup:
-    from .cells import Side
+    from .cells import Dataset
     from .pixels import Images
-    from .report import describe_samples
 
     # Showing remote samples would download them.
     if is_remote(reader.path) or not len(reader):
         return Markup()
     images = Images()
     try:
-        samples = describe_samples(
-            Side("a", reader, ""), images, list(range(min(MAX_SAMPLES, len(reader)))), THUMBNAIL_PIXELS
-        )
+        samples = _describe_samples(Dataset(reader, ""), images, list(range(min(MAX_SAMPLES, len(reader)))))
     finally:
         images.close()
     return join([_box(sample["sample"], sample["cells"]) for sample in samples])
 
 
-def _box(number: int, cells: Document) -> Markup:
-    from .export import thumbnail
-    from .report import text_of
+def _describe_samples(dataset: Dataset, images: Images, numbers: list[int]) -> list[Document]:
+    """Summarize samples, with their images as ``src``: a square that stands for width × height."""
+    from .cells import cells_of
+    from .render import summarize
 
+    samples: list[Document] = [
+        {"sample": number, "cells": {name: summarize(cell) for name, cell in cells.items()}}
+        for number, cells in zip(numbers, cells_of(dataset, numbers, dataset.reader.schema), strict=True)
+    ]
+    for field, shows in dataset.shows.items():
+        if shows in ("image", "mask"):
+            _add_thumbnails(dataset, images, field, samples)
+    return samples
+
+
+def _add_thumbnails(dataset: Dataset, images: Images, field: str, samples: list[Document]) -> None:
+    shown_samples = [sample for sample in samples if _is_small(sample["cells"][field])]
+    if not shown_samples:
+        return
+    numbers = np.array([sample["sample"] for sample in shown_samples])
+    try:
+        tiles, errors = images.tiles(dataset, field, numbers, THUMBNAIL_PIXELS)
+    except (BatchplantError, OSError, MemoryError):
+        return
+    for row, sample in enumerate(shown_samples):
+        if row in errors:
+            sample["cells"][field]["error"] = errors[row]
+        else:
+            data = image.encode(np.ascontiguousarray(tiles[row]), "jpeg", quality=82)
+            sample["cells"][field]["src"] = f"data:image/jpeg;base64,{base64.b64encode(data).decode()}"
+
+
+def _is_small(cell: Document) -> bool:
+    if "missing" in cell or "error" in cell:
+        return False
+    pixels: int = cell.get("width", 0) * cell.get("height", 0)
+    return pixels <= MAX_DECODED_PIXELS
+
+
+def _text_of(cell: Document) -> str:
+    """Return a cell as a short text."""
+    if cell.get("missing"):
+        return "–"
+    if "error" in cell:
+        return f"⚠ {cell['error']}"
+    if "text" in cell:
+        return str(cell["text"])
+    if "width" in cell:
+        return f"{cell['width']}×{cell['height']}"
+    attributes = {name: value for name, value in cell.items() if name not in ("field", "shows", "src")}
+    if len(attributes) == 1:
+        return str(next(iter(attributes.values())))
+    return ", ".join(
+        f"{name} {value}" for name, value in attributes.items() if isinstance(value, str | int | float)
+    )
+
+
+def _thumbnail(name: str, cell: Document) -> Markup:
+    """Return the square image, stretched back to its shape."""
+    width, height = max(1, cell.get("width", 1)), max(1, cell.get("height", 1))
+    scale = THUMBNAIL_PIXELS / max(width, height)
+    size = {"width": max(1, round(width * scale)), "height": max(1, round(height * scale))}
+    return tag("img", {"src": cell["src"], "alt": f"{name}, {width}×{height}", **size})
+
+
+def _box(number: int, cells: Document) -> Markup:
     parts: list[Any] = []
     for name, cell in list(cells.items())[:MAX_FIELDS]:
         if "src" in cell:
-            parts.insert(0, thumbnail(name, cell, THUMBNAIL_PIXELS, THUMBNAIL_PIXELS))
+            parts.insert(0, _thumbnail(name, cell))
         else:
-            parts.append(tag("div", None, f"{name}: {text_of(cell)[:MAX_LETTERS]}"))
+            parts.append(tag("div", None, f"{name}: {_text_of(cell)[:MAX_LETTERS]}"))
     return tag("div", {"style": BOX_STYLE}, tag("div", {"style": "opacity:.7"}, f"{number:,}"), parts)
 
 
@@ -127,11 +242,14 @@ def image_size(shape: list[int]) -> tuple[int, int]:
     return (shape[1], shape[2]) if first else (shape[0], shape[1])
 
 
+# -- the whole page -----------------------------------------------------------------------------------
+
+
 class View:
     """A page that shows a dataset, as long as it is not closed; in a notebook it is shown in place."""
 
-    def __init__(self, server: Any, readers: list[Reader], height: int) -> None:
-        self._server, self._readers, self._height = server, readers, height
+    def __init__(self, server: Any, reader: Reader | None, height: int) -> None:
+        self._server, self._reader, self._height = server, reader, height
         self._closed = False
 
     @property
@@ -139,12 +257,12 @@ class View:
         return str(self._server.url)
 
     def close(self) -> None:
-        """Stop the server and close the readers that were opened for it."""
+        """Stop the server and close the reader that was opened for it."""
         if not self._closed:
             self._closed = True
             self._server.stop()
-            for reader in self._readers:
-                reader.close()
+            if self._reader is not None:
+                self._reader.close()
 
     def __enter__(self) -> Self:
         return self
@@ -169,7 +287,6 @@ class View:
 def view(
     source: Any,
     *,
-    other: Any = None,
     pipeline: Any = None,
     height: int = 640,
     port: int = 0,
@@ -179,40 +296,33 @@ def view(
     """See a dataset on a web page: in a notebook in place, else in the browser.
 
     source: a Reader, a Loader, whose samples are then also seen as it augments them, or what
-    :func:`batchplant.open` takes, with its options. other: what it is compared with. pipeline: a Loader's
-    ``pipelines``, its arguments, or ops for the images. height: of the page in a notebook, in pixels. port:
-    0 for a free one. browser: open it there (default: unless this is a notebook). The page is served until
-    ``close``, or until the program ends.
+    :func:`batchplant.open` takes, with its options. pipeline: a Loader's ``pipelines``, its
+    arguments, or ops for the images. height: of the page in a notebook, in pixels. port: 0 for a free one.
+    browser: open it there (default: unless this is a notebook). The page is served until ``close``, or until
+    the program ends.
     """
     from .pipelines import loader_arguments
     from .serve import Server, open_browser
     from .session import Session
 
-    opened_readers: list[Reader] = []
-
-    def opened(source: Any) -> Reader:
-        if isinstance(source, Reader):
-            return source
-        opened_readers.append(open_reader(source, **options))
-        return opened_readers[-1]
-
+    opened: Reader | None = None
     is_notebook = in_notebook()
     try:
         if isinstance(source, Loader):
             reader, pipeline = source.reader, source if pipeline is None else pipeline
+        elif isinstance(source, Reader):
+            reader = source
         else:
-            reader = opened(source)
+            reader = opened = open_reader(source, **options)
         arguments = None if pipeline is None else loader_arguments(pipeline, reader)
-        session = Session(
-            reader, None if other is None else opened(other), pipeline=arguments, title=shown(reader.path)
-        )
+        session = Session(reader, pipeline=arguments, title=shown(reader.path))
         server = Server(session, port=port, frames=is_notebook)
     except BaseException:
-        for opened_reader in opened_readers:
-            opened_reader.close()
+        if opened is not None:
+            opened.close()
         raise
     server.start()
-    page = View(server, opened_readers, height)
+    page = View(server, opened, height)
     if browser or (browser is None and not is_notebook):
         open_browser(page.url)
     return page

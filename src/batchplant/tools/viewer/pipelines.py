@@ -23,7 +23,7 @@ from ...loading.plan import Pipe
 from ...ops.annotations import RLE, MoveRle
 from ...schema.kinds import Boxes, Keypoints, Labels, Polygons
 from .. import Document
-from .cells import Side
+from .cells import Dataset
 
 # Names that are looked for in a file where the user gives none.
 PIPELINE_NAMES = ("pipelines", "pipeline", "augment", "loader")
@@ -197,18 +197,20 @@ class PipelineLoaders:
     """LRU cache of loaders, by pipeline and seed, that augment single samples."""
 
     def __init__(self) -> None:
-        self._loaders: OrderedDict[tuple[str, str, int], Loader] = OrderedDict()
+        self._loaders: OrderedDict[tuple[str, int], Loader] = OrderedDict()
         self._lock = threading.Lock()
 
-    def get(self, side: Side, pipeline: Any, ops: str, seed: int | None) -> Loader:
+    def get(self, dataset: Dataset, pipeline: Any, ops: str, seed: int | None) -> Loader:
         """Return the loader of the ops picked in the page, or with "" of ``pipeline``; seed None: its own."""
-        key = side.name, ops, -1 if seed is None else seed
+        key = ops, -1 if seed is None else seed
         with self._lock:
             if key in self._loaders:
                 self._loaders.move_to_end(key)
                 return self._loaders[key]
-            arguments = parse_ops(ops, side.reader) if ops else loader_arguments(pipeline or {}, side.reader)
-            loader = self._loaders[key] = _loader(side, arguments, seed)
+            arguments = (
+                parse_ops(ops, dataset.reader) if ops else loader_arguments(pipeline or {}, dataset.reader)
+            )
+            loader = self._loaders[key] = _loader(dataset, arguments, seed)
             while len(self._loaders) > MAX_LOADERS:
                 # A request may still use it; its threads end with the last reference.
                 self._loaders.popitem(last=False)
@@ -221,7 +223,7 @@ class PipelineLoaders:
             self._loaders.clear()
 
 
-def _loader(side: Side, arguments: dict[str, Any], seed: int | None) -> Loader:
+def _loader(dataset: Dataset, arguments: dict[str, Any], seed: int | None) -> Loader:
     options = {name: value for name, value in arguments.items() if name in LOADER_ARGUMENTS}
     if seed is not None:
         options["seed"] = seed
@@ -230,7 +232,7 @@ def _loader(side: Side, arguments: dict[str, Any], seed: int | None) -> Loader:
         options["decode"] = dataclasses.replace(decode, backend=None, gpu_share=None)
     size = int(arguments.get("batch_size", DEFAULT_BATCH_SIZE))
     return Loader(
-        side.reader,
+        dataset.reader,
         size,
         workers=LOADER_THREADS,
         prefetch_batches=1,

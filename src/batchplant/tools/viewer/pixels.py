@@ -18,7 +18,7 @@ from ...schema.kinds import Image
 from ...storage import limits
 from ...storage.platform import cpu_count
 from .. import Array
-from .cells import Cell, Side, cells_of
+from .cells import Cell, Dataset, cells_of
 from .media.colours import classes, colour_classes
 
 U8 = npt.NDArray[np.uint8]
@@ -70,43 +70,43 @@ class Images:
             if self._engine is not None:
                 self._engine.close()
 
-    def sheet(self, side: Side, field: str, samples: I64, size: int) -> Sheet:
+    def sheet(self, dataset: Dataset, field: str, samples: I64, size: int) -> Sheet:
         """Return one JPEG with the tiles of these samples, and the errors of some of them by position."""
-        key = (side.name, field, samples.tolist(), size)
+        key = (field, samples.tolist(), size)
         with self._lock:
             prepared_key, future = self._prepared
             if prepared_key == key:
                 self._prepared = NO_SHEET
-        return self._sheet(side, field, samples, size) if prepared_key != key else future.result()
+        return self._sheet(dataset, field, samples, size) if prepared_key != key else future.result()
 
-    def prepare(self, side: Side, field: str, samples: I64, size: int) -> None:
+    def prepare(self, dataset: Dataset, field: str, samples: I64, size: int) -> None:
         """Start making a sheet that the page is about to ask for."""
         future: Future[Sheet] = Future()
 
         def work() -> None:
             try:
-                future.set_result(self._sheet(side, field, samples, size))
+                future.set_result(self._sheet(dataset, field, samples, size))
             except Exception as error:
                 future.set_exception(error)
 
         with self._lock:
-            self._prepared = (side.name, field, samples.tolist(), size), future
+            self._prepared = (field, samples.tolist(), size), future
         threading.Thread(target=work, name="view-first-sheet", daemon=True).start()
 
-    def _sheet(self, side: Side, field: str, samples: I64, size: int) -> Sheet:
+    def _sheet(self, dataset: Dataset, field: str, samples: I64, size: int) -> Sheet:
         with self._sheets:
-            tiles, wrong = self.tiles(side, field, samples, size)
+            tiles, wrong = self.tiles(dataset, field, samples, size)
             return _sheet(tiles), wrong
 
-    def tiles(self, side: Side, field: str, samples: I64, size: int) -> tuple[U8, dict[int, str]]:
+    def tiles(self, dataset: Dataset, field: str, samples: I64, size: int) -> tuple[U8, dict[int, str]]:
         """Return images stretched to squares, (n, size, size, 3), and the errors of some by position."""
         out = np.full((len(samples), size, size, 3), BACKGROUND_GREY, dtype=np.uint8)
-        if side.reader.schema[field].kind != "image":
-            raise DecodeError(f"there are no images in {field!r}", path=side.reader.path)
+        if dataset.reader.schema[field].kind != "image":
+            raise DecodeError(f"there are no images in {field!r}", path=dataset.reader.path)
         errors: dict[int, str] = {}
-        rows = self._native(side, field, samples, out, errors)
+        rows = self._native(dataset, field, samples, out, errors)
         # Images that the engine cannot decode, or all of them if they cannot be read together.
-        for row, cells in zip(rows, cells_of(side, samples[rows].tolist(), [field]), strict=True):
+        for row, cells in zip(rows, cells_of(dataset, samples[rows].tolist(), [field]), strict=True):
             try:
                 if not cells[field].missing:
                     out[row] = _square(to_grey_or_rgb(cells[field]), size)
@@ -114,13 +114,15 @@ class Images:
                 errors[int(row)] = getattr(error, "message", None) or str(error)
         return out, errors
 
-    def _native(self, side: Side, field: str, samples: I64, out: U8, errors_by_row: dict[int, str]) -> I64:
+    def _native(
+        self, dataset: Dataset, field: str, samples: I64, out: U8, errors_by_row: dict[int, str]
+    ) -> I64:
         """Fill in the images that the engine decodes; return the rows of the others."""
-        kind = side.reader.schema[field]
+        kind = dataset.reader.schema[field]
         if not isinstance(kind, Image) or kind.mask or kind.mode not in ("RGB", "L", None):
             return np.arange(len(samples))
         try:
-            cells = locate(side.reader, field, samples)
+            cells = locate(dataset.reader, field, samples)
             present = np.flatnonzero(cells.size > 0)
             cells = cells.take(present)
             decoded = np.empty((len(present), *out.shape[1:]), dtype=np.uint8)

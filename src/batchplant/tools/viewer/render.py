@@ -111,7 +111,7 @@ def _message(error: Exception) -> str:
 
 def _location(cell: Cell) -> Document:
     """Return the file and byte range of a cell, or the ranges to read for it where the format knows them."""
-    reader, sample = cell.side.reader, cell.sample
+    reader, sample = cell.dataset.reader, cell.sample
     spans = reader.spans(cell.name, [sample])
     if spans is not None and len(spans) and spans.size[0] >= 0:
         return {
@@ -246,7 +246,7 @@ def _describe_array(cell: Cell) -> Document:
         "shape": array.shape,
         "axes": arrays.default_axes(array.shape),
         # Whether the cells of all samples form one array, too.
-        "every": cell.kind.cell is not None and len(cell.side.reader) > 1,
+        "every": cell.kind.cell is not None and len(cell.dataset.reader) > 1,
     }
     if math.prod(array.shape) <= MAX_LISTED_NUMBERS:
         description["values"] = _listed(np.asarray(array.take((slice(None),) * len(array.shape))))
@@ -273,7 +273,7 @@ def _describe_boxes(cell: Cell) -> Document:
     description = _describe_array(cell)
     if not isinstance(kind, Boxes):
         return description
-    schema = cell.side.reader.schema
+    schema = cell.dataset.reader.schema
     for name in kind.labels:
         labels = schema.get(name)
         if isinstance(labels, Labels) and labels.names and "values" in description:
@@ -311,7 +311,7 @@ def _class_names(kind: Field, classes: list[int]) -> list[str]:
 def _summarize_tokens(cell: Cell) -> Document:
     tokens = cell.value().reshape(-1)
     first = tokens[:SUMMARY_TOKENS].tolist()
-    tokenizer = cell.side.tokenizer
+    tokenizer = cell.dataset.tokenizer
     text = " ".join(map(str, first)) if tokenizer is None else tokenizer.text(first)
     cut = {"cut": True} if tokens.size > SUMMARY_TOKENS else {}
     return {**_cut(text, SUMMARY_LETTERS), **cut, "of": tokens.size}
@@ -321,7 +321,7 @@ def _describe_tokens(cell: Cell) -> Document:
     tokens = cell.value().reshape(-1)
     first = tokens[:MAX_TOKENS].tolist()
     description: Document = {"tokens": first, "of": tokens.size}
-    tokenizer = cell.side.tokenizer
+    tokenizer = cell.dataset.tokenizer
     if tokenizer is not None:
         description |= {"pieces": tokenizer.pieces(first), "decoded": tokenizer.text(first)}
     return description

@@ -26,7 +26,7 @@ from ...jobs.scans import batch_rows
 from ...schema.columns import I64, Column, Ragged, end_within
 from ...schema.kinds import Bool, Field, Float, Image, Int, Json, Tensor, Text
 from .. import Array, Document
-from .cells import Side
+from .cells import Dataset
 from .jobs import Job, Progress
 from .session import Session
 
@@ -99,17 +99,17 @@ class NotReady(Exception):  # noqa: N818
         self.job = job
 
 
-def rows_job(session: Session, side: Side, params: Mapping[str, str]) -> Job:
+def rows_job(session: Session, dataset: Dataset, params: Mapping[str, str]) -> Job:
     """Return the job whose value is the :class:`Rows` of this request."""
     query = Query.from_params(params)
     if query.plain:
-        return Job.ready(Rows(len(side.reader)))
-    return session.jobs.get(("rows", side.name, query), lambda told: find_rows(side, query, told))
+        return Job.ready(Rows(len(dataset.reader)))
+    return session.jobs.get(("rows", query), lambda told: find_rows(dataset, query, told))
 
 
-def ready_rows(session: Session, side: Side, params: Mapping[str, str]) -> Rows:
+def ready_rows(session: Session, dataset: Dataset, params: Mapping[str, str]) -> Rows:
     """Return the rows of a request; raise NotReady while they are computed, or the error of the job."""
-    job = rows_job(session, side, params)
+    job = rows_job(session, dataset, params)
     if not job.finished.is_set():
         raise NotReady(job)
     if job.error is not None:
@@ -118,10 +118,10 @@ def ready_rows(session: Session, side: Side, params: Mapping[str, str]) -> Rows:
     return matches
 
 
-def filtered_rows(session: Session, side: Side, params: Mapping[str, str]) -> tuple[Query, I64 | None]:
+def filtered_rows(session: Session, dataset: Dataset, params: Mapping[str, str]) -> tuple[Query, I64 | None]:
     """Return the samples that a filter and a search leave, in the order of the dataset; None for all."""
     filters = {name: params[name] for name in ("where", "search", "measure") if name in params}
-    matches = ready_rows(session, side, filters)
+    matches = ready_rows(session, dataset, filters)
     return Query.from_params(filters), None if matches.numbers is None else matches.all()
 
 
@@ -133,9 +133,11 @@ def row_of(rows: Rows, sample: int) -> int | None:
     return int(positions[0]) if len(positions) else None
 
 
-def find_rows(side: Side, query: Query, progress: Progress, max_key_bytes: int = MAX_SORT_KEY_BYTES) -> Rows:
+def find_rows(
+    dataset: Dataset, query: Query, progress: Progress, max_key_bytes: int = MAX_SORT_KEY_BYTES
+) -> Rows:
     """Filter, then search, then sort; ``max_key_bytes``: memory for the keys that texts are sorted by."""
-    reader, note = side.reader, ""
+    reader, note = dataset.reader, ""
     numbers: I64 | None = None
     if query.where:
         numbers = _filtered(reader, query.where, progress)
@@ -365,9 +367,9 @@ def _joined(keys: list[Any], present: list[Any], ids: list[Any]) -> SortKeys:
 # -- keys --------------------------------------------------------------------------------------------------
 
 
-def keys_of(side: Side, samples: I64) -> list[str] | None:
+def keys_of(dataset: Dataset, samples: I64) -> list[str] | None:
     """Return the keys of these samples in their format, if it has keys."""
-    format_keys = side.reader._keys()
+    format_keys = dataset.reader._keys()
     if format_keys is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""A running viewer: the datasets that it has open, its jobs and caches."""
+"""A running viewer: the dataset that it has open, its jobs and caches."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from ...data.reader import Reader
 from ...errors import NotFoundError, OptionError
-from .cells import Side, Tokenizer
+from .cells import Dataset, Tokenizer
 from .jobs import Jobs, RecentCache
 from .media.recordings import Movie, Window
 from .pixels import Images
@@ -32,12 +32,10 @@ class Session:
     """State of one viewer, shared by all requests."""
 
     def __init__(
-        self, reader: Reader, other: Reader | None = None, *, pipeline: Any = None, live: Any = None,
-        title: str = "", tokenizer: Tokenizer | None = None,
+        self, reader: Reader, *, pipeline: Any = None, live: Any = None, title: str = "",
+        tokenizer: Tokenizer | None = None,
     ) -> None:  # fmt: skip
-        self.sides = {"a": Side("a", reader, title or str(reader.path), tokenizer)}
-        if other is not None:
-            self.sides["b"] = Side("b", other, str(other.path), tokenizer)
+        self.dataset = Dataset(reader, title or str(reader.path), tokenizer)
         # Keyword arguments of a Loader, or None: see augment.py.
         self.pipeline = pipeline
         # The Dashboard of the loaders of this process, or None.
@@ -56,29 +54,25 @@ class Session:
 
     def warm(self) -> None:
         """Prepare the thumbnails that the page asks for first, while the server starts."""
-        side = self.sides["a"]
-        if side.image is not None:
+        dataset = self.dataset
+        if dataset.image is not None:
             self.images.prepare(
-                side, side.image, np.arange(min(FIRST_THUMBNAILS, len(side.reader))), FIRST_THUMBNAIL_PIXELS
+                dataset,
+                dataset.image,
+                np.arange(min(FIRST_THUMBNAILS, len(dataset.reader))),
+                FIRST_THUMBNAIL_PIXELS,
             )
 
-    def side(self, params: Mapping[str, str]) -> Side:
-        """Return the dataset that a request names."""
-        name = params.get("side", "a")
-        if name not in self.sides:
-            raise NotFoundError(f"there is no dataset {name!r} here")
-        return self.sides[name]
-
-    def sample(self, side: Side, text: str) -> int:
+    def sample(self, dataset: Dataset, text: str) -> int:
         """Return the number of an existing sample."""
         number = parse_integer(text)
-        if number is None or not 0 <= number < len(side.reader):
-            raise NotFoundError(f"there is no sample {text[:20]}; there are {len(side.reader):,}")
+        if number is None or not 0 <= number < len(dataset.reader):
+            raise NotFoundError(f"there is no sample {text[:20]}; there are {len(dataset.reader):,}")
         return number
 
-    def field(self, side: Side, name: str) -> str:
+    def field(self, dataset: Dataset, name: str) -> str:
         """Return the name of an existing field."""
-        if name not in side.reader.schema:
+        if name not in dataset.reader.schema:
             raise NotFoundError(f"there is no field {name[:100]!r}")
         return name
 

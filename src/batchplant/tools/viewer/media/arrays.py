@@ -50,7 +50,7 @@ class LazyArray:
 
 def lazy_array(cell: Cell, *, every: bool = False) -> LazyArray:
     """Return the array of a cell; with ``every`` the cells of all samples, stacked."""
-    reader = cell.side.reader
+    reader = cell.dataset.reader
     if cell.name == "data" and is_tensors(reader.schema):
         columns = reader.read([cell.sample], ["dtype", "shape"])
         dtype, shape = text_of(columns["dtype"], 0), shape_of(columns["shape"], 0)
@@ -71,7 +71,7 @@ def lazy_array(cell: Cell, *, every: bool = False) -> LazyArray:
 
 
 def _with_location(cell: Cell, make: Callable[[], npt.NDArray[Any]]) -> npt.NDArray[Any]:
-    with located(path=cell.side.reader.path, sample=cell.sample, field=cell.name):
+    with located(path=cell.dataset.reader.path, sample=cell.sample, field=cell.name):
         return make()
 
 

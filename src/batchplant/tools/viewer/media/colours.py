@@ -61,16 +61,6 @@ def of_class(number: int) -> tuple[int, int, int]:
     return red, green, blue
 
 
-def of_label(label: int | str | None) -> tuple[int, int, int]:
-    """Return the colour of a label that is drawn as a line: never black."""
-    if isinstance(label, int):
-        return of_class(label + 1)
-    total = 7
-    for letter in str(label or ""):
-        total = (total * 31 + ord(letter)) % 65_521
-    return of_class(total + 1)
-
-
 def css(colour: tuple[int, int, int]) -> str:
     return "#{:02x}{:02x}{:02x}".format(*colour)
 

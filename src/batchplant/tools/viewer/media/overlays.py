@@ -20,7 +20,7 @@ from ....codecs import rle
 from ....errors import BatchplantError, shortened
 from ....schema.kinds import Boxes, Field, Image, Json, Keypoints, Labels, List, Polygons, Tensor
 from ... import Document
-from ..cells import Cell, Side, cells_of
+from ..cells import Cell, Dataset, cells_of
 from ..render import image_size
 
 # ``boxes`` four numbers each, ``points`` lists of [x, y, shown], ``polygons`` lists of x, y, x, y, …,
@@ -74,28 +74,28 @@ class Overlay:
     choices: tuple[str, ...] = ()
 
 
-def find_overlays(side: Side) -> list[Overlay]:
+def find_overlays(dataset: Dataset) -> list[Overlay]:
     """Find the overlays of a dataset; they belong to its first image field."""
-    schema = side.reader.schema
+    schema = dataset.reader.schema
     image = next((name for name, kind in schema.items() if isinstance(kind, Image) and not kind.mask), None)
-    if image is None or not len(side.reader):
+    if image is None or not len(dataset.reader):
         return []
     candidates = [overlay for name, kind in schema.items() for overlay in _candidate(name, kind, image)]
     if not candidates:
         return []
-    count = min(PROBED_SAMPLES, len(side.reader))
-    numbers = np.unique(np.linspace(0, len(side.reader) - 1, count).astype(np.int64)).tolist()
+    count = min(PROBED_SAMPLES, len(dataset.reader))
+    numbers = np.unique(np.linspace(0, len(dataset.reader) - 1, count).astype(np.int64)).tolist()
     names = [image, *dict.fromkeys(overlay.field for overlay in candidates if overlay.draws != "mask")]
-    samples = cells_of(side, numbers, names)
+    samples = cells_of(dataset, numbers, names)
     return [overlay for candidate in candidates for overlay in _probe(candidate, samples, schema)]
 
 
-def shapes_of(side: Side, overlay: Overlay, cells: dict[str, Cell]) -> Shapes:
+def shapes_of(dataset: Dataset, overlay: Overlay, cells: dict[str, Cell]) -> Shapes:
     """Return the shapes of one sample; raises the errors of its cells."""
     value = cells[overlay.field].value()
     if value is None or overlay.draws == "mask":
         return {}
-    kind = side.reader.schema[overlay.field]
+    kind = dataset.reader.schema[overlay.field]
     if isinstance(kind, Polygons):
         shapes = of_json([{"segmentation": rings} for rings in value])
     elif _is_rle(overlay.field, kind):
@@ -107,13 +107,13 @@ def shapes_of(side: Side, overlay: Overlay, cells: dict[str, Cell]) -> Shapes:
         shapes = of_numbers(overlay.draws, value)
     for name, field in (("labels", overlay.labels), ("scores", overlay.scores)):
         if shapes and field is not None:
-            shapes[name] = of_labels(cells[field].value(), _names(side, field))
+            shapes[name] = of_labels(cells[field].value(), _names(dataset, field))
     return shapes
 
 
-def _names(side: Side, field: str) -> Sequence[str]:
-    kind = side.reader.schema[field]
-    names = getattr(kind, "names", None) or side.reader.attributes.get(field, {}).get("names")
+def _names(dataset: Dataset, field: str) -> Sequence[str]:
+    kind = dataset.reader.schema[field]
+    names = getattr(kind, "names", None) or dataset.reader.attributes.get(field, {}).get("names")
     return names if isinstance(names, list | tuple) else ()
 
 

@@ -13,7 +13,6 @@ const PANELS = [
   { id: "overview", title: "Overview" },
   { id: "order", title: "Order", when: (dataset) => dataset.layout !== "model" },
   { id: "health", title: "Health" },
-  { id: "compare", title: "Compare", when: (dataset) => dataset.sides.length > 1 },
   { id: "augment", title: "Augment", when: (dataset) => dataset.pipeline || dataset.fields.some((one) => one.shows === "image") },
   { id: "live", title: "Live", when: (dataset) => dataset.live },
 ];

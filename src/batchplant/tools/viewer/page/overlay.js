@@ -10,21 +10,20 @@ const FORMATS = { xyxy: "two corners", xywh: "corner, width, height", cxcywh: "m
 // Samples whose shapes are remembered.
 const KEPT = 2000;
 
-const known = new Map();
 const drawn = new Map();
-const pending = new Map();
+let known = null, pending = null;
 // How to draw anew what is on the page; what left it is forgotten.
 const paints = new WeakMap();
 
 /** The overlays of a dataset; none where they cannot be told. */
-export function overlays(side = "a") {
-  if (!known.has(side)) known.set(side, wait("overlays", { side }).catch(() => { known.delete(side); return []; }));
-  return known.get(side);
+export function overlays() {
+  known ??= wait("overlays").catch(() => { known = null; return []; });
+  return known;
 }
 
 /** How the boxes of a field are meant, as far as that is known: "xyxy", … */
-export async function formatOf(field, side = "a") {
-  const found = (await overlays(side)).find((one) => one.field === field && one.draws === "boxes");
+export async function formatOf(field) {
+  const found = (await overlays()).find((one) => one.field === field && one.draws === "boxes");
   return found && meant(found).format;
 }
 
@@ -52,39 +51,38 @@ function meant(one, choice = chosen()[one.field] ?? {}) {
 }
 
 /** What there is to draw of a sample, in the order of the overlays. Many that are asked for together are one request. */
-function shapes(sample, side) {
-  const key = `${side} ${sample}`;
-  if (drawn.has(key)) return drawn.get(key);
+function shapes(sample) {
+  if (drawn.has(sample)) return drawn.get(sample);
   const found = new Promise((resolve) => {
-    if (!pending.has(side)) { pending.set(side, new Map()); setTimeout(() => flush(side), 20); }
-    pending.get(side).set(sample, resolve);
+    if (!pending) { pending = new Map(); setTimeout(flush, 20); }
+    pending.set(sample, resolve);
   });
-  drawn.set(key, found);
+  drawn.set(sample, found);
   if (drawn.size > KEPT) drawn.delete(drawn.keys().next().value);
   return found;
 }
 
-async function flush(side) {
-  const asked = pending.get(side);
-  pending.delete(side);
+async function flush() {
+  const asked = pending;
+  pending = null;
   const samples = [...asked.keys()];
   for (let from = 0; from < samples.length; from += 200) {
     const part = samples.slice(from, from + 200);
     let found = {};
-    try { found = await ask("drawn", { side, samples: part.join(",") }); } catch { for (const one of part) drawn.delete(`${side} ${one}`); }
+    try { found = await ask("drawn", { samples: part.join(",") }); } catch { for (const one of part) drawn.delete(one); }
     for (const one of part) asked.get(one)(found[one] ?? []);
   }
 }
 
 /** An element to lie over an image of this size in pixels; it fills itself. */
-export function layer({ sample, side = "a", field, width, height, labels = true, mask = 1024 }) {
+export function layer({ sample, field, width, height, labels = true, mask = 1024 }) {
   const box = h("div.overlay", { "aria-hidden": "true" });
   async function paint() {
-    const all = (await overlays(side)).map((one) => meant(one));
+    const all = (await overlays()).map((one) => meant(one));
     if (!all.some((one) => one.image === field && !one.off)) { put(box); return; }
-    const found = all.every((one) => one.draws === "mask") ? [] : await shapes(sample, side);
+    const found = all.every((one) => one.draws === "mask") ? [] : await shapes(sample);
     put(box, all.map((one, at) => (one.image !== field || one.off ? null : one.draws === "mask"
-      ? h("img.over", { src: address(`mask/${sample}/${encodeURIComponent(one.field)}`, { side, over: 1, max: mask }), alt: "" })
+      ? h("img.over", { src: address(`mask/${sample}/${encodeURIComponent(one.field)}`, { over: 1, max: mask }), alt: "" })
       : shape(one, found[at] ?? {}, width, height, labels))));
   }
   paints.set(box, paint);
@@ -132,10 +130,10 @@ export function shape(one, found, width, height, labels) {
 const clamp = (value) => Math.max(0, Math.min(96, value));
 
 /** Which overlays are drawn and how they are meant; empty where there are none. */
-export function controls(side = "a", field = null) {
+export function controls(field = null) {
   const box = h("div.overlay-controls", { hidden: true });
   async function paint() {
-    const all = (await overlays(side)).filter((one) => field === null || one.image === field).map((one) => meant(one));
+    const all = (await overlays()).filter((one) => field === null || one.image === field).map((one) => meant(one));
     box.hidden = !all.length;
     put(box, all.map((one) => control(one)));
   }

@@ -25,8 +25,7 @@ export class Sample {
   }
 
   async show(now, dataset) {
-    const side = now.side ?? "a";
-    const asked = JSON.stringify([now.sample, side, state.query()]);
+    const asked = JSON.stringify([now.sample, state.query()]);
     const first = this.element.hidden;
     this.element.hidden = false;
     if (asked === this.asked) return;
@@ -37,9 +36,9 @@ export class Sample {
     put(this.title, `Sample ${now.sample}`);
     this.copied.textContent = "";
     try {
-      const found = await ask(`sample/${encodeURIComponent(now.sample)}`, { ...state.query(), side, row: now.row }, signal);
+      const found = await ask(`sample/${encodeURIComponent(now.sample)}`, { ...state.query(), row: now.row }, signal);
       this.found = found;
-      this.paint(found, { sample: found.sample, side, dataset });
+      this.paint(found, { sample: found.sample, dataset });
     } catch (error) {
       if (error.name === "AbortError") return;
       this.found = null;
@@ -104,14 +103,14 @@ export class Sample {
     return h("details.where", {}, h("summary", {}, "Where it lies"),
       h("table", {}, h("tbody", {}, rows.map(([name, value]) => h("tr", {}, h("th", { scope: "row" }, name), h("td", {}, value))))),
       cell.hex ? h("pre.hex.mono", { tabindex: "0", "aria-label": "First bytes" }, dump(cell.hex)) : null,
-      h("a", { href: address(`bytes/${ctx.sample}/${encodeURIComponent(cell.field)}`, { side: ctx.side }), download: "" }, "Download the bytes"));
+      h("a", { href: address(`bytes/${ctx.sample}/${encodeURIComponent(cell.field)}`), download: "" }, "Download the bytes"));
   }
 
   async check(cell, ctx, said) {
     said.className = "dim";
     said.textContent = "checking…";
     try {
-      const found = await wait(`check/${ctx.sample}`, { side: ctx.side }, (done, of) => { said.textContent = of ? `checking… ${Math.floor((100 * done) / of)} %` : "checking…"; });
+      const found = await wait(`check/${ctx.sample}`, {}, (done, of) => { said.textContent = of ? `checking… ${Math.floor((100 * done) / of)} %` : "checking…"; });
       const sums = found.checks.filter((one) => !["structure", "bounds", "decode"].includes(one));
       const wrong = found.problems.filter((one) => !one.field || one.field === cell.field);
       said.className = wrong.length ? "error" : "good";

@@ -15,7 +15,7 @@ from ....errors import BatchplantError, OptionError, shortened, shown
 from ....jobs.verify import verify
 from ....schema.kinds import Field
 from ... import Document
-from ..cells import Cell, Side, cells_of
+from ..cells import Cell, Dataset, cells_of
 from ..jobs import Job, Progress
 from ..pixels import for_browser
 from ..render import describe, is_heat_map, summarize
@@ -36,19 +36,18 @@ MAX_SHEET_TILES, MAX_SHEET_PIXELS = 200, 1 << 24
 
 def dataset(session: Session, request: Request) -> Document:
     """Describe the dataset without reading samples: fields, size, layout of the page."""
-    side = session.side(request.query_params)
-    reader = side.reader
+    dataset = session.dataset
+    reader = dataset.reader
     return {
-        "title": _title(side.title),
+        "title": _title(dataset.title),
         "path": shown(str(reader.path)),
         "format": reader.format,
         "samples": len(reader),
-        "facts": _facts(side),
-        "fields": [_field(name, kind, side.shows[name]) for name, kind in reader.schema.items()],
-        "layout": _layout(side),
-        "image": side.image,
-        "label": _label(side),
-        "sides": list(session.sides),
+        "facts": _facts(dataset),
+        "fields": [_field(name, kind, dataset.shows[name]) for name, kind in reader.schema.items()],
+        "layout": _layout(dataset),
+        "image": dataset.image,
+        "label": _label(dataset),
         "pipeline": session.pipeline is not None,
         "live": session.live is not None,
         "keys": reader._keys() is not None,
@@ -62,9 +61,9 @@ def _title(name: str) -> str:
     return name_shown.rstrip("/").rpartition("/")[2] or name_shown
 
 
-def _facts(side: Side) -> Document:
+def _facts(dataset: Dataset) -> Document:
     try:
-        return side.reader.facts()
+        return dataset.reader.facts()
     except (BatchplantError, OSError) as error:
         return {"error": str(error)}
 
@@ -84,35 +83,35 @@ def _field(name: str, kind: Field, display: str) -> Document:
     return description
 
 
-def _layout(side: Side) -> str:
-    if is_tensors(side.reader.schema):
+def _layout(dataset: Dataset) -> str:
+    if is_tensors(dataset.reader.schema):
         return "model"
-    has_cards = any(display in CARD_DISPLAYS for display in side.shows.values()) or any(
-        map(is_heat_map, side.reader.schema.values())
+    has_cards = any(display in CARD_DISPLAYS for display in dataset.shows.values()) or any(
+        map(is_heat_map, dataset.reader.schema.values())
     )
     return "grid" if has_cards else "table"
 
 
-def _label(side: Side) -> str | None:
+def _label(dataset: Dataset) -> str | None:
     """Return the field that labels an image in the grid: its class, or a field with such a name."""
-    named = [name for name in side.shows if name.lower() in LABEL_FIELDS]
-    likely = [name for name in named if side.shows[name] in ("number", "text", "bool")]
-    return side.first("class") or next(iter(likely), None)
+    named = [name for name in dataset.shows if name.lower() in LABEL_FIELDS]
+    likely = [name for name in named if dataset.shows[name] in ("number", "text", "bool")]
+    return dataset.first("class") or next(iter(likely), None)
 
 
 def rows(session: Session, request: Request) -> Job:
-    return rows_job(session, session.side(request.query_params), request.query_params)
+    return rows_job(session, session.dataset, request.query_params)
 
 
 def samples(session: Session, request: Request) -> Document:
     params = request.query_params
-    side = session.side(params)
-    matches = ready_rows(session, side, params)
+    dataset = session.dataset
+    matches = ready_rows(session, dataset, params)
     start = integer_param(params, "start", 0, 0, matches.count)
     numbers = matches.take(start, integer_param(params, "count", 100, 0, MAX_SAMPLES))
-    fields = [session.field(side, name) for name in params.getlist("field")] or list(side.reader.schema)
-    cells = cells_of(side, numbers.tolist(), fields)
-    keys = keys_of(side, numbers)
+    fields = [session.field(dataset, name) for name in params.getlist("field")] or list(dataset.reader.schema)
+    cells = cells_of(dataset, numbers.tolist(), fields)
+    keys = keys_of(dataset, numbers)
     return {
         "start": start,
         "count": matches.count,
@@ -129,26 +128,26 @@ def samples(session: Session, request: Request) -> Document:
 
 
 def sample(session: Session, request: Request) -> Document:
-    side = session.side(request.query_params)
-    number = session.sample(side, request.path_params["n"])
-    keys = keys_of(side, np.array([number], dtype=np.int64))
+    dataset = session.dataset
+    number = session.sample(dataset, request.path_params["n"])
+    keys = keys_of(dataset, np.array([number], dtype=np.int64))
     return {
         "sample": number,
-        "of": len(side.reader),
-        "file": shown(side.reader.where(number)),
+        "of": len(dataset.reader),
+        "file": shown(dataset.reader.where(number)),
         **({} if keys is None else {"key": keys[0]}),
-        **_neighbours(session, side, request, number),
-        "cells": [describe(Cell(side, number, name)) for name in side.shows],
+        **_neighbours(session, dataset, request, number),
+        "cells": [describe(Cell(dataset, number, name)) for name in dataset.shows],
     }
 
 
-def _neighbours(session: Session, side: Side, request: Request, number: int) -> Document:
+def _neighbours(session: Session, dataset: Dataset, request: Request, number: int) -> Document:
     """Return the samples before and after it in the list that it was opened from."""
     try:
-        matches = ready_rows(session, side, request.query_params)
+        matches = ready_rows(session, dataset, request.query_params)
     except (NotReady, BatchplantError):
         # A sample is shown at once, however long a filter takes.
-        matches = Rows(len(side.reader))
+        matches = Rows(len(dataset.reader))
     # A sample may be in several rows; the request names the one that the user opened.
     position: int | None = integer_param(request.query_params, "row", -1, -1, matches.count)
     if position is None or matches.take(position, 1).tolist() != [number] or position < 0:
@@ -169,30 +168,30 @@ def _neighbours(session: Session, side: Side, request: Request, number: int) -> 
 def find(session: Session, request: Request) -> Job:
     """Find a sample by number or key, and its row."""
     params = request.query_params
-    side = session.side(params)
-    matches = ready_rows(session, side, params)
+    dataset = session.dataset
+    matches = ready_rows(session, dataset, params)
     text = params.get("sample", "")
 
     def work(progress: Progress) -> Document:
-        number = session.sample(side, text) if parse_integer(text) is not None else _by_key(side, text)
+        number = session.sample(dataset, text) if parse_integer(text) is not None else _by_key(dataset, text)
         return {"sample": number, "row": row_of(matches, number)}
 
-    return session.jobs.get(("find", side.name, Query.from_params(params), text), work, wait=1.0)
+    return session.jobs.get(("find", Query.from_params(params), text), work, wait=1.0)
 
 
-def _by_key(side: Side, text: str) -> int:
-    if side.reader._keys() is None:
+def _by_key(dataset: Dataset, text: str) -> int:
+    if dataset.reader._keys() is None:
         raise OptionError(f"{text[:40]!r} is no number of a sample")
-    return side.reader.keys().index(text)
+    return dataset.reader.keys().index(text)
 
 
 def check(session: Session, request: Request) -> Job:
     """Verify one sample: decode it and compare all checksums."""
-    side = session.side(request.query_params)
-    number = session.sample(side, request.path_params["n"])
+    dataset = session.dataset
+    number = session.sample(dataset, request.path_params["n"])
 
     def work(progress: Progress) -> Document:
-        report = verify(side.reader.subset([number]), decode=True, progress=progress)
+        report = verify(dataset.reader.subset([number]), decode=True, progress=progress)
         return {
             "ok": report.ok,
             "checks": list(report.checks),
@@ -202,15 +201,15 @@ def check(session: Session, request: Request) -> Job:
             ],
         }
 
-    return session.jobs.get(("check", side.name, number), work)
+    return session.jobs.get(("check", number), work)
 
 
 def download(session: Session, request: Request) -> Response:
     """Return the stored bytes of a cell as a download, never to be shown by the browser."""
-    side = session.side(request.query_params)
-    number = session.sample(side, request.path_params["n"])
-    name = session.field(side, request.path_params["field"])
-    data = Cell(side, number, name).data
+    dataset = session.dataset
+    number = session.sample(dataset, request.path_params["n"])
+    name = session.field(dataset, request.path_params["field"])
+    data = Cell(dataset, number, name).data
     file = re.sub(r"[^A-Za-z0-9_.-]", "_", f"{number}-{name}")[:80]
     return Response(
         data.tobytes(),
@@ -222,27 +221,27 @@ def download(session: Session, request: Request) -> Response:
 def sheet(session: Session, request: Request) -> Response:
     """Return the thumbnails of many samples as one JPEG."""
     params = request.query_params
-    side = session.side(params)
-    matches = ready_rows(session, side, params)
-    field = session.field(side, params.get("field", ""))
+    dataset = session.dataset
+    matches = ready_rows(session, dataset, params)
+    field = session.field(dataset, params.get("field", ""))
     size = integer_param(params, "size", 160, 16, 512)
     start = integer_param(params, "start", 0, 0, matches.count)
     count = min(integer_param(params, "count", 100, 1, MAX_SHEET_TILES), max(1, MAX_SHEET_PIXELS // size**2))
     samples = matches.take(start, count)
     if not len(samples):
         return Response(status_code=204)
-    jpeg, errors = session.images.sheet(side, field, samples, size)
+    jpeg, errors = session.images.sheet(dataset, field, samples, size)
     # Positions of the tiles without an image; the view of the sample shows their errors.
     return cached(jpeg, "image/jpeg", **{"X-Broken": json.dumps(sorted(errors))})
 
 
 def image(session: Session, request: Request) -> Response:
     """Return one image as browsers can show it."""
-    side = session.side(request.query_params)
-    number = session.sample(side, request.path_params["n"])
-    name = session.field(side, request.path_params["field"])
+    dataset = session.dataset
+    number = session.sample(dataset, request.path_params["n"])
+    name = session.field(dataset, request.path_params["field"])
     longest = integer_param(request.query_params, "max", 2048, 16, 8192)
-    return cached(*for_browser(Cell(side, number, name), longest))
+    return cached(*for_browser(Cell(dataset, number, name), longest))
 
 
 ROUTES = {

@@ -15,7 +15,7 @@ from ....data.tensors import is_tensors
 from ....errors import MissingLibraryError, OptionError
 from ....schema.columns import U8
 from ... import Document
-from ..cells import Cell, Side, cells_of
+from ..cells import Cell, Dataset, cells_of
 from ..jobs import Job, Progress
 from ..media import arrays, colours, overlays, recordings, tree
 from ..session import Session, integer_param, parse_integer
@@ -31,14 +31,14 @@ MAX_RANGE_BYTES = 4 << 20
 
 def _cell(session: Session, request: Request) -> Cell:
     """Return the cell of a request, without a copy where its file is mapped."""
-    side = session.side(request.query_params)
-    number = session.sample(side, request.path_params["n"])
-    name = session.field(side, request.path_params["field"])
-    return cells_of(side, [number], [name])[0][name]
+    dataset = session.dataset
+    number = session.sample(dataset, request.path_params["n"])
+    name = session.field(dataset, request.path_params["field"])
+    return cells_of(dataset, [number], [name])[0][name]
 
 
 def _key(cell: Cell, *extra: Hashable) -> tuple[Hashable, ...]:
-    return cell.side.name, cell.sample, cell.name, *extra
+    return cell.sample, cell.name, *extra
 
 
 def _ranged(request: Request, data: U8 | memoryview, media_type: str) -> Response:
@@ -179,14 +179,14 @@ def array_statistics(session: Session, request: Request) -> Job:
 def tensors(session: Session, request: Request) -> Job:
     """List a page of the tensors of a model, searched and sorted."""
     params = request.query_params
-    side = session.side(params)
-    if not is_tensors(side.reader.schema):
-        raise OptionError("this is no model", path=side.reader.path)
+    dataset = session.dataset
+    if not is_tensors(dataset.reader.schema):
+        raise OptionError("this is no model", path=dataset.reader.path)
 
     def work(progress: Progress) -> list[Document]:
-        return arrays.list_tensors(side.reader, np.arange(len(side.reader)), progress)
+        return arrays.list_tensors(dataset.reader, np.arange(len(dataset.reader)), progress)
 
-    job = session.jobs.get(("tensors", side.name), work)
+    job = session.jobs.get(("tensors",), work)
     if not job.finished.is_set() or job.error is not None:
         return job
     start, count = integer_param(params, "start", 0, 0, 1 << 40), integer_param(params, "count", 200, 1, 1000)
@@ -220,13 +220,13 @@ def branch(session: Session, request: Request) -> Document:
     return tree.node(value, integer_param(request.query_params, "start", 0, 0, 1 << 40))
 
 
-def _overlays_job(session: Session, side: Side) -> Job:
-    return session.jobs.get(("overlays", side.name), lambda progress: overlays.find_overlays(side))
+def _overlays_job(session: Session, dataset: Dataset) -> Job:
+    return session.jobs.get(("overlays",), lambda progress: overlays.find_overlays(dataset))
 
 
 def overlay_fields(session: Session, request: Request) -> Job:
     """List the fields that can be drawn over the images."""
-    job = _overlays_job(session, session.side(request.query_params))
+    job = _overlays_job(session, session.dataset)
     return (
         job
         if not job.finished.is_set() or job.error is not None
@@ -237,26 +237,26 @@ def overlay_fields(session: Session, request: Request) -> Job:
 def overlay_shapes(session: Session, request: Request) -> Document:
     """Return the shapes to draw over these samples, in the order of the overlays."""
     params = request.query_params
-    side = session.side(params)
-    job = _overlays_job(session, side)
+    dataset = session.dataset
+    job = _overlays_job(session, dataset)
     numbers = [
-        session.sample(side, text)
+        session.sample(dataset, text)
         for text in params.get("samples", "").split(",")[:MAX_OVERLAID_SAMPLES]
         if text
     ]
     if not job.finished.is_set() or job.error is not None or not numbers:
         return {}
     fields: list[overlays.Overlay] = job.value
-    cells = cells_of(side, numbers, overlays.fields_of(fields))
+    cells = cells_of(dataset, numbers, overlays.fields_of(fields))
     return {
-        str(number): [_shapes(side, overlay, cells[row]) for overlay in fields]
+        str(number): [_shapes(dataset, overlay, cells[row]) for overlay in fields]
         for row, number in enumerate(numbers)
     }  # fmt: skip
 
 
-def _shapes(side: Side, overlay: overlays.Overlay, cells: dict[str, Cell]) -> Document:
+def _shapes(dataset: Dataset, overlay: overlays.Overlay, cells: dict[str, Cell]) -> Document:
     try:
-        return {} if overlay.draws == "mask" else dict(overlays.shapes_of(side, overlay, cells))
+        return {} if overlay.draws == "mask" else dict(overlays.shapes_of(dataset, overlay, cells))
     # The view of the sample shows the error. A missing library concerns all samples.
     except MissingLibraryError:
         raise

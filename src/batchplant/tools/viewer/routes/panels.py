@@ -1,4 +1,4 @@
-"""Answers to the panels of the page: overview, health, order, comparison, augmentation and live loaders."""
+"""Answers to the panels of the page: overview, health, order, augmentation and live loaders."""
 
 from __future__ import annotations
 
@@ -8,16 +8,14 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import Response
 
 from ....data.reader import Reader
-from ....errors import NotFoundError, OptionError, Problem, shown
+from ....errors import NotFoundError, Problem, shown
 from ....jobs.verify import verify as verify_reader
 from ....schema.columns import I64
 from ... import Document, doctor
 from ..augment import MAX_VIEWS, augment_sample
-from ..cells import Side, cells_of
-from ..comparing import compare_cells, compare_datasets, difference_image, match_keys, match_samples
+from ..cells import cells_of
 from ..epochs import Epoch, EpochOptions, label_field
 from ..jobs import Job, Progress
 from ..overview import collect_overview
@@ -25,13 +23,11 @@ from ..pipelines import OFFERED_OPS
 from ..render import summarize
 from ..rows import filtered_rows
 from ..session import Session, integer_param
-from . import cached
 
 # Problems that the page gets; verify stops there.
 MAX_PROBLEMS = 1000
 # Samples of a batch that are shown with their cells.
 MAX_BATCH_SAMPLES = 64
-MIN_GAIN, MAX_GAIN = 1.0, 1000.0
 # Attributes of a finding that the page shows as they are.
 FINDING_PARTS = ("check", "severity", "message", "count", "of", "unit", "about", "field", "mend")
 _SAMPLE_NUMBER = re.compile(r"\bsample (\d[\d,]*)")
@@ -40,11 +36,11 @@ _SAMPLE_NUMBER = re.compile(r"\bsample (\d[\d,]*)")
 def overview(session: Session, request: Request) -> Job:
     """Statistics of some of the samples that a filter leaves, or with ``exact`` of all of them."""
     params = request.query_params
-    side, exact = session.side(params), bool(params.get("exact"))
-    query, rows = filtered_rows(session, side, params)
+    dataset, exact = session.dataset, bool(params.get("exact"))
+    query, rows = filtered_rows(session, dataset, params)
     return session.jobs.get(
-        ("overview", side.name, query, exact),
-        lambda progress: collect_overview(side.reader, rows, exact=exact, progress=progress),
+        ("overview", query, exact),
+        lambda progress: collect_overview(dataset.reader, rows, exact=exact, progress=progress),
     )
 
 
@@ -54,12 +50,12 @@ def overview(session: Session, request: Request) -> Job:
 def verify(session: Session, request: Request) -> Job:
     """Problems that verify finds. ``decode``: decode every cell, too. ``sample``: check so many samples."""
     params = request.query_params
-    side, decode = session.side(params), bool(params.get("decode"))
+    dataset, decode = session.dataset, bool(params.get("decode"))
     sample = integer_param(params, "sample", 0, 0, 1 << 48) or None
-    query, rows = filtered_rows(session, side, params)
+    query, rows = filtered_rows(session, dataset, params)
 
     def work(progress: Progress) -> Document:
-        reader = side.reader if rows is None else side.reader.subset(rows)
+        reader = dataset.reader if rows is None else dataset.reader.subset(rows)
         report = verify_reader(
             reader, decode=decode, sample=sample, max_problems=MAX_PROBLEMS, progress=progress
         )
@@ -68,28 +64,28 @@ def verify(session: Session, request: Request) -> Job:
             "samples": report.samples,
             "of": len(reader),
             "checks": list(report.checks),
-            "problems": [_problem(problem, rows, side.reader) for problem in report.problems],
+            "problems": [_problem(problem, rows, dataset.reader) for problem in report.problems],
             "remarks": list(report.remarks),
         }
 
-    return session.jobs.get(("verify", side.name, query, decode, sample), work)
+    return session.jobs.get(("verify", query, decode, sample), work)
 
 
 def examine(session: Session, request: Request) -> Job:
     """Findings of the doctor, the worst first. ``all``: of every sample. ``world_size``: number of ranks."""
     params = request.query_params
-    side, everything = session.side(params), bool(params.get("all"))
+    dataset, everything = session.dataset, bool(params.get("all"))
     world_size = integer_param(params, "world_size", 0, 0, 1 << 16) or None
-    query, rows = filtered_rows(session, side, params)
+    query, rows = filtered_rows(session, dataset, params)
 
     def work(progress: Progress) -> Document:
-        reader = side.reader if rows is None else side.reader.subset(rows)
+        reader = dataset.reader if rows is None else dataset.reader.subset(rows)
         sample = None if everything else doctor.SAMPLE
         return _findings(
             doctor.examine(reader, sample=sample, world_size=world_size, progress=progress), rows
         )
 
-    return session.jobs.get(("doctor", side.name, query, everything, world_size), work)
+    return session.jobs.get(("doctor", query, everything, world_size), work)
 
 
 def _findings(report: doctor.Report, rows: I64 | None) -> Document:
@@ -154,12 +150,12 @@ def step(session: Session, request: Request) -> Job:
     options = EpochOptions.from_params(params)
     number = integer_param(params, "step", 0, 0, 2**48)
     rank = integer_param(params, "rank", 0, 0, options.world_size - 1)
-    side = session.side(params)
+    dataset = session.dataset
 
     def work(epoch: Epoch, _: Progress) -> Document:
         batch = epoch.step(number, rank)
         samples = batch["samples"][:MAX_BATCH_SAMPLES].tolist()
-        rows = cells_of(side, samples, side.reader.schema)
+        rows = cells_of(dataset, samples, dataset.reader.schema)
         batch["shown"] = [
             {"sample": sample, "cells": {name: summarize(cell) for name, cell in cells.items()}}
             for sample, cells in zip(samples, rows, strict=True)
@@ -171,8 +167,8 @@ def step(session: Session, request: Request) -> Job:
 
 def when(session: Session, request: Request) -> Job:
     """The steps and ranks that see sample ``n``."""
-    side = session.side(request.query_params)
-    sample = session.sample(side, request.path_params["n"])
+    dataset = session.dataset
+    sample = session.sample(dataset, request.path_params["n"])
     return _epoch_job(
         session,
         request,
@@ -185,69 +181,17 @@ def _epoch_job(
     session: Session, request: Request, name: Hashable, work: Callable[[Epoch, Progress], Any]
 ) -> Job:
     params = request.query_params
-    side, options = session.side(params), EpochOptions.from_params(params)
-    label = label_field(side.reader, params.get("label"))
-    query, rows = filtered_rows(session, side, params)
-    key = (side.name, query, options, label)
+    dataset, options = session.dataset, EpochOptions.from_params(params)
+    label = label_field(dataset.reader, params.get("label"))
+    query, rows = filtered_rows(session, dataset, params)
+    key = (query, options, label)
     # All requests about one epoch share its blocks and labels.
     job = session.jobs.get(
-        ("epoch", *key), lambda progress: Epoch(side.reader, rows, options, label, progress)
+        ("epoch", *key), lambda progress: Epoch(dataset.reader, rows, options, label, progress)
     )
     if not job.finished.is_set() or job.error is not None:
         return job
     return session.jobs.get((name, *key), lambda progress: work(job.value, progress))
-
-
-# -- comparison ----------------------------------------------------------------------------------------------
-
-
-def compare(session: Session, request: Request) -> Job:
-    """The cells that differ, of samples matched ``by`` position, key or a field."""
-    a, b = _sides(session)
-    params = request.query_params
-    by = params.get("by", "position")
-    query, rows = filtered_rows(session, a, params)
-
-    def work(progress: Progress) -> Document:
-        pairs = match_samples(a.reader, b.reader, rows, by, progress)
-        differences = compare_datasets(a.reader, b.reader, pairs, progress)
-        return {**differences, "ways": match_keys(a.reader, b.reader)}
-
-    return session.jobs.get(("compare", query, by), work)
-
-
-def pair(session: Session, request: Request) -> Document:
-    """The differences between sample ``n`` of one side and ``m`` of the other, field by field."""
-    a, b, sample_a, sample_b = _pair(session, request)
-    fields = [name for name in a.reader.schema if name in b.reader.schema]
-    return {"fields": [compare_cells(a.reader, b.reader, sample_a, sample_b, name) for name in fields]}
-
-
-def pair_image(session: Session, request: Request) -> Response:
-    """The pixel-wise difference of two images."""
-    a, b, sample_a, sample_b = _pair(session, request)
-    name = session.field(a, request.path_params["field"])
-    session.field(b, name)
-    try:
-        gain = float(request.query_params.get("gain", "4"))
-    except ValueError:
-        raise OptionError("gain has to be a number") from None
-    if not MIN_GAIN <= gain <= MAX_GAIN:
-        raise OptionError(f"gain is from {MIN_GAIN:g} to {MAX_GAIN:g}")
-    data = difference_image(a.reader, b.reader, sample_a, sample_b, name, gain)
-    return cached(data, "image/png")
-
-
-def _sides(session: Session) -> tuple[Side, Side]:
-    if "b" not in session.sides:
-        raise NotFoundError("there is nothing to compare with; open two: batchplant view PATH OTHER")
-    return session.sides["a"], session.sides["b"]
-
-
-def _pair(session: Session, request: Request) -> tuple[Side, Side, int, int]:
-    a, b = _sides(session)
-    params = request.path_params
-    return a, b, session.sample(a, params["n"]), session.sample(b, params["m"])
 
 
 # -- augmentation and live loaders ---------------------------------------------------------------------------
@@ -268,15 +212,17 @@ def offered_ops(session: Session, request: Request) -> Document:
 def augment(session: Session, request: Request) -> Job:
     """A sample as the loader yields it in ``count`` epochs."""
     params = request.query_params
-    side = session.side(params)
-    sample = session.sample(side, request.path_params["sample"])
+    dataset = session.dataset
+    sample = session.sample(dataset, request.path_params["sample"])
     ops = params.get("ops", "")
     seed = integer_param(params, "seed", 0, 0, 1 << 62) if "seed" in params else None
     epoch = integer_param(params, "epoch", 0, 0, 1 << 40)
     count = integer_param(params, "count", 1, 1, MAX_VIEWS)
     return session.jobs.get(
-        ("augment", side.name, sample, ops, seed, epoch, count),
-        lambda progress: augment_sample(session, side, sample, ops=ops, seed=seed, epoch=epoch, count=count),
+        ("augment", sample, ops, seed, epoch, count),
+        lambda progress: augment_sample(
+            session, dataset, sample, ops=ops, seed=seed, epoch=epoch, count=count
+        ),
     )
 
 
@@ -302,9 +248,6 @@ ROUTES = {
     "epoch": epoch,
     "step": step,
     "when/{n}": when,
-    "compare": compare,
-    "pair/{n}/{m}": pair,
-    "apart/{n}/{m}/{field:path}": pair_image,
     "augment": offered_ops,
     "augment/{sample}": augment,
     "live": live,

@@ -9,7 +9,7 @@ import * as plain from "./plain.js";
 /** In a card of the grid the slice in the middle; in a table words. */
 export function small(cell, ctx) {
   if (!cell.map || !ctx?.card) return plain.small(cell);
-  const image = h("img.heat-small", { src: address(`heat/${ctx.sample}/${encodeURIComponent(cell.field)}`, { side: ctx.side }), alt: `The middle of ${cell.field}`, title: cell.text, loading: "lazy",
+  const image = h("img.heat-small", { src: address(`heat/${ctx.sample}/${encodeURIComponent(cell.field)}`), alt: `The middle of ${cell.field}`, title: cell.text, loading: "lazy",
     onerror: () => image.replaceWith(plain.small(cell)) });
   return image;
 }
@@ -21,7 +21,7 @@ const FEW = 64;
 
 /** The values of a slice and what is known of it. */
 async function slice(cell, ctx, params, signal) {
-  const response = await fetch(address(`slice/${ctx.sample}/${encodeURIComponent(cell.field)}`, { side: ctx.side, ...params }), { signal });
+  const response = await fetch(address(`slice/${ctx.sample}/${encodeURIComponent(cell.field)}`, params), { signal });
   if (!response.ok) throw new ApiError((await response.json()).error, response.status);
   const facts = JSON.parse(response.headers.get("X-Slice"));
   const data = await response.arrayBuffer();
@@ -179,7 +179,7 @@ export function statistics(cell, ctx, { open = false } = {}) {
     started = true;
     put(box, h("p.dim", {}, "reading…"));
     try {
-      const found = await wait(`statistics/${ctx.sample}/${encodeURIComponent(cell.field)}`, { side: ctx.side }, (done, of) => put(box, h("progress", { max: of || undefined, value: of ? done : undefined, "aria-label": "Statistics" })));
+      const found = await wait(`statistics/${ctx.sample}/${encodeURIComponent(cell.field)}`, {}, (done, of) => put(box, h("progress", { max: of || undefined, value: of ? done : undefined, "aria-label": "Statistics" })));
       const rows = [["values", found.values], ["least", found.low], ["most", found.high], ["mean", found.mean], ["standard deviation", found.spread], ["zeros", found.zeros], ["not finite", found.not_finite]];
       put(box, h("table", {}, h("tbody", {}, rows.filter(([, value]) => value !== undefined).map(([name, value]) => h("tr", {}, h("th", { scope: "row" }, name), h("td.number", {}, show(value)))))),
         found.histogram ? histogram(found.histogram, { label: `Histogram of ${cell.field}` }) : null);

@@ -16,6 +16,6 @@ export function large(cell, ctx) {
   const paint = (format) => put(table, numbers(cell, { heads: HEADS[format], names: cell.names }));
   paint(cell.format);
   // What a dataset does not say of its boxes is guessed from them.
-  if (!cell.format) formatOf(cell.field, ctx.side).then(paint);
+  if (!cell.format) formatOf(cell.field).then(paint);
   return h("div", {}, h("p.dim", {}, `${count} box${count === 1 ? "" : "es"}${image ? `, drawn over ${image}` : ""}`), count ? table : null);
 }

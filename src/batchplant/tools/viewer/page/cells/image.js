@@ -6,7 +6,7 @@ import * as overlay from "../overlay.js";
 
 /** The address of an image of up to so many pixels. */
 export function source(cell, ctx, max) {
-  return address(`image/${ctx.sample}/${encodeURIComponent(cell.field)}`, { side: ctx.side, max });
+  return address(`image/${ctx.sample}/${encodeURIComponent(cell.field)}`, { max });
 }
 
 export function small(cell, ctx) {
@@ -23,6 +23,6 @@ export function large(cell, ctx) {
   const { field, width, height } = cell;
   // As large as the pane is wide or the window is high; the pixels of small ones are seen as such.
   image.classList.toggle("pixels", Math.max(width, height) <= SMALL);
-  const stage = h("div.stage", { style: { width: `min(100%, calc(65vh * ${width / Math.max(1, height)}))` } }, image, overlay.layer({ sample: ctx.sample, side: ctx.side, field, width, height }));
-  return h("figure", {}, stage, said, overlay.controls(ctx.side, field));
+  const stage = h("div.stage", { style: { width: `min(100%, calc(65vh * ${width / Math.max(1, height)}))` } }, image, overlay.layer({ sample: ctx.sample, field, width, height }));
+  return h("figure", {}, stage, said, overlay.controls(field));
 }

@@ -16,7 +16,7 @@ import * as video from "./video.js";
 // What shows a cell by its `shows`; what is not here is shown as text.
 const MODULES = { image, mask, sound, video, text, tokens, tree, array, boxes, labels };
 
-/** An element for a cell in a grid or a table. ctx: {sample, side, dataset}. */
+/** An element for a cell in a grid or a table. ctx: {sample, dataset}. */
 export function small(cell, ctx) {
   if (!cell) return h("span.dim", {}, "");
   if (cell.missing) return h("span.dim", { title: "missing" }, "–");

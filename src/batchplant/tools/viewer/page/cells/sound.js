@@ -3,7 +3,7 @@
 import { address } from "../api.js";
 import { h, number } from "../dom.js";
 
-const place = (kind, cell, ctx, params) => address(`${kind}/${ctx.sample}/${encodeURIComponent(cell.field)}`, { side: ctx.side, ...params });
+const place = (kind, cell, ctx, params) => address(`${kind}/${ctx.sample}/${encodeURIComponent(cell.field)}`, params);
 
 /** Minutes and seconds; of short sounds also parts of seconds. */
 export function clock(seconds) {

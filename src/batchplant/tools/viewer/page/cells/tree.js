@@ -38,7 +38,7 @@ function branch(node, path, cell, ctx) {
     const button = h("button", { type: "button", onclick: async () => {
       button.disabled = true;
       try {
-        const found = await ask(`tree/${ctx.sample}/${encodeURIComponent(cell.field)}`, { side: ctx.side, path: JSON.stringify(path), start: from });
+        const found = await ask(`tree/${ctx.sample}/${encodeURIComponent(cell.field)}`, { path: JSON.stringify(path), start: from });
         line.remove();
         inside.append(...found.entries.map(([name, one]) => branch(one, [...path, name], cell, ctx)));
         more(from + found.entries.length);

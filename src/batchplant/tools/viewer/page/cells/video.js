@@ -4,7 +4,7 @@ import { address } from "../api.js";
 import { h, number } from "../dom.js";
 import { clock } from "./sound.js";
 
-const place = (kind, cell, ctx, params) => address(`${kind}/${ctx.sample}/${encodeURIComponent(cell.field)}`, { side: ctx.side, ...params });
+const place = (kind, cell, ctx, params) => address(`${kind}/${ctx.sample}/${encodeURIComponent(cell.field)}`, params);
 
 export function small(cell, ctx) {
   const image = h("img.small", { src: place("frame", cell, ctx, { at: 0, max: 256 }), alt: `First frame of ${cell.field}`, loading: "lazy",

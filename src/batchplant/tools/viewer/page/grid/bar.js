@@ -12,13 +12,12 @@ export class Bar {
     this.down = h("button", { type: "button", "aria-label": "Largest first", title: "Largest first", onclick: () => state.set({ down: state.get().down ? "" : "1" }) }, "↓");
     this.size = h("input", { id: "size", type: "range", min: 64, max: 480, step: 8, "aria-label": "Size of images", oninput: () => resized(Number(this.size.value)) });
     this.layout = h("button", { type: "button", onclick: layout }, "");
-    this.side = h("select", { "aria-label": "Dataset", hidden: true, onchange: () => state.set({ side: this.side.value === "a" ? "" : this.side.value, sample: "", row: "" }) });
     this.count = h("span.count", { role: "status" });
     this.error = h("div.wrong", { role: "alert", hidden: true });
     this.clear = h("button", { type: "button", hidden: true, onclick: () => state.set({ where: "", search: "", measure: "", sort: "", down: "" }) }, "Clear");
     this.measure = h("button", { type: "button", hidden: true, title: "Leave this out of the filter", onclick: () => state.set({ measure: "" }) });
     const form = h("form.asking", { role: "search", "aria-label": "Which samples", onsubmit: (event) => { event.preventDefault(); this.submit(); } },
-      this.side, this.where, this.search, this.measure, h("button.main", { type: "submit" }, "Filter"), h("span.sorting", {}, this.sort, this.down), this.clear,
+      this.where, this.search, this.measure, h("button.main", { type: "submit" }, "Filter"), h("span.sorting", {}, this.sort, this.down), this.clear,
       h("span.spring"), this.size, this.layout,
       h("button", { type: "button", title: "Go to a sample (g)", onclick: jump }, "Go to…"), h("button", { type: "button", "aria-label": "Keys", title: "Keys (?)", onclick: help }, "?"));
     // The cross in a search field empties it without submitting.
@@ -48,10 +47,6 @@ export class Bar {
     this.size.value = size;
     this.layout.textContent = layout === "grid" ? "Table" : "Grid";
     this.layout.setAttribute("aria-label", layout === "grid" ? "Show as a table" : "Show as a grid");
-    const sides = this.context.dataset.sides ?? ["a"];
-    this.side.hidden = sides.length < 2;
-    if (this.side.childElementCount !== sides.length) put(this.side, sides.map((one) => h("option", { value: one }, one === "a" ? "first" : "second")));
-    this.side.value = now.side ?? "a";
   }
 
   /** How many samples there are; while it is being found out, how far that is. */

@@ -10,7 +10,7 @@ const COLUMNS = 10;
 const PAUSE = 60;
 
 export class Source {
-  /** options: {side, query, count, fields, image}; changed() when something arrived, failed(error). */
+  /** options: {query, count, fields, image}; changed() when something arrived, failed(error). */
   constructor(options, changed, failed) {
     Object.assign(this, options, { changed, failed });
     this.chunks = new Map();
@@ -65,7 +65,7 @@ export class Source {
     const controller = new AbortController();
     Object.assign(chunk, { controller, done: false, size });
     const arrived = () => { if (!this.closed) this.changed(); };
-    const params = { ...this.query, side: this.side, start: number * CHUNK, count: Math.min(CHUNK, this.count - number * CHUNK) };
+    const params = { ...this.query, start: number * CHUNK, count: Math.min(CHUNK, this.count - number * CHUNK) };
     const tasks = [];
     if (!chunk.samples) tasks.push(this.asked("samples", { ...params, field: this.fields }, controller.signal).then((found) => { chunk.samples = found.samples; arrived(); }));
     if (size && this.image) tasks.push(this.sheet(chunk, { ...params, field: this.image, size }, controller.signal).then(arrived));
@@ -83,7 +83,7 @@ export class Source {
     } catch (error) {
       // The server has forgotten which rows these are: it looks once more.
       if (error.status !== 409) throw error;
-      await wait("rows", { ...this.query, side: this.side }, () => {}, signal);
+      await wait("rows", this.query, () => {}, signal);
       return ask(path, params, signal);
     }
   }
@@ -91,7 +91,7 @@ export class Source {
   async sheet(chunk, params, signal) {
     let response = await fetch(address("sheet", params), { signal });
     if (response.status === 409) {
-      await wait("rows", { ...this.query, side: this.side }, () => {}, signal);
+      await wait("rows", this.query, () => {}, signal);
       response = await fetch(address("sheet", params), { signal });
     }
     if (!response.ok || response.status === 204) throw new Error(`the thumbnails cannot be made (${response.status})`);

@@ -77,7 +77,7 @@ export async function create(context) {
   async function load(current) {
     const ops = picked(current);
     const params = {
-      side: current.side, seed: current.aug_seed, epoch: current.aug_epoch, count: count.value,
+      seed: current.aug_seed, epoch: current.aug_epoch, count: count.value,
       ops: ops ? JSON.stringify(ops) : "",
     };
     const asked = JSON.stringify([sample.value, params]);

@@ -1,6 +1,6 @@
 // The samples, as images or as rows, and one of them in full.
 
-import { ask, wait } from "../api.js";
+import { wait } from "../api.js";
 import { h, put } from "../dom.js";
 import { Bar } from "../grid/bar.js";
 import * as dialogs from "../grid/dialogs.js";
@@ -25,38 +25,34 @@ export function create(context) {
   const list = h("div.list", {}, bar.element, drawn, empty, field);
   const element = h("div.grid-panel", {}, list, sample.element);
   const scroller = new Scroller(field, layer, spacer, paint);
-  const datasets = new Map([["a", context.dataset]]);
-
-  let dataset = context.dataset, layout = null, view = null, source = null, query = null, looking = null;
+  const { dataset } = context;
+  let layout = null, view = null, source = null, query = null, looking = null;
   let cursor = 0, opening = null, visible = false, width = 0;
   let size = Number(kept.get("size")) || 160;
 
   async function show(now) {
     if (!visible) { visible = true; document.addEventListener("keydown", pressed); }
-    const side = now.side ?? "a";
-    if (!datasets.has(side)) datasets.set(side, await ask("dataset", { side }));
-    dataset = datasets.get(side);
     const wanted = now.layout ?? (dataset.layout === "grid" ? "grid" : "table");
-    const asked = JSON.stringify([side, state.query(), wanted]);
+    const asked = JSON.stringify([state.query(), wanted]);
     bar.show(now, dataset, wanted, size);
     if (asked !== query) {
-      const before = query && JSON.stringify(JSON.parse(query).slice(0, 2));
-      const other = before !== JSON.stringify(JSON.parse(asked).slice(0, 2));
+      const before = query && JSON.stringify(JSON.parse(query)[0]);
+      const other = before !== JSON.stringify(JSON.parse(asked)[0]);
       query = asked;
       layout = wanted;
-      await look(side, now, other);
+      await look(now, other);
     } else if (view instanceof Table) view.header(now);
     open(state.get());
   }
 
   /** Which samples, and how they are laid out. */
-  async function look(side, now, other) {
+  async function look(now, other) {
     looking?.abort();
     const mine = (looking = new AbortController());
     const params = state.query();
     let found;
     try {
-      found = await wait("rows", { ...params, side }, (done, of) => bar.working(done, of), mine.signal);
+      found = await wait("rows", params, (done, of) => bar.working(done, of), mine.signal);
     } catch (error) {
       if (error.name !== "AbortError" && mine === looking) bar.failed(error, now.where);
       return;
@@ -67,9 +63,9 @@ export function create(context) {
     const main = dataset.image ?? dataset.fields.find((one) => MAIN.includes(one.shows))?.name ?? dataset.fields[0]?.name;
     const image = layout === "grid" && ["image", "mask"].includes(shows[main]) ? main : null;
     const fields = layout === "grid" ? [...new Set([main, dataset.label].filter(Boolean))] : [];
-    source = new Source({ side, query: params, count: found.count, fields, image }, () => scroller.ask(), (error) => context.say(error.message));
-    const ctx = { side, dataset, main, decorate };
-    put(drawn, image ? overlay.controls(side, image) : null);
+    source = new Source({ query: params, count: found.count, fields, image }, () => scroller.ask(), (error) => context.say(error.message));
+    const ctx = { dataset, main, decorate };
+    put(drawn, image ? overlay.controls(image) : null);
     view = layout === "grid" ? new Tiles(layer, ctx, pick) : new Table(layer, ctx, pick, sorted);
     field.setAttribute("role", layout === "grid" ? "listbox" : "grid");
     field.setAttribute("aria-label", "Samples");
@@ -88,7 +84,7 @@ export function create(context) {
 
   /** What lies over the image of a card. */
   function decorate(shown, sample, cell, { width }) {
-    shown.append(overlay.layer({ sample: sample.sample, side: state.get().side ?? "a", field: cell.field, width: cell.width, height: cell.height, labels: width >= 140, mask: 256 }));
+    shown.append(overlay.layer({ sample: sample.sample, field: cell.field, width: cell.width, height: cell.height, labels: width >= 140, mask: 256 }));
   }
 
   function lay() {
@@ -160,7 +156,7 @@ export function create(context) {
     const to = await dialogs.jump(dataset);
     if (to === null) return;
     try {
-      const found = await wait("find", { ...state.query(), side: state.get().side, sample: to });
+      const found = await wait("find", { ...state.query(), sample: to });
       if (found.row === null) { context.say(`sample ${found.sample} is not among these`); state.set({ sample: found.sample, row: "" }); return; }
       if (state.get().sample !== undefined) { move(found); return; }
       cursor = found.row;

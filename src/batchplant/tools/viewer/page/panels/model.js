@@ -18,7 +18,7 @@ export function create() {
   const more = h("button", { hidden: true, onclick: () => load(shown) }, "Show more");
   const wrong = h("p.error", { role: "alert" });
   const element = h("div.model", {}, h("div.row", {}, search, summary), wrong, h("div.scrolling", {}, table), more);
-  let shown = 0, timer = 0, asked = null, controller = null, side = "a";
+  let shown = 0, timer = 0, asked = null, controller = null;
 
   const buttons = () => [...body.querySelectorAll("button.tensor")];
 
@@ -62,7 +62,7 @@ export function create() {
     controller = new AbortController();
     const now = state.get();
     try {
-      const found = await wait("tensors", { side, search: now.model_search, sort: now.model_sort, down: now.model_down, start, count: PAGE },
+      const found = await wait("tensors", { search: now.model_search, sort: now.model_sort, down: now.model_down, start, count: PAGE },
         (done, of) => { summary.textContent = `reading ${number(done)} of ${number(of)} names…`; }, controller.signal);
       wrong.textContent = "";
       if (!start) put(body);
@@ -90,15 +90,14 @@ export function create() {
 
   function opened(one) {
     const cell = { field: "data", shape: one.shape, dtype: one.dtype };
-    const ctx = { sample: one.sample, side };
+    const ctx = { sample: one.sample };
     return h("div.opened-tensor", {}, h("div", {}, array.statistics(cell, ctx, { open: true })), h("div", {}, array.large(cell, ctx, { told: false })),
       h("p", {}, h("a", { href: `#${new URLSearchParams({ tab: "grid", sample: one.sample })}` }, "Where it lies")));
   }
 
   async function show(now) {
     document.addEventListener("keydown", pressed);
-    side = now.side ?? "a";
-    const key = JSON.stringify([side, now.model_search, now.model_sort, now.model_down]);
+    const key = JSON.stringify([now.model_search, now.model_sort, now.model_down]);
     if (key === asked) return;
     asked = key;
     if (document.activeElement !== search) search.value = now.model_search ?? "";

@@ -160,7 +160,7 @@ function batchOf(seen, now, context) {
   const { dataset } = context;
   const [image, label] = [dataset.image, dataset.label];
   const shown = seen.shown.map(({ sample, cells }) => {
-    const ctx = { sample, side: now.side, dataset };
+    const ctx = { sample, dataset };
     const main = image ? cells[image] : null;
     const rest = label && cells[label] ? [cells[label]] : Object.values(cells).slice(0, 3);
     return h("li.seen", {}, main ? h("div.seen-image", {}, small(main, ctx)) : null,

@@ -17,7 +17,7 @@ export async function result(path, params, told, signal) {
 }
 
 async function value(path, params, told, signal) {
-  const chosen = { side: params.side, where: params.where, search: params.search, measure: params.measure };
+  const chosen = { where: params.where, search: params.search, measure: params.measure };
   if (chosen.where || chosen.search || chosen.measure) await wait("rows", chosen, told, signal);
   return wait(path, params, told, signal);
 }
@@ -78,15 +78,14 @@ export function measureBy(field, what, ...rest) {
 
 /** Says which samples are meant, where a filter is set. */
 export function filterNote(now) {
-  const second = now.side === "b" ? h("p.dim", {}, "Of the second dataset.") : null;
-  if (!now.where && !now.search && !now.measure) return second;
+  if (!now.where && !now.search && !now.measure) return null;
   const said = [now.where, now.search ? `“${now.search}”` : null, now.measure ? measureText(now.measure) : null].filter(Boolean).join(", ");
-  return [second, h("p.filter-note.row", {}, h("span", {}, "Only samples with ", h("code", {}, said)),
-    h("button", { onclick: () => state.set({ where: null, search: null, measure: null }) }, "All samples"))];
+  return h("p.filter-note.row", {}, h("span", {}, "Only samples with ", h("code", {}, said)),
+    h("button", { onclick: () => state.set({ where: null, search: null, measure: null }) }, "All samples"));
 }
 
 /** The part of the state that says which samples, without the order in which they are shown. */
-export const chosen = (now) => ({ side: now.side, where: now.where, search: now.search, measure: now.measure });
+export const chosen = (now) => ({ where: now.where, search: now.search, measure: now.measure });
 
 /** A labelled control. */
 export const field = (label, control) => h("label.field", {}, h("span", {}, label), control);
