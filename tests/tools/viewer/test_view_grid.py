@@ -27,7 +27,6 @@ from browser import viewed
 
 pytest.importorskip("starlette", reason="pip install 'batchplant[view]'")
 pytest.importorskip("uvicorn", reason="pip install 'batchplant[view]'")
-pytest.importorskip("httpx", reason="starlette's test client")
 
 from starlette.testclient import TestClient
 
@@ -246,12 +245,12 @@ def test_what_is_wrong_with_a_query_is_said(
 
 
 def test_who_asks_too_early_is_told_to_wait(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
-    go, real = threading.Event(), rows.find
+    go, real = threading.Event(), rows.find_rows
 
-    def slow(side: Any, query: Any, told: Any) -> Any:
+    def slow(dataset: Any, query: Any, told: Any) -> Any:
         told(1, 4)
         assert go.wait(PATIENCE)
-        return real(side, query, told)
+        return real(dataset, query, told)
 
     monkeypatch.setattr(rows, "find_rows", slow)
     session = Session(reader)
@@ -457,7 +456,7 @@ def test_a_image_that_a_browser_shows_is_given_as_it_is(ask: Callable[..., Any])
 
 def test_results_are_kept_within_memory() -> None:
     found = jobs.Jobs()
-    big = jobs.KEPT_BYTES // 3
+    big = jobs.MAX_RESULT_BYTES // 3
     for n in range(8):
         found.get(n, lambda told: np.empty(big, np.uint8), wait=60)
     assert [n for n in range(8) if n in found._jobs] == [5, 6, 7]
