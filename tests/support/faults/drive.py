@@ -85,25 +85,35 @@ class Case:
         self.root = folder / "root"
         self.target = self.root / f"t{self.suffix}"
         self.saved = folder / "saved"
-        in_child(lambda: self.write(self.source, 40, ("cat", "dog")))
-        in_child(lambda: self.write(self.former, 20, ("cat", "dog") if append else ("ant", "bee")))
         (folder / "template").mkdir()
         (folder / "template" / "bystander").write_text("not yours")
-        # Children shall find the libraries loaded.
-        for module in in_child(lambda: self.made(self.source) and list(sys.modules)):
+        self.old = None
+        if append:
+            self.old = self.prepared(self.former, 14, ("cat", "dog"))
+            self.become_template()
+        self.new = self.prepared(self.source, 28, ("cat", "dog"))
+        if overwrite:
+            self.old = self.prepared(self.former, 14, ("ant", "bee"))
+            self.become_template()
+
+    def prepared(self, path: Path, samples: int, classes: tuple[str, ...]) -> Any:
+        """Write a source, convert it, and return the state of the result; children find the libraries loaded."""
+
+        def work() -> tuple[Any, list[str]]:
+            self.write(path, samples, classes)
+            return self.made(path), list(sys.modules)
+
+        found = in_child(work)
+        assert isinstance(found[0], dict), found
+        for module in found[1]:
             with contextlib.suppress(Exception):
                 importlib.import_module(module)
-        self.old = in_child(lambda: self.made(self.former)) if overwrite or append else None
-        if append:
-            shutil.rmtree(folder / "template")
-            shutil.copytree(self.root, folder / "template", symlinks=True)
-        self.new = in_child(lambda: self.made(self.source))
-        for path in (self.new, self.old):
-            assert path is None or isinstance(path, dict), path
-        if overwrite:
-            in_child(lambda: self.made(self.former))
-            shutil.rmtree(folder / "template")
-            shutil.copytree(self.root, folder / "template", symlinks=True)
+        return found[0]
+
+    def become_template(self) -> None:
+        """What is there now is there before each conversion."""
+        shutil.rmtree(self.folder / "template")
+        shutil.copytree(self.root, self.folder / "template", symlinks=True)
 
     def write(self, path: Path, samples: int, classes: tuple[str, ...]) -> None:
         if self.format.tensors:
