@@ -42,7 +42,8 @@ def jpegs(tmp_path_factory):
     rng = np.random.default_rng(0)
     with bp.create(path, {"image": bp.Image(), "label": bp.Int()}) as out:
         for number in range(30):
-            width, height = (int(one) for one in rng.integers(40, 300, 2))
+            # A few are large.
+            width, height = (int(one) for one in rng.integers(40, 120 if number % 8 else 300, 2))
             # Without subsampling, decoders differ by rounding alone.
             data = photo(rng, width, height, quality=92, subsampling=0)
             out.append({"image": data, "label": number})
@@ -92,9 +93,10 @@ FARTHEST = {"area": 2, "nearest": 0, "bilinear": 2, "bicubic": 3}
 def test_raw_images_are_those_of_the_engine(raw, device, filter, size):
     """Shrunk, grown, and grown on one side only: the same boxes and flips, and at most two levels apart."""
     pipeline = [ops.RandomResizedCrop(size, filter=filter), ops.RandomHorizontalFlip()]
-    want = batches(raw, pipeline)
+    want = batches(raw, pipeline, indices=range(14))
     for mode in ("gpu", "hybrid"):
-        assert apart(want, batches(raw, pipeline, device=device, decode=mode)) <= FARTHEST[filter]
+        got = batches(raw, pipeline, indices=range(14), device=device, decode=mode)
+        assert apart(want, got) <= FARTHEST[filter]
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -327,7 +329,9 @@ def test_all_images_of_a_batch_are_damaged(tmp_path):
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_fixed_share_is_exact(jpegs, device):
     pipeline = [ops.RandomResizedCrop(32), ops.ColorJitter(0.4, 0.4), ops.RandomErasing(1.0)]
-    how = {"device": device, "decode": bp.DecodeOptions("hybrid", gpu_share=0.3)}
+    how = {
+        "device": device, "decode": bp.DecodeOptions("hybrid", gpu_share=0.3), "indices": range(16)
+    }  # fmt: skip
     first = batches(jpegs, pipeline, workers=1, **how)
     assert apart(first, batches(jpegs, pipeline, workers=3, prefetch_batches=1, **how)) == 0
     loader = Loader(jpegs, 7, order="random", seed=3, pipelines={"image": pipeline}, **how)
@@ -339,7 +343,7 @@ def test_a_fixed_share_is_exact(jpegs, device):
     again.load_state_dict(state)
     assert apart(first[1:], [batch["image"].cpu().numpy() for batch in again]) == 0
     decoded = again.stats()["decoded"]
-    assert decoded["gpu"] == 3 * 2 + 1
+    assert decoded["gpu"] == 2 + 1
     again.close()
 
 
@@ -646,10 +650,10 @@ def test_several_loaders_at_once(jpegs, raw, device):
         (jpegs, {"decode": bp.DecodeOptions("hybrid", gpu_share=0.5)}), (jpegs, {"decode": "cpu"}),
     ]  # fmt: skip
     pipeline = [ops.RandomResizedCrop(48), ops.RandomHorizontalFlip(), NORMAL, ops.ChannelsFirst()]
-    want = [batches(path, pipeline, device=device, **how) for path, how in hows]
+    hows = [(path, {"device": device, "indices": range(16), **how}) for path, how in hows]
+    want = [batches(path, pipeline, **how) for path, how in hows]
     loaders = [
-        Loader(path, 7, order="random", seed=3, pipelines={"image": pipeline}, device=device, **how)
-        for path, how in hows
+        Loader(path, 7, order="random", seed=3, pipelines={"image": pipeline}, **how) for path, how in hows
     ]
     for together in zip(zip(*loaders, strict=True), zip(*want, strict=True), strict=True):
         for found, wanted in zip(*together, strict=True):
@@ -657,7 +661,7 @@ def test_several_loaders_at_once(jpegs, raw, device):
     for loader in loaders:
         loader.close()
     with ThreadPoolExecutor(len(hows)) as threads:
-        several = threads.map(lambda one: batches(one[0], pipeline, device=device, **one[1]), hows)
+        several = threads.map(lambda one: batches(one[0], pipeline, **one[1]), hows)
         for found, wanted in zip(several, want, strict=True):
             assert all(np.array_equal(*pair) for pair in zip(found, wanted, strict=True))
 
