@@ -30,7 +30,7 @@ from batchplant.tools.measure.pipelines import PIPELINES
 from variants import exhaustive
 
 N = 40
-TINY = ["--seconds", "0.3", "--rounds", "1", "--sample", str(N), "--quiet"]
+TINY = ["--seconds", "0.1", "--rounds", "1", "--sample", str(N), "--quiet"]
 EVIL = "<script>alert(1)</script>&\"'$x_2$[red]"
 
 

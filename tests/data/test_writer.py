@@ -359,7 +359,7 @@ def test_checkpoints_do_not_change_a_byte(suffix, options, tmp_path):
     )
     samples = [
         {"key": n % 40, "flag": n % 3 == 1, "text": None if n % 5 == 0 else "ab" * n, "array": [n, 1, n]}
-        for n in range(150)
+        for n in range(90)
     ]
 
     def files(name, every, stop=None):
@@ -376,13 +376,13 @@ def test_checkpoints_do_not_change_a_byte(suffix, options, tmp_path):
                 out = create_with(target, schema, bp.WriteOptions(resume=True), **options)
                 assert out.received == number
         out.close()
-        assert sorted(one["array"][0] for one in bp.open(target)) == list(range(150))
+        assert sorted(one["array"][0] for one in bp.open(target)) == list(range(90))
         top = tmp_path / name
         return {path.relative_to(top): path.read_bytes() for path in top.rglob("*") if path.is_file()}
 
     whole = files("none", every=1000)
     assert files("third", every=3, stop=3) == whole
-    assert files("fortieth", every=40, stop=120) == whole
+    assert files("fortieth", every=40, stop=80) == whole
 
 
 @pytest.mark.parametrize("suffix", ["beton", "npy", "csv", "tfrecord", "parquet", "arrow", "zarr", "mds"])

@@ -27,6 +27,7 @@ from batchplant import order as orders
 from batchplant.errors import OptionError
 from batchplant.loading.loader import Loader
 from batchplant.order import Shard, deal, ranks, shard
+from batchplant.testing.damage import EXHAUSTIVE
 from loaders import Memory, ids_of, numbers, write
 from variants import exhaustive
 
@@ -422,7 +423,13 @@ def launch(folder: Path, script: str, world_size: int, data: str, told: Any, *, 
         command = [*python, "-m", "torch.distributed.run", *options, str(path), *arguments]
         ended = [processes.run(command, **how)]
     else:
-        places = [["env", f"RANK={rank}", f"WORLD_SIZE={world_size}"] for rank in range(world_size)]
+        places = [
+            [
+                "env", f"RANK={rank}", f"LOCAL_RANK={rank}", f"WORLD_SIZE={world_size}",
+                f"LOCAL_WORLD_SIZE={world_size}", "MASTER_ADDR=127.0.0.1", f"MASTER_PORT={port}",
+            ]
+            for rank in range(world_size)
+        ]  # fmt: skip
         ended = processes.run_together(*([*place, *python, str(path), *arguments] for place in places), **how)
     assert [one.returncode for one in ended] == [0] * len(ended), [one.stdout for one in ended]
     if "no gloo" in ended[0].stdout:
@@ -442,7 +449,7 @@ def test_torchrun_trains_evaluates_and_goes_on_with_other_worlds(tmp_path, plain
     }
     stop = random.Random(4).randrange(1, 6)
     told = {"samples": SAMPLES, "epochs": epochs, "stop": stop}
-    found = launch(tmp_path / "train", TRAIN, ranks, plain, told, torchrun=True)
+    found = launch(tmp_path / "train", TRAIN, ranks, plain, told, torchrun=EXHAUSTIVE)
 
     for name, options in epochs.items():
         parts = [one["found"][name] for one in found]

@@ -31,6 +31,8 @@ def check(layers, tmp_path):
     return check
 
 
+# So says `make check`, too.
+@pytest.mark.exhaustive
 def test_the_package_keeps_its_layers(layers):
     assert layers.check(ROOT / "src" / "batchplant") == []
 

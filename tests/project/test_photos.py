@@ -53,7 +53,7 @@ def test_size_and_type(width: int, height: int) -> None:
     assert image.flags.c_contiguous
 
 
-@pytest.mark.parametrize(("width", "height"), [(256, 192), *exhaustive((400, 300), (500, 375))])
+@pytest.mark.parametrize(("width", "height"), exhaustive((256, 192), (400, 300), (500, 375)))
 def test_weighs_what_a_photograph_weighs(width: int, height: int) -> None:
     weights = []
     for index in range(100):
@@ -66,6 +66,7 @@ def test_weighs_what_a_photograph_weighs(width: int, height: int) -> None:
     assert 0.5 < max(weights) < 1.0
 
 
+@pytest.mark.exhaustive
 def test_has_a_photograph_s_spectrum() -> None:
     """Natural images' power falls about as the frequency squared; white noise's does not fall at all."""
     f = np.fft.fftfreq(256)
@@ -80,6 +81,7 @@ def test_has_a_photograph_s_spectrum() -> None:
     assert -2.8 < np.mean(slopes) < -1.4
 
 
+@pytest.mark.exhaustive
 def test_label_can_be_told_from_colour() -> None:
     def colour(index: int, label: int) -> npt.NDArray[Any]:
         image = photos.photo(index, width=128, height=96, label=label).reshape(-1, 3).astype(np.float32)
@@ -117,6 +119,7 @@ def test_folder_is_complete_and_kept(tmp_path: Path) -> None:
     assert _jpegs(root) != before
 
 
+@pytest.mark.exhaustive
 def test_processes_make_the_same_files(tmp_path: Path) -> None:
     for workers in (1, 2):
         photos.make_folder(tmp_path / str(workers), 100, size=32, workers=workers)

@@ -36,7 +36,7 @@ from batchplant.formats.base.options import own_options
 from batchplant.formats.registry import known
 from batchplant.storage import RemoteSource, Source, index, open_source
 from batchplant.storage.index import container, progress, sets, sidecar
-from batchplant.testing.damage import EXHAUSTIVE
+from batchplant.testing.damage import EXHAUSTIVE, cut_points
 from processes import PATIENCE
 from toy_index import Size, Toy, load, write_records
 from variants import exhaustive
@@ -295,7 +295,7 @@ def test_a_side_car_cut_anywhere_is_made_anew(
     path, content = small
     # Hundreds of times is slow on a busy disk.
     monkeypatch.setattr(os, "fsync", lambda fd: None)
-    for size in range(len(content)):
+    for size in range(len(content)) if EXHAUSTIVE else cut_points(len(content), 60):
         beside(path).write_bytes(content[:size])
         found = load(path, Toy())
         assert found.built, size
@@ -308,7 +308,7 @@ def test_a_flipped_bit_anywhere_does_no_harm(small: tuple[Path, bytes]) -> None:
     path, content = small
     rng = np.random.default_rng(2)
     ignored = 0
-    for at in range(len(content)):
+    for at in range(0, len(content), 1 if EXHAUSTIVE else 5):
         damaged = bytearray(content)
         damaged[at] ^= 1 << int(rng.integers(8))
         beside(path).write_bytes(damaged)
@@ -1106,7 +1106,7 @@ def test_the_index_of_a_folder_that_is_damaged_anywhere_does_no_harm(
     content = place.read_bytes()
     rng = np.random.default_rng(4)
     flips = []
-    step = 1 if EXHAUSTIVE else 5
+    step = 1 if EXHAUSTIVE else 11
     for at in range(0, len(content), step):
         damaged = bytearray(content)
         damaged[at] ^= 1 << int(rng.integers(8))

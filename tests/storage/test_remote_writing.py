@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 
 import batchplant as bp
+import forks
 import processes
 from batchplant.formats import registry
 from batchplant.formats.base.tensors import TENSORS
@@ -390,18 +391,28 @@ print(json.dumps({"calls": calls, "resumed": done.resumed_at}))
 """
 
 
-def killed(shelf: Shelf, name: str, point: int, when: str = "before", **given: Any) -> dict[str, Any] | None:
-    """Convert in a process that is killed at its n-th change of the bucket; None where it was."""
-    given = {"target_options": shelf.options(), **given}
-    done = processes.run(
-        [sys.executable, "-c", KILLED, shelf.at(name), str(point), when, json.dumps(given)],
-        capture_output=True,
-    )
-    if done.returncode == -signal.SIGKILL:
-        return None
-    assert done.returncode == 0, done.stderr.decode()
-    return dict(json.loads(done.stdout))
+@pytest.fixture(scope="module")
+def _forks() -> Iterator[forks.Forks]:
+    with forks.forks("batchplant", "batchplant.storage.remote.obstore_client") as running:
+        yield running
 
+
+@pytest.fixture
+def killed(_forks: forks.Forks) -> Callable[..., dict[str, Any] | None]:
+    """Converts in a process that is killed at its n-th change of the bucket; None where it was."""
+
+    def convert(shelf: Shelf, name: str, point: int, when: str = "before", **how: Any) -> Any:
+        how = {"target_options": shelf.options(), **how}
+        done = _forks.run(KILLED, shelf.at(name), str(point), when, json.dumps(how))
+        if done.returncode == -signal.SIGKILL:
+            return None
+        assert done.returncode == 0, done.stderr
+        return dict(json.loads(done.stdout))
+
+    return convert
+
+
+Killed = Callable[..., dict[str, Any] | None]
 
 # What is overwritten: (target, how it is written, what opens it)
 SETS = {
@@ -419,7 +430,7 @@ def points(calls: int) -> list[tuple[int, str]]:
 
 @pytest.mark.timeout(7200 if EXHAUSTIVE else 600)
 @pytest.mark.parametrize("kind", SETS)
-def test_killed_while_it_replaces(kind: str, shelf: Shelf) -> None:
+def test_killed_while_it_replaces(killed: Killed, kind: str, shelf: Shelf) -> None:
     """The old is there or the new, and where the change was decided, the next writer finishes it."""
     name, how, opens = SETS[kind]
     old, new = list(range(24)), list(range(100, 110))
@@ -462,7 +473,9 @@ def test_killed_while_it_replaces(kind: str, shelf: Shelf) -> None:
 
 
 @pytest.mark.parametrize("kind", SETS)
-def test_killed_before_it_is_decided_leaves_nothing_under_a_name(kind: str, shelf: Shelf) -> None:
+def test_killed_before_it_is_decided_leaves_nothing_under_a_name(
+    killed: Killed, kind: str, shelf: Shelf
+) -> None:
     name, how, _ = SETS[kind]
     # The probe, its removal, what is sent first: of a file nothing is there before all of it is.
     assert killed(shelf, name, 2 if kind == "file" else 4, "after", first=0, count=10, **how) is None
@@ -488,7 +501,7 @@ def test_what_a_server_finished_too_late_goes_with_the_next_writer(kind: str, sh
     assert shelf.hidden() == []
 
 
-def test_resumed_after_a_kill_sends_no_shard_again(behind: tuple[Shelf, Proxy]) -> None:
+def test_resumed_after_a_kill_sends_no_shard_again(killed: Killed, behind: tuple[Shelf, Proxy]) -> None:
     shelf, proxy = behind
     given = {"first": 0, "count": 40, "shard_samples": 4}
     # The probe, its removal, and then shards and states.
@@ -509,7 +522,9 @@ def test_resumed_after_a_kill_sends_no_shard_again(behind: tuple[Shelf, Proxy]) 
     assert shelf.hidden() == []
 
 
-def test_resumed_on_another_machine(shelf: Shelf, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_resumed_on_another_machine(
+    killed: Killed, shelf: Shelf, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     given = {"first": 0, "count": 40, "shard_samples": 4}
     assert killed(shelf, "a.tfrecord", 22, **given) is None
     monkeypatch.setenv("BATCHPLANT_WORK", str(tmp_path / "elsewhere"))

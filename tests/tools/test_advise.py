@@ -578,7 +578,7 @@ def test_formats_that_are_not_tried_are_told_in_one_line(
         "no time left"
     }
     np.save(tmp_path / "x.npy", np.zeros((50, 2)))
-    assert main(["advise", str(tmp_path / "x.npy"), "--formats", "npy,imagefolder", "--seconds", "0.1"]) == 0
+    assert main(["advise", str(tmp_path / "x.npy"), "--formats", "npy,imagefolder", "--seconds", "0.05"]) == 0
     assert "not tried   failed: imagefolder\n" in capsys.readouterr().out
 
 
@@ -819,7 +819,7 @@ def test_a_column_is_told_by_its_time(tmp_path: Path, capsys: pytest.CaptureFixt
     pytest.importorskip("pyarrow")
     bp.convert(bp.open(TABLE), tmp_path / "table.csv")
     argv = ["advise", str(tmp_path / "table.csv"), "--goal", "analyse", "--formats", "parquet,arrow"]
-    assert main([*argv, "--seconds", "0.2"]) == 0
+    assert main([*argv, "--seconds", "0.05"]) == 0
     shown = capsys.readouterr().out
     assert re.search(r"^predicted   a column of 300 rows in [\d.]+ m?s, ", shown, re.MULTILINE)
     assert "samples/s" not in shown
@@ -1001,7 +1001,7 @@ def test_command(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setattr("tempfile.tempdir", None)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("os.getloadavg", lambda: (1000.0, 0.0, 0.0))
-    argv = ["advise", str(images), "--formats", "beton,tfrecord", "--seconds", "0.2", "--size", "16"]
+    argv = ["advise", str(images), "--formats", "beton,tfrecord", "--seconds", "0.05", "--size", "16"]
     assert main([*argv, "--explain", "--gpus", "2", "--step-ms", "1000"]) == 0
     shown = capsys.readouterr().out
     for word in (
@@ -1027,7 +1027,7 @@ def test_command(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
 @pytest.mark.parametrize("goal", ["archive", "analyse", "stream", "share"])
 def test_other_goals_for_real(goal: str) -> None:
     source = bp.open({"x": np.arange(500), "y": np.arange(500.0)})
-    found = advise.advise(source, goal=goal, formats=("arrow", "hdf5"), seconds=0.2, on=HERE)
+    found = advise.advise(source, goal=goal, formats=("arrow", "hdf5"), seconds=0.05, on=HERE)
     assert found.format in ("arrow", "hdf5")
     assert found.best.value
     assert found.prediction.bytes > 0
@@ -1043,7 +1043,7 @@ def test_what_will_lie_in_a_bucket_is_tried_over_a_network(monkeypatch: pytest.M
 
     monkeypatch.setattr(trials, "open_reader", noted)
     source = bp.open({"x": np.arange(500), "y": np.arange(500.0)})
-    found = advise.advise(source, storage="s3", formats=("tfrecord", "arrow"), seconds=0.5, on=HERE)
+    found = advise.advise(source, storage="s3", formats=("tfrecord", "arrow"), seconds=0.1, on=HERE)
     assert all(one.trial.error is None for one in found.tried)
     urls = [one for one in opened if one.startswith("http://127.0.0.1:")]
     assert {one.rpartition(".")[2] for one in urls} == {"tfrecord", "arrow"}
@@ -1056,7 +1056,7 @@ def test_what_will_lie_in_a_bucket_is_tried_over_a_network(monkeypatch: pytest.M
 
 
 def test_questions_are_asked(images: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    argv = ["advise", str(images), "--ask", "--seconds", "0.1", "--formats", "beton,tfrecord", "--json"]
+    argv = ["advise", str(images), "--ask", "--seconds", "0.05", "--formats", "beton,tfrecord", "--json"]
     monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
     assert main(argv) == 2
     capsys.readouterr()
@@ -1123,7 +1123,7 @@ def test_proof_for_real(
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
     monkeypatch.setattr("batchplant.cli.advise.PROVE_SECONDS", 0.1)
-    argv = ["advise", str(images), "--formats", "beton,tfrecord", "--seconds", "0.1", "--size", "16"]
+    argv = ["advise", str(images), "--formats", "beton,tfrecord", "--seconds", "0.05", "--size", "16"]
     assert main([*argv, "--prove"]) == 0
     shown = capsys.readouterr().out
     proved = shown.partition("\nproved")[2].split("\n\n")[0]

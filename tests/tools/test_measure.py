@@ -32,7 +32,7 @@ from batchplant.tools.measure.measurement import pareto
 N = 48
 ALWAYS = ("samples", "data", "bytes", "files", "write_seconds", "write_rate", "open_seconds", "memory")
 RATES = ("sequential_mb_s", "sequential_rate", "random_rate", "epoch_cold", "epoch_warm")
-QUICK: dict[str, Any] = {"seconds": 0.5, "rounds": 2, "size": 16, "sample": N}
+QUICK: dict[str, Any] = {"seconds": 0.1, "rounds": 2, "size": 16, "sample": N}
 
 
 def jpeg(seed: int, height: int = 20) -> bytes:

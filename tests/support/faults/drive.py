@@ -97,7 +97,7 @@ class Case:
             self.become_template()
 
     def prepared(self, path: Path, samples: int, classes: tuple[str, ...]) -> Any:
-        """Write a source, convert it, and return the state of the result; children find the libraries loaded."""
+        """Return the state after a conversion of such a source. Children find the libraries loaded."""
 
         def work() -> tuple[Any, list[str]]:
             self.write(path, samples, classes)
