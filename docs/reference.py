@@ -37,7 +37,7 @@ PAGES: dict[str, tuple[str, str, tuple[str, ...], tuple[str, ...]]] = {
         "Loading",
         "The `Loader` and its options. [Loading](../guides/loading.md) shows how they are used.",
         (),
-        ("loading",),
+        ("loading", "order.mesh"),
     ),
     "orders": (
         "Orders",

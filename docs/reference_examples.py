@@ -21,6 +21,15 @@ for batch in bp.Loader(documents, 2, pack=bp.Pack(4)):
     print(sorted(batch["tokens"].tolist()))""",
         "[[1, 2, 3, 6], [4, 5, 0, 0]]",
     ),
+    "loading/Mesh": (
+        """\
+import batchplant as bp
+
+for rank in range(4):
+    loader = bp.Loader({"x": [1, 2, 3, 4]}, 2, mesh=bp.Mesh({"dp": 2, "tp": 2}, rank))
+    print(rank, [batch["x"].tolist() for batch in loader])""",
+        "0 [[1, 2]]\n1 [[1, 2]]\n2 [[3, 4]]\n3 [[3, 4]]",
+    ),
     "loading/Pipe": (
         """\
 import batchplant as bp

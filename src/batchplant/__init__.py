@@ -87,6 +87,7 @@ if TYPE_CHECKING:
     from .loading.loader import Loader
     from .loading.packing import Pack
     from .loading.plan import Pipe
+    from .order.mesh import Mesh
     from .tools.versions import show_versions
     from .tools.viewer.notebook import view
 
@@ -95,6 +96,7 @@ _LAZY_NAMES = {
     "col": "data.expressions",
     "join": "data.join",
     "Loader": "loading.loader",
+    "Mesh": "order.mesh",
     "Mix": "data.mix",
     "Pack": "loading.packing",
     "Patches": "data.patches",
@@ -180,6 +182,7 @@ __all__ = [
     "List",
     "Loader",
     "Masked",
+    "Mesh",
     "MissingLibraryError",
     "Mix",
     "NotFoundError",

@@ -460,7 +460,10 @@ def test_the_parts_of_workers_on_every_rank(plain):
                 batch["ids"].tolist()
                 for batch in Loader(plain, 3, order="random", ids=True, rank=rank, world_size=world_size)
             ]
-            parts = [list(loader.part(number, workers, rank, world_size)) for number in range(workers)]
+            parts = [
+                list(loader.part(number, workers, rank=rank, world_size=world_size))
+                for number in range(workers)
+            ]
             turns = [
                 part[turn]["ids"].tolist() for turn in range(len(alone)) for part in parts if turn < len(part)
             ]
@@ -471,10 +474,10 @@ def test_the_parts_of_workers_on_every_rank(plain):
 
 def test_batches_for_a_device_are_not_made_in_workers(plain):
     loader = Loader(plain, 4, device="cpu")
-    assert len(list(loader.part(0, 2, 0, 1))) == 3
+    assert len(list(loader.part(0, 2, rank=0, world_size=1))) == 3
     loader._delivery.elsewhere = True
     with pytest.raises(OptionError, match="use num_workers=0"):
-        loader.part(0, 2, 0, 1)
+        loader.part(0, 2, rank=0, world_size=1)
 
 
 def test_as_a_data_loader(raw):

@@ -218,7 +218,7 @@ def test_a_copy_has_a_cache_of_its_own(jpegs):
     copy = pickle.loads(pickle.dumps(loader))
     assert copy.stats()["cache limit"] == 1_000_000
     assert copy.stats()["cache bytes"] == 0
-    part = loader.part(0, 2, 0, 1)
+    part = loader.part(0, 2, rank=0, world_size=1)
     assert part.stats()["cache limit"] == 500_000
     for one in (loader, copy, part):
         one.close()

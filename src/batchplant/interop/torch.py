@@ -230,18 +230,18 @@ class _Batches(torch.utils.data.IterableDataset):
         # Worker processes start anew with every epoch, so the epochs that they began are counted in shared
         # memory. A row for each worker: number of the loaded state that the count is from, and the count.
         self._epochs_begun = torch.zeros((MAX_WORKERS, 2), dtype=torch.int64).share_memory_()
-        # Of the process group, for worker processes, which have none.
-        self._rank_and_world_size: tuple[int, int] | None = None
+        # Of the process group, for worker processes, which have none: arguments of the loader, and the rank.
+        self._ranks: tuple[dict[str, Any], int] | None = None
         self._worker_loader: Loader | None = None
 
     def __getstate__(self) -> dict[str, object]:
         self._refuse_to_be_split()
         # A worker process has no process group; one that is spawned to join a group will ask that group.
-        in_group = process_group_rank() is not None
+        group = process_group_rank()
         return {
             "loader": self.loader,
             "_epochs_begun": self._epochs_begun,
-            "_rank_and_world_size": (self.loader.rank, self.loader.world_size) if in_group else None,
+            "_ranks": None if group is None else (self.loader.ranks(), group[0]),
             "_worker_loader": None,
         }
 
@@ -254,11 +254,14 @@ class _Batches(torch.utils.data.IterableDataset):
         return len(self.loader)
 
     def _in_worker(self, number: int, workers: int) -> Iterator[Any]:
-        rank, world_size = self._rank_and_world_size or (self.loader.rank, self.loader.world_size)
+        ranks, process = self._ranks or (
+            self.loader.ranks(),
+            (process_group_rank() or (self.loader.rank, 0))[0],
+        )
         if self._worker_loader is None:
-            self._worker_loader = self.loader.part(number, workers, rank, world_size)
+            self._worker_loader = self.loader.part(number, workers, **ranks)
         state = self.loader.state_dict()
-        counter = self._epochs_begun[(rank * workers + number) % MAX_WORKERS]
+        counter = self._epochs_begun[(process * workers + number) % MAX_WORKERS]
         if int(counter[0]) != self.loader.loaded:
             counter[0], counter[1] = self.loader.loaded, 0
         begun = int(counter[1])
@@ -369,7 +372,7 @@ class MapDataset(torch.utils.data.Dataset):
         """Return the loader; in a worker process, a copy, because threads do not survive a fork."""
         worker = torch.utils.data.get_worker_info()
         if worker is not None and os.getpid() != self._process:
-            self.loader = self.loader.part(worker.id, worker.num_workers, 0, 1)
+            self.loader = self.loader.part(worker.id, worker.num_workers, rank=0, world_size=1)
             self._process = os.getpid()
         return self.loader
 

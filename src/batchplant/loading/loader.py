@@ -22,6 +22,7 @@ from ..data.mix import Mix
 from ..data.reader import Reader
 from ..errors import BatchplantError, OptionError, Problem, near
 from ..formats.registry import open as open_reader
+from ..order.mesh import Mesh, refuse_unused_mesh
 from ..schema.columns import I64
 from ..storage.settings import NAMES as STORAGE_OPTIONS
 from .advice import Traffic, advise, warn_of_obstacles
@@ -92,6 +93,7 @@ class LoaderConfig:
     seed: int
     rank: int | None
     world_size: int | None
+    mesh: Mesh | None
     drop_last: bool
     evaluate: bool
     on_error: str
@@ -121,6 +123,11 @@ class LoaderConfig:
         if self.rank is not None and self.world_size is not None:
             orders.rank_and_world_size(self.rank, self.world_size)
         self.decode.check(self.device)
+
+    def check_mesh(self) -> None:
+        """Raise OptionError if this run has a mesh and the loader was not told of it."""
+        if self.mesh is None and self.rank is None and self.world_size is None:
+            refuse_unused_mesh()
 
     def order_parts(self) -> orders.OrderParts:
         """Return the order, checked."""
@@ -154,7 +161,9 @@ class Loader:
     see several fields, behind all pipelines, see :class:`batchplant.ops.Map`. indices: only these
     samples. pack: rows of tokens in place of samples, see :class:`Pack`; batch_size counts rows. seed: of
     the order and of every op. rank, world_size: this process among many (default: as torch.distributed or
-    the environment says when an epoch begins). drop_last: only full batches. evaluate: a rank that has no
+    the environment says when an epoch begins). mesh: the mesh of a run whose ranks do not all get different
+    samples: of PyTorch or JAX, Megatron's ``parallel_state``, a dict of sizes, or a :class:`Mesh`, which also
+    explains batch_axes and sequence_axis. drop_last: only full batches. evaluate: a rank that has no
     samples left at the end has one batch fewer, not an empty one. on_error: ``raise``, or ``skip`` to
     leave out samples that cannot be read and list them in ``skipped``. ids: add the sample numbers as
     ``ids``. workers: number of decoding threads (default: all cores, divided by LOCAL_WORLD_SIZE), or the
@@ -182,6 +191,9 @@ class Loader:
         seed: int = 0,
         rank: int | None = None,
         world_size: int | None = None,
+        mesh: object = None,
+        batch_axes: Sequence[str] | None = None,
+        sequence_axis: str | None = None,
         drop_last: bool = False,
         evaluate: bool = False,
         on_error: str = "raise",
@@ -198,13 +210,17 @@ class Loader:
         for name in unknown:
             raise _unexpected_argument(name)
         decode = DecodeOptions.of(decode)
+        placed = Mesh.of(mesh, rank, world_size, batch_axes, sequence_axis)
+        if placed is not None and placed.sequence_axis is not None:
+            raise OptionError("sequence_axis is not there yet")
         self.config = LoaderConfig(
             batch_size=batch_size, order=order, pipelines=pipelines, joint=joint, indices=indices, pack=pack,
-            seed=seed, rank=rank, world_size=world_size, drop_last=drop_last, evaluate=evaluate,
-            on_error=on_error, ids=ids, workers=workers, prefetch_batches=prefetch_batches, device=device,
-            decode=decode, cache=DecodedCache.of(cache, decode.backend), page_cache=page_cache,
-            dashboard=dashboard,
+            seed=seed, rank=rank if placed is None else None, world_size=world_size, mesh=placed,
+            drop_last=drop_last, evaluate=evaluate, on_error=on_error, ids=ids, workers=workers,
+            prefetch_batches=prefetch_batches, device=device, decode=decode,
+            cache=DecodedCache.of(cache, decode.backend), page_cache=page_cache, dashboard=dashboard,
         )  # fmt: skip
+        self.config.check_mesh()
         parts = self.config.order_parts()
         self.reader = source if isinstance(source, Reader) else open_reader(source)
         self.indices: I64 | None = None if indices is None else self.reader._check(indices)
@@ -292,6 +308,7 @@ class Loader:
         parts.append(f"order {orders.describe(self.config.order)}")
         rank, world_size = self._rank_world()
         parts += [f"rank {rank} of {world_size}"] if world_size > 1 else []
+        parts += [f"mesh {self.config.mesh}"] if self.config.mesh is not None else []
         parts.append(f"{self.threads} threads")
         parts += [f"on {self.config.device}"] if self._delivery is not None else []
         state = "closed" if self._closed else f"epoch {self._epoch}"
@@ -313,6 +330,8 @@ class Loader:
         return self._rank_world()[1]
 
     def _rank_world(self) -> tuple[int, int]:
+        if self.config.mesh is not None:
+            return self.config.mesh.resolve()[:2]
         return orders.rank_and_world_size(self.config.rank, self.config.world_size)
 
     # -- epochs ----------------------------------------------------------------------------------------
@@ -352,6 +371,7 @@ class Loader:
                 self._epoch, self._shard(self._epoch, self._position), _next_shard(self, self._epoch)
             )
             if count:
+                self.config.check_mesh()
                 self._traffic.warn(self._ordering.parts, self.world_size, self.batch_size)
                 self._epoch, self._position, self._progress = self._epoch + 1, 0, progress
         return progress
@@ -482,10 +502,18 @@ class Loader:
         matches = _matching_samples(self.reader, numbers, names, predicate)
         return self._copy(self.reader, indices=matches)
 
-    def part(self, number: int, parts: int, rank: int, world_size: int) -> Loader:
+    def ranks(self) -> dict[str, Any]:
+        """Return the arguments that make a loader of this rank in any process."""
+        self.config.check_mesh()
+        if self.config.mesh is not None:
+            return {"mesh": self.config.mesh.placed()}
+        return {"rank": self.rank, "world_size": self.world_size}
+
+    def part(self, number: int, parts: int, **ranks: Any) -> Loader:
         """Return the loader of worker ``number``: it makes every ``parts``-th batch of a rank.
 
-        Taken in turn, the batches of all workers are those of the rank, in order.
+        ``ranks``: as :meth:`ranks` gives them in the process that the workers belong to. Taken in turn, the
+        batches of all workers are those of the rank, in order.
         """
         if self._device is not None or (self._delivery is not None and self._delivery.elsewhere):
             raise OptionError("batches for a device are not made in worker processes: use num_workers=0")
@@ -496,7 +524,8 @@ class Loader:
         if self._decoded is not None and cache is not None:
             cache = dataclasses.replace(cache, bytes=self._decoded.memory.max_bytes // parts)
         workers = threads if cores is None else cores[:threads]
-        loader = self._copy(reader, rank=rank, world_size=world_size, workers=workers, cache=cache)
+        changes = {"mesh": None, "rank": None, "world_size": None, **ranks}
+        loader = self._copy(reader, **changes, workers=workers, cache=cache)
         loader._turn = (number, parts)
         return loader
 
@@ -513,6 +542,7 @@ class Loader:
             **(self._decoded.stats(self.samples) if self._decoded else {}),
             **(self._packing.stats() if self._packing else {}),
             **({"functions": functions} if functions else {}),
+            **({"mesh": self.config.mesh.stats()} if self.config.mesh else {}),
             "waited": totals.waited, "step": totals.stepped, "batches": totals.batches,
             "samples": totals.samples, "queue": self._queue(),
             "workers": self._executor.on_cpu.stats(), "jpeg warnings": self._executor.on_cpu.warnings,

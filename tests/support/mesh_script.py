@@ -1,0 +1,65 @@
+"""A process of a run with gloo: ``python mesh_script.py RANK SIZE STORE DATASET`` prints JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+
+def ids(loader: Any) -> list[int]:
+    return [int(number) for batch in loader for number in batch["ids"]]
+
+
+def main(rank: int, size: int, store: str, plain: str) -> None:
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+    import batchplant as bp
+    from batchplant.errors import OptionError
+
+    dist.init_process_group("gloo", rank=rank, world_size=size, store=dist.FileStore(store, size))
+    report: dict[str, Any] = {}
+
+    def make(**options: Any) -> Any:
+        return bp.Loader(plain, 4, order="random", ids=True, **options)
+
+    def refused(name: str, work: Any) -> None:
+        report[name] = None
+        try:
+            work()
+        except OptionError as error:
+            report[name] = str(error)
+
+    report["no mesh"] = ids(make())
+    early = make()
+    flat: Any = init_device_mesh("cpu", (size,), mesh_dim_names=("dp",))
+    refused("only dp", make)
+    flat = init_device_mesh("cpu", (size,))
+    refused("unnamed", make)
+    del flat
+    sizes = {"dp": size // 2, "tp": 2}
+    mesh = init_device_mesh("cpu", (size // 2, 2), mesh_dim_names=("dp", "tp"))
+    refused("refused", make)
+    refused("refused later", lambda: next(iter(early)))
+    refused("refused in workers", lambda: next(iter(early.as_data_loader(num_workers=2))))
+    report["mesh"] = ids(make(mesh=mesh))
+    report["part"] = ids(make(mesh=mesh["dp"]))
+    report["sizes"] = ids(make(mesh=sizes))
+    report["other order"] = ids(make(mesh={"tp": 2, "dp": size // 2}))
+    report["all differ"] = ids(make(mesh=mesh, batch_axes=("dp", "tp")))
+    report["explicit"] = ids(make(rank=0, world_size=1))
+    workers, alone = make(mesh=sizes).as_data_loader(num_workers=2), make(mesh=mesh)
+    report["workers"] = [ids(workers) for _ in range(2)]
+    report["workers alone"] = [ids(alone) for _ in range(2)]
+    # Ranks need not be in the order of the mesh.
+    ranks = torch.arange(size).reshape(2, size // 2).T.contiguous()
+    turned = DeviceMesh("cpu", ranks, mesh_dim_names=("dp", "tp"))
+    report["turned"] = [turned.get_coordinate()[0], make(mesh=turned).rank]
+    print(json.dumps(report))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:])
