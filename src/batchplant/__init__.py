@@ -8,123 +8,159 @@ from typing import TYPE_CHECKING
 from typing import Any as _Any
 
 from ._version import __version__
-from .codecs.media.image_rules import ImageOptions
 from .compat import install_aliases as _install_aliases
 from .data import hooks as _hooks
-from .data.concat import concat, interleave
-from .data.reader import Reader
-from .data.split import split
-from .data.writer import WriteOptions, Writer
-from .errors import (
-    AccessError,
-    BatchplantError,
-    BusyError,
-    DamagedError,
-    DataError,
-    DecodeError,
-    EncodeError,
-    ExistsError,
-    FieldNameError,
-    MissingLibraryError,
-    NotFoundError,
-    OptionError,
-    Problem,
-    SampleIndexError,
-    SampleKeyError,
-    SchemaError,
-    UnknownFormatError,
-    UnsafeError,
-    WorkerError,
-    WriteError,
-)
-from .formats.base.capabilities import Capabilities
-from .formats.base.format import Format, Probe
-from .formats.registry import create, open
-from .jobs import engines
-from .jobs.convert import convert
-from .jobs.convert_options import ConvertOptions, ConvertTuning
-from .jobs.verify import verify
-from .schema import (
-    Audio,
-    Bool,
-    Boxes,
-    Bytes,
-    Decimal,
-    Duration,
-    Field,
-    Float,
-    Image,
-    Int,
-    Json,
-    Keypoints,
-    Labels,
-    List,
-    Polygons,
-    Schema,
-    Struct,
-    Tensor,
-    Text,
-    Time,
-    Uuid,
-    Video,
-)
-from .schema.columns import Columns, Masked, Ragged
-from .storage import index
-from .storage.limits import max_bytes, max_pixels
-from .storage.spans import Spans
 
 if TYPE_CHECKING:
+    from . import codecs as codecs
+    from . import errors as errors
+    from . import formats as formats
+    from . import jobs as jobs
     from . import loading as loading
     from . import ops as ops
     from . import order as order
+    from . import schema as schema
+    from . import storage as storage
+    from .codecs.media.image_rules import ImageOptions
+    from .data.concat import concat, interleave
     from .data.expressions import col
     from .data.join import join
     from .data.mix import Mix
     from .data.patches import Patches, VideoClips, VolumePatches
+    from .data.reader import Reader
+    from .data.split import split
     from .data.windows import Windows
+    from .data.writer import WriteOptions, Writer
+    from .errors import (
+        AccessError,
+        BatchplantError,
+        BusyError,
+        DamagedError,
+        DataError,
+        DecodeError,
+        EncodeError,
+        ExistsError,
+        FieldNameError,
+        MissingLibraryError,
+        NotFoundError,
+        OptionError,
+        Problem,
+        SampleIndexError,
+        SampleKeyError,
+        SchemaError,
+        UnknownFormatError,
+        UnsafeError,
+        WorkerError,
+        WriteError,
+    )
+    from .formats.base.capabilities import Capabilities
+    from .formats.base.format import Format, Probe
+    from .formats.registry import create, open
+    from .jobs import engines
+    from .jobs.convert import convert
+    from .jobs.convert_options import ConvertOptions, ConvertTuning
+    from .jobs.verify import verify
     from .loading.decoded import DecodedCache
     from .loading.images import DecodeOptions
     from .loading.loader import Loader
     from .loading.packing import Pack
     from .loading.plan import Pipe
     from .order.mesh import Mesh
+    from .schema import (
+        Audio,
+        Bool,
+        Boxes,
+        Bytes,
+        Decimal,
+        Duration,
+        Field,
+        Float,
+        Image,
+        Int,
+        Json,
+        Keypoints,
+        Labels,
+        List,
+        Polygons,
+        Schema,
+        Struct,
+        Tensor,
+        Text,
+        Time,
+        Uuid,
+        Video,
+    )
+    from .schema.columns import Columns, Masked, Ragged
+    from .storage import index
+    from .storage.limits import max_bytes, max_pixels
+    from .storage.spans import Spans
     from .tools.versions import show_versions
     from .tools.viewer.notebook import view
 
-# Names that take long to import, and their modules.
-_LAZY_NAMES = {
-    "col": "data.expressions",
-    "join": "data.join",
-    "Loader": "loading.loader",
-    "Mesh": "order.mesh",
-    "Mix": "data.mix",
-    "Pack": "loading.packing",
-    "Patches": "data.patches",
-    "DecodedCache": "loading.decoded",
-    "DecodeOptions": "loading.images",
-    "Pipe": "loading.plan",
-    "show_versions": "tools.versions",
-    "VideoClips": "data.patches",
-    "view": "tools.viewer.notebook",
-    "VolumePatches": "data.patches",
-    "Windows": "data.windows",
+# What is imported when it is first used: names by module, and the modules that are attributes of the package.
+_NAMES_BY_MODULE = {
+    "codecs.media.image_rules": "ImageOptions",
+    "data.concat": "concat interleave",
+    "data.expressions": "col",
+    "data.join": "join",
+    "data.mix": "Mix",
+    "data.patches": "Patches VideoClips VolumePatches",
+    "data.reader": "Reader",
+    "data.split": "split",
+    "data.windows": "Windows",
+    "data.writer": "WriteOptions Writer",
+    "errors": (
+        "AccessError BatchplantError BusyError DamagedError DataError DecodeError EncodeError "
+        "ExistsError FieldNameError MissingLibraryError NotFoundError OptionError Problem "
+        "SampleIndexError SampleKeyError SchemaError UnknownFormatError UnsafeError WorkerError "
+        "WriteError"
+    ),
+    "formats.base.capabilities": "Capabilities",
+    "formats.base.format": "Format Probe",
+    "formats.registry": "create open",
+    "jobs.convert": "convert",
+    "jobs.convert_options": "ConvertOptions ConvertTuning",
+    "jobs.verify": "verify",
+    "loading.decoded": "DecodedCache",
+    "loading.images": "DecodeOptions",
+    "loading.loader": "Loader",
+    "loading.packing": "Pack",
+    "loading.plan": "Pipe",
+    "order.mesh": "Mesh",
+    "schema": (
+        "Audio Bool Boxes Bytes Decimal Duration Field Float Image Int Json Keypoints Labels List "
+        "Polygons Schema Struct Tensor Text Time Uuid Video"
+    ),
+    "schema.columns": "Columns Masked Ragged",
+    "storage.limits": "max_bytes max_pixels",
+    "storage.spans": "Spans",
+    "tools.versions": "show_versions",
+    "tools.viewer.notebook": "view",
 }
-# Modules that are attributes of the package without an import of their own.
-_LAZY_MODULES = {
+_MODULES = {
+    "codecs": "codecs",
+    "engines": "jobs.engines",
+    "errors": "errors",
     "ffcv": "compat.ffcv",
     "ffrecord": "compat.ffrecord",
+    "formats": "formats",
+    "index": "storage.index",
+    "jobs": "jobs",
     "loading": "loading",
     "ops": "ops",
     "order": "order",
+    "schema": "schema",
+    "storage": "storage",
     "tfrecord": "compat.tfrecord",
 }
+_MODULE_OF = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> _Any:
-    if name in _LAZY_MODULES:
-        value = _importlib.import_module(f"batchplant.{_LAZY_MODULES[name]}")
-    elif name in _LAZY_NAMES:
-        value = getattr(_importlib.import_module(f"batchplant.{_LAZY_NAMES[name]}"), name)
+    if name in _MODULES:
+        value: _Any = _importlib.import_module(f"batchplant.{_MODULES[name]}")
+    elif name in _MODULE_OF:
+        value = getattr(_importlib.import_module(f"batchplant.{_MODULE_OF[name]}"), name)
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = value
@@ -132,13 +168,12 @@ def __getattr__(name: str) -> _Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY_NAMES})
+    return sorted({*globals(), *__all__})
 
 
 _install_aliases()
 
-
-_hooks.register("open", lambda: open)
+_hooks.register("open", lambda: __getattr__("open"))
 for _name, _module in {
     "torch": "interop.torch",
     "keras": "interop.keras",

@@ -6,6 +6,7 @@ import importlib
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -18,7 +19,7 @@ from rich.console import Console
 
 import batchplant
 import processes
-from batchplant.cli import build_parser, main
+from batchplant.cli import COMMANDS, build_parser, main
 from batchplant.cli.head import colour_of, render
 from batchplant.cli.terminal import parse_options
 from batchplant.codecs.media import audio
@@ -27,23 +28,6 @@ from batchplant.formats.registry import all_formats, get_format
 from batchplant.storage import partial_folder
 from batchplant.storage.work import STATE
 from variants import exhaustive
-
-COMMANDS = (
-    "formats",
-    "info",
-    "head",
-    "convert",
-    "split",
-    "verify",
-    "stats",
-    "doctor",
-    "simulate",
-    "mix",
-    "index",
-    "cache",
-    "bench",
-    "completion",
-)
 
 
 @pytest.fixture
@@ -89,6 +73,18 @@ def test_help_shows_examples(command: str, capsys: pytest.CaptureFixture[str]) -
     assert f"batchplant {command}" in text.partition("examples:")[2]
 
 
+def test_the_list_of_commands_has_their_summaries(capsys: pytest.CaptureFixture[str]) -> None:
+    for command, summary in COMMANDS.items():
+        module = importlib.import_module(f"batchplant.cli.{command}")
+        assert (module.__doc__ or "").partition("\n\n")[0] == f"{summary}."
+    assert main([]) == 2
+    text = " ".join(capsys.readouterr().out.split())
+    assert [summary for summary in COMMANDS.values() if summary not in text] == []
+    with pytest.raises(SystemExit):
+        main(["covert"])
+    assert "did you mean convert?" in capsys.readouterr().err
+
+
 def test_every_example_in_the_help_parses() -> None:
     for command in COMMANDS:
         parser = build_parser(command)
@@ -96,7 +92,7 @@ def test_every_example_in_the_help_parses() -> None:
         lines = re.findall(r"^  batchplant (.*?)(?:\s{2,}\(.*\))?$", module.__doc__ or "", re.MULTILINE)
         assert lines
         for line in lines:
-            words = line.partition(" > ")[0].replace("'", "").split()
+            words = shlex.split(line.partition(" > ")[0])
             if "--help" not in words:
                 parser.parse_args(words)
 

@@ -4,6 +4,9 @@ import ast
 import importlib.metadata
 import inspect
 import json
+import os
+import pickle
+import pydoc
 import re
 import subprocess
 import sys
@@ -49,37 +52,97 @@ def load(module):
         return getattr(importlib.import_module(parent), name)
 
 
-def run(code):
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+def run(code, *args):
+    return subprocess.run(
+        [sys.executable, "-c", code, *args], capture_output=True, text=True, check=True
+    ).stdout
 
 
-def test_importing_it_imports_no_heavy_library():
-    heavy = ["torch", "PIL", "pyarrow", "rich", "fsspec", "pytest"]
-    found = json.loads(run("import json, sys, batchplant; print(json.dumps(list(sys.modules)))"))
-    assert "batchplant.formats.registry" in found
-    assert [name for name in heavy if name in found] == []
+# Libraries that take long, and parts of ours that most programs do not need.
+HEAVY = {"torch", "PIL", "pyarrow", "pandas", "rich", "fsspec", "obstore", "pytest", "asyncio", "http.client"}
+# Of ours, `import batchplant` imports no more; the rest comes with the name that needs it.
+AT_ONCE = {
+    "batchplant",
+    "batchplant._version",
+    "batchplant.compat",
+    "batchplant.data",
+    "batchplant.data.hooks",
+}
+
+
+def imported_by(code):
+    return set(json.loads(run(f"import json, sys; {code}; print(json.dumps(list(sys.modules)))")))
+
+
+def test_importing_it_imports_no_more_than_names_need():
+    found = imported_by("import batchplant; dir(batchplant)")
+    assert {name for name in found if name.split(".")[0] == "batchplant"} == AT_ONCE
+    assert found & {*HEAVY, "numpy"} == set()
+    assert imported_by("from batchplant import *") & HEAVY == set()
+    reading = imported_by("from batchplant import open, Schema")
+    assert {name for name in reading if name.startswith(("batchplant.loading", "batchplant.ops"))} == set()
+
+
+def test_help_of_the_command_line_imports_no_command():
+    code = """
+import contextlib, json, sys
+from batchplant.cli import main
+with contextlib.suppress(SystemExit):
+    main(["--help"])
+print(json.dumps(list(sys.modules)))
+"""
+    found = json.loads(run(code).splitlines()[-1])
+    ours = {name for name in found if name.split(".")[0] == "batchplant"}
+    assert ours == {*AT_ONCE, "batchplant.errors", "batchplant.cli", "batchplant.cli.parser"}
+    assert {*found} & {*HEAVY, "numpy"} == set()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+def test_every_part_can_be_the_first_that_is_imported():
+    code = """
+import importlib, os, sys
+import numpy, batchplant
+for name in sys.argv[1:]:
+    if os.fork() == 0:
+        importlib.import_module(name)
+        os._exit(0)
+    if os.wait()[1]:
+        sys.exit(f"{name} cannot be imported first")
+"""
+    run(
+        code,
+        "batchplant.loading.loader",
+        *(f"batchplant.{path.parent.name}" for path in SOURCE.glob("*/__init__.py")),
+    )
 
 
 def test_exports_are_sorted_complete_and_there():
     assert batchplant.__all__ == sorted(batchplant.__all__)
     assert [name for name in batchplant.__all__ if not hasattr(batchplant, name)] == []
     tree = ast.parse((SOURCE / "__init__.py").read_text("utf-8"))
+    # What type checkers import, and every name from the module that it is found in.
     imported = {
-        alias.asname or alias.name
-        for node in ast.walk(tree)
-        # Not the modules that type checkers import.
-        if isinstance(node, ast.ImportFrom)
-        and node.module not in (None, "tools.viewer", "interop")
-        and node.level
+        alias.name: node.module
+        for block in tree.body
+        if isinstance(block, ast.If)
+        for node in block.body
         for alias in node.names
-        if not (alias.asname or alias.name).startswith("_") or alias.name == "__version__"
+        if alias.asname is None
     }
-    assert imported == set(batchplant.__all__)
-    # What is imported later is there, too, and found under its own name.
-    assert {name for name in batchplant._LAZY_NAMES if not hasattr(batchplant, name)} == set()
-    assert set(batchplant._LAZY_NAMES) <= set(batchplant.__all__) <= set(dir(batchplant))
+    assert {*imported, "__version__"} == set(batchplant.__all__) <= set(dir(batchplant))
+    for name, module in imported.items():
+        source = importlib.import_module(f"batchplant.{module}")
+        assert getattr(batchplant, name) is getattr(source, name), name
     with pytest.raises(AttributeError, match="no attribute 'Loadre'"):
         _ = batchplant.Loadre
+
+
+def test_names_can_be_pickled_and_documented():
+    for name in ("Loader", "Schema", "open", "DamagedError"):
+        assert pickle.loads(pickle.dumps(getattr(batchplant, name))) is getattr(batchplant, name)
+    text = pydoc.plain(pydoc.render_doc(batchplant))
+    assert "class Loader" in text
+    assert "open(" in text
 
 
 def test_versions_for_a_bug_report(capsys):

@@ -19,21 +19,38 @@ from types import FrameType
 from typing import Any
 
 from .. import __version__
-from ..errors import BatchplantError, DataError
-from .terminal import Parser, add_commands, print_json, printable
+from ..errors import BatchplantError, DataError, printable
+from .parser import Parser, add_commands
 
-COMMANDS = (
-    "formats", "info", "head", "convert", "merge", "split", "verify", "stats", "doctor", "view", "advise",
-    "simulate", "mix", "index", "lake", "cache", "bench", "completion",
-)  # fmt: skip
+# With the first lines of their docstrings, so that help imports none of them.
+COMMANDS = {
+    "formats": "List the formats, compare what they can do, or tell all about one",
+    "info": "Show what a dataset or a model holds: format, samples, fields, sizes, tensors, operators",
+    "head": "Show the first samples, or the last; a terminal shows images. Of a model, its tensors",
+    "convert": "Convert a dataset into another format",
+    "merge": "Make one dataset of several, such as one file of the shards that many processes wrote",
+    "split": "Split a dataset into parts, such as train, val and test",
+    "verify": "Check every sample of a dataset and name every problem",
+    "stats": "Tell what every field holds: counts, means, histograms, frequent values, resolutions, copies",
+    "doctor": "Find what spoils a training run: damage, duplicates, sorted labels, odd images, awkward files",
+    "view": "See a dataset in the browser: its samples, statistics, order and health",
+    "advise": "Say which format and settings suit a dataset, this machine and a goal, and prove it",
+    "simulate": "Say what a training run on many machines would do, from a plan: no data, no network",
+    "mix": "Say what a training run over a mixture will see, from a plan: tokens, repeats, rows, per rank",
+    "index": "Build the index of files that have to be scanned before their samples can be read in any order",
+    "lake": "Look after Delta and Iceberg tables: their history, old files, the way back, small files",
+    "cache": "Show, clear and fill the cache of remote data on this machine",
+    "bench": "Measure how fast a dataset can be used on this machine",
+    "completion": "Print a script that completes commands, options and formats in your shell",
+}
 # What speaks of all the others.
 WHOLE = "completion"
 # Set, an error that is not ours is shown as Python shows it.
 DEBUG = "BATCHPLANT_DEBUG"
 
 
-def build_parser(only: str | None = None) -> Parser:
-    """The parser of all commands, or of one: most of what a command needs, others do not."""
+def build_parser(command: str | None = None) -> Parser:
+    """Return the parser of all commands, or of one; of a name that is no command, one that lists them all."""
     parser = Parser(
         prog="batchplant",
         description="Open, check and convert machine-learning data, whatever format it is in.",
@@ -44,8 +61,9 @@ def build_parser(only: str | None = None) -> Parser:
     parser.add_argument("--version", action="version", version=f"batchplant {__version__}")
     # Here, for the commands only set it where it is given: `bench --json loader` is one of two places.
     parser.set_defaults(json=False, root=parser)
-    names = COMMANDS if only is None else (only,)
-    add_commands(parser, [importlib.import_module(f"batchplant.cli.{name}") for name in names])
+    listed_only = COMMANDS if command is not None and command not in COMMANDS else {}
+    names = () if listed_only else (command,) if command is not None else COMMANDS
+    add_commands(parser, [importlib.import_module(f"batchplant.cli.{name}") for name in names], listed_only)
     return parser
 
 
@@ -75,8 +93,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _main(argv: Sequence[str] | None) -> int:
     given = sys.argv[1:] if argv is None else argv
-    only = given[0] if given and given[0] in COMMANDS and given[0] != WHOLE else None
-    args = build_parser(only).parse_args(given)
+    command = given[0] if given else ""
+    args = build_parser(None if command == WHOLE else command).parse_args(given)
     # A kill is treated like Ctrl-C: the writer stops in order.
     # Outside of the main thread (ValueError) signals are the caller's.
     before = None
@@ -92,6 +110,8 @@ def _main(argv: Sequence[str] | None) -> int:
             raise
         message = _message(error)
         if args.json:
+            from .terminal import print_json
+
             place = _place(error) if isinstance(error, BatchplantError) else {}
             print_json({"error": {"kind": type(error).__name__, "message": message, **place}})
         _say(message)

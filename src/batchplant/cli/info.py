@@ -1,4 +1,4 @@
-"""Show what a dataset or a model holds: format, samples, fields, sizes, resolutions, tensors, operators.
+"""Show what a dataset or a model holds: format, samples, fields, sizes, tensors, operators.
 
 examples:
   batchplant info train.beton

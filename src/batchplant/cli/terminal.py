@@ -1,4 +1,4 @@
-"""Functions that all commands share: subcommands, arguments, JSON, tables, sizes, a progress bar."""
+"""Functions that all commands share: arguments, JSON, tables, sizes, a progress bar."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ import sys
 import textwrap
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from types import ModuleType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..data.reader import Reader
-from ..errors import OptionError, listed, near, no_such
+from ..errors import OptionError
 from ..errors import printable as printable
 from ..formats.base.options import Typed
 from ..formats.registry import open as open_reader
@@ -53,37 +52,6 @@ def console() -> Console:
 def say(line: str) -> None:
     """One line, whatever is in it."""
     print(printable(line))
-
-
-def add_commands(parser: argparse.ArgumentParser, modules: Iterable[ModuleType]) -> None:
-    """A subcommand for each module: its docstring is the help; ``add_args`` and ``run`` are the rest.
-
-    A module without ``run`` is a group, whose ``add_args`` adds commands again.
-    """
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
-    parser.set_defaults(run=lambda args: _without_command(parser))
-    for module in modules:
-        summary, _, examples = (module.__doc__ or "").partition("\n\n")
-        command = commands.add_parser(
-            module.__name__.rpartition(".")[2],
-            help=summary.rstrip("."),
-            description=summary,
-            epilog=examples,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-        module.add_args(command)
-        command.add_argument(
-            "--json", action="store_true", default=argparse.SUPPRESS, help="print JSON for machines"
-        )
-        command.set_defaults(parser=command)
-        if hasattr(module, "run"):
-            command.set_defaults(run=module.run)
-
-
-def _without_command(parser: argparse.ArgumentParser) -> int:
-    """Show which commands there are. Nothing was done, so the exit code is that of wrong use."""
-    parser.print_help()
-    return 2
 
 
 def add_source(parser: argparse.ArgumentParser, *, where: bool = True) -> None:
@@ -229,36 +197,6 @@ def size_of(files: list[str]) -> int | None:
     """The bytes that were written; None where that takes long to find out."""
     near = all(map(os.path.isfile, files))
     return sum(map(bytes_of, files)) if near or (all(map(is_remote, files)) and len(files) <= ASKED) else None
-
-
-class Parser(argparse.ArgumentParser):
-    """argparse's, with shorter answers. A command sets the default ``parser`` to its own."""
-
-    def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
-        parsed, unknown = self.parse_known_args(args, namespace)
-        if unknown:
-            getattr(parsed, "parser", self).refuse(unknown)
-        return parsed
-
-    def refuse(self, unknown: Sequence[str]) -> NoReturn:
-        """Say that the command does not take these."""
-        options = [argument.partition("=")[0] for argument in unknown if argument.startswith("-")]
-        if options:
-            choices = [name for action in self._actions for name in action.option_strings]
-            self.error(f"there is no option {options[0]}{near(options[0], choices)}")
-        hint = "; put quotes around a glob" if all(map(os.path.exists, unknown)) else ""
-        self.error(f"too many arguments: {listed(unknown)}{hint}")
-
-    def _check_value(self, action: argparse.Action, value: Any) -> None:
-        if action.choices is None or value in action.choices:
-            return
-        choices = list(map(str, action.choices))
-        if isinstance(action, argparse._SubParsersAction):
-            raise argparse.ArgumentError(None, no_such("command", value, choices))
-        raise argparse.ArgumentError(action, f"{value!r} is none of {listed(choices)}{near(value, choices)}")
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"batchplant: {message}; `{self.prog} --help` tells more\n")
 
 
 def add_engine(parser: argparse._ActionsContainer, verb: str, *, ranks: bool = False) -> None:

@@ -9,7 +9,6 @@ import os
 import sys
 
 from ..errors import OptionError
-from ..storage.platform import cpu_count
 
 WORLD_SIZE, RANK = "WORLD_SIZE", "RANK"
 LOCAL_RANK, LOCAL_WORLD_SIZE = "LOCAL_RANK", "LOCAL_WORLD_SIZE"
@@ -52,6 +51,9 @@ def default_threads() -> int:
 
     A launcher such as torchrun tells how many processes it started on this machine (LOCAL_WORLD_SIZE).
     """
+    # Storage imports this module.
+    from ..storage.platform import cpu_count
+
     return max(1, cpu_count() // local_world_size())
 
 

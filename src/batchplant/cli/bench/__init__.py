@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import argparse
 
-from ..terminal import add_commands
+from ..parser import add_commands
 from . import chunks, codecs, formats, loader, shuffle
 
 # A further bench is a module here, with a docstring, add_args and run.

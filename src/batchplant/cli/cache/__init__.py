@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 
-from ..terminal import add_commands
+from ..parser import add_commands
 from . import clear, info, warm
 
 COMMANDS = (info, clear, warm)
