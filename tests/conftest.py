@@ -13,8 +13,10 @@ import signal
 import sqlite3
 import sqlite3.dbapi2
 import subprocess
+import tempfile
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
@@ -23,10 +25,14 @@ from batchplant.testing.damage import EXHAUSTIVE
 from loaders import note_others
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from proxy import Proxy
     from servers import Bucket, Web
+
+# The tests write hundreds of thousands of small files. A container may have little memory for files.
+MEMORY = "/dev/shm"
+MIN_FREE_BYTES = 4 << 30
+if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > MIN_FREE_BYTES:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", MEMORY)
 
 # Where nothing can be installed (see test-gpu in the Makefile), the tests of images run without them.
 try:
@@ -111,6 +117,16 @@ def _imported() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
+
+
+@pytest.fixture
+def tmp_path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """A folder of the test's own: in memory, but on a disk for tests that are marked so."""
+    if request.node.get_closest_marker("on_disk"):
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            yield Path(folder)
+    else:
+        yield tmp_path
 
 
 known_threads = pytest.fixture(autouse=True)(note_others)

@@ -11,8 +11,6 @@ import pytest
 
 import batchplant as bp
 
-pytestmark = pytest.mark.in_memory
-
 h5py = pytest.importorskip("h5py")
 zarr = pytest.importorskip("zarr")
 tensorstore = pytest.importorskip("tensorstore")

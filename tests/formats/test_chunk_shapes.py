@@ -11,8 +11,6 @@ from batchplant.cli import main
 from batchplant.formats import n5 as format_n5
 from batchplant.formats import zarr as format_zarr
 
-pytestmark = pytest.mark.in_memory
-
 pytest.importorskip("numcodecs")
 
 SHAPES = {"v": (2, 32, -1), "c": (3, 2, 3), "o": (4, 5, 2)}

@@ -15,8 +15,6 @@ from batchplant.codecs.media.rle import counts_of, painted
 from batchplant.testing.cases import cells, jpeg, png
 from objects import CLASSES, DetectionSuite, boxes, image
 
-pytestmark = pytest.mark.in_memory
-
 GOLDEN = repository.GOLDEN / "coco"
 
 

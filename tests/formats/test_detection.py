@@ -12,8 +12,6 @@ from batchplant.ops import Letterbox, Pad
 from batchplant.schema import EVERY_KIND
 from batchplant.testing.cases import jpeg
 
-pytestmark = pytest.mark.in_memory
-
 NAMES = ("coco", "yolo", "voc")
 FIELDS = ["image", "file_name", "boxes", "labels"]
 

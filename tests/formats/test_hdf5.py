@@ -25,8 +25,6 @@ from batchplant.testing.damage import flips, memory_bounded, survive
 from repository import GOLDEN
 from variants import exhaustive
 
-pytestmark = pytest.mark.in_memory
-
 h5py = pytest.importorskip("h5py")
 
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-import os
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -115,14 +113,6 @@ class Sources:
         return self.readers[name]
 
 
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """In memory where there is a place: hundreds of datasets of many small files keep a disk busy."""
-    memory = Path("/dev/shm")
-    with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as made:
-        yield Path(made)
-
-
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sources]:
     found = Sources(tmp_path_factory.mktemp("matrix"))
@@ -155,12 +145,12 @@ def pairs() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(("source", "target"), list(pairs()))
-def test_from_each_to_each(source: str, target: str, sources: Sources, folder: Path) -> None:
+def test_from_each_to_each(source: str, target: str, sources: Sources, tmp_path: Path) -> None:
     mine = sources[source]
     keys = [key for key in held(source) if key in held(target)]
     if FOLDERS.get(target, keys[0]) not in keys:
         pytest.skip(f"{source} has nothing for {target}")
-    path = folder / f"target{suffix(target)}"
+    path = tmp_path / f"target{suffix(target)}"
     try:
         done = bp.convert(
             mine, path, fields=keys, target_options={"format": target}, options=bp.ConvertOptions(workers=1)

@@ -17,8 +17,6 @@ from batchplant.testing.cases import all_cases, check_samples, jpeg
 from repository import GOLDEN
 from variants import first
 
-pytestmark = pytest.mark.in_memory
-
 pytest.importorskip("numcodecs")
 
 KINDS = ("raw", "gzip", "bzip2", "xz", "blosc", "zstd")

@@ -20,8 +20,6 @@ from batchplant.testing.cases import jpeg
 from processes import PATIENCE, start
 from variants import exhaustive
 
-pytestmark = pytest.mark.in_memory
-
 pytest.importorskip("numcodecs")
 
 # A 64th of them is a chunk of the options below; the last chunk is not full.

@@ -9,8 +9,6 @@ import batchplant as bp
 from batchplant.testing.cases import jpeg, png
 from objects import CLASSES, DetectionSuite, image
 
-pytestmark = pytest.mark.in_memory
-
 
 def corners(n):
     return np.array([[one, 1.25, 2.5 + one, 3.5] for one in range(n % 4)], np.float32).reshape(-1, 4)

@@ -11,8 +11,6 @@ from batchplant.formats import yolo
 from batchplant.testing.cases import jpeg
 from objects import CLASSES, DetectionSuite, image
 
-pytestmark = pytest.mark.in_memory
-
 
 def parts(n):
     return np.array([[0.5, 0.25, 0.1 + one / 7, 0.3] for one in range(n % 4)], np.float32).reshape(-1, 4)

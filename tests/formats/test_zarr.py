@@ -22,8 +22,6 @@ from batchplant.testing.cases import EXAMPLE_FIELDS, all_cases, check_samples, j
 from repository import GOLDEN
 from variants import first
 
-pytestmark = pytest.mark.in_memory
-
 zarr = pytest.importorskip("zarr")
 numcodecs = pytest.importorskip("numcodecs")
 
