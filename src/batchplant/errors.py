@@ -343,6 +343,7 @@ class Problem:
 
     @classmethod
     def of(cls, error: BatchplantError) -> Problem:
+        """Return the problem that an error tells of."""
         return cls(error.message, error.path, error.sample, error.field, error.offset)
 
     def __str__(self) -> str:

@@ -7,7 +7,9 @@ import inspect
 import os
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from types import FunctionType, ModuleType
 
 import pytest
 
@@ -57,26 +59,78 @@ def test_every_example_is_shown() -> None:
         assert code in (FOLDER / f"{key.split('/')[0]}.md").read_text("utf-8"), key
 
 
-def undocumented(name: str) -> list[str]:
-    """Parameters that neither the docstring of a name of ours nor the metadata of a field describes."""
-    value = getattr(bp, name)
-    if not callable(value) or (inspect.isclass(value) and issubclass(value, Exception | dict)):
+def shared(module: ModuleType) -> set[str]:
+    """Parameters that the docstring of a module describes for all of its names."""
+    _, _, text = (inspect.getdoc(module) or "").partition("Parameters that mean the same")
+    return {name for names in re.findall(r"(\w+(?:, \w+)*):(?!:)", text) for name in names.split(", ")}
+
+
+def undocumented(module: ModuleType, name: str) -> list[str]:
+    """Parameters that neither a docstring of ours nor the metadata of a field describes."""
+    value = getattr(module, name)
+    if (
+        not (inspect.isclass(value) or inspect.isroutine(value))
+        or (inspect.isclass(value) and issubclass(value, Exception | dict))
+        or not value.__module__.startswith("batchplant")
+    ):
         return []
     text = inspect.getdoc(value) or ""
     text = "" if text.startswith(f"{name}(") else text
     fields = dataclasses.fields(value) if dataclasses.is_dataclass(value) else ()
-    described = {field.name for field in fields if "says" in field.metadata}
+    described = {field.name for field in fields if "says" in field.metadata} | shared(module)
     return [
         each.name
         for each in inspect.signature(value).parameters.values()
         if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)
         and each.name not in described
+        and not each.name.startswith("_")
         and not re.search(rf"\b{each.name}\b", text)
     ]
 
 
-def test_docstrings_describe_every_parameter() -> None:
-    assert {name: names for name in bp.__all__ if (names := undocumented(name))} == {}
+DOCUMENTED = [bp, bp.ops, bp.order]
+
+
+@pytest.mark.parametrize("module", DOCUMENTED, ids=lambda module: module.__name__)
+def test_docstrings_describe_every_parameter(module: ModuleType) -> None:
+    assert {name: names for name in module.__all__ if (names := undocumented(module, name))} == {}
+
+
+def functions(module: ModuleType) -> Iterator[tuple[str, FunctionType]]:
+    """Public functions of a module, and public methods of its classes."""
+    for name in module.__all__:
+        value = getattr(module, name)
+        if inspect.isfunction(value):
+            yield name, value
+        for method, raw in vars(value).items() if inspect.isclass(value) else ():
+            function = raw.__func__ if isinstance(raw, staticmethod | classmethod) else raw
+            if inspect.isfunction(function) and not method.startswith("_"):
+                yield f"{name}.{method}", function
+
+
+# The first line names the result, or a sentence says what is returned.
+RESULT = re.compile(r"\A(An?|All|Every|How|Number|One|The|These|True)\b|\b[Rr]eturns?\b|\b[Yy]ields?\b")
+
+
+@pytest.mark.parametrize("module", DOCUMENTED, ids=lambda module: module.__name__)
+def test_docstrings_describe_the_returned_value(module: ModuleType) -> None:
+    silent = [
+        name
+        for name, function in functions(module)
+        # The device form returns what `run` does.
+        if function.__annotations__.get("return") not in (None, "None", "NoReturn")
+        and not name.endswith(".on_device")
+        and not RESULT.search(inspect.getdoc(function) or "")
+    ]
+    assert silent == []
+
+
+def test_what_is_raised_are_errors_of_ours() -> None:
+    for module in DOCUMENTED:
+        for name, function in functions(module):
+            _, _, raised = (inspect.getdoc(function) or "").partition("Raises: ")
+            names = re.findall(r"\b\w+Error\b", raised)
+            assert [each for each in names if each not in bp.__all__] == [], name
 
 
 @pytest.mark.parametrize("page", sorted(FOLDER.glob("*.md")), ids=lambda page: page.stem)

@@ -407,17 +407,22 @@ def shifted(problem: Problem, by: int) -> Problem:
 
 
 def concat(readers: Iterable[Reader]) -> Reader:
-    """The samples of ``readers`` with the same fields as one dataset, one reader after another."""
+    """The samples of ``readers`` with the same fields as one dataset, one reader after another.
+
+    Raises: SchemaError where their fields differ; OptionError where there are none.
+    """
     return Concat(tuple(readers))
 
 
 def interleave(
     readers: Iterable[Reader], *, cycle: int | None = None, block: int = 1, seed: int | None = None
 ) -> Reader:
-    """Readers with the same fields as one, taken from in turn: ``block`` samples of each of ``cycle``.
+    """The samples of readers with the same fields, in turn: ``block`` samples of each of ``cycle``.
 
     The order is that of tf.data's interleave: where a reader has no more, the next one takes its turn. With a
     ``seed`` the readers are shuffled first.
+
+    Raises: SchemaError where their fields differ; OptionError where there are none.
     """
     shards = list(readers)
     if seed is not None:

@@ -24,13 +24,16 @@ KEY = "key"
 def join(
     sources: Sequence[Any], *, on: str | Sequence[str | None] | None = None, how: str = "strict"
 ) -> Reader:
-    """Datasets side by side as one: a sample has the fields of all of them.
+    """A dataset of several side by side: a sample has the fields of all of them.
 
     sources: Readers, or what :func:`batchplant.open` takes. on: None joins by position, ``"key"`` by the keys
     that the formats have themselves (names of files, keys of records), a field's name by its values; a list
     names another field for each source (None: its own keys). how: ``strict`` is an error where a sample has
     no partner, ``inner`` leaves it out. The order is that of the first source. Fields keep their places in
     their files, so images are decoded there.
+
+    Raises: SampleKeyError where a sample has no partner (``strict``) or several; SchemaError where two have a
+    field of one name.
     """
     if isinstance(sources, str | os.PathLike | Reader) or len(sources) < 2:
         raise OptionError("join needs a list of two datasets or more")

@@ -216,7 +216,7 @@ class Mix(ReaderWrapper):
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> Mix:
-        """Open the mixture of a plan: a .yaml, .toml or .json file, see ``batchplant mix --help``."""
+        """Return the mixture of a plan: a .yaml, .toml or .json file, see ``batchplant mix --help``."""
         plan = mix_config.read(path)
         return plan.located(lambda: cls(plan.open(), **plan.options))
 
@@ -351,7 +351,7 @@ class Mix(ReaderWrapper):
         }
 
     def difference(self, mark: Mapping[str, Any]) -> str | None:
-        """Describe the difference to the mixture of a mark; None if there is none but names of sources."""
+        """Return the difference to the mixture of a mark; None if there is none but names of sources."""
         mine = self.mark()
         theirs, ours = mark.get("sources"), mine["sources"]
         if isinstance(theirs, list) and theirs != ours and (changes := _changed_sources(theirs, ours)):

@@ -157,7 +157,7 @@ class Reader:
         return None
 
     def facts(self) -> dict[str, object]:
-        """Facts that `info` shows besides samples and fields: page size, version, compression …"""
+        """Return facts that `info` shows besides samples and fields: page size, version, compression …"""
         return {}
 
     @property
@@ -178,7 +178,7 @@ class Reader:
         return iter(())
 
     def own_checks(self) -> tuple[str, ...]:
-        """Name the format's checksums that ``verify`` compares: ``CRC of every record``."""
+        """Return the names of the format's checksums that ``verify`` compares: ``CRC of every record``."""
         return ()
 
     def _keys(self) -> FormatKeys | None:
@@ -246,9 +246,12 @@ class Reader:
         return self.length
 
     def read(self, indices: npt.ArrayLike, fields: Iterable[str] | None = None) -> Columns:
-        """Read the encoded cells of samples; negative numbers count from the end.
+        """Return the encoded cells of samples; negative numbers count from the end.
 
         A column of numbers is an array; where some may be missing it is Masked: ``values`` and ``mask``.
+
+        Raises: SampleIndexError for a number out of range, FieldNameError for a field that is not there,
+        DamagedError where the file is damaged.
         """
         return masked(self.schema, self._read(self._check(indices), self._names(fields)))
 
@@ -317,6 +320,9 @@ class Reader:
         As in ``reader.filter("label == 'cat' and width >= 224")``, or made of :func:`batchplant.col`. What
         compares a missing cell is never true, nor is its opposite; ``x is null`` finds it. What cannot match
         is skipped by the format's statistics, where it has some; ``facts()`` of the result says how much.
+
+        Raises: FieldNameError, SchemaError or OptionError for a condition that cannot be true of these
+        fields.
         """
         from .expressions import bind
 
@@ -380,11 +386,14 @@ class Reader:
         return field_keys
 
     def by_key(self, key: Any, field: str | None = None) -> dict[str, Any]:
-        """Return the sample, decoded, that has this key: the format's own, or the value of a field."""
+        """Return the sample, decoded, that has this key: the format's own, or the value of a field.
+
+        Raises: SampleKeyError where no sample has it, or several do.
+        """
         return self[self.keys(field).index(key)]
 
     def refresh(self) -> Reader:
-        """Open the dataset as it is now, with what was appended since. This reader stays as it was.
+        """Return the dataset as it is now, with what was appended since. This reader stays as it was.
 
         A view (fields, samples) becomes the same view. Samples keep their numbers when others are appended.
         """

@@ -50,6 +50,8 @@ def split(
     samples of one key are all in one part (samples without a key each count as one of their own), so the
     fractions are met as closely as the keys allow. by: in place of fractions, a part for each value of it.
     ``format`` and further options are those of :func:`batchplant.open`.
+
+    Raises: OptionError for fractions that are not above 0, or add up to more than 1.
     """
     reader = source if isinstance(source, Reader) else open_reader(source, format=format, **options)
     if sum(option is not None for option in (stratify, by_key, by)) > 1:

@@ -199,6 +199,7 @@ class Writer:
         return patches, moves
 
     def cannot_append(self, reason: str) -> OptionError:
+        """Return the error that says why this format cannot be appended to."""
         return OptionError(f"it cannot be appended to: {reason}", path=self.path)
 
     def _beside(self) -> list[tuple[str, str]]:
@@ -231,7 +232,7 @@ class Writer:
         return None
 
     def remarks(self) -> list[str]:
-        """Sentences about the way fields are stored that users may not expect."""
+        """Return sentences about the way fields are stored that users may not expect."""
         return []
 
     @classmethod
@@ -250,7 +251,7 @@ class Writer:
 
     @classmethod
     def all_side_cars(cls) -> tuple[str, ...]:
-        """Templates of everything that may lie beside a finished file and belong to it."""
+        """Return templates of everything that may lie beside a finished file and belong to it."""
         return (checksums.SIDE_CAR, index.SIDE_CAR, *cls.side_cars)
 
     # -- what users call -------------------------------------------------------------------------------
@@ -281,6 +282,9 @@ class Writer:
         """Write one sample (a dict of values), or many at once (Columns of encoded cells).
 
         Values are copied. Columns are not: leave their arrays alone until the writer is closed.
+
+        Raises: SchemaError where a value does not fit its field; EncodeError where it cannot be encoded;
+        WriteError where the disk is full.
         """
         self._check_open()
         if isinstance(samples, Columns):

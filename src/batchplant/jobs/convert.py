@@ -62,6 +62,13 @@ def convert(
     ``engine`` writes the shards: ``"threads"`` of this process, ``"processes"``, ``"ranks"``, ``"dask"``,
     ``"ray"``, or the result of :func:`batchplant.engines.make`. With any of them the files are the same to
     the byte.
+
+    Returns: a Conversion with ``files``, ``samples``, ``skipped`` (a :class:`Problem` for each sample left
+    out), ``remarks`` (what the target stores otherwise), ``seconds`` and ``resumed_at``.
+
+    Raises: ExistsError where the target exists; BusyError where another process writes it; SchemaError where
+    the format cannot hold a field; DataError, with path, sample and field, where a sample cannot be read or
+    encoded; WriteError where the disk is full. The target is then as it was.
     """
     # Imported late: ``import batchplant`` need not wait for them.
     from .conversion.job import Job

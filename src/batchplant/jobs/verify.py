@@ -70,6 +70,11 @@ def verify(
     ``engine``: ``"threads"`` of this process, ``"processes"``, ``"dask"``, ``"ray"``, or the result of
     :func:`batchplant.engines.make`. The report is the same with any of them. ``workers``: decoding threads of
     each task.
+
+    Returns: a Verification, whose ``problems`` are :class:`Problem` objects with path, sample, field and
+    offset. Damage is reported, not raised.
+
+    Raises: what :func:`batchplant.open` raises, where the dataset cannot even be opened.
     """
     # Imported late: ``import batchplant`` need not wait for it.
     from .verification import Job, VerifyTask

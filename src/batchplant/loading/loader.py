@@ -455,7 +455,10 @@ class Loader:
         return None if order is None else orders.drawn(order)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state, exactly, with any number of workers and ranks, and any batch size."""
+        """Go on from a state, exactly, with any number of workers and ranks, and any batch size.
+
+        Raises: OptionError where it is no state, or that of another dataset, order or seed.
+        """
         marks = {**self._ordering.marks(), **({"pack": self._packing.mark} if self._packing else {})}
         if isinstance(self.reader, Mix):
             _check_mixture(state, self.reader, self.samples)

@@ -7,6 +7,12 @@ samples; ``annotations`` moves boxes, masks and keypoints along (by the ``geomet
 text, ``function`` and ``joint`` for functions of users (in the threads and processes of ``parallel``).
 An op has a CPU form and, where it can, a device form. Pipelines name ops and ``loading`` runs them; an op
 knows no file, no reader and no framework.
+
+Parameters that mean the same for every op that has them. p: probability that a sample is changed. share: ops
+of this name draw the same numbers for a sample, in whatever fields they run. fill: value of pixels that come
+from outside the image, or one for each channel. filter: how pixels are resampled, such as bilinear or
+nearest; None: area, and nearest for masks, whose values must not be blended. orient: turn images upright
+first, as their EXIF orientation says. workers: threads (default: all cores, divided by LOCAL_WORLD_SIZE).
 """
 
 from __future__ import annotations

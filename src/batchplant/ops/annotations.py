@@ -149,7 +149,7 @@ class MoveBoxes(Mover):
         return Spec(_float_of(spec), (None, width), ragged=True)
 
     def corners(self, values: AnyArray, rows: I64, sizes: AnyArray) -> F64:
-        """Left, top, right, bottom of boxes in the images of these rows, in pixels."""
+        """Return left, top, right, bottom of boxes in the images of these rows, in pixels."""
         corners = corners_of(values[:, :4].astype(np.float64), self._stored).reshape(-1, 2, 2)
         scale = np.expand_dims(self._scale_by_row(sizes, rows, stored=True), -2)
         scaled: F64 = (corners * scale).reshape(-1, 4)
@@ -320,6 +320,7 @@ class MovePolygons(Mover):
     """Polygons go with their image and are cut where it ends; of an object outside, no ring is left.
 
     Fields of kind Polygons do so by themselves. of: an output of the batch; "": leave them as stored.
+    normalized: what comes out, parts of the sides or pixels (default: as they are stored).
     """
 
     def __init__(self, *, of: str | None = None, normalized: bool | None = None) -> None:
@@ -387,6 +388,7 @@ class MoveRle(Mover):
 
     @staticmethod
     def fits(field: Field) -> bool:
+        """Return whether a field of this kind can be moved."""
         return isinstance(field, List) and isinstance(field.of, Text)
 
     def bind(self, field: Field) -> MoveRle:

@@ -33,7 +33,11 @@ DType = Any
 
 
 class Draws:
-    """Random numbers of the samples of one batch, for one op. Every call gives new ones."""
+    """Random numbers of the samples of one batch, for one op. Every call gives new ones.
+
+    They are a function of ``seed``, ``epoch``, the sample's number in ``ids``, the op's ``name``, and how
+    many calls came before.
+    """
 
     def __init__(self, seed: int, epoch: int, ids: I64, name: str) -> None:
         self._seed, self._epoch = seed, epoch
@@ -57,13 +61,13 @@ class Draws:
         return subset
 
     def repeat(self, times: int) -> Draws:
-        """Repeat the draws of each sample, as for the frames of a clip."""
+        """Return the draws of each sample repeated, as for the frames of a clip."""
         repeated = copy.copy(self)
         repeated._ids, repeated.keys = np.repeat(self._ids, times), np.repeat(self.keys, times)
         return repeated
 
     def bits(self, count: int) -> U64:
-        """``count`` numbers of 64 bits for each sample."""
+        """Return ``count`` numbers of 64 bits for each sample."""
         numbers = np.empty((len(self.keys), count), dtype=np.uint64)
         for column in range(count):
             numbers[:, column] = derive(self.keys, np.array([self._calls + column]))
@@ -79,13 +83,13 @@ class Draws:
         return self._calls - count
 
     def uniform(self, low: float = 0.0, high: float = 1.0, count: int | None = None) -> F64:
-        """From ``low`` up to ``high``: one number for each sample, or ``count`` in a row."""
+        """Return numbers from ``low`` up to ``high``: one for each sample, or ``count`` in a row."""
         unit = (self.bits(1 if count is None else count) >> np.uint64(11)).astype(np.float64) * 2.0**-53
         values = low + (high - low) * unit
         return values if count is not None else values[:, 0]
 
     def integers(self, high: int | I64) -> I64:
-        """From 0 up to, not including, ``high`` (a number, or one for each sample)."""
+        """Return integers from 0 up to, not including, ``high`` (a number, or one for each sample)."""
         integers: I64 = np.minimum(np.floor(self.uniform() * high), np.asarray(high) - 1).astype(np.int64)
         return integers
 
@@ -94,7 +98,7 @@ class Draws:
         return self.uniform() < probability
 
     def noise(self, row: int, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
-        """Draw from the normal distribution for one sample; ``reserve`` a number before each round."""
+        """Return normally distributed draws for one sample; ``reserve`` a number before each round."""
         generator = np.random.Generator(np.random.Philox(key=[int(self.keys[row]), self._calls]))
         return generator.standard_normal(shape, dtype=np.float32)
 
@@ -110,6 +114,7 @@ class Spec:
     """Layout of one output between two ops: dtype and shape of one sample.
 
     ``dtype`` None: encoded cells or Python objects, no array. ``torch``: a tensor, no NumPy array.
+    ``device``: where it lies, such as ``"cuda:0"``.
     ``channels_first``: the shape is (channels, height, width). ``ragged``: (values, offsets), no array.
     ``unequal``: a list of images, each of its own size. ``names``: of the classes that numbers stand for.
     """
@@ -132,7 +137,7 @@ class Spec:
         return f"{text} on {self.device}" if self.torch else text
 
     def image(self, op: object) -> tuple[int, int, int]:
-        """Height, width, channels; an OptionError where this is no batch of images of one size."""
+        """Return height, width, channels; an OptionError where this is no batch of images of one size."""
         self.channels(op)
         height, width, channels = self.shape
         if height is None or width is None or channels is None:

@@ -119,7 +119,7 @@ class RandomBrightness(_Magnitude):
 
 
 class RandomContrast(_Magnitude):
-    """Move every pixel away from, or towards, the mean luma of its image."""
+    """Move every pixel away from, or towards, the mean luma of its image, up to ``magnitude`` of the way."""
 
     _column = 1
 
@@ -130,7 +130,7 @@ class RandomContrast(_Magnitude):
 
 
 class RandomSaturation(_Magnitude):
-    """Move every pixel away from, or towards, its own gray."""
+    """Move every pixel away from, or towards, its own gray, up to ``magnitude`` of the way."""
 
     _column = 2
 
@@ -185,7 +185,12 @@ def _jitter(batch: Batch, chosen: Flags, steps: Sequence[_Magnitude], draws: Dra
 
 
 class ColorJitter(Op):
-    """Brightness, contrast, saturation and hue, one after another, to each sample with probability ``p``."""
+    """Brightness, contrast, saturation and hue, one after another, to each sample with probability ``p``.
+
+    brightness, contrast, saturation: the largest change of each, as ``magnitude`` of
+    :class:`RandomBrightness`, :class:`RandomContrast` and :class:`RandomSaturation`. hue: that of
+    :class:`RandomHue`. 0 leaves it alone.
+    """
 
     def __init__(
         self,

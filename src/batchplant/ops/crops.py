@@ -41,7 +41,7 @@ class ImageDecoder(Cutting):
         return True
 
     def boxes(self, sizes: I32, draws: Draws) -> F64:
-        """(left, top, right, bottom) of every image; ``sizes`` are (height, width)."""
+        """Return (left, top, right, bottom) of every image; ``sizes`` are (height, width)."""
         raise NotImplementedError
 
     def move(self, sizes: I32, draws: Draws) -> Motion:
@@ -74,6 +74,7 @@ class Decode(ImageDecoder):
         return False
 
     def boxes(self, sizes: I32, draws: Draws) -> F64:
+        """Return (left, top, right, bottom) of every image; ``sizes`` are (height, width)."""
         return whole_boxes(sizes)
 
 
@@ -102,6 +103,7 @@ class Resize(ImageDecoder):
         self.filter, self.orient = check_filter(filter), bool(orient)
 
     def after(self, sizes: I32) -> I32:
+        """Return height and width of what images of these sizes become."""
         if self.size is not None:
             return super().after(sizes)
         # As torchvision rounds a shorter side, and OpenCV's users the others.
@@ -113,6 +115,7 @@ class Resize(ImageDecoder):
         return largest_fit(sizes, self.fit or (self.longer or 0, self.longer or 0))
 
     def boxes(self, sizes: I32, draws: Draws) -> F64:
+        """Return (left, top, right, bottom) of every image; ``sizes`` are (height, width)."""
         return whole_boxes(sizes)
 
 
@@ -131,6 +134,7 @@ class CenterCrop(ImageDecoder):
 
     As a first step: the square in the middle, ``ratio`` of the shorter side wide, resized. Behind another
     step, or with ``ratio=None``: so many pixels in the middle, with black around them where there are fewer.
+    size: (height, width) of the result, or one number for both.
     """
 
     def __init__(
@@ -172,6 +176,7 @@ class CenterCrop(ImageDecoder):
         return shifted(sizes, -begin[:, 1], -begin[:, 0], after=self.size)
 
     def boxes(self, sizes: I32, draws: Draws) -> F64:
+        """Return (left, top, right, bottom) of every image; ``sizes`` are (height, width)."""
         ratio = 1.0 if self.ratio is None else self.ratio
         side = np.maximum(1, (ratio * sizes.min(axis=1)).astype(np.int64))
         y0, x0 = (sizes[:, 0] - side) // 2, (sizes[:, 1] - side) // 2
@@ -179,7 +184,7 @@ class CenterCrop(ImageDecoder):
 
 
 class RandomResizedCrop(ImageDecoder):
-    """A random box of a random area (``scale``) and aspect (``ratio``), resized; as torchvision's."""
+    """A box of random area (``scale``) and aspect (``ratio``), resized to ``size``; as torchvision's."""
 
     def __init__(
         self,
@@ -199,6 +204,7 @@ class RandomResizedCrop(ImageDecoder):
             raise OptionError(f"scale and ratio are (low, high) above 0, not {scale} and {ratio}")
 
     def boxes(self, sizes: I32, draws: Draws) -> F64:
+        """Return (left, top, right, bottom) of every image; ``sizes`` are (height, width)."""
         return random_boxes(sizes, self.scale, self.ratio, draws)
 
 
@@ -355,6 +361,7 @@ class RandomCrop(Cutting):
         return any(padding_of(self.padding)) or (self.pad_if_needed and small)
 
     def too_small(self, sizes: I32) -> Flags | None:
+        """Return the mask of the images that are too small for it; None: none can be."""
         if self.pad_if_needed:
             return None
         return np.asarray((self._padded(sizes) < np.array(self.size)).any(axis=1))
@@ -379,6 +386,7 @@ class ImagePad(Cutting):
         self.padding, self.fill = _stored(padding), np.array(fill)
 
     def after(self, sizes: I32) -> I32:
+        """Return height and width of what images of these sizes become."""
         left, top, right, bottom = padding_of(self.padding)
         return sizes + np.array([top + bottom, left + right], dtype=np.int32)
 
@@ -454,7 +462,7 @@ class Collate(Op):
         return spec.replace(shape=(None, None, channels), unequal=self.how == "list")
 
     def canvas(self, sizes: I32) -> tuple[int, int]:
-        """Height and width of the array for images of these sizes."""
+        """Return height and width of the array for images of these sizes."""
         largest = sizes.max(axis=0, initial=1)
         height, width = (-(-largest // self.multiple_of) * self.multiple_of).tolist()
         return height, width

@@ -28,10 +28,11 @@ class Function(Op):
     several threads: a function that keeps something from call to call needs a lock. Where the first size of
     ``shape`` is None, it gives values of varying length: a list of them, or (values, offsets).
 
-    each: it is a function of one sample, and what it gives for all of them becomes the batch: an array, or
-    values of varying length where the first size of ``shape`` is None. parallel: ``threads``, or
-    ``processes`` for functions that hold Python's lock; with ``each`` they run on several samples at a time,
-    else on several batches. workers: on how many (default: all cores, divided by LOCAL_WORLD_SIZE).
+    dtype: of what it gives (default: that of its input). each: it is a function of one sample, and what it
+    gives for all of them becomes the batch: an array, or values of varying length where the first size of
+    ``shape`` is None. parallel: ``threads``, or ``processes`` for functions that hold Python's lock; with
+    ``each`` they run on several samples at a time, else on several batches. workers: on how many (default:
+    all cores, divided by LOCAL_WORLD_SIZE).
     """
 
     def __init__(

@@ -113,9 +113,9 @@ class Mosaic(MixOp):
 
     With the probability ``p`` a sample becomes one, its own image and three others of the batch around a
     point within ``center`` (parts of the sides); what none of them covers is ``fill``. Boxes, keypoints and
-    polygons go along and are cut. labels: outputs with a row for each box (default: all that there are).
-    min_area: in pixels, of what is left of a box; min_visibility: as a part of it. masks: outputs that are
-    mixed like the image.
+    polygons go along and are cut. boxes: the output that has them; None where there are none. labels: outputs
+    with a row for each box (default: all that there are). min_area: in pixels, of what is left of a box;
+    min_visibility: as a part of it. masks: outputs that are mixed like the image.
     """
 
     def __init__(
@@ -247,7 +247,8 @@ class _Pieces:
 class CopyPaste(MixOp):
     """Objects of another image of the batch, cut out by their mask and laid over one's own.
 
-    mask: an output of the image's size that is 0 beside objects. instances: the output that says for each
+    boxes: the output that has them; None where there are none. mask: an output of the image's size that is 0
+    beside objects. instances: the output that says for each
     box which value its object has in the mask; then each is copied with the probability ``part``, else all
     of them are. Boxes and labels of what is copied are added; one's own are dropped where less than
     ``min_visibility`` of them is still to be seen. labels: outputs with a row for each box (default: all that

@@ -26,6 +26,7 @@ class Normalize(Op):
 
     Of images and clips of uint8, whose levels are from 0 to 255: one mean and std for each channel. Of
     other numbers: one for all, or one for each number of the last axis. ``fit`` finds them in the data.
+    dtype: of the result.
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class Normalize(Op):
         samples: int = FIT_SAMPLES,
         dtype: DType = "float32",
     ) -> Self:
-        """With mean and std of a field of images, numbers or arrays; missing values and NaN do not count.
+        """Return the op with mean and std of a field of images, numbers or arrays, but for NaN and missing.
 
         Of images: for each channel, of at most ``samples`` of them, evenly spread. Of arrays: for each
         number of the last axis, or with ``each=False`` one for all. What never varies has the std 1.
@@ -58,7 +59,7 @@ class Normalize(Op):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Load a file that ``save`` wrote."""
+        """Return the op with what a file that ``save`` wrote has."""
         where = os.fspath(path)
         with exceptions_as(DamagedError, "no mean and std", *NOTE_ERRORS, path=where):
             stored = parse_object(read_whole(where))
@@ -108,7 +109,7 @@ class Normalize(Op):
         return self.pixels(batch, np.empty(batch.shape, dtype=self.dtype))
 
     def pixels(self, batch: Batch, out: AnyArray, plane: int = 0) -> AnyArray:
-        """Images of uint8, into ``out``; ``plane``: the pixels of each, whose channels shall come first."""
+        """Return images of uint8, in ``out``; ``plane``: the pixels of each, where channels come first."""
         # As whole numbers of that size: they are only copied.
         bits = np.dtype(f"u{self.dtype.itemsize}")
         tables = np.ascontiguousarray(self.table().T)

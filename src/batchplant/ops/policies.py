@@ -211,6 +211,7 @@ class RandAugment(Policy):
         )  # fmt: skip
 
     def changes(self, sizes: I32, draws: Draws) -> Changes:
+        """Return the changes that are drawn for images of these sizes, (height, width)."""
         changes = Changes.none(len(sizes), self.num_ops)
         for step in range(self.num_ops):
             self._draw_step(changes, step, sizes, draws, self.magnitude)
@@ -218,7 +219,10 @@ class RandAugment(Policy):
 
 
 class TrivialAugment(Policy):
-    """One change of any magnitude, drawn from 14 that go further than RandAugment's (TrivialAugmentWide)."""
+    """One change of any magnitude, drawn from 14 that go further than RandAugment's (TrivialAugmentWide).
+
+    num_magnitude_bins: how many magnitudes there are to draw from.
+    """
 
     def __init__(
         self,
@@ -236,6 +240,7 @@ class TrivialAugment(Policy):
         )  # fmt: skip
 
     def changes(self, sizes: I32, draws: Draws) -> Changes:
+        """Return the changes that are drawn for images of these sizes, (height, width)."""
         changes = Changes.none(len(sizes), 1)
         self._draw_step(changes, 0, sizes, draws)
         return changes

@@ -69,7 +69,7 @@ class Spectrogram(Op):
         return self.n_fft // 2 + 1
 
     def filters(self) -> F64 | None:
-        """Weights of bins in rows, (bins, rows); None: rows are the bins."""
+        """Return weights of bins in rows, (bins, rows); None: rows are the bins."""
         return None
 
     @functools.cached_property
@@ -201,8 +201,9 @@ class MelSpectrogram(Spectrogram):
     """A Spectrogram whose bins are summed to ``n_mels`` bands, as wide as hearing tells them apart: float32.
 
     sample_rate: of the sounds. f_min, f_max: of the bands, in Hz (default: 0 to half the rate). mel_scale:
-    htk or slaney. norm: None, or slaney: divided by the width of its band. The rest: as Spectrogram. With the
-    same arguments it gives what torchaudio's MelSpectrogram gives.
+    htk or slaney. norm: None, or slaney: divided by the width of its band. n_fft, win_length, hop_length,
+    power, center, log, top_db: as of :class:`Spectrogram`. With the same arguments it gives what torchaudio's
+    MelSpectrogram gives.
     """
 
     def __init__(
@@ -243,7 +244,7 @@ class MelSpectrogram(Spectrogram):
         return self.n_mels
 
     def filters(self) -> F64:
-        """Triangles, from the middle of the band before to that of the band after."""
+        """Return triangles, from the middle of the band before to that of the band after."""
         low, high = _mels(np.array([self.f_min, self.f_max]), self.mel_scale).tolist()
         mels = np.linspace(low, high, self.n_mels + 2)
         edges = _hertz(mels, self.mel_scale)

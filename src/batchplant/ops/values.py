@@ -38,7 +38,10 @@ class Present(CellOp):
 
 
 class Convert(Op):
-    """Another dtype, of NumPy or of torch, by value; for arrays and for tensors."""
+    """Another dtype, of NumPy or of torch, by value; for arrays and for tensors.
+
+    target_dtype: a dtype of either, or its name, such as ``"float16"``.
+    """
 
     def __init__(self, target_dtype: DType) -> None:
         self.target_dtype = target_dtype if is_torch_dtype(target_dtype) else np.dtype(target_dtype)
@@ -70,9 +73,10 @@ def converted_dtype(spec: Spec, target: DType, op: Op) -> AnyDType | None:
 class Pad(Op):
     """Ragged values as one array: cut or filled to ``length`` (default: the longest of the batch).
 
-    side: where it is filled. truncate: the end that is cut off. multiple_of: the longest of the batch,
-    rounded up, as tensor cores like it; max_length: but no longer. mask: with an output that says where
-    values are, True (bool): ``NAME_mask``, or what it is called, as in ``mask="attention_mask"``.
+    value: what fills it. side: where it is filled. truncate: the end that is cut off. multiple_of: the
+    longest of the batch, rounded up, as tensor cores like it; max_length: but no longer. mask: with an output
+    that says where values are, True (bool): ``NAME_mask``, or what it is called, as in
+    ``mask="attention_mask"``.
     """
 
     def __init__(
@@ -117,7 +121,7 @@ class Pad(Op):
         return length, np.minimum(lengths, length)
 
     def mask_of(self, batch: Batch) -> Flags:
-        """Mask of values, as opposed to padding, once the batch is padded."""
+        """Return the mask of values, as opposed to padding, once the batch is padded."""
         length, lengths = self._sizes(batch[1])
         places = np.arange(length)
         return places < lengths[:, None] if self.side == "right" else places >= length - lengths[:, None]
@@ -172,7 +176,7 @@ class Fill(CellOp):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Load a file that ``save`` wrote."""
+        """Return the op with what a file that ``save`` wrote has."""
         where = os.fspath(path)
         with exceptions_as(DamagedError, "no value to fill in", *NOTE_ERRORS, path=where):
             return cls(parse_object(read_whole(where))["value"])

@@ -68,7 +68,7 @@ class CenterCrop3d(VolumeOp):
         return spec.replace(shape=(*self.size, *spec.shape[3:]), unequal=False, ragged=False)
 
     def corners(self, sizes: I64, draws: Draws) -> I64:
-        """Corners of the crops of volumes of these sizes; both (samples, 3)."""
+        """Return corners of the crops of volumes of these sizes; both (samples, 3)."""
         return (sizes - self.size) // 2
 
     def run(self, batch: Batch, ids: I64, draws: Draws) -> Batch:
@@ -119,6 +119,7 @@ class RandomCrop3d(CenterCrop3d):
         self.share = share
 
     def corners(self, sizes: I64, draws: Draws) -> I64:
+        """Return corners of the crops of volumes of these sizes; both (samples, 3)."""
         free = sizes - self.size + 1
         return np.stack([draws.integers(places) for places in free.T], axis=1)
 

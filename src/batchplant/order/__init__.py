@@ -6,6 +6,13 @@ name; :func:`shard` deals positions out to ranks and batches.
 
 Names in lower case compute the order of one epoch: ``random(1000, seed=0, epoch=3)``. Classes are what a
 Loader takes, for all epochs: ``Loader(…, order=QuasiRandom(window=64))``.
+
+Parameters that mean the same wherever they stand. n, samples: how many samples there are. length: how many
+positions an order has. seed, epoch: what every draw depends on, beside the position. blocks: runs of samples
+that are read together, as of ``Reader.blocks()``, or the :class:`BlockIndex` of them. labels: the class of
+every sample. weights: of every sample, 0 or more. rank, world_size: which process this is, and of how many.
+batch_size: samples of a batch on one rank. lane_size: samples of a turn, see :func:`in_lanes`. sizes: what a
+sample is long, as :class:`Sizes`.
 """
 
 from .marks import difference, drawn, mark, marks

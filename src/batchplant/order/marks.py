@@ -19,7 +19,11 @@ PROBED_SAMPLES = 64
 def marks(
     order: object, options: Mapping[str, object], indices: npt.ArrayLike | None, bucketed: object = None
 ) -> dict[str, Any]:
-    """Return everything besides the seed that fixes the sequence of samples, as JSON values."""
+    """Return everything besides the seed that fixes the sequence of samples, as JSON values.
+
+    order, options: as a Loader got them. indices: of the samples that it was given, or None. bucketed: how
+    its batches are bucketed, or None.
+    """
     parameters = (
         inspect.signature(NAMED[order]).parameters if isinstance(order, str) and order in NAMED else {}
     )
@@ -42,7 +46,7 @@ def mark(value: object) -> object:
 
 
 def difference(state: Mapping[str, object], loader_marks: Mapping[str, object]) -> str | None:
-    """Describe the first difference between a state and this loader; keys missing in an older state pass."""
+    """Return the first difference of a state and ``loader_marks``; keys missing in an older state pass."""
     for name, mine in loader_marks.items():
         if name in state and state[name] != mine:
             theirs = state[name]
@@ -54,7 +58,7 @@ def difference(state: Mapping[str, object], loader_marks: Mapping[str, object]) 
 
 
 def drawn(order: Order) -> int:
-    """Return a checksum of the samples at some positions all over an epoch."""
+    """Return a checksum of the samples at some positions all over the epoch of ``order``."""
     while order._base is not None:
         order = order._base
     positions = np.linspace(0, order.length - 1, min(order.length, PROBED_SAMPLES)).astype(np.int64)

@@ -128,7 +128,11 @@ def random(n: int, *, seed: int, epoch: int) -> Order:
 
 
 class BlockIndex:
-    """The samples of every block. It knows no epoch: build it once, pass it as ``blocks`` every time."""
+    """The samples of every block. It knows no epoch: build it once, pass it as ``blocks`` every time.
+
+    window: blocks that are shuffled together, where an order is not given another number. rows: samples by
+    number where an order has only some of them.
+    """
 
     def __init__(self, blocks: Any, window: int | None = None, rows: I64 | None = None) -> None:
         """``blocks``: for every sample the number of its block, as ``Reader.blocks()`` gives them.
@@ -153,7 +157,7 @@ class BlockIndex:
 
     @classmethod
     def of_sizes(cls, sizes: npt.ArrayLike, window: int | None = None) -> BlockIndex:
-        """Make the index of consecutive blocks from their numbers of samples; takes no memory per sample."""
+        """Return the index of consecutive blocks of these numbers of samples; no memory for each sample."""
         counts = _integers(sizes, "sizes of blocks")
         if counts.ndim != 1 or (counts < 1).any():
             raise OptionError("sizes of blocks are one row of numbers, each at least 1")
@@ -227,7 +231,7 @@ def quasi_random(
     lanes: int = 1,
     lane_size: int = 1,
 ) -> Order:
-    """Whole blocks in random order, samples shuffled within every ``window`` blocks of that order.
+    """An order of whole blocks in random order, samples shuffled within every ``window`` blocks of it.
 
     Positions of one window read from its blocks alone, and no other window reads from them. ``blocks``:
     an array as of ``Reader.blocks()``, or the :class:`BlockIndex` of one. ``window``: 32, or what that one
@@ -247,7 +251,7 @@ def quasi_random(
 
 
 def shards(n: int, *, seed: int, epoch: int, blocks: Any, lanes: int = 1, lane_size: int = 1) -> Order:
-    """Whole blocks (shards, row groups) in random order, the samples of each as they stand.
+    """An order of whole blocks (shards, row groups) at random, the samples of each as they stand.
 
     The cheapest shuffle, and the weakest: samples that were neighbours stay neighbours. ``lanes``: see
     :func:`in_lanes`.
@@ -288,7 +292,7 @@ def _index_of(order: str, n: int, blocks: Any) -> BlockIndex:
 
 
 def windowed(n: int, *, seed: int, epoch: int, window: int = 1000) -> Order:
-    """Shuffle as a buffer does, but bounded both ways: no sample moves farther than ``window``.
+    """An order shuffled as a buffer does, but bounded both ways: no sample moves farther than ``window``.
 
     Runs of ``window // 2 + 1`` samples are shuffled, then once more with the borders half a run further,
     so that no border separates neighbours. Where the borders lie changes with the epoch. A window of n
@@ -306,7 +310,7 @@ def windowed(n: int, *, seed: int, epoch: int, window: int = 1000) -> Order:
 def weighted(
     weights: npt.ArrayLike, *, seed: int, epoch: int, count: int | None = None, replace: bool = True
 ) -> Order:
-    """Samples drawn in proportion to their weights; one of weight 0 never comes.
+    """An order of samples drawn in proportion to their weights; one of weight 0 never comes.
 
     With ``replace`` every position is a draw of its own (``count``: as many as there are samples).
     Without, it is a draw among the samples left (``count``: all whose weight is not 0).
@@ -358,7 +362,7 @@ def _take_turns(positions: I64, index: BlockIndex, key: U64) -> I64:
 
 
 def from_array(indices: npt.ArrayLike, *, samples: int | None = None) -> Order:
-    """These samples in this order, repeats and all; each below ``samples``, where that is given."""
+    """The samples ``indices`` in this order, repeats and all; each below ``samples``, where that is given."""
     numbers = _integers(indices, "sample numbers")
     if numbers.ndim != 1:
         raise OptionError(f"sample numbers must be one row, not of shape {numbers.shape}")
@@ -376,7 +380,7 @@ def from_function(fn: Callable[[int, np.random.Generator], Any], n: int, *, seed
 
 
 def subset(order: Order | int, indices: npt.ArrayLike) -> Order:
-    """``indices[order[k]]``: an order (a number: sequential) of as many samples as there are indices."""
+    """The order ``indices[order[k]]`` (a number: sequential), of as many samples as there are indices."""
     inner, outer = order if isinstance(order, Order) else sequential(order), from_array(indices)
     if inner.samples != outer.length:
         raise OptionError(f"the order is of {inner.samples} samples, but there are {outer.length} indices")

@@ -21,7 +21,10 @@ PADS = ("none", "repeat", "skip")
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
-    """The batches of one rank; see :func:`shard`."""
+    """The batches of one rank, as :func:`shard` makes it of the same parameters.
+
+    order: what is dealt out. drop_last, start, pad: as there.
+    """
 
     order: Order
     rank: int
@@ -131,9 +134,17 @@ class Batches(Protocol):
     @property
     def order(self) -> Order: ...
     def __len__(self) -> int: ...
-    def has(self, number: int) -> bool: ...
-    def batch(self, number: int) -> I64: ...
-    def position_after(self, count: int) -> int: ...
+    def has(self, number: int) -> bool:
+        """Return whether there is a batch of this number."""
+        ...
+
+    def batch(self, number: int) -> I64:
+        """Return the sample numbers of the batch of this number."""
+        ...
+
+    def position_after(self, count: int) -> int:
+        """Return the position in the order from which a run goes on after ``count`` batches."""
+        ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,6 +163,7 @@ class Turns:
         return len(range(self.first, len(self.shard), self.step))
 
     def has(self, number: int) -> bool:
+        """Return whether there is a batch of this number."""
         return self.shard.has(self.turn(number))
 
     def turn(self, number: int) -> int:
@@ -159,6 +171,7 @@ class Turns:
         return self.first + number * self.step
 
     def batch(self, number: int) -> I64:
+        """Return the sample numbers of the batch of this number."""
         return self.shard.batch(self.turn(number))
 
     def position_after(self, count: int) -> int:
@@ -195,6 +208,8 @@ def shard(
 
     ``sizes``: gives the sizes of samples. Then a step is dealt out so that ranks get about the same size, not
     the same number of samples; it has the same samples, so a run goes on exactly all the same.
+
+    Returns: a :class:`Shard`, which knows the batches of this rank by step.
     """
     world_size = whole("world_size", world_size, 1)
     rank, batch_size = whole("rank", rank, 0, world_size - 1), whole("batch_size", batch_size, 1)

@@ -22,6 +22,8 @@ def deal(sizes: AnyArray, parts: int) -> I64:
     """Assign each sample to a part so that the sums of parts are about equal.
 
     The largest remaining sample goes to the smallest part. With as many samples as parts, none stays empty.
+
+    Returns: the part of each sample.
     """
     part_of_sample = np.empty(len(sizes), dtype=np.int64)
     # Where sums are equal, as with sizes of zero, the part with fewer samples is the smaller.
@@ -51,7 +53,8 @@ def bucketed(
     Of every ``bucket_window`` batches of ``bucket_size`` samples of the order, samples are sorted by length
     and cut into batches, and the batches are shuffled (``bucket_run`` that follow each other stay together,
     so that as many ranks have alike ones at every step). Every sample comes as often as in the order. It is
-    a function of seed, epoch and position like any other.
+    a function of seed, epoch and position like any other. ``shuffle=False`` leaves the batches of a window
+    sorted.
     """
     size = whole("bucket_size", bucket_size, 1)
     unit = size * whole("bucket_run", bucket_run, 1)

@@ -101,7 +101,7 @@ class ClassBalanced(NamedOrder):
 
 
 def by_name(name: str, **options: Any) -> NamedOrder:
-    """Return an order out of a config: ``by_name("quasi_random", window=64)``."""
+    """Return the order called ``name`` in a config: ``by_name("quasi_random", window=64)``."""
     classes = {order.name: order for order in NamedOrder.__subclasses__()}
     if name not in classes:
         raise OptionError(no_such("order", name, classes))
@@ -128,7 +128,10 @@ class ByLength:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ByAspect:
-    """Batches of images of similar aspect ratio, as their headers say; options as in :class:`ByLength`."""
+    """Batches of images of similar aspect ratio, as their headers say.
+
+    order, window, run, batch_size: as of :class:`ByLength`.
+    """
 
     order: OrderLike = "random"
     window: int = 100

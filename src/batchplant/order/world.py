@@ -47,7 +47,7 @@ def process_group_rank() -> tuple[int, int] | None:
 
 
 def default_threads() -> int:
-    """Threads for this process: the cores it may use, divided among the processes that share them.
+    """Return the threads of this process: the cores it may use, divided among the processes that share them.
 
     A launcher such as torchrun tells how many processes it started on this machine (LOCAL_WORLD_SIZE).
     """

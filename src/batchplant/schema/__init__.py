@@ -177,13 +177,13 @@ class Schema(Mapping[str, Field]):
         return FieldNameError(no_such("field", name, self._fields))
 
     def select(self, names: Iterable[str]) -> Schema:
-        """Only these fields, in this order."""
+        """Return the schema of only these fields, in this order."""
         if isinstance(names, str):
             names = [names]
         return Schema([(name, self[name]) for name in names])
 
     def rename(self, names: Mapping[str, str]) -> Schema:
-        """Old name → new name; fields that are not mentioned keep theirs."""
+        """Return the schema with new names, by old name; fields that are not mentioned keep theirs."""
         for old in names:
             if old not in self._fields:
                 raise self._unknown(old)
@@ -193,8 +193,10 @@ class Schema(Mapping[str, Field]):
         return Schema(zip(renamed, (field.renamed(names) for field in self.values()), strict=True))
 
     def to_json(self) -> list[dict[str, Any]]:
+        """Return the fields as objects of JSON, which ``from_json`` reads."""
         return [{"name": name, **field.to_json()} for name, field in self.items()]
 
     @classmethod
     def from_json(cls, data: Any) -> Schema:
+        """Return the schema that ``to_json`` wrote."""
         return cls(_named(data))

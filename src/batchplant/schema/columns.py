@@ -99,7 +99,7 @@ class Ragged:
 
     @classmethod
     def from_cells(cls, cells: Sequence[Any], shapes: Sequence[tuple[int, ...] | None] = ()) -> Ragged:
-        """Join bytes-like objects; None is a missing cell. ``shapes``: of the cells that are raw pixels."""
+        """Return bytes-like objects joined; None is a missing cell. ``shapes``: of cells of raw pixels."""
         views: Sequence[Any] = [b"" if cell is None else cell for cell in cells]
         if all(type(view) is bytes for view in views):
             # Much faster for many small ones.
@@ -174,6 +174,7 @@ class Ragged:
 
     @classmethod
     def concat(cls, parts: Sequence[Ragged]) -> Ragged:
+        """Return the cells of several, one after another."""
         if len(parts) == 1:
             return parts[0]
         sizes = np.concatenate([part.sizes for part in parts])
@@ -293,11 +294,12 @@ class Columns(dict[str, Column]):
                     raise SchemaError(f"{field} needs {dtype} {shape} per sample, not {have}", field=name)
 
     def take(self, rows: Any) -> Columns:
+        """Return the columns of these rows."""
         return Columns((name, take_cells(column, rows)) for name, column in self.items())
 
     @classmethod
     def read(cls, fields: Iterable[str], read: Callable[[str], Column], path: str | None = None) -> Columns:
-        """Call ``read(name)`` for each field; errors get the field and the path."""
+        """Return the columns that ``read(name)`` gives for each field; errors get the field and the path."""
         columns = cls()
         for name in fields:
             try:
@@ -311,7 +313,7 @@ class Columns(dict[str, Column]):
 
     @classmethod
     def concat(cls, parts: Sequence[Mapping[str, Column]]) -> Columns:
-        """Join columns one after another; all parts have the same fields."""
+        """Return columns one after another; all parts have the same fields."""
         if len(parts) == 1:
             return cls(parts[0])
         return cls((name, concat_columns([part[name] for part in parts])) for name in parts[0])

@@ -56,11 +56,12 @@ class Spans:
         return int(np.maximum(self.size, 0).sum())
 
     def take(self, rows: Any) -> Spans:
+        """Return the spans of these rows."""
         shape = None if self.shape is None else self.shape[rows]
         return Spans(self.sources, self.start[rows], self.size[rows], self.file[rows], shape)
 
     def compact(self) -> Spans:
-        """Without the sources that no cell lies in."""
+        """Return the spans without the sources that no cell lies in."""
         if len(self.sources) == 1:
             return self
         used, file = np.unique(self.file, return_inverse=True)
@@ -80,7 +81,7 @@ class Spans:
             yield self.sources[number], rows, self.start[rows], sizes[rows]
 
     def locate(self) -> Located | None:
-        """Locate the cells in memory, fetched if need be; None if reading them by the reader is better."""
+        """Return where the cells lie in memory, fetched if need be; None if the reader reads them better."""
         unopened = sum(isinstance(source, PathSource) and not source.buffers for source in self.sources)
         if unopened > MAX_MAPPED_FILES:
             return None

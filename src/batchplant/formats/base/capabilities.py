@@ -65,7 +65,7 @@ class Capabilities:
         *,
         versions: bool,
     ) -> Capabilities:
-        """With what the classes themselves say, so that no format has to repeat it."""
+        """Return the capabilities with what the classes say, so that no format has to repeat it."""
         return dataclasses.replace(
             self,
             spans=reader._spans is not Reader._spans and reader.own_spans,
@@ -76,7 +76,7 @@ class Capabilities:
         )
 
     def describe(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Return the capabilities as JSON has them."""
         return {
             name: list(value) if isinstance(value, tuple) else value
             for name, value in dataclasses.asdict(self).items()

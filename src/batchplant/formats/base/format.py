@@ -97,7 +97,7 @@ class Probe:
 
 
 def never(probe: Probe) -> bool:
-    """For formats that have no magic: only the suffix tells."""
+    """Return whether a file is of this format, where the format has no magic: only the suffix tells."""
     return False
 
 
@@ -192,7 +192,7 @@ class Format:
         return self.sniff(probe)
 
     def refuses(self, field: Field) -> str | None:
-        """Why the format cannot hold a field; None where it can."""
+        """Return why the format cannot hold a field; None where it can."""
         # Not isinstance: whoever writes numbers may not know what to do with times.
         if type(field) not in self.kinds and field.wide not in self.kinds:
             return f"{self.name} cannot hold {field.kind} fields"

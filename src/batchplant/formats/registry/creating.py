@@ -62,6 +62,13 @@ def create(
 
     ``mode="append"`` adds to a dataset that is there, and makes one where there is none. The schema is that
     of the dataset; one that is given has to fit to it. All new samples appear when the writer is closed.
+
+    Returns: a :class:`Writer` of one file, or of shards, for a ``with`` block. The dataset appears when the
+    block ends, and not at all if it ends by an error.
+
+    Raises: ExistsError where there is something and ``overwrite`` is not given; BusyError where another
+    process writes it; UnknownFormatError, SchemaError where the format is not known or cannot hold a field;
+    OptionError.
     """
     image_options = ImageOptions(
         write_mode=write_mode, max_resolution=max_resolution, jpeg_quality=jpeg_quality, to_rgb=to_rgb,

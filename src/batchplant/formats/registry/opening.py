@@ -42,6 +42,13 @@ def open(
     URL, also those of its store, as in ``open("s3://bucket/train.tar", endpoint="https://minio.example",
     cache="/data/cache")``; see :class:`batchplant.storage.StorageOptions`. Data in memory are a dict of
     columns, a list of dicts, a data frame, an Arrow table, a TensorDataset.
+
+    Returns: a :class:`Reader`, which is closed by ``with`` or ``close()``.
+
+    Raises: NotFoundError where nothing is at the path; UnknownFormatError where no format knows it;
+    MissingLibraryError where the format's library is not installed; DamagedError where what opening reads is
+    damaged; UnsafeError where reading it could run code; OptionError for options that the format does not
+    have; AccessError where a disk or a server does not give the bytes.
     """
     condition = None if where is None else parse_condition(where)
     if not isinstance(path, str | os.PathLike):

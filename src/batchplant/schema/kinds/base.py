@@ -226,6 +226,7 @@ class Tensor(Field):
         return None not in self.shape[1:] and 0 not in self.shape[1:]
 
     def fits(self, shape: tuple[int, ...]) -> bool:
+        """Return whether an array of this dtype and shape fits."""
         return len(shape) == len(self.shape) and all(
             want in (None, have) for want, have in zip(self.shape, shape, strict=True)
         )

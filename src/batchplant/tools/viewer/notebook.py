@@ -300,6 +300,10 @@ def view(
     arguments, or ops for the images. height: of the page in a notebook, in pixels. port: 0 for a free one.
     browser: open it there (default: unless this is a notebook). The page is served until ``close``, or until
     the program ends.
+
+    Returns: a View with ``url`` and ``close()``.
+
+    Raises: MissingLibraryError without the extra ``view``; what :func:`batchplant.open` raises.
     """
     from .pipelines import loader_arguments
     from .serve import Server, open_browser
