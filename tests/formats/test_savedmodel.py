@@ -18,7 +18,7 @@ import processes
 import repository
 from batchplant import _native
 from batchplant.codecs.protobuf import block, number, varint
-from batchplant.formats.savedmodel.bundle import MAGIC, masked, part_key, read_table
+from batchplant.formats.savedmodel.bundle import MAGIC, masked, read_table
 from batchplant.testing.cases import cells
 from batchplant.testing.damage import cuts, flip, flips, memory_bounded, survive
 
@@ -60,15 +60,11 @@ def table(*blocks, pack=None, handles=None):
     return out + data + empty + footer.ljust(40, b"\0") + MAGIC
 
 
-def entry(*, dtype=FLOAT, shape=(2,), shard=0, start=0, size=8, crc=0, slices=b""):
+def entry(*, dtype=FLOAT, shape=(2,), shard=0, start=0, size=8, crc=0):
     dims = b"".join(block(2, number(1, one)) for one in shape)
     crc = varint(6 << 3 | 5) + crc.to_bytes(4, "little")
     where = number(3, shard) + number(4, start) + number(5, size)
-    return number(1, dtype) + block(2, dims) + where + crc + slices
-
-
-def slice_of(*axes):
-    return block(7, b"".join(block(1, number(1, start) + number(2, length)) for start, length in axes))
+    return number(1, dtype) + block(2, dims) + where + crc
 
 
 HEADER = (b"", number(1, 1))
@@ -94,18 +90,17 @@ def sound(path, **options):
 
 
 @pytest.mark.parametrize("path", [MODEL, MODEL / "saved_model.pb", MODEL / "variables" / "variables.index"])
-@pytest.mark.parametrize("checksums", [False, True])
-def test_variables_without_tensorflow(path, checksums):
+def test_variables_without_tensorflow(path):
     expected = np.load(GOLDEN / "saved_model_expected.npz")
-    with bp.open(path, checksums=checksums) as reader:
+    with bp.open(path) as reader:
         assert reader.format == "savedmodel"
         tensors = reader.tensors()
         assert set(tensors) == set(expected)
         for name in expected:
             assert tensors[name].dtype == expected[name].dtype
             assert np.array_equal(tensors[name], expected[name])
-        assert (reader.spans("data") is None) == checksums
-    assert bp.verify(path, checksums=checksums).problems == []
+        assert reader.spans("data") is not None
+    assert bp.verify(path).problems == []
 
 
 def test_what_info_shows():
@@ -140,14 +135,19 @@ def test_every_dtype_of_a_checkpoint():
     assert bp.verify(CHECKPOINTS / "types.index").problems == []
 
 
-def test_a_variable_in_parts_and_files():
-    with bp.open(CHECKPOINTS / "sliced.index") as reader:
-        assert np.array_equal(reader.tensors()["w"], np.load(CHECKPOINTS / "sliced.npy"))
-        assert reader.tensors()["b1"].tolist() == [1, 2]
-        rows = {one["name"]: row for row, one in enumerate(reader)}
-        assert reader.spans("data", [rows["w"]]) is None
-        assert reader.where(rows["b1"]).endswith("data-00001-of-00002")
-    assert bp.verify(CHECKPOINTS / "sliced.index", checksums=True).problems == []
+def test_variables_in_two_files(tmp_path):
+    path = checkpoint(tmp_path, (b"a", entry()), (b"b", entry(shard=1)), header=(b"", number(1, 2)))
+    for shard in range(2):
+        data = np.array([shard, 5], "<f4").tobytes()
+        (tmp_path / f"c.data-0000{shard}-of-00002").write_bytes(data)
+    with bp.open(path) as reader:
+        assert [array.tolist() for array in reader.tensors().values()] == [[0, 5], [1, 5]]
+        assert reader.where(1).endswith("data-00001-of-00002")
+
+
+def test_a_variable_in_slices_is_refused():
+    with pytest.raises(bp.SchemaError, match=r"a variable is saved in slices .* with TensorFlow"):
+        bp.open(CHECKPOINTS / "sliced.index")
 
 
 def test_spans_are_where_the_values_are():
@@ -180,7 +180,7 @@ def test_to_other_formats_bit_by_bit(suffix, tmp_path):
 
 
 def test_threads_pickles_and_processes():
-    with bp.open(CHECKPOINTS / "sliced.index") as reader, ThreadPoolExecutor(8) as pool:
+    with bp.open(CHECKPOINTS / "types.index") as reader, ThreadPoolExecutor(8) as pool:
         expected = cells(reader)
         assert all(found == expected for found in pool.map(lambda _: cells(reader), range(32)))
         script = "import pickle, sys\nfrom batchplant.testing.cases import cells\n"
@@ -242,24 +242,11 @@ def test_a_flipped_bit_is_found(tmp_path):
     assert (problem.sample, problem.path, problem.offset) == (2, str(file), int(spans.start[0]))
     assert "checksum of 'w" in problem.message
     bp.open(tmp_path / "m")[2]
-    with bp.open(tmp_path / "m", checksums=True) as reader:
-        reader[1]
-        with pytest.raises(bp.DamagedError, match="checksum") as caught:
-            reader[2]
-        assert caught.value.sample == 2
     # In the text that is no sample.
     flip(file, int(spans.start[0]) + 5, 3)
     flip(file, file.stat().st_size - 1, 0)
     [problem] = bp.verify(tmp_path / "m").problems
     assert (problem.sample, "_CHECKPOINTABLE_OBJECT_GRAPH" in problem.message) == (None, True)
-
-
-def test_a_flipped_bit_in_a_part(tmp_path):
-    for file in CHECKPOINTS.glob("sliced.*"):
-        shutil.copy(file, tmp_path / file.name)
-    flip(tmp_path / "sliced.data-00000-of-00002", 100, 1)
-    [problem] = bp.verify(tmp_path / "sliced.index").problems
-    assert "checksum of 'w'" in problem.message
 
 
 # -- tables ------------------------------------------------------------------------------------------------
@@ -352,38 +339,6 @@ def test_headers_that_lie(tmp_path):
         bp.open(checkpoint(tmp_path, (b"w", b"\x0a\xff")))
 
 
-def test_parts_that_lie(tmp_path):
-    whole = {"shape": (4,), "size": 0}
-    two = slice_of((0, 2)) + slice_of((2, 2))
-    first, second = part_key("w", ((0, 2),)), part_key("w", ((2, 2),))
-    good = [(first, entry()), (second, entry(start=8)), (b"w", entry(slices=two, **whole))]
-    data = np.arange(4, dtype="<f4").tobytes()
-    assert bp.open(checkpoint(tmp_path, *good, data=data)).tensors()["w"].tolist() == [0, 1, 2, 3]
-    for pairs, message in (
-        (good[1:], "is missing"),
-        ([(first, entry(shape=(3,), size=12)), *good[1:]], "does not fit"),
-        ([(first, entry(dtype=9, size=16)), *good[1:]], "does not fit"),
-        ([(first, entry(size=4)), *good[1:]], "have 12 bytes"),
-        ([(first, entry(start=12)), *good[1:]], "ends at 16"),
-        ([(first, entry(shard=3)), *good[1:]], "file 3 of 1"),
-        ([good[0], (b"w", entry(slices=slice_of((0, 2)), **whole))], "not all of it"),
-        ([good[0], (b"w", entry(slices=slice_of((3, 2)), **whole))], "is missing"),
-    ):
-        with pytest.raises(bp.DamagedError, match=message):
-            bp.open(checkpoint(tmp_path, *pairs, data=data))
-    # Twice the same part: as many values, but not all.
-    again = [good[0], (b"w", entry(slices=slice_of((0, 2)) * 2, **whole))]
-    with pytest.raises(bp.DamagedError, match="overlap"):
-        bp.open(checkpoint(tmp_path, *again, data=data))[0]
-
-
-def test_no_memory_for_a_shape_that_parts_do_not_fill(tmp_path):
-    key = part_key("w", ((0, 2),))
-    pairs = [(key, entry()), (b"w", entry(shape=(2**36,), size=0, slices=slice_of((0, 2))))]
-    with memory_bounded(1000), pytest.raises(bp.DamagedError, match="not all of it"):
-        bp.open(checkpoint(tmp_path, *pairs))
-
-
 def test_a_graph_that_is_damaged(tmp_path):
     shutil.copytree(MODEL, tmp_path / "m")
     (tmp_path / "m" / "saved_model.pb").write_bytes(b"")
@@ -396,10 +351,9 @@ def test_a_graph_that_is_damaged(tmp_path):
 
 @pytest.mark.parametrize("damage", [cuts, flips])
 def test_damage_gives_errors_or_values(damage, tmp_path):
-    for file in CHECKPOINTS.glob("sliced.*-*"):
-        shutil.copy(file, tmp_path / file.name)
-    shutil.copy(CHECKPOINTS / "sliced.index", tmp_path)
-    path = tmp_path / "sliced.index"
+    for name in ("types.index", "types.data-00000-of-00001"):
+        shutil.copy(CHECKPOINTS / name, tmp_path)
+    path = tmp_path / "types.index"
     assert sound(path)
 
     def bounded():

@@ -6,15 +6,13 @@ lists are put together when they are read. The initialisers of graphs inside of 
 node and its attribute in their name: ``node.then_branch.weight``. Sparse initialisers, and those of text, are
 listed in the facts and are no samples.
 
-What is written is a model that has initialisers, which are its outputs, and no operators. Only `verify` needs
-the ``onnx`` library.
+What is written is a model that has initialisers, which are its outputs, and no operators.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
 import math
 import os
 import posixpath
@@ -33,8 +31,6 @@ from ..data.writer import WriteOptions
 from ..errors import (
     BatchplantError,
     DamagedError,
-    MissingLibraryError,
-    Problem,
     SchemaError,
     UnsafeError,
     located,
@@ -361,16 +357,12 @@ def _shape_text(shape: Any) -> str:
 # -- reader -------------------------------------------------------------------------------------------
 # The initialisers of an ONNX model as named tensors.
 
-HASHED_BYTES = 16 << 20
-MAX_REASON_CHARS = 400
-
 
 class OnnxReader(TensorReader):
     """Reads the initialisers of ONNX models.
 
     ``constants``: the values of Constant nodes too, under the name of their output. ``links``: external data
-    may be a link that leads out of the model's folder. ``checker``: `verify` runs ONNX's own checker.
-    ``full_check``: it also infers all types and shapes, strictly.
+    may be a link that leads out of the model's folder.
     """
 
     def __init__(
@@ -379,16 +371,12 @@ class OnnxReader(TensorReader):
         *,
         constants: bool = False,
         links: bool = False,
-        checker: bool = True,
-        full_check: bool = False,
     ) -> None:
         self.path = path
         self._links = links
-        self._checker = checker
-        self._full_check = full_check
         source = open_source(path)
         self._bytes = source.view(0, source.size)
-        self._external_files: dict[str, str] = {}
+        self._external_files: list[str] = []
         with located(path=path):
             self._model = Model(self._bytes.data, constants=constants)
             self.metadata = self._model.metadata
@@ -427,7 +415,8 @@ class OnnxReader(TensorReader):
             if not re.fullmatch("[0-9]{1,18}", text):
                 raise DamagedError(f"the {key} of its external data is {text[:40]!r}")
             numbers.append(int(text))
-        self._external_files.setdefault(file, message.get("checksum", ""))
+        if file not in self._external_files:
+            self._external_files.append(file)
         return file, numbers[0], numbers[1]
 
     def _beside(self, location: str) -> str:
@@ -455,37 +444,6 @@ class OnnxReader(TensorReader):
         if self._external_files:
             facts["external data"] = [os.path.basename(file) for file in self._external_files]
         return facts
-
-    def own_checks(self) -> tuple[str, ...]:
-        return ("SHA-1 of external data",) if any(self._external_files.values()) else ()
-
-    def _verify(self) -> Iterator[Problem]:
-        """The checksums of external data, and what ONNX's own checker says."""
-        for file, checksum in self._external_files.items():
-            if checksum:
-                source, digest = self._file(file), hashlib.sha1(usedforsecurity=False)
-                for start in range(0, source.size, HASHED_BYTES):
-                    digest.update(source.view(start, min(HASHED_BYTES, source.size - start)).data)
-                if digest.hexdigest() != checksum.lower():
-                    yield Problem("the checksum of the external data is wrong", file)
-        if self._checker and not (is_remote(self.path) and self._external_files):
-            yield from self._check_model()
-
-    def _check_model(self) -> Iterator[Problem]:
-        try:
-            import onnx.checker
-        except ImportError:
-            raise MissingLibraryError(
-                'the checker of ONNX models needs onnx: pip install "batchplant[onnx]"; '
-                "checker=False (--option checker=false) leaves it out"
-            ) from None
-        model = self._bytes.tobytes() if is_remote(self.path) else os.path.abspath(self.path)
-        try:
-            onnx.checker.check_model(model, full_check=self._full_check)
-        # It raises its own error, protobuf's, and whatever its C++ throws.
-        except Exception as error:
-            reason = " ".join(str(error).split())[:MAX_REASON_CHARS] or type(error).__name__
-            yield Problem(f"the ONNX checker: {reason}", self.path)
 
 
 # -- writer -------------------------------------------------------------------------------------------
@@ -626,7 +584,6 @@ FORMAT = Format(
     reader=OnnxReader,
     writer=OnnxWriter,
     sniff=sniff,
-    extra="onnx",
     only=TENSORS,
     notes="initialisers, used in place, also in external data; writes a model of outputs without operators",
     can=Capabilities(

@@ -23,7 +23,7 @@ from ... import _native
 from ...codecs.protobuf import BYTES, VARINT, messages, parts, read_varint, text, texts
 from ...data.tensors import TENSORS
 from ...errors import BatchplantError, DamagedError, NotFoundError, Problem, located
-from ...schema.columns import U8, as_bytes
+from ...schema.columns import U8
 from ...storage import Source, join, like, open_source, parent, tree
 from ..base.capabilities import Capabilities
 from ..base.format import Format, Probe
@@ -130,13 +130,9 @@ SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
 
 
 class SavedModelReader(TensorReader):
-    """Reads the variables of a SavedModel or a checkpoint.
+    """Reads the variables of a SavedModel or a checkpoint."""
 
-    ``checksums``: compare the checksum of a tensor whenever it is read; it is then no longer used in place.
-    """
-
-    def __init__(self, path: str, *, checksums: bool = False) -> None:
-        self._checksums = checksums
+    def __init__(self, path: str) -> None:
         plain_path = like(path, path.rstrip("/"))
         self._folder: str | None = None
         if os.path.basename(plain_path) == GRAPH:
@@ -181,12 +177,6 @@ class SavedModelReader(TensorReader):
 
     def _entry(self, tensor: Stored, name: str) -> Entry:
         dtype = DTYPES[tensor.code]
-        if tensor.slices:
-            assert self._bundle is not None
-            size = sum(self._bounds(part) for _, part in self._bundle.parts_of(tensor))
-            if size != self._stored_size(tensor):
-                raise DamagedError(f"the parts of {tensor.key!r} have {size} bytes")
-            return Entry(name, dtype, tensor.shape, functools.partial(self._join, tensor))
         size, stored = self._bounds(tensor), self._stored_size(tensor)
         in_place = size == size_of(dtype, tensor.shape) and (size != stored or BITS[dtype] >= 8)
         if not in_place and size != stored:
@@ -195,7 +185,7 @@ class SavedModelReader(TensorReader):
                 path=self._shard(tensor.shard).path,
                 offset=tensor.start,
             )
-        if in_place and not self._checksums:
+        if in_place:
             return Entry(name, dtype, tensor.shape, (self._shard(tensor.shard).path, tensor.start, size))
         return Entry(name, dtype, tensor.shape, functools.partial(self._load, tensor))
 
@@ -217,31 +207,9 @@ class SavedModelReader(TensorReader):
             )
         return stored.size
 
-    def _bytes(self, stored: Stored) -> U8:
-        source = self._shard(stored.shard)
-        data = source.view(stored.start, stored.size)
-        if self._checksums and masked(_native.crc32c(data.data)) != stored.crc:
-            raise DamagedError("the checksum is wrong", path=source.path, offset=stored.start)
-        return data
-
     def _load(self, stored: Stored) -> U8:
-        data = self._bytes(stored)
+        data = self._shard(stored.shard).view(stored.start, stored.size)
         return _pack(DTYPES[stored.code], data) if len(data) == self._stored_size(stored) else data
-
-    def _join(self, stored: Stored) -> U8:
-        assert self._bundle is not None
-        parts = list(self._bundle.parts_of(stored))
-        dtype = DTYPES[stored.code]
-        width = max(8, BITS[dtype]) // 8
-        out = np.empty((*stored.shape, width), dtype=np.uint8)
-        filled = np.zeros(stored.shape, dtype=np.bool_)
-        for slices, part in parts:
-            where = tuple(slice(start, start + length) for start, length in slices)
-            out[where] = self._bytes(part).reshape(*part.shape, width)
-            filled[where] = True
-        if not filled.all():
-            raise DamagedError(f"the parts of {stored.key!r} overlap, and are not all of it")
-        return _pack(dtype, as_bytes(out))
 
     def facts(self) -> dict[str, Any]:
         facts = super().facts()
@@ -275,13 +243,10 @@ class SavedModelReader(TensorReader):
         for tensor in self._stored_tensors():
             number = numbers.get(id(tensor))
             try:
-                assert self._bundle is not None
-                parts = [part for _, part in self._bundle.parts_of(tensor)] if tensor.slices else [tensor]
-                for part in parts:
-                    if self._sum(part) != part.crc:
-                        path = self._shard(part.shard).path
-                        message = f"the checksum of {tensor.key!r} is wrong"
-                        yield Problem(message, path, number, None if number is None else "data", part.start)
+                if self._sum(tensor) != tensor.crc:
+                    path = self._shard(tensor.shard).path
+                    message = f"the checksum of {tensor.key!r} is wrong"
+                    yield Problem(message, path, number, None if number is None else "data", tensor.start)
             except BatchplantError as error:
                 yield Problem.of(error.at(path=self.path, sample=number))
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from ... import _native
 from ...codecs import protobuf
 from ...codecs.protobuf import read_varint
-from ...errors import DamagedError
+from ...errors import DamagedError, SchemaError
 
 # -- table --------------------------------------------------------------------------------------------
 # Sorted tables, the file format of LevelDB in which TensorFlow keeps the index of a checkpoint.
@@ -123,12 +123,10 @@ STRING = 7
 MAX_DIMENSIONS = 254
 MAX_SHARDS = 1 << 20
 
-Slice = tuple[tuple[int, int], ...]
-
 
 @dataclasses.dataclass
 class Stored:
-    """A tensor, or a part of one, as the index describes it. A length of -1 in a slice: all of it."""
+    """A tensor as the index describes it."""
 
     key: str
     code: int = 0
@@ -137,7 +135,6 @@ class Stored:
     start: int = 0
     size: int = 0
     crc: int = 0
-    slices: tuple[Slice, ...] = ()
 
 
 class Bundle:
@@ -146,8 +143,13 @@ class Bundle:
     def __init__(self, data: memoryview) -> None:
         table = read_table(data)
         self.shards = self._header(table.pop(b"", None))
-        self._parts = {key: value for key, value in table.items() if key[:1] == b"\0"}
-        self.tensors = [self._stored(key, value) for key, value in table.items() if key not in self._parts]
+        # Keys of slices begin with a zero.
+        if any(key[:1] == b"\0" for key in table):
+            raise SchemaError(
+                "a variable is saved in slices (a partitioned variable), which are not read; "
+                "load the checkpoint with TensorFlow, and save its variables whole"
+            )
+        self.tensors = [self._stored(key, value) for key, value in table.items()]
 
     def _header(self, value: bytes | None) -> int:
         if value is None:
@@ -191,49 +193,6 @@ class Bundle:
                 stored.size = protobuf.signed(part.value)
             case 6, protobuf.FIXED32:
                 stored.crc = int.from_bytes(view[part.start : part.end], "little")
-            case 7, protobuf.BYTES:
-                stored.slices += (_slice_of(view, part.start, part.end),)
-
-    def parts_of(self, stored: Stored) -> Iterator[tuple[Slice, Stored]]:
-        """The parts of a tensor that was saved in parts, each with its place; together they are all of it."""
-        room = 1
-        for size in stored.shape:
-            room *= size
-        for bounds in stored.slices:
-            key = part_key(stored.key, bounds)
-            if len(bounds) != len(stored.shape) or key not in self._parts:
-                raise DamagedError(f"a part of {stored.key!r} is missing")
-            stored_part = self._stored_part(key, stored)
-            bounds = tuple(
-                (0, size) if length < 0 else (start, length)
-                for (start, length), size in zip(bounds, stored.shape, strict=True)
-            )
-            inside = all(
-                start >= 0 and start + length <= size
-                for (start, length), size in zip(bounds, stored.shape, strict=True)
-            )
-            if (
-                not inside
-                or stored_part.shape != tuple(length for _, length in bounds)
-                or stored_part.code != stored.code
-            ):
-                raise DamagedError(f"a part of {stored.key!r} does not fit into it")
-            count = 1
-            for size in stored_part.shape:
-                count *= size
-            room -= count
-            yield bounds, stored_part
-        if room:
-            raise DamagedError(f"the parts of {stored.key!r} are not all of it")
-
-    def _stored_part(self, key: bytes, tensor: Stored) -> Stored:
-        view = memoryview(self._parts[key])
-        stored = Stored(tensor.key)
-        for part in protobuf.parts(view, 0, len(view)):
-            self._read_field(stored, view, part)
-        if not 0 <= stored.shard < self.shards:
-            raise DamagedError(f"a part of {tensor.key!r} lies in file {stored.shard} of {self.shards}")
-        return stored
 
 
 def shape_of(view: memoryview, start: int, end: int) -> tuple[int, ...]:
@@ -260,38 +219,3 @@ def open_shape(view: memoryview, start: int, end: int) -> tuple[int | None, ...]
         if len(sizes) > MAX_DIMENSIONS:
             raise DamagedError(f"a shape of more than {MAX_DIMENSIONS} dimensions", offset=start)
     return tuple(sizes)
-
-
-def _slice_of(view: memoryview, start: int, end: int) -> Slice:
-    """A TensorSliceProto: (start, length) for each axis."""
-    axes = []
-    for first, last in protobuf.messages(view, start, end, 1):
-        offset, length = 0, -1
-        for part in protobuf.parts(view, first, last):
-            if part[:2] == (1, protobuf.VARINT):
-                offset = protobuf.signed(part.value)
-            elif part[:2] == (2, protobuf.VARINT):
-                length = protobuf.signed(part.value)
-        axes.append((offset, length))
-    return tuple(axes)
-
-
-def part_key(name: str, bounds: Slice) -> bytes:
-    """The key of a part: 0, the name, the place; so written that its bytes sort as what they say."""
-    text = name.encode().replace(b"\0", b"\0\xff") + b"\0\1"
-    sizes = b"".join(_ordered(start) + _ordered(length) for start, length in bounds)
-    return b"\0" + text + _unsigned(len(bounds)) + sizes
-
-
-def _unsigned(value: int) -> bytes:
-    """The number of bytes, then the bytes, the highest first."""
-    size = (value.bit_length() + 7) // 8
-    return bytes([size]) + value.to_bytes(size, "big")
-
-
-def _ordered(value: int) -> bytes:
-    """A signed number: as many ones as it has bytes, a zero, then its bits; all turned round below zero."""
-    size = (value if value >= 0 else ~value).bit_length() // 7 + 1
-    ones = (1 << size) - 1 << 7 * size
-    number = (value & ((1 << 8 * size) - 1)) ^ (ones & ((1 << 8 * size) - 1))
-    return number.to_bytes(size, "big")
