@@ -311,18 +311,6 @@ def test_an_archive_of_others_goes_on(tmp_path):
         write(path, None, [{"__key__": "c", "txt": "four"}], mode="append")
 
 
-def test_an_index_of_dali_grows(tmp_path):
-    for name in ("a.tar", "a.tfrecord"):
-        path = tmp_path / name
-        write(path, {"n": bp.Int()}, [{"n": n} for n in range(8)], dali_index=True)
-        for first, last in ((8, 9), (9, 12), (12, 15)):
-            write(path, None, [{"n": n} for n in range(first, last)], mode="append")
-        place = tmp_path / ("a.idx" if name == "a.tar" else "a.tfrecord.idx")
-        # DALI's index of an archive does not tell fields, only files.
-        field = "n.cls" if name == "a.tar" else "n"
-        assert [one[field] for one in bp.open(path, dali_index=str(place))] == list(range(15))
-
-
 @pytest.mark.parametrize("suffix", [".zarr", ".n5", ".h5"])
 @pytest.mark.parametrize("compression", ["none", "gzip"])
 @pytest.mark.parametrize("chunks", [(4, 4, 3), (4, 2, 3)])

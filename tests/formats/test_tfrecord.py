@@ -368,49 +368,6 @@ def test_equal_data_gives_equal_files(tmp_path):
         assert one.read_bytes() == two.read_bytes()
 
 
-def test_dali_index(tmp_path):
-    path = written(tmp_path / "a.tfrecord", dali_index=True, checksums=True)
-    lines = (tmp_path / "a.tfrecord.idx").read_text().splitlines()
-    data = path.read_bytes()
-    assert len(lines) == 8
-    at = 0
-    for line in lines:
-        offset, size = map(int, line.split())
-        assert offset == at
-        assert size == int.from_bytes(data[at : at + 8], "little") + 16
-        at += size
-    assert at == len(data)
-    with bp.open(path, dali_index=tmp_path / "a.tfrecord.idx") as reader:
-        assert [one["label"] for one in reader] == list(range(-3, 5))
-    (tmp_path / "some.idx").write_text("".join(line + "\n" for line in lines[5:2:-1]))
-    with bp.open(path, dali_index=tmp_path / "some.idx") as reader:
-        assert [one["label"] for one in reader] == [2, 1, 0]
-        assert verify(reader).problems == []
-    with pytest.raises(bp.OptionError, match="DALI reads no compressed files"):
-        written(tmp_path / "b.tfrecord.gz", dali_index=True)
-
-
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("0 10", "not in the file"), ("-5 100", "not in the file"), ("0 99999999", "not in the file"),
-        ("0", "not DALI's index"), ("a b", "not DALI's index"), ("9" * 20 + " 3", "not DALI's index"),
-        ("9223372036854775807 9223372036854775807", "not in the file"),
-    ],
-)  # fmt: skip
-def test_a_wrong_dali_index(text, reason, tmp_path):
-    (tmp_path / "a.idx").write_text(text)
-    with pytest.raises(bp.DamagedError, match=reason):
-        bp.open(FILES / "plain.tfrecord", dali_index=tmp_path / "a.idx")
-
-
-def test_a_dali_index_of_another_file(tmp_path):
-    (tmp_path / "a.idx").write_text("5 100\n")
-    reader = bp.open(FILES / "plain.tfrecord", dali_index=tmp_path / "a.idx")
-    with pytest.raises(bp.DamagedError, match="no record of this length"):
-        reader[0]
-
-
 def test_shards_that_differ_in_what_is_there(tmp_path):
     """One shard alone would say that a feature is always there, or always of one size."""
     kinds = {"n": bp.Int(), "maybe": bp.Float("float32", optional=True), "ids": bp.Tensor("int64", (None,))}

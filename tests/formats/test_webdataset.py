@@ -667,66 +667,6 @@ def test_an_archive_that_was_appended_to(tmp_path):
         assert dict(reader.schema)["label"] == EVERY["label"]
 
 
-# --- DALI's index -------------------------------------------------------------------------------------
-
-
-def dali_lines(path):
-    """As DALI's own tool makes it."""
-    samples = {}
-    with tarfile.open(path) as archive:
-        for one in archive:
-            if one.isreg():
-                key, _, extension = one.name.partition(".")
-                samples.setdefault(key, []).append(f"{extension} {one.offset_data} {one.size} {one.name}")
-    return [f"v1.2 {len(samples)}", *(" ".join(one) for one in samples.values())]
-
-
-def test_the_index_for_dali(tmp_path):
-    path = written(tmp_path / "a.tar", 20, dali_index=True)
-    beside = tmp_path / "a.idx"
-    assert beside.read_text().splitlines() == dali_lines(path)
-    with bp.open(path, index="memory") as plain, bp.open(path, dali_index=str(beside)) as reader:
-        assert set(reader.schema) == {"__key__", *(one for one in reader._numbers)}
-        assert cells(reader)["cls"] == cells(plain)["label"]
-        assert cells(reader)["__key__"] == [b"%08d" % n for n in range(20)]
-        assert reader.blocks().tolist() == plain.blocks().tolist()
-        assert list(reader.verify()) == []
-    # Overwriting without it takes it away.
-    written(tmp_path / "a.tar", 2, overwrite=True)
-    assert not beside.exists()
-    with pytest.raises(bp.EncodeError, match="blank"):
-        written(tmp_path / "b.tar", 1, {"__key__": bp.Text()}, lambda n: {"__key__": "a b"}, dali_index=True)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "v9 1\ncls 1024 1 a.cls",
-        "v1.2 x\ncls 1024 1 a.cls",
-        "v1.2 2\ncls 1024 1 a.cls",
-        "v1.2 1\ncls 1024 1",
-        "v1.2 1\ncls x 1 a.cls",
-        "v1.2 1\ncls 1024 1 a.cls cls 1024 1 a.cls",
-        "v1.2 1\ncls 99999999999999999999 1 a.cls",
-        "v1.2 1\ncls 9999999 1 a.cls",
-        "v1.2 1\ncls -512 1 a.cls",
-        "v1.2 1\ncls 513 1 a.cls",
-        "v1.2 1\ncls 512 2 a.cls",
-        "v1.2 1\ncls 1024 1 a.cls",
-        "v1.2 1\ncls 0 1 a.cls",
-        "\udcff",
-    ],
-)
-def test_an_index_for_dali_that_lies(text, tmp_path):
-    path = archive(tmp_path / "a.tar", [("a.cls", b"1")])
-    (tmp_path / "a.idx").write_bytes(text.encode(errors="surrogateescape"))
-    with pytest.raises(bp.DamagedError):
-        bp.open(path, dali_index=str(tmp_path / "a.idx"))
-    (tmp_path / "a.idx").write_text("v1.1 1\ncls 512 1")
-    assert bp.open(path, dali_index=str(tmp_path / "a.idx"))[0] == {"__key__": "00000000", "cls": 1}
-
-
 # --- damage -------------------------------------------------------------------------------------------
 
 
@@ -848,8 +788,6 @@ def test_a_compressed_archive_that_is_damaged(tmp_path):
     path.write_bytes(gzip.compress(b""))
     with pytest.raises(bp.DamagedError, match="empty"):
         bp.open(path)
-    with pytest.raises(bp.OptionError, match="DALI"):
-        bp.open(written(tmp_path / "b.tar.gz", 1), dali_index="x")
 
 
 # --- the index, and reading from elsewhere --------------------------------------------------------------

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from ..data.writer import WriteOptions
-from ..errors import DamagedError, MissingLibraryError, OptionError, needs
+from ..errors import DamagedError, needs
 from ..schema import EVERY_KIND, Schema
 from ..schema.columns import I64
 from ..storage import MappedSource, limits
@@ -73,7 +73,7 @@ class _Unpacked(io.RawIOBase):
 class JoblibReader(ObjectReader):
     """Reads files of joblib, with ``allow_pickle=True`` only: loading one can run any code that is in it.
 
-    ``fields``: only these columns. ``mapped``: map the arrays of a file that is not compressed.
+    ``fields``: only these columns.
     """
 
     def __init__(
@@ -82,9 +82,7 @@ class JoblibReader(ObjectReader):
         *,
         allow_pickle: bool = False,
         fields: Iterable[str] | None = None,
-        mapped: bool = True,
     ) -> None:
-        self._mapped = mapped
         self._open(path, allow_pickle, fields)
 
     def _note(self) -> Note | None:
@@ -95,7 +93,7 @@ class JoblibReader(ObjectReader):
 
     def _load(self) -> list[Any]:
         joblib = _joblib()
-        if self._mapped and self._kind is None and isinstance(self._source, MappedSource):
+        if self._kind is None and isinstance(self._source, MappedSource):
             # More arrays than Linux maps for one process (OSError) are read instead.
             with contextlib.suppress(OSError):
                 return [joblib.load(self.path, mmap_mode="r")]
@@ -125,44 +123,18 @@ class JoblibReader(ObjectReader):
 
 
 class JoblibWriter(ObjectWriter):
-    """Writes one dict of columns.
+    """Writes one dict of columns, not compressed, so that its arrays can be mapped."""
 
-    ``compress``: zlib, gzip, bz2, lzma, xz or lz4, with ``level`` from 1 to 9; the arrays can then not be
-    mapped.
-    """
-
-    def __init__(
-        self,
-        path: str,
-        schema: Schema,
-        options: WriteOptions,
-        *,
-        compress: str | None = None,
-        level: int = 3,
-    ) -> None:
-        if compress is not None and compress not in COMPRESSIONS:
-            raise OptionError(f"compress is one of {', '.join(COMPRESSIONS)}, not {compress!r}", path=path)
-        if not 1 <= level <= 9:
-            raise OptionError(f"level is from 1 to 9, not {level}", path=path)
-        self._compress, self._level = compress, level
+    def __init__(self, path: str, schema: Schema, options: WriteOptions) -> None:
         self._library = _joblib(".numpy_pickle")
         super().__init__(path, schema, options)
 
     def _dump(self, table: dict[str, Any], note: bytes, file: BinaryIO) -> None:
-        out: Any = file
-        if self._compress is not None:
-            try:
-                out = _compressor(self._compress).compressor_file(file, compresslevel=self._level)
-            # lz4 is a library of its own.
-            except ValueError as error:
-                raise MissingLibraryError(f"{error} (pip install {self._compress})", path=self.path) from None
-        out.write(START + note)
-        pickler = self._library.NumpyPickler(out)
+        file.write(START + note)
+        pickler = self._library.NumpyPickler(file)
         # Without the memory of every value that it has written.
         pickler.fast = True
         pickler.dump(table)
-        if out is not file:
-            out.close()
 
 
 def sniff(probe: Probe) -> bool:
@@ -185,8 +157,6 @@ FORMAT = Format(
     notes="loading can run code: opened only with allow_pickle; arrays that are not compressed are mapped",
     can=Capabilities(
         memory_map=True,
-        compression=("zlib", "gzip", "bz2", "lzma", "xz", "lz4"),
-        compressed="file",
         keeps_schema=True,
         ecosystem=("joblib", "scikit-learn"),
     ),

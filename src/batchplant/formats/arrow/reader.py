@@ -37,7 +37,6 @@ class ArrowReader(TableReader):
 
     ``schema``: the kinds of some fields, in place of those that the types mean. ``split``: which part of a
     folder that holds several. ``cache``: bytes of decoded record batches to keep (default 256 MiB).
-    ``feather1``: also Feather's first version, which a damaged file can crash the process with.
     """
 
     unit_name, unit_names = "record batch", "record batches"
@@ -49,11 +48,10 @@ class ArrowReader(TableReader):
         schema: GivenSchema | str | None = None,
         split: str | None = None,
         cache: int | None = None,
-        feather1: bool = False,
     ) -> None:
         self.path = path
         overrides = given_schema(schema) if schema is not None else {}
-        self._parts = [Part(file, feather1) for file in saved_files(path, split)]
+        self._parts = [Part(file) for file in saved_files(path, split)]
         # The library raises what it likes on nonsense, and names are looked at only when they are asked for.
         with exceptions_as(DamagedError, "the schema is damaged", Exception, path=path):
             self.schema = self._joined(overrides)
@@ -103,7 +101,7 @@ class ArrowReader(TableReader):
         result = []
         for part in self._parts:
             first = part.starts().get(name)
-            if first is None or first[1] is None or part.table is not None:
+            if first is None or first[1] is None:
                 return None
             shape = shape_of(self.schema[name], part.schema.field(name).type, (first[0], first[1]))
             places = None if shape is None else places_of(shape, part.batches)
@@ -190,8 +188,6 @@ class ArrowReader(TableReader):
             for unit in np.unique(self._units_of(indices)[0]).tolist():
                 number = int(self._part_of_unit[unit])
                 part = self._parts[number]
-                if part.table is not None:
-                    return None
                 message = part.batches[unit - int(self._firsts[number])].message
                 runs.append((part.source, message.offset, message.end - message.offset))
             cell_spans = [spans_of(runs)]
@@ -242,7 +238,7 @@ class ArrowReader(TableReader):
         in_place = [name for name in self.schema if self._in_place(name) is not None]
         return {
             **counts,
-            "layout": "Feather 1" if first.table is not None else "file" if first.file else "stream",
+            "layout": "file" if first.file else "stream",
             **super().facts(),
             "compressed": packed,
             "used in place": ", ".join(in_place) or "none",

@@ -15,8 +15,8 @@ from ...codecs import sample
 from ...codecs.arrays import pack_tensor
 from ...codecs.cells import encode_samples
 from ...codecs.infer import infer_field, infer_image
-from ...codecs.msgpack import Runs, as_array, extension_of, gathered
-from ...errors import BatchplantError, DecodeError, OptionError, SchemaError, UnsafeError
+from ...codecs.msgpack import Runs, gathered
+from ...errors import BatchplantError, DecodeError, OptionError, UnsafeError
 from ...schema import Bytes, Field, Image, Int, Json, Schema, Tensor, Text
 from ...schema.columns import I64, U8, AnyArray, Column, Columns, Ragged
 
@@ -175,56 +175,26 @@ class WholeCodec(Codec):
 
 
 class MsgpackCodec(Codec):
-    """Maps of other writers; or values that are no maps, as JSON."""
+    """Maps of other writers, of which a schema says what they hold."""
 
     name = "msgpack"
 
-    def __init__(self, schema: Schema | None, data: U8, starts: I64, sizes: I64) -> None:
-        values = []
-        for row, (start, size) in enumerate(zip(starts.tolist(), sizes.tolist(), strict=True)):
-            try:
-                values.append(_native.msgpack_load(data, start, size, extension_of))
-            except (ValueError, OverflowError, RecursionError) as error:
-                raise DecodeError(f"not MessagePack: {error}", sample=row) from None
-        self._bare = not all(_is_map(value) for value in values) or not values
-        if schema is not None:
-            self._bare = self._bare and len(schema) == 1 and bool(values)
-            self._schema = schema
-        elif self._bare:
-            self._schema = Schema({VALUE: Json()})
-        else:
-            names = dict.fromkeys(name for value in values for name in value)
-            columns = {name: [_plain(value.get(name)) for value in values] for name in names}
-            self._schema = Schema((name, _field_of(column)) for name, column in columns.items())
-        self.fields = self._schema
+    def __init__(self, schema: Schema | None) -> None:
+        if schema is None:
+            raise OptionError(
+                "name the fields of the maps and their kinds: schema={…} (--option schema=NAME=KIND,…)"
+            )
+        self.fields = self._schema = schema
 
     def read(self, fields: Sequence[str], data: U8, starts: I64, sizes: I64) -> Columns:
-        return sample.unpack(self._schema, fields, data, starts, sizes, bare=self._bare, foreign=True)
+        return sample.unpack(self._schema, fields, data, starts, sizes, foreign=True)
 
     def find(self, field: str, data: U8, starts: I64, sizes: I64) -> Runs | None:
-        return sample.find(self._schema, field, data, starts, sizes, bare=self._bare, foreign=True)
+        return sample.find(self._schema, field, data, starts, sizes, foreign=True)
 
 
 def _is_map(value: Any) -> bool:
     return isinstance(value, dict) and bool(value) and all(isinstance(name, str) for name in value)
-
-
-def _plain(value: Any) -> Any:
-    array = as_array(value)
-    return value if array is None else array
-
-
-def _field_of(values: list[Any]) -> Field:
-    present = [value for value in values if value is not None]
-    if present and all(isinstance(value, bytes) for value in present):
-        cells = Ragged.from_cells(present)
-        image = infer_image(cells)
-        if image is not None and len(present) == len(values):
-            return image
-    try:
-        return infer_field(values)
-    except SchemaError:
-        return Json(optional=len(present) < len(values))
 
 
 class PickleCodec(Codec):
@@ -289,7 +259,7 @@ def codec_of(
         "image": lambda: WholeCodec("image", IMAGE, infer_image(gathered(data, starts, sizes)) or Image()),
         "json": lambda: WholeCodec("json", VALUE, Json()),
         "text": lambda: WholeCodec("text", VALUE, Text()),
-        "msgpack": lambda: MsgpackCodec(schema, data, starts, sizes),
+        "msgpack": lambda: MsgpackCodec(schema),
         "datum": lambda: DatumCodec(data, starts, sizes, bgr=bgr),
         "pickle": lambda: PickleCodec(allow_pickle, data, starts, sizes),
     }

@@ -10,8 +10,7 @@ A record is
 - any other bytes. With the side-car a packed sample (codecs/sample.py), without it one field, ``data``.
 
 The file is scanned once for the places of the records and the kinds of all features, and the findings are
-kept in the side-car index. DALI's index, lines of ``offset size``, the framing counted in, is read and
-written.
+kept in the side-car index.
 """
 
 from __future__ import annotations

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -36,8 +35,7 @@ class TfRecordReader(RecordReader):
     the same as field kinds; a Tensor of a feature of bytes is the numbers that these are, as in memory.
     ``compression``: "none", "gzip" or "zlib" (default: found by looking).
     ``check``: whether reading checks the checksum of each record. ``index``: "auto", "memory" or "rebuild",
-    how the side-car index is used. ``dali_index``: a file with DALI's index, which says where the records
-    are.
+    how the side-car index is used.
     """
 
     def __init__(
@@ -50,7 +48,6 @@ class TfRecordReader(RecordReader):
         compression: str = "auto",
         check: bool = True,
         index: str = "auto",
-        dali_index: str | os.PathLike[str] | None = None,
     ) -> None:
         self.path = path
         self._checks = check
@@ -70,8 +67,6 @@ class TfRecordReader(RecordReader):
                     self._packed, self.compression, size=findings.size, points=findings.points
                 )
             self._starts, self._sizes = self._findings.starts, self._findings.sizes
-            if dali_index is not None:
-                self._starts, self._sizes = read_dali_index(os.fspath(dali_index), self.source.size)
             self.length = len(self._starts)
             self.features: dict[str, Feature] | None = None
             # True if the fields were inferred from the records, not declared.
@@ -282,20 +277,3 @@ class TfRecordReader(RecordReader):
     def close(self) -> None:
         self._packed.close()
         super().close()
-
-
-def read_dali_index(path: str, size: int) -> tuple[I64, I64]:
-    """Starts and sizes of the data of records, from DALI's index of a file of this size."""
-    source = open_source(path)
-    try:
-        numbers = np.array(source.view(0, source.size).tobytes().split(), dtype=np.int64).reshape(-1, 2)
-    except (ValueError, OverflowError) as error:
-        raise DamagedError(f"not DALI's index: {error}", path=path) from None
-    finally:
-        source.close()
-    starts, sizes = numbers[:, 0] + HEAD, numbers[:, 1] - HEAD - TAIL
-    bad = (numbers[:, 0] < 0) | (numbers[:, 0] > size) | (sizes < 0) | (numbers[:, 1] > size - numbers[:, 0])
-    if bad.any():
-        row = int(np.argmax(bad))
-        raise DamagedError("the index lists a record that is not in the file", path=path, sample=row)
-    return np.ascontiguousarray(starts), np.ascontiguousarray(sizes)

@@ -15,13 +15,12 @@ from ...data.writer import WriteOptions
 from ...errors import BatchplantError, OptionError
 from ...schema import Float, Image, Schema, Tensor
 from ...schema.columns import Columns, Ragged
-from ...storage import side_car
 from ...storage.compressed import WBITS
 from ..base.records import RAW, SCHEMA_SIDE_CAR, RecordWriter
 from .reader import TfRecordReader
-from .scan import HEAD, TAIL
 
-DALI_SIDE_CAR = "{name}.idx"
+# Of NVIDIA DALI, beside files that it reads: it is of no use once they are written anew.
+DALI_INDEX = "{name}.idx"
 PACKED_BYTES = 4 << 20
 
 
@@ -30,12 +29,10 @@ class TfRecordWriter(RecordWriter):
 
     ``records``: "example", or "raw": the bytes of the only field ``data``, or else packed samples.
     ``compression``: "none", "gzip" or "zlib" (default: gzip where the name ends with .gz).
-    ``dali_index``: also write DALI's index, ``NAME.idx``.
     """
 
-    side_cars: ClassVar[tuple[str, ...]] = (SCHEMA_SIDE_CAR, DALI_SIDE_CAR)
+    side_cars: ClassVar[tuple[str, ...]] = (SCHEMA_SIDE_CAR, DALI_INDEX)
     appends: ClassVar[bool] = True
-    growing: ClassVar[tuple[str, ...]] = (DALI_SIDE_CAR,)
 
     def __init__(
         self,
@@ -45,7 +42,6 @@ class TfRecordWriter(RecordWriter):
         *,
         records: str = "example",
         compression: str = "auto",
-        dali_index: bool = False,
     ) -> None:
         if records not in ("example", "raw"):
             raise OptionError(f"records is example or raw, not {records!r}", path=path)
@@ -53,10 +49,7 @@ class TfRecordWriter(RecordWriter):
             raise OptionError(f"compression is none, gzip or zlib, not {compression!r}", path=path)
         packed = "gzip" if str(path).lower().endswith(".gz") else "none"
         self._compression = packed if compression == "auto" else compression
-        if dali_index and self._compression != "none":
-            raise OptionError("DALI reads no compressed files, so there is no index for them", path=path)
         self._examples = records == "example"
-        self._dali_index = dali_index
         self._features = example.features_of(schema)
         super().__init__(path, schema, options)
 
@@ -87,7 +80,6 @@ class TfRecordWriter(RecordWriter):
             assert isinstance(self.base, TfRecordReader)
             self._check_base(self.base)
         self._file = self.partial.spool("records")
-        self._index = self.partial.spool("index") if self._dali_index else None
 
     def _check_base(self, base: TfRecordReader) -> None:
         """The file says how its records are written."""
@@ -97,7 +89,6 @@ class TfRecordWriter(RecordWriter):
         if base.features is not None:
             self._features = base.features
         self._examples = base.features is not None
-        self._dali_index = side_car(self.path, DALI_SIDE_CAR).exists()
 
     def _unfit(self, columns: Columns) -> dict[int, BatchplantError]:
         return {} if self._examples else super()._unfit(columns)
@@ -109,16 +100,8 @@ class TfRecordWriter(RecordWriter):
         self._write_records(example.write(self._features, columns))
 
     def _write_records(self, records: Ragged) -> None:
-        sizes = records.sizes
-        if self._index is not None:
-            lengths = sizes + HEAD + TAIL
-            offsets = self.end + self._file.size + np.cumsum(lengths) - lengths
-            lines = (
-                f"{offset} {length}\n"
-                for offset, length in zip(offsets.tolist(), lengths.tolist(), strict=True)
-            )
-            self._index.write("".join(lines).encode())
-        self._file.write(_native.tfrecord_frame(records.data, np.ascontiguousarray(records.starts), sizes))
+        starts = np.ascontiguousarray(records.starts)
+        self._file.write(_native.tfrecord_frame(records.data, starts, records.sizes))
 
     def _finish(self) -> str:
         if self._compression == "none":
@@ -130,6 +113,3 @@ class TfRecordWriter(RecordWriter):
                 out.write(pack.compress(self._file.read_at(PACKED_BYTES, offset)))
             out.write(pack.flush())
         return "packed"
-
-    def _beside(self) -> list[tuple[str, str]]:
-        return [*super()._beside(), *([("index", DALI_SIDE_CAR)] if self._index is not None else [])]

@@ -14,10 +14,10 @@ import numpy as np
 from ... import _native
 from ...data.keys import FormatKeys
 from ...data.reader import Reader
-from ...errors import BatchplantError, DamagedError, OptionError, Problem, SchemaError
+from ...errors import BatchplantError, DamagedError, Problem, SchemaError
 from ...schema import Bool, Field, Float, Int, Schema, Tensor, field_from_json
 from ...schema.columns import I64, Column, Columns, Ragged
-from ...storage import RemoteSource, Source, index, like, open_source
+from ...storage import RemoteSource, Source, index, open_source
 from ...storage.compressed import CHECKED, GzipSource, check_gzip, open_gzip
 from ...storage.index import Report
 from ...storage.spans import Spans
@@ -42,8 +42,8 @@ class WebDatasetReader(Reader):
     """Reads .tar and .tar.gz files.
 
     ``schema``: the fields by name, in place of those found; a name is an extension, or ``__key__``.
-    ``index``: what becomes of the side-car index (auto, write, memory, rebuild). ``dali_index``: DALI's index
-    of the archive, used in place of a scan."""
+    ``index``: what becomes of the side-car index (auto, write, memory, rebuild).
+    """
 
     def __init__(
         self,
@@ -51,28 +51,21 @@ class WebDatasetReader(Reader):
         *,
         schema: Schema | Mapping[str, Field | str] | str | None = None,
         index: str = "auto",
-        dali_index: str | None = None,
     ) -> None:
         self.path = path
         self._file = self._source = open_source(path)
         try:
             self.packed = self._file.view(0, min(2, self._file.size)).tobytes() == GZIP
-            self._open(index, dali_index)
+            self._open(index)
             self._set_schema(None if schema is None else given_schema(schema))
         except BatchplantError as error:
             self.close()
             raise error.at(path=path) from None
 
-    def _open(self, mode: str, dali_index: str | None) -> None:
-        self._scanned = dali_index is None
-        if dali_index is not None:
-            if self.packed:
-                raise OptionError("DALI reads no compressed archives, and has no index of them")
-            self._arrays, self._facts = scan.read_dali(like(self.path, dali_index), self._source)
-        else:
-            check = functools.partial(_makes_sense, packed=self.packed)
-            loaded = index.load(self._file, "webdataset", self._scan, mode=mode, check=check)
-            self._arrays, self._facts = loaded.arrays, loaded.facts
+    def _open(self, mode: str) -> None:
+        check = functools.partial(_makes_sense, packed=self.packed)
+        loaded = index.load(self._file, "webdataset", self._scan, mode=mode, check=check)
+        self._arrays, self._facts = loaded.arrays, loaded.facts
         if self.packed and self._source is self._file:
             self._source = open_gzip(self._file, size=self._facts["size"], points=self._arrays["points"])
         self.length = len(self._arrays["firsts"])
@@ -284,7 +277,7 @@ class WebDatasetReader(Reader):
         """The headers' checksums, which an index of earlier has not seen since."""
         if self.packed:
             check_gzip(self.path)
-        scan.verify(self._source, self._arrays if self._scanned else None)
+        scan.verify(self._source, self._arrays)
         return iter(())
 
     def close(self) -> None:

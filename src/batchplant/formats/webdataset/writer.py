@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import zlib
 from pathlib import Path
 from typing import Any, ClassVar
@@ -17,8 +16,8 @@ from ...data.writer import WriteOptions, Writer
 from ...errors import BatchplantError, EncodeError, SchemaError
 from ...schema import Schema, Text
 from ...schema.columns import I64, Columns, Ragged, as_bytes, starts_of
-from ...storage import Patch, side_car
-from . import members, scan
+from ...storage import Patch
+from . import members
 from .layout import BLOCK, KEY, NOTHING, Note, extensions_of
 from .reader import WebDatasetReader
 
@@ -26,23 +25,21 @@ COPIED_BYTES = 1 << 22
 # Of the keys, where there is no field for them.
 DIGITS = 8
 GZIP_LEVEL = 6
-DALI = "{stem}.idx"
+# Of NVIDIA DALI, beside archives that it reads: it is of no use once they are written anew.
+DALI_INDEX = "{stem}.idx"
 
 
 class WebDatasetWriter(Writer):
     """Writes .tar files, and .tar.gz by the suffix.
 
-    ``key``: the Text field that names the members; without such a field they are numbered. ``dali_index``:
-    also write NAME.idx, DALI's index."""
+    ``key``: the Text field that names the members; without such a field they are numbered.
+    """
 
-    side_cars: ClassVar[tuple[str, ...]] = (DALI,)
+    side_cars: ClassVar[tuple[str, ...]] = (DALI_INDEX,)
     appends: ClassVar[bool] = True
 
-    def __init__(
-        self, path: str, schema: Schema, options: WriteOptions, *, key: str = KEY, dali_index: bool = False
-    ) -> None:
+    def __init__(self, path: str, schema: Schema, options: WriteOptions, *, key: str = KEY) -> None:
         self._key = key if key in schema else None
-        self._dali = dali_index
         if self._key is not None and schema[key] != Text():
             raise SchemaError("keys are text, and none is missing: the field has to be Text()", field=key)
         if self._key is None and key != KEY:
@@ -70,7 +67,6 @@ class WebDatasetWriter(Writer):
             self._check_base(self.base, state)
         elif not self._file.size:
             self._file.write(self._note.to_bytes())
-        self._lines = self.partial.spool("lines") if self._dali else None
 
     def _check_base(self, base: WebDatasetReader, state: dict[str, Any] | None) -> None:
         """The archive says how its members are called; new ones begin where it ends."""
@@ -86,7 +82,6 @@ class WebDatasetWriter(Writer):
         self.end = base.end_of_members()
         if state is None:
             self._last = base.last_key()
-        self._dali = side_car(self.path, DALI).exists()
 
     def _state(self) -> dict[str, Any]:
         return {"last": self._last}
@@ -113,8 +108,6 @@ class WebDatasetWriter(Writer):
             return "is no path inside a folder"
         if re.match(rb"__[^/]*__(/|$)", key):
             return "would be passed over: names like __x__ are metadata"
-        if self._dali and key.split() != [key]:
-            return "has a blank, and DALI's index cannot hold it"
         return None
 
     def _keys(self, columns: Columns) -> Ragged:
@@ -155,7 +148,6 @@ class WebDatasetWriter(Writer):
         sizes = np.stack([column.sizes for column in cells], axis=1)[rows, fields]
         names = self._names(keys, rows, ending[rows, fields])
         headers, ends = _native.tar_headers(names.data, names.offsets, sizes)
-        first = self._file.size
         places = starts_of(np.diff(ends) + (sizes + BLOCK - 1) // BLOCK * BLOCK)
         archive = np.zeros(places[-1], dtype=np.uint8)
         _native.copy_runs(headers, ends[:-1].copy(), np.diff(ends), archive, places[:-1].copy())
@@ -168,8 +160,6 @@ class WebDatasetWriter(Writer):
             )
             _native.copy_runs(as_bytes(column.data), *runs, archive, np.ascontiguousarray(starts[of_field]))
         self._file.write(archive)
-        if self._lines is not None:
-            self._index(rows, ending[rows, fields], starts + self.end + first, sizes, names)
 
     def _ending(self, number: int, column: Ragged) -> I64 | int:
         """Return each cell's extension: by encoding for images, else that of the field."""
@@ -188,16 +178,6 @@ class WebDatasetWriter(Writer):
         _native.copy_runs(ends.data, ends.starts[endings], end_sizes, data, offsets[:-1] + key_sizes)
         return Ragged(data, offsets)
 
-    def _index(self, rows: I64, endings: I64, starts: I64, sizes: I64, names: Ragged) -> None:
-        assert self._lines is not None
-        samples: dict[int, list[tuple[str, int, int, str]]] = {}
-        for n, row in enumerate(rows.tolist()):
-            cell = names[n]
-            assert cell is not None
-            member = (self._endings[endings[n]], int(starts[n]), int(sizes[n]), cell.tobytes().decode())
-            samples.setdefault(row, []).append(member)
-        self._lines.write("".join(map(scan.line_of, samples.values())).encode())
-
     def _finish(self) -> str:
         self._file.write(bytes(2 * BLOCK))
         samples, size = self.before + self.written, self.end + self._file.size
@@ -206,11 +186,6 @@ class WebDatasetWriter(Writer):
             self.partial.spool("note").write(note.to_bytes())
             return "archive"
         self._file.write_at(note.to_bytes(), 0)
-        if self._lines is not None:
-            with open(self.partial.folder / "index", "wb") as out:
-                out.write(scan.header_of(self.written).encode())
-                for done in range(0, self._lines.size, COPIED_BYTES):
-                    out.write(self._lines.read_at(COPIED_BYTES, done))
         if not self._gzip:
             return "archive"
         pack = zlib.compressobj(GZIP_LEVEL, wbits=31)
@@ -220,20 +195,8 @@ class WebDatasetWriter(Writer):
             out.write(pack.flush())
         return "archive.gz"
 
-    def _beside(self) -> list[tuple[str, str]]:
-        return [("index", DALI)] if self._dali else []
-
     def _changes(self, name: str) -> tuple[list[Patch], list[tuple[str, str]]]:
         patches = [Patch(name, self.partial.name, self.end)]
         if self._noted:
             patches.append(Patch("note", self.partial.name, 0))
-        if self._lines is None:
-            return patches, []
-        index_path = side_car(self.path, DALI)
-        # Written anew: with one digit more in its first line, all lines move.
-        with open(index_path, "rb") as file, open(self.partial.folder / "index", "wb") as out:
-            file.readline()
-            out.write(scan.header_of(self.before + self.written).encode())
-            shutil.copyfileobj(file, out)
-            out.write(self._lines.read_at(self._lines.size, 0))
-        return patches, [("index", index_path.name)]
+        return patches, []

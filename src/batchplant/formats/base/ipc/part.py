@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import warnings
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -13,7 +12,7 @@ from ....codecs.arrow import pyarrow
 from ....codecs.arrow.hugging_face import is_missing, with_files
 from ....codecs.arrow.infer import check_names, has_gaps, is_whole_list
 from ....codecs.arrow.types import is_file_struct
-from ....errors import BatchplantError, DamagedError, UnsafeError
+from ....errors import BatchplantError, DamagedError, SchemaError
 from ....schema.columns import I64, as_bytes
 from ....storage import MappedSource, Source, limits, open_source
 from .layout import (
@@ -44,12 +43,10 @@ PREFIX, AS_IT_IS = 8, -1
 class Part:
     """One file: its schema, and where its record batches are."""
 
-    def __init__(self, file: str | Source, feather1: bool = False) -> None:
+    def __init__(self, file: str | Source) -> None:
         self.source: Source = file if isinstance(file, Source) else open_source(file)
         self.path = path = self.source.path
-        self._feather1 = feather1
         self.ended = True
-        self.table: pa.Table | None = None
         self._dictionaries: list[Message] = []
         self.batches: list[Batch] = []
         try:
@@ -64,8 +61,10 @@ class Part:
     def _open(self) -> None:
         head = self.source.view(0, min(8, self.source.size)).tobytes()
         if head.startswith(FEATHER_1):
-            self._open_feather()
-            return
+            raise SchemaError(
+                "this is Feather's first version, which is not read; write it again with "
+                "pandas.read_feather(…).to_feather(…)"
+            )
         self.file = head.startswith(MAGIC)
         messages = self._listed() if self.file else self._walked()
         self.schema = pyarrow().ipc.read_schema(pyarrow().py_buffer(self._first))
@@ -81,24 +80,6 @@ class Part:
         check_rows(self.source, self.schema, self.batches)
         check_dictionaries(self.source, [read_batch(dictionary) for dictionary in self._dictionaries])
         self._has_dictionaries = any(has_dictionary(field.type) for field in self.schema)
-
-    def _open_feather(self) -> None:
-        """The first version of Feather has a layout of its own; the library reads it whole."""
-        if not self._feather1:
-            raise UnsafeError(
-                "this is Feather's first version, and pyarrow's reader of it crashes the process on damaged"
-                " files; open it with feather1=True (--option feather1=true) only if you trust its source"
-            )
-        import pyarrow.feather
-
-        self.file = False
-        # The library's makers would like to see it go.
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)
-            self.table = pyarrow.feather.read_table(pyarrow.BufferReader(self._buffer(0, self.source.size)))
-        self.schema = self.table.schema
-        self.rows = [self.table.num_rows]
-        self._has_dictionaries = False
 
     def _listed(self) -> list[Message]:
         self._first, dictionaries, batches = read_footer(self.source)
@@ -133,8 +114,6 @@ class Part:
     def load(self, number: int, names: Sequence[str]) -> pa.Table:
         """These columns of a record batch."""
         pa = pyarrow()
-        if self.table is not None:
-            return self.table.select(names)
         batch = self.batches[number]
         message = batch.message
         if not batch.packed and not self._has_dictionaries:
@@ -178,8 +157,6 @@ class Part:
 
     def nulls(self) -> set[str]:
         """The columns with missing values."""
-        if self.table is not None:
-            return {name for name in self.schema.names if self.table.column(name).null_count}
         names = set()
         for field in self.schema:
             nodes = [self.starts()[field.name][0]]
@@ -214,7 +191,7 @@ class Part:
                 continue
             for number in range(len(self.rows)):
                 # Those of a list that is missing as a whole are counted, too.
-                if self.table is not None or self.batches[number].nulls[inside].any():
+                if self.batches[number].nulls[inside].any():
                     # Whoever reads it will meet the same damage, and say where.
                     with contextlib.suppress(Exception):
                         if has_gaps(self.load(number, [field.name]).column(field.name)):
@@ -223,7 +200,6 @@ class Part:
         return names
 
     def close(self) -> None:
-        self.table = None
         self.source.close()
 
 
