@@ -220,7 +220,7 @@ def test_messagepack_of_others(tmp_path):
         bp.open(tmp_path / "a.lmdb", codec="msgpack")
     fill(tmp_path / "a.lmdb", {b"2": b"\xc1"})
     reader = bp.open(tmp_path / "a.lmdb", codec="msgpack", schema={"n": "int"})
-    with pytest.raises(bp.DecodeError):
+    with pytest.raises(bp.DataError):
         reader[2]
 
 

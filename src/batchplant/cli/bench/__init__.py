@@ -4,7 +4,7 @@ examples:
   batchplant bench loader train.beton
   batchplant bench loader train.beton --pipeline val --workers 4 --json
   batchplant bench codecs photos/
-  batchplant bench formats photos/ --html formats.html
+  batchplant bench formats photos/ --figure formats.svg
   batchplant bench chunks train.beton
   batchplant bench shuffle train.beton
   batchplant bench loader --help

@@ -4,7 +4,7 @@ examples:
   batchplant bench formats photos/
   batchplant bench formats train.beton --formats beton,webdataset,parquet,lmdb --pipeline val
   batchplant bench formats table.csv --formats parquet,parquet:compression=zstd,arrow --fields id,text
-  batchplant bench formats photos/ --figure formats.svg --html formats.html
+  batchplant bench formats photos/ --figure formats.svg
   batchplant bench formats train.tar --remote s3://bucket/scratch --order quasi_random
   batchplant bench formats photos/ --full --scratch /data/scratch --json
   batchplant bench formats /data/photos --engine dask --scheduler tcp://10.0.0.1:8786
@@ -26,8 +26,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import shlex
-import sys
 import time
 from collections.abc import Callable
 
@@ -35,7 +33,6 @@ from rich.text import Text
 
 from ...errors import OptionError, shown
 from ...jobs.engines.base import Inline, portable_source
-from ...storage import put_file
 from ...storage.platform import cpu_count
 from ...tools import Document, measure
 from ...tools.measure import Measurement, figures, report
@@ -93,14 +90,12 @@ def add_args(parser: argparse.ArgumentParser) -> None:
         help="the speed that ranks (default: warm, or cold with --remote)",
     )
     parser.add_argument("--figure", metavar="FILE", help="draw size against speed into a .png, .svg or .pdf")
-    parser.add_argument("--html", metavar="FILE", help="write a report that stands alone")
     terminal.add_engine(parser, "measures, one format at a time each")
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
 
 
 def run(args: argparse.Namespace) -> int:
     figures.check(args.figure)
-    figures.check(args.html, "report", (".html", ".htm"))
     if args.batch_size < 1 or args.size < 1 or (args.workers is not None and args.workers < 1):
         raise OptionError("--batch-size, --size and --workers are at least 1")
     remote_options = {name: str(value) for name, value in terminal.parse_options(args.remote_option).items()}
@@ -124,21 +119,19 @@ def run(args: argparse.Namespace) -> int:
             path=printable(shown(reader.path)), format=reader.format, total=len(reader),
             samples=max(row.samples for row in rows),
             unit="images" if image_fields(reader.schema) else "samples",
-            how=_how(args), machine=_machine(rows), seconds=time.monotonic() - began, command=_command(),
+            how=_how(args), machine=_machine(rows), seconds=time.monotonic() - began,
             remote=None if args.remote is None else shown(args.remote), by=by,
             refused={} if names else measure.refusals(reader.schema),
         )  # fmt: skip
     rows = report.ranked(rows, by)
     if args.figure:
         figures.save(report.draw(rows, about), args.figure)
-    if args.html:
-        put_file(args.html, report.html(rows, about, human_size).encode())
     if args.json:
         terminal.print_json(_as_json(rows, about))
     else:
         _print(rows, about)
-        for path in filter(None, (args.figure, args.html)):
-            say(f"wrote {path}")
+        if args.figure:
+            say(f"wrote {args.figure}")
     return 0 if any(row.error is None for row in rows) else 1
 
 
@@ -153,11 +146,6 @@ def _how(args: argparse.Namespace) -> str:
     pipeline = args.pipeline + (f" {args.size}" if args.pipeline in ("train", "val") else "")
     where = "" if args.remote is None else f", over {printable(shown(args.remote))}"
     return f"pipeline {pipeline}, order {args.order}, {workers} worker{'s' * (workers != 1)}{where}"
-
-
-def _command() -> str:
-    """As it was typed, with nothing that a URL may hold in secret."""
-    return printable(shlex.join(["batchplant", *(shown(argument) for argument in sys.argv[1:])]))
 
 
 def _as_json(rows: list[Measurement], about: report.About) -> Document:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +27,14 @@ def table(*columns: str) -> Table:
     return made
 
 
-def check(path: str | None, noun: str = "figure", suffixes: Sequence[str] = SUFFIXES) -> None:
+def check(path: str | None) -> None:
     """Raise where a figure could not be written to this path, before anything is measured."""
     if path is None:
         return
-    if Path(path).suffix.lower() not in suffixes:
-        raise OptionError(f"a {noun} ends in {', '.join(suffixes)}", path=path)
+    if Path(path).suffix.lower() not in SUFFIXES:
+        raise OptionError(f"a figure ends in {', '.join(SUFFIXES)}", path=path)
     if not Path(path).absolute().parent.is_dir():
-        raise NotFoundError(f"the folder of the {noun} is not there", path=path)
+        raise NotFoundError("the folder of the figure is not there", path=path)
     _matplotlib()
 
 
