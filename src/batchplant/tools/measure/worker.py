@@ -382,7 +382,7 @@ class Process:
         """Call a method in the process; WorkerError where it failed, died or took too long."""
         self._send((method, arguments))
         answers = self._out(self._process.stdout)
-        if patience is not None and not wait([answers], patience):
+        if patience is not None and not wait([answers.fileno()], patience):
             self.end()
             raise WorkerError(f"it took more than {patience:,.0f} s")
         try:
