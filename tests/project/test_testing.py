@@ -89,7 +89,8 @@ BROKEN = {
     "order": ("test_samples_by_number", "At index 0 diff"),
     "resume": ("test_an_interrupted_conversion_resumes", "assert"),
     "sniff": ("test_files_of_other_formats", "is not jsonlist"),
-    "spans": ("test_spans", "assert"),
+    # The whole of its name: pytest takes "test_spans" for the class, too.
+    "spans": ("test_spans_are_where", "assert"),
     "values": ("test_many_kinds", "value0"),
 }
 
@@ -130,7 +131,7 @@ class Test_{broken}(FormatSuite):
     done = processes.run(
         [*command, "-k", f"{own} or {chosen}", "test_jsonlist.py", "test_broken.py"],
         cwd=plug_in,
-        env={**os.environ, "PYTHONPATH": str(plug_in)},
+        env={**os.environ, "PYTHONPATH": str(plug_in), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         capture_output=True,
         text=True,
     )
