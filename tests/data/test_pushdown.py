@@ -175,7 +175,8 @@ def test_pyarrow_skips_the_same(tmp_path):
 def written(path, count=100_000, **options):
     options = {"row_group_size": 20_000, "max_rows_per_page": 1000, "use_dictionary": ["pad"], **options}
     n = np.arange(count)
-    table = pa.table({"n": n, "x": n * 0.5, "name": [f"photo {one}" for one in n], "pad": np.zeros(count)})
+    names = pc.binary_join_element_wise("photo", pa.array(n).cast(pa.string()), " ")
+    table = pa.table({"n": n, "x": n * 0.5, "name": names, "pad": np.zeros(count)})
     pq.write_table(table, path, write_batch_size=500, **options)
     return path
 

@@ -56,7 +56,7 @@ def test_an_epoch_outlasts_an_outage(url, proxy):
 
 
 def test_an_outage_is_announced_once(url, proxy):
-    ours = loader(url, proxy, retry_seconds=2)
+    ours = loader(url, proxy, retry_seconds=1)
     proxy.fail(answers(503), times=None)
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")

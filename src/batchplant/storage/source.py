@@ -14,6 +14,9 @@ from .. import _native
 from ..errors import AccessError, DamagedError, OptionError
 from ..schema.columns import I32, I64, U8, AnyArray, Ragged, starts_of
 
+# Of a file object that is read to its end, at a time.
+READALL_BYTES = 4 << 20
+
 
 class LocatedRuns(NamedTuple):
     """Runs of bytes in memory: run i begins at ``start[i]`` of ``arrays[base[i]]``."""
@@ -170,11 +173,20 @@ class _SourceFile(io.RawIOBase):
         return self._at
 
     def readinto(self, buffer: Any) -> int:
-        size = max(0, min(len(buffer), self._source.size - self._at))
+        data = self._next(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def readall(self) -> bytes:
+        # By default in parts of a few kB, each of which a compressed source would unpack by itself.
+        return b"".join(iter(lambda: self._next(READALL_BYTES), b""))
+
+    def _next(self, size: int) -> bytes:
+        size = max(0, min(size, self._source.size - self._at))
         try:
-            buffer[:size] = self._source.view(self._at, size).tobytes() if size else b""
+            data = self._source.view(self._at, size).tobytes() if size else b""
         except AccessError as error:
             self._source._failed = error
             raise
         self._at += size
-        return size
+        return data

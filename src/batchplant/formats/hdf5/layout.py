@@ -1,6 +1,6 @@
 """Contents of a file and their locations, from the library; reading then needs no library.
 
-Only this module and the writer import h5py: the package imports without it.
+Only this module, attribute_texts and the writer import h5py: the package imports without it.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ from ...codecs import npy
 from ...errors import BatchplantError, DamagedError, OptionError, SchemaError, needs
 from ...schema import MOST_BYTES, Bytes, Field, Int, Tensor, Text
 from ...schema.columns import I64, AnyDType
-from ...storage import Source, StorageOptions, Url, is_remote, limits, open_source
+from ...storage import Source, is_remote, limits
 from ...storage.cache import ChunkCache
 from ...storage.patterns import natural
 from ...storage.urls import options_at
-from . import stored
+from . import attribute_texts, stored
+from .attribute_texts import AXES, plain
 from .stored import DESCRIPTOR
 
 # -- types --------------------------------------------------------------------------------------------
@@ -200,8 +201,6 @@ T = TypeVar("T")
 NOTE = "batchplant"
 # Groups that are joined, at most.
 MAX_GROUPS = 100_000
-# The names of a dataset's axes, by the name that Zarr and xarray have for them.
-AXES = "_ARRAY_DIMENSIONS"
 # What the library, and that of NetCDF, keep about axes; the first two lead to their names.
 LINKS = ("DIMENSION_LIST", "DIMENSION_LABELS")
 INTERNAL = ("REFERENCE_LIST", "_Netcdf4Dimid", "_Netcdf4Coordinates", "_nc3_strict", "_NCProperties")
@@ -520,22 +519,6 @@ def _attributes(thing: Any, texts: list[str]) -> dict[str, Any]:
     return attributes
 
 
-def _axes(dataset: Any) -> list[str]:
-    """The names of a dataset's axes: their labels, or those of the datasets that are attached to them."""
-    return [axis.label or (axis[0].name.rpartition("/")[2] if len(axis) else "") for axis in dataset.dims]
-
-
-def plain(value: Any) -> Any:
-    """As JSON has it."""
-    if isinstance(value, np.ndarray | np.generic):
-        value = value.tolist()
-    if isinstance(value, list):
-        return [plain(element) for element in value]
-    if isinstance(value, bytes):
-        return value.decode(errors="replace")
-    return value if isinstance(value, bool | int | float | str | None) else str(value)
-
-
 def read_texts(
     path: str, names: dict[str, list[str]], *, timeout_seconds: float = TEXTS_SECONDS
 ) -> dict[str, dict[str, Any]]:
@@ -543,27 +526,13 @@ def read_texts(
 
     In a process of its own: they lie in heaps, and a damaged heap can hold up the library for ever.
     """
-    request = json.dumps([path, dataclasses.asdict(options_at(path)), names])
+    options = dataclasses.asdict(options_at(path)) if is_remote(path) else None
+    request = json.dumps([path, options, names])
     with contextlib.suppress(subprocess.SubprocessError, ValueError, OSError):
         done = subprocess.run(
-            [sys.executable, "-c", f"from {__name__} import answer; answer()"],
+            [sys.executable, "-P", attribute_texts.__file__],
             input=request.encode(), capture_output=True, timeout=timeout_seconds, check=True,
         )  # fmt: skip
-        texts: dict[str, dict[str, Any]] = json.loads(done.stdout)
-        return texts
+        found: dict[str, dict[str, Any]] = json.loads(done.stdout)
+        return found
     return {}
-
-
-def answer() -> None:
-    """The other end of :func:`read_texts`."""
-    path, options, requested = json.load(sys.stdin)
-    texts: dict[str, dict[str, Any]] = {}
-    opened = open_source(Url(path, StorageOptions(**options))).file() if is_remote(path) else path
-    with h5py.File(opened, "r", locking=False) as file:
-        for where, names in requested.items():
-            for name in names:
-                with contextlib.suppress(Exception):
-                    value = _axes(file[where]) if name == AXES else plain(file[where].attrs[name])
-                    if name != AXES or any(value):
-                        texts.setdefault(where, {})[name] = value
-    json.dump(texts, sys.stdout)
