@@ -23,6 +23,7 @@ PNG = (
     "GgxYAT0kAOQgAgoJ7507AAAAAElFTkSuQmCC"
 )
 WEBP = "UklGRioAAABXRUJQVlA4TB4AAAAvB0ABALmM6H/sIqL/ASEBYY7/GyULxmO0YgKQWjY="
+MAX_BYTES = 15_000_000
 BUNDLED = ("libjpeg", "libdeflate", "libwebp")
 
 
@@ -31,6 +32,17 @@ def pixels() -> np.ndarray:
     image[..., 0] = np.arange(8) * 30
     image[..., 1] = np.arange(6)[:, None] * 40
     return image
+
+
+def check_size(package: pathlib.Path) -> None:
+    """What is installed besides NumPy and rich is small, but for the bytecode that Python makes of it."""
+    folders = (package, package.with_name("batchplant.libs"))
+    files = [
+        path for folder in folders for path in folder.rglob("*") if path.suffix != ".pyc" and path.is_file()
+    ]
+    size = sum(path.stat().st_size for path in files)
+    print(f"{len(files)} files, {size / 1e6:.1f} MB")
+    assert size <= MAX_BYTES, f"{size:,} bytes"
 
 
 def check_libraries() -> None:
@@ -92,10 +104,11 @@ def check_missing_extras(folder: pathlib.Path) -> None:
 def main() -> None:
     home = pathlib.Path(bp.__file__).resolve()
     assert pathlib.Path(sys.prefix).resolve() in home.parents, f"batchplant is imported from {home}"
-    check_libraries()
+    check_size(home.parent)
     with tempfile.TemporaryDirectory() as scratch:
         folder = pathlib.Path(scratch)
         check_images(folder)
+        check_libraries()
         check_commands(folder)
         check_missing_extras(folder)
     print(f"batchplant {bp.__version__} from {home.parent}: all checks passed")

@@ -20,11 +20,22 @@ class Stoppable(Protocol):
 
 # By thread, since a thread may still be in native code when its owner is gone.
 _RUNNING: weakref.WeakKeyDictionary[threading.Thread, Stoppable] = weakref.WeakKeyDictionary()
+_LOCK = threading.Lock()
+
+
+def _after_fork() -> None:
+    """Replace the lock, which a thread of the parent may have held."""
+    global _LOCK
+    _LOCK = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def start(threads: list[threading.Thread], work: Stoppable) -> None:
     """Start threads that stop when ``work`` is stopped, at the latest before the interpreter ends."""
-    _RUNNING.update(dict.fromkeys(threads, work))
+    with _LOCK:
+        _RUNNING.update(dict.fromkeys(threads, work))
     for thread in threads:
         thread.start()
 
@@ -39,7 +50,8 @@ def join(thread: threading.Thread, patience: float | None) -> None:
 
 @atexit.register
 def _stop_all() -> None:
-    running = list(_RUNNING.items())
+    with _LOCK:
+        running = list(_RUNNING.items())
     for _, work in running:
         work.stop()
     for thread, work in running:

@@ -46,7 +46,6 @@ class Listings:
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.users = 0
-        self.process = os.getpid()
         self.clear()
 
     def clear(self) -> None:
@@ -67,11 +66,17 @@ class Listings:
 _CACHE = Listings()
 
 
+def _after_fork() -> None:
+    """Start anew: a thread of the parent may have held the lock."""
+    global _CACHE
+    _CACHE = Listings()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
 def cache() -> Listings:
     """Return the cache of this process."""
-    global _CACHE
-    if _CACHE.process != os.getpid():
-        _CACHE = Listings()
     return _CACHE
 
 

@@ -148,7 +148,7 @@ def send(
             while piece := file.read(READ_BYTES):
                 go_on()
                 yield piece
-                for report in _WATCHERS if size > MAX_SINGLE_REQUEST_BYTES else ():
+                for report in tuple(_WATCHERS) if size > MAX_SINGLE_REQUEST_BYTES else ():
                     report(url, file.tell(), size)
         if hold is not None:
             hold()

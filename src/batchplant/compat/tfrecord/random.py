@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import itertools
 import secrets
+import threading
+from collections.abc import Iterator
 from typing import SupportsInt
 
 from .errors import missing_name
@@ -14,21 +16,24 @@ from .errors import missing_name
 __all__ = ["set_seed"]
 
 __getattr__ = missing_name(__name__)
-_global: int | None = None
-_unseeded = itertools.count()
+# The global seed, and what counts the steps without a seed of their own; replaced as one.
+_seeds: tuple[int | None, Iterator[int]] = None, itertools.count()
+_LOCK = threading.Lock()
 
 
 def set_seed(seed: int) -> None:
     """Make the random steps of pipelines that are built from now on reproducible."""
-    global _global, _unseeded
-    _global, _unseeded = int(seed), itertools.count()
+    global _seeds
+    _seeds = int(seed), itertools.count()
 
 
 def step_seed(seed: SupportsInt | None) -> str:
     """Return the seed of one step of a pipeline, from the global seed, its own, or at random."""
+    global_seed, unseeded = _seeds
     if seed is not None:
-        return f"{_global}/{int(seed)}"
-    if _global is None:
+        return f"{global_seed}/{int(seed)}"
+    if global_seed is None:
         return secrets.token_hex(16)
     # Each step without a seed of its own gets another one.
-    return f"{_global}/operation {next(_unseeded)}"
+    with _LOCK:
+        return f"{global_seed}/operation {next(unseeded)}"

@@ -8,7 +8,6 @@ Only for filters that are not ours the library unpacks.
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 import os
 import struct
@@ -149,8 +148,6 @@ OURS = {SHUFFLE, FLETCHER, DEFLATE}
 MAX_EMPTY_CHUNKS = 1_000_000
 # Bytes of a dataset of offsets, flags or shapes that are kept in memory.
 MAX_KEPT_BYTES = 256 << 20
-# Files in memory need names of their own.
-SCRATCH = itertools.count()
 
 
 class Stored:
@@ -416,7 +413,8 @@ class Library(Chunks):
         import h5py
 
         if self._process == -1:
-            name = f"batchplant {os.getpid()} {next(SCRATCH)}"
+            # Files in memory need names of their own.
+            name = f"batchplant {os.urandom(8).hex()}"
             self._file = h5py.File(name, "w", driver="core", backing_store=False, rdcc_nbytes=0)
             self._process = os.getpid()
         if str(mask) not in self._file:

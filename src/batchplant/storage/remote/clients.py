@@ -20,20 +20,24 @@ OBSTORE_SCHEMES = ("s3", "s3a", "gs", "gcs", "az", "azure", "abfs", "abfss", "ad
 # By root, options and, if a URL has a query, its name and query.
 _CLIENTS: dict[tuple[Any, ...], Client] = {}
 _LOCK = threading.Lock()
-_PROCESS = os.getpid()
-# Clients of a parent process.
+# Clients of a parent process, which are not even destroyed: their threads do not exist here.
 _ORPHANS: list[Any] = []
+
+
+def _after_fork() -> None:
+    """Forget the clients of the parent, one of whose threads may have held the lock."""
+    global _LOCK
+    _LOCK = threading.Lock()
+    if _CLIENTS:
+        _ORPHANS.append(dict(_CLIENTS))
+        _CLIENTS.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def client_of(url: str) -> tuple[Client, str]:
     """Return the client for a URL, and the client's name of the object."""
-    global _PROCESS, _LOCK
-    if os.getpid() != _PROCESS:
-        # Another thread may have held the lock during the fork. The parent's clients are not even destroyed:
-        # their threads do not exist here.
-        _ORPHANS.append(dict(_CLIENTS))
-        _LOCK, _PROCESS = threading.Lock(), os.getpid()
-        _CLIENTS.clear()
     place = place_of(url)
     options = settings_for(str(url), options_at(url))
     key = (place.root, place.name if place.query else "", place.query, options)
@@ -52,5 +56,6 @@ def _create(url: str, place: Place, options: StorageOptions) -> Client:
 
 def totals() -> tuple[int, int]:
     """Return the number of requests this process has made, and of bytes received."""
-    clients = list(_CLIENTS.values()) if os.getpid() == _PROCESS else []
+    with _LOCK:
+        clients = list(_CLIENTS.values())
     return sum(client.requests for client in clients), sum(client.bytes for client in clients)

@@ -361,15 +361,21 @@ def _sleep(seconds: float, stop: Callable[[], bool] | None) -> bool:
 
 _FETCHER: Fetcher | None = None
 _TUNING = DEFAULT_TUNING
-_PROCESS = 0
 _LOCK = threading.Lock()
+
+
+def _after_fork() -> None:
+    """Forget the fetcher of the parent, one of whose threads may have held the lock."""
+    global _LOCK, _FETCHER
+    _LOCK, _FETCHER = threading.Lock(), None
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def fetcher() -> Fetcher:
     """Return the fetcher of this process."""
-    global _FETCHER, _PROCESS, _LOCK
-    if os.getpid() != _PROCESS:
-        _LOCK, _FETCHER, _PROCESS = threading.Lock(), None, os.getpid()
+    global _FETCHER
     with _LOCK:
         _FETCHER = _FETCHER or Fetcher(_TUNING)
         return _FETCHER
