@@ -391,7 +391,7 @@ def test_blocks_between_the_samples_of_a_batch_are_not_needed_by_it() -> None:
 def test_memory_that_is_too_small_costs_requests_not_bytes() -> None:
     """A tenth of the data fits, and samples are fetched by themselves: each once, or a little more."""
     found = [simulate(SPARSE.but(loader={"fetch_bytes": room})) for room in ("300MB", "20MB", "3MB")]
-    assert found[0].first.bytes == SPARSE.bytes
+    assert SPARSE.bytes <= found[0].first.bytes < 1.02 * SPARSE.bytes
     assert [one.first.bytes / SPARSE.bytes < 1.1 for one in found] == [True] * 3
     assert found[1].first.requests > 1500
     assert found[0].first.requests < 100

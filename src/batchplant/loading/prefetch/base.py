@@ -46,6 +46,8 @@ class PrefetchTuning:
     max_remote_batches: int = 1000
     # A chunk of which at least this fraction is needed is fetched whole.
     min_chunk_fraction: float = 0.5
+    # A dataset that fits in memory is fetched in whole chunks if an epoch needs at least this fraction of it.
+    min_dataset_fraction: float = 0.9
     # A block of which less than this fraction is still needed is dropped, unless it is needed within so many
     # batches.
     min_kept_fraction: float = 0.1

@@ -2,8 +2,8 @@
 
 An object is divided into chunks of 8 MiB. If most of a chunk is needed soon, it is fetched in one request. If
 only a few samples of it are, as in a random order over more data than there is room for, each is fetched by
-itself. With a disk cache that has room for everything, requests are always whole chunks, aligned alike in all
-processes.
+itself. If there is room for everything, in memory or in a disk cache, requests are always whole chunks:
+each is fetched once, and none in the next epoch.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ import numpy as np
 
 from ... import order as orders
 from ...errors import BatchplantError, DataError
-from ...schema.columns import I64
+from ...schema.columns import I64, starts_of
 from ...storage import plan_ranges
 from ...storage.remote import NEVER, PooledSource, fetcher
 from ...storage.remote.blocks import CHUNK_BYTES, Range, Requests
+from ...storage.source import Source
 from ...storage.spans import Spans
 from .base import Prefetcher, PrefetchTuning
 
@@ -71,6 +72,22 @@ def uses_of(batch: int, spans: Spans) -> list[tuple[int, int, Use]]:
     figures = (column.tolist() for column in (file[first], chunk[first], start[first], high, total))
     rows = zip(*figures, np.split(start, edges), np.split(size, edges), strict=True)
     return [(number, chunk_number, Use(batch, *use)) for number, chunk_number, *use in rows]
+
+
+def whole_chunks_of(batch: int, spans: Spans) -> list[tuple[int, int, Use]]:
+    """Return (file, number of the chunk, use of all of it) of the chunks that a batch needs bytes of."""
+    present = spans.size > 0
+    first = spans.start[present] // CHUNK_BYTES
+    counts = (spans.start[present] + spans.size[present] - 1) // CHUNK_BYTES - first + 1
+    # The second, third … chunk of a cell that lies in several.
+    later = np.arange(int(counts.sum())) - np.repeat(starts_of(counts)[:-1], counts)
+    places = np.stack([np.repeat(spans.file[present], counts), np.repeat(first, counts) + later])
+    rows = []
+    for file, number in np.unique(places, axis=1).T.tolist():
+        low, high = spans.sources[file].chunk(number)
+        use = Use(batch, low, high, high - low, np.array([low]), np.array([high - low]))
+        rows.append((file, number, use))
+    return rows
 
 
 class PlannedChunk:
@@ -145,7 +162,12 @@ class RemotePrefetcher(Prefetcher):
         self._unused: dict[int, int] = {}
         self._wanted = 0
         self._cached_whole: dict[PooledSource, bool] = {}
-        # Sources that were asked for the samples of the first batch separately.
+        # The files that were seen, whether they all fit in memory, and the chunks that were planned if so.
+        self._sources: set[Source] = set()
+        self._fits_memory = False
+        self._planned: set[tuple[PooledSource, int]] = set()
+        # The first batch, and the sources that were asked for its samples separately.
+        self._first_batch: Spans | None = None
         self._separate: set[PooledSource] = set()
         # By chunk, the first batch of the next epoch that needs it.
         self._next_shard = next_shard
@@ -325,7 +347,8 @@ class RemotePrefetcher(Prefetcher):
                 source = next((chunk.source for chunk in self._chunks.values()), None)
                 room = 0 if source is None else source.pool_bytes
                 is_far = ahead >= self._tuning.max_remote_batches or self._looked_up_bytes >= room
-                if ahead > 0 and is_far:
+                # Chunks that are fetched whole and stay need no look at who else needs them.
+                if ahead > 0 and (is_far or self._fits_memory):
                     return
             self._look_up(self._next_lookup)
             self._next_lookup += 1
@@ -338,14 +361,21 @@ class RemotePrefetcher(Prefetcher):
         with self._changed:
             if number in self._made:
                 return
+            if not self._sources.issuperset(spans.sources):
+                self._fits_memory = self._reserve(spans)
+            if number == 0:
+                self._first_batch = spans
             total = 0
-            for file, chunk_number, use in uses_of(number, spans):
+            rows = whole_chunks_of(number, spans) if self._fits_memory else uses_of(number, spans)
+            for file, chunk_number, use in rows:
                 source = spans.sources[file]
                 if not isinstance(source, PooledSource) or source.closed:
                     continue
-                if not self._chunks and not self._made:
-                    source.reserve(self._epoch_bytes())
                 key = source, chunk_number
+                if self._fits_memory:
+                    if key in self._planned:
+                        continue
+                    self._planned.add(key)
                 chunk = self._chunks.get(key)
                 if chunk is None:
                     self._chunks[key] = chunk = PlannedChunk(source, chunk_number)
@@ -354,6 +384,23 @@ class RemotePrefetcher(Prefetcher):
                 total += use.bytes
             self._looked_up[number] = total
             self._looked_up_bytes += total
+
+    def _reserve(self, spans: Spans) -> bool:
+        """Make room for the dataset; return True if whole chunks are to be fetched and stay in memory.
+
+        They are, if there is room for all of the files and this shard needs most of them.
+        """
+        self._sources.update(spans.sources)
+        sources = [source for source in self._sources if isinstance(source, PooledSource)]
+        if not sources or sources[0].closed:
+            return False
+        needed, size = self._epoch_bytes(), sum(source.size for source in sources)
+        sources[0].reserve(needed)
+        has_room = size <= sources[0].pool_bytes and all(source.cache_bytes is None for source in sources)
+        shard_samples = len(self._shard) * len(self._shard.batch(0))
+        needed = needed * min(shard_samples, self._samples) // max(1, self._samples)
+        # More is needed than they have if other batches need other files.
+        return has_room and self._tuning.min_dataset_fraction * size <= needed <= size
 
     def _spans(self, positions: I64) -> Spans | None:
         ids = positions if self._indices is None else self._indices[positions]
@@ -382,18 +429,17 @@ class RemotePrefetcher(Prefetcher):
         Not if the chunks are small, or the samples a notable fraction of the epoch.
         """
         with self._changed:
-            uses = [(chunk.source, chunk.uses[0]) for chunk in chunks if chunk.uses]
             chunk_bytes = sum(chunk.uses[-1].high - chunk.uses[0].low for chunk in chunks if chunk.uses)
-        needed = sum(use.bytes for _, use in uses)
-        if chunk_bytes < self._tuning.min_separate_bytes:
+            spans, self._first_batch = self._first_batch, None
+        if spans is None or chunk_bytes < self._tuning.min_separate_bytes:
             return
-        if needed > self._tuning.max_separate_fraction * self._epoch_bytes():
+        if spans.bytes > self._tuning.max_separate_fraction * self._epoch_bytes():
             return
-        for source in {source for source, _ in uses}:
-            starts = np.concatenate([use.starts for user, use in uses if user is source])
-            sizes = np.concatenate([use.sizes for user, use in uses if user is source])
-            source.prefetch_separately(plan_ranges(starts, sizes)[0], FIRST_DUE)
-            self._separate.add(source)
+        for source, _, starts, sizes in spans.by_source():
+            if isinstance(source, PooledSource) and not source.closed and not source.resident(starts, sizes):
+                present = sizes > 0
+                source.prefetch_separately(plan_ranges(starts[present], sizes[present])[0], FIRST_DUE)
+                self._separate.add(source)
 
     def _request(self, chunk: PlannedChunk, number: int) -> bool:
         """Request what is needed of a chunk; return False if there is no room for it."""
@@ -401,7 +447,8 @@ class RemotePrefetcher(Prefetcher):
             if self._stopped or not chunk.uses or chunk.source.closed or chunk.has_all():
                 return True
             cached_whole = self._fits_cache(chunk.source)
-            ranges, is_chunk = chunk.ranges(number, self._tuning.min_chunk_fraction, whole=cached_whole)
+            whole = cached_whole or self._fits_memory
+            ranges, is_chunk = chunk.ranges(number, self._tuning.min_chunk_fraction, whole=whole)
             (start, end), high = ranges[-1], max(use.high for use in chunk.uses)
         # If not all fits, the end of a sample in the next chunk is not worth all of that chunk.
         beyond = [(end, high)] if is_chunk and high > end else []

@@ -38,6 +38,7 @@ from .fetch import Task, fetcher
 NOW = -1.0
 NEVER = float("inf")
 CHUNK_BYTES = 8 << 20
+MAX_BLOCK_BYTES = 10 << 20
 # The part of the free memory that the pools of a machine may take.
 POOL_MEMORY_SHARE = 8
 CHANGED = "it changed since it was opened; open it again"
@@ -463,7 +464,8 @@ class Pool:
             if due < block.task.urgency:
                 self._fetcher().hurry(block.task, due)
         for first, last in self._missing(object, start, end):
-            max_bytes = last - first if undivided else CHUNK_BYTES
+            # The end of a range that is a little longer than a chunk is not worth a request.
+            max_bytes = last - first if undivided or last - first <= MAX_BLOCK_BYTES else CHUNK_BYTES
             for position in range(first, last, max_bytes):
                 new = self._begin(object, position, min(position + max_bytes, last), due)
                 new.pins += 1
